@@ -1,0 +1,85 @@
+"""Words for users: flat catalogues, one a language, looked up by key.
+
+`en.json` and `zh.json` beside this file, and `parts/<area>.<language>.json`, hold the words. Keys and
+placeholders are equal in all languages (a test compares them).
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from backend.job.problems import Problem
+
+LANGUAGES = ("en", "zh")
+
+FOLDER = Path(__file__).parent
+STRICT_VARIABLE = "MEGABOARD_STRICT_WORDS"
+
+_log = logging.getLogger(__name__)
+
+
+def t(lang: str, key: str, **values: object) -> str:
+    """The words of `key` in `lang`, with `{name}` placeholders filled from `values`.
+
+    A missing key or placeholder must not take a page down: it is logged once and the key itself is shown.
+    Tests set MEGABOARD_STRICT_WORDS=1, which makes it a KeyError.
+    """
+    try:
+        template = catalogue(lang)[key]
+        return template.format(**{name: _text(value) for name, value in values.items()}) if values else template
+    except KeyError:
+        if os.environ.get(STRICT_VARIABLE) == "1":
+            raise
+        _log_once(lang, key)
+        return key
+
+
+def has(lang: str, key: str) -> bool:
+    """Whether `key` has words in `lang`; for the few words that are optional, such as a field's help."""
+    return key in catalogue(lang)
+
+
+def render_problem(lang: str, problem: "Problem") -> dict[str, str]:
+    """A problem in the user's language: code, field, message, fix, severity, and node where one is known."""
+    values = {"field": problem.field, "node": problem.node or "", **problem.values}
+    rendered = {
+        "code": problem.code,
+        "field": problem.field,
+        "message": t(lang, f"problem.{problem.code}", **values),
+        "fix": t(lang, f"problem.{problem.code}.fix", **values),
+        "severity": problem.severity,
+    }
+    return {**rendered, "node": problem.node} if problem.node else rendered
+
+
+@lru_cache(maxsize=None)
+def catalogue(lang: str) -> Mapping[str, str]:
+    """All words of one language; ValueError for a language there is no catalogue of."""
+    if lang not in LANGUAGES:
+        raise ValueError(f"no catalogue for language {lang!r}")
+    words: dict[str, str] = {}
+    for path in catalogue_files(lang):
+        words.update(json.loads(path.read_text(encoding="utf-8")))
+    return words
+
+
+def catalogue_files(lang: str) -> list[Path]:
+    """The files that make up one language, in the order they are read."""
+    files = [FOLDER / f"{lang}.json", *sorted((FOLDER / "parts").glob(f"*.{lang}.json"))]
+    return [path for path in files if path.exists()]
+
+
+def _text(value: object) -> object:
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ", ".join(str(item) for item in value)
+    return value
+
+
+@lru_cache(maxsize=4096)
+def _log_once(lang: str, key: str) -> None:
+    _log.warning("words missing: language=%s key=%s", lang, key)
