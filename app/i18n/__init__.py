@@ -8,7 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,8 +30,7 @@ def t(lang: str, key: str, **values: object) -> str:
     Tests set MEGABOARD_STRICT_WORDS=1, which makes it a KeyError.
     """
     try:
-        template = catalogue(lang)[key]
-        return template.format(**{name: _text(value) for name, value in values.items()}) if values else template
+        return catalogue(lang)[key].format(**{name: _text(value) for name, value in values.items()})
     except KeyError:
         if os.environ.get(STRICT_VARIABLE) == "1":
             raise
@@ -57,7 +56,7 @@ def render_problem(lang: str, problem: "Problem") -> dict[str, str]:
     return {**rendered, "node": problem.node} if problem.node else rendered
 
 
-@lru_cache(maxsize=None)
+@cache
 def catalogue(lang: str) -> Mapping[str, str]:
     """All words of one language; ValueError for a language there is no catalogue of."""
     if lang not in LANGUAGES:
