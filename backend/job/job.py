@@ -1,0 +1,301 @@
+"""The job file, version 1, as dataclasses: everything a run needs, what the wizard edits, saves and shares.
+
+It carries no secret. Planning needs `cluster.{gpu, nodes, gpus_per_node}` and `model`; every other key has a default.
+Reading and writing: mapping.py. The parameter table made from these fields: parameters.py. Which values go together:
+rules.py.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from backend.job.parameters import parameter
+from backend.job.traits import TRAITS, EngineTraits
+
+EngineName = Literal[
+    "llamafactory-megatron",
+    "llamafactory-ddp",
+    "llamafactory-zero2",
+    "llamafactory-zero2-offload",
+    "llamafactory-zero3",
+    "llamafactory-zero3-offload",
+    "llamafactory-fsdp",
+    "swift-megatron",
+]
+Recompute = Literal["none", "selective", "full"]
+RecomputeModule = Literal["core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts"]
+
+NAME = r"[A-Za-z0-9._-]{1,64}"
+# A path on a node ends up in YAML, in a shell script and in programs that split at blanks
+# (LLaMA-Factory's launcher does), so nothing that any of them reads as syntax is let in. Letters of any script are.
+NODE_PATH = r"(/|~/)[^\s\x00-\x1f'\"`$;&|<>\\*?!(){}\[\]#]*"
+LOCAL_PATH = r"[^\x00-\x1f]+"
+ADDRESS = r"[A-Za-z0-9]([A-Za-z0-9.:_-]{0,252}[A-Za-z0-9])?"
+USER = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
+WORDS = r"[^\s\x00-\x1f'\"`$;&|<>\\]+"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Environment:
+    """A Python environment on a node that can run one engine."""
+
+    python: str = parameter(pattern=NODE_PATH)
+    """Absolute path of its interpreter."""
+    setup: str | None = parameter(None, pattern=NODE_PATH)
+    """A shell file on the node that is sourced first (modules, library paths)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """One node; the order of the hosts is the node rank."""
+
+    address: str = parameter(pattern=ADDRESS)
+    """What SSH dials: a name or an IP address."""
+    user: str | None = parameter(None, pattern=USER)
+    """Log-in name; null takes ~/.ssh/config's or the current user."""
+    port: int = parameter(22, minimum=1, maximum=65535)
+    """SSH port."""
+    identity_file: str | None = parameter(None, pattern=LOCAL_PATH)
+    """Private key on the machine of the server; null takes the agent and ~/.ssh/config."""
+    proxy_jump: str | None = parameter(None, pattern=WORDS)
+    """[user@]host[:port] to go through."""
+    fabric_address: str | None = parameter(None, pattern=ADDRESS)
+    """The address that the other nodes dial; null takes `address`."""
+    environments: Mapping[str, Environment] = parameter(default_factory=dict)
+    """Overrides cluster.environments on this node."""
+
+    @property
+    def dialled_address(self) -> str:
+        """The address that the other nodes use for this one."""
+        return self.fabric_address or self.address
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """The machines: what planning needs of them, and how to reach them."""
+
+    gpu: str | Mapping[str, Any] = parameter()
+    """A key of presets/gpus.yaml, or a mapping {memory_gib, bf16_tflops, hbm_gb_per_s}."""
+    nodes: int = parameter(minimum=1, maximum=1024)
+    gpus_per_node: int = parameter(minimum=1, maximum=64)
+    """Ranks on each node; on CPU nodes the processes."""
+    intra_node_gb_per_s: float = parameter(900.0, above=0, unit="GB/s")
+    """Vendor figure per GPU, both directions."""
+    inter_node_gbit_per_s: float = parameter(400.0, above=0, unit="Gbit/s")
+    """One port, one direction."""
+    nics_per_node: int = parameter(8, minimum=1, maximum=64)
+    outside_gib: float = parameter(1.5, minimum=0, maximum=64, unit="GiB")
+    """Context, NCCL: memory outside torch's allocator."""
+    port_range: tuple[int, ...] = parameter((29500, 29599), minimum=1024, maximum=65535)
+    """First and last port that the master may listen on."""
+    run_root: str = parameter("~/.megaboard", pattern=NODE_PATH)
+    """Where run folders lie on the nodes; may be a shared home."""
+    environments: Mapping[str, Environment] = parameter(default_factory=dict)
+    """llamafactory | swift -> its environment on the nodes."""
+    hosts: tuple[Host, ...] = parameter(())
+    """Empty is enough for planning."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """What is trained: its shape for the plan, its folder for the run."""
+
+    preset: str | None = parameter(None, pattern=NAME)
+    """A key of presets/models.yaml."""
+    hf_config: Mapping[str, Any] = parameter(default_factory=dict)
+    """The shape inline, with the key names of a Hugging Face config.json; used when no preset is named."""
+    path: str | None = parameter(None, pattern=NODE_PATH)
+    """The model's folder on the nodes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lora:
+    rank: int = parameter(8, minimum=1, maximum=1024)
+    alpha: int = parameter(16, minimum=1, maximum=4096)
+    targets: str = parameter("all", pattern=WORDS)
+    """`all` linear layers, or module names separated by commas."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Freeze:
+    """What stays as it is; vision-language models only."""
+
+    vision_tower: bool = parameter(False)
+    projector: bool = parameter(False)
+    language_model: bool = parameter(False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workers:
+    preprocessing: int = parameter(16, minimum=1, maximum=512)
+    """Processes that tokenise."""
+    data_loader: int = parameter(4, minimum=0, maximum=64)
+    """Loader processes per rank."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dpo:
+    beta: float = parameter(0.1, above=0)
+    loss: Literal["sigmoid", "hinge", "ipo", "orpo", "simpo"] = parameter("sigmoid")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Training:
+    """Data, method and schedule."""
+
+    stage: Literal["pt", "sft", "dpo"] = parameter("sft")
+    method: Literal["full", "lora", "qlora", "partial"] = parameter("full")
+    """partial trains the last `trainable_layers` layers."""
+    trainable_layers: int = parameter(2, minimum=1)
+    lora: Lora = field(default_factory=Lora)
+    freeze: Freeze = field(default_factory=Freeze)
+    dataset: str | None = parameter(None, pattern=WORDS)
+    """Names in dataset_info.json, separated by commas."""
+    dataset_dir: str | None = parameter(None, pattern=NODE_PATH)
+    template: str | None = parameter(None, pattern=WORDS)
+    cutoff_len: int = parameter(4096, minimum=8, maximum=4_194_304, unit="tokens")
+    image_max_pixels: int = parameter(451_584, minimum=1024, unit="pixels")
+    video_max_pixels: int = parameter(16_384, minimum=256, unit="pixels")
+    images_per_sample: int = parameter(1, minimum=0)
+    """For the estimate."""
+    samples: int | None = parameter(None, minimum=1)
+    """For the estimate; read on the node when known."""
+    precision: Literal["bf16", "fp16", "fp32"] = parameter("bf16")
+    micro_batch_size: int = parameter(1, minimum=1, maximum=4096)
+    gradient_accumulation_steps: int = parameter(8, minimum=1, maximum=65_536)
+    global_batch_size: int | None = parameter(None, minimum=1)
+    """The wanted one; accumulation then follows from each plan."""
+    num_train_epochs: float = parameter(3.0, above=0, maximum=10_000)
+    max_steps: int | None = parameter(None, minimum=1)
+    """Takes the place of the epochs when set."""
+    learning_rate: float = parameter(2.0e-5, above=0, maximum=10)
+    lr_scheduler: Literal[
+        "cosine", "linear", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt", "cosine_with_min_lr"
+    ] = parameter("cosine")
+    warmup_ratio: float = parameter(0.03, minimum=0, maximum=1)
+    weight_decay: float = parameter(0.01, minimum=0, maximum=10)
+    logging_steps: int = parameter(1, minimum=1)
+    save_steps: int = parameter(200, minimum=1)
+    save_total_limit: int | None = parameter(3, minimum=1)
+    eval_steps: int | None = parameter(None, minimum=1)
+    packing: bool = parameter(False)
+    liger: bool = parameter(False)
+    seed: int = parameter(42, minimum=0, maximum=2**31 - 1)
+    report_to: tuple[Literal["tensorboard", "wandb", "swanlab", "mlflow"], ...] = parameter(("tensorboard",))
+    ddp_timeout_s: int = parameter(1800, minimum=60, maximum=604_800, unit="s")
+    workers: Workers = field(default_factory=Workers)
+    dpo: Dpo = field(default_factory=Dpo)
+    output_dir: str | None = parameter(None, pattern=NODE_PATH)
+    """A base: the engine writes to <output_dir>/<run id>."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fsdp:
+    version: int = parameter(2, minimum=1, maximum=2)
+    reshard_after_forward: bool = parameter(True)
+    offload: bool = parameter(False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parallel:
+    """How the ranks share the work. TP, PP, VPP, CP, EP, ETP are Megatron's."""
+
+    tensor: int = parameter(1, minimum=1, maximum=64)
+    pipeline: int = parameter(1, minimum=1, maximum=256)
+    virtual_pipeline: int = parameter(1, minimum=1, maximum=128)
+    """Model chunks a stage; 1 is plain 1F1B."""
+    context: int = parameter(1, minimum=1, maximum=256)
+    expert: int = parameter(1, minimum=1, maximum=256)
+    expert_tensor: int = parameter(1, minimum=1, maximum=64)
+    sequence: bool = parameter(True)
+    """Sequence parallel; takes effect where TP > 1."""
+    account_for_embedding: bool = parameter(False)
+    """Count the embedding as one layer when splitting into stages."""
+    account_for_loss: bool = parameter(False)
+    """Count the output layer as one layer when splitting into stages."""
+    recompute: Recompute | None = parameter(None)
+    """Null takes the engine's default: none on Megatron, full (gradient checkpointing) on Hugging Face engines."""
+    recompute_modules: tuple[RecomputeModule, ...] = parameter(())
+    """With selective; empty takes the engine's default, core_attn."""
+    recompute_num_layers: int | None = parameter(None, minimum=1)
+    """With full: layers a recomputed unit holds."""
+    distributed_optimizer: bool = parameter(True)
+    """ZeRO-1."""
+    optimizer_offload_fraction: float = parameter(0.0, minimum=0, maximum=1)
+    offload_device: Literal["cpu", "nvme"] = parameter("cpu")
+    """DeepSpeed engines."""
+    gradient_dtype: Literal["fp32", "bf16"] = parameter("fp32")
+    overlap_grad_reduce: bool = parameter(False)
+    overlap_param_gather: bool = parameter(False)
+    bias_activation_fusion: bool = parameter(True)
+    rope_fusion: bool = parameter(True)
+    cross_entropy_fusion: bool = parameter(False)
+    moe_grouped_gemm: bool = parameter(True)
+    moe_token_dispatcher: Literal["alltoall", "allgather"] = parameter("alltoall")
+    fsdp: Fsdp = field(default_factory=Fsdp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One training job; immutable. `unknown` keeps the keys that this version does not know, by dotted path."""
+
+    version: int = parameter(1, minimum=1, maximum=1)
+    name: str = parameter("job", pattern=NAME)
+    cluster: Cluster
+    model: Model = field(default_factory=Model)
+    training: Training = field(default_factory=Training)
+    engine: EngineName = parameter("llamafactory-megatron")
+    parallel: Parallel = field(default_factory=Parallel)
+    environment: Mapping[str, str] = parameter(default_factory=dict)
+    """Extra environment variables of the ranks, not secret."""
+    extra: Mapping[str, Any] = parameter(default_factory=dict)
+    """Keys for the engine that the job file has no name for."""
+    unknown: Mapping[str, Any] = field(default_factory=dict, metadata={"hidden": True})
+
+    @cached_property
+    def traits(self) -> EngineTraits:
+        """The facts of this job's engine."""
+        return TRAITS[self.engine]
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the whole gang."""
+        return self.cluster.nodes * self.cluster.gpus_per_node
+
+    @property
+    def model_parallel(self) -> int:
+        """Ranks that hold one copy of the model together: TP x PP x CP on Megatron, 1 elsewhere."""
+        if not self.traits.is_megatron:
+            return 1
+        return self.parallel.tensor * self.parallel.pipeline * self.parallel.context
+
+    @property
+    def data_parallel(self) -> int:
+        """Copies of the model; 0 when the ranks do not suffice for one."""
+        return self.world_size // self.model_parallel
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches a step on each rank: the job's, or what the wanted global batch asks for (at least 1)."""
+        wanted = self.training.global_batch_size
+        if wanted is None:
+            return self.training.gradient_accumulation_steps
+        return max(1, wanted // max(1, self.training.micro_batch_size * self.data_parallel))
+
+    @property
+    def global_batch(self) -> int:
+        """Samples an optimizer step."""
+        return self.training.micro_batch_size * self.accumulation * self.data_parallel
+
+    @property
+    def sequence_parallel(self) -> bool:
+        """Whether sequence parallel takes effect."""
+        return self.traits.is_megatron and self.parallel.sequence and self.parallel.tensor > 1
+
+    @property
+    def recompute(self) -> Recompute:
+        """The recompute choice in effect."""
+        if self.parallel.recompute is not None:
+            return self.parallel.recompute
+        return "none" if self.traits.is_megatron else "full"

@@ -1,0 +1,271 @@
+"""The job file in and out: YAML text <-> mapping <-> Job, lossless, every problem named by its field.
+
+    job, problems = load_job(text)      # job is None when an error stands in `problems`
+    text = dump_job(job)
+"""
+
+import dataclasses
+import difflib
+import re
+import typing
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import yaml
+
+from backend.job.job import Job
+from backend.job.parameters import Parameter, describe, split_optional
+from backend.job.problems import Problem, errors
+
+MAXIMUM_TEXT = 262_144
+"""Characters of a job file; more is refused before YAML sees it."""
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@cache
+def parameters() -> Mapping[str, Parameter]:
+    """Every leaf key of the job file by its dotted path, in the order of the file."""
+    return {item.path: item for item in describe(Job) if item.path != "unknown"}
+
+
+def load_job(text: str) -> tuple[Job | None, list[Problem]]:
+    """A Job from YAML text, with what is wrong in it."""
+    mapping, problem = load_mapping(text)
+    return (None, [problem]) if problem else parse_job(mapping)
+
+
+def load_mapping(text: str) -> tuple[Mapping[str, Any], Problem | None]:
+    """The mapping in YAML text (empty with a Problem when there is none). Anchors are refused: no job file needs them."""
+    if len(text) > MAXIMUM_TEXT:
+        return {}, Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT})
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=_Loader)):
+            return {}, Problem(code="yaml_alias")
+        loaded = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader, the C one where it was built
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or type(error).__name__
+        return {}, Problem(code="not_yaml", values={"line": mark.line + 1 if mark else 1, "reason": reason})
+    if not isinstance(loaded, Mapping):
+        return {}, Problem(code="not_a_mapping")
+    return loaded, None
+
+
+def parse_job(mapping: Mapping[str, Any]) -> tuple[Job | None, list[Problem]]:
+    """A Job from a mapping; None when an error stands in the problems. Unknown keys are kept and reported."""
+    problems: list[Problem] = []
+    unknown: dict[str, Any] = {}
+    if isinstance(mapping.get("cluster"), str):
+        return None, [Problem(code="unknown_cluster", field="cluster", values={"name": mapping["cluster"]})]
+    job = _parse_dataclass(Job, mapping, "", problems, unknown)
+    if job is None or errors(problems):
+        return None, problems
+    return dataclasses.replace(job, unknown=unknown), problems
+
+
+def to_mapping(job: Job) -> dict[str, Any]:
+    """The job as plain YAML data: what must be there and what differs from its default, unknown keys included."""
+    mapping: dict[str, Any] = _plain(job)
+    for path, value in job.unknown.items():
+        target, *rest = _walk(mapping, path)
+        target[rest[0]] = value
+    return mapping
+
+
+def dump_job(job: Job) -> str:
+    """The job as YAML text that load_job reads back equal."""
+    return dump_mapping(to_mapping(job))
+
+
+def dump_mapping(mapping: Mapping[str, Any]) -> str:
+    """YAML in the order of the keys, letters of any script as they are."""
+    return yaml.safe_dump(dict(mapping), sort_keys=False, allow_unicode=True, default_flow_style=False, width=120)
+
+
+def get_value(job: Job, path: str) -> Any:
+    """The value at a dotted path, such as `parallel.tensor`."""
+    value: Any = job
+    for name in path.split("."):
+        value = getattr(value, name)
+    return value
+
+
+def with_values(job: Job, values: Mapping[str, Any]) -> Job:
+    """The job with other values at dotted paths; they are taken as they are, unchecked."""
+    for path, value in values.items():
+        job = _with_value(job, path.split("."), value)
+    return job
+
+
+def _with_value(owner: Any, names: list[str], value: Any) -> Any:
+    head, *rest = names
+    return dataclasses.replace(owner, **{head: _with_value(getattr(owner, head), rest, value) if rest else value})
+
+
+def _walk(mapping: dict[str, Any], path: str) -> tuple[dict[str, Any], str]:
+    *parents, last = path.split(".")
+    for name in parents:
+        mapping = mapping.setdefault(name, {})
+    return mapping, last
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        mapping = {}
+        for item in dataclasses.fields(value):
+            current = getattr(value, item.name)
+            if item.metadata.get("hidden") or (current == _default(item) and item.name != "version"):
+                continue
+            mapping[item.name] = _plain(current)
+        return mapping
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _default(item: "dataclasses.Field[Any]") -> Any:
+    if item.default_factory is not dataclasses.MISSING:
+        return item.default_factory()
+    return item.default
+
+
+@cache
+def _hints(owner: type) -> dict[str, Any]:
+    return typing.get_type_hints(owner)
+
+
+def _parse_dataclass(
+    owner: type, mapping: Any, prefix: str, problems: list[Problem], unknown: dict[str, Any] | None
+) -> Any:
+    """An `owner` from a mapping, or None when a required key is missing or the value is no mapping.
+
+    `unknown` collects unknown keys by path; inside lists there is no path to keep them at, so there they are refused.
+    """
+    if not isinstance(mapping, Mapping):
+        problems.append(Problem(code="wrong_type", field=prefix.rstrip("."), values={"expected": "mapping"}))
+        return None
+    values: dict[str, Any] = {}
+    complete = True
+    known = {item.name: item for item in dataclasses.fields(owner) if not item.metadata.get("hidden")}
+    for name, item in known.items():
+        if name not in mapping:
+            if item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
+                problems.append(Problem(code="missing_key", field=prefix + name))
+                complete = False
+            continue
+        before = len(problems)
+        value = _parse_value(_hints(owner)[name], mapping[name], prefix + name, item.metadata, problems, unknown)
+        if not errors(problems[before:]):
+            values[name] = value
+        else:
+            complete = False
+    for name in mapping.keys() - known.keys():
+        _report_unknown(str(name), mapping[name], prefix, list(known), problems, unknown)
+    return owner(**values) if complete else None
+
+
+def _report_unknown(
+    name: str, value: Any, prefix: str, known: list[str], problems: list[Problem], unknown: dict[str, Any] | None
+) -> None:
+    near = difflib.get_close_matches(name, known, n=1)
+    code = "unknown_key_near" if near else "unknown_key"
+    severity: typing.Literal["error", "warning"] = "error" if unknown is None else "warning"
+    values = {"key": name, "near": near[0]} if near else {"key": name}
+    problems.append(Problem(code=code, field=prefix + name, severity=severity, values=values))
+    if unknown is not None:
+        unknown[prefix + name] = value
+
+
+def _parse_value(
+    hint: Any,
+    value: Any,
+    path: str,
+    limits: Mapping[str, Any],
+    problems: list[Problem],
+    unknown: dict[str, Any] | None,
+) -> Any:
+    hint, optional = split_optional(hint)
+    if value is None and optional:
+        return None
+    origin = typing.get_origin(hint)
+    if dataclasses.is_dataclass(hint):
+        return _parse_dataclass(typing.cast(type, hint), value, f"{path}.", problems, unknown)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            problems.append(Problem(code="wrong_type", field=path, values={"expected": "list"}))
+            return None
+        inner = typing.get_args(hint)[0]
+        return tuple(_parse_value(inner, item, f"{path}[{i}]", limits, problems, None) for i, item in enumerate(value))
+    if origin is not None and origin is not typing.Literal and isinstance(origin, type) and issubclass(origin, Mapping):
+        return _parse_table(typing.get_args(hint)[1], value, path, problems)
+    return _parse_scalar(hint, value, path, limits, problems)
+
+
+def _parse_table(inner: Any, value: Any, path: str, problems: list[Problem]) -> Any:
+    """A mapping with free keys, such as `environment` or `cluster.environments`."""
+    if not isinstance(value, Mapping):
+        problems.append(Problem(code="wrong_type", field=path, values={"expected": "mapping"}))
+        return None
+    if inner is Any:
+        return dict(value)
+    return {str(key): _parse_value(inner, item, f"{path}.{key}", {}, problems, None) for key, item in value.items()}
+
+
+def _parse_scalar(hint: Any, value: Any, path: str, limits: Mapping[str, Any], problems: list[Problem]) -> Any:
+    if typing.get_origin(hint) is typing.Literal:
+        choices = typing.get_args(hint)
+        if value not in choices:
+            problems.append(
+                Problem(code="not_a_choice", field=path, values={"value": value, "choices": ", ".join(choices)})
+            )
+        return value
+    converted = _convert(hint, value)
+    if converted is None:
+        expected = "string or mapping" if typing.get_origin(hint) is not None else hint.__name__
+        problems.append(Problem(code="wrong_type", field=path, values={"expected": expected, "value": value}))
+        return None
+    problem = _out_of_range(converted, path, limits)
+    if problem:
+        problems.append(problem)
+    return converted
+
+
+def _convert(hint: Any, value: Any) -> Any:
+    """`value` as the hinted type, None when it is not one. `2e-5` is a string to PyYAML and a number to people."""
+    if hint is bool:
+        return value if isinstance(value, bool) else None
+    if hint is int:
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value in (1e400, -1e400):
+            return None
+        return int(value) if int(value) == value else None
+    if hint is float:
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                return None
+        finite = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e308
+        return float(value) if finite else None
+    if hint is str:
+        if isinstance(value, bool | list | dict) or value is None:
+            return None
+        return str(value)
+    return value if isinstance(value, str | Mapping) else None
+
+
+def _out_of_range(value: Any, path: str, limits: Mapping[str, Any]) -> Problem | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        low, high, above = limits.get("minimum"), limits.get("maximum"), limits.get("above")
+        if low is not None and value < low:
+            return Problem(code="too_small", field=path, values={"value": value, "limit": low}, edit={path: low})
+        if above is not None and value <= above:
+            return Problem(code="not_above", field=path, values={"value": value, "limit": above})
+        if high is not None and value > high:
+            return Problem(code="too_large", field=path, values={"value": value, "limit": high}, edit={path: high})
+    if isinstance(value, str) and (pattern := limits.get("pattern")) and not re.fullmatch(pattern, value):
+        return Problem(code="bad_format", field=path, values={"value": value, "pattern": pattern})
+    return None
