@@ -1,0 +1,29 @@
+#!/bin/sh
+# node_environment.sh PYTHON FOLDER: builds the environment of a CPU node (torch, LLaMA-Factory) and marks it FOLDER/.ready.
+# TORCH_INDEX: where CPU wheels of torch are looked for besides pip's own index; unreachable is fine.
+set -eu
+python=$1
+folder=$2
+requirements=$(dirname "$0")/../requirements
+torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
+
+rm -f "$folder/.ready"
+"$python" -m venv "$folder"
+pip="$folder/bin/python -m pip --disable-pip-version-check"
+$pip install --quiet --upgrade pip
+
+# Alone and first: 2.13.0+cpu sorts above 2.13.0, so a CPU wheel wins wherever one is offered.
+$pip install --quiet --no-deps --retries 1 --timeout 20 --extra-index-url "$torch_index" \
+    "$(grep '^torch==' "$requirements/node.txt")"
+$pip install --quiet -r "$requirements/node.txt"
+$pip install --quiet --no-deps -r "$requirements/node-no-deps.txt"
+
+"$folder/bin/python" - <<'PYTHON'
+import importlib.util
+from pathlib import Path
+
+for library in (Path(importlib.util.find_spec("torchaudio").origin).parent / "lib").glob("*.so"):
+    library.unlink()
+PYTHON
+"$folder/bin/python" -W ignore -c "import llamafactory.train.tuner, megatron.core"
+touch "$folder/.ready"
