@@ -1,7 +1,7 @@
 """The job file in and out: YAML text <-> mapping <-> Job, lossless, every problem named by its field.
 
-    job, problems = load_job(text)      # job is None when an error stands in `problems`
-    text = dump_job(job)
+job, problems = load_job(text)      # job is None when an error stands in `problems`
+text = dump_job(job)
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ def load_job(text: str) -> tuple[Job | None, list[Problem]]:
 
 
 def load_mapping(text: str) -> tuple[Mapping[str, Any], Problem | None]:
-    """The mapping in YAML text (empty with a Problem when there is none). Anchors are refused: no job file needs them."""
+    """The mapping in YAML text, or a Problem. Aliases are refused: no job file needs them, and they can explode."""
     if len(text) > MAXIMUM_TEXT:
         return {}, Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT})
     try:

@@ -3,8 +3,9 @@
 The words stand in the catalogues: `problem.<code>` says what is wrong and why, `problem.<code>.fix` what to do.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 Severity = Literal["error", "warning", "note"]
@@ -20,11 +21,11 @@ class Problem:
     """Dotted path in the job file; empty for the whole file."""
     severity: Severity = "error"
     """error: cannot go on. warning: can, but is probably not meant. note: good to know."""
-    values: Mapping[str, object] = field(default_factory=dict)
+    values: Mapping[str, object] = dataclasses.field(default_factory=dict)
     """What the catalogue's placeholders stand for."""
     node: str | None = None
     """The node it was found on; None when it is about the job alone."""
-    edit: Mapping[str, object] = field(default_factory=dict)
+    edit: Mapping[str, object] = dataclasses.field(default_factory=dict)
     """Job path -> value: the edit that removes the problem, where there is one."""
 
 

@@ -1,0 +1,48 @@
+"""What a job must name before it can be launched; planning does not ask for these."""
+
+from backend.job.job import Environment, Job
+from backend.job.problems import Problem
+
+
+def check_launch(job: Job) -> list[Problem]:
+    """What is missing or contradictory for a launch, by field."""
+    needed = {
+        "model.path": job.model.path,
+        "training.dataset": job.training.dataset,
+        "training.dataset_dir": job.training.dataset_dir,
+        "training.template": job.training.template if job.training.stage != "pt" else "not needed",
+        "training.output_dir": job.training.output_dir,
+    }
+    problems = [Problem(code="needed_for_launch", field=path) for path, value in needed.items() if not value]
+    return problems + _check_hosts(job) + _check_ports(job)
+
+
+def environment_of(job: Job, rank: int) -> Environment | None:
+    """The environment that node `rank` uses for the job's engine: its own, or the cluster's."""
+    name = job.traits.environment
+    return job.cluster.hosts[rank].environments.get(name) or job.cluster.environments.get(name)
+
+
+def _check_hosts(job: Job) -> list[Problem]:
+    hosts = job.cluster.hosts
+    if len(hosts) != job.cluster.nodes:
+        values = {"hosts": len(hosts), "nodes": job.cluster.nodes}
+        return [Problem(code="hosts_not_nodes", field="cluster.hosts", values=values)]
+    problems = []
+    seen: dict[tuple[str, int], int] = {}
+    for rank, host in enumerate(hosts):
+        first = seen.setdefault((host.address, host.port), rank)
+        if first != rank:
+            values: dict[str, object] = {"address": host.address, "port": host.port, "first": first}
+            problems.append(Problem(code="host_twice", field=f"cluster.hosts[{rank}].address", values=values))
+        if environment_of(job, rank) is None:
+            field = f"cluster.environments.{job.traits.environment}.python"
+            return [*problems, Problem(code="no_environment", field=field, values={"name": job.traits.environment})]
+    return problems
+
+
+def _check_ports(job: Job) -> list[Problem]:
+    ports = job.cluster.port_range
+    if len(ports) == 2 and ports[0] <= ports[1]:
+        return []
+    return [Problem(code="bad_port_range", field="cluster.port_range")]
