@@ -1,0 +1,136 @@
+"""Presets: GPUs, models, clusters and recipes, as YAML data with the source of every figure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import yaml
+
+from backend.job.job import Cluster, Model
+from backend.job.model import ModelShape, parse_model
+from backend.job.problems import Problem, ProblemsError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """One accelerator, or a CPU that stands in for one."""
+
+    key: str
+    name: str
+    memory_gib: float
+    """What torch reports as the device's total memory."""
+    bf16_tflops: float
+    """Dense peak; on a GPU without bf16, that of fp16."""
+    hbm_gb_per_s: float
+    device: Literal["cuda", "cpu"] = "cuda"
+    supports_bf16: bool = True
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelPreset:
+    """A named model: its config.json keys and where they were read."""
+
+    key: str
+    name: str
+    hf_config: Mapping[str, Any]
+    parameters: int
+    """Of the whole model, as published or as counted from its config."""
+    sources: tuple[str, ...]
+
+
+def data_folder(name: Literal["presets", "static"]) -> Path:
+    """Where the files of `name` lie: the checkout's folder, or the one inside the wheel."""
+    backend = Path(__file__).parents[1]
+    packaged = backend / "data" / name
+    return packaged if packaged.is_dir() else backend.parent / name
+
+
+@cache
+def gpus() -> Mapping[str, Gpu]:
+    """Every GPU preset by key."""
+    return MappingProxyType({key: Gpu(key=key, **entry) for key, entry in _load("gpus").items()})
+
+
+@cache
+def models() -> Mapping[str, ModelPreset]:
+    """Every model preset by key."""
+    return MappingProxyType(
+        {
+            key: ModelPreset(
+                key=key,
+                name=entry["name"],
+                hf_config=MappingProxyType(entry["hf_config"]),
+                parameters=entry["parameters"],
+                sources=tuple(entry["sources"]),
+            )
+            for key, entry in _load("models").items()
+        }
+    )
+
+
+@cache
+def clusters() -> Mapping[str, Mapping[str, Any]]:
+    """Every cluster preset by key: {name, cluster: keys of the job file's cluster}."""
+    return MappingProxyType(_load("clusters"))
+
+
+@cache
+def recipes() -> Mapping[str, Mapping[str, Any]]:
+    """Every recipe by key: {name, job: keys of the job file}; empty while there is none."""
+    return MappingProxyType(_load("recipes"))
+
+
+def resolve_gpu(cluster: Cluster) -> Gpu:
+    """The GPU a cluster names or describes; raises ProblemsError (unknown_gpu, bad_gpu)."""
+    if isinstance(cluster.gpu, str):
+        found = gpus().get(cluster.gpu)
+        if found is None:
+            raise ProblemsError(
+                [Problem(code="unknown_gpu", field="cluster.gpu", values={"gpu": cluster.gpu, "known": list(gpus())})]
+            )
+        return found
+    return Gpu(
+        key="",
+        name=str(cluster.gpu.get("name", "GPU")),
+        memory_gib=_figure(cluster.gpu, "memory_gib"),
+        bf16_tflops=_figure(cluster.gpu, "bf16_tflops"),
+        hbm_gb_per_s=_figure(cluster.gpu, "hbm_gb_per_s"),
+        source="the job file",
+    )
+
+
+def _figure(gpu: Mapping[str, Any], key: str) -> float:
+    value = gpu.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        raise ProblemsError([Problem(code="bad_gpu", field="cluster.gpu", values={"key": key})])
+    return float(value)
+
+
+def resolve_model(model: Model) -> ModelShape:
+    """The shape of the model a job names or describes; raises ProblemsError (unknown_model, no_model, parse_model's)."""
+    if model.preset is not None:
+        if model.preset not in models():
+            values = {"preset": model.preset, "known": list(models())}
+            raise ProblemsError([Problem(code="unknown_model", field="model.preset", values=values)])
+        return _preset_shape(model.preset)
+    if not model.hf_config:
+        raise ProblemsError([Problem(code="no_model", field="model.preset")])
+    return parse_model(model.hf_config)
+
+
+@cache
+def _preset_shape(key: str) -> ModelShape:
+    return parse_model(models()[key].hf_config)
+
+
+def _load(name: str) -> Mapping[str, Any]:
+    path = data_folder("presets") / f"{name}.yaml"
+    if not path.exists():
+        return {}
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    entries: Mapping[str, Any] = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 - a safe one
+    return entries
