@@ -1,0 +1,139 @@
+"""What the store holds and the page shows, as plain records. Times are epoch seconds (UTC)."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from backend.job.problems import Problem
+from backend.jobs.states import EventKind, RunState
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One thing that happened to a run; never changed, never removed."""
+
+    seq: int
+    """Grows over all runs; a cursor for `what is new`."""
+    run: str
+    attempt: int
+    rank: int | None
+    """Node rank; None when it concerns the whole run."""
+    kind: EventKind
+    time: float
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Point:
+    """One optimizer step as one rank saw it; None where the engine did not tell."""
+
+    seq: int
+    """Grows over all runs; a cursor for `what is new`."""
+    attempt: int
+    rank: int
+    """Global rank."""
+    step: int
+    time: float
+    """By the node's clock."""
+    total_steps: int | None = None
+    step_s: float | None = None
+    tokens: int | None = None
+    loss: float | None = None
+    """Logging steps only; may be NaN or infinite."""
+    grad_norm: float | None = None
+    learning_rate: float | None = None
+    epoch: float | None = None
+    allocated_gib: float | None = None
+    """Peak allocated by torch on this rank's device."""
+    reserved_gib: float | None = None
+    """Peak reserved by torch on this rank's device."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeRecord:
+    """One node of one attempt: where its run folder lies and how it ended."""
+
+    rank: int
+    address: str
+    """`address:port` that SSH dials; one run at a time holds it."""
+    folder: str
+    python: str
+    mark: str
+    """Value of MEGABOARD_RUN in every process of the attempt on this node."""
+    clock_offset_s: float = 0.0
+    """The node's clock minus ours, measured at launch."""
+    exit: Mapping[str, Any] | None = None
+    """The supervisor's `exit` file; set once everything the node wrote has been collected."""
+    stop: Mapping[str, Any] | None = None
+    """The supervisor's newest answer to `stop`; `left` empty proves that no process of ours is left."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeSnapshot:
+    """One node of the newest attempt, as the page shows it."""
+
+    rank: int
+    address: str
+    state: str
+    """pending, starting, running, unreachable, stopping, finished, failed, stopped or lost."""
+    heartbeat_age_s: float | None = None
+    """Since the newest heartbeat reached us."""
+    gpus: tuple[Mapping[str, Any], ...] = ()
+    host: Mapping[str, Any] = field(default_factory=dict)
+    """load1, memory_used_mib, memory_total_mib, disk_free_mib of the newest heartbeat."""
+    members: int = 0
+    """Processes of the run in the newest heartbeat; 0 once the node has ended."""
+    exit: Mapping[str, Any] | None = None
+    stop: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSummary:
+    """One line of the list of runs."""
+
+    id: str
+    name: str
+    state: RunState
+    created: float
+    ended: float | None
+    engine: str
+    nodes: int
+    step: int | None = None
+    total_steps: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSnapshot:
+    """Everything about one run that a page tick needs, from the store alone."""
+
+    id: str
+    name: str
+    state: RunState
+    created: float
+    ended: float | None
+    engine: str
+    attempt: int
+    step: int | None
+    total_steps: int | None
+    eta_s: float | None
+    """Steps left times the median of the recent steps; None unless running."""
+    step_s: float | None
+    """Median of the recent steps."""
+    tokens_per_s: float | None
+    """Of the whole gang, padding counted (progress.step_tokens)."""
+    cause: Problem | None
+    """Why it failed or was lost, naming the node that was first."""
+    nodes: tuple[NodeSnapshot, ...]
+    events: tuple[Event, ...]
+    """The newest ones, oldest first."""
+
+
+def problem_to_json(problem: Problem) -> dict[str, Any]:
+    """A Problem as plain values that JSON keeps."""
+    return json.loads(json.dumps(asdict(problem), default=str))  # type: ignore[no-any-return]
+
+
+def problem_from_json(values: Mapping[str, Any]) -> Problem:
+    """The Problem that `problem_to_json` wrote; keys of a newer version are dropped."""
+    return Problem(**{key: values[key] for key in Problem.__dataclass_fields__ if key in values})

@@ -1,0 +1,186 @@
+"""What collectors read on the nodes, in the store: points, heartbeats, log bytes, and how far each file was read.
+
+A batch moves a file's offset by compare-and-set in the transaction that stores what was read, so a byte is taken in
+exactly once however many collectors work and wherever one is killed.
+"""
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backend.jobs.records import Point
+
+HEARTBEATS_KEPT_S = 900.0
+"""History of heartbeats behind the newest one."""
+LOG_BYTES_KEPT = 16 << 20
+"""The newest bytes of each log file that stay in the store; the file on the node is whole."""
+
+_NUMBERS = ("step_s", "loss", "grad_norm", "learning_rate", "epoch", "allocated_gib", "reserved_gib")
+_COUNTS = ("total_steps", "tokens")
+_COLUMNS = ("run", "attempt", "rank", "step", "time", *_COUNTS, *_NUMBERS)
+
+
+class OffsetConflict(Exception):
+    """Another collector was faster: read the offsets again, then the file."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """How far a file has been read. `tail`: the last bytes taken, by which a rewritten file is known."""
+
+    generation: int = 0
+    """Grows when the file was found cut or replaced; offsets start again at 0 then."""
+    offset: int = 0
+    tail: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileKey:
+    """A file of one node of one attempt."""
+
+    run: str
+    attempt: int
+    rank: int
+    file: str
+
+
+def places(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> dict[str, Place]:
+    """How far each file of a node has been read."""
+    rows = connection.execute("SELECT * FROM offsets WHERE run = ? AND attempt = ? AND rank = ?", (run, attempt, rank))
+    return {row["file"]: Place(generation=row["generation"], offset=row["offset"], tail=row["tail"]) for row in rows}
+
+
+def advance(connection: sqlite3.Connection, key: FileKey, before: Place, after: Place) -> None:
+    """Move a file's place from `before` to `after`; OffsetConflict when it is not at `before` any more."""
+    where = (key.run, key.attempt, key.rank, key.file)
+    connection.execute("INSERT OR IGNORE INTO offsets VALUES (?, ?, ?, ?, 0, 0, x'')", where)
+    moved = connection.execute(
+        "UPDATE offsets SET generation = ?, offset = ?, tail = ? WHERE run = ? AND attempt = ? AND rank = ?"
+        " AND file = ? AND generation = ? AND offset = ?",
+        (after.generation, after.offset, after.tail, *where, before.generation, before.offset),
+    )
+    if moved.rowcount != 1:
+        raise OffsetConflict(f"{key.run} node {key.rank} {key.file}")
+
+
+def add_points(
+    connection: sqlite3.Connection, run: str, attempt: int, rank: int, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Store step rows of one global rank; a step that is there already stays."""
+    marks = ", ".join("?" for _ in _COLUMNS)
+    connection.executemany(
+        f"INSERT INTO points ({', '.join(_COLUMNS)}) VALUES ({marks}) ON CONFLICT DO NOTHING",  # noqa: S608
+        [(run, attempt, rank, row["step"], row["time"], *map(row.get, _COUNTS), *_number_columns(row)) for row in rows],
+    )
+
+
+def points(connection: sqlite3.Connection, run: str, *, rank: int | None = 0, after: int = 0) -> list[Point]:
+    """The points of one global rank (None: of all) after a cursor, in the order they came in."""
+    which, values = ("", ()) if rank is None else ("AND rank = ?", (rank,))
+    rows = connection.execute(
+        f"SELECT * FROM points WHERE run = ? {which} AND seq > ? ORDER BY seq",  # noqa: S608
+        (run, *values, after),
+    )
+    return [_point(row) for row in rows]
+
+
+def newest_points(connection: sqlite3.Connection, run: str, attempt: int, *, count: int) -> list[Point]:
+    """The newest points of global rank 0, oldest first."""
+    rows = connection.execute(
+        "SELECT * FROM points WHERE run = ? AND attempt = ? AND rank = 0 ORDER BY step DESC LIMIT ?",
+        (run, attempt, count),
+    ).fetchall()
+    return [_point(row) for row in reversed(rows)]
+
+
+def add_heartbeats(
+    connection: sqlite3.Connection,
+    run: str,
+    attempt: int,
+    rank: int,
+    rows: Sequence[Mapping[str, Any]],
+    received: float,
+) -> None:
+    """Store heartbeats of a node and drop those too old to be of use."""
+    connection.executemany(
+        "INSERT INTO heartbeats VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        [(run, attempt, rank, row["time"], received, json.dumps(row)) for row in rows],
+    )
+    connection.execute(
+        "DELETE FROM heartbeats WHERE run = ? AND attempt = ? AND rank = ? AND received < ?",
+        (run, attempt, rank, received - HEARTBEATS_KEPT_S),
+    )
+
+
+def newest_heartbeats(
+    connection: sqlite3.Connection, run: str, attempt: int
+) -> dict[int, tuple[float, Mapping[str, Any]]]:
+    """Node rank -> (when it reached us, its content) of the newest heartbeat."""
+    rows = connection.execute(
+        "SELECT rank, received, data, max(time) FROM heartbeats WHERE run = ? AND attempt = ? GROUP BY rank",
+        (run, attempt),
+    )
+    return {row["rank"]: (row["received"], json.loads(row["data"])) for row in rows}
+
+
+def add_log(connection: sqlite3.Connection, key: FileKey, place: Place, data: bytes) -> None:
+    """Store the bytes of a log that begin at `place`; the oldest beyond LOG_BYTES_KEPT go."""
+    where = (key.run, key.attempt, key.rank, key.file)
+    connection.execute(
+        "INSERT INTO log_chunks VALUES (?, ?, ?, ?, ?, ?, ?)", (*where, place.generation, place.offset, data)
+    )
+    connection.execute(
+        "DELETE FROM log_chunks WHERE run = ? AND attempt = ? AND rank = ? AND file = ?"
+        " AND (generation < ? OR offset < ?)",
+        (*where, place.generation - 1, place.offset - LOG_BYTES_KEPT),
+    )
+
+
+def log_files(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> list[str]:
+    """Names of the logs of a node that something was read of."""
+    rows = connection.execute(
+        "SELECT DISTINCT file FROM log_chunks WHERE run = ? AND attempt = ? AND rank = ? ORDER BY file",
+        (run, attempt, rank),
+    )
+    return [row["file"] for row in rows]
+
+
+def log_tail(
+    connection: sqlite3.Connection, key: FileKey, *, size: int, before: int | None = None
+) -> tuple[int, bytes]:
+    """(offset, bytes) of the newest `size` bytes of a log, or of those that end before an offset."""
+    where = (key.run, key.attempt, key.rank, key.file)
+    rows = connection.execute(
+        "SELECT generation, offset, data FROM log_chunks WHERE run = ? AND attempt = ? AND rank = ? AND file = ?"
+        " AND offset < ? ORDER BY generation DESC, offset DESC",
+        (*where, before if before is not None else 1 << 62),
+    )
+    pieces: list[bytes] = []
+    start, total, generation = 0, 0, None
+    for row in rows:
+        if generation not in (None, row["generation"]) or total >= size:
+            break
+        generation, start = row["generation"], row["offset"]
+        data = row["data"] if before is None else row["data"][: max(0, before - start)]
+        pieces.insert(0, data)
+        total += len(data)
+    whole = b"".join(pieces)
+    cut = max(0, len(whole) - size)
+    return start + cut, whole[cut:]
+
+
+def _number_columns(row: Mapping[str, Any]) -> Iterator[float | str | None]:
+    # SQLite keeps NaN as NULL, which would hide the very step that went wrong; as text it survives
+    for key in _NUMBERS:
+        value = row.get(key)
+        yield "nan" if value is not None and math.isnan(value) else value
+
+
+def _point(row: sqlite3.Row) -> Point:
+    values: dict[str, Any] = {key: row[key] for key in ("seq", "attempt", "rank", "step", "time", *_COUNTS)}
+    for key in _NUMBERS:
+        values[key] = None if row[key] is None else float(row[key])
+    return Point(**values)

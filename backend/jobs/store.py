@@ -1,0 +1,212 @@
+"""The server's memory: one SQLite file, one writer thread, readers that never wait for it.
+
+store = Store(home / "megaboard.db")
+store.write(lambda connection: ...)       # one transaction on the writer thread; all of it or nothing
+with store.read() as connection: ...      # one consistent snapshot
+
+The schema stands here alone. What goes into the tables: ledger.py (runs, events) and series.py (points, logs).
+"""
+
+import os
+import queue
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from backend.job.problems import Problem
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_S = 15.0
+"""How long a write waits for another process (a command line beside the server)."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        "CREATE TABLE draft (id INTEGER PRIMARY KEY CHECK (id = 1), job TEXT NOT NULL, updated REAL NOT NULL)",
+        """CREATE TABLE runs (id TEXT PRIMARY KEY, name TEXT NOT NULL, engine TEXT NOT NULL, job TEXT NOT NULL,
+            created REAL NOT NULL, ended REAL) WITHOUT ROWID""",
+        """CREATE TABLE attempts (run TEXT NOT NULL REFERENCES runs, attempt INTEGER NOT NULL, created REAL NOT NULL,
+            master_address TEXT NOT NULL, master_port INTEGER NOT NULL, rendered TEXT NOT NULL,
+            PRIMARY KEY (run, attempt)) WITHOUT ROWID""",
+        """CREATE TABLE claims (address TEXT PRIMARY KEY, run TEXT NOT NULL REFERENCES runs) WITHOUT ROWID""",
+        """CREATE TABLE nodes (run TEXT NOT NULL, attempt INTEGER NOT NULL, rank INTEGER NOT NULL,
+            address TEXT NOT NULL, folder TEXT NOT NULL, python TEXT NOT NULL, mark TEXT NOT NULL,
+            clock_offset_s REAL NOT NULL, exit TEXT, stop TEXT, PRIMARY KEY (run, attempt, rank),
+            FOREIGN KEY (run, attempt) REFERENCES attempts) WITHOUT ROWID""",
+        """CREATE TABLE events (seq INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL REFERENCES runs,
+            attempt INTEGER NOT NULL, rank INTEGER, kind TEXT NOT NULL, time REAL NOT NULL, detail TEXT NOT NULL)""",
+        "CREATE INDEX events_run ON events (run, seq)",
+        """CREATE TRIGGER events_stay BEFORE UPDATE ON events
+            BEGIN SELECT RAISE(ABORT, 'events are append-only'); END""",
+        """CREATE TRIGGER events_last BEFORE DELETE ON events
+            BEGIN SELECT RAISE(ABORT, 'events are append-only'); END""",
+        """CREATE TABLE points (seq INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL REFERENCES runs,
+            attempt INTEGER NOT NULL, rank INTEGER NOT NULL, step INTEGER NOT NULL, time REAL NOT NULL,
+            total_steps INTEGER, step_s REAL, tokens INTEGER, loss REAL, grad_norm REAL, learning_rate REAL,
+            epoch REAL, allocated_gib REAL, reserved_gib REAL, UNIQUE (run, attempt, rank, step))""",
+        "CREATE INDEX points_rank ON points (run, rank, seq)",
+        """CREATE TABLE offsets (run TEXT NOT NULL, attempt INTEGER NOT NULL, rank INTEGER NOT NULL,
+            file TEXT NOT NULL, generation INTEGER NOT NULL, offset INTEGER NOT NULL, tail BLOB NOT NULL,
+            PRIMARY KEY (run, attempt, rank, file),
+            FOREIGN KEY (run, attempt, rank) REFERENCES nodes) WITHOUT ROWID""",
+        """CREATE TABLE log_chunks (run TEXT NOT NULL, attempt INTEGER NOT NULL, rank INTEGER NOT NULL,
+            file TEXT NOT NULL, generation INTEGER NOT NULL, offset INTEGER NOT NULL, data BLOB NOT NULL,
+            PRIMARY KEY (run, attempt, rank, file, generation, offset),
+            FOREIGN KEY (run, attempt, rank) REFERENCES nodes)""",
+        """CREATE TABLE heartbeats (run TEXT NOT NULL, attempt INTEGER NOT NULL, rank INTEGER NOT NULL,
+            time REAL NOT NULL, received REAL NOT NULL, data TEXT NOT NULL,
+            PRIMARY KEY (run, attempt, rank, time),
+            FOREIGN KEY (run, attempt, rank) REFERENCES nodes) WITHOUT ROWID""",
+    ),
+)
+"""One tuple of statements a schema version; version n is reached by running the first n. Append, never edit."""
+
+
+class StoreError(Exception):
+    """The database refused. `code`: store_full, store_corrupt, store_locked, store_newer or store_failed."""
+
+    def __init__(self, code: str, path: Path, reason: str) -> None:
+        super().__init__(f"{code}: {path}: {reason}")
+        self.code = code
+        self.problem = Problem(code=code, values={"path": str(path), "reason": reason})
+
+
+class Store:
+    """One database file, private to its owner (mode 0600); made when missing, upgraded when older.
+
+    Safe for many threads, and for several processes at once. Raises StoreError; a transaction that fails leaves
+    what was there.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self._clock = clock
+        self._jobs: queue.SimpleQueue[tuple[Callable[[sqlite3.Connection], Any], Future[Any]] | None]
+        self._jobs = queue.SimpleQueue()
+        self._idle: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
+        self._closed = False
+        with self._typed():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._writer = self._open_writer()
+        self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `change(connection)` in one transaction on the writer thread and return what it returns.
+
+        An exception of `change` rolls everything back and is raised here.
+        """
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("write() inside write(): pass the connection on instead")
+        if self._closed:
+            raise StoreError("store_failed", self.path, "closed")
+        answer: Future[T] = Future()
+        self._jobs.put((change, answer))
+        with self._typed():
+            return answer.result()
+
+    @contextmanager
+    def read(self) -> Iterator[sqlite3.Connection]:
+        """A read-only connection that sees one consistent state."""
+        with self._typed():
+            try:
+                connection = self._idle.get_nowait()
+            except queue.Empty:
+                connection = _connect(f"file:{quote(str(self.path))}?mode=ro")
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.execute("ROLLBACK")
+                self._idle.put(connection)
+
+    def get_draft(self) -> str | None:
+        """The draft's job file; None before the first."""
+        with self.read() as connection:
+            row = connection.execute("SELECT job FROM draft").fetchone()
+        return None if row is None else str(row[0])
+
+    def set_draft(self, text: str) -> None:
+        """Replace the draft's job file."""
+        values = (text, self._clock())
+        self.write(lambda connection: connection.execute("REPLACE INTO draft VALUES (1, ?, ?)", values))
+
+    def close(self) -> None:
+        """Finish the writes under way and let go of the file."""
+        if self._closed:
+            return
+        self._closed = True
+        self._jobs.put(None)
+        self._thread.join()
+        while not self._idle.empty():
+            self._idle.get_nowait().close()
+
+    def _serve(self) -> None:
+        while (item := self._jobs.get()) is not None:
+            change, answer = item
+            try:
+                answer.set_result(_transaction(self._writer, change))
+            except BaseException as error:  # the caller's thread raises it
+                answer.set_exception(error)
+        self._writer.close()
+
+    def _open_writer(self) -> sqlite3.Connection:
+        connection = _connect(f"file:{quote(str(self.path))}?mode=rw")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")  # an act's event must outlive a power cut
+        connection.execute("PRAGMA foreign_keys = ON")
+        _transaction(connection, self._upgrade)
+        return connection
+
+    def _upgrade(self, connection: sqlite3.Connection) -> None:
+        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        if version > len(MIGRATIONS):
+            raise StoreError("store_newer", self.path, f"schema {version}, this version knows {len(MIGRATIONS)}")
+        for statement in (one for step in MIGRATIONS[version:] for one in step):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+    @contextmanager
+    def _typed(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise StoreError(_code(error), self.path, str(error)) from error
+        except OSError as error:
+            raise StoreError("store_failed", self.path, str(error)) from error
+
+
+def _connect(uri: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S)
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def _transaction(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], T]) -> T:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        result = change(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # SQLite ends it by itself on some errors, a full disk for one
+            connection.execute("ROLLBACK")
+        raise
+    return result
+
+
+def _code(error: sqlite3.Error) -> str:
+    name = getattr(error, "sqlite_errorname", "") or ""
+    if name == "SQLITE_FULL":
+        return "store_full"
+    if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return "store_corrupt"
+    if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return "store_locked"
+    return "store_failed"

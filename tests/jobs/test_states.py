@@ -1,0 +1,49 @@
+import itertools
+
+import pytest
+
+from backend.jobs.states import FINAL, MOVING, TRANSITIONS, EventKind, RunState, fold, next_state
+
+EVERY_STATE = [None, *RunState]
+
+
+@pytest.mark.parametrize(("state", "kind"), list(itertools.product(EVERY_STATE, EventKind)))
+def test_every_pair_moves_as_the_table_says_or_not_at_all(state: RunState | None, kind: EventKind) -> None:
+    after = next_state(state, kind)
+    assert after == TRANSITIONS.get((state, kind), state)
+    if state in FINAL:
+        assert after is state, "nothing leaves a final state"
+    if kind not in MOVING:
+        assert after is state
+
+
+def test_every_state_can_be_reached_and_every_unfinished_one_can_end() -> None:
+    reached = {RunState.QUEUED}
+    while True:
+        more = {after for (state, _), after in TRANSITIONS.items() if state in reached} - reached
+        if not more:
+            break
+        reached |= more
+    assert reached == set(RunState)
+    for state in set(RunState) - FINAL:
+        ways = {RunState.STOPPING if state is not RunState.STOPPING else RunState.FAILED}
+        assert ways <= {after for (before, _), after in TRANSITIONS.items() if before is state}
+
+
+def test_no_history_of_events_leads_out_of_a_final_state() -> None:
+    for kinds in itertools.product(sorted(MOVING), repeat=4):
+        states = [fold([EventKind.CREATED, *kinds[:length]]) for length in range(5)]
+        ended = [state for state in states if state in FINAL]
+        assert len(set(ended)) <= 1
+        assert not ended or states[-1] is ended[0]
+
+
+def test_one_run_from_launch_to_its_end() -> None:
+    launch = [EventKind.CREATED, EventKind.PREFLIGHT, EventKind.STARTING, EventKind.NODE_STARTED, EventKind.STARTED]
+    assert fold([]) is None
+    assert fold(launch) is RunState.RUNNING
+    assert fold([*launch, EventKind.NODE_EXITED, EventKind.FINISHED]) is RunState.FINISHED
+    assert fold([*launch, EventKind.STOP_REQUESTED, EventKind.STOPPED]) is RunState.STOPPED
+    assert fold([*launch, EventKind.FAILING, EventKind.STOP_REQUESTED]) is RunState.STOPPING
+    assert fold([*launch, EventKind.FAILING, EventKind.FAILED]) is RunState.FAILED
+    assert fold([*launch, EventKind.LOSING, EventKind.LOST]) is RunState.LOST
