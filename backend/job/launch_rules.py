@@ -33,8 +33,8 @@ def _check_hosts(job: Job) -> list[Problem]:
     for rank, host in enumerate(hosts):
         first = seen.setdefault((host.address, host.port), rank)
         if first != rank:
-            values: dict[str, object] = {"address": host.address, "port": host.port, "first": first}
-            problems.append(Problem(code="host_twice", field=f"cluster.hosts[{rank}].address", values=values))
+            twice = {"address": host.address, "port": host.port, "first": first}
+            problems.append(Problem(code="host_twice", field=f"cluster.hosts[{rank}].address", values=twice))
         if environment_of(job, rank) is None:
             field = f"cluster.environments.{job.traits.environment}.python"
             return [*problems, Problem(code="no_environment", field=field, values={"name": job.traits.environment})]

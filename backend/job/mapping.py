@@ -163,7 +163,7 @@ def _parse_dataclass(
             values[name] = value
         else:
             complete = False
-    for name in mapping.keys() - known.keys():
+    for name in (key for key in mapping if key not in known):
         _report_unknown(str(name), mapping[name], prefix, list(known), problems, unknown)
     return owner(**values) if complete else None
 
@@ -171,7 +171,7 @@ def _parse_dataclass(
 def _report_unknown(
     name: str, value: Any, prefix: str, known: list[str], problems: list[Problem], unknown: dict[str, Any] | None
 ) -> None:
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     code = "unknown_key_near" if near else "unknown_key"
     severity: typing.Literal["error", "warning"] = "error" if unknown is None else "warning"
     values = {"key": name, "near": near[0]} if near else {"key": name}

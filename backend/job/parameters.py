@@ -7,7 +7,7 @@ documentation read it here. Words stand in the catalogues under `param.<path>` a
 import dataclasses
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -63,7 +63,7 @@ def describe(owner: type, prefix: str = "") -> Iterator[Parameter]:
         path = f"{prefix}{item.name}"
         hint, optional = split_optional(hints[item.name])
         if dataclasses.is_dataclass(hint):
-            yield from describe(hint, f"{path}.")
+            yield from describe(typing.cast(type, hint), f"{path}.")
             continue
         kind, choices = _kind_of(hint)
         has_default = item.default is not dataclasses.MISSING or item.default_factory is not dataclasses.MISSING
@@ -97,7 +97,7 @@ def _kind_of(hint: Any) -> tuple[Kind, tuple[str, ...]]:
     if origin is tuple:
         choices = typing.get_args(hint)[0]
         return "list", typing.get_args(choices) if typing.get_origin(choices) is Literal else ()
-    if origin is not None and issubclass(origin, Mapping):
-        return "mapping", ()
     names: dict[Any, Kind] = {int: "int", float: "float", bool: "bool", str: "str"}
+    if str in typing.get_args(hint) and origin in (types.UnionType, typing.Union):
+        return "str", ()
     return names.get(hint, "mapping"), ()

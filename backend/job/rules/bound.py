@@ -1,0 +1,42 @@
+"""How a rule is written down: the function, the engines it binds, and whether a plan can change its answer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from backend.job.job import Job
+from backend.job.model import ModelShape
+from backend.job.presets import Gpu
+from backend.job.problems import Problem, Severity
+from backend.job.traits import EngineTraits
+
+Rule = Callable[[Job, ModelShape, Gpu], Problem | None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoundRule:
+    """A rule and which engines it binds."""
+
+    function: Rule
+    binds: Callable[[EngineTraits], bool]
+    plan: bool
+    """Whether it depends on the plan (parallel sizes, micro-batch, accumulation), so that enumeration must ask it."""
+
+
+def registrar(rules: list[BoundRule], binds: Callable[[EngineTraits], bool]) -> Callable[..., Callable[[Rule], Rule]]:
+    """A decorator that adds a rule to `rules`: `@rule()`, or `@rule(plan=True)`."""
+
+    def rule(*, plan: bool = False) -> Callable[[Rule], Rule]:
+        def register(function: Rule) -> Rule:
+            rules.append(BoundRule(function=function, binds=binds, plan=plan))
+            return function
+
+        return register
+
+    return rule
+
+
+def problem(
+    code: str, field: str, severity: Severity = "error", *, edit: dict[str, object] | None = None, **values: object
+) -> Problem:
+    """A Problem whose values are the keyword arguments."""
+    return Problem(code=code, field=field, severity=severity, values=values, edit=edit or {})

@@ -1,0 +1,127 @@
+"""Rules that bind every engine, and those of the Hugging Face engines."""
+
+from backend.job.job import Job
+from backend.job.model import ModelShape
+from backend.job.presets import Gpu
+from backend.job.problems import Problem
+from backend.job.rules.bound import BoundRule, problem, registrar
+
+RULES: list[BoundRule] = []
+everywhere = registrar(RULES, lambda traits: True)
+hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
+
+
+@everywhere()
+def stage_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Under USE_MCA=1, stages other than pt, sft, dpo silently fall through to the Hugging Face path."""
+    stages = job.traits.stages
+    if job.training.stage in stages:
+        return None
+    return problem("stage_not_supported", "training.stage", engine=job.engine, stages=", ".join(stages))
+
+
+@everywhere()
+def method_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore_adapter never reads finetuning_type: LoRA there would silently train everything."""
+    methods = job.traits.methods
+    if job.training.method in methods:
+        return None
+    return problem("method_not_supported", "training.method", engine=job.engine, method=job.training.method,
+                    methods=", ".join(methods), edit={"training.method": methods[0]})  # fmt: skip
+
+
+@everywhere()
+def model_type_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """LLaMA-Factory refuses model types that are not in its MCA_SUPPORTED_MODELS."""
+    allowed = job.traits.model_types
+    if allowed is None or not shape.model_type or shape.model_type in allowed:
+        return None
+    return problem("model_type_not_supported", "model", engine=job.engine, model_type=shape.model_type)
+
+
+@everywhere()
+def precision_runs_on_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """bf16 needs Ampere or later; on a CPU the Hugging Face path trains in fp32."""
+    if gpu.device == "cpu" and not job.traits.is_megatron and job.training.precision != "fp32":
+        return problem("precision_on_cpu", "training.precision", edit={"training.precision": "fp32"})
+    if job.training.precision == "bf16" and not gpu.supports_bf16:
+        return problem("no_bf16", "training.precision", gpu=gpu.name, edit={"training.precision": "fp16"})
+    return None
+
+
+@everywhere()
+def trainable_layers_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """`partial` trains the last layers, so there must be that many."""
+    layers = job.training.trainable_layers
+    if job.training.method != "partial" or layers <= shape.layers:
+        return None
+    return problem("too_many_trainable_layers", "training.trainable_layers", layers=layers, limit=shape.layers,
+                    edit={"training.trainable_layers": shape.layers})  # fmt: skip
+
+
+@everywhere()
+def something_is_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """A vision-language model with all three parts frozen has no gradient."""
+    freeze = job.training.freeze
+    frozen = freeze.vision_tower and freeze.projector and freeze.language_model
+    if not shape.vision or not frozen or job.training.method in ("lora", "qlora"):
+        return None
+    return problem("nothing_trained", "training.freeze.language_model", edit={"training.freeze.language_model": False})
+
+
+@everywhere()
+def freeze_has_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """The freeze switches name parts that text models do not have."""
+    freeze = job.training.freeze
+    if shape.vision or not (freeze.vision_tower or freeze.projector or freeze.language_model):
+        return None
+    return problem("freeze_without_vision", "training.freeze", "warning")
+
+
+@everywhere()
+def timeout_is_sane(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """LLaMA-Factory's examples set 5.7 years: a hung collective then never ends."""
+    if job.training.ddp_timeout_s <= 86_400:
+        return None
+    return problem("timeout_too_long", "training.ddp_timeout_s", "warning", hours=job.training.ddp_timeout_s // 3600,
+                    edit={"training.ddp_timeout_s": 1800})  # fmt: skip
+
+
+@everywhere(plan=True)
+def ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """megatron-core: `world_size (N) is not divisible by M`."""
+    if job.world_size % job.model_parallel == 0:
+        return None
+    return problem("ranks_not_divisible", "parallel.tensor", ranks=job.world_size, product=job.model_parallel)
+
+
+@everywhere(plan=True)
+def global_batch_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Every replica takes whole micro-batches."""
+    wanted = job.training.global_batch_size
+    unit = job.training.micro_batch_size * job.data_parallel
+    if wanted is None or unit == 0 or (wanted % unit == 0 and wanted >= unit):
+        return None
+    nearest = max(1, round(wanted / unit)) * unit
+    return problem("global_batch_not_divisible", "training.global_batch_size", wanted=wanted, unit=unit,
+                    nearest=nearest, edit={"training.global_batch_size": nearest})  # fmt: skip
+
+
+@hugging_face()
+def parallel_sizes_are_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Hugging Face engines have data parallelism only; TP, PP, CP, EP would be dropped in silence."""
+    parallel = job.parallel
+    sizes = {"tensor": parallel.tensor, "pipeline": parallel.pipeline, "context": parallel.context,
+             "expert": parallel.expert, "virtual_pipeline": parallel.virtual_pipeline}  # fmt: skip
+    set_sizes = {f"parallel.{name}": 1 for name, size in sizes.items() if size > 1}
+    if not set_sizes:
+        return None
+    return problem("parallel_ignored", next(iter(set_sizes)), "warning", engine=job.engine, edit=dict(set_sizes))
+
+
+@hugging_face()
+def recompute_is_all_or_nothing(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Hugging Face engines know gradient checkpointing on or off."""
+    if job.parallel.recompute != "selective":
+        return None
+    return problem("selective_is_megatrons", "parallel.recompute", "warning", edit={"parallel.recompute": "full"})

@@ -1,0 +1,222 @@
+"""Rules of the engines that train with Megatron-Core; most are checks that it makes itself, but late."""
+
+from backend.job.job import Job
+from backend.job.model import ModelShape
+from backend.job.presets import Gpu
+from backend.job.problems import Problem
+from backend.job.rules.bound import BoundRule, problem, registrar
+
+RULES: list[BoundRule] = []
+megatron = registrar(RULES, lambda traits: traits.is_megatron)
+
+
+@megatron(plan=True)
+def heads_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """megatron-core: num_attention_heads must be a multiple of TP."""
+    if shape.heads % job.parallel.tensor == 0:
+        return None
+    return problem("heads_not_divisible", "parallel.tensor", heads=shape.heads, tensor=job.parallel.tensor)
+
+
+@megatron(plan=True)
+def groups_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """megatron-core: num_query_groups must be a multiple or divisor of TP."""
+    groups, tensor = shape.kv_heads, job.parallel.tensor
+    if groups % tensor == 0 or tensor % groups == 0:
+        return None
+    return problem("groups_not_divisible", "parallel.tensor", groups=groups, tensor=tensor)
+
+
+@megatron(plan=True)
+def widths_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Column-parallel layers are cut into TP equal parts: the FFN, and the vocabulary as mcore_adapter builds it."""
+    tensor = job.parallel.tensor
+    for name, width in (("intermediate_size", shape.ffn), ("vocab_size", shape.vocab)):
+        if width % tensor:
+            return problem("width_not_divisible", "parallel.tensor", name=name, width=width, tensor=tensor)
+    return None
+
+
+@megatron(plan=True)
+def tensor_stays_in_node(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """TP communicates in every layer; across nodes it waits for the network."""
+    per_node, tensor = job.cluster.gpus_per_node, job.parallel.tensor
+    if per_node % tensor == 0:
+        return None
+    return problem("tensor_across_nodes", "parallel.tensor", "warning", tensor=tensor, per_node=per_node)
+
+
+@megatron(plan=True)
+def layers_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore_adapter: layers (plus the embedding and loss accounts) must be a multiple of PP x VPP."""
+    parallel = job.parallel
+    counted = shape.layers + parallel.account_for_embedding + parallel.account_for_loss
+    chunks = parallel.pipeline * parallel.virtual_pipeline
+    if counted % chunks == 0:
+        return None
+    return problem("layers_not_divisible", "parallel.pipeline", layers=counted, chunks=chunks)
+
+
+@megatron(plan=True)
+def interleaving_needs_stages(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """megatron-core: the interleaved schedule needs PP > 1."""
+    if job.parallel.virtual_pipeline == 1 or job.parallel.pipeline > 1:
+        return None
+    return problem("virtual_without_pipeline", "parallel.virtual_pipeline", edit={"parallel.virtual_pipeline": 1})
+
+
+@megatron(plan=True)
+def interleaving_needs_micro_batches(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """megatron-core schedules.py: with VPP at least PP micro-batches, and no remainder smaller than PP."""
+    parallel, micro_batches = job.parallel, job.accumulation
+    if parallel.virtual_pipeline == 1 or parallel.pipeline == 1:
+        return None
+    if micro_batches >= parallel.pipeline and micro_batches % parallel.pipeline == 0:
+        return None
+    return problem("too_few_micro_batches", "training.gradient_accumulation_steps", micro_batches=micro_batches,
+                    pipeline=parallel.pipeline)  # fmt: skip
+
+
+@megatron(plan=True)
+def experts_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """megatron-core: num_moe_experts must be set to use expert parallel."""
+    if job.parallel.expert == 1 or shape.experts:
+        return None
+    return problem("expert_parallel_without_experts", "parallel.expert", edit={"parallel.expert": 1})
+
+
+@megatron(plan=True)
+def experts_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Every expert-parallel rank holds the same number of whole experts."""
+    if not shape.experts or shape.experts % job.parallel.expert == 0:
+        return None
+    return problem("experts_not_divisible", "parallel.expert", experts=shape.experts, expert=job.parallel.expert)
+
+
+@megatron(plan=True)
+def expert_ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """megatron-core: world_size must be a multiple of ETP x EP x PP."""
+    parallel = job.parallel
+    product = parallel.expert_tensor * parallel.expert * parallel.pipeline
+    if not shape.experts or job.world_size % product == 0:
+        return None
+    return problem("expert_ranks_not_divisible", "parallel.expert", ranks=job.world_size, product=product)
+
+
+@megatron(plan=True)
+def expert_width_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """ETP cuts every expert's FFN into equal parts."""
+    if not shape.experts or shape.expert_ffn % job.parallel.expert_tensor == 0:
+        return None
+    return problem("width_not_divisible", "parallel.expert_tensor", name="moe_intermediate_size",
+                    width=shape.expert_ffn, tensor=job.parallel.expert_tensor)  # fmt: skip
+
+
+@megatron(plan=True)
+def sequence_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """CP cuts a sequence into 2 x CP chunks; SFT pads to 64 tokens, PT to 8 (mcore_adapter's collators)."""
+    padding = 8 if job.training.stage == "pt" else 64
+    chunks = 2 * job.parallel.context
+    if job.parallel.context == 1 or padding % chunks == 0:
+        return None
+    return problem("sequence_not_divisible", "parallel.context", chunks=chunks, padding=padding)
+
+
+@megatron(plan=True)
+def packing_without_context(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore_adapter asserts that every packed sub-sequence is aligned to 2 x CP; LLaMA-Factory does not align them."""
+    if not job.training.packing or job.parallel.context == 1:
+        return None
+    return problem("packing_with_context", "training.packing", edit={"training.packing": False})
+
+
+@megatron(plan=True)
+def deep_stack_fits_first_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Qwen3-VL feeds deep-stack features to the first layers, which must all be on the first stage (chunk)."""
+    deep = shape.vision.deep_stack if shape.vision else 0
+    parallel = job.parallel
+    chunks = parallel.pipeline * parallel.virtual_pipeline
+    counted = shape.layers + parallel.account_for_embedding + parallel.account_for_loss
+    first = counted // chunks - parallel.account_for_embedding
+    if deep == 0 or chunks == 1 or first >= deep:
+        return None
+    return problem("deep_stack_beyond_first_stage", "parallel.pipeline", layers=first, deep=deep)
+
+
+@megatron()
+def parameter_gather_overlap_is_complete(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore_adapter asserts both: overlap_param_gather needs the distributed optimizer and overlap_grad_reduce."""
+    parallel = job.parallel
+    if not parallel.overlap_param_gather or (parallel.distributed_optimizer and parallel.overlap_grad_reduce):
+        return None
+    return problem("param_gather_needs_more", "parallel.overlap_param_gather",
+                    edit={"parallel.distributed_optimizer": True, "parallel.overlap_grad_reduce": True})  # fmt: skip
+
+
+@megatron()
+def overlap_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """On ranks without images the projector gets no gradient, and an overlapped reduction waits for it for ever."""
+    parallel = job.parallel
+    if not shape.vision or not (parallel.overlap_grad_reduce or parallel.overlap_param_gather):
+        return None
+    edit = {"parallel.overlap_grad_reduce": False, "parallel.overlap_param_gather": False}
+    return problem("overlap_with_vision", "parallel.overlap_grad_reduce", "warning", edit=dict(edit))
+
+
+@megatron()
+def recompute_layers_need_full(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """megatron-core: recompute_num_layers must be None with selective recompute."""
+    if job.parallel.recompute_num_layers is None or job.recompute == "full":
+        return None
+    return problem("recompute_layers_without_full", "parallel.recompute_num_layers",
+                    edit={"parallel.recompute_num_layers": None})  # fmt: skip
+
+
+@megatron()
+def recompute_modules_need_selective(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """recompute_modules is read with selective recompute only."""
+    if not job.parallel.recompute_modules or job.recompute == "selective":
+        return None
+    return problem("recompute_modules_without_selective", "parallel.recompute_modules", "warning",
+                    edit={"parallel.recompute": "selective"})  # fmt: skip
+
+
+@megatron()
+def dispatcher_suits_experts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """allgather moves every token to every expert rank."""
+    if not shape.experts or job.parallel.expert == 1 or job.parallel.moe_token_dispatcher == "alltoall":  # noqa: S105
+        return None
+    return problem("allgather_with_experts", "parallel.moe_token_dispatcher", "warning",
+                    edit={"parallel.moe_token_dispatcher": "alltoall"})  # fmt: skip
+
+
+@megatron()
+def scheduler_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore_adapter: `lr_scheduler_type X is not supported`."""
+    if job.training.lr_scheduler != "polynomial":
+        return None
+    return problem("scheduler_not_supported", "training.lr_scheduler", scheduler=job.training.lr_scheduler,
+                    edit={"training.lr_scheduler": "cosine"})  # fmt: skip
+
+
+@megatron()
+def seed_is_positive(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore_adapter: `Seed should be a positive integer.`"""
+    if job.training.seed > 0:
+        return None
+    return problem("seed_not_positive", "training.seed", edit={"training.seed": 42})
+
+
+@megatron()
+def preference_loss_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore_adapter: `pref_loss: X is not supported.`, raised only at the first loss."""
+    if job.training.stage != "dpo" or job.training.dpo.loss in ("sigmoid", "orpo"):
+        return None
+    return problem("preference_loss_not_supported", "training.dpo.loss", loss=job.training.dpo.loss,
+                    edit={"training.dpo.loss": "sigmoid"})  # fmt: skip
+
+
+@megatron()
+def data_is_not_shuffled(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore_adapter's train loader is a SequentialSampler."""
+    return problem("no_shuffling", "training.dataset", "note") if job.training.dataset else None

@@ -1,0 +1,136 @@
+"""The job file survives being read and written, and says what is wrong with it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.job.mapping import dump_job, get_value, load_job, parameters, parse_job, to_mapping, with_values
+from backend.job.problems import errors
+
+SMALLEST = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model": {"preset": "qwen3-vl-8b"}}
+
+
+def problems_of(**changes):
+    return parse_job({**SMALLEST, **changes})[1]
+
+
+def test_cluster_and_model_are_enough_for_a_plan():
+    job, problems = parse_job(SMALLEST)
+    assert problems == []
+    assert job.world_size == 32
+    assert to_mapping(job) == {"version": 1, **SMALLEST}
+
+
+def test_what_is_missing_is_named_by_its_path():
+    job, problems = parse_job({"cluster": {"gpu": "h100-80g"}})
+    assert job is None
+    assert [(p.code, p.field) for p in problems] == [
+        ("missing_key", "cluster.nodes"),
+        ("missing_key", "cluster.gpus_per_node"),
+    ]
+
+
+def test_unknown_keys_are_kept_and_reported_with_the_nearest_known_one():
+    job, problems = parse_job({**SMALLEST, "parallel": {"tensr": 4, "tensor": 2}, "colour": {"a": [1]}})
+    assert [(p.code, p.field, p.severity) for p in problems] == [
+        ("unknown_key_near", "parallel.tensr", "warning"),
+        ("unknown_key", "colour", "warning"),
+    ]
+    again, _ = load_job(dump_job(job))
+    assert again == job
+    assert to_mapping(again)["parallel"] == {"tensor": 2, "tensr": 4}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "field"),
+    [
+        ({"name": "a; rm -rf /"}, "bad_format", "name"),
+        ({"name": ""}, "bad_format", "name"),
+        ({"name": "x" * 65}, "bad_format", "name"),
+        ({"training": {"output_dir": "/data/with space"}}, "bad_format", "training.output_dir"),
+        ({"training": {"output_dir": "/data/$(reboot)"}}, "bad_format", "training.output_dir"),
+        ({"training": {"dataset": "a'b"}}, "bad_format", "training.dataset"),
+        ({"training": {"micro_batch_size": 0}}, "too_small", "training.micro_batch_size"),
+        ({"training": {"micro_batch_size": True}}, "wrong_type", "training.micro_batch_size"),
+        ({"training": {"micro_batch_size": 1.5}}, "wrong_type", "training.micro_batch_size"),
+        ({"training": {"learning_rate": "fast"}}, "wrong_type", "training.learning_rate"),
+        ({"training": {"learning_rate": float("nan")}}, "wrong_type", "training.learning_rate"),
+        ({"training": {"packing": "yes"}}, "wrong_type", "training.packing"),
+        ({"training": {"stage": "rlhf"}}, "not_a_choice", "training.stage"),
+        ({"training": []}, "wrong_type", "training"),
+        ({"cluster": "home"}, "unknown_cluster", "cluster"),
+        ({"environment": {"A": {"b": 1}}}, "wrong_type", "environment.A"),
+        ({"parallel": {"recompute_modules": ["moon"]}}, "not_a_choice", "parallel.recompute_modules[0]"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_field(changes, code, field):
+    assert [(p.code, p.field) for p in errors(problems_of(**changes))] == [(code, field)]
+
+
+@pytest.mark.parametrize("address", ["-oProxyCommand=x", "a b", "h;ls", "`id`", "", "a\nb", "/etc"])
+def test_a_hostile_address_is_refused(address):
+    hosts = [{"address": address}]
+    assert [p.code for p in problems_of(cluster={**SMALLEST["cluster"], "hosts": hosts})] == ["bad_format"]
+
+
+def test_chinese_folders_are_fine():
+    assert problems_of(training={"output_dir": "/共享/输出"}) == []
+
+
+def test_a_learning_rate_as_people_write_it_is_a_number():
+    job, problems = load_job("cluster: {gpu: a, nodes: 1, gpus_per_node: 1}\ntraining: {learning_rate: 2e-5}")
+    assert problems == []
+    assert job.training.learning_rate == 2e-5
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("a: [", "not_yaml"),
+        ("just words", "not_a_mapping"),
+        ("", "not_a_mapping"),
+        ("a: &x [1]\nb: *x", "yaml_alias"),
+        ("a: " + "x" * 300_000, "file_too_large"),
+        ("!!python/object/apply:os.system ['id']", "not_yaml"),
+    ],
+)
+def test_text_that_is_no_job_is_refused(text, code):
+    job, problems = load_job(text)
+    assert job is None
+    assert [p.code for p in problems] == [code]
+
+
+def test_every_parameter_is_listed_once_with_its_default():
+    job, _ = parse_job(SMALLEST)
+    table = parameters()
+    assert len(table) > 80
+    for path, parameter in table.items():
+        if not parameter.required and not path.startswith(("cluster.gpu", "model.preset")):
+            assert get_value(job, path) == parameter.default, path
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "tensor": st.sampled_from([1, 2, 4, 8]),
+            "pipeline": st.integers(1, 64),
+            "recompute": st.sampled_from(["none", "selective", "full"]),
+            "recompute_modules": st.lists(st.sampled_from(["mlp", "moe"]), max_size=2),
+            "sequence": st.booleans(),
+            "optimizer_offload_fraction": st.floats(0, 1),
+        },
+    ),
+    st.dictionaries(st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), st.text(max_size=8), max_size=3),
+)
+def test_a_job_written_and_read_again_is_equal(parallel, environment):
+    job, problems = parse_job({**SMALLEST, "parallel": parallel, "environment": environment})
+    assert problems == []
+    assert load_job(dump_job(job)) == (job, [])
+
+
+def test_an_edit_at_a_path_changes_only_that():
+    job, _ = parse_job(SMALLEST)
+    edited = with_values(job, {"parallel.tensor": 4, "name": "x"})
+    assert (edited.parallel.tensor, edited.name) == (4, "x")
+    assert with_values(edited, {"parallel.tensor": 1, "name": "job"}) == job

@@ -1,0 +1,111 @@
+"""Each rule names what is out and offers an edit that really removes it."""
+
+import pytest
+
+from backend.job.launch_rules import check_launch
+from backend.job.mapping import parse_job, with_values
+from backend.job.problems import errors
+from backend.job.rules import RULES, check
+
+VISION = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model": {"preset": "qwen3-vl-8b"}}
+MOE = {**VISION, "model": {"preset": "qwen3-30b-a3b"}}
+DENSE = {**VISION, "model": {"preset": "qwen3-8b"}}
+
+
+def job_of(base, values):
+    job, problems = parse_job(base)
+    assert not problems
+    return with_values(job, values)
+
+
+CASES = [
+    (VISION, {"parallel.tensor": 3}, "ranks_not_divisible"),
+    (VISION, {"parallel.tensor": 16, "cluster.nodes": 16}, "tensor_across_nodes"),
+    (VISION, {"parallel.pipeline": 8}, "layers_not_divisible"),
+    (VISION, {"parallel.virtual_pipeline": 2}, "virtual_without_pipeline"),
+    (VISION, {"parallel.pipeline": 2, "parallel.virtual_pipeline": 18}, "deep_stack_beyond_first_stage"),
+    (VISION, {"parallel.overlap_grad_reduce": True}, "overlap_with_vision"),
+    (VISION, {"parallel.expert": 2}, "expert_parallel_without_experts"),
+    (VISION, {"training.method": "lora"}, "method_not_supported"),
+    (VISION, {"cluster.gpu": "v100-32g"}, "no_bf16"),
+    (VISION, {"cluster.gpu": "abacus"}, "unknown_gpu"),
+    (VISION, {"model.preset": "gpt-9"}, "unknown_model"),
+    (VISION, {"training.global_batch_size": 100}, "global_batch_not_divisible"),
+    (VISION, {"training.ddp_timeout_s": 100_000}, "timeout_too_long"),
+    (VISION, {"training.seed": 0}, "seed_not_positive"),
+    (VISION, {"training.lr_scheduler": "polynomial"}, "scheduler_not_supported"),
+    (VISION, {"training.stage": "dpo", "training.dpo.loss": "ipo"}, "preference_loss_not_supported"),
+    (VISION, {"parallel.recompute_num_layers": 1}, "recompute_layers_without_full"),
+    (VISION, {"parallel.recompute_modules": ("mlp",)}, "recompute_modules_without_selective"),
+    (DENSE, {"parallel.overlap_param_gather": True}, "param_gather_needs_more"),
+    (DENSE, {"training.freeze.vision_tower": True}, "freeze_without_vision"),
+    (DENSE, {"parallel.pipeline": 4, "parallel.virtual_pipeline": 3, "training.gradient_accumulation_steps": 6},
+     "too_few_micro_batches"),
+    (DENSE, {"parallel.context": 8, "training.stage": "pt"}, "sequence_not_divisible"),
+    (DENSE, {"parallel.context": 2, "training.packing": True}, "packing_with_context"),
+    (DENSE, {"engine": "llamafactory-ddp", "parallel.tensor": 4}, "parallel_ignored"),
+    (DENSE, {"engine": "llamafactory-ddp", "parallel.recompute": "selective"}, "selective_is_megatrons"),
+    (DENSE, {"engine": "llamafactory-ddp", "cluster.gpu": "cpu"}, "precision_on_cpu"),
+    (DENSE, {"engine": "llamafactory-ddp", "training.method": "partial", "training.trainable_layers": 99},
+     "too_many_trainable_layers"),
+    (MOE, {"parallel.expert": 6}, "experts_not_divisible"),
+    (MOE, {"parallel.expert": 32, "parallel.pipeline": 2}, "expert_ranks_not_divisible"),
+    (MOE, {"parallel.expert": 8, "parallel.moe_token_dispatcher": "allgather"}, "allgather_with_experts"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "values", "code"), CASES, ids=[code for _, _, code in CASES])
+def test_a_rule_names_what_is_out_and_its_edit_removes_it(base, values, code):
+    job = job_of(base, values)
+    found = {problem.code: problem for problem in check(job)}
+    assert code in found
+    if found[code].edit:
+        assert code not in {problem.code for problem in check(with_values(job, found[code].edit))}
+
+
+@pytest.mark.parametrize(
+    ("base", "values"),
+    [
+        (VISION, {"parallel.tensor": 4}),
+        (VISION, {"parallel.tensor": 8, "training.micro_batch_size": 2}),
+        (VISION, {"parallel.tensor": 2, "parallel.pipeline": 2, "parallel.virtual_pipeline": 2}),
+        (MOE, {"parallel.pipeline": 4, "parallel.expert": 8}),
+        (DENSE, {"engine": "llamafactory-ddp", "training.method": "lora"}),
+    ],
+    ids=["tp4", "tp8", "tp2 pp2 vpp2", "moe", "ddp lora"],
+)
+def test_plans_people_use_have_no_problem(base, values):
+    assert check(job_of(base, values)) == []
+
+
+def test_heads_that_do_not_divide_are_named():
+    config = {"hidden_size": 96, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 6,
+              "num_key_value_heads": 6, "vocab_size": 512}  # fmt: skip
+    job = job_of({**VISION, "model": {"hf_config": config}}, {"parallel.tensor": 4})
+    assert [p.code for p in check(job)] == ["heads_not_divisible", "groups_not_divisible"]
+
+
+def test_all_parts_frozen_train_nothing():
+    job = job_of(VISION, {f"training.freeze.{part}": True for part in ("vision_tower", "projector", "language_model")})
+    assert [p.code for p in errors(check(job))] == ["nothing_trained"]
+
+
+def test_every_rule_says_why_in_its_docstring():
+    assert all(rule.function.__doc__ for rule in RULES)
+    assert len({rule.function.__name__ for rule in RULES}) == len(RULES)
+
+
+def test_a_launch_asks_for_what_planning_does_not():
+    job, _ = parse_job(VISION)
+    assert {p.field for p in check_launch(job)} == {
+        "model.path", "training.dataset", "training.dataset_dir", "training.template", "training.output_dir",
+        "cluster.hosts",
+    }  # fmt: skip
+
+
+def test_one_machine_named_twice_is_refused():
+    hosts = [{"address": "10.0.0.1"}, {"address": "10.0.0.1"}]
+    cluster = {"gpu": "h100-80g", "nodes": 2, "gpus_per_node": 8, "hosts": hosts,
+               "environments": {"llamafactory": {"python": "/opt/lf/bin/python"}}}  # fmt: skip
+    job, _ = parse_job({**VISION, "cluster": cluster})
+    assert "host_twice" in {p.code for p in check_launch(job)}
