@@ -1,0 +1,94 @@
+"""Training engines: a job in, the files, environment and command of each node out.
+
+One module an engine, on the interface of engine.py; ENGINES lists those that exist. An engine's facts stand in
+backend.job.traits, its rules in backend.job.rules.
+"""
+
+from collections.abc import Mapping
+
+from backend.engines import llamafactory_ddp, llamafactory_megatron
+from backend.engines.checks import check_passed_on
+from backend.engines.engine import Engine, Target, target_of
+from backend.engines.environment import merged, node_variables, shared_variables
+from backend.engines.export import exported_files
+from backend.engines.place import NodeCommand, NodePlace, Place, Rendered
+from backend.engines.torchrun import ENTRY, torchrun_command
+from backend.engines.yaml_text import to_yaml
+from backend.job.job import Job
+from backend.job.launch_rules import check_launch
+from backend.job.problems import Problem, ProblemsError, errors
+from backend.job.rules import check
+
+__all__ = [
+    "CONFIG",
+    "ENGINES",
+    "ENTRY",
+    "NodeCommand",
+    "NodePlace",
+    "Place",
+    "Rendered",
+    "check_engine",
+    "export",
+    "render",
+]
+
+ENGINES: Mapping[str, Engine] = {
+    module.ENGINE.name: module.ENGINE for module in (llamafactory_megatron, llamafactory_ddp)
+}
+"""The engines that can be rendered, by the job's `engine`."""
+
+CONFIG = "config.yaml"
+"""The engine's configuration, which the entry script reads."""
+
+
+def check_engine(job: Job) -> list[Problem]:
+    """What is wrong with what the job says to its engine directly: `extra`, `environment`, folders."""
+    engine = ENGINES.get(job.engine)
+    if engine is None:
+        values = {"engine": job.engine, "engines": ", ".join(ENGINES)}
+        return [Problem(code="engine_not_available_yet", field="engine", values=values)]
+    return check_passed_on(job, engine)
+
+
+def render(job: Job, place: Place) -> Rendered:
+    """The job's files, and the command and environment of each node; the same job and place give the same bytes.
+
+    Raises ProblemsError when the job is not ready to be launched.
+    """
+    engine, target = _ready(job)
+    commands = tuple(
+        NodeCommand(
+            rank=node.rank,
+            argv=torchrun_command(place, node, ranks=job.cluster.gpus_per_node),
+            environment=merged(
+                target,
+                shared_variables(target, engine),
+                node_variables(target, interface=node.interface, folder=node.folder),
+            ),
+        )
+        for node in place.nodes
+    )
+    files = {CONFIG: _config_text(engine, target, place.run_id)}
+    return Rendered(files=files, commands=commands, notes=engine.notes(target))
+
+
+def export(job: Job) -> Mapping[str, str]:
+    """Files that launch the job without Megaboard: the configuration, a script a node, and launch.sh over ssh.
+
+    The engine is started in its plain form, by its own launcher. Raises ProblemsError as `render` does.
+    """
+    engine, target = _ready(job)
+    variables = merged(target, shared_variables(target, engine))
+    return {CONFIG: _config_text(engine, target, job.name), **exported_files(job, variables)}
+
+
+def _ready(job: Job) -> tuple[Engine, Target]:
+    found = errors([*check(job), *check_launch(job), *check_engine(job)])
+    if found:
+        raise ProblemsError(found)
+    return ENGINES[job.engine], target_of(job)
+
+
+def _config_text(engine: Engine, target: Target, run: str) -> str:
+    config = engine.config(target, f"{(target.job.training.output_dir or '').rstrip('/')}/{run}")
+    return to_yaml(config | dict(target.job.extra))

@@ -1,0 +1,91 @@
+"""What a job says to its engine directly (`extra`, `environment`, folders), and whether that may be passed on."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from backend.engines.engine import Engine
+from backend.job.job import Job
+from backend.job.problems import Problem
+
+_KEY = re.compile(r"[a-z][a-z0-9_]{0,79}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_SECRET = re.compile(r"(.*_)?(token|key|secret|password|webhook)", re.IGNORECASE)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+# Keys that would start something else than the plan, leave the run folder, or resume what the run does not know of.
+_REFUSED_KEY = re.compile(
+    r"deepspeed|do_eval|do_predict|fsdp|fsdp_.*|hub_.*|local_rank|logging_dir|master_addr|master_port|"
+    r"overwrite_output_dir|predict_with_generate|pure_bf16|push_to_hub|ray_.*|resume_from_checkpoint|"
+    r"use_hyper_parallel|use_kt|use_mca|use_unsloth"
+)
+# Variables that torchrun, the choice of the trainer or the supervisor own.
+_OWNED_VARIABLE = re.compile(
+    r"ACCELERATE_TORCH_DEVICE|ALLOW_EXTRA_ARGS|FORCE_TORCHRUN|(GROUP|LOCAL|ROLE)_RANK|RANK|(LOCAL_)?WORLD_SIZE|"
+    r"MASTER_ADDR|MASTER_PORT|(MIN_|MAX_)?NNODES|NODE_RANK|NPROC_PER_NODE|RDZV_ID|"
+    r"USE_(HYPER_PARALLEL|KT|MCA|MEGATRON_BRIDGE|RAY|V1)|(MEGABOARD|PET|TORCHELASTIC)_.*"
+)
+
+
+def check_passed_on(job: Job, engine: Engine) -> list[Problem]:
+    """Every problem of the job that only its engine's own words show."""
+    problems = [problem for key, value in job.extra.items() if (problem := _check_extra(key, value, engine))]
+    problems += [problem for name, text in job.environment.items() if (problem := _check_variable(name, text))]
+    problems += _check_folders(job)
+    if job.training.eval_steps is not None and not {"val_size", "eval_dataset"} & job.extra.keys():
+        edit = {"extra": {**job.extra, "val_size": 0.01}}
+        problems.append(Problem(code="eval_without_data", field="training.eval_steps", edit=edit))
+    return problems
+
+
+def _check_extra(key: Any, value: Any, engine: Engine) -> Problem | None:
+    field, values = f"extra.{key}", {"key": key}
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        return Problem(code="extra_bad_key", field=field, values=values)
+    if path := engine.owned.get(key):
+        return Problem(code="extra_owned", field=field, values={**values, "path": path})
+    if _REFUSED_KEY.fullmatch(key):
+        return Problem(code="extra_refused", field=field, values={**values, "engine": engine.name})
+    if _SECRET.fullmatch(key):
+        return Problem(code="extra_secret", field=field, values=values)
+    # OmegaConf, through which llamafactory-cli reads its file, would look the name up instead.
+    if any("${" in text or _CONTROL.search(text) for text in _texts(value)):
+        return Problem(code="extra_bad_value", field=field, values=values)
+    return None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key)
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+
+
+def _check_variable(name: str, text: str) -> Problem | None:
+    field, values = f"environment.{name}", {"name": name}
+    if not _VARIABLE.fullmatch(name) or _CONTROL.search(text):
+        return Problem(code="environment_bad", field=field, values=values)
+    if _OWNED_VARIABLE.fullmatch(name):
+        return Problem(code="environment_owned", field=field, values=values)
+    if _SECRET.fullmatch(name):
+        return Problem(code="environment_secret", field=field, values=values)
+    return None
+
+
+def _check_folders(job: Job) -> list[Problem]:
+    """LLaMA-Factory takes `~` for the name of a folder, or of a model on a hub."""
+    folders = {
+        "model.path": job.model.path,
+        "training.dataset_dir": job.training.dataset_dir,
+        "training.output_dir": job.training.output_dir,
+    }
+    return [
+        Problem(code="home_not_expanded", field=field, values={"path": path})
+        for field, path in folders.items()
+        if path and path.startswith("~")
+    ]

@@ -1,0 +1,54 @@
+"""The variables that the ranks start with."""
+
+from collections.abc import Mapping
+
+from backend.engines.engine import Engine, Target
+
+# 20000 entries are what torchtitan keeps; ASYNC_ERROR_HANDLING=1 would abort before the record is written
+# (https://github.com/pytorch/torchtitan/blob/main/torchtitan/distributed/utils.py). Torch before 2.9 knows the first
+# and third name only, later ones say the first is old.
+_FLIGHT_RECORDER = {
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "20000",
+    "TORCH_FR_BUFFER_SIZE": "20000",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+}
+# What llamafactory-cli sets for its ranks (LLaMA-Factory 0.9.5 src/llamafactory/launcher.py, OPTIM_TORCH).
+_ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "TORCH_NCCL_AVOID_RECORD_STREAMS": "1"}
+
+
+def shared_variables(target: Target, engine: Engine) -> dict[str, str]:
+    """The variables that are equal on all nodes, without the job's own."""
+    variables = {
+        # The model and the data are folders on the node: a look at the hub only adds delays and failures.
+        "HF_HUB_OFFLINE": "1",
+        # torchrun's own default, said aloud so that it does not warn.
+        "OMP_NUM_THREADS": "1",
+        # Ranks write to files: without it the last lines of a crash stay in a buffer.
+        "PYTHONUNBUFFERED": "1",
+    }
+    if target.on_cpu:
+        # Otherwise accelerate names the device cpu:0, and torch cannot restore an optimizer to it.
+        variables["ACCELERATE_TORCH_DEVICE"] = "cpu"
+    else:
+        variables |= _FLIGHT_RECORDER | _ALLOCATOR
+    return variables | dict(engine.environment)
+
+
+def node_variables(target: Target, *, interface: str | None, folder: str) -> dict[str, str]:
+    """The variables of one node: the interface towards the master, and where NCCL's flight records go."""
+    variables: dict[str, str] = {}
+    if interface:
+        variables |= {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
+    if not target.on_cpu:
+        trace = f"{folder}/nccl_trace_rank_"
+        variables |= {"TORCH_FR_DUMP_TEMP_FILE": trace, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": trace}
+    return variables
+
+
+def merged(target: Target, *parts: Mapping[str, str]) -> dict[str, str]:
+    """All variables of a rank, by name: what Megaboard sets, then what the job says."""
+    variables: dict[str, str] = {}
+    for part in (*parts, target.job.environment):
+        variables |= part
+    return dict(sorted(variables.items()))

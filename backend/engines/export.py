@@ -1,0 +1,142 @@
+"""A job as plain shell scripts that need ssh and LLaMA-Factory, and nothing of Megaboard."""
+
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from backend.job.job import Environment, Host, Job
+from backend.job.launch_rules import environment_of
+
+LAUNCH = "launch.sh"
+
+_NODE = """\
+#!/usr/bin/env bash
+# Node {rank} of {nodes} of the job {name}. Start it in the folder of config.yaml, on every node at about the same time.
+set -euo pipefail
+cd "$(dirname "$0")"
+{setup}export PATH={path}:"$PATH"
+{variables}
+export FORCE_TORCHRUN=1 NNODES={nodes} NODE_RANK={rank} NPROC_PER_NODE={ranks}
+export MASTER_ADDR={master} MASTER_PORT={port}
+
+# The interface that leads to the master. Left to themselves, NCCL and gloo may choose one the other nodes cannot reach.
+if [ -z "${{NCCL_SOCKET_IFNAME:-}}" ] && command -v ip > /dev/null; then
+  address=$(getent ahostsv4 "$MASTER_ADDR" | awk 'NR == 1 {{ print $1 }}')
+  interface=$(ip -o -4 addr show | awk -v a="${{address:-none}}" '{{ split($4, p, "/"); if (p[1] == a) print $2 }}')
+  if [ -z "$interface" ] && [ -n "$address" ]; then
+    interface=$(ip -o route get "$address" | sed -n 's/.* dev \\([^ ]*\\).*/\\1/p')
+  fi
+  interface=${{interface%%$'\\n'*}}
+  if [ -n "$interface" ]; then
+    export NCCL_SOCKET_IFNAME="$interface" GLOO_SOCKET_IFNAME="${{GLOO_SOCKET_IFNAME:-$interface}}"
+  fi
+fi
+exec {python} -m llamafactory.cli train config.yaml
+"""
+
+_LAUNCH = """\
+#!/usr/bin/env bash
+# Starts the job {name} on its {nodes} nodes over ssh, writes logs/node<rank>.log here, and waits until it ends.
+# When one node fails, or on Ctrl-C, it ends all of them; run it in tmux or screen. Needs log-in by key and known hosts.
+# Results: output_dir of config.yaml. A run that finds checkpoints there resumes from them: change it for another run.
+set -uo pipefail
+cd "$(dirname "$0")"
+mkdir -p logs
+folder={folder}   # on the nodes, below the home folder
+pids=
+
+each_node() {{
+{each}
+}}
+
+copy() {{
+  local rank=$1
+  shift
+  for file in config.yaml "node$rank.sh"; do
+    ssh -o BatchMode=yes "$@" "mkdir -p $folder && cat > $folder/$file" < "$file" || exit 1
+  done
+}}
+
+start() {{
+  local rank=$1
+  shift
+  # -tt: when this end goes, the node hangs up on its torchrun, which then ends its ranks.
+  ssh -tt -o BatchMode=yes -o ServerAliveInterval=15 "$@" "bash $folder/node$rank.sh" \\
+    > "logs/node$rank.log" 2>&1 < /dev/null &
+  pids="$pids $!"
+}}
+
+stop() {{
+  trap - INT TERM EXIT
+  for pid in $pids; do kill "$pid" 2> /dev/null; done
+  wait
+  exit "$1"
+}}
+
+each_node copy
+trap 'stop 130' INT TERM
+trap 'stop 1' EXIT
+each_node start
+while [ -n "$pids" ]; do
+  sleep 1
+  left=
+  for pid in $pids; do
+    if kill -0 "$pid" 2> /dev/null; then
+      left="$left $pid"
+    else
+      wait "$pid" || {{ status=$?; echo "a node ended with status $status; see logs/" >&2; stop "$status"; }}
+    fi
+  done
+  pids=$left
+done
+trap - EXIT
+echo "finished"
+"""
+
+
+def exported_files(job: Job, variables: Mapping[str, str]) -> dict[str, str]:
+    """launch.sh and node<rank>.sh, with the ranks' `variables`; the job must have passed check_launch."""
+    scripts = {f"node{rank}.sh": _node_script(job, rank, variables) for rank in range(job.cluster.nodes)}
+    return {LAUNCH: _launch_script(job), **scripts}
+
+
+def _node_script(job: Job, rank: int, variables: Mapping[str, str]) -> str:
+    environment = environment_of(job, rank) or Environment(python="python3")
+    return _NODE.format(
+        rank=rank,
+        nodes=job.cluster.nodes,
+        name=job.name,
+        setup=f"source {_path(environment.setup)}\n" if environment.setup else "",
+        path=_path(str(PurePosixPath(environment.python).parent)),
+        variables="\n".join(f"export {name}={shlex.quote(text)}" for name, text in variables.items()),
+        ranks=job.cluster.gpus_per_node,
+        master=shlex.quote(job.cluster.hosts[0].dialled_address),
+        port=job.cluster.port_range[0],
+        python=_path(environment.python),
+    )
+
+
+def _launch_script(job: Job) -> str:
+    return _LAUNCH.format(
+        name=job.name,
+        nodes=job.cluster.nodes,
+        folder=shlex.quote(f"megaboard-{job.name}"),
+        each="\n".join(f'  "$1" {rank} {_ssh_arguments(host)}' for rank, host in enumerate(job.cluster.hosts)),
+    )
+
+
+def _ssh_arguments(host: Host) -> str:
+    arguments = ["-p", str(host.port)]
+    if host.proxy_jump:
+        arguments += ["-J", shlex.quote(host.proxy_jump)]
+    if host.identity_file:
+        arguments += ["-i", _path(host.identity_file)]
+    destination = f"{host.user}@{host.address}" if host.user else host.address
+    return " ".join([*arguments, "--", shlex.quote(destination)])
+
+
+def _path(path: str) -> str:
+    """A path as one word of a shell command; a leading ~ stays the home folder of whoever runs it."""
+    if path.startswith("~/"):
+        return '"$HOME"/' + shlex.quote(path[2:])
+    return shlex.quote(path)

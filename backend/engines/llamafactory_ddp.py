@@ -1,0 +1,38 @@
+"""LLaMA-Factory's Hugging Face trainer under plain DDP: full, partial and LoRA training."""
+
+from backend.engines.engine import Engine, Target
+from backend.engines.llamafactory import OWNED, common_config, cpu_config, precision
+
+
+def hugging_face_config(target: Target, output_dir: str) -> dict[str, object]:
+    """The keys of LLaMA-Factory's Hugging Face trainer."""
+    config = common_config(target, output_dir)
+    config |= precision(target.job.training.precision)
+    # LLaMA-Factory turns gradient checkpointing on unless it is told not to.
+    if target.job.recompute == "none":
+        config["disable_gradient_checkpointing"] = True
+    if target.job.training.liger:
+        config["enable_liger_kernel"] = True
+    # Without the first there is no token count; without the second a NaN loss is logged as the mean of the others.
+    config |= {"include_num_input_tokens_seen": True, "logging_nan_inf_filter": False}
+    return config | cpu_config(target)
+
+
+def _no_notes(target: Target) -> tuple[()]:
+    return ()
+
+
+ENGINE = Engine(
+    name="llamafactory-ddp",
+    config=hugging_face_config,
+    environment={},
+    owned={
+        **OWNED,
+        "disable_gradient_checkpointing": "parallel.recompute",
+        "gradient_checkpointing": "parallel.recompute",
+        "enable_liger_kernel": "training.liger",
+        "include_num_input_tokens_seen": "training.logging_steps",
+        "logging_nan_inf_filter": "training.logging_steps",
+    },
+    notes=_no_notes,
+)

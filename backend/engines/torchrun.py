@@ -1,0 +1,23 @@
+"""The command that starts one node of a gang."""
+
+from backend.engines.place import NodePlace, Place
+
+ENTRY = "entry.py"
+
+
+def torchrun_command(place: Place, node: NodePlace, *, ranks: int) -> tuple[str, ...]:
+    """torchrun with static rendezvous: the node rank is the host order, and no agent restarts its ranks by itself.
+
+    `ranks` are the processes on this node. Each runs the entry script of the run folder.
+    """
+    return (
+        *(node.python, "-m", "torch.distributed.run"),
+        *("--nnodes", str(len(place.nodes))),
+        *("--node_rank", str(node.rank)),
+        *("--nproc_per_node", str(ranks)),
+        *("--master_addr", place.master_address),
+        *("--master_port", str(place.master_port)),
+        *("--max_restarts", "0"),
+        f"{node.folder}/{ENTRY}",
+        node.folder,
+    )
