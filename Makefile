@@ -1,0 +1,49 @@
+# PYTHON: the interpreter to build with (3.11-3.13; default: the first found).
+# TORCH_INDEX: where CPU wheels of torch are looked for besides pip's own index.
+export PYTHON TORCH_INDEX
+
+.NOTPARALLEL:
+.PHONY: help demo test test-fast chaos lint clean environments packages-demo packages-test
+
+help:
+	@echo "make demo       four SSH nodes on this machine and the page, ready to launch"
+	@echo "make test       every test (under 25 minutes, installation included)"
+	@echo "make test-fast  unit and contract tests (under a minute)"
+	@echo "make chaos      faults in network namespaces; needs root"
+	@echo "make lint       ruff and mypy"
+	@echo "make clean      removes both environments and the caches"
+
+demo: packages-demo environments
+	@.venv/bin/megaboard demo
+
+test: packages-test environments lint
+	.venv/bin/pytest
+
+test-fast: .venv/.ready
+	.venv/bin/pytest -m "not ui and not e2e and not chaos"
+
+chaos: packages-test environments
+	.venv/bin/pytest -m chaos
+
+lint: .venv/.ready
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+
+environments: .venv/.ready .venv-node/.ready
+
+.venv/.ready: pyproject.toml
+	python=$$(tools/python.sh) && "$$python" -m venv .venv
+	.venv/bin/python -m pip install --quiet --upgrade pip
+	.venv/bin/python -m pip install --quiet --editable . --group dev
+	@touch $@
+
+.venv-node/.ready: requirements/node.txt requirements/node-no-deps.txt tools/node_environment.sh
+	python=$$(tools/python.sh) && tools/node_environment.sh "$$python" .venv-node
+
+packages-demo packages-test: packages-%:
+	@tools/debian-packages.sh $*
+
+clean:
+	rm -rf .venv .venv-node .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find app backend tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,42 @@
+import json
+import re
+import subprocess
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from backend.cluster import demo_model
+
+NODE_PYTHON = Path(__file__).parents[2] / ".venv-node" / "bin" / "python"
+
+
+def test_rows_are_distinct_and_equal_on_every_call():
+    rows = demo_model.make_rows(demo_model.ROWS)
+    assert rows == demo_model.make_rows(demo_model.ROWS)
+    assert len({row["instruction"] for row in rows}) == demo_model.ROWS
+
+
+def test_every_answer_is_true():
+    for row in demo_model.make_rows(demo_model.ROWS):
+        question, answer = row["instruction"], row["output"]
+        numbers = [int(digits) for digits in re.findall(r"\d+", question)]
+        if re.search("plus|加", question):
+            assert str(sum(numbers)) == re.findall(r"\d+", answer)[-1]
+        elif re.search("minus|减", question):
+            assert str(numbers[0] - numbers[1]) == re.findall(r"\d+", answer)[-1]
+        else:
+            weekday = date(*numbers).weekday()
+            assert answer.endswith((f"{demo_model._WEEKDAYS_EN[weekday]}.", f"{demo_model._WEEKDAYS_ZH[weekday]}。"))
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(not NODE_PYTHON.exists(), reason="the node environment is missing: make .venv-node/.ready")
+def test_a_finished_folder_is_left_as_it_is(tmp_path):
+    build = [NODE_PYTHON, demo_model.__file__, tmp_path]
+    subprocess.run(build, check=True, timeout=120)
+    weights = tmp_path / demo_model.MODEL_FOLDER / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    subprocess.run(build, check=True, timeout=120)
+    assert weights.stat().st_mtime_ns == before
+    assert json.loads((weights.parent / "config.json").read_text())["vocab_size"] % 8 == 0
