@@ -1,0 +1,23 @@
+"""Gradio's settings that are read from the environment when it is imported."""
+
+import os
+from pathlib import Path
+
+
+def prepare_gradio(home: Path) -> None:
+    """Set what Gradio reads when it is imported; call before anything imports it.
+
+    Inherited GRADIO_ variables go: some of them open doors (vibe mode, root path, extra allowed paths).
+    """
+    for name in [name for name in os.environ if name.startswith("GRADIO_")]:
+        del os.environ[name]
+    temporary = home / "gradio"
+    temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary.chmod(0o700)
+    os.environ.update(
+        GRADIO_ANALYTICS_ENABLED="False",
+        GRADIO_TEMP_DIR=str(temporary),
+        GRADIO_EXAMPLES_CACHE=str(temporary),
+        HF_HUB_OFFLINE="1",
+        HF_HUB_DISABLE_TELEMETRY="1",
+    )

@@ -1,0 +1,48 @@
+"""The server's own folder: where it is, and the named clusters in it."""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import platformdirs
+import yaml
+
+from backend.job.problems import Problem, ProblemsError
+
+VARIABLE = "MEGABOARD_HOME"
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def home_path() -> Path:
+    """$MEGABOARD_HOME, or the user's data folder; not necessarily there yet."""
+    given = os.environ.get(VARIABLE)
+    return Path(given).expanduser().absolute() if given else platformdirs.user_data_path("megaboard")
+
+
+def make_home(path: Path) -> Path:
+    """The folder, made if missing, open to this user alone."""
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.chmod(0o700)
+    return path
+
+
+def with_cluster(mapping: Mapping[str, object], home: Path) -> dict[str, object]:
+    """The job with `cluster: NAME` replaced by what `clusters/NAME.yaml` in the home folder holds.
+
+    Raises ProblemsError when there is no such cluster or its file is not a mapping.
+    """
+    name = mapping.get("cluster")
+    if not isinstance(name, str):
+        return dict(mapping)
+    path = home / "clusters" / f"{name}.yaml"
+    values = {"name": name, "path": str(path)}
+    if not _NAME.fullmatch(name) or name.startswith(".") or not path.is_file():
+        raise ProblemsError([Problem(code="unknown_cluster", field="cluster", values=values)])
+    try:
+        cluster = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError):
+        cluster = None
+    if not isinstance(cluster, dict):
+        raise ProblemsError([Problem(code="bad_cluster_file", field="cluster", values=values)])
+    return {**mapping, "cluster": cluster}

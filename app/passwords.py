@@ -1,0 +1,93 @@
+"""The operator's password: made, checked and kept only as a scrypt hash."""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SHORTEST = 12
+"""Fewest characters of a password someone chose; ours has 20 of 32 letters, 100 bits."""
+
+# OWASP password storage cheat sheet, scrypt: N=2^17 r=8 p=1, here 2^15 (32 MiB) as laptops run this beside training.
+_COST = {"n": 2**15, "r": 8, "p": 1}
+_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+
+
+class PasswordError(Exception):
+    """A password file that cannot be used; `code` and `values` name the words for it."""
+
+    def __init__(self, code: str, **values: object) -> None:
+        super().__init__(code)
+        self.code = code
+        self.values = values
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PasswordHash:
+    """A password that can be checked but not read back."""
+
+    salt: bytes
+    digest: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, password: str) -> "PasswordHash":
+        salt = secrets.token_bytes(16)
+        return cls(salt=salt, digest=_scrypt(password, salt))
+
+    def matches(self, password: str) -> bool:
+        """Whether this is the password, in time that does not depend on how much of it is right."""
+        return hmac.compare_digest(self.digest, _scrypt(password, self.salt))
+
+    @property
+    def name(self) -> str:
+        """A short public name, so that servers behind one host name keep cookies of their own."""
+        return hashlib.sha256(self.salt).hexdigest()[:8]
+
+
+def random_password() -> str:
+    """A password of 100 random bits in groups that can be typed, without look-alike letters."""
+    groups = ["".join(secrets.choice(_LETTERS) for _ in range(4)) for _ in range(5)]
+    return "-".join(groups)
+
+
+def read_password(path: Path) -> str:
+    """The first line of a file; PasswordError when it is missing, too short or open to other users."""
+    try:
+        mode = path.stat().st_mode
+        line = (path.read_text(encoding="utf-8").splitlines() or [""])[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PasswordError("password_file_unreadable", path=str(path)) from error
+    if mode & 0o077:
+        raise PasswordError("password_file_open", path=str(path))
+    if len(line) < SHORTEST:
+        raise PasswordError("password_too_short", path=str(path), shortest=SHORTEST)
+    return line
+
+
+def load_hash(home: Path) -> PasswordHash | None:
+    """The hash an earlier start stored, or None; PasswordError when the file is damaged."""
+    path = home / "password.json"
+    if not path.exists():
+        return None
+    try:
+        stored = json.loads(path.read_text(encoding="ascii"))
+        return PasswordHash(salt=base64.b64decode(stored["salt"]), digest=base64.b64decode(stored["digest"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise PasswordError("password_store_damaged", path=str(path)) from error
+
+
+def store_hash(home: Path, hashed: PasswordHash) -> None:
+    """Keep the hash for the next start, readable by this user alone."""
+    stored = {"salt": base64.b64encode(hashed.salt).decode(), "digest": base64.b64encode(hashed.digest).decode()}
+    temporary = home / "password.json.new"
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump({"protocol": 1, "scrypt": _COST, **stored}, file)
+    temporary.replace(home / "password.json")
+
+
+def _scrypt(password: str, salt: bytes) -> bytes:
+    return hashlib.scrypt(password.encode(), salt=salt, maxmem=2**26, dklen=32, **_COST)

@@ -1,0 +1,128 @@
+"""The web server: one FastAPI application with a page a language, the gate in front, served by uvicorn.
+
+Imports Gradio: call `app.gradio_settings.prepare_gradio` before importing this.
+"""
+
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import gradio as gr
+import plotly
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import FileResponse, RedirectResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from app.audit import Audit
+from app.binding import Binding
+from app.i18n import LANGUAGES
+from app.login import LANGUAGE_COOKIE, LogIn, language_of, routes
+from app.passwords import PasswordHash
+from app.security import Door, Gate, allowed_hosts, operator_of
+from app.sessions import Sessions, Throttle
+from app.theme import THEME, WithHead
+from backend.job.presets import data_folder
+
+_UPLOAD_LIMIT = "1mb"
+_END_STREAMS_S = 3
+
+
+def create_app(
+    pages: Mapping[str, gr.Blocks],
+    *,
+    home: Path,
+    password: PasswordHash,
+    audit: Audit,
+    clock: Callable[[], float],
+    binding: Binding | None = None,
+) -> ASGIApp:
+    """The whole application behind its gate, one Blocks a language mounted at /<language>."""
+    binding = binding or Binding()
+    door = Door(
+        hosts=allowed_hosts(binding.hosts),
+        cookie=f"megaboard_{password.name}",
+        tls=binding.certificate is not None,
+    )
+    sessions = Sessions(clock)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(
+        routes(LogIn(door=door, sessions=sessions, password=password, throttle=Throttle(clock), audit=audit))
+    )
+    _serve_files(app)
+    _choose_language(app)
+    for lang, blocks in pages.items():
+        _mount(app, blocks, f"/{lang}", home)
+    return Gate(WithHead(app, {f"/{lang}/": lang for lang in pages}), door, sessions)
+
+
+def serve(app: ASGIApp, binding: Binding, listener: socket.socket) -> None:
+    """Answer requests until SIGINT or SIGTERM, then return; open streams get a few seconds."""
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        log_config=None,
+        timeout_graceful_shutdown=_END_STREAMS_S,
+        ssl_certfile=binding.certificate,
+        ssl_keyfile=binding.key,
+    )
+    # uvicorn ends by raising the signal again for whoever handled it before: that is us, and we go on to clean up.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _mount(app: FastAPI, blocks: gr.Blocks, path: str, home: Path) -> None:
+    gr.mount_gradio_app(
+        app,
+        blocks,
+        path,
+        auth_dependency=operator_of,
+        run_history=False,
+        footer_links=[],
+        enable_monitoring=False,
+        show_error=False,
+        mcp_server=False,
+        ssr_mode=False,
+        pwa=False,
+        allowed_paths=[],
+        blocked_paths=[str(Path("~/.ssh").expanduser()), *_private(home)],
+        max_file_size=_UPLOAD_LIMIT,
+        theme=THEME,
+    )
+
+
+def _private(home: Path) -> list[str]:
+    """What lies in the home folder beside Gradio's own part, which holds downloads on their way."""
+    names = ("audit.jsonl", "clusters", "demo", "known_hosts", "megaboard.db", "password.json")
+    return [str(home / name) for name in names]
+
+
+def _serve_files(app: FastAPI) -> None:
+    plotly_script = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+
+    @app.get("/static/plotly.min.js")
+    def plotly_js() -> FileResponse:
+        return FileResponse(plotly_script, media_type="text/javascript")
+
+    @app.get("/favicon.ico")
+    def icon() -> FileResponse:
+        return FileResponse(data_folder("static") / "logo.svg", media_type="image/svg+xml")
+
+    app.mount("/static", StaticFiles(directory=data_folder("static")))
+
+
+def _choose_language(app: FastAPI) -> None:
+    @app.get("/")
+    def start(request: Request) -> RedirectResponse:
+        lang = language_of(request)
+        answer = RedirectResponse(f"/{lang}/", 303)
+        if request.query_params.get("lang") in LANGUAGES:
+            age_s = 365 * 24 * 3600
+            answer.set_cookie(LANGUAGE_COOKIE, lang, max_age=age_s, path="/", samesite="strict", httponly=True)
+        return answer

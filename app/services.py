@@ -1,0 +1,114 @@
+"""What the page's parts share: the home folder, the store, the controller of runs and the draft of a job."""
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from app.audit import Audit
+from app.home import with_cluster
+from backend.cluster.hostkeys import KnownHosts
+from backend.jobs.controller import Controller
+from backend.jobs.store import Store
+
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+FIRST_DRAFT: Mapping[str, object] = {
+    "version": 1,
+    "name": "my-run",
+    "cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8},
+    "model": {"preset": "qwen3-vl-8b"},
+}
+"""What a new home starts from: four nodes of eight H100, the case this program was first asked about."""
+
+
+class Draft:
+    """The job being edited: one a server, kept in the store, so that a reload, another language or a restart keep it.
+
+    It may be wrong or unfinished at any time; it is a mapping like the job file, not a Job. Safe for many threads.
+    """
+
+    def __init__(self, store: Store, home: Path) -> None:
+        self._store = store
+        self._home = home
+        self._lock = threading.Lock()
+        self._mapping = _read(store.get_draft())
+
+    def job_mapping(self) -> dict[str, object]:
+        """A copy of the job file's mapping, `cluster: NAME` not resolved."""
+        with self._lock:
+            return copy.deepcopy(self._mapping)
+
+    def edit(self, path: str, value: object) -> None:
+        """Set one dotted path, for example `parallel.tensor`; missing mappings on the way are made."""
+        self.edit_all({path: value})
+
+    def edit_all(self, edits: Mapping[str, object]) -> None:
+        """Set several paths as one change.
+
+        Raises ProblemsError when a part of a named cluster is edited and the cluster's file cannot be read.
+        """
+        with self._lock:
+            mapping = copy.deepcopy(self._mapping)
+            if any(path.startswith("cluster.") for path in edits):
+                mapping = with_cluster(mapping, self._home)
+            for path, value in edits.items():
+                _set(mapping, path.split("."), copy.deepcopy(value))
+            self._keep(mapping)
+
+    def replace(self, mapping: Mapping[str, object]) -> None:
+        """Take another job whole."""
+        with self._lock:
+            self._keep(copy.deepcopy(dict(mapping)))
+
+    def _keep(self, mapping: dict[str, object]) -> None:
+        if mapping != self._mapping:
+            self._store.set_draft(yaml.dump(mapping, Dumper=_Dumper, allow_unicode=True, sort_keys=False))
+            self._mapping = mapping
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Services:
+    """Everything a page handler may need; made once a process."""
+
+    home: Path
+    store: Store
+    controller: Controller
+    draft: Draft
+    audit: Audit
+    clock: Callable[[], float]
+
+    @classmethod
+    def open(cls, home: Path, clock: Callable[[], float] = time.time) -> "Services":
+        """Open the home folder's store and known hosts; nothing runs before `controller.start()`."""
+        store = Store(home / "megaboard.db")
+        known_hosts = KnownHosts(home / "known_hosts", Path("~/.ssh/known_hosts").expanduser())
+        audit = Audit(home, clock)
+        controller = Controller(home, store, known_hosts, clock=clock)
+        draft = Draft(store, home)
+        return cls(home=home, store=store, controller=controller, draft=draft, audit=audit, clock=clock)
+
+    def close(self) -> None:
+        """Let go of connections and the store; runs go on."""
+        self.controller.close()
+        self.store.close()
+
+
+def _read(text: str | None) -> dict[str, object]:
+    mapping = yaml.load(text, Loader=_Loader) if text else None  # noqa: S506 - a safe loader, the C one where built
+    return mapping if isinstance(mapping, dict) else copy.deepcopy(dict(FIRST_DRAFT))
+
+
+def _set(mapping: dict[str, object], path: list[str], value: object) -> None:
+    *folders, last = path
+    for folder in folders:
+        inner = mapping.get(folder)
+        if not isinstance(inner, dict):
+            inner = mapping[folder] = {}
+        mapping = inner
+    mapping[last] = value

@@ -1,0 +1,104 @@
+"""How every page looks before a component is on it: Gradio's theme, and what goes into the page's head."""
+
+import html
+
+import gradio as gr
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.login import HTML_LANG
+from backend.job.presets import data_folder
+
+# System fonts only: the page must look the same without a network. The Chinese ones by platform.
+_FONT = (
+    "ui-sans-serif",
+    "system-ui",
+    "-apple-system",
+    "Segoe UI",
+    "PingFang SC",
+    "Microsoft YaHei",
+    "Noto Sans SC",
+    "Noto Sans CJK SC",
+    "sans-serif",
+)
+_MONO = ("ui-monospace", "SFMono-Regular", "Consolas", "DejaVu Sans Mono", "Noto Sans Mono CJK SC", "monospace")
+
+THEME = gr.themes.Default(
+    primary_hue="blue",
+    secondary_hue="slate",
+    neutral_hue="slate",
+    radius_size="sm",
+    text_size="md",
+    spacing_size="sm",
+    font=_FONT,
+    font_mono=_MONO,
+).set(
+    body_background_fill="*neutral_50",
+    body_background_fill_dark="*neutral_950",
+    block_shadow="none",
+    block_label_text_weight="500",
+    block_title_text_weight="500",
+    button_primary_background_fill="*primary_600",
+    button_primary_background_fill_hover="*primary_700",
+    button_primary_text_color="white",
+    input_background_fill="white",
+    input_background_fill_dark="*neutral_900",
+)
+
+
+class WithHead:
+    """Puts our styles and scripts into the HTML that Gradio answers at the given paths.
+
+    Gradio's own `head=` is added by its script once the page runs: styles would flash, and scripts would come
+    after the components that need them. Ours run first, in order, and the page says its language.
+    """
+
+    def __init__(self, app: ASGIApp, pages: dict[str, str]) -> None:
+        self._app = app
+        self._pages = pages
+        self._head = head().encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        lang = self._pages.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
+        if lang is None:
+            await self._app(scope, receive, send)
+            return
+        plain = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
+        start: Message = {}
+        body = b""
+
+        async def held(message: Message) -> None:
+            nonlocal start, body
+            if message["type"] == "http.response.start":
+                start = message
+                return
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                if Headers(raw=start["headers"]).get("content-type", "").startswith("text/html"):
+                    body = self._with_head(body, lang)
+                MutableHeaders(scope=start)["content-length"] = str(len(body))
+                await send(start)
+                await send({"type": "http.response.body", "body": body})
+
+        await self._app({**scope, "headers": plain}, receive, held)
+
+    def _with_head(self, page: bytes, lang: str) -> bytes:
+        page = page.replace(b'lang="en"', f'lang="{HTML_LANG[lang]}"'.encode(), 1)
+        return page.replace(b'<meta charset="utf-8" />', b'<meta charset="utf-8" />' + self._head, 1)
+
+
+def head() -> str:
+    """Link and script tags of every file in static/, plotly first: a new script there is on the page."""
+    names = sorted(path.name for path in data_folder("static").iterdir())
+    styles = [name for name in names if name.endswith(".css") and name != "login.css"]
+    scripts = ["plotly.min.js", *(name for name in names if name.endswith(".js"))]
+    # shell.js decides theme and step before anything is painted; the others wait for the document.
+    tags = ['<link rel="icon" href="/static/logo.svg">']
+    tags += [f'<link rel="stylesheet" href="/static/{html.escape(name)}">' for name in styles]
+    tags += [_script(name) for name in sorted(scripts, key=lambda name: name != "shell.js")]
+    return "".join(tags)
+
+
+def _script(name: str) -> str:
+    defer = "" if name == "shell.js" else " defer"
+    return f'<script src="/static/{html.escape(name)}"{defer}></script>'
