@@ -23,7 +23,7 @@ STRICT_VARIABLE = "MEGABOARD_STRICT_WORDS"
 _log = logging.getLogger(__name__)
 
 
-def t(lang: str, key: str, **values: object) -> str:
+def t(lang: str, key: str, /, **values: object) -> str:
     """The words of `key` in `lang`, with `{name}` placeholders filled from `values`.
 
     A missing key or placeholder must not take a page down: it is logged once and the key itself is shown.
