@@ -1,0 +1,53 @@
+"""Jobs and places for the engine tests."""
+
+from typing import Any
+
+from backend.engines import NodePlace, Place
+from backend.job.job import Job
+from backend.job.mapping import parse_job, with_values
+
+RUN = "20261121-120000-tiny-abcd"
+
+
+def job(preset: str = "qwen3-8b", *, gpu: str = "h100-80g", nodes: int = 2, ranks: int = 4, **values: Any) -> Job:
+    """A job that is ready to launch; `values` are job paths with __ for the dot."""
+    mapping = {
+        "name": "tiny",
+        "cluster": {
+            "gpu": gpu,
+            "nodes": nodes,
+            "gpus_per_node": ranks,
+            "environments": {"llamafactory": {"python": "/opt/lf/bin/python"}},
+            "hosts": [{"address": f"10.0.0.{rank + 1}"} for rank in range(nodes)],
+        },
+        "model": {"preset": preset, "path": "/models/it"},
+        "training": {"dataset": "my_data", "dataset_dir": "/data", "template": "qwen3", "output_dir": "/runs"},
+    }
+    made, problems = parse_job(mapping)
+    assert made is not None, problems
+    return with_values(made, {path.replace("__", "."): value for path, value in values.items()})
+
+
+def ddp(preset: str = "qwen3-0.6b", **values: Any) -> Job:
+    """A job of LLaMA-Factory's Hugging Face trainer."""
+    return job(preset, engine="llamafactory-ddp", **values)
+
+
+def place(made: Job, *, interface: str | None = "eth1") -> Place:
+    """The job's nodes, as launch would find them."""
+    return Place(
+        run_id=RUN,
+        attempt=1,
+        master_address=made.cluster.hosts[0].dialled_address,
+        master_port=29511,
+        nodes=tuple(
+            NodePlace(
+                rank=rank,
+                folder=f"/home/me/.megaboard/{RUN}/1/node{rank}",
+                python="/opt/lf/bin/python",
+                interface=interface,
+                address=host.address,
+            )
+            for rank, host in enumerate(made.cluster.hosts)
+        ),
+    )

@@ -1,0 +1,94 @@
+"""The keys that LLaMA-Factory's trainers share, and those of its Hugging Face trainer."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from backend.engines import ENGINES
+from backend.engines.engine import target_of
+from backend.job.job import Job
+from tests.engines.cases import HUGGING_FACE, MEGATRON
+from tests.engines.jobs import ddp, job
+
+FIELDS = {
+    part: set(names.split())
+    for part, names in yaml.safe_load((Path(__file__).parent / "known_fields.yaml").read_text()).items()
+}
+
+
+def config_of(made: Job) -> dict[str, object]:
+    return ENGINES[made.engine].config(target_of(made), "/runs/it")
+
+
+@pytest.mark.parametrize("made", HUGGING_FACE.values(), ids=HUGGING_FACE)
+def test_the_hugging_face_trainer_knows_every_key(made: Job) -> None:
+    assert config_of(made).keys() <= FIELDS["llamafactory"] | FIELDS["transformers"] | FIELDS["llamafactory_trainer"]
+
+
+@pytest.mark.parametrize("made", MEGATRON.values(), ids=MEGATRON)
+def test_mcore_adapter_knows_every_key(made: Job) -> None:
+    assert config_of(made).keys() <= FIELDS["llamafactory"] | FIELDS["transformers"] | FIELDS["mcore_adapter"]
+
+
+@pytest.mark.parametrize("made", [*HUGGING_FACE.values(), *MEGATRON.values()])
+def test_every_key_names_the_job_path_that_decides_it(made: Job) -> None:
+    free = {"lr_scheduler_kwargs"}
+    assert config_of(made).keys() - ENGINES[made.engine].owned.keys() <= free
+
+
+def test_the_method_is_always_said_because_the_default_is_lora() -> None:
+    methods = {name: config_of(made)["finetuning_type"] for name, made in HUGGING_FACE.items()}
+    assert methods["full"] == "full"
+    assert methods["partial"] == "freeze"
+    assert methods["lora"] == methods["qlora"] == "lora"
+    assert all(config_of(made)["finetuning_type"] == "full" for made in MEGATRON.values())
+
+
+def test_partial_training_names_the_last_layers() -> None:
+    assert config_of(HUGGING_FACE["partial"])["freeze_trainable_layers"] == 3
+
+
+def test_lora_keys_come_with_lora_only() -> None:
+    lora = config_of(HUGGING_FACE["lora"])
+    assert (lora["lora_rank"], lora["lora_alpha"], lora["lora_target"]) == (8, 16, "q_proj,v_proj")
+    assert not [key for key in config_of(HUGGING_FACE["full"]) if "lora" in key]
+    assert config_of(HUGGING_FACE["qlora"])["quantization_bit"] == 4
+
+
+def test_vision_keys_come_with_a_vision_tower_only() -> None:
+    vision = config_of(HUGGING_FACE["vision"])
+    assert vision["freeze_vision_tower"] is True
+    assert vision["freeze_multi_modal_projector"] is False
+    assert "image_max_pixels" not in config_of(HUGGING_FACE["full"])
+
+
+def test_accumulation_follows_from_the_wanted_global_batch() -> None:
+    made = job(nodes=2, ranks=4, parallel__tensor=2, training__global_batch_size=32, training__micro_batch_size=2)
+    assert config_of(made)["gradient_accumulation_steps"] == 4
+
+
+def test_steps_take_the_place_of_epochs() -> None:
+    assert "num_train_epochs" not in config_of(ddp(training__max_steps=5))
+    assert "max_steps" not in config_of(ddp())
+
+
+def test_pretraining_packs_only_when_the_job_says_so() -> None:
+    assert config_of(ddp(training__stage="pt", training__template=None))["packing"] is False
+    assert "template" not in config_of(ddp(training__stage="pt", training__template=None))
+
+
+def test_gradient_checkpointing_is_left_on_or_turned_off() -> None:
+    assert "disable_gradient_checkpointing" not in config_of(ddp(parallel__recompute="full"))
+    assert config_of(ddp(parallel__recompute="none"))["disable_gradient_checkpointing"] is True
+
+
+def test_a_lowest_rate_comes_with_the_scheduler_that_needs_one() -> None:
+    made = ddp(training__lr_scheduler="cosine_with_min_lr", training__learning_rate=1e-4)
+    assert config_of(made)["lr_scheduler_kwargs"] == {"min_lr": 1e-5}
+
+
+def test_nan_losses_and_tokens_are_reported() -> None:
+    config = config_of(ddp())
+    assert config["logging_nan_inf_filter"] is False
+    assert config["include_num_input_tokens_seen"] is True

@@ -1,0 +1,120 @@
+"""LLaMA-Factory's own parser takes what is rendered, and reads in it what the job meant.
+
+Importing LLaMA-Factory costs many seconds, so each trainer parses all its cases in one process.
+"""
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from backend.engines import render
+from backend.job.job import Job
+from tests.engines.cases import HUGGING_FACE, MEGATRON
+from tests.engines.jobs import place
+
+pytestmark = pytest.mark.e2e
+
+HERE = Path(__file__).parent
+PYTHON = HERE.parents[1] / ".venv-node" / "bin" / "python"
+MCORE_ADAPTER = "MEGABOARD_MCORE_ADAPTER"
+
+# warmup_ratio is the only warm-up key that means the same to every transformers that LLaMA-Factory 0.9.5 takes; fp32
+# is what a CPU node trains in.
+EXPECTED_WORDS = ("warmup_ratio is deprecated", "We recommend enable mixed precision training.")
+
+
+def parsed(cases: Mapping[str, Job], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Case -> what the parser made of it; `fields` -> the names that each argument class knows."""
+    if not (PYTHON.parents[1] / ".ready").exists():
+        pytest.skip("no .venv-node: `make node` builds the environment that LLaMA-Factory runs in")
+    texts = {name: render(made, place(made)).files["config.yaml"] for name, made in cases.items()}
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    gang_of_one = {
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    done = subprocess.run(
+        [str(PYTHON), "-W", "ignore", str(HERE / "parse_with_llamafactory.py")],
+        input=json.dumps(texts),
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **gang_of_one, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    results: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return results
+
+
+@cache
+def hugging_face() -> dict[str, Any]:
+    return parsed(HUGGING_FACE, {})
+
+
+@cache
+def megatron() -> dict[str, Any]:
+    source = os.environ.get(MCORE_ADAPTER)
+    if not source:
+        pytest.skip(f"{MCORE_ADAPTER} does not name mcore_adapter's src folder (github.com/alibaba/ROLL, not on PyPI)")
+    return parsed(MEGATRON, {"USE_MCA": "1", "PYTHONPATH": source})
+
+
+def assert_accepted(result: dict[str, Any]) -> None:
+    assert result["error"] is None
+    assert [line for line in result["warnings"] if not line.startswith(EXPECTED_WORDS)] == []
+
+
+@pytest.mark.parametrize("case", HUGGING_FACE)
+def test_the_hugging_face_trainer_takes_every_rendered_file(case: str) -> None:
+    assert_accepted(hugging_face()[case])
+
+
+@pytest.mark.parametrize("case", MEGATRON)
+def test_mcore_adapter_takes_every_rendered_file(case: str) -> None:
+    assert_accepted(megatron()[case])
+
+
+def test_the_trainer_reads_what_the_job_says() -> None:
+    full = hugging_face()["full"]["arguments"]
+    assert (full["finetuning_type"], full["learning_rate"], full["ddp_timeout"]) == ("full", 2e-5, 1800)
+    assert (full["bf16"], full["report_to"], full["warmup_steps"]) == (True, ["tensorboard"], 0.03)
+    assert hugging_face()["partial"]["arguments"]["freeze_trainable_layers"] == 3
+    assert hugging_face()["lora"]["arguments"]["lora_target"] == ["q_proj", "v_proj"]
+    assert hugging_face()["cpu"]["arguments"]["report_to"] == []
+    assert hugging_face()["pretraining"]["arguments"]["max_steps"] == 10
+    assert hugging_face()["preference"]["arguments"]["pref_loss"] == "simpo"
+
+
+def test_hostile_names_arrive_as_they_are() -> None:
+    assert hugging_face()["hostile"]["arguments"]["dataset"] == ["no", "1e3", "用户;rm -rf $HOME '\""]
+
+
+def test_megatron_reads_the_plan() -> None:
+    pipeline, experts = megatron()["pipeline"]["arguments"], megatron()["experts"]["arguments"]
+    assert (pipeline["virtual_pipeline_model_parallel_size"], pipeline["recompute_num_layers"]) == (2, 3)
+    assert (experts["expert_tensor_parallel_size"], experts["recompute_modules"]) == (1, ["core_attn", "moe_act"])
+    assert megatron()["dense"]["arguments"]["accumulate_allreduce_grads_in_fp32"] is True
+
+
+@pytest.mark.parametrize(
+    ("results", "parts"),
+    [(hugging_face, ("llamafactory", "transformers", "llamafactory_trainer")), (megatron, ("mcore_adapter",))],
+    ids=["llamafactory", "mcore_adapter"],
+)
+def test_the_list_of_known_keys_is_what_the_programs_know(results: Any, parts: tuple[str, ...]) -> None:
+    known = yaml.safe_load((HERE / "known_fields.yaml").read_text())
+    for part in parts:
+        assert set(known[part].split()) == set(results()["fields"][part])

@@ -1,0 +1,103 @@
+"""A job and a place in, the files, commands and environments of all nodes out."""
+
+import dataclasses
+
+import pytest
+import yaml
+
+from app.i18n import LANGUAGES, render_problem
+from backend.engines import ENGINES, render
+from backend.job.job import Job
+from backend.job.problems import ProblemsError
+from tests.engines.cases import HUGGING_FACE, MEGATRON
+from tests.engines.jobs import RUN, ddp, job, place
+
+
+def config_of(made: Job) -> dict[str, object]:
+    loaded: dict[str, object] = yaml.safe_load(render(made, place(made)).files["config.yaml"])
+    return loaded
+
+
+def codes_of(made: Job) -> set[str]:
+    with pytest.raises(ProblemsError) as raised:
+        render(made, place(made))
+    return {problem.code for problem in raised.value.problems}
+
+
+@pytest.mark.parametrize("made", [*HUGGING_FACE.values(), *MEGATRON.values()])
+def test_the_same_job_gives_the_same_bytes(made: Job) -> None:
+    assert render(made, place(made)) == render(dataclasses.replace(made), place(made))
+
+
+def test_every_node_starts_torchrun_with_static_rendezvous_in_host_order() -> None:
+    made = job(nodes=2, ranks=4)
+    commands = render(made, place(made)).commands
+    assert [command.rank for command in commands] == [0, 1]
+    folder = f"/home/me/.megaboard/{RUN}/1/node1"
+    assert commands[1].argv == (
+        *("/opt/lf/bin/python", "-m", "torch.distributed.run", "--nnodes", "2", "--node_rank", "1"),
+        *("--nproc_per_node", "4", "--master_addr", "10.0.0.1", "--master_port", "29511", "--max_restarts", "0"),
+        *(f"{folder}/entry.py", folder),
+    )
+
+
+def test_results_go_to_a_folder_of_the_run() -> None:
+    assert config_of(ddp(training__output_dir="/runs/"))["output_dir"] == f"/runs/{RUN}"
+
+
+def test_each_node_gets_the_interface_towards_the_master() -> None:
+    made = ddp()
+    environment = render(made, place(made, interface="ib0")).commands[0].environment
+    assert environment["NCCL_SOCKET_IFNAME"] == environment["GLOO_SOCKET_IFNAME"] == "ib0"
+    assert "NCCL_SOCKET_IFNAME" not in render(made, place(made, interface=None)).commands[0].environment
+
+
+def test_the_jobs_own_variables_come_last() -> None:
+    made = ddp(environment={"NCCL_SOCKET_IFNAME": "bond0", "NCCL_DEBUG": "WARN"})
+    environment = render(made, place(made)).commands[1].environment
+    assert environment["NCCL_SOCKET_IFNAME"] == "bond0"
+    assert environment["NCCL_DEBUG"] == "WARN"
+
+
+def test_gpu_ranks_record_their_collectives_in_the_run_folder() -> None:
+    made = ddp()
+    environment = render(made, place(made)).commands[1].environment
+    assert environment["TORCH_FR_BUFFER_SIZE"] == environment["TORCH_NCCL_TRACE_BUFFER_SIZE"]
+    assert environment["TORCH_FR_DUMP_TEMP_FILE"] == f"/home/me/.megaboard/{RUN}/1/node1/nccl_trace_rank_"
+
+
+def test_cpu_ranks_are_told_so() -> None:
+    made = HUGGING_FACE["cpu"]
+    environment = render(made, place(made)).commands[0].environment
+    assert environment["ACCELERATE_TORCH_DEVICE"] == "cpu"
+    assert not [name for name in environment if "CUDA" in name or name.startswith("TORCH_NCCL")]
+    config = config_of(made)
+    assert (config["use_cpu"], config["ddp_backend"], config["bf16"], config["fp16"]) == (True, "gloo", False, False)
+    assert config["report_to"] == "none"
+
+
+def test_only_megatron_selects_mcore_adapter() -> None:
+    megatron, plain = job(), ddp()
+    environment = render(megatron, place(megatron)).commands[0].environment
+    assert (environment["USE_MCA"], environment["CUDA_DEVICE_MAX_CONNECTIONS"]) == ("1", "1")
+    assert "USE_MCA" not in render(plain, place(plain)).commands[0].environment
+
+
+def test_extra_keys_reach_the_engine() -> None:
+    assert config_of(HUGGING_FACE["switches"])["neftune_noise_alpha"] == 5.0
+
+
+def test_an_engine_that_cannot_be_launched_yet_is_named() -> None:
+    made = job(engine="llamafactory-zero3")
+    assert "engine_not_available_yet" in codes_of(made)
+    with pytest.raises(ProblemsError) as raised:
+        render(made, place(made))
+    for language in LANGUAGES:
+        assert all(name in render_problem(language, raised.value.problems[-1])["fix"] for name in ENGINES)
+
+
+def test_a_job_that_breaks_a_rule_or_lacks_what_a_launch_needs_is_not_rendered() -> None:
+    assert codes_of(job(parallel__tensor=3)) >= {"heads_not_divisible"}
+    assert codes_of(job(training__dataset=None)) == {"needed_for_launch"}
+    assert codes_of(job(training__method="lora")) == {"method_not_supported"}
+    assert codes_of(ddp(extra={"learning_rate": 1.0})) == {"extra_owned"}
