@@ -1,0 +1,155 @@
+"""Host keys: which are known, which are new, which have changed.
+
+The user's own ~/.ssh/known_hosts is read and never written; keys confirmed in Megaboard go to its own file. An unknown
+key is shown with its fingerprint and confirmed by the user; a changed or revoked one is a hard stop without a button.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from backend.cluster.node import NodeError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostKey:
+    """A key that a host showed."""
+
+    host: str
+    port: int
+    key_type: str
+    fingerprint: str
+    """SHA256:..., as `ssh-keygen -lf` prints it."""
+    line: str
+    """The line for a known_hosts file."""
+
+
+class UnknownHostKey(NodeError):
+    """The host is not known yet; `key` is what it showed, to be confirmed by the user."""
+
+    def __init__(self, node: str, key: HostKey) -> None:
+        super().__init__("host_key_unknown", node, key_type=key.key_type, fingerprint=key.fingerprint)
+        self.host_key = key
+
+
+class ChangedHostKey(NodeError):
+    """The host is known by another key, or this key was revoked."""
+
+    def __init__(self, node: str, key: HostKey, known: "_Entry") -> None:
+        where = f"{known.path}:{known.line_number}"
+        expected = fingerprint(known.blob)
+        super().__init__("host_key_changed", node, fingerprint=key.fingerprint, expected=expected, where=where)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Entry:
+    """One line of a known_hosts file."""
+
+    path: Path
+    line_number: int
+    revoked: bool
+    names: str
+    key_type: str
+    blob: bytes
+
+    def matches(self, name: str) -> bool:
+        """Whether the line is about `name`: hashed, a pattern, or negated (sshd(8), SSH_KNOWN_HOSTS FILE FORMAT)."""
+        patterns = self.names.split(",")
+        if any(pattern.startswith("!") and fnmatchcase(name, pattern[1:]) for pattern in patterns):
+            return False
+        return any(_same_name(pattern, name) for pattern in patterns)
+
+
+class KnownHosts:
+    """The known host keys of this installation; safe to use from several threads."""
+
+    def __init__(self, app_file: Path, user_file: Path | None = None) -> None:
+        self._app_file = app_file
+        self._files = [user_file, app_file] if user_file else [app_file]
+        self._lock = threading.Lock()
+
+    def key_types(self, host: str, port: int) -> list[str]:
+        """Types of the keys that `host` is known by: those to ask it for first."""
+        return [entry.key_type for entry in self._entries(entry_name(host, port)) if not entry.revoked]
+
+    def check(self, node: str, host: str, port: int, key_type: str, blob: bytes) -> None:
+        """Return if this key is known for this host; else raise UnknownHostKey or ChangedHostKey."""
+        name = entry_name(host, port)
+        entries = self._entries(name)
+        line = f"{name} {key_type} {base64.b64encode(blob).decode()}"
+        key = HostKey(host=host, port=port, key_type=key_type, fingerprint=fingerprint(blob), line=line)
+        for entry in entries:
+            if entry.revoked and hmac.compare_digest(entry.blob, blob):
+                raise ChangedHostKey(node, key, entry)
+        good = [entry for entry in entries if not entry.revoked]
+        if any(hmac.compare_digest(entry.blob, blob) for entry in good):
+            return
+        if good:
+            raise ChangedHostKey(node, key, good[0])
+        raise UnknownHostKey(node, key)
+
+    def accept(self, key: HostKey) -> None:
+        """Remember a key that the user confirmed; a host that became known meanwhile by another key is refused."""
+        with self._lock:
+            blob = base64.b64decode(key.line.split()[2])
+            try:
+                return self.check(key.host, key.host, key.port, key.key_type, blob)
+            except UnknownHostKey:
+                descriptor = os.open(self._app_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(key.line + "\n")
+
+    def _entries(self, name: str) -> list[_Entry]:
+        return [entry for path in self._files for entry in _parse(path) if entry.matches(name)]
+
+
+def entry_name(host: str, port: int) -> str:
+    """How known_hosts names a host: bare at port 22, `[host]:port` elsewhere."""
+    return host.lower() if port == 22 else f"[{host.lower()}]:{port}"
+
+
+def fingerprint(blob: bytes) -> str:
+    """SHA256:..., as OpenSSH prints it."""
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+
+
+def _same_name(pattern: str, name: str) -> bool:
+    if pattern.startswith("|1|"):
+        return _same_hashed_name(pattern, name)
+    # fnmatch would read "[host]:port" as a set of letters.
+    return pattern.lower() == name or ("[" not in pattern and fnmatchcase(name, pattern.lower()))
+
+
+def _same_hashed_name(pattern: str, name: str) -> bool:
+    try:
+        _, _, salt, digest = pattern.split("|")
+        # HMAC-SHA1 is the file format, not a choice.
+        made = hmac.new(base64.b64decode(salt), name.encode(), "sha1").digest()
+        return hmac.compare_digest(made, base64.b64decode(digest))
+    except ValueError:
+        return False
+
+
+def _parse(path: Path) -> Iterator[_Entry]:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        marker = words.pop(0) if words and words[0].startswith("@") else ""
+        if len(words) < 3 or words[0].startswith("#") or marker not in ("", "@revoked"):
+            continue
+        try:
+            blob = base64.b64decode(words[2], validate=True)
+        except binascii.Error:
+            continue
+        revoked = marker == "@revoked"
+        yield _Entry(path=path, line_number=number, revoked=revoked, names=words[0], key_type=words[1], blob=blob)

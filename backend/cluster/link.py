@@ -1,0 +1,285 @@
+"""One verified and authenticated SSH connection: where to, through what, with which key.
+
+~/.ssh/config is followed for HostName, User, Port, IdentityFile and ProxyJump. What would run a program on this machine
+(ProxyCommand, Match exec) is refused. The host key is checked before any key of ours is offered. No password, no agent
+forwarding.
+"""
+
+import base64
+import getpass
+import logging
+import random
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+from paramiko.pkey import UnknownKeyType
+from paramiko.ssh_exception import IncompatiblePeer
+
+from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.node import NodeError
+from backend.job.job import Host
+
+logging.getLogger("paramiko").addHandler(logging.NullHandler())
+_log = logging.getLogger(__name__)
+
+KEEP_ALIVE_S = 5
+LOST_AFTER_S = 10
+"""Unanswered bytes for this long end a connection; keep-alives alone did not notice a dead link in 70 s."""
+BANNER_TRIES = 3
+"""sshd drops connections at random when many arrive at once (MaxStartups 10:30:100 is its default)."""
+DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+MAX_JUMPS = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Target:
+    """One host to connect to, after ~/.ssh/config."""
+
+    node: str
+    address: str
+    port: int
+    user: str
+    identity_files: tuple[Path, ...]
+    """Keys that were named; empty takes the agent's and the usual ones."""
+    jump: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Link:
+    """An open connection and the one it goes through."""
+
+    transport: paramiko.Transport
+    through: "Link | None"
+
+    @property
+    def alive(self) -> bool:
+        return self.transport.is_active()
+
+    def close(self) -> None:
+        self.transport.close()
+        if self.through:
+            self.through.close()
+
+
+def display_name(host: Host) -> str:
+    """What users know a node by."""
+    return host.address if host.port == 22 else f"{host.address}:{host.port}"
+
+
+def open_link(
+    host: Host,
+    known_hosts: KnownHosts,
+    *,
+    passphrase: str | None = None,
+    timeout_s: float = 10.0,
+    sleep: Callable[[float], None] = time.sleep,
+    ssh_folder: Path | None = None,
+    depth: int = 0,
+) -> Link:
+    """Connect, check the host's key, log in, all within `timeout_s`.
+
+    Raises NodeError, among them UnknownHostKey and ChangedHostKey.
+    """
+    ssh_folder = ssh_folder or Path.home() / ".ssh"
+    target = find_target(host, ssh_folder)
+    deadline = time.monotonic() + timeout_s
+    for attempt in range(1, BANNER_TRIES + 1):
+        left_s = max(1.0, deadline - time.monotonic())
+        through = _open_jump(target, known_hosts, passphrase, left_s, ssh_folder, depth) if target.jump else None
+        try:
+            return _open_one(target, through, known_hosts, passphrase, left_s, ssh_folder)
+        except (EOFError, OSError, paramiko.SSHException) as error:
+            late = attempt == BANNER_TRIES or time.monotonic() > deadline
+            if late or not _dropped_at_the_door(error):
+                raise _explain(error, target) from error
+        sleep(random.uniform(0.1, 0.5) * attempt)  # noqa: S311 - jitter, no secret
+    raise AssertionError("the last try returns or raises")
+
+
+def _open_one(
+    target: Target,
+    through: Link | None,
+    known_hosts: KnownHosts,
+    passphrase: str | None,
+    timeout_s: float,
+    ssh_folder: Path,
+) -> Link:
+    transport = None
+    try:
+        transport = paramiko.Transport(_dial(target, through, timeout_s))
+        _negotiate(transport, target, known_hosts, timeout_s)
+        _log_in(transport, target, passphrase, ssh_folder)
+        transport.set_keepalive(KEEP_ALIVE_S)
+        return Link(transport=transport, through=through)
+    except BaseException:
+        for part in (transport, through):
+            if part is not None:
+                part.close()
+        raise
+
+
+def find_target(host: Host, ssh_folder: Path) -> Target:
+    """Where `host` leads: what the job file says first, then ~/.ssh/config, then the defaults."""
+    config = _read_config(ssh_folder / "config", host)
+    if config.get("proxycommand", "none") != "none":
+        raise NodeError("proxy_command_refused", display_name(host))
+    named = [host.identity_file] if host.identity_file else config.get("identityfile", [])
+    return Target(
+        node=display_name(host),
+        address=config.get("hostname", host.address),
+        port=host.port if host.port != 22 else int(config.get("port", 22)),
+        user=host.user or config.get("user") or getpass.getuser(),
+        identity_files=tuple(Path(name).expanduser() for name in named),
+        jump=host.proxy_jump or _jump_of(config),
+    )
+
+
+def _jump_of(config: paramiko.SSHConfigDict) -> str | None:
+    jump = config.get("proxyjump")
+    return None if jump in (None, "none") else str(jump)
+
+
+def _read_config(path: Path, host: Host) -> paramiko.SSHConfigDict:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return paramiko.SSHConfigDict()
+    if re.search(r"^\s*match\b.*\bexec\b", text, re.IGNORECASE | re.MULTILINE):
+        _log.warning("%s is not used: it has a `Match exec`, which would run a program", path)
+        return paramiko.SSHConfigDict()
+    try:
+        return paramiko.SSHConfig.from_text(text).lookup(host.address)
+    except paramiko.SSHException as error:
+        raise NodeError("bad_ssh_config", display_name(host), path=str(path), detail=str(error)) from error
+
+
+def _open_jump(
+    target: Target, known_hosts: KnownHosts, passphrase: str | None, timeout_s: float, ssh_folder: Path, depth: int
+) -> Link:
+    if depth == MAX_JUMPS:
+        raise NodeError("unreachable", target.node, key="proxy_jump", detail=f"more than {MAX_JUMPS} jumps")
+    *before, last = str(target.jump).split(",")
+    match = re.fullmatch(r"(?:(?P<user>[^@]+)@)?(?P<address>[^@:]+|\[[^\]]+\])(?::(?P<port>\d+))?", last)
+    if match is None:
+        raise NodeError("bad_proxy_jump", target.node, key="proxy_jump", jump=target.jump)
+    host = Host(
+        address=match["address"].strip("[]"),
+        user=match["user"],
+        port=int(match["port"] or 22),
+        identity_file=str(target.identity_files[0]) if target.identity_files else None,
+        proxy_jump=",".join(before) or None,
+    )
+    return open_link(
+        host, known_hosts, passphrase=passphrase, timeout_s=timeout_s, ssh_folder=ssh_folder, depth=depth + 1
+    )
+
+
+def _dial(target: Target, through: Link | None, timeout_s: float) -> socket.socket | paramiko.Channel:
+    place = (target.address, target.port)
+    if through:
+        return through.transport.open_channel("direct-tcpip", place, ("127.0.0.1", 0), timeout=timeout_s)
+    sock = socket.create_connection(place, timeout=timeout_s)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # Linux only; elsewhere a dead link is noticed by the deadline of the next call.
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_AFTER_S * 1000)
+    return sock
+
+
+def _negotiate(transport: paramiko.Transport, target: Target, known_hosts: KnownHosts, timeout_s: float) -> None:
+    transport.banner_timeout = transport.auth_timeout = timeout_s
+    transport.channel_timeout = timeout_s
+    options = transport.get_security_options()
+    known = known_hosts.key_types(target.address, target.port)
+    options.key_types = sorted(options.key_types, key=lambda kind: _plain_type(kind) not in known)
+    transport.start_client(timeout=timeout_s)
+    if not transport.initial_kex_done:
+        raise TimeoutError(f"no answer within {timeout_s:.0f} s")
+    key = transport.get_remote_server_key()
+    known_hosts.check(target.node, target.address, target.port, key.get_name(), key.asbytes())
+
+
+def _plain_type(algorithm: str) -> str:
+    """The key type of a signature algorithm: RSA keys sign with several."""
+    return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
+
+
+def _log_in(transport: paramiko.Transport, target: Target, passphrase: str | None, ssh_folder: Path) -> None:
+    tried = 0
+    for key in _keys(target, passphrase, ssh_folder):
+        tried += 1
+        try:
+            if not transport.auth_publickey(target.user, key):
+                return
+        except paramiko.BadAuthenticationType as error:
+            raise _refused(target, tried, f"the server accepts only: {', '.join(error.allowed_types)}") from error
+        except paramiko.AuthenticationException as error:
+            _log.info("%s: key %s was not accepted: %s", target.node, key.fingerprint, error)
+            if not transport.is_active():
+                break
+    raise _refused(target, tried, "no key was accepted" if tried else "there is no key to offer")
+
+
+def _refused(target: Target, tried: int, detail: str) -> NodeError:
+    files = ", ".join(str(path) for path in target.identity_files)
+    values = {"user": target.user, "keys": tried, "identity_file": files or "-", "detail": detail}
+    return NodeError("authentication", target.node, key="identity_file", **values)
+
+
+def _keys(target: Target, passphrase: str | None, ssh_folder: Path) -> Iterator[paramiko.PKey]:
+    """The agent's copy of a named key, the named keys, or else all of the agent's and the usual files."""
+    in_agent = paramiko.Agent().get_keys()
+    if not target.identity_files:
+        yield from in_agent
+        for name in DEFAULT_KEYS:
+            if (ssh_folder / name).exists():
+                yield _load(ssh_folder / name, target, passphrase)
+        return
+    for path in target.identity_files:
+        public = _public_part(path)
+        mine = [key for key in in_agent if key.asbytes() == public]
+        yield from mine
+        if not mine:
+            yield _load(path, target, passphrase)
+
+
+def _public_part(path: Path) -> bytes | None:
+    try:
+        return base64.b64decode(path.with_name(path.name + ".pub").read_text(encoding="utf-8").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _load(path: Path, target: Target, passphrase: str | None) -> paramiko.PKey:
+    def failed(code: str, detail: str) -> NodeError:
+        return NodeError(code, target.node, key="identity_file", identity_file=str(path), detail=detail)
+
+    try:
+        # The annotation says str; cryptography, which reads the file, takes bytes alone.
+        return paramiko.PKey.from_path(path, passphrase.encode() if passphrase else None)  # type: ignore[arg-type]
+    except (TypeError, paramiko.PasswordRequiredException) as error:
+        raise failed("passphrase_needed", str(error)) from error
+    except (OSError, ValueError, paramiko.SSHException, UnknownKeyType) as error:
+        raise failed("bad_identity_file", str(error)) from error
+
+
+def _dropped_at_the_door(error: Exception) -> bool:
+    dropped = isinstance(error, EOFError | ConnectionResetError | BrokenPipeError)
+    return dropped or (type(error) is paramiko.SSHException and "banner" in str(error))
+
+
+def _explain(error: Exception, target: Target) -> NodeError:
+    if isinstance(error, NodeError):
+        return error
+    if isinstance(error, socket.gaierror):
+        return NodeError("address_unknown", target.node, address=target.address)
+    if isinstance(error, IncompatiblePeer):
+        return NodeError("old_ssh", target.node, detail=str(error))
+    detail = str(error) or type(error).__name__
+    return NodeError("unreachable", target.node, address=target.address, port=target.port, detail=detail)

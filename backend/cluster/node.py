@@ -1,0 +1,93 @@
+"""What Megaboard asks of a node, whatever carries it: run a command, read and write files.
+
+`Node` is the whole contract; SshNode (ssh.py) and the tests' FakeNode keep it and pass the same cases.
+"""
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from backend.job.problems import Problem
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """How a command on a node ended."""
+
+    code: int
+    """Exit status; -1 when a signal ended it."""
+    out: str
+    err: str
+
+
+class NodeError(Exception):
+    """A node could not be reached or did not do what it was asked; `problem` says it to the user.
+
+    Codes: unreachable, address_unknown, host_key_unknown, host_key_changed, authentication, passphrase_needed,
+    bad_identity_file, old_ssh, timeout, lost, refused, missing_file, node_io, bad_answer.
+    """
+
+    def __init__(self, code: str, node: str, *, key: str = "address", **values: object) -> None:
+        self.code = code
+        self.node = node
+        self.key = key
+        """Key of the host in the job file that has to do with it."""
+        self.rank: int | None = None
+        """Node rank; known to those who talk to a whole gang (group.py)."""
+        self.values = values
+        super().__init__(f"{node}: {code} {values or ''}".rstrip())
+
+    @property
+    def problem(self) -> Problem:
+        """The same for the user."""
+        field = "cluster.hosts" if self.rank is None else f"cluster.hosts[{self.rank}].{self.key}"
+        return Problem(code=self.code, field=field, node=self.node, values={"node": self.node, **self.values})
+
+
+class Node(Protocol):
+    """One machine of the gang. Every method raises NodeError, and none waits for ever. Safe from several threads."""
+
+    @property
+    def name(self) -> str:
+        """What users know it by: its address, with the port where that is not 22."""
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Result:
+        """Run a command without a terminal and wait; NodeError(timeout) after `timeout_s`, which also ends it."""
+
+    def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+        """At most `limit` bytes from `offset`; b"" at or behind the end. NodeError(missing_file) without a file."""
+
+    def write(self, path: str, data: bytes, mode: int = 0o600) -> None:
+        """Put a whole file in place at once; a reader sees the old one or the new one. Its folder must exist."""
+
+    def make_folder(self, path: str, mode: int = 0o700) -> None:
+        """Make a folder and its missing parents; one that exists stays as it is."""
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or folder."""
+
+    def close(self) -> None:
+        """Let go of the connection. A later call connects again."""
+
+
+def ask(node: Node, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Mapping[str, Any]:
+    """Run a program of ours, which prints its answer as one line `TOKEN{json}`, and return the answer.
+
+    The token is random and appended as `--token T`: what shell start-up files print around it does no harm.
+    Raises NodeError(bad_answer) with the end of stderr when there is no such line.
+    """
+    token = secrets.token_hex(8)
+    result = node.run([*argv, "--token", token], timeout_s=timeout_s, stdin=stdin)
+    for line in result.out.splitlines():
+        if line.startswith(token):
+            answer: Mapping[str, Any] = json.loads(line[len(token) :])
+            return answer
+    raise NodeError("bad_answer", node.name, command=argv[0], exit=result.code, detail=tail(result.err or result.out))
+
+
+def tail(text: str, limit: int = 400) -> str:
+    """The last non-empty lines of a program's output, short enough for a message."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[-5:])[-limit:]

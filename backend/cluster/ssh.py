@@ -1,0 +1,275 @@
+"""A node over SSH: commands on their own channels, files over one kept SFTP channel, connected again on demand.
+
+paramiko's own time-outs are for inactivity, and some of its waits have none; every call here has a deadline of its own.
+"""
+
+import logging
+import posixpath
+import secrets
+import select
+import shlex
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import paramiko
+
+from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.link import Link, display_name, open_link
+from backend.cluster.node import NodeError, Result
+from backend.job.job import Host
+
+_log = logging.getLogger(__name__)
+
+COMMAND_CHANNELS = 3
+"""With the SFTP channel four a node, well below sshd's default MaxSessions of 10."""
+FILE_TIMEOUT_S = 15.0
+CHUNK = 1 << 16
+
+T = TypeVar("T")
+
+
+def connect(
+    host: Host, known_hosts: KnownHosts, *, passphrase: str | None = None, timeout_s: float = 10.0
+) -> "SshNode":
+    """A connected node. Raises NodeError: UnknownHostKey carries the key for the user to confirm."""
+    node = SshNode(host, known_hosts, passphrase=passphrase, timeout_s=timeout_s)
+    node.open()
+    return node
+
+
+class SshNode:
+    """Keeps `Node` over one SSH connection.
+
+    A connection that was lost is opened again by the next call; the call during which it is lost raises
+    NodeError(lost), because a command may have run. The passphrase of the key stays in memory only.
+    """
+
+    def __init__(
+        self, host: Host, known_hosts: KnownHosts, *, passphrase: str | None = None, timeout_s: float = 10.0
+    ) -> None:
+        self._host = host
+        self._known_hosts = known_hosts
+        self._passphrase = passphrase
+        self._timeout_s = timeout_s
+        self._link: Link | None = None
+        self._link_lock = threading.Lock()
+        self._slots = threading.BoundedSemaphore(COMMAND_CHANNELS)
+        self._sftp: paramiko.SFTPClient | None = None
+        # paramiko mixes up the answers when two threads use one SFTP channel.
+        self._sftp_lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        return display_name(self._host)
+
+    def open(self) -> None:
+        """Connect now instead of at the first call."""
+        self._transport()
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Result:
+        deadline = time.monotonic() + timeout_s
+        # Ours is the deadline that counts; the remote one ends what we cannot wait for any longer.
+        command = shlex.join(["timeout", "-k", "5", f"{timeout_s + 2:.0f}", *argv])
+        if not self._slots.acquire(timeout=timeout_s):
+            raise self._timed_out(timeout_s)
+        try:
+            with self._translated(timeout_s), self._channel(timeout_s) as channel:
+                with _closed_after(channel, timeout_s):
+                    channel.exec_command(command)
+                _send(channel, stdin, timeout_s)
+                return _collect(channel, deadline)
+        finally:
+            self._slots.release()
+
+    def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+        def read(sftp: paramiko.SFTPClient) -> bytes:
+            with sftp.open(path, "rb") as file:
+                file.seek(offset)
+                return file.read(limit)
+
+        return self._over_sftp(path, read)
+
+    def write(self, path: str, data: bytes, mode: int = 0o600) -> None:
+        folder, name = posixpath.split(path)
+        part = posixpath.join(folder, f".{name}.{secrets.token_hex(4)}")
+
+        def write(sftp: paramiko.SFTPClient) -> None:
+            try:
+                with sftp.open(part, "wx") as file:
+                    file.chmod(mode)
+                    file.set_pipelined(True)
+                    file.write(data)
+                sftp.posix_rename(part, path)
+            except OSError:
+                _remove_if_there(sftp, part)
+                raise
+
+        self._over_sftp(path, write)
+
+    def make_folder(self, path: str, mode: int = 0o700) -> None:
+        def make(sftp: paramiko.SFTPClient) -> None:
+            missing = []
+            folder = path
+            while folder not in ("", "/") and not _is_there(sftp, folder):
+                missing.append(folder)
+                folder = posixpath.dirname(folder)
+            for folder in reversed(missing):
+                try:
+                    sftp.mkdir(folder, mode)
+                except OSError:
+                    # SFTP has no errno for "exists": another thread or node may have made it meanwhile.
+                    if not _is_there(sftp, folder):
+                        raise
+
+        self._over_sftp(path, make)
+
+    def exists(self, path: str) -> bool:
+        return self._over_sftp(path, lambda sftp: _is_there(sftp, path))
+
+    def close(self) -> None:
+        with self._link_lock:
+            link, self._link, self._sftp = self._link, None, None
+        if link:
+            link.close()
+
+    def _transport(self) -> paramiko.Transport:
+        with self._link_lock:
+            if self._link is None or not self._link.alive:
+                if self._link:
+                    self._link.close()
+                self._sftp = None
+                self._link = open_link(
+                    self._host, self._known_hosts, passphrase=self._passphrase, timeout_s=self._timeout_s
+                )
+            return self._link.transport
+
+    @contextmanager
+    def _channel(self, timeout_s: float) -> Iterator[paramiko.Channel]:
+        channel = self._transport().open_session(timeout=min(timeout_s, self._timeout_s))
+        try:
+            yield channel
+        finally:
+            channel.close()
+
+    def _over_sftp(self, path: str, action: Callable[[paramiko.SFTPClient], T]) -> T:
+        with self._sftp_lock:
+            try:
+                with self._translated(FILE_TIMEOUT_S):
+                    return action(self._sftp_channel())
+            except FileNotFoundError as error:
+                raise NodeError("missing_file", self.name, path=path) from error
+            except NodeError:
+                # After a time-out the channel's next answer would belong to the last question.
+                sftp, self._sftp = self._sftp, None
+                if sftp:
+                    sftp.close()
+                raise
+            except OSError as error:
+                raise NodeError("node_io", self.name, path=path, detail=str(error)) from error
+
+    def _sftp_channel(self) -> paramiko.SFTPClient:
+        transport = self._transport()
+        kept = self._sftp.get_channel() if self._sftp else None
+        if self._sftp is None or kept is None or kept.closed:
+            channel = transport.open_session(timeout=self._timeout_s)
+            with _closed_after(channel, self._timeout_s):
+                channel.invoke_subsystem("sftp")
+                channel.settimeout(FILE_TIMEOUT_S)
+                self._sftp = paramiko.SFTPClient(channel)
+        return self._sftp
+
+    @contextmanager
+    def _translated(self, timeout_s: float) -> Iterator[None]:
+        """Turns what paramiko raises when a channel or a connection fails into NodeError."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise self._timed_out(timeout_s) from error
+        except paramiko.ChannelException as error:
+            raise NodeError("refused", self.name, detail=error.text) from error
+        except (EOFError, paramiko.SSHException, ConnectionError) as error:
+            if "Timeout opening channel" in str(error):
+                raise self._timed_out(timeout_s) from error
+            raise NodeError("lost", self.name, detail=str(error) or type(error).__name__) from error
+        except OSError as error:
+            # What paramiko says of a closed channel; all else is the file system's answer.
+            if str(error) == "Socket is closed":
+                raise NodeError("lost", self.name, detail=str(error)) from error
+            raise
+
+    def _timed_out(self, timeout_s: float) -> NodeError:
+        return NodeError("timeout", self.name, seconds=round(timeout_s))
+
+
+@contextmanager
+def _closed_after(channel: paramiko.Channel, timeout_s: float) -> Iterator[None]:
+    """Ends the waits of paramiko that have no deadline, as a TimeoutError."""
+    expired = threading.Event()
+
+    def expire() -> None:
+        expired.set()
+        channel.close()
+
+    timer = threading.Timer(timeout_s, expire)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except (EOFError, OSError, paramiko.SSHException) as error:
+        if expired.is_set():
+            raise TimeoutError from error
+        raise
+    finally:
+        timer.cancel()
+
+
+def _send(channel: paramiko.Channel, stdin: bytes, timeout_s: float) -> None:
+    channel.settimeout(timeout_s)
+    try:
+        channel.sendall(stdin)
+        channel.shutdown_write()
+    except TimeoutError:
+        raise
+    except OSError:
+        # The command ended without reading all of it; its exit status tells more.
+        _log.debug("a command left %d bytes of its input unread", len(stdin))
+
+
+def _collect(channel: paramiko.Channel, deadline: float) -> Result:
+    """Both streams to their ends, then the exit status: asking first would hang behind a full window."""
+    out, err = bytearray(), bytearray()
+    poll = select.poll()
+    poll.register(channel.fileno(), select.POLLIN)
+    while True:
+        if channel.recv_ready():
+            out += channel.recv(CHUNK)
+        elif channel.recv_stderr_ready():
+            err += channel.recv_stderr(CHUNK)
+        elif channel.closed or (channel.eof_received and channel.exit_status_ready()):
+            break
+        elif time.monotonic() > deadline:
+            raise TimeoutError
+        else:
+            # The pipe tells of data, not of an exit status that comes behind the end of the streams.
+            poll.poll(20 if channel.eof_received else 500)
+    if not channel.exit_status_ready():
+        raise EOFError("the connection ended before the command")
+    return Result(code=channel.recv_exit_status(), out=out.decode(errors="replace"), err=err.decode(errors="replace"))
+
+
+def _is_there(sftp: paramiko.SFTPClient, path: str) -> bool:
+    try:
+        sftp.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _remove_if_there(sftp: paramiko.SFTPClient, path: str) -> None:
+    try:
+        sftp.remove(path)
+    except OSError as error:
+        _log.info("could not remove %s: %s", path, error)

@@ -1,0 +1,30 @@
+"""Four real SSH servers for the whole session, started once; skipped with the reason where there is no sshd."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backend.cluster.demo import DemoCluster, DemoError
+from backend.cluster.hostkeys import KnownHosts
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
+    demo = DemoCluster(tmp_path_factory.mktemp("cluster"), nodes=4)
+    try:
+        demo.start()
+    except DemoError as error:
+        pytest.skip(str(error))
+    yield demo
+    assert demo.stop() == []
+
+
+@pytest.fixture(scope="session")
+def known_hosts(cluster: DemoCluster) -> KnownHosts:
+    return KnownHosts(cluster.folder / "app_known_hosts", cluster.folder / "known_hosts")
+
+
+@pytest.fixture
+def free_folder(tmp_path: Path) -> str:
+    return str(tmp_path)

@@ -1,0 +1,126 @@
+"""What every node promises: the same cases against the fake one and over a real sshd."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from backend.cluster.demo import DemoCluster
+from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.node import Node, NodeError, Result, ask
+from backend.cluster.ssh import connect
+from tests.fakes import FakeNode
+
+pytestmark = pytest.mark.contract
+
+
+@pytest.fixture(params=["fake", "sshd"])
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    if request.param == "fake":
+        yield _fake()
+        return
+    cluster: DemoCluster = request.getfixturevalue("cluster")
+    known_hosts: KnownHosts = request.getfixturevalue("known_hosts")
+    real = connect(cluster.hosts()[0], known_hosts)
+    yield real
+    real.close()
+
+
+@pytest.fixture
+def folder(node: Node, free_folder: str) -> str:
+    if isinstance(node, FakeNode):
+        node.make_folder(free_folder)
+    return free_folder
+
+
+def _fake() -> FakeNode:
+    node = FakeNode("127.0.0.1:2222")
+    node.on("cat", reply=lambda argv, stdin: Result(code=0, out=stdin.decode(), err=""))
+    node.on("sh", "echo out; echo err >&2; exit 3", reply=Result(code=3, out="out\n", err="err\n"))
+    node.on("printf", "%s", reply=lambda argv, stdin: Result(code=0, out=argv[-1], err=""))
+    node.on("sleep", reply=NodeError("timeout", node.name, seconds=1))
+    node.on("python3", reply={"answer": 42})
+    return node
+
+
+def test_a_command_answers_its_exit_status_and_both_streams(node: Node) -> None:
+    result = node.run(["sh", "-c", "echo out; echo err >&2; exit 3"], timeout_s=10)
+    assert result == Result(code=3, out="out\n", err="err\n")
+
+
+def test_a_command_reads_its_input_to_the_end(node: Node) -> None:
+    text = "line\n" * 50_000
+    assert node.run(["cat"], timeout_s=20, stdin=text.encode()).out == text
+
+
+@pytest.mark.parametrize("word", ["a b", "; rm -rf x", "$(id)", "`id`", "'", '"', "*", "--", "行\n", "a\\b"])
+def test_no_word_is_read_as_shell_syntax(node: Node, word: str) -> None:
+    assert node.run(["printf", "%s", word], timeout_s=10).out == word
+
+
+def test_a_command_that_does_not_end_is_a_timeout(node: Node) -> None:
+    with pytest.raises(NodeError) as caught:
+        node.run(["sleep", "60"], timeout_s=1)
+    assert caught.value.code == "timeout"
+    assert caught.value.node == node.name
+
+
+def test_an_answer_is_found_among_what_the_shell_prints(node: Node) -> None:
+    script = b"import sys; print('welcome'); print(sys.argv[-1] + '{\"answer\": 42}')"
+    assert ask(node, ["python3", "-"], timeout_s=10, stdin=script) == {"answer": 42}
+
+
+def test_a_written_file_is_read_by_offset(node: Node, folder: str) -> None:
+    node.write(f"{folder}/file", b"0123456789")
+    assert node.read(f"{folder}/file") == b"0123456789"
+    assert node.read(f"{folder}/file", 4) == b"456789"
+    assert node.read(f"{folder}/file", 4, 2) == b"45"
+    assert node.read(f"{folder}/file", 10) == b""
+    assert node.read(f"{folder}/file", 99) == b""
+
+
+def test_writing_again_replaces_the_whole_file(node: Node, folder: str) -> None:
+    node.write(f"{folder}/file", b"long " * 20_000)
+    node.write(f"{folder}/file", b"short")
+    assert node.read(f"{folder}/file") == b"short"
+
+
+def test_a_missing_file_is_named(node: Node, folder: str) -> None:
+    with pytest.raises(NodeError) as caught:
+        node.read(f"{folder}/none")
+    assert caught.value.code == "missing_file"
+    assert caught.value.problem.values["path"] == f"{folder}/none"
+    assert caught.value.problem.node == node.name
+
+
+def test_writing_into_a_missing_folder_fails(node: Node, folder: str) -> None:
+    with pytest.raises(NodeError) as caught:
+        node.write(f"{folder}/none/file", b"")
+    assert caught.value.code == "missing_file"
+
+
+def test_folders_are_made_with_their_parents_and_may_exist(node: Node, folder: str) -> None:
+    node.make_folder(f"{folder}/a/b/c")
+    node.make_folder(f"{folder}/a/b/c")
+    assert node.exists(f"{folder}/a/b/c")
+    assert not node.exists(f"{folder}/a/x")
+
+
+def test_several_threads_may_use_one_node(node: Node, folder: str) -> None:
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            path, text = f"{folder}/{number}", str(number) * 10_000
+            node.write(path, text.encode())
+            assert node.read(path) == text.encode()
+            assert node.run(["printf", "%s", text], timeout_s=20).out == text
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []

@@ -1,0 +1,84 @@
+"""A node without a machine: files in memory, answers prepared in advance. It passes the same cases as a real one."""
+
+import json
+import posixpath
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from backend.cluster.node import NodeError, Result
+
+Reply = Result | NodeError | Mapping[str, Any] | Callable[[Sequence[str], bytes], Result]
+"""A mapping answers as our own programs do: one line `TOKEN{json}` for the token it was asked with."""
+
+
+class FakeNode:
+    """Keeps `Node`. A command without a prepared answer is an error of the test: nothing is made up."""
+
+    def __init__(self, name: str = "10.0.0.1") -> None:
+        self.name = name
+        self.files: dict[str, bytes] = {}
+        self.modes: dict[str, int] = {}
+        self.folders: set[str] = {"/", "/tmp"}
+        self.ran: list[tuple[str, ...]] = []
+        self.broken: NodeError | None = None
+        """Set it, and every call fails with it, as after a lost link."""
+        self._replies: list[tuple[tuple[str, ...], Reply]] = []
+
+    def on(self, *words: str, reply: Reply) -> "FakeNode":
+        """Answer commands that contain `words`, in this order; the newest rule that fits wins."""
+        self._replies.insert(0, (words, reply))
+        return self
+
+    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Result:
+        self._work()
+        self.ran.append(tuple(argv))
+        for words, reply in self._replies:
+            if _contains(argv, words):
+                return _answer(reply, argv, stdin)
+        raise AssertionError(f"{self.name} has no answer for {list(argv)}")
+
+    def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
+        self._work()
+        if path not in self.files:
+            raise NodeError("missing_file", self.name, path=path)
+        return self.files[path][offset : offset + limit]
+
+    def write(self, path: str, data: bytes, mode: int = 0o600) -> None:
+        self._work()
+        if posixpath.dirname(path) not in self.folders:
+            raise NodeError("missing_file", self.name, path=path)
+        self.files[path] = data
+        self.modes[path] = mode
+
+    def make_folder(self, path: str, mode: int = 0o700) -> None:
+        self._work()
+        while path not in self.folders:
+            self.folders.add(path)
+            path = posixpath.dirname(path)
+
+    def exists(self, path: str) -> bool:
+        self._work()
+        return path in self.files or path in self.folders
+
+    def close(self) -> None:
+        pass
+
+    def _work(self) -> None:
+        if self.broken:
+            raise self.broken
+
+
+def _contains(argv: Sequence[str], words: Sequence[str]) -> bool:
+    rest = iter(argv)
+    return all(word in rest for word in words)
+
+
+def _answer(reply: Reply, argv: Sequence[str], stdin: bytes) -> Result:
+    if isinstance(reply, NodeError):
+        raise reply
+    if isinstance(reply, Result):
+        return reply
+    if isinstance(reply, Mapping):
+        token = argv[list(argv).index("--token") + 1]
+        return Result(code=0, out=f"{token}{json.dumps(reply)}\n", err="")
+    return reply(argv, stdin)
