@@ -1,0 +1,101 @@
+"""Both languages say the same things, and every word the code asks for exists."""
+
+import ast
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from string import Formatter
+
+import pytest
+
+from app.i18n import LANGUAGES, catalogue, catalogue_files
+from backend.job.mapping import parameters
+
+ROOT = Path(__file__).parents[2]
+ENGLISH, *OTHERS = LANGUAGES
+
+
+@pytest.mark.parametrize("lang", OTHERS)
+def test_keys_are_equal_in_all_languages(lang):
+    assert set(catalogue(lang)) ^ set(catalogue(ENGLISH)) == set()
+
+
+@pytest.mark.parametrize("lang", OTHERS)
+def test_placeholders_are_equal_in_all_languages(lang):
+    english, words = catalogue(ENGLISH), catalogue(lang)
+    different = {key for key in english if key in words and placeholders(english[key]) != placeholders(words[key])}
+    assert different == set()
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_no_key_is_written_twice(lang):
+    pairs = [pair for path in catalogue_files(lang) for pair in json.loads(path.read_text(), object_pairs_hook=list)]
+    assert [key for key, count in Counter(key for key, _ in pairs).items() if count > 1] == []
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_no_words_are_empty(lang):
+    assert [key for key, words in catalogue(lang).items() if not words.strip()] == []
+
+
+def test_every_key_the_code_names_exists():
+    missing = [f"{place}: {key}" for place, key in named_keys() if not any(map(re.compile(key).fullmatch, english()))]
+    assert missing == []
+
+
+def test_every_problem_the_code_raises_has_words_and_a_fix():
+    missing = [
+        f"{place}: {key}"
+        for place, code in problem_codes()
+        for key in (f"problem.{code}", f"problem.{code}.fix")
+        if key not in english()
+    ]
+    assert missing == []
+
+
+def test_every_parameter_has_a_label_and_help():
+    assert [
+        key for path in parameters() for key in (f"param.{path}", f"param.{path}.help") if key not in english()
+    ] == []
+
+
+def english() -> set[str]:
+    return set(catalogue(ENGLISH))
+
+
+def placeholders(words: str) -> set[str]:
+    return {name for _, name, _, _ in Formatter().parse(words) if name is not None}
+
+
+def named_keys() -> Iterator[tuple[str, str]]:
+    """Where and which key `t(lang, key)` names, as a pattern: what an f-string fills in may be anything."""
+    for place, call in calls({"t"}):
+        if len(call.args) > 1:
+            yield from ((place, pattern) for pattern in key_patterns(call.args[1]))
+
+
+def key_patterns(key: ast.expr) -> Iterator[str]:
+    if isinstance(key, ast.IfExp):
+        yield from key_patterns(key.body)
+        yield from key_patterns(key.orelse)
+    elif isinstance(key, ast.Constant):
+        yield re.escape(str(key.value))
+    elif isinstance(key, ast.JoinedStr):
+        yield "".join(re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".+" for part in key.values)
+
+
+def problem_codes() -> Iterator[tuple[str, str]]:
+    for place, call in calls({"Problem", "NodeError"}):
+        codes = [keyword.value for keyword in call.keywords if keyword.arg == "code"] or call.args[:1]
+        for code in codes:
+            choices = (code.body, code.orelse) if isinstance(code, ast.IfExp) else (code,)
+            yield from ((place, str(choice.value)) for choice in choices if isinstance(choice, ast.Constant))
+
+
+def calls(names: set[str]) -> Iterator[tuple[str, ast.Call]]:
+    for path in [*(ROOT / "app").rglob("*.py"), *(ROOT / "backend").rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", None)) in names:
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", node

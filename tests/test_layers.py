@@ -1,0 +1,72 @@
+"""The layers keep apart: imports point down only, and planning starts without what only the page or SSH needs."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LAYERS = ("job", "estimate", "planning", "engines", "cluster", "jobs")
+PURE = ("job", "estimate", "planning", "engines")
+HEAVY = ("gradio", "plotly", "paramiko", "torch")
+
+IMPORT_ALL = """
+import importlib, json, pkgutil, sys
+for name in sys.argv[1:]:
+    package = importlib.import_module(f"backend.{name}")
+    for module in pkgutil.walk_packages(package.__path__, f"backend.{name}."):
+        importlib.import_module(module.name)
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def test_pure_layers_load_nothing_of_the_page_of_ssh_or_of_training():
+    assert loaded_roots(IMPORT_ALL, *PURE).isdisjoint(HEAVY)
+
+
+def test_imports_point_down_the_list_of_layers():
+    wrong = []
+    for rank, layer in enumerate(LAYERS):
+        forbidden = ("app", *(f"backend.{above}" for above in LAYERS[rank + 1 :]))
+        for path in (ROOT / "backend" / layer).rglob("*.py"):
+            wrong += [f"{path.relative_to(ROOT)} imports {name}" for name in imports(path) if is_under(name, forbidden)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("library", "home"), [("gradio", "app"), ("paramiko", "backend/cluster")])
+def test_a_library_is_imported_at_home_only(library, home):
+    strangers = [
+        str(path.relative_to(ROOT))
+        for folder in ("app", "backend")
+        for path in (ROOT / folder).rglob("*.py")
+        if not path.is_relative_to(ROOT / home) and any(is_under(name, (library,)) for name in imports(path))
+    ]
+    assert strangers == []
+
+
+def loaded_roots(script: str, *arguments: str) -> set[str]:
+    """Top-level names of all modules a fresh interpreter has loaded; the script's last line lists its modules."""
+    command = [sys.executable, "-c", script, *arguments]
+    out = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60).stdout
+    return {name.split(".")[0] for name in json.loads(out.splitlines()[-1])}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names a file imports, wherever in the file; `from a import b` gives both `a` and `a.b`."""
+    package = path.relative_to(ROOT).parent.parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*above, *filter(None, [node.module])))
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def is_under(name: str, roots: tuple[str, ...]) -> bool:
+    return any(name == root or name.startswith(f"{root}.") for root in roots)
