@@ -83,7 +83,7 @@ def key_patterns(key: ast.expr) -> Iterator[str]:
     elif isinstance(key, ast.Constant):
         yield re.escape(str(key.value))
     elif isinstance(key, ast.JoinedStr):
-        yield "".join(re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".+" for part in key.values)
+        yield "".join(re.escape(str(part.value)) if isinstance(part, ast.Constant) else ".*" for part in key.values)
 
 
 def problem_codes() -> Iterator[tuple[str, str]]:

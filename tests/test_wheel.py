@@ -1,0 +1,40 @@
+"""An installed Megaboard has what a checkout has: presets, static files and words travel in the wheel."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    pytest.importorskip("hatchling", reason="the build back end hatchling is missing: pip install --group dev")
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=ROOT, check=True, timeout=60
+    )
+    (path,) = folder.glob("*.whl")
+    return set(zipfile.ZipFile(path).namelist())
+
+
+@pytest.mark.parametrize(
+    ("folder", "inside"),
+    [
+        ("presets", "backend/data/presets"),
+        ("static", "backend/data/static"),
+        ("app", "app"),
+        ("backend", "backend"),
+    ],
+)
+def test_every_file_of_a_folder_is_in_the_wheel(wheel, folder, inside):
+    files = [path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert files
+    assert {f"{inside}/{path.relative_to(ROOT / folder).as_posix()}" for path in files} <= wheel
+
+
+def test_tests_and_environments_stay_out_of_the_wheel(wheel):
+    assert {name.split("/")[0] for name in wheel if ".dist-info/" not in name} == {"app", "backend"}
