@@ -35,7 +35,8 @@ _PAGE = """<!doctype html>
 <header><img src="/static/logo.svg" alt="" width="40" height="40"><h1>{name}</h1></header>
 <p class="lead">{lead}</p>
 <form method="post" action="/login?lang={lang}">
-{alert}<label for="password">{password}</label>
+{alert}<input type="text" name="username" autocomplete="username" value="operator" hidden readonly>
+<label for="password">{password}</label>
 <input id="password" name="password" type="password" autocomplete="current-password" required autofocus{invalid}>
 <button type="submit">{submit}</button>
 </form>

@@ -4,6 +4,7 @@ In order: the Host must be ours, the request must come from our own page, the bo
 must be open. Only the log-in page, its style and the logo are reachable without one.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -19,6 +20,9 @@ from app.sessions import Sessions
 PUBLIC_PATHS = frozenset({"/login", "/static/login.css", "/static/logo.svg"})
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 BODY_LIMIT_BYTES = 4 << 20
+
+# Gradio's own routes that fetch an address of the caller's choice: the way out that the page policy closes.
+_FETCHES = re.compile(r"/gradio_api/(?:proxy=|file=(?!/[^/]))")
 
 # Gradio builds its page with inline scripts and `new Function`; everything else is ours alone, so that the page
 # works offline and a script that slipped in has nowhere to send what it reads.
@@ -121,6 +125,8 @@ class Gate:
             return JSONResponse({"code": "host_not_allowed"}, 400)
         if not self._is_from_own_page(scope, headers, hosts[0]):
             return JSONResponse({"code": "foreign_origin"}, 403)
+        if _FETCHES.search(scope["path"]):
+            return JSONResponse({"code": "not_served"}, 403)
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > BODY_LIMIT_BYTES:
             return JSONResponse({"code": "body_too_large"}, 413)

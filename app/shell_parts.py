@@ -25,9 +25,10 @@ def step_column(name: str, lang: str) -> Iterator[gr.Column]:
             f'<p class="mb-lead">{_words(lang, f"step.{name}.lead")}</p>',
             elem_classes="mb-heading",
             js_on_load=None,
+            apply_default_css=False,
         )
         yield column
-        gr.HTML(_back_and_next(place, lang), elem_classes="mb-turn", js_on_load=None)
+        gr.HTML(_back_and_next(place, lang), elem_classes="mb-turn", js_on_load=None, apply_default_css=False)
 
 
 def _back_and_next(place: int, lang: str) -> str:

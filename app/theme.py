@@ -35,6 +35,11 @@ THEME = gr.themes.Default(
 ).set(
     body_background_fill="*neutral_50",
     body_background_fill_dark="*neutral_950",
+    # The theme's own quiet text is too faint to read on a light page (2.6:1); this is 7:1.
+    body_text_color_subdued="*neutral_600",
+    body_text_color_subdued_dark="*neutral_400",
+    color_accent="*primary_600",
+    button_large_text_size="*text_md",
     block_shadow="none",
     block_label_text_weight="500",
     block_title_text_weight="500",
