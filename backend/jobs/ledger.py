@@ -20,8 +20,8 @@ def create_run(
     for address in addresses:
         holder = connection.execute("SELECT run FROM claims WHERE address = ?", (address,)).fetchone()
         if holder is not None:
-            code = "host_twice" if holder["run"] == run else "node_taken"
-            raise ProblemsError([Problem(code=code, node=address, values={"run": holder["run"]})])
+            values = {"run": holder["run"], "node": address}
+            raise ProblemsError([Problem(code="node_taken", field="cluster.hosts", node=address, values=values)])
         connection.execute("INSERT INTO claims VALUES (?, ?)", (address, run))
     append(connection, run, EventKind.CREATED, time=time)
 
@@ -86,6 +86,15 @@ def events(connection: sqlite3.Connection, run: str, *, after: int = 0, newest: 
         (run, after, -1 if newest is None else newest),
     ).fetchall()
     return [_event(row) for row in reversed(rows)]
+
+
+def has_event(connection: sqlite3.Connection, run: str, attempt: int, kind: EventKind, rank: int | None = None) -> bool:
+    """Whether the attempt has an event of this kind, on this node if one is given."""
+    row = connection.execute(
+        "SELECT 1 FROM events WHERE run = ?1 AND attempt = ?2 AND kind = ?3 AND (?4 IS NULL OR rank = ?4) LIMIT 1",
+        (run, attempt, kind.value, rank),
+    ).fetchone()
+    return row is not None
 
 
 def cause_of(connection: sqlite3.Connection, run: str) -> Problem | None:

@@ -53,6 +53,7 @@ class EventKind(StrEnum):
     NODE_STOP_FAILED = "node_stop_failed"
     SAVE_ASKED = "save_asked"
     SAVE_TIMED_OUT = "save_timed_out"
+    STOP_FORCED = "stop_forced"
     LOSS_NOT_FINITE = "loss_not_finite"
 
 

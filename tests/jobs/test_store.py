@@ -157,12 +157,6 @@ def test_second_run_on_a_node_is_refused_and_names_the_holder(store: Store) -> N
     _create(store, "third", ["c:22", "b:22"])
 
 
-def test_two_hosts_at_one_address_are_refused(store: Store) -> None:
-    with pytest.raises(ProblemsError) as caught:
-        _create(store, "run", ["a:22", "a:22"])
-    assert caught.value.problems[0].code == "host_twice"
-
-
 def test_unknown_run_is_a_problem_of_the_user(store: Store) -> None:
     with store.read() as connection, pytest.raises(ProblemsError) as caught:
         ledger.run_row(connection, "nope")

@@ -1,0 +1,201 @@
+"""Takes in what a run writes on one node: steps, heartbeats, logs, and at last its exit, every byte exactly once.
+
+Files are tailed by byte offset. What one poll reads is stored in one transaction together with the new offsets, and
+the exit record only after every other file has been read to its end, so that a node whose exit is in the store has
+nothing left to tell.
+"""
+
+import json
+import logging
+import math
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from backend.cluster.node import Node, NodeError
+from backend.jobs import ledger, series
+from backend.jobs.records import NodeRecord
+from backend.jobs.series import FileKey, OffsetConflict, Place
+from backend.jobs.states import EventKind
+from backend.jobs.store import Store
+
+READ_LIMIT = 1 << 20
+"""Bytes taken of one file in one poll; a backlog takes several."""
+TAIL = 32
+"""Bytes re-read before the offset, by which a cut or replaced file is noticed."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A file in a node's run folder and what it holds."""
+
+    file: str
+    kind: Literal["points", "heartbeats", "log"]
+    rank: int = 0
+    """Global rank that the points are of."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """New bytes of one file: from `start` (where they begin) to `after`; `before` is the place in the store."""
+
+    source: Source
+    before: Place
+    start: Place
+    after: Place
+    data: bytes
+    whole: bool
+    """The file was read to its end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Polled:
+    """What one poll found."""
+
+    heartbeat: bool
+    """The node's supervisor gave a sign of life."""
+    more: bool
+    """More is waiting already: poll again at once."""
+    ended: bool
+    """The node has ended and everything it wrote is in the store."""
+
+
+def sources(ranks: Sequence[int]) -> tuple[Source, ...]:
+    """The files of a node that runs these global ranks; heartbeats first, they are the node's pulse."""
+    return (
+        Source(file="heartbeat.jsonl", kind="heartbeats"),
+        *(Source(file=f"steps.rank{rank}.jsonl", kind="points", rank=rank) for rank in ranks),
+        Source(file="out.log", kind="log"),
+        *(Source(file=f"rank{rank}.log", kind="log") for rank in ranks),
+    )
+
+
+class Collector:
+    """Collects one node of one attempt. Not for several threads; several collectors of one node do no harm."""
+
+    def __init__(
+        self, store: Store, run: str, attempt: int, node: NodeRecord, ranks: Sequence[int], clock: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._attempt = attempt
+        self._node = node
+        self._sources = sources(ranks)
+        self._clock = clock
+        self._places = self._load()
+
+    def poll(self, node: Node) -> Polled:
+        """Read what is new on the node and store it. Raises NodeError and StoreError; nothing is half taken then."""
+        ended = self._read_exit(node)
+        batches = [batch for source in self._sources if (batch := self._read(node, source)) is not None]
+        more = any(not batch.whole for batch in batches)
+        fresh = [batch for batch in batches if batch.data]
+        done = ended if ended is not None and not more else None
+        if fresh or done is not None:
+            try:
+                self._store.write(lambda connection: self._commit(connection, fresh, done))
+            except OffsetConflict:
+                self._places = self._load()
+                return Polled(heartbeat=True, more=True, ended=False)
+            self._places.update({batch.source.file: batch.after for batch in fresh})
+        heartbeat = any(batch.source.kind == "heartbeats" for batch in fresh)
+        return Polled(heartbeat=heartbeat, more=more, ended=done is not None)
+
+    def _load(self) -> dict[str, Place]:
+        with self._store.read() as connection:
+            return series.places(connection, self._run, self._attempt, self._node.rank)
+
+    def _read_exit(self, node: Node) -> Mapping[str, Any] | None:
+        try:
+            record = json.loads(node.read(f"{self._node.folder}/exit"))
+        except NodeError as error:
+            if error.code == "missing_file":
+                return None
+            raise
+        except ValueError:
+            return {"code": None, "reason": "failed", "left": [], "time": self._clock()}
+        return record if isinstance(record, dict) else None
+
+    def _read(self, node: Node, source: Source) -> Batch | None:
+        path = f"{self._node.folder}/{source.file}"
+        before = start = self._places.get(source.file, Place())
+        try:
+            data = node.read(path, before.offset - len(before.tail), READ_LIMIT)
+            if not data.startswith(before.tail):
+                start = Place(generation=before.generation + 1)
+                data = node.read(path, 0, READ_LIMIT)
+        except NodeError as error:
+            if error.code == "missing_file":
+                return None
+            raise
+        whole = len(data) < READ_LIMIT
+        new = data[len(start.tail) :]
+        if source.kind != "log":
+            new = _complete_lines(new, whole)
+        after = replace(start, offset=start.offset + len(new), tail=(start.tail + new)[-TAIL:])
+        return Batch(source=source, before=before, start=start, after=after, data=new, whole=whole)
+
+    def _commit(
+        self, connection: sqlite3.Connection, batches: Sequence[Batch], ended: Mapping[str, Any] | None
+    ) -> None:
+        for batch in batches:
+            key = FileKey(run=self._run, attempt=self._attempt, rank=self._node.rank, file=batch.source.file)
+            series.advance(connection, key, batch.before, batch.after)
+            if batch.source.kind == "points":
+                self._add_points(connection, batch)
+            elif batch.source.kind == "heartbeats":
+                rows = json_rows(batch.data, required=("time",))
+                series.add_heartbeats(connection, self._run, self._attempt, self._node.rank, rows, self._clock())
+            else:
+                series.add_log(connection, key, batch.start, batch.data)
+        if ended is not None and ledger.set_exit(connection, self._run, self._attempt, self._node.rank, ended):
+            self._tell(connection, EventKind.NODE_EXITED, ended)
+
+    def _add_points(self, connection: sqlite3.Connection, batch: Batch) -> None:
+        rows = [_numbers(row) for row in json_rows(batch.data, required=("step", "time"))]
+        series.add_points(connection, self._run, self._attempt, batch.source.rank, rows)
+        for row in rows:
+            if row.get("loss") is None or math.isfinite(row["loss"]):
+                continue
+            if not ledger.has_event(connection, self._run, self._attempt, EventKind.LOSS_NOT_FINITE):
+                self._tell(connection, EventKind.LOSS_NOT_FINITE, {"step": row["step"], "loss": str(row["loss"])})
+
+    def _tell(self, connection: sqlite3.Connection, kind: EventKind, detail: Mapping[str, Any]) -> None:
+        ledger.append(
+            connection,
+            self._run,
+            kind,
+            time=self._clock(),
+            attempt=self._attempt,
+            rank=self._node.rank,
+            detail=detail,
+        )
+
+
+def json_rows(data: bytes, *, required: Sequence[str]) -> list[dict[str, Any]]:
+    """The JSON objects of complete lines that have the required numbers; other lines are logged and left out."""
+    rows = []
+    for line in data.splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if isinstance(row, dict) and all(isinstance(row.get(key), int | float) for key in required):
+            rows.append({key: value for key, value in row.items() if key != "protocol"})
+        elif line.strip():
+            _log.warning("unreadable line of %d bytes left out", len(line))
+    return rows
+
+
+def _numbers(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if isinstance(value, int | float)}
+
+
+def _complete_lines(data: bytes, whole: bool) -> bytes:
+    """Up to the last line end: a line half written is read when it is whole."""
+    end = data.rfind(b"\n") + 1
+    # a line longer than a whole read is no record of ours; waiting for its end would wait for ever
+    return data[:end] if end or whole else data

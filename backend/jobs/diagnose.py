@@ -1,0 +1,155 @@
+"""Why a gang failed: the node that was first, and what its last words mean.
+
+Known texts become a Problem with a code of its own; everything else is `training_failed` with the culprit's last lines.
+A text that only says that another rank was gone never wins over one that says why.
+"""
+
+import math
+import re
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from backend.job.problems import Problem
+from backend.jobs import gang, series
+from backend.jobs.gang import NodeView
+from backend.jobs.records import NodeRecord
+from backend.jobs.series import FileKey
+
+TAIL_BYTES = 64 << 10
+"""Read of each log's end; a traceback is far shorter."""
+LINES_SHOWN = 25
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sign:
+    """A text that tells a cause; its named groups become the problem's values."""
+
+    code: str
+    pattern: re.Pattern[str]
+
+
+def _sign(code: str, pattern: str) -> Sign:
+    return Sign(code=code, pattern=re.compile(pattern))
+
+
+CAUSES: tuple[Sign, ...] = (
+    _sign(
+        "gpu_out_of_memory", r"(?:OutOfMemoryError|CUDA out of memory)(?:.*?Tried to allocate (?P<wanted>[\d.]+ \w+))?"
+    ),
+    _sign("unknown_engine_keys", r"Some keys are not used by the HfArgumentParser: (?P<keys>\[.*?\])"),
+    _sign("master_port_taken", r"EADDRINUSE|[Aa]ddress already in use|errno: 98\b"),
+    _sign("module_missing", r"(?:ModuleNotFoundError|ImportError): (?P<detail>.+)"),
+    _sign("file_missing", r"FileNotFoundError: (?P<detail>.+)|(?P<path>/\S+): No such file or directory"),
+    _sign("disk_full", r"No space left on device"),
+    _sign("loss_not_finite", r"(?:loss|grad(?:ient)?[_ ]norm) is (?:nan|inf|NaN|Inf)"),
+)
+"""In the order in which they are looked for."""
+
+CONSEQUENCES = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Broken pipe|ChildFailedError|Watchdog caught collective"
+    r"|SignalException|DistBackendError|Socket Timeout|recvBytes|RendezvousConnectionError"
+)
+"""What the other ranks say when one is gone; not a cause."""
+
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?rank\s*:\s*(?P<rank>\d+)", re.DOTALL)
+
+
+def diagnose(connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]) -> Problem:
+    """The problem to tell: the earliest node with a known cause, else the earliest that failed, with its last lines."""
+    ended = [NodeView(rank=r.rank, exit=r.exit, clock_offset_s=r.clock_offset_s) for r in records]
+    suspects = [records[view.rank] for view in gang.first_failure(ended)]
+    if not suspects:
+        stopped = next((record for record in records if record.exit and record.exit.get("stopped")), records[0])
+        return Problem(code="stopped_outside", node=stopped.address, values={"node": stopped.address})
+    texts = {record.rank: _logs(connection, run, attempt, record.rank) for record in suspects}
+    for record in suspects:
+        problem = _known_cause(record, texts[record.rank])
+        if problem is not None:
+            return problem
+    if _loss_is_lost(connection, run, attempt):
+        return _problem("loss_not_finite", suspects[0], texts[suspects[0].rank])
+    first = next((r for r in suspects if not _is_consequence(texts[r.rank])), suspects[0])
+    return _by_exit(first, texts[first.rank])
+
+
+def _known_cause(record: NodeRecord, logs: Mapping[str, str]) -> Problem | None:
+    for file, text in logs.items():
+        for sign in CAUSES:
+            match = sign.pattern.search(_from_first_traceback(text))
+            if match is not None:
+                values = {key: value for key, value in match.groupdict().items() if value}
+                return _problem(sign.code, record, {file: text}, **values)
+    return None
+
+
+def _by_exit(record: NodeRecord, logs: Mapping[str, str]) -> Problem:
+    ended = record.exit or {}
+    if ended.get("reason") in _CODE_OF_REASON:
+        return _problem(_CODE_OF_REASON[str(ended["reason"])], record, logs)
+    killed = ended.get("signal") == 9 or any(
+        "exitcode  : -9" in text or "Signal 9 (SIGKILL)" in text for text in logs.values()
+    )
+    code = "killed" if killed else "training_failed"
+    return _problem(code, record, logs, exit=ended.get("code"))
+
+
+_CODE_OF_REASON = {"stalled": "stalled", "lock_held": "node_locked", "start_failed": "start_failed"}
+
+
+def _problem(code: str, record: NodeRecord, logs: Mapping[str, str], **values: object) -> Problem:
+    file, lines = _last_words(logs)
+    told = {"node": record.address, "rank": record.rank, "file": file, "lines": lines, **values}
+    return Problem(code=code, node=record.address, values=told)
+
+
+def _last_words(logs: Mapping[str, str]) -> tuple[str, str]:
+    """(file, text): the last traceback of the first log that has one, else the end of the first log."""
+    for file, text in logs.items():
+        start = text.rfind("Traceback (most recent call last)")
+        if start >= 0:
+            return file, _end_of(text[start:])
+    for file, text in logs.items():
+        if text.strip():
+            return file, _end_of(text)
+    return "", ""
+
+
+def _from_first_traceback(text: str) -> str:
+    """Where to look for a cause: warnings of a healthy start name missing files and modules too."""
+    start = text.find("Traceback (most recent call last)")
+    return text[start:] if start >= 0 else _end_of(text)
+
+
+def _end_of(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[-LINES_SHOWN:])
+
+
+def _logs(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> dict[str, str]:
+    """The ends of a node's logs: that of the rank torchrun blames first, its own console last."""
+    texts = {}
+    for file in series.log_files(connection, run, attempt, rank):
+        key = FileKey(run=run, attempt=attempt, rank=rank, file=file)
+        texts[file] = readable(series.log_tail(connection, key, size=TAIL_BYTES)[1])
+    blamed = ROOT_CAUSE.search(texts.get("out.log", ""))
+    first = f"rank{blamed['rank']}.log" if blamed else ""
+    order = sorted(texts, key=lambda file: (file == "out.log", file != first, file))
+    return {file: texts[file] for file in order}
+
+
+def readable(data: bytes) -> str:
+    """Log bytes as text: without colours, and of a line that a progress bar rewrote only the last state."""
+    text = ANSI.sub("", data.decode("utf-8", errors="replace"))
+    return "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
+
+
+def _is_consequence(logs: Mapping[str, str]) -> bool:
+    return bool(CONSEQUENCES.search(_last_words(logs)[1]))
+
+
+def _loss_is_lost(connection: sqlite3.Connection, run: str, attempt: int) -> bool:
+    newest = series.newest_points(connection, run, attempt, count=20)
+    losses = [point.loss for point in newest if point.loss is not None]
+    return bool(losses) and not math.isfinite(losses[-1])

@@ -1,0 +1,78 @@
+"""The gang rule: nodes of one attempt live and die together. Pure decisions over what is known of each node.
+
+- a node that ends with a failure fails the run; the earliest one is the culprit
+- the run is finished when every node has ended with code 0
+- a node is lost when it cannot be reached and its heartbeat is stale, while another node of the gang was reachable all
+  that time: a server whose own network is gone cannot tell, and leaves the run alone
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+LOST_AFTER_S = 30.0
+"""A node unreachable and without heartbeat for so long is lost."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeView:
+    """What is known of one node now. Seconds are of a clock that stands still while this machine sleeps."""
+
+    rank: int
+    exit: Mapping[str, Any] | None = None
+    stop: Mapping[str, Any] | None = None
+    up_s: float | None = None
+    """How long every poll has succeeded; None when the last one failed."""
+    down_s: float | None = None
+    """How long every poll has failed; None when the last one succeeded."""
+    silent_s: float = 0.0
+    """Since a heartbeat arrived."""
+    clock_offset_s: float = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """No process of the run is left on the node: it ended by itself, or `stop` proved it."""
+        return self.exit is not None or (self.stop is not None and not self.stop.get("left", True))
+
+    @property
+    def succeeded(self) -> bool:
+        """The node ended with code 0; a stop with a checkpoint ends so too."""
+        return self.exit is not None and self.exit.get("code") == 0
+
+    @property
+    def ended_at(self) -> float:
+        """When it ended, by our clock; the far future while it has not."""
+        return float("inf") if self.exit is None else float(self.exit.get("time", 0.0)) - self.clock_offset_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """What to do with the gang, and the node that decided it."""
+
+    act: Literal["keep", "finish", "fail", "lose"]
+    rank: int | None = None
+
+
+def judge(nodes: Sequence[NodeView], *, lost_after_s: float = LOST_AFTER_S) -> Verdict:
+    """What the state of its nodes means for a running gang."""
+    failed = [node for node in nodes if node.exit is not None and not node.succeeded]
+    if failed:
+        return Verdict(act="fail", rank=min(failed, key=lambda node: node.ended_at).rank)
+    if all(node.succeeded for node in nodes):
+        return Verdict(act="finish")
+    for node in nodes:
+        if not node.is_over and _is_lost(node, nodes, lost_after_s):
+            return Verdict(act="lose", rank=node.rank)
+    return Verdict(act="keep")
+
+
+def first_failure(nodes: Iterable[NodeView]) -> list[NodeView]:
+    """The nodes that failed by themselves, earliest first; those that were stopped do not count."""
+    failed = [node for node in nodes if node.exit is not None and not node.succeeded and not node.exit.get("stopped")]
+    return sorted(failed, key=lambda node: node.ended_at)
+
+
+def _is_lost(node: NodeView, nodes: Sequence[NodeView], lost_after_s: float) -> bool:
+    if node.down_s is None or min(node.down_s, node.silent_s) < lost_after_s:
+        return False
+    return any(other.up_s is not None and other.up_s >= lost_after_s for other in nodes)

@@ -1,0 +1,279 @@
+"""Leads one attempt to its end: judges the gang, ends it when one node failed, was lost or a user wishes so.
+
+Everything is decided from the store and the nodes, so that a restarted server, or a command line beside it, carries on
+where the other was; what two of them do twice does no harm.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backend.cluster.group import try_all
+from backend.cluster.node import Node, ask
+from backend.job.problems import Problem
+from backend.jobs import gang, ledger, series
+from backend.jobs.diagnose import diagnose
+from backend.jobs.gang import NodeView
+from backend.jobs.launchlock import is_launching
+from backend.jobs.records import Event, NodeRecord, problem_from_json, problem_to_json
+from backend.jobs.states import EventKind, RunState
+from backend.jobs.store import Store
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """Patience of the gang, in seconds."""
+
+    poll_s: float = 1.0
+    lost_after_s: float = gang.LOST_AFTER_S
+    grace_s: float = 10.0
+    """Between TERM and KILL."""
+    stop_call_s: float = 60.0
+    """For one call of `supervisor.py stop`."""
+    retry_s: float = 3.0
+    """Between two tries to stop a node that did not answer."""
+    stop_deadline_s: float = 120.0
+    """A node that could not be stopped by then is given up as lost."""
+    save_deadline_s: float = 900.0
+    """For a checkpoint on the user's wish; the gang is stopped without one afterwards."""
+    drain_s: float = 5.0
+    """Wait for the exit record of a node whose processes are gone; a killed supervisor writes none."""
+
+
+class Lead:
+    """The decisions of one attempt. `tick` is called in a loop by one thread."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        home: Path,
+        run: str,
+        attempt: int,
+        connect: Callable[[int], Node],
+        link: Callable[[int], tuple[float | None, float | None, float]],
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        timing: Timing,
+    ) -> None:
+        self._store = store
+        self._home = home
+        self._run = run
+        self._attempt = attempt
+        self._connect = connect
+        self._link = link
+        self._clock = clock
+        self._monotonic = monotonic
+        self._timing = timing
+        self._stopping_since: float | None = None
+        self._next_try = 0.0
+        self._proved: dict[int, float] = {}
+        self._next_status = monotonic() + timing.lost_after_s
+
+    def tick(self) -> bool:
+        """Look and act once; True when the run has ended. May take as long as stopping its nodes takes."""
+        with self._store.read() as connection:
+            state = ledger.state_of(connection, self._run)
+            records = ledger.nodes(connection, self._run, self._attempt)
+            history = ledger.events(connection, self._run)
+        if state is None or state.is_final:
+            return True
+        if is_launching(self._home, self._run):
+            return False
+        if state is RunState.STOPPING:
+            return self._end(records, history)
+        if state is RunState.RUNNING:
+            self._judge(records)
+        else:
+            self._tell(EventKind.FAILING, problem=Problem(code="launch_interrupted"))
+        return False
+
+    def _judge(self, records: Sequence[NodeRecord]) -> None:
+        views = self._views(records)
+        verdict = gang.judge(views, lost_after_s=self._timing.lost_after_s)
+        if verdict.act == "finish":
+            self._finish(records)
+        elif verdict.act == "fail":
+            self._tell(EventKind.FAILING, rank=verdict.rank, problem=self._diagnose(records), diagnosed=True)
+        elif verdict.act == "lose" and verdict.rank is not None:
+            values = {"node": records[verdict.rank].address, "seconds": round(views[verdict.rank].down_s or 0)}
+            problem = Problem(code="node_lost", node=records[verdict.rank].address, values=values)
+            self._tell(EventKind.LOSING, rank=verdict.rank, problem=problem)
+        else:
+            self._check_silent(records, views)
+
+    def _finish(self, records: Sequence[NodeRecord]) -> None:
+        asked = any(record.exit and record.exit.get("stopped") for record in records)
+        if asked and not self._has_all_steps():  # someone wrote control/stop on a node
+            self._tell(EventKind.STOP_REQUESTED, by="node")
+        else:
+            self._tell(EventKind.FINISHED)
+
+    def _check_silent(self, records: Sequence[NodeRecord], views: Sequence[NodeView]) -> None:
+        """A node that answers but whose heartbeat stopped: ask it whether its supervisor still lives."""
+        silent = [v.rank for v in views if v.up_s and not v.is_over and v.silent_s > self._timing.lost_after_s]
+        if not silent or self._monotonic() < self._next_status:
+            return
+        self._next_status = self._monotonic() + self._timing.lost_after_s
+        answers, failures = try_all({rank: records[rank] for rank in silent}, self._ask_status, 30.0)
+        for rank, failure in failures.items():
+            _log.warning("status of node %d of %s: %s", rank, self._run, failure)
+        for rank, answer in answers.items():
+            if not answer.get("supervisor") and not answer.get("exit"):
+                address = records[rank].address
+                problem = Problem(code="supervisor_gone", node=address, values={"node": address})
+                self._tell(EventKind.FAILING, rank=rank, problem=problem)
+                return
+
+    def _end(self, records: Sequence[NodeRecord], history: Sequence[Event]) -> bool:
+        began = next(e for e in reversed(history) if e.kind in _BEGINNINGS)
+        if _is_saving(history, began):
+            self._save(records, history, began)
+            return self._conclude(records, began) if all(v.is_over for v in self._views(records)) else False
+        if self._stopping_since is None:
+            self._stopping_since = self._monotonic()
+        self._stop_nodes(records)
+        with self._store.read() as connection:
+            records = ledger.nodes(connection, self._run, self._attempt)
+        waiting = [record for record in records if not self._is_accounted(record)]
+        overdue = self._monotonic() - self._stopping_since > self._timing.stop_deadline_s
+        given_up = began.kind is EventKind.LOSING and all(record.rank == began.rank for record in waiting)
+        return self._conclude(records, began) if not waiting or overdue or given_up else False
+
+    def _save(self, records: Sequence[NodeRecord], history: Sequence[Event], began: Event) -> None:
+        """Ask the ranks for a checkpoint and their end; give it up when a node fails or time is over."""
+        if not any(event.kind is EventKind.SAVE_ASKED for event in history):
+            items = {record.rank: record for record in records if record.exit is None}
+            asked, failures = try_all(items, self._write_stop, self._timing.stop_call_s)
+            if asked:  # the ranks agree among themselves: one node that has heard it is enough
+                self._tell(EventKind.SAVE_ASKED, nodes=sorted(asked), silent=sorted(failures))
+        failed = gang.judge(self._views(records), lost_after_s=self._timing.lost_after_s).act in ("fail", "lose")
+        if failed or self._clock() - began.time > self._timing.save_deadline_s:
+            self._tell(EventKind.SAVE_TIMED_OUT)
+
+    def _stop_nodes(self, records: Sequence[NodeRecord]) -> None:
+        """`supervisor.py stop` on every node that has not proved yet that nothing is left; in parallel."""
+        pending = {record.rank: record for record in records if record.stop is None or record.stop.get("left")}
+        if not pending or self._monotonic() < self._next_try:
+            return
+        answers, failures = try_all(pending, self._stop_node, self._timing.stop_call_s)
+        for rank, answer in answers.items():
+            self._keep_proof(rank, answer)
+        for rank, failure in failures.items():
+            self._tell_once(EventKind.NODE_STOP_FAILED, rank, problem=failure.problem)
+        self._next_try = self._monotonic() + self._timing.retry_s
+
+    def _keep_proof(self, rank: int, answer: Mapping[str, Any]) -> None:
+        if not answer.get("left"):
+            self._proved[rank] = self._monotonic()
+        self._store.write(lambda c: ledger.set_stop(c, self._run, self._attempt, rank, answer))
+        self._tell(EventKind.NODE_STOPPED, rank=rank, **answer)
+
+    def _is_accounted(self, record: NodeRecord) -> bool:
+        """Nothing is left on the node, and its last words are in the store or are not to be expected."""
+        if record.stop is None or record.stop.get("left"):
+            return False
+        proved = self._proved.setdefault(record.rank, self._monotonic())
+        never_started = record.stop.get("started") is False
+        return record.exit is not None or never_started or self._monotonic() - proved >= self._timing.drain_s
+
+    def _conclude(self, records: Sequence[NodeRecord], began: Event) -> bool:
+        """Record how the run ended."""
+        views = self._views(records)
+        unsure = [record for record, view in zip(records, views, strict=True) if not view.is_over]
+        if began.kind is EventKind.LOSING:
+            self._tell(EventKind.LOST, rank=began.rank, problem=_problem_of(began))
+        elif unsure:
+            self._tell(EventKind.LOST, rank=unsure[0].rank, problem=_not_stopped(unsure[0]))
+        elif began.kind is EventKind.FAILING:
+            problem = self._diagnose(records) if began.detail.get("diagnosed") else _problem_of(began)
+            self._tell(EventKind.FAILED, rank=began.rank, problem=problem)
+        else:
+            whole = all(view.succeeded for view in views) and self._has_all_steps()
+            self._tell(EventKind.FINISHED if whole else EventKind.STOPPED)
+        return True
+
+    def _has_all_steps(self) -> bool:
+        with self._store.read() as connection:
+            newest = series.newest_points(connection, self._run, self._attempt, count=1)
+        return bool(newest) and newest[0].step >= (newest[0].total_steps or float("inf"))
+
+    def _diagnose(self, records: Sequence[NodeRecord]) -> Problem:
+        with self._store.read() as connection:
+            return diagnose(connection, self._run, self._attempt, records)
+
+    def _views(self, records: Sequence[NodeRecord]) -> list[NodeView]:
+        views = []
+        for record in records:
+            up, down, silent = self._link(record.rank)
+            views.append(
+                NodeView(
+                    rank=record.rank,
+                    exit=record.exit,
+                    stop=record.stop,
+                    up_s=up,
+                    down_s=down,
+                    silent_s=silent,
+                    clock_offset_s=record.clock_offset_s,
+                )
+            )
+        return views
+
+    def _stop_node(self, rank: int, record: NodeRecord) -> Mapping[str, Any]:
+        node = self._connect(rank)
+        if not node.exists(f"{record.folder}/supervisor.py"):
+            return {"left": [], "started": False}
+        self._tell_once(EventKind.NODE_STOPPING, rank)
+        grace = f"{self._timing.grace_s:g}"
+        argv = [record.python, f"{record.folder}/supervisor.py", "stop", record.folder, "--grace", grace]
+        return ask(node, argv, timeout_s=self._timing.stop_call_s)
+
+    def _ask_status(self, rank: int, record: NodeRecord) -> Mapping[str, Any]:
+        argv = [record.python, f"{record.folder}/supervisor.py", "status", record.folder]
+        return ask(self._connect(rank), argv, timeout_s=20.0)
+
+    def _write_stop(self, rank: int, record: NodeRecord) -> None:
+        self._connect(rank).write(f"{record.folder}/control/stop", b"")
+
+    def _tell_once(self, kind: EventKind, rank: int, problem: Problem | None = None) -> None:
+        with self._store.read() as connection:
+            told = ledger.has_event(connection, self._run, self._attempt, kind, rank)
+        if not told:
+            self._tell(kind, rank=rank, problem=problem)
+
+    def _tell(
+        self, kind: EventKind, *, rank: int | None = None, problem: Problem | None = None, **detail: object
+    ) -> None:
+        values = dict(detail)
+        if problem is not None:
+            values["problem"] = problem_to_json(problem)
+        self._store.write(
+            lambda c: ledger.append(
+                c, self._run, kind, time=self._clock(), attempt=self._attempt, rank=rank, detail=values
+            )
+        )
+
+
+_BEGINNINGS = (EventKind.STOP_REQUESTED, EventKind.FAILING, EventKind.LOSING)
+
+
+def _is_saving(history: Sequence[Event], began: Event) -> bool:
+    if began.kind is not EventKind.STOP_REQUESTED or not began.detail.get("save"):
+        return False
+    return not any(event.kind in (EventKind.SAVE_TIMED_OUT, EventKind.STOP_FORCED) for event in history)
+
+
+def _problem_of(event: Event) -> Problem | None:
+    values = event.detail.get("problem")
+    return problem_from_json(values) if values else None
+
+
+def _not_stopped(record: NodeRecord) -> Problem:
+    """Why a node cannot be vouched for: it does not answer, or processes outlived SIGKILL."""
+    left = (record.stop or {}).get("left") or []
+    values = {"node": record.address, "processes": len(left)}
+    return Problem(code="processes_left" if left else "node_not_stopped", node=record.address, values=values)

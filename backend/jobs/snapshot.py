@@ -1,0 +1,130 @@
+"""What the page shows of a run, read from the store alone: cheap enough for every tick of every tab."""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from backend.job.job import Job
+from backend.job.mapping import load_job
+from backend.job.problems import ProblemsError
+from backend.jobs import ledger, series
+from backend.jobs.progress import RECENT_STEPS, progress
+from backend.jobs.records import Event, NodeRecord, NodeSnapshot, RunSnapshot, RunSummary
+from backend.jobs.states import EventKind, RunState
+
+EVENTS_SHOWN = 50
+
+
+def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapshot:
+    """Everything about one run; ProblemsError(unknown_run)."""
+    row = ledger.run_row(connection, run)
+    attempt = ledger.newest_attempt(connection, run)
+    history = ledger.events(connection, run)
+    state = ledger.state_of(connection, run) or RunState.QUEUED
+    job = run_job(row["job"])
+    done = progress(job, series.newest_points(connection, run, attempt, count=RECENT_STEPS))
+    return RunSnapshot(
+        id=run,
+        name=row["name"],
+        state=state,
+        created=row["created"],
+        ended=row["ended"],
+        engine=row["engine"],
+        attempt=attempt,
+        step=done.step,
+        total_steps=done.total_steps,
+        eta_s=done.eta_s if state is RunState.RUNNING else None,
+        step_s=done.step_s,
+        tokens_per_s=done.tokens_per_s,
+        cause=ledger.cause_of(connection, run),
+        nodes=_nodes(connection, run, attempt, state, history, now),
+        events=tuple(history[-EVENTS_SHOWN:]),
+    )
+
+
+def summaries(connection: sqlite3.Connection) -> list[RunSummary]:
+    """All runs, newest first."""
+    rows = connection.execute(
+        "SELECT r.*, (SELECT count(*) FROM nodes n WHERE n.run = r.id AND n.attempt = 1) AS nodes FROM runs r"
+        " ORDER BY created DESC, id DESC"
+    ).fetchall()
+    return [_summary(connection, row) for row in rows]
+
+
+@lru_cache(maxsize=64)
+def run_job(text: str) -> Job:
+    """The job of a run; what was launched once can be read for ever."""
+    job, problems = load_job(text)
+    if job is None:
+        raise ProblemsError(problems)
+    return job
+
+
+def node_state(record: NodeRecord, state: RunState, history: Sequence[Event]) -> str:
+    """The state of one node, from how it ended or the newest event that names it."""
+    if record.exit is not None:
+        if record.exit.get("stopped"):
+            return "stopped"
+        return "finished" if record.exit.get("code") == 0 else "failed"
+    if record.stop is not None and not record.stop.get("left"):
+        return "stopped"
+    newest = next((event.kind for event in reversed(history) if event.rank == record.rank), None)
+    if newest is EventKind.NODE_UNREACHABLE or newest is EventKind.LOSING:
+        return "lost" if state.is_final else "unreachable"
+    if state.is_final:
+        return "lost"
+    if state is RunState.STOPPING:
+        return "stopping"
+    started = any(event.kind is EventKind.NODE_STARTED and event.rank == record.rank for event in history)
+    return "running" if started else "starting" if newest is EventKind.NODE_STARTING else "pending"
+
+
+def _nodes(
+    connection: sqlite3.Connection,
+    run: str,
+    attempt: int,
+    state: RunState,
+    history: Sequence[Event],
+    now: float,
+) -> tuple[NodeSnapshot, ...]:
+    beats = series.newest_heartbeats(connection, run, attempt)
+    of_attempt = [event for event in history if event.attempt == attempt]
+    return tuple(
+        _node(record, node_state(record, state, of_attempt), beats.get(record.rank), now)
+        for record in ledger.nodes(connection, run, attempt)
+    )
+
+
+def _node(record: NodeRecord, state: str, beat: tuple[float, Mapping[str, Any]] | None, now: float) -> NodeSnapshot:
+    received, values = beat if beat is not None else (None, {})
+    over = record.exit is not None or state in ("stopped", "lost")
+    return NodeSnapshot(
+        rank=record.rank,
+        address=record.address,
+        state=state,
+        heartbeat_age_s=None if received is None else max(0.0, now - received),
+        gpus=tuple(values.get("gpus", ())),
+        host={key: values[key] for key in _HOST_KEYS if key in values},
+        members=0 if over else len(values.get("members", ())),
+        exit=record.exit,
+        stop=record.stop,
+    )
+
+
+_HOST_KEYS = ("load1", "memory_used_mib", "memory_total_mib", "disk_free_mib")
+
+
+def _summary(connection: sqlite3.Connection, row: sqlite3.Row) -> RunSummary:
+    newest = series.newest_points(connection, row["id"], ledger.newest_attempt(connection, row["id"]), count=1)
+    return RunSummary(
+        id=row["id"],
+        name=row["name"],
+        state=ledger.state_of(connection, row["id"]) or RunState.QUEUED,
+        created=row["created"],
+        ended=row["ended"],
+        engine=row["engine"],
+        nodes=row["nodes"],
+        step=newest[0].step if newest else None,
+        total_steps=newest[0].total_steps if newest else None,
+    )

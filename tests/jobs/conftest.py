@@ -1,0 +1,172 @@
+"""A run in a store and its nodes in memory, with a clock that moves only when told."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from backend.cluster.node import NodeError
+from backend.jobs import ledger, series
+from backend.jobs.collect import Collector
+from backend.jobs.follow import Follower
+from backend.jobs.lead import Lead, Timing
+from backend.jobs.records import Event, NodeRecord, Point
+from backend.jobs.states import EventKind, RunState
+from backend.jobs.store import Store
+from tests.fakes import FakeNode
+
+RUN = "20261121-120000-job-abcd"
+
+
+class Clock:
+    """Time as the test tells it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(kw_only=True)
+class Gang:
+    """One running attempt of `nodes` nodes, one rank each."""
+
+    store: Store
+    home: Path
+    clock: Clock
+    nodes: list[FakeNode]
+    records: tuple[NodeRecord, ...]
+    reports: list[tuple[int, bool]] = field(default_factory=list)
+    followers: list[Follower] = field(default_factory=list)
+    timing: Timing = field(default_factory=Timing)
+
+    def collector(self, rank: int = 0, store: Store | None = None) -> Collector:
+        """One more collector of a node, as another process would have."""
+        return Collector(store or self.store, RUN, 1, self.records[rank], [rank], self.clock)
+
+    def follower(self, rank: int) -> Follower:
+        return Follower(
+            self.collector(rank),
+            lambda: self.nodes[rank],
+            lambda report: self.reports.append((rank, report.problem is None)),
+            monotonic=self.clock,
+        )
+
+    def lead(self) -> Lead:
+        """The lead of a freshly started server, with its followers."""
+        self.followers = [self.follower(rank) for rank in range(len(self.nodes))]
+        return Lead(
+            store=self.store,
+            home=self.home,
+            run=RUN,
+            attempt=1,
+            connect=lambda rank: self.nodes[rank],
+            link=lambda rank: self.followers[rank].link(),
+            clock=self.clock,
+            monotonic=self.clock,
+            timing=self.timing,
+        )
+
+    def pass_time(self, lead: Lead, seconds: int) -> bool:
+        """Let seconds go by, one poll of every node and one look of the lead each; True when the run is over."""
+        for _ in range(seconds):
+            self.clock.now += 1.0
+            for follower in self.followers:
+                if not follower.ended:
+                    follower.step()
+            if lead.tick():
+                return True
+        return False
+
+    def write(self, rank: int, file: str, *rows: Mapping[str, Any]) -> None:
+        """Append JSON lines on a node."""
+        path = f"{self.records[rank].folder}/{file}"
+        lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        self.nodes[rank].files[path] = self.nodes[rank].files.get(path, b"") + lines
+
+    def beat(self, *ranks: int) -> None:
+        for rank in ranks:
+            self.write(rank, "heartbeat.jsonl", {"time": self.clock.now, "members": [[1, 2]], "gpus": []})
+
+    def exit(self, rank: int, code: int | None = 0, **more: object) -> None:
+        """The supervisor of a node writes its exit."""
+        reason = "finished" if code == 0 else "failed"
+        ended = {"code": code, "stopped": False, "reason": reason, "left": [], "time": self.clock.now, **more}
+        self.nodes[rank].files[f"{self.records[rank].folder}/exit"] = json.dumps(ended).encode()
+
+    def on_stop(self, rank: int, left: list[object] | None = None) -> None:
+        """The supervisor of a node answers `stop`, and writes its exit as the real one does."""
+
+        def reply(argv, stdin):  # type: ignore[no-untyped-def]
+            if not left and f"{self.records[rank].folder}/exit" not in self.nodes[rank].files:
+                self.exit(rank, None, stopped=True, reason="stopped")
+            return FakeNode("x").on("x", reply={"left": left or []}).run(["x", *argv[-2:]], timeout_s=1)
+
+        self.nodes[rank].on("stop", reply=reply)
+
+    def break_link(self, rank: int) -> None:
+        self.nodes[rank].broken = NodeError("unreachable", self.nodes[rank].name, address="x", port=22, detail="down")
+
+    def tell(self, kind: EventKind, rank: int | None = None, **detail: object) -> bool:
+        return self.store.write(lambda c: ledger.append(c, RUN, kind, time=self.clock.now, rank=rank, detail=detail))
+
+    def state(self) -> RunState | None:
+        with self.store.read() as connection:
+            return ledger.state_of(connection, RUN)
+
+    def events(self) -> list[Event]:
+        with self.store.read() as connection:
+            return ledger.events(connection, RUN)
+
+    def kinds(self) -> list[str]:
+        return [event.kind.value for event in self.events()]
+
+    def points(self, rank: int | None = 0) -> list[Point]:
+        with self.store.read() as connection:
+            return series.points(connection, RUN, rank=rank)
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """In memory where that is possible: thousands of durable commits take their time on a disk."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def store(home: Path) -> Iterator[Store]:
+    store = Store(home / "megaboard.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def gang(store: Store, home: Path) -> Gang:
+    """Three nodes, running."""
+    nodes = [FakeNode(f"10.0.0.{rank + 1}") for rank in range(3)]
+    records = tuple(
+        NodeRecord(rank=rank, address=f"{node.name}:22", folder=f"/r/node{rank}", python="/py", mark=f"m.{rank}")
+        for rank, node in enumerate(nodes)
+    )
+    made = Gang(store=store, home=home, clock=Clock(), nodes=nodes, records=records)
+    job = "version: 1\nname: job\ncluster: {gpu: cpu, nodes: 3, gpus_per_node: 1}\nengine: llamafactory-ddp\n"
+
+    def write(connection):  # type: ignore[no-untyped-def]
+        ledger.create_run(connection, RUN, name="job", engine="e", job=job, addresses=["a", "b", "c"], time=1000.0)
+        ledger.create_attempt(connection, RUN, 1, master=("10.0.0.1", 29500), rendered={}, nodes=records, time=1000.0)
+
+    store.write(write)
+    for rank, node in enumerate(nodes):
+        node.make_folder(f"/r/node{rank}/control")
+        node.files[f"/r/node{rank}/supervisor.py"] = b"#"
+        made.on_stop(rank)
+        node.on("status", reply={"supervisor": True, "members": [], "exit": None})
+    for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED):
+        made.tell(kind)
+    return made

@@ -1,0 +1,249 @@
+import math
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from backend.cluster.node import NodeError
+from backend.jobs import collect, ledger, series
+from backend.jobs.collect import Collector, json_rows
+from backend.jobs.series import FileKey
+from backend.jobs.states import EventKind
+from backend.jobs.store import Store, StoreError
+from tests.jobs.conftest import RUN, Gang
+
+STEPS = "/r/node0/steps.rank0.jsonl"
+
+
+def _step(number: int, **more: object) -> dict[str, object]:
+    return {"protocol": 1, "step": number, "total_steps": 9, "time": 1.0 * number, "step_s": 0.5, **more}
+
+
+def _log(gang: Gang, file: str = "out.log", **window: int) -> bytes:
+    key = FileKey(run=RUN, attempt=1, rank=0, file=file)
+    with gang.store.read() as connection:
+        return series.log_tail(connection, key, **{"size": 1 << 20, **window})[1]
+
+
+def test_every_step_is_taken_once_with_all_it_tells(gang: Gang) -> None:
+    collector = gang.collector()
+    gang.write(0, "steps.rank0.jsonl", _step(1, loss=2.5, grad_norm=1.0, learning_rate=1e-4, tokens=64), _step(2))
+    assert collector.poll(gang.nodes[0]).more is False
+    gang.write(0, "steps.rank0.jsonl", _step(3, loss=2.0))
+    collector.poll(gang.nodes[0])
+    collector.poll(gang.nodes[0])
+    points = gang.points()
+    assert [point.step for point in points] == [1, 2, 3]
+    assert (points[0].loss, points[0].tokens, points[0].total_steps, points[1].loss) == (2.5, 64, 9, None)
+
+
+def test_half_a_line_waits_for_its_end(gang: Gang) -> None:
+    collector = gang.collector()
+    gang.nodes[0].files[STEPS] = b'{"step": 1, "time": 1}\n{"step": 2, "ti'
+    collector.poll(gang.nodes[0])
+    assert [point.step for point in gang.points()] == [1]
+    gang.nodes[0].files[STEPS] += b'me": 2}\n'
+    collector.poll(gang.nodes[0])
+    assert [point.step for point in gang.points()] == [1, 2]
+
+
+def test_a_line_that_is_no_record_is_left_out_and_stops_nothing(gang: Gang) -> None:
+    gang.nodes[0].files[STEPS] = (
+        b'garbage\n[1]\n{"step": "x", "time": 1}\n{"step": 1, "time": 1, "loss": "bad", "epoch": null}\n\xff\xfe\n'
+    )
+    gang.collector().poll(gang.nodes[0])
+    (point,) = gang.points()
+    assert (point.step, point.loss, point.epoch) == (1, None, None)
+
+
+def test_nan_and_infinity_survive_and_are_told_once(gang: Gang) -> None:
+    gang.write(0, "steps.rank0.jsonl", _step(1, loss=float("nan")), _step(2, loss=float("inf")), _step(3, loss=0.0))
+    gang.collector().poll(gang.nodes[0])
+    losses = [point.loss for point in gang.points()]
+    assert losses[0] is not None
+    assert math.isnan(losses[0])
+    assert losses[1:] == [math.inf, 0.0]
+    assert [event.detail["step"] for event in gang.events() if event.kind is EventKind.LOSS_NOT_FINITE] == [1]
+
+
+def test_a_file_that_was_cut_is_read_anew_and_doubles_no_step(gang: Gang) -> None:
+    collector = gang.collector()
+    gang.write(0, "steps.rank0.jsonl", *[_step(number) for number in range(1, 6)])
+    collector.poll(gang.nodes[0])
+    gang.nodes[0].files[STEPS] = b""
+    gang.write(0, "steps.rank0.jsonl", _step(5), _step(6))
+    collector.poll(gang.nodes[0])
+    assert [point.step for point in gang.points()] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_log_that_was_replaced_by_a_longer_one_is_noticed(gang: Gang) -> None:
+    collector = gang.collector()
+    gang.nodes[0].files["/r/node0/out.log"] = b"old start\n"
+    collector.poll(gang.nodes[0])
+    gang.nodes[0].files["/r/node0/out.log"] = b"new start and more\n"
+    collector.poll(gang.nodes[0])
+    assert _log(gang) == b"new start and more\n"
+
+
+def test_log_bytes_come_back_whole_and_by_window(gang: Gang) -> None:
+    collector = gang.collector()
+    for part in (b"one\n", b"tw", b"o\nthree\n"):
+        gang.nodes[0].files["/r/node0/rank0.log"] = gang.nodes[0].files.get("/r/node0/rank0.log", b"") + part
+        collector.poll(gang.nodes[0])
+    assert _log(gang, "rank0.log") == b"one\ntwo\nthree\n"
+    assert _log(gang, "rank0.log", size=6) == b"three\n"
+    assert _log(gang, "rank0.log", before=8) == b"one\ntwo\n"
+    assert _log(gang, "rank0.log", before=8, size=4) == b"two\n"
+
+
+def test_a_backlog_is_taken_in_pieces(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "READ_LIMIT", 200)
+    gang.write(0, "steps.rank0.jsonl", *[_step(number) for number in range(1, 20)])
+    collector, polls = gang.collector(), 1
+    while collector.poll(gang.nodes[0]).more:
+        polls += 1
+    assert polls > 3
+    assert [point.step for point in gang.points()] == list(range(1, 20))
+
+
+def test_a_line_longer_than_a_read_does_not_stop_the_file(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "READ_LIMIT", 200)
+    gang.nodes[0].files[STEPS] = b"x" * 1000 + b"\n"
+    gang.write(0, "steps.rank0.jsonl", _step(1))
+    collector = gang.collector()
+    while collector.poll(gang.nodes[0]).more:
+        pass
+    assert [point.step for point in gang.points()] == [1]
+
+
+def test_exit_is_believed_only_after_everything_else_was_read(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "READ_LIMIT", 300)
+    gang.write(0, "steps.rank0.jsonl", *[_step(number) for number in range(1, 10)])
+    gang.exit(0)
+    collector = gang.collector()
+    first = collector.poll(gang.nodes[0])
+    assert (first.more, first.ended) == (True, False)
+    assert "node_exited" not in gang.kinds()
+    while not collector.poll(gang.nodes[0]).ended:
+        pass
+    assert len(gang.points()) == 9
+    assert gang.kinds().count("node_exited") == 1
+
+
+def test_a_kill_between_read_and_commit_loses_and_doubles_nothing(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    gang.write(0, "steps.rank0.jsonl", _step(1), _step(2))
+    gang.nodes[0].files["/r/node0/out.log"] = b"hello\n"
+    with monkeypatch.context() as patch:
+
+        def die(*args: object) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(series, "add_log", die)
+        with pytest.raises(KeyboardInterrupt):
+            gang.collector().poll(gang.nodes[0])
+    assert gang.points() == []
+    gang.collector().poll(gang.nodes[0])
+    assert [point.step for point in gang.points()] == [1, 2]
+    assert _log(gang) == b"hello\n"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_collectors_of_two_processes_lose_and_double_nothing(gang: Gang, seed: int) -> None:
+    other = Store(gang.store.path)
+    collectors = [gang.collector(), gang.collector(store=other)]
+    chance = random.Random(seed)
+    written = b""
+    for number in range(1, 60):
+        gang.write(0, "steps.rank0.jsonl", _step(number))
+        written += b"line %d\n" % number
+        gang.nodes[0].files["/r/node0/out.log"] = written
+        for _ in range(chance.randrange(3)):
+            which = chance.randrange(2)
+            if chance.random() < 0.1:
+                collectors[which] = gang.collector(store=(gang.store, other)[which])
+            collectors[which].poll(gang.nodes[0])
+    for collector in collectors * 2:
+        collector.poll(gang.nodes[0])
+    assert [point.step for point in gang.points()] == list(range(1, 60))
+    assert _log(gang) == written
+    other.close()
+
+
+def test_an_unreachable_node_raises_and_takes_nothing(gang: Gang) -> None:
+    gang.write(0, "steps.rank0.jsonl", _step(1))
+    collector = gang.collector()
+    gang.break_link(0)
+    with pytest.raises(NodeError):
+        collector.poll(gang.nodes[0])
+    gang.nodes[0].broken = None
+    collector.poll(gang.nodes[0])
+    assert len(gang.points()) == 1
+
+
+def test_a_full_disk_is_survived_without_loss(gang: Gang) -> None:
+    collector = gang.collector()
+    pages = gang.store.write(lambda c: c.execute("PRAGMA page_count").fetchone()[0])
+    gang.store.write(lambda c: c.execute(f"PRAGMA max_page_count = {pages}"))
+    gang.nodes[0].files["/r/node0/out.log"] = b"x" * 500_000
+    gang.write(0, "steps.rank0.jsonl", _step(1))
+    with pytest.raises(StoreError, match="store_full"):
+        collector.poll(gang.nodes[0])
+    assert gang.points() == []
+    gang.store.write(lambda c: c.execute("PRAGMA max_page_count = 1000000"))
+    collector.poll(gang.nodes[0])
+    assert len(gang.points()) == 1
+    assert len(_log(gang)) == 500_000
+
+
+def test_the_newest_bytes_of_a_long_log_stay(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "LOG_BYTES_KEPT", 50)
+    collector = gang.collector()
+    for number in range(100):
+        gang.nodes[0].files["/r/node0/out.log"] = b"".join(b"%09d\n" % index for index in range(number + 1))
+        collector.poll(gang.nodes[0])
+    kept = _log(gang)
+    assert kept.endswith(b"000000099\n")
+    assert len(kept) < 100
+
+
+def test_heartbeats_keep_the_newest_and_a_short_history(gang: Gang) -> None:
+    collector = gang.collector()
+    for _ in range(5):
+        gang.clock.now += 400
+        gang.beat(0)
+        assert collector.poll(gang.nodes[0]).heartbeat
+    assert not collector.poll(gang.nodes[0]).heartbeat
+
+    def count(connection: sqlite3.Connection) -> int:
+        return int(connection.execute("SELECT count(*) FROM heartbeats").fetchone()[0])
+
+    with gang.store.read() as connection:
+        assert count(connection) == 3
+        assert series.newest_heartbeats(connection, RUN, 1)[0][1]["time"] == gang.clock.now
+
+
+def test_rows_without_the_required_numbers_are_dropped() -> None:
+    assert json_rows(b'{"a": 1}\n{"b": 1}\n{"a": true}\n\n', required=("a",)) == [{"a": 1}, {"a": True}]
+
+
+def test_each_local_rank_has_its_files() -> None:
+    files = [source.file for source in collect.sources(range(8, 10))]
+    assert files == [
+        "heartbeat.jsonl",
+        "steps.rank8.jsonl",
+        "steps.rank9.jsonl",
+        "out.log",
+        "rank8.log",
+        "rank9.log",
+    ]
+
+
+def test_collector_knows_where_it_was_after_a_restart(gang: Gang, tmp_path: Path) -> None:
+    gang.write(0, "steps.rank0.jsonl", _step(1))
+    gang.collector().poll(gang.nodes[0])
+    gang.write(0, "steps.rank0.jsonl", _step(2))
+    Collector(gang.store, RUN, 1, gang.records[0], [0], gang.clock).poll(gang.nodes[0])
+    with gang.store.read() as connection:
+        assert [p.step for p in series.points(connection, RUN)] == [1, 2]
+        assert not ledger.has_event(connection, RUN, 1, EventKind.NODE_EXITED)
