@@ -8,7 +8,7 @@ PATH=$PATH:/usr/sbin:/sbin
 missing=""
 need() { command -v "$1" >/dev/null || missing="$missing $2"; }
 
-"$(dirname "$0")/python.sh" >/dev/null 2>&1 || missing="$missing python3-venv"
+[ -n "${PYTHON:-}" ] || "$(dirname "$0")/python.sh" >/dev/null 2>&1 || missing="$missing python3-venv"
 need sshd openssh-server
 if [ "$purpose" = test ]; then
     browser=chromium
