@@ -112,6 +112,8 @@ class Gate:
         is_open = bool(token) and self._sessions.use(token)
         if refusal is None and not is_open and scope["path"] not in PUBLIC_PATHS:
             refusal = _ask_to_log_in(scope, headers)
+        if refusal is None and _FETCHES.search(scope["path"]):
+            refusal = JSONResponse({"code": "not_served"}, 403)
         if refusal is not None:
             await _refuse(refusal, scope, receive, self._hardened(send, None))
             return
@@ -125,8 +127,6 @@ class Gate:
             return JSONResponse({"code": "host_not_allowed"}, 400)
         if not self._is_from_own_page(scope, headers, hosts[0]):
             return JSONResponse({"code": "foreign_origin"}, 403)
-        if _FETCHES.search(scope["path"]):
-            return JSONResponse({"code": "not_served"}, 403)
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > BODY_LIMIT_BYTES:
             return JSONResponse({"code": "body_too_large"}, 413)

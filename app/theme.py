@@ -76,6 +76,7 @@ class WithHead:
             nonlocal start, body
             if message["type"] == "http.response.start":
                 start = message
+            if message["type"] != "http.response.body":
                 return
             body += message.get("body", b"")
             if not message.get("more_body"):

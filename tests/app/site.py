@@ -1,0 +1,51 @@
+"""The real application with a tiny page on it, for tests of what stands in front of the page."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import gradio as gr
+import httpx
+from starlette.testclient import TestClient
+
+from app.audit import Audit
+from app.binding import Binding
+from app.passwords import PasswordHash
+from app.server import create_app
+
+PASSWORD = "correct-horse-battery"
+HASH = PasswordHash.of(PASSWORD)
+OWN = "http://127.0.0.1:7860"
+
+
+class Clock:
+    """Time that moves when told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def tiny_page() -> gr.Blocks:
+    with gr.Blocks() as page:
+        box = gr.Textbox()
+        box.submit(lambda text: text.upper(), box, box, api_name="shout")
+    return page
+
+
+def site(home: Path, clock: Clock, binding: Binding | None = None, languages: Sequence[str] = ("en", "zh")):
+    """The gated application with a tiny page in each of the languages."""
+    pages = {lang: tiny_page() for lang in languages}
+    return create_app(pages, home=home, password=HASH, audit=Audit(home, clock), clock=clock, binding=binding)
+
+
+def browser(app, base: str = OWN) -> TestClient:
+    """A client that keeps cookies and says its Origin, as a browser does with a POST."""
+    one = TestClient(app, base_url=base, client=("127.0.0.1", 50000), follow_redirects=False)
+    one.headers["origin"] = base
+    return one
+
+
+def log_in(client: TestClient, password: str = PASSWORD) -> httpx.Response:
+    return client.post("/login", data={"password": password})

@@ -1,0 +1,236 @@
+"""The gate, asked at every route of the real application with Gradio mounted."""
+
+import re
+
+import pytest
+from starlette.routing import Mount
+
+from app.binding import Binding
+from app.security import BODY_LIMIT_BYTES, PUBLIC_PATHS, Door, allowed_hosts
+from app.sessions import IDLE_S, LONGEST_S
+from tests.app.site import OWN, Clock, browser, log_in, site
+
+
+@pytest.fixture(scope="module")
+def clock():
+    return Clock()
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory, clock):
+    return site(tmp_path_factory.mktemp("home"), clock)
+
+
+@pytest.fixture(autouse=True)
+def _quiet_while(clock):
+    """Past the throttle's memory, so that one test's wrong passwords do not slow the next."""
+    clock.now_s += 100_000
+
+
+@pytest.fixture
+def stranger(app):
+    return browser(app)
+
+
+@pytest.fixture
+def operator(app):
+    client = browser(app)
+    assert log_in(client).status_code == 303
+    return client
+
+
+def every_route(app) -> list[tuple[str, str]]:
+    """(method, path) of each route of the application and of what is mounted in it, parameters filled."""
+    inner = app
+    while not hasattr(inner, "routes"):
+        inner = inner._app
+    found = sorted(set(_walk(inner.routes, "")))
+    assert len(found) > 100, "the walk must see Gradio's own routes"
+    return found
+
+
+def _walk(routes, prefix):
+    for route in routes:
+        path = re.sub(r"\{[^}]*\}", "1", getattr(route, "path", ""))
+        if isinstance(route, Mount):
+            yield from _walk(route.routes, prefix + path)
+            yield "GET", prefix + path + "/anything"
+        elif getattr(route, "methods", None):
+            yield from ((method, prefix + path) for method in route.methods)
+        elif hasattr(route, "original_router"):
+            yield from _walk(route.original_router.routes, prefix + route.include_context.prefix)
+        else:
+            raise AssertionError(f"a kind of route this walk does not know: {route!r}")
+
+
+def test_no_route_but_the_login_page_answers_without_a_session(app, stranger):
+    for method, path in every_route(app):
+        answer = stranger.request(method, path)
+        if path in PUBLIC_PATHS:
+            assert answer.status_code in (200, 401), (method, path)
+        else:
+            assert answer.status_code == 401, (method, path, answer.status_code)
+
+
+def test_a_browser_without_a_session_is_sent_to_the_login_page(stranger):
+    for path, place in (("/", "/login"), ("/zh/", "/login?lang=zh"), ("/en/", "/login?lang=en")):
+        answer = stranger.get(path, headers={"accept": "text/html"})
+        assert (answer.status_code, answer.headers["location"]) == (303, place)
+
+
+def test_no_route_answers_a_foreign_origin_even_with_a_session(app, operator):
+    for method, path in every_route(app):
+        for origin in ("https://evil.example", "null", "http://127.0.0.1:9999", "http://localhost:7860"):
+            answer = operator.request(method, path, headers={"origin": origin})
+            assert answer.status_code == 403, (method, path, origin)
+
+
+def test_no_route_answers_a_foreign_host_even_with_a_session(app, operator):
+    cookie = "; ".join(f"{name}={value}" for name, value in operator.cookies.items())
+    for method, path in every_route(app):
+        answer = operator.request(method, path, headers={"host": "evil.example:7860", "cookie": cookie})
+        assert answer.status_code == 400, (method, path)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1.evil.example", "localhost:", "localhost:x", "[::1", "evil@localhost", ""])
+def test_a_host_that_only_looks_like_ours_is_refused(operator, host):
+    assert operator.get("/en/", headers={"host": host}).status_code == 400
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:7860", "localhost:8080", "LOCALHOST", "[::1]:7860"])
+def test_our_names_are_served_on_any_port_for_ssh_tunnels(host):
+    assert Door(hosts=allowed_hosts(), cookie="c").allows(host)
+
+
+def test_a_host_allowed_with_a_port_is_served_on_that_port_alone():
+    door = Door(hosts=allowed_hosts(["Train.lan:443"]), cookie="c")
+    assert door.allows("train.lan:443")
+    assert not door.allows("train.lan:80")
+    assert not door.allows("train.lan")
+
+
+def test_a_post_that_says_nothing_of_its_origin_is_refused(operator):
+    del operator.headers["origin"]
+    assert operator.post("/logout").status_code == 403
+    assert operator.post("/logout", headers={"sec-fetch-site": "same-origin"}).status_code == 303
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_another_site_may_link_to_the_page_but_load_nothing_of_it(operator, site):
+    del operator.headers["origin"]
+    link = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    assert operator.get("/en/", headers=link).status_code == 200
+    for kind in ("iframe", "script", "image", "empty"):
+        assert operator.get("/en/", headers={**link, "sec-fetch-dest": kind}).status_code == 403
+
+
+def test_with_a_session_the_page_its_files_and_its_events_work(operator):
+    page = operator.get("/zh/", headers={"accept": "text/html", "accept-encoding": "br"})
+    assert page.status_code == 200
+    assert 'lang="zh-CN"' in page.text
+    assert "/static/shell.js" in page.text
+    assert operator.get("/static/plotly.min.js").status_code == 200
+    assert operator.get("/static/megaboard.css").headers["content-type"].startswith("text/css")
+    ran = operator.post("/en/gradio_api/run/shout", json={"data": ["loud"]})
+    assert ran.json()["data"] == ["LOUD"]
+
+
+def test_the_root_leads_to_the_language_asked_for_remembered_or_of_the_browser(operator):
+    assert operator.get("/", headers={"accept-language": "fr, zh-TW;q=0.8, en"}).headers["location"] == "/zh/"
+    assert operator.get("/", headers={"accept-language": "fr"}).headers["location"] == "/en/"
+    assert operator.get("/?lang=zh").headers["location"] == "/zh/"
+    assert operator.get("/", headers={"accept-language": "en"}).headers["location"] == "/zh/"
+    assert operator.get("/?lang=../../evil").headers["location"] == "/zh/"
+
+
+def test_gradio_routes_that_fetch_addresses_are_closed(operator):
+    for path in ("proxy=https://evil.example/", "file=https://evil.example/", "file=HTTPS:/evil", "file=//evil/x"):
+        assert operator.get(f"/en/gradio_api/{path}").json() == {"code": "not_served"}
+
+
+def test_gradio_serves_no_file_it_did_not_make(operator, tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret")
+    assert operator.get(f"/en/gradio_api/file={secret}").status_code == 403
+
+
+def test_gradio_pages_that_are_off_stay_off(operator):
+    for path in ("/en/monitoring", "/en/monitoring/summary", "/en/gradio_api/runs", "/docs", "/openapi.json", "/redoc"):
+        assert operator.get(path).status_code in (403, 404), path
+
+
+def test_a_session_unused_is_over_and_a_used_one_is_renewed_up_to_a_week(app, clock):
+    client = browser(app)
+    log_in(client)
+    cookie = dict(client.cookies)
+    clock.now_s += IDLE_S - 1
+    renewed = client.get("/en/").headers["set-cookie"]
+    assert f"Max-Age={int(IDLE_S)}" in renewed
+    assert "HttpOnly; SameSite=Strict" in renewed
+    clock.now_s += IDLE_S - 1
+    assert client.get("/en/", headers=_as_header(cookie)).status_code == 200
+    clock.now_s += IDLE_S + 1
+    assert client.get("/en/", headers=_as_header(cookie)).status_code == 401
+
+    log_in(client)
+    cookie = dict(client.cookies)
+    for _ in range(int(LONGEST_S / 3600)):
+        clock.now_s += 3600
+        assert client.get("/static/logo.svg", headers=_as_header(cookie)).status_code == 200
+    clock.now_s += 1
+    assert client.get("/en/", headers=_as_header(cookie)).status_code == 401
+
+
+def test_logging_out_ends_the_session_for_whoever_kept_its_cookie(operator):
+    cookie = dict(operator.cookies)
+    answer = operator.post("/logout?lang=zh")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login?lang=zh")
+    assert "Max-Age=0" in answer.headers["set-cookie"]
+    assert operator.get("/en/", headers=_as_header(cookie)).status_code == 401
+
+
+def test_the_session_cookie_is_out_of_reach_of_scripts_and_other_sites(stranger):
+    cookie = log_in(stranger).headers["set-cookie"]
+    assert re.fullmatch(r"megaboard_[0-9a-f]{8}=[\w-]{43}; Max-Age=\d+; Path=/; HttpOnly; SameSite=Strict", cookie)
+
+
+def test_under_tls_the_cookie_is_secure_and_a_plain_origin_is_foreign(tmp_path):
+    certificate = tmp_path / "cert.pem"
+    binding = Binding(host="0.0.0.0", certificate=certificate, key=certificate, hosts=("train.lan",))
+    app = site(tmp_path, Clock(), binding)
+    client = browser(app, "https://train.lan")
+    assert log_in(client).headers["set-cookie"].endswith("; Secure")
+    assert client.get("/en/", headers={"origin": "http://train.lan"}).status_code == 403
+
+
+@pytest.mark.parametrize("path", ["/login", "/en/", "/en/config", "/static/shell.js", "/nothing"])
+def test_every_answer_carries_the_security_headers(operator, path):
+    headers = operator.get(path).headers
+    assert headers["x-frame-options"] == "DENY"
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "server" not in headers
+    assert "access-control-allow-origin" not in headers or headers["access-control-allow-origin"] == OWN
+
+
+def test_refusals_carry_the_security_headers_too(stranger):
+    for answer in (stranger.get("/en/"), stranger.get("/en/", headers={"host": "evil"})):
+        assert answer.headers["x-frame-options"] == "DENY"
+        assert answer.headers["cache-control"] == "no-store"
+
+
+def test_pages_are_not_kept_by_the_browser(operator):
+    for path in ("/en/", "/en/config"):
+        assert operator.get(path).headers["cache-control"] == "no-store"
+
+
+def test_a_large_body_is_refused_whether_or_not_it_says_its_length(operator):
+    chunk = b"x" * (1 << 20)
+    assert operator.post("/login", content=chunk * 5).status_code == 413
+    answer = operator.post("/en/gradio_api/run/shout", content=iter([chunk] * (BODY_LIMIT_BYTES // len(chunk) + 1)))
+    assert answer.status_code in (400, 413)
+    assert operator.post("/login", headers={"content-length": "-1"}).status_code == 413
+
+
+def _as_header(cookies: dict[str, str]) -> dict[str, str]:
+    return {"cookie": "; ".join(f"{name}={value}" for name, value in cookies.items())}
