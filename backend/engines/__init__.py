@@ -10,7 +10,7 @@ from backend.engines import llamafactory_ddp, llamafactory_megatron
 from backend.engines.checks import check_passed_on
 from backend.engines.engine import Engine, Target, target_of
 from backend.engines.environment import merged, node_variables, shared_variables
-from backend.engines.export import exported_files
+from backend.engines.export import exported_files, with_placeholders
 from backend.engines.place import NodeCommand, NodePlace, Place, Rendered
 from backend.engines.torchrun import ENTRY, torchrun_command
 from backend.engines.yaml_text import to_yaml
@@ -72,11 +72,13 @@ def render(job: Job, place: Place) -> Rendered:
     return Rendered(files=files, commands=commands, notes=engine.notes(target))
 
 
-def export(job: Job) -> Mapping[str, str]:
+def export(job: Job, *, placeholders: bool = False) -> Mapping[str, str]:
     """Files that launch the job without Megaboard: the configuration, a script a node, and launch.sh over ssh.
 
-    The engine is started in its plain form, by its own launcher. Raises ProblemsError as `render` does.
+    The engine is started in its plain form, by its own launcher. Raises ProblemsError as `render` does; with
+    `placeholders`, nodes and paths that the job does not say yet stand as `fill-in` names instead.
     """
+    job = with_placeholders(job) if placeholders else job
     engine, target = _ready(job)
     variables = merged(target, shared_variables(target, engine))
     return {CONFIG: _config_text(engine, target, job.name), **exported_files(job, variables)}

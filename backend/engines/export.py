@@ -6,6 +6,7 @@ from pathlib import PurePosixPath
 
 from backend.job.job import Environment, Host, Job
 from backend.job.launch_rules import environment_of
+from backend.job.mapping import get_value, with_values
 
 LAUNCH = "launch.sh"
 
@@ -34,6 +35,20 @@ fi
 exec {python} -m llamafactory.cli train config.yaml
 """
 
+_ATTACHED = """\
+#!/usr/bin/env bash
+# attached.sh SCRIPT: runs it, and ends its process group when standard input closes, as it does when ssh is cut.
+exec 3<&0
+setsid bash "$1" < /dev/null &
+job=$!
+{ while read -r _ <&3; do :; done; kill -- "-$job"; } 2> /dev/null &
+watch=$!
+wait "$job"
+status=$?
+kill "$watch" 2> /dev/null
+exit "$status"
+"""
+
 _LAUNCH = """\
 #!/usr/bin/env bash
 # Starts the job {name} on its {nodes} nodes over ssh, writes logs/node<rank>.log here, and waits until it ends.
@@ -42,7 +57,7 @@ _LAUNCH = """\
 set -uo pipefail
 cd "$(dirname "$0")"
 mkdir -p logs
-folder={folder}   # on the nodes, below the home folder
+folder={folder} # on the nodes
 pids=
 
 each_node() {{
@@ -52,7 +67,7 @@ each_node() {{
 copy() {{
   local rank=$1
   shift
-  for file in config.yaml "node$rank.sh"; do
+  for file in config.yaml attached.sh "node$rank.sh"; do
     ssh -o BatchMode=yes "$@" "mkdir -p $folder && cat > $folder/$file" < "$file" || exit 1
   done
 }}
@@ -60,9 +75,8 @@ copy() {{
 start() {{
   local rank=$1
   shift
-  # -tt: when this end goes, the node hangs up on its torchrun, which then ends its ranks.
-  ssh -tt -o BatchMode=yes -o ServerAliveInterval=15 "$@" "bash $folder/node$rank.sh" \\
-    > "logs/node$rank.log" 2>&1 < /dev/null &
+  ssh -o BatchMode=yes -o ServerAliveInterval=15 "$@" "bash $folder/attached.sh $folder/node$rank.sh" \\
+    > "logs/node$rank.log" 2>&1 <&9 &
   pids="$pids $!"
 }}
 
@@ -74,6 +88,9 @@ stop() {{
 }}
 
 each_node copy
+# What every ssh reads from: nothing is ever written, and it closes with the ssh that holds it.
+held=$(mktemp -u)
+mkfifo -m 600 "$held" && exec 9<> "$held" && rm "$held" || exit 1
 trap 'stop 130' INT TERM
 trap 'stop 1' EXIT
 each_node start
@@ -94,10 +111,31 @@ echo "finished"
 """
 
 
+_FILL_IN: Mapping[str, str] = {
+    "model.path": "/fill-in/model",
+    "training.dataset": "fill-in-dataset",
+    "training.dataset_dir": "/fill-in/data",
+    "training.template": "fill-in-template",
+    "training.output_dir": "/fill-in/runs",
+}
+
+
+def with_placeholders(job: Job) -> Job:
+    """The job with `fill-in` names for the nodes and paths that it does not say yet."""
+    values: dict[str, object] = {path: text for path, text in _FILL_IN.items() if get_value(job, path) is None}
+    if not job.cluster.hosts:
+        values["cluster.hosts"] = tuple(Host(address=f"fill-in-node{rank}") for rank in range(job.cluster.nodes))
+    name = job.traits.environment
+    if name not in job.cluster.environments and not any(name in host.environments for host in job.cluster.hosts):
+        environment = Environment(python="/fill-in/bin/python")
+        values["cluster.environments"] = {**job.cluster.environments, name: environment}
+    return with_values(job, values)
+
+
 def exported_files(job: Job, variables: Mapping[str, str]) -> dict[str, str]:
-    """launch.sh and node<rank>.sh, with the ranks' `variables`; the job must have passed check_launch."""
+    """launch.sh and what it copies to the nodes, with the ranks' `variables`; the job must have passed check_launch."""
     scripts = {f"node{rank}.sh": _node_script(job, rank, variables) for rank in range(job.cluster.nodes)}
-    return {LAUNCH: _launch_script(job), **scripts}
+    return {LAUNCH: _launch_script(job), "attached.sh": _ATTACHED, **scripts}
 
 
 def _node_script(job: Job, rank: int, variables: Mapping[str, str]) -> str:
@@ -120,7 +158,7 @@ def _launch_script(job: Job) -> str:
     return _LAUNCH.format(
         name=job.name,
         nodes=job.cluster.nodes,
-        folder=shlex.quote(f"megaboard-{job.name}"),
+        folder=shlex.quote(_path(f"{job.cluster.run_root}/plain/{job.name}")),
         each="\n".join(f'  "$1" {rank} {_ssh_arguments(host)}' for rank, host in enumerate(job.cluster.hosts)),
     )
 

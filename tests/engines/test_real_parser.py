@@ -34,7 +34,7 @@ EXPECTED_WORDS = ("warmup_ratio is deprecated", "We recommend enable mixed preci
 def parsed(cases: Mapping[str, Job], environment: Mapping[str, str]) -> dict[str, Any]:
     """Case -> what the parser made of it; `fields` -> the names that each argument class knows."""
     if not (PYTHON.parents[1] / ".ready").exists():
-        pytest.skip("no .venv-node: `make node` builds the environment that LLaMA-Factory runs in")
+        pytest.skip("no .venv-node: `make environments` builds what LLaMA-Factory runs in")
     texts = {name: render(made, place(made)).files["config.yaml"] for name, made in cases.items()}
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

@@ -1,0 +1,151 @@
+"""The exported scripts over real sshd servers: copied, started, ended together, and a real training by plain means."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.cluster import demo_model
+from backend.cluster.demo import DemoCluster, DemoError
+from backend.cluster.demo_model import DATA_FOLDER, DATASET, MODEL_FOLDER, TEMPLATE
+from backend.engines import export
+from backend.job.mapping import parse_job
+
+NODE_PYTHON = Path(__file__).parents[2] / ".venv-node" / "bin" / "python"
+
+# Stand where the node's python would: one child that lasts, as a rank does, and one that fails on node 1.
+LASTING = """\
+#!/bin/sh
+sleep 300 &
+echo "$$ $!" > {folder}/processes.$NODE_RANK
+wait
+"""
+FAILING_ON_1 = """\
+#!/bin/sh
+if [ "$NODE_RANK" = 1 ]; then
+  while [ ! -s {folder}/processes.0 ]; do sleep 0.05; done
+  exit 7
+fi
+echo $$ > {folder}/processes.$NODE_RANK
+exec sleep 300
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[DemoCluster]:
+    """Two sshd servers, and in tmp_path/bin the ssh that knows their host keys."""
+    made = DemoCluster(tmp_path / "cluster", nodes=2)
+    try:
+        made.start()
+    except DemoError as error:
+        pytest.skip(str(error))
+    options = f"-F none -o StrictHostKeyChecking=accept-new -o UserKnownHostsFile={tmp_path}/known_hosts"
+    write_program(tmp_path / "bin" / "ssh", f'#!/bin/sh\nexec /usr/bin/ssh {options} "$@"\n')
+    yield made
+    assert made.stop() == []
+
+
+def write_program(path: Path, text: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o700)
+    return path
+
+
+def launch(folder: Path, mapping: dict[str, Any]) -> "subprocess.Popen[str]":
+    """launch.sh of the job, running in a session of its own."""
+    job, problems = parse_job(mapping)
+    assert job is not None, problems
+    exported = folder / "exported"
+    exported.mkdir()
+    for name, text in export(job).items():
+        (exported / name).write_text(text)
+    return subprocess.Popen(
+        ["bash", exported / "launch.sh"],
+        env={**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def job_mapping(cluster: DemoCluster, python: Path, folder: Path) -> dict[str, Any]:
+    return {
+        "name": "plain",
+        "cluster": cluster.cluster_mapping(str(python)),
+        "model": {"preset": "qwen3-0.6b", "path": str(folder / MODEL_FOLDER)},
+        "engine": "llamafactory-ddp",
+        "training": {
+            "dataset": DATASET,
+            "dataset_dir": str(folder / DATA_FOLDER),
+            "template": TEMPLATE,
+            "output_dir": str(folder / "runs"),
+            "precision": "fp32",
+        },
+    }
+
+
+def wait_until(condition: Callable[[], object], within_s: float = 20.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def recorded(folder: Path, rank: int) -> list[int]:
+    path = folder / f"processes.{rank}"
+    wait_until(lambda: path.exists() and path.read_text().endswith("\n"))
+    return [int(word) for word in path.read_text().split()]
+
+
+@pytest.mark.contract
+def test_ending_the_launcher_ends_every_process_on_every_node(cluster: DemoCluster, tmp_path: Path) -> None:
+    python = write_program(tmp_path / "bin" / "python", LASTING.format(folder=tmp_path))
+    launcher = launch(tmp_path, job_mapping(cluster, python, tmp_path))
+    processes = recorded(tmp_path, 0) + recorded(tmp_path, 1)
+    assert len([pid for pid in processes if is_alive(pid)]) == 4
+    os.kill(launcher.pid, signal.SIGTERM)
+    launcher.communicate(timeout=20)
+    assert launcher.returncode == 130
+    wait_until(lambda: not any(is_alive(pid) for pid in processes))
+
+
+@pytest.mark.contract
+def test_one_nodes_failure_ends_the_others_and_is_reported(cluster: DemoCluster, tmp_path: Path) -> None:
+    python = write_program(tmp_path / "bin" / "python", FAILING_ON_1.format(folder=tmp_path))
+    launcher = launch(tmp_path, job_mapping(cluster, python, tmp_path))
+    output, _ = launcher.communicate(timeout=30)
+    assert (launcher.returncode, output.splitlines()[-1]) == (7, "a node ended with status 7; see logs/")
+    wait_until(lambda: not any(is_alive(pid) for pid in recorded(tmp_path, 0)))
+
+
+@pytest.mark.e2e
+def test_the_plain_scripts_train_on_both_nodes(cluster: DemoCluster, tmp_path: Path) -> None:
+    if not (NODE_PYTHON.parents[1] / ".ready").exists():
+        pytest.skip("no .venv-node: `make environments` builds what LLaMA-Factory runs in")
+    subprocess.run([NODE_PYTHON, demo_model.__file__, tmp_path], check=True)
+    mapping = job_mapping(cluster, NODE_PYTHON, tmp_path)
+    mapping["training"] |= {"max_steps": 4, "save_steps": 4, "learning_rate": 1e-3, "cutoff_len": 64, "warmup_ratio": 0}
+    mapping["training"] |= {"gradient_accumulation_steps": 1, "workers": {"preprocessing": 1, "data_loader": 0}}
+    launcher = launch(tmp_path, mapping)
+    output, _ = launcher.communicate(timeout=280)
+    assert launcher.returncode == 0, output + (tmp_path / "exported" / "logs" / "node0.log").read_text()[-2000:]
+    results = tmp_path / "runs" / "plain"
+    losses = [json.loads(line).get("loss") for line in (results / "trainer_log.jsonl").read_text().splitlines()]
+    assert losses[3] < losses[0]
+    # One state of the random numbers a rank: they trained together, not each alone.
+    assert len(list((results / "checkpoint-4").glob("rng_state_*.pth"))) == 2
