@@ -228,8 +228,15 @@ def _log_in(transport: paramiko.Transport, target: Target, passphrase: str | Non
 
 def _refused(target: Target, tried: int, detail: str) -> NodeError:
     files = ", ".join(str(path) for path in target.identity_files)
-    values = {"user": target.user, "keys": tried, "identity_file": files or "-", "detail": detail}
-    return NodeError("authentication", target.node, key="identity_file", **values)
+    return NodeError(
+        "authentication",
+        target.node,
+        key="identity_file",
+        user=target.user,
+        keys=tried,
+        identity_file=files or "-",
+        detail=detail,
+    )
 
 
 def _keys(target: Target, passphrase: str | None, ssh_folder: Path) -> Iterator[paramiko.PKey]:

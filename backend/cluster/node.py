@@ -26,14 +26,19 @@ class NodeError(Exception):
     """A node could not be reached or did not do what it was asked; `problem` says it to the user.
 
     Codes: unreachable, address_unknown, host_key_unknown, host_key_changed, authentication, passphrase_needed,
-    bad_identity_file, old_ssh, timeout, lost, refused, missing_file, node_io, bad_answer.
+    bad_identity_file, bad_proxy_jump, proxy_command_refused, bad_ssh_config, old_ssh, timeout, lost, refused,
+    missing_file, node_io, bad_answer, no_python, bad_python.
     """
 
-    def __init__(self, code: str, node: str, *, key: str = "address", **values: object) -> None:
+    def __init__(
+        self, code: str, node: str, *, key: str = "address", field: str | None = None, **values: object
+    ) -> None:
         self.code = code
         self.node = node
         self.key = key
         """Key of the host in the job file that has to do with it."""
+        self.field = field
+        """Path in the job file, where it is none of the host's keys."""
         self.rank: int | None = None
         """Node rank; known to those who talk to a whole gang (group.py)."""
         self.values = values
@@ -42,8 +47,10 @@ class NodeError(Exception):
     @property
     def problem(self) -> Problem:
         """The same for the user."""
-        field = "cluster.hosts" if self.rank is None else f"cluster.hosts[{self.rank}].{self.key}"
-        return Problem(code=self.code, field=field, node=self.node, values={"node": self.node, **self.values})
+        host = "cluster.hosts" if self.rank is None else f"cluster.hosts[{self.rank}].{self.key}"
+        return Problem(
+            code=self.code, field=self.field or host, node=self.node, values={"node": self.node, **self.values}
+        )
 
 
 class Node(Protocol):

@@ -1,0 +1,218 @@
+"""Runs on a node, read from standard input: looks, and changes nothing. Standard library only, Python >= 3.8.
+
+    python - facts|paths|free_port|listen|dial JSON --token T
+
+Prints one line, `T{json}`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import importlib.metadata
+import importlib.util
+import ipaddress
+import json
+import os
+import platform
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+SIOCGIFADDR = 0x8915
+GPU_QUERY = "index,name,memory.total,memory.used,driver_version"
+GPU_KEYS = ("index", "name", "memory_mib", "memory_used_mib", "driver")
+
+
+def facts(wanted: dict[str, Any]) -> dict[str, Any]:
+    """What this machine is, and which of the `modules` (import name -> distribution) this Python has."""
+    return {
+        "home": os.path.expanduser("~"),
+        "hostname": socket.gethostname(),
+        "python": platform.python_version(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        "gpus": find_gpus(),
+        "modules": {module: version_of(module, name) for module, name in wanted["modules"].items()},
+        "interface": find_interface(wanted["master"]) if wanted["master"] else None,
+        "time": time.time(),
+    }
+
+
+def find_gpus() -> list[dict[str, Any]]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    command = [program, f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits"]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, timeout=20, check=False)
+    rows = [[value.strip() for value in line.split(",")] for line in answer.stdout.decode().splitlines()]
+    return [dict(zip(GPU_KEYS, row)) for row in rows if len(row) == len(GPU_KEYS)]  # noqa: B905 - Python 3.8
+
+
+def version_of(module: str, distribution: str) -> str | None:
+    """None when it cannot be imported; importing it would take seconds of every core."""
+    try:
+        if importlib.util.find_spec(module) is None:
+            return None
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def find_interface(master: str) -> str | None:
+    """The network interface whose address this machine uses towards `master`."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as sock:
+            # No packet is sent: the kernel only chooses the route.
+            sock.connect(place)
+            mine = sock.getsockname()[0]
+    except OSError:
+        return None
+    for _, name in socket.if_nameindex():
+        if mine in addresses_of(name):
+            return name
+    return None
+
+
+def addresses_of(interface: str) -> list[str]:
+    """Its main IPv4 address and its IPv6 addresses."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            answer = fcntl.ioctl(sock, SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+            found.append(socket.inet_ntoa(answer[20:24]))
+        except OSError:
+            pass  # It has none.
+    try:
+        with open("/proc/net/if_inet6") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        rows = []
+    return found + [str(ipaddress.IPv6Address(int(row[0], 16))) for row in rows if row[5] == interface]
+
+
+def paths(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Whether the model, the data sets and room to write are there."""
+    return {
+        "model": os.path.isfile(os.path.join(full(wanted["model"]), "config.json")),
+        "dataset": find_datasets(full(wanted["dataset_dir"]), wanted["datasets"]),
+        "not_writable": {path: why for path in wanted["writable"] for why in [why_not_writable(full(path))] if why},
+    }
+
+
+def find_datasets(folder: str, names: list[str]) -> dict[str, Any]:
+    """`info`: whether dataset_info.json can be read; `unknown` names; `missing` files."""
+    try:
+        with open(os.path.join(folder, "dataset_info.json"), encoding="utf-8") as file:
+            known = json.load(file)
+    except (OSError, ValueError):
+        return {"info": False, "unknown": [], "missing": []}
+    files = [os.path.join(folder, known[name]["file_name"]) for name in names if "file_name" in known.get(name, {})]
+    missing = [path for path in files if not os.path.exists(path)]
+    return {"info": True, "unknown": [name for name in names if name not in known], "missing": missing}
+
+
+def why_not_writable(folder: str) -> str:
+    """Empty when a file can be made in it, or in the nearest parent where it has to be made first."""
+    while not os.path.isdir(folder) and folder != "/":
+        if os.path.lexists(folder):
+            return f"{folder} is not a folder"
+        folder = os.path.dirname(folder)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x" * 4096)
+    except OSError as error:
+        return f"{folder}: {error.strerror}"
+    return ""
+
+
+def full(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def bound(port: int) -> socket.socket:
+    """Bound as torch's store will be; OSError when the port is taken."""
+    try:
+        return _bound(socket.AF_INET6, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise
+        return _bound(socket.AF_INET, port)  # A machine without IPv6.
+
+
+def _bound(family: int, port: int) -> socket.socket:
+    sock = socket.socket(family)
+    try:
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("", port))
+        sock.listen(64)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def free_port(wanted: dict[str, Any]) -> dict[str, Any]:
+    """The first of `ports` that nobody listens on."""
+    for port in wanted["ports"]:
+        try:
+            bound(port).close()
+        except OSError:
+            continue
+        return {"port": port}
+    return {"port": None}
+
+
+def listen(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Answer each caller with its own word, until all `callers` came or `seconds` are over."""
+    deadline = time.monotonic() + wanted["seconds"]
+    heard: set[bytes] = set()
+    try:
+        server = bound(wanted["port"])
+    except OSError as error:
+        return {"bound": False, "detail": error.strerror}
+    with server:
+        while len(heard) < wanted["callers"] and time.monotonic() < deadline:
+            server.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                caller, _ = server.accept()
+                with caller:
+                    caller.settimeout(2)
+                    word = caller.recv(64)
+                    caller.sendall(word)
+                    heard.add(word)
+            except OSError:
+                continue
+    return {"bound": True, "heard": len(heard)}
+
+
+def dial(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Whether the listener at `address`:`port` answers with our `word` within `seconds`; else why not."""
+    deadline, detail = time.monotonic() + wanted["seconds"], "no answer"
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection((wanted["address"], wanted["port"]), timeout=2) as sock:
+                sock.sendall(wanted["word"].encode())
+                if sock.recv(64) == wanted["word"].encode():
+                    return {"reached": True}
+                detail = "another program answers"
+        except OSError as error:
+            detail = str(error)
+        # The listener may start later than we do.
+        time.sleep(0.1)
+    return {"reached": False, "detail": detail}
+
+
+ACTIONS = {"facts": facts, "paths": paths, "free_port": free_port, "listen": listen, "dial": dial}
+
+if __name__ == "__main__":
+    action, arguments, _, token = sys.argv[1:]
+    print(token + json.dumps(ACTIONS[action](json.loads(arguments))), flush=True)

@@ -1,0 +1,158 @@
+"""What a node is and has: read once at connect, by the engine's own Python, in one command."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backend.cluster.group import try_all
+from backend.cluster.node import Node, NodeError, ask
+from backend.job.job import Environment, Job
+from backend.job.launch_rules import environment_of
+
+PROBE_S = 30.0
+INSPECT = Path(__file__).with_name("inspect_node.py")
+
+# Import name -> distribution.
+_COMMON = {"torch": "torch", "transformers": "transformers"}
+_ENGINE = {"llamafactory": {"llamafactory": "llamafactory"}, "swift": {"swift": "ms-swift"}}
+_MEGATRON = {"llamafactory": {"mcore_adapter": "mcore-adapter"}, "swift": {}}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuFacts:
+    """One GPU as nvidia-smi names it."""
+
+    index: int
+    name: str
+    memory_mib: int | None
+    """None where nvidia-smi does not tell."""
+    memory_used_mib: int | None
+    driver: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeFacts:
+    """A node's hardware and software."""
+
+    home: str
+    """The log-in user's home folder: what `~` means there."""
+    hostname: str
+    python: str
+    """Version of the engine's interpreter."""
+    cpus: int
+    memory_mib: int
+    gpus: tuple[GpuFacts, ...] = ()
+    """Empty without nvidia-smi."""
+    modules: Mapping[str, str | None] = field(default_factory=dict)
+    """Version by import name; None where it cannot be imported."""
+    interface: str | None = None
+    """Network interface towards the master; None where there is no route."""
+    clock_offset_s: float = 0.0
+    """The node's clock minus ours."""
+    clock_error_s: float = 0.0
+    """How far that may be off: half the time that the question took."""
+
+
+def needed_modules(job: Job) -> dict[str, str]:
+    """What the job's engine imports: import name -> distribution."""
+    traits = job.traits
+    megatron = {"megatron": "megatron-core", **_MEGATRON[traits.environment]} if traits.is_megatron else {}
+    deepspeed = {"deepspeed": "deepspeed"} if "-zero" in job.engine else {}
+    return {**_COMMON, **_ENGINE[traits.environment], **megatron, **deepspeed}
+
+
+def probe(
+    node: Node,
+    environment: Environment,
+    *,
+    master: str | None = None,
+    modules: Mapping[str, str] | None = None,
+    python_field: str = "cluster.environments",
+) -> NodeFacts:
+    """Read a node's facts. `master` is the address that all nodes dial.
+
+    Raises NodeError: no_python where the environment's interpreter cannot be run, bad_python where it answers no sense.
+    """
+    asked = time.time()
+    try:
+        answer = inspect(node, environment, "facts", {"master": master, "modules": dict(modules or {})})
+    except NodeError as error:
+        if error.code != "bad_answer":
+            raise
+        code = "no_python" if error.values["exit"] in (126, 127) else "bad_python"
+        detail = error.values["detail"]
+        raise NodeError(code, node.name, field=python_field, python=environment.python, detail=detail) from error
+    return _read(answer, asked, time.time())
+
+
+def probe_all(job: Job, nodes: Mapping[int, Node]) -> dict[int, NodeFacts | NodeError]:
+    """The facts of every node by rank, or why there are none."""
+
+    def one(rank: int, node: Node) -> NodeFacts:
+        environment = environment_of(job, rank)
+        if environment is None:
+            raise NodeError("no_environment", node.name, field=python_field(job, rank), name=job.traits.environment)
+        master = job.cluster.hosts[0].dialled_address
+        modules = needed_modules(job)
+        return probe(node, environment, master=master, modules=modules, python_field=python_field(job, rank))
+
+    facts, failures = try_all(nodes, one, PROBE_S + 10)
+    return {**facts, **failures}
+
+
+def python_field(job: Job, rank: int) -> str:
+    """Where the job file names the interpreter of node `rank`."""
+    name = job.traits.environment
+    own = name in job.cluster.hosts[rank].environments
+    return f"cluster.hosts[{rank}].environments.{name}.python" if own else f"cluster.environments.{name}.python"
+
+
+def inspect(
+    node: Node, environment: Environment, action: str, wanted: Mapping[str, object], timeout_s: float = PROBE_S
+) -> Mapping[str, Any]:
+    """Ask inspect_node.py, run by the environment's Python."""
+    argv = python_command(environment, ["-", action, json.dumps(wanted)])
+    return ask(node, argv, timeout_s=timeout_s, stdin=INSPECT.read_bytes())
+
+
+def python_command(environment: Environment, arguments: Sequence[str]) -> list[str]:
+    """The environment's Python with these arguments, after its `setup`; `~/` is resolved on the node."""
+    command = [environment.python, *arguments]
+    if environment.python.startswith("~/"):
+        command = ["sh", "-c", 'exec "$HOME/$0" "$@"', environment.python[2:], *arguments]
+    if environment.setup:
+        command = ["bash", "-c", '. "${0/#\\~/$HOME}" >&2 && exec "$@"', environment.setup, *command]
+    return command
+
+
+def _read(answer: Mapping[str, Any], asked: float, answered: float) -> NodeFacts:
+    return NodeFacts(
+        home=answer["home"],
+        hostname=answer["hostname"],
+        python=answer["python"],
+        cpus=answer["cpus"],
+        memory_mib=answer["memory_mib"],
+        gpus=tuple(_read_gpu(gpu) for gpu in answer["gpus"]),
+        modules=answer["modules"],
+        interface=answer["interface"],
+        clock_offset_s=answer["time"] - (asked + answered) / 2,
+        clock_error_s=(answered - asked) / 2,
+    )
+
+
+def _read_gpu(gpu: Mapping[str, str]) -> GpuFacts:
+    return GpuFacts(
+        index=int(gpu["index"]),
+        name=gpu["name"],
+        memory_mib=_mib(gpu["memory_mib"]),
+        memory_used_mib=_mib(gpu["memory_used_mib"]),
+        driver=gpu["driver"],
+    )
+
+
+def _mib(text: str) -> int | None:
+    """nvidia-smi writes "[N/A]" for a GPU that shares the host's memory."""
+    return int(text) if text.isdigit() else None
