@@ -75,7 +75,17 @@ def freeze_has_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     freeze = job.training.freeze
     if shape.vision or not (freeze.vision_tower or freeze.projector or freeze.language_model):
         return None
-    return problem("freeze_without_vision", "training.freeze", "warning")
+    return problem("freeze_without_vision", "training.freeze.vision_tower", "warning")
+
+
+@everywhere()
+def freezing_reaches_the_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore_adapter's pre-training workflow never freezes anything."""
+    freeze = job.training.freeze
+    frozen = freeze.vision_tower or freeze.projector or freeze.language_model
+    if not shape.vision or not frozen or job.training.stage != "pt" or job.traits.freezes_in_pretraining:
+        return None
+    return problem("freeze_ignored_in_pt", "training.freeze.vision_tower", "warning", engine=job.engine)
 
 
 @everywhere()

@@ -220,3 +220,48 @@ def preference_loss_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Probl
 def data_is_not_shuffled(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter's train loader is a SequentialSampler."""
     return problem("no_shuffling", "training.dataset", "note") if job.training.dataset else None
+
+
+@megatron(plan=True)
+def experts_and_tensor_force_sequence(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore_adapter turns sequence parallel on where EP > 1 and TP > 1."""
+    parallel = job.parallel
+    if parallel.sequence or parallel.expert == 1 or parallel.tensor == 1:
+        return None
+    return problem("sequence_forced", "parallel.sequence", "warning", edit={"parallel.sequence": True})
+
+
+@megatron(plan=True)
+def interleaving_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """The interleaved schedule relies on CUDA streams; on CPU ranks its losses were NaN."""
+    if gpu.device != "cpu" or job.parallel.virtual_pipeline == 1:
+        return None
+    return problem("virtual_on_cpu", "parallel.virtual_pipeline", edit={"parallel.virtual_pipeline": 1})
+
+
+@megatron()
+def gradients_are_fp32(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore_adapter sets accumulate_allreduce_grads_in_fp32 whenever bf16 is on."""
+    if job.parallel.gradient_dtype == "fp32" or job.training.precision != "bf16":
+        return None
+    return problem(
+        "gradients_stay_fp32", "parallel.gradient_dtype", "warning", edit={"parallel.gradient_dtype": "fp32"}
+    )
+
+
+@megatron()
+def liger_is_hugging_faces(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """The Megatron path never reads enable_liger_kernel."""
+    if not job.training.liger:
+        return None
+    return problem("liger_ignored", "training.liger", "warning", engine=job.engine, edit={"training.liger": False})
+
+
+@megatron()
+def wandb_is_dropped(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore_adapter's TrainingArguments removes wandb from report_to."""
+    if "wandb" not in job.training.report_to:
+        return None
+    rest = tuple(name for name in job.training.report_to if name != "wandb")
+    return problem("wandb_dropped", "training.report_to", "warning", engine=job.engine,
+                   edit={"training.report_to": rest})  # fmt: skip
