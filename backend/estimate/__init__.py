@@ -1,0 +1,9 @@
+"""Pure functions from a job to what its plan costs; they take numbers or NumPy arrays alike.
+
+Reading order: estimate.py, layers.py, saved.py, megatron.py (or hugging_face.py), schedule.py.
+"""
+
+from backend.estimate.estimate import Estimate, StageEstimate, estimate, estimate_resolved
+from backend.estimate.report import to_json
+
+__all__ = ["Estimate", "StageEstimate", "estimate", "estimate_resolved", "to_json"]

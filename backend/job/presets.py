@@ -111,7 +111,7 @@ def _figure(gpu: Mapping[str, Any], key: str) -> float:
 
 
 def resolve_model(model: Model) -> ModelShape:
-    """The shape of the model a job names or describes; raises ProblemsError (unknown_model, no_model, parse_model's)."""
+    """The shape of the model that a job names; raises ProblemsError (unknown_model, no_model, or parse_model's)."""
     if model.preset is not None:
         if model.preset not in models():
             values = {"preset": model.preset, "known": list(models())}

@@ -53,10 +53,8 @@ class MemoryTraits:
     """Per token and vocabulary entry at the peak of the loss in forward."""
     logits_backward_bytes: float
     """The same in backward."""
-    residual_bytes: float = 2.0
-    """Per element of the residual stream."""
-    fused: bool
-    """Transformer Engine's fused norms, SwiGLU and attention, not the Hugging Face modules."""
+    vocabulary_padding: int = 1
+    """The vocabulary is padded to a multiple of this times TP."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,12 +85,12 @@ MEGATRON_LM_MEMORY = MemoryTraits(
     cached_weight_gradients=True,
     logits_forward_bytes=6,
     logits_backward_bytes=6,
-    fused=True,
+    vocabulary_padding=128,
 )
 """Megatron-LM's own training script with Transformer Engine and native cross entropy: what published runs used."""
 
 # mcore_adapter never sets gradient_accumulation_fusion, whose default in megatron-core is False.
-_MCA_MEMORY = replace(MEGATRON_LM_MEMORY, cached_weight_gradients=False)
+_MCA_MEMORY = replace(MEGATRON_LM_MEMORY, cached_weight_gradients=False, vocabulary_padding=1)
 
 # model/adapter.py upcasts trainable parameters to fp32 unless pure_bf16 or ZeRO-3; DDP keeps its buckets beside the
 # gradients. Logits: fp32 log-softmax 4, the gradient of nll 4 and of its input 4; in forward bf16 2, fp32 4, fp32 4.
@@ -104,8 +102,6 @@ _DDP_MEMORY = MemoryTraits(
     optimizer_bytes=8,
     logits_forward_bytes=10,
     logits_backward_bytes=12,
-    residual_bytes=4,
-    fused=False,
 )
 
 _MEGATRON = EngineTraits(

@@ -1,0 +1,85 @@
+"""LoRA adapters and 4-bit base weights, as LLaMA-Factory 0.9.5 sets them up through PEFT and bitsandbytes."""
+
+from collections.abc import Iterator
+
+from backend.estimate.layers import LayerKind, Linear, ModelLayers
+from backend.estimate.stage import Trained
+
+NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""A 4-bit weight with double quantisation: half a byte, an 8-bit scale for 64 weights, an fp32 scale for 256 scales
+(QLoRA, arXiv 2305.14314, section 3)."""
+
+_NAMES = {
+    "o": "o_proj",
+    "up": "up_proj",
+    "down": "down_proj",
+    "shared_down": "down_proj",
+    "shared_gate": "shared_expert_gate",
+    "q": "q_proj",
+    "q_down": "q_a_proj",
+    "q_up": "q_b_proj",
+    "kv_down": "kv_a_proj_with_mqa",
+    "kv_up": "kv_b_proj",
+}
+
+
+def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Trained) -> int:
+    """Parameters of LoRA adapters of this rank on the named modules (Hugging Face's names, or `all`).
+
+    `all` is every nn.Linear but the output layer (model/model_utils/misc.py find_all_linear_modules). Routed experts
+    and routers are bare parameters in transformers 5 and get none. In a vision tower that is not frozen the blocks get
+    them, and so do Qwen3-VL's mergers, whose modules are named like those of the blocks.
+    """
+    wanted = None if targets == "all" else {name.strip() for name in targets.split(",")}
+    total = 0
+    if trained.language:
+        total += layers.dense_count * _adapters(layers.dense, rank, wanted)
+        total += layers.sparse_count * _adapters(layers.sparse, rank, wanted) if layers.sparse else 0
+    vision = layers.vision
+    if vision and trained.tower:
+        total += vision.depth * _adapters(vision.block, rank, wanted)
+        total += vision.deep_stack * _adapters(vision.deep_stack_merger, rank, wanted)
+        if vision.deep_stack and trained.merger:
+            total += _adapters(vision.merger, rank, wanted)
+    return total
+
+
+def quantised_parameters(layers: ModelLayers) -> int:
+    """Elements that 4-bit loading packs: the matrices of every nn.Linear but the output layer."""
+    total = layers.dense_count * _matrices(layers.dense)
+    total += layers.sparse_count * _matrices(layers.sparse) if layers.sparse else 0
+    vision = layers.vision
+    if vision:
+        total += vision.depth * _matrices(vision.block) + _matrices(vision.merger)
+        total += vision.deep_stack * _matrices(vision.deep_stack_merger)
+    return total
+
+
+def _modules(kind: LayerKind) -> list[Linear]:
+    operators = (operator for operator in kind.operators if isinstance(operator, Linear))
+    return [linear for linear in operators if linear.share != "expert" and linear.name != "router"]
+
+
+def _matrices(kind: LayerKind) -> int:
+    return sum(linear.inputs * linear.outputs for linear in _modules(kind))
+
+
+def _adapters(kind: LayerKind, rank: int, wanted: set[str] | None) -> int:
+    return sum(
+        rank * (linear.inputs + outputs)
+        for linear in _modules(kind)
+        for name, outputs in _parts(linear, kind)
+        if wanted is None or name in wanted
+    )
+
+
+def _parts(linear: Linear, kind: LayerKind) -> Iterator[tuple[str, int]]:
+    """The Hugging Face modules joined in a projection, with their outputs."""
+    if linear.parts == 3:
+        queries = next(other.inputs for other in _modules(kind) if other.name == "o")
+        keys = (linear.outputs - queries) // 2
+        yield from (("q_proj", queries), ("k_proj", keys), ("v_proj", keys))
+    elif linear.parts == 2:
+        yield from (("gate_proj", linear.outputs // 2), ("up_proj", linear.outputs // 2))
+    else:
+        yield _NAMES.get(linear.name, linear.name), linear.outputs

@@ -1,0 +1,194 @@
+"""Memory of a rank under LLaMA-Factory's Hugging Face path with torch DDP, term by term, in bytes.
+
+Every rank holds the whole model. Trainable parameters are fp32 and run under autocast (model/adapter.py), DDP keeps
+communication buckets beside the gradients, and gradient checkpointing reaches only layers with something to train
+(model/model_utils/checkpointing.py). The saved tensors of the modules are those of saved.py.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from backend.estimate.adapters import NF4_BYTES, adapter_parameters, quantised_parameters
+from backend.estimate.layers import Activation, LayerKind, Linear, ModelLayers
+from backend.estimate.numeric import Number, choose, largest
+from backend.estimate.parameters import layer_counts, model_parameters, vision_parameters
+from backend.estimate.plan import Plan
+from backend.estimate.saved import Eager, eager_bytes
+from backend.estimate.stage import RankParameters, Trained
+from backend.estimate.terms import FROZEN_BYTES, STATIC_BYTES, Moment, StageMemory, fullest_moment
+from backend.job.traits import MemoryTraits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuning:
+    """What is trained, and how."""
+
+    trained: Trained
+    method: Literal["full", "lora", "qlora", "partial"] = "full"
+    lora_rank: int = 8
+    lora_targets: str = "all"
+    last_layers: int = 0
+    """Layers that `partial` trains."""
+    liger: bool = False
+    """Liger's fused output layer and loss, which never hold all logits."""
+    single_precision: bool = False
+    """fp32 without autocast."""
+
+    @property
+    def adapters(self) -> bool:
+        return self.method in ("lora", "qlora")
+
+
+def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> StageMemory:
+    """The memory of one DDP rank; `memory` in the precision of the run."""
+    parameters = _parameters(layers, tuning)
+    count = parameters.trained_dense + parameters.trained_expert
+    buckets = memory.bucket_bytes * count * choose(plan.data > 1, 1, 0)
+    fullest = fullest_moment(_moments(layers, plan, memory, tuning, count))
+    return StageMemory(
+        stage=0,
+        layers=layers.dense_count + layers.sparse_count,
+        parameters=parameters,
+        weights=memory.weight_bytes * count + _frozen_bytes(layers, tuning, parameters),
+        gradients=buckets + fullest.gradients,
+        optimizer=memory.optimizer_bytes * count,
+        activations=fullest.activations,
+        logits=fullest.logits,
+        workspace=fullest.workspace + STATIC_BYTES,
+    )
+
+
+def _parameters(layers: ModelLayers, tuning: Tuning) -> RankParameters:
+    expert = layers.sparse_count * layer_counts(layers.sparse).expert if layers.sparse else 0
+    total = model_parameters(layers)
+    trained, trained_expert = 0, 0
+    if tuning.adapters:
+        trained = adapter_parameters(layers, tuning.lora_rank, tuning.lora_targets, tuning.trained)
+        total += trained
+    elif tuning.method == "partial":
+        for kind, count in _last(layers, tuning.last_layers):
+            trained += count * (layer_counts(kind).total - layer_counts(kind).expert)
+            trained_expert += count * layer_counts(kind).expert
+    else:
+        vision = vision_parameters(layers.vision) if layers.vision else (0, 0, 0)
+        flags = (tuning.trained.tower, tuning.trained.merger, tuning.trained.deep_stack)
+        trained = sum(part for part, flag in zip(vision, flags, strict=True) if flag)
+        if tuning.trained.language:
+            trained += total - expert - sum(vision)
+            trained_expert = expert
+    return RankParameters(dense=total - expert, expert=expert, trained_dense=trained, trained_expert=trained_expert)
+
+
+def _last(layers: ModelLayers, wanted: int) -> list[tuple[LayerKind, int]]:
+    """The kinds of the last `wanted` layers, with their counts."""
+    if layers.sparse is None:
+        return [(layers.dense, min(wanted, layers.dense_count))]
+    sparse = min(wanted, layers.sparse_count)
+    return [(layers.sparse, sparse), (layers.dense, min(wanted - sparse, layers.dense_count))]
+
+
+def _frozen_bytes(layers: ModelLayers, tuning: Tuning, parameters: RankParameters) -> Number:
+    frozen = parameters.dense + parameters.expert - parameters.trained_dense - parameters.trained_expert
+    each = 4 if tuning.single_precision else FROZEN_BYTES
+    if tuning.method != "qlora":
+        return each * frozen
+    packed = quantised_parameters(layers)
+    return NF4_BYTES * packed + each * (frozen - packed)
+
+
+def _form(tuning: Tuning, part_trained: bool) -> Eager:
+    """How the modules of a part run."""
+    if tuning.single_precision:
+        return Eager(element=4, residual=4, trained=part_trained)
+    if tuning.adapters:
+        return Eager(trained=False, adapters=part_trained, casts=part_trained)
+    # The residual stream is fp32 where the fp32 embedding is trained; the frozen one of `partial` hands on bf16.
+    whole = part_trained and tuning.method == "full"
+    return Eager(residual=4 if whole else 2, trained=part_trained, casts=part_trained)
+
+
+def _moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, count: int) -> list[Moment]:
+    """Loss in forward, loss in backward, output layer's backward, last layer's backward, end of backward."""
+    hidden = layers.output.hidden
+    vocabulary = layers.embedding // hidden
+    tokens = plan.tokens
+    form = _form(tuning, tuning.trained.language)
+    saved, live, tower_saved, tower_live = _activations(layers, plan, tuning, form)
+    everything = saved + tower_saved + tokens * eager_bytes(layers.output, form)
+    gradients = memory.gradient_bytes * count
+    held = choose(plan.micro_batches > 1, gradients, 0)
+    checkpointed = plan.recompute == "full"
+    copies = memory.autocast_bytes * (count - (layers.embedding if _head_trained(tuning) and not layers.tied else 0))
+    copies = 0 if tuning.adapters else copies
+    kept_copies = 0 if checkpointed else copies
+    forward_bytes, backward_bytes = memory.logits_forward_bytes, memory.logits_backward_bytes
+    logits = tokens * vocabulary
+    if tuning.liger:
+        # Chunks of tokens sized so that their logits are about as large as the hidden states.
+        forward_bytes, backward_bytes, logits = 4, 4, tokens * hidden
+    head = (memory.gradient_bytes + form.element) * vocabulary * hidden if _head_trained(tuning) else 0
+    work = _layer_work(layers, plan, memory, tuning, form)
+    moments = [
+        Moment(gradients=held, activations=everything, logits=forward_bytes * logits, workspace=copies),
+        Moment(gradients=held, activations=everything, logits=backward_bytes * logits, workspace=kept_copies),
+        Moment(gradients=held, activations=everything, logits=form.element * logits, workspace=head + kept_copies),
+        Moment(gradients=held, activations=saved + tower_saved + live, workspace=work + kept_copies),
+        Moment(gradients=gradients, activations=tower_saved + live, workspace=work),
+    ]
+    return [*moments, Moment(gradients=gradients, activations=tower_saved + tower_live)]
+
+
+def _head_trained(tuning: Tuning) -> bool:
+    return tuning.method == "full" and tuning.trained.language
+
+
+def _activations(layers: ModelLayers, plan: Plan, tuning: Tuning, form: Eager) -> tuple[Number, Number, Number, Number]:
+    """Bytes that the decoder saves, that its largest layer revives, and the same of the vision tower."""
+    checkpointed = plan.recompute == "full"
+    counts = [(layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count)]
+    kinds = [(kind, count) for kind, count in counts if kind and count]
+    if tuning.method == "partial":
+        kinds = [(kind, count) for kind, count in _last(layers, tuning.last_layers) if count]
+    saved: Number = 0.0
+    live: Number = 0.0
+    for kind, count in kinds:
+        full = plan.tokens * eager_bytes(kind, form)
+        # Checkpointing passes by layers without trainable parameters: they save all that they need.
+        if checkpointed and tuning.trained.language:
+            saved = saved + count * form.residual * kind.hidden * plan.tokens
+            live = largest(live, full)
+        else:
+            saved = saved + count * full
+    tower_saved, tower_live = _tower(layers, plan, tuning, checkpointed)
+    return saved, live, tower_saved, tower_live
+
+
+def _tower(layers: ModelLayers, plan: Plan, tuning: Tuning, checkpointed: bool) -> tuple[Number, Number]:
+    vision, trained = layers.vision, tuning.trained
+    if vision is None or tuning.method == "partial":
+        return 0.0, 0.0
+    merged = vision.merger.hidden // vision.block.hidden
+    form = _form(tuning, part_trained=True)
+    per_patch = eager_bytes(vision.merger, form) * trained.merger / merged
+    per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged
+    live = 0.0
+    if trained.tower:
+        block = eager_bytes(vision.block, form)
+        per_patch += vision.depth * (form.residual * vision.block.hidden if checkpointed else block)
+        live = block if checkpointed else 0.0
+    return plan.vision_patches * per_patch, plan.vision_patches * live
+
+
+def _layer_work(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager) -> Number:
+    """Gradients inside the FFN's backward, and one weight's gradient in 16 bits and its fp32 copy."""
+    most: Number = 0.0
+    for kind in (layers.dense, layers.sparse):
+        if kind is None:
+            continue
+        widths = [op.width * (2 if op.gated else 1) for op in kind.operators if isinstance(op, Activation)]
+        # Routed experts are one parameter of three dimensions in transformers 5: their gradient comes whole.
+        sizes = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
+        weight = max(sizes) * (memory.gradient_bytes + form.element) if form.trained else 0
+        unpacked = max(sizes) * form.element if tuning.method == "qlora" else 0
+        most = largest(most, plan.tokens * form.element * max(widths) + weight + unpacked)
+    return most

@@ -1,0 +1,176 @@
+"""Memory of one stage under Megatron-Core, term by term, in bytes on one rank.
+
+Formulas: Korthikanti et al. 2022 (arXiv 2205.05198) for the schedule and tensor/sequence parallel shares; the saved
+tensors of Transformer Engine's modules are those of saved.py. Checked against published B200 runs.
+"""
+
+from backend.estimate.layers import Activation, Attention, LayerKind, Linear, ModelLayers, VisionLayers
+from backend.estimate.numeric import Number, choose, largest
+from backend.estimate.plan import Plan
+from backend.estimate.saved import Eager, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
+from backend.estimate.schedule import in_flight
+from backend.estimate.stage import Stage, Trained, rank_parameters
+from backend.estimate.terms import FROZEN_BYTES, STATIC_BYTES, Moment, StageMemory, fullest_moment
+from backend.job.traits import MemoryTraits
+
+
+def stage_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained: Trained, stage: Stage) -> StageMemory:
+    """The memory of `stage`; memory traits of mixed precision (bf16, fp16)."""
+    parameters = rank_parameters(layers, plan, stage, trained, memory.vocabulary_padding)
+    frozen = parameters.dense + parameters.expert - parameters.trained_dense - parameters.trained_expert
+    count = parameters.trained_dense + parameters.trained_expert
+    shards = parameters.trained_dense / plan.optimizer_shards + parameters.trained_expert / plan.expert_optimizer_shards
+    cached = _cached_gradients(layers, plan, stage) if memory.cached_weight_gradients else 0.0
+    moments = [_layer_moment(layers, plan, memory, trained, stage)]
+    if stage.last:
+        moments += _head_moments(layers, plan, memory, trained)
+    fullest = fullest_moment(moments)
+    return StageMemory(
+        stage=stage.index,
+        layers=stage.dense + stage.sparse,
+        parameters=parameters,
+        weights=memory.weight_bytes * count + FROZEN_BYTES * frozen,
+        gradients=memory.gradient_bytes * count,
+        optimizer=memory.optimizer_bytes * shards * (1 - plan.offload_fraction),
+        activations=_saved(layers, plan, trained, stage) + fullest.activations,
+        logits=fullest.logits,
+        workspace=fullest.workspace + cached + STATIC_BYTES,
+    )
+
+
+def spread(saved: SavedBytes, plan: Plan, groups: int) -> Number:
+    """Bytes on one rank for a micro-batch, from bytes a token."""
+    whole = saved.whole + saved.routed + saved.dispatched * plan.expert_tensor
+    shared = saved.split / plan.tensor + saved.groups * largest(1 / plan.tensor, 1 / groups)
+    return plan.tokens * (whole * plan.whole_share + shared)
+
+
+def layer_bytes(kind: LayerKind, plan: Plan, trained: bool) -> Number:
+    """What one layer keeps of one micro-batch on a rank, without full recompute."""
+    attention = attention_of(kind)
+    saved = fused_bytes(kind, recomputed=plan.recompute_modules, trained=trained, context_a2a=plan.context_a2a)
+    kept = spread(saved, plan, attention.kv_heads)
+    if not plan.flash_attention and "core_attn" not in plan.recompute_modules:
+        kept = kept + _probabilities(plan, attention)
+    return kept
+
+
+def attention_of(kind: LayerKind) -> Attention:
+    """The attention core of a layer kind."""
+    return next(operator for operator in kind.operators if isinstance(operator, Attention))
+
+
+def _probabilities(plan: Plan, attention: Attention) -> Number:
+    """The attention probabilities in 16 bits, where no flash attention avoids them."""
+    return 2 * attention.heads * plan.sequence_length / plan.context * plan.tokens / plan.tensor
+
+
+def _saved(layers: ModelLayers, plan: Plan, trained: Trained, stage: Stage) -> Number:
+    """Activations of every micro-batch in flight."""
+    counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
+    total: Number = 0.0
+    for (dense, sparse), flying in zip(stage.chunks, counts, strict=True):
+        total = total + flying * _chunk_bytes(layers, plan, trained.language, dense, sparse)
+    if stage.first and layers.vision:
+        total = total + counts[0] * _tower_bytes(layers.vision, plan, trained)
+    return total
+
+
+def _chunk_bytes(layers: ModelLayers, plan: Plan, trained: bool, dense: int, sparse: int) -> Number:
+    if plan.recompute == "full":
+        units = -(-(dense + sparse) // plan.recompute_layers)
+        return units * 2 * layers.output.hidden * plan.tokens * plan.whole_share
+    kept: Number = dense * layer_bytes(layers.dense, plan, trained) if dense else 0.0
+    if sparse and layers.sparse:
+        kept = kept + sparse * layer_bytes(layers.sparse, plan, trained)
+    return kept
+
+
+def _tower_bytes(vision: VisionLayers, plan: Plan, trained: Trained) -> Number:
+    """The vision tower is the Hugging Face module, whole on each rank; only full recompute reaches it."""
+    form = Eager()
+    per_merged_token = eager_bytes(vision.merger, form) * trained.merger
+    per_merged_token += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack
+    merged = vision.merger.hidden // vision.block.hidden
+    per_patch = per_merged_token / merged
+    if trained.tower:
+        block = 2 * vision.block.hidden if plan.recompute == "full" else eager_bytes(vision.block, form)
+        per_patch += vision.depth * block + eager_bytes(vision.patch_embedding, form)
+    return plan.vision_patches * per_patch
+
+
+def _layer_moment(layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained: Trained, stage: Stage) -> Moment:
+    """In the backward of the last layer: what it recomputes, the FFN's gradients, one weight's gradient."""
+    live: Number = 0.0
+    transient: Number = 0.0
+    for kind, _ in stage.kinds(layers):
+        attention = attention_of(kind)
+        if plan.recompute == "full":
+            revived = plan.recompute_layers * layer_bytes(kind, plan, trained.language)
+        else:
+            revived = spread(recomputed_bytes(kind, plan.recompute_modules), plan, attention.kv_heads)
+            if not plan.flash_attention and "core_attn" in plan.recompute_modules:
+                revived = revived + _probabilities(plan, attention)
+        gradients = _ffn_gradients(kind, plan)
+        if not plan.flash_attention:
+            gradients = largest(gradients, _probabilities(plan, attention))
+        weight = 0.0 if memory.cached_weight_gradients or not trained.language else _largest_weight(kind, plan)
+        live, transient = largest(live, revived), largest(transient, gradients + 2 * weight)
+    return Moment(activations=live, workspace=transient)
+
+
+def _ffn_gradients(kind: LayerKind, plan: Plan) -> Number:
+    """The gradient of the FFN's first projection, while its saved output is still there."""
+    most: Number = 0.0
+    for operator in kind.operators:
+        if isinstance(operator, Activation):
+            width = 2 * operator.width * (2 if operator.gated else 1)
+            share = plan.whole_share if operator.module == "moe" else 1 / plan.tensor
+            most = largest(most, plan.tokens * width * share)
+    return most
+
+
+def _largest_weight(kind: LayerKind, plan: Plan) -> Number:
+    """Elements of the largest weight whose gradient lives before it is added up; grouped experts count together."""
+    sizes = [
+        operator.inputs * operator.outputs * operator.copies / _cut(operator, plan)
+        for operator in kind.operators
+        if isinstance(operator, Linear)
+    ]
+    return largest(*sizes)
+
+
+def _cut(operator: Linear, plan: Plan) -> Number:
+    if operator.share == "expert":
+        return plan.expert * plan.expert_tensor
+    return plan.tensor if operator.share == "split" else 1
+
+
+def _cached_gradients(layers: ModelLayers, plan: Plan, stage: Stage) -> Number:
+    """Transformer Engine >= 2.3 keeps one dummy gradient for every distinct weight shape; experts share theirs."""
+    shapes: dict[tuple[int, int, str], Number] = {}
+    kinds = [kind for kind, _ in stage.kinds(layers)]
+    for kind in [*kinds, layers.output] if stage.last else kinds:
+        for operator in kind.operators:
+            if isinstance(operator, Linear) and operator.name != "router":
+                cut = plan.expert_tensor if operator.share == "expert" else _cut(operator, plan)
+                shape = (operator.inputs, operator.outputs, operator.share)
+                shapes[shape] = 2 * operator.inputs * operator.outputs / cut
+    return sum(shapes.values())
+
+
+def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> list[Moment]:
+    """The loss, and the backward of the output layer."""
+    hidden = layers.output.hidden
+    vocabulary = layers.embedding // hidden
+    norm = 4 * hidden * plan.tokens * plan.whole_share
+    logits = plan.tokens * vocabulary / plan.tensor
+    # With sequence parallel the gathered input and the gradient before its reduction are whole.
+    gathered = choose(plan.sequence_parallel, 4 * hidden * plan.tokens, 0.0)
+    own_gradient = trained.language and not memory.cached_weight_gradients
+    weight = 2 * vocabulary * hidden / plan.tensor if own_gradient else 0.0
+    most = max(memory.logits_forward_bytes, memory.logits_backward_bytes)
+    return [
+        Moment(activations=norm, logits=most * logits),
+        Moment(activations=norm, logits=2 * logits, workspace=gathered + weight),
+    ]

@@ -1,0 +1,32 @@
+"""The few operations that plain numbers and NumPy arrays write differently, so that one set of formulas serves both."""
+
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+Number = Any
+"""A plain int or float, or a NumPy array with one entry a plan."""
+
+
+def largest(*values: Number) -> Number:
+    """The largest of the values, entry by entry where one of them is an array."""
+    for value in values:
+        if isinstance(value, np.ndarray):
+            return reduce(np.maximum, values)
+    return max(values)
+
+
+def least(*values: Number) -> Number:
+    """The smallest of the values, entry by entry where one of them is an array."""
+    for value in values:
+        if isinstance(value, np.ndarray):
+            return reduce(np.minimum, values)
+    return min(values)
+
+
+def choose(condition: Number, true: Number, false: Number) -> Number:
+    """`true` where the condition holds, else `false`."""
+    if isinstance(condition, np.ndarray):
+        return np.where(condition, true, false)
+    return true if condition else false

@@ -1,0 +1,135 @@
+"""The numbers of one plan that the formulas read; fields typed Number may be arrays with one entry a plan."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from backend.estimate.numeric import Number, choose
+from backend.job.job import Job
+from backend.job.model import VisionShape
+from backend.job.traits import MemoryTraits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Parallel sizes, batch and recompute choice of a Megatron plan."""
+
+    tensor: Number = 1
+    pipeline: int = 1
+    virtual_pipeline: int = 1
+    context: Number = 1
+    expert: Number = 1
+    expert_tensor: Number = 1
+    data: Number = 1
+    """Copies of the model (DP)."""
+    sequence_parallel: Number = False
+    sequence_length: Number
+    micro_batch: Number = 1
+    micro_batches: Number
+    """Micro-batches a step (gradient accumulation)."""
+    distributed_optimizer: bool = True
+    offload_fraction: float = 0.0
+    """Share of the optimizer kept in host memory."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    recompute_modules: tuple[str, ...] = ()
+    recompute_layers: int = 1
+    """Layers a unit of full recompute holds."""
+    account_for_embedding: bool = False
+    account_for_loss: bool = False
+    flash_attention: bool = True
+    """False on GPUs that have no flash attention: the attention probabilities are materialised."""
+    context_a2a: bool = False
+    """Context parallelism by all-to-all instead of a ring."""
+    images: Number = 0
+    """Images in a micro-batch."""
+    patches: int = 0
+    """Vision patches of one image."""
+
+    @property
+    def tokens(self) -> Number:
+        """Tokens of one micro-batch on a rank, before TP splits them."""
+        return self.micro_batch * self.sequence_length / self.context
+
+    @property
+    def whole_share(self) -> Number:
+        """What a TP rank keeps of activations that only sequence parallelism splits."""
+        return choose(self.sequence_parallel, 1 / self.tensor, 1.0)
+
+    @property
+    def expert_data(self) -> Number:
+        """Ranks that hold the same experts."""
+        world = self.tensor * self.context * self.data
+        return world / (self.expert * self.expert_tensor)
+
+    @property
+    def optimizer_shards(self) -> Number:
+        """Ranks that share the optimizer of dense parameters."""
+        return self.data * self.context if self.distributed_optimizer else 1
+
+    @property
+    def expert_optimizer_shards(self) -> Number:
+        """Ranks that share the optimizer of expert parameters."""
+        return self.expert_data if self.distributed_optimizer else 1
+
+    @property
+    def vision_patches(self) -> Number:
+        """Patches that one rank of the first stage sends through the tower for a micro-batch.
+
+        mcore_adapter splits the images over TP x CP only when there is at least one for each of those ranks.
+        """
+        ranks = self.tensor * self.context
+        return self.images * self.patches / choose(self.images >= ranks, ranks, 1)
+
+
+def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = True) -> Plan:
+    """The plan a job describes, on any engine; Hugging Face engines have data parallelism alone."""
+    training, parallel = job.training, job.parallel
+    megatron = job.traits.is_megatron
+    modules = parallel.recompute_modules or ("core_attn",)
+    sizes = Plan(
+        data=job.data_parallel,
+        sequence_length=training.cutoff_len,
+        micro_batch=training.micro_batch_size,
+        micro_batches=job.accumulation,
+        recompute=job.recompute,
+        recompute_modules=modules if job.recompute == "selective" else (),
+        recompute_layers=parallel.recompute_num_layers or 1,
+        flash_attention=flash_attention,
+        images=training.micro_batch_size * training.images_per_sample if vision else 0,
+        patches=patches_per_image(vision, training.image_max_pixels) if vision else 0,
+    )
+    if not megatron:
+        return sizes
+    return replace(
+        sizes,
+        tensor=parallel.tensor,
+        pipeline=parallel.pipeline,
+        virtual_pipeline=parallel.virtual_pipeline,
+        context=parallel.context,
+        expert=parallel.expert,
+        expert_tensor=parallel.expert_tensor,
+        # mcore_adapter turns sequence parallel on by itself where TP and EP meet.
+        sequence_parallel=parallel.tensor > 1 and (parallel.sequence or parallel.expert > 1),
+        distributed_optimizer=parallel.distributed_optimizer,
+        offload_fraction=parallel.optimizer_offload_fraction,
+        account_for_embedding=parallel.account_for_embedding,
+        account_for_loss=parallel.account_for_loss,
+    )
+
+
+def patches_per_image(vision: VisionShape, max_pixels: int) -> int:
+    """Patches of the largest image allowed: whole merged tokens within `max_pixels`."""
+    merged_pixels = (vision.patch * vision.merge) ** 2
+    return max(max_pixels // merged_pixels, 1) * vision.merge**2
+
+
+def in_precision(memory: MemoryTraits, precision: str, *, megatron: bool) -> MemoryTraits:
+    """An engine's bytes in another precision than bf16.
+
+    fp32 needs neither master copies nor autocast. Megatron accumulates fp16 gradients in fp16, because mcore_adapter
+    asks for fp32 only with bf16.
+    """
+    if precision == "fp32":
+        return replace(memory, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8, autocast_bytes=0)
+    if precision == "fp16" and megatron:
+        return replace(memory, gradient_bytes=2)
+    return memory

@@ -1,0 +1,20 @@
+"""The estimate as JSON data, the contract of `megaboard estimate --json`."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from backend.estimate.estimate import Estimate
+
+
+def to_json(estimate: Estimate | None, problems: Iterable[Mapping[str, Any]] = (), *, name: str = "") -> dict[str, Any]:
+    """Every figure of `estimate` with its unit in the key, and the problems, which the caller has rendered.
+
+    Without an estimate (an illegal plan, or one that is not modelled) there are the name and the problems only.
+    """
+    rendered = [dict(problem) for problem in problems]
+    if estimate is None:
+        return {"name": name, "problems": rendered}
+    figures = dataclasses.asdict(estimate)
+    figures["stages"] = [dict(stage) for stage in figures["stages"]]
+    return {**figures, "problems": rendered}

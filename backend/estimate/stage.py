@@ -1,0 +1,131 @@
+"""What one pipeline stage of a plan holds: its layers, its parameters on one rank, and what of them is trained."""
+
+from dataclasses import dataclass
+
+from backend.estimate.layers import LayerKind, ModelLayers
+from backend.estimate.numeric import Number
+from backend.estimate.parameters import layer_counts, padded_vocabulary, vision_parameters
+from backend.estimate.plan import Plan
+from backend.estimate.schedule import chunk_layers
+from backend.job.job import Job
+from backend.job.model import ModelShape
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """Which parts of a model are trained."""
+
+    language: bool = True
+    tower: bool = True
+    merger: bool = True
+    deep_stack: bool = True
+
+    @property
+    def vision(self) -> bool:
+        """Whether any part of the vision tower is."""
+        return self.tower or self.merger or self.deep_stack
+
+
+def trained_parts(job: Job, shape: ModelShape) -> Trained:
+    """What a job trains, by the freeze rules of its engine (they differ for deep-stack mergers and for stage pt)."""
+    freeze, traits = job.training.freeze, job.traits
+    if not shape.vision or (job.training.stage == "pt" and not traits.freezes_in_pretraining):
+        return Trained()
+    return Trained(
+        language=not freeze.language_model,
+        tower=not freeze.vision_tower,
+        merger=not freeze.projector,
+        deep_stack=not (freeze.vision_tower and traits.deep_stack_frozen_with_tower),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """One stage; `chunks` holds (dense, sparse) layer counts of each model chunk."""
+
+    index: int
+    first: bool
+    last: bool
+    chunks: tuple[tuple[int, int], ...]
+
+    @property
+    def dense(self) -> int:
+        return sum(dense for dense, _ in self.chunks)
+
+    @property
+    def sparse(self) -> int:
+        return sum(sparse for _, sparse in self.chunks)
+
+    def kinds(self, layers: ModelLayers) -> tuple[tuple[LayerKind, int], ...]:
+        """The layer kinds that occur on the stage, with their counts."""
+        counts = ((layers.dense, self.dense), (layers.sparse, self.sparse))
+        return tuple((kind, count) for kind, count in counts if kind and count)
+
+
+def stages(layers: ModelLayers, plan: Plan) -> list[Stage]:
+    """The stages of a plan, first to last."""
+    total = layers.dense_count + layers.sparse_count
+    pieces = chunk_layers(
+        total,
+        plan.pipeline,
+        plan.virtual_pipeline,
+        with_embedding=plan.account_for_embedding,
+        with_loss=plan.account_for_loss,
+    )
+    return [
+        Stage(
+            index=index,
+            first=index == 0,
+            last=index == plan.pipeline - 1,
+            chunks=tuple(_split(begin, end, layers.dense_count) for begin, end in chunks),
+        )
+        for index, chunks in enumerate(pieces)
+    ]
+
+
+def _split(begin: int, end: int, dense_layers: int) -> tuple[int, int]:
+    dense = max(0, min(end, dense_layers) - begin)
+    return dense, end - begin - dense
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankParameters:
+    """Parameters on one rank of a stage."""
+
+    dense: Number
+    """All but the experts, the vision tower included."""
+    expert: Number
+    trained_dense: Number
+    trained_expert: Number
+
+
+def rank_parameters(
+    layers: ModelLayers, plan: Plan, stage: Stage, trained: Trained, vocabulary_padding: int = 1
+) -> RankParameters:
+    """Exact counts as Megatron-Core lays them out; the tower is whole on every TP rank of the first stage."""
+    dense: Number = 0
+    expert: Number = 0
+    for kind, count in stage.kinds(layers):
+        counts = layer_counts(kind)
+        dense = dense + count * (counts.split // plan.tensor + counts.whole)
+        expert = expert + count * (counts.expert // (plan.expert * plan.expert_tensor))
+    table = _table(layers, plan, vocabulary_padding)
+    if stage.first:
+        dense = dense + table
+    if stage.last:
+        dense = dense + layers.output.hidden
+        # One copy of a tied weight where both ends meet; with PP > 1 the first and the last stage each hold one.
+        if not (layers.tied and stage.first):
+            dense = dense + table
+    language_dense, language_expert = (dense, expert) if trained.language else (0, 0)
+    if stage.first and layers.vision:
+        parts = vision_parameters(layers.vision)
+        flags = (trained.tower, trained.merger, trained.deep_stack)
+        dense = dense + sum(parts)
+        language_dense = language_dense + sum(part for part, flag in zip(parts, flags, strict=True) if flag)
+    return RankParameters(dense=dense, expert=expert, trained_dense=language_dense, trained_expert=language_expert)
+
+
+def _table(layers: ModelLayers, plan: Plan, padding: int) -> Number:
+    hidden = layers.output.hidden
+    return padded_vocabulary(layers.embedding // hidden, plan.tensor, padding) * hidden // plan.tensor

@@ -1,0 +1,107 @@
+"""The work of an iteration in FLOPs: of each pipeline stage for its bubble, and of one token for throughput."""
+
+from dataclasses import dataclass
+
+from backend.estimate.flops import layer_flops
+from backend.estimate.layers import LayerKind, ModelLayers, VisionLayers
+from backend.estimate.numeric import Number
+from backend.estimate.plan import Plan
+from backend.estimate.stage import Stage, Trained
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """FLOPs of one micro-batch."""
+
+    forward: Number
+    backward: Number
+    """Gradients, without what is recomputed."""
+    recomputed: Number
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(
+            forward=self.forward + other.forward,
+            backward=self.backward + other.backward,
+            recomputed=self.recomputed + other.recomputed,
+        )
+
+
+def stage_work(layers: ModelLayers, plan: Plan, trained: Trained, stage: Stage) -> Work:
+    """FLOPs on one rank of a stage: its layers, the output layer on the last, the vision tower on the first."""
+    inputs_need = trained.vision and layers.vision is not None
+    work = Work(forward=0.0, backward=0.0, recomputed=0.0)
+    for kind, count in stage.kinds(layers):
+        work += _layers(kind, count, plan, trained.language, inputs_need)
+    if stage.last:
+        work += _layers(layers.output, 1, plan, trained.language, True, recomputable=False)
+    if stage.first and layers.vision:
+        work += _tower(layers.vision, plan, trained)
+    return work
+
+
+def _layers(
+    kind: LayerKind, count: int, plan: Plan, trained: bool, inputs_need: bool, *, recomputable: bool = True
+) -> Work:
+    flops = layer_flops(kind)
+    scale = count * plan.tokens / plan.tensor
+    forward = scale * flops.forward(plan.sequence_length)
+    backward = scale * flops.backward(plan.sequence_length, weights_trained=trained, inputs_need=inputs_need or trained)
+    recomputed: Number = 0.0
+    if recomputable and plan.recompute == "full":
+        recomputed = forward
+    elif recomputable and "core_attn" in plan.recompute_modules:
+        recomputed = scale * flops.attention * plan.sequence_length
+    return Work(forward=forward, backward=backward, recomputed=recomputed)
+
+
+def _tower(vision: VisionLayers, plan: Plan, trained: Trained) -> Work:
+    """The tower sees every patch of an image at once and is not split over TP."""
+    patches, merged = plan.vision_patches, vision.merger.hidden // vision.block.hidden
+    parts = [
+        (vision.patch_embedding, 1, patches, trained.tower, False),
+        (vision.block, vision.depth, patches, trained.tower, trained.tower),
+        (vision.merger, 1, patches / merged, trained.merger, trained.tower),
+        (vision.deep_stack_merger, vision.deep_stack, patches / merged, trained.deep_stack, trained.tower),
+    ]
+    work = Work(forward=0.0, backward=0.0, recomputed=0.0)
+    for kind, count, rows, weights_trained, inputs_need in parts:
+        flops = layer_flops(kind)
+        forward = count * rows * flops.forward(plan.patches)
+        backward = count * rows * flops.backward(plan.patches, weights_trained=weights_trained, inputs_need=inputs_need)
+        again = forward if kind is vision.block and plan.recompute == "full" and trained.tower else 0.0
+        work += Work(forward=forward, backward=backward, recomputed=again)
+    return work
+
+
+def flops_per_token(layers: ModelLayers, plan: Plan, trained: Trained) -> Number:
+    """Training FLOPs of one token of the sequence, the images' share included, nothing recomputed counted.
+
+    6 a weight that is trained, 4 a frozen one that a gradient passes through, 2 any other; attention 6 s a d a layer.
+    """
+    work = stage_work(layers, _unsplit(plan), trained, _everything(layers))
+    return (work.forward + work.backward) / (plan.micro_batch * plan.sequence_length)
+
+
+def flops_of_last_layers(layers: ModelLayers, plan: Plan, last: int) -> Number:
+    """The same where only the last layers are trained: the gradient ends at the lowest of them."""
+    whole = _unsplit(plan)
+    forward = stage_work(layers, whole, Trained(), _everything(layers)).forward
+    sparse = min(last, layers.sparse_count)
+    top = Stage(index=0, first=False, last=False, chunks=((min(last - sparse, layers.dense_count), sparse),))
+    backward = stage_work(layers, whole, Trained(), top).backward
+    backward += _layers(layers.output, 1, whole, False, True, recomputable=False).backward
+    return (forward + backward) / (plan.micro_batch * plan.sequence_length)
+
+
+def _unsplit(plan: Plan) -> Plan:
+    return Plan(
+        sequence_length=plan.sequence_length,
+        micro_batch=plan.micro_batch,
+        micro_batches=1,
+        images=plan.images,
+        patches=plan.patches,
+    )
+
+
+def _everything(layers: ModelLayers) -> Stage:
+    return Stage(index=0, first=True, last=True, chunks=((layers.dense_count, layers.sparse_count),))
