@@ -1,0 +1,130 @@
+"""What a check says, and the checks of one node: pure, from what the node answered."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from backend.cluster.node import NodeError
+from backend.cluster.probe import NodeFacts, python_field
+from backend.job.job import Job
+from backend.job.problems import Problem
+
+Status = Literal["ok", "warning", "failure", "skipped"]
+CheckName = Literal[
+    "login", "python", "engine", "model", "dataset", "run_root", "output_dir", "versions", "lock", "master_port"
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckResult:
+    """One line of the preflight. Its title is the catalogue's `check.<name>`."""
+
+    name: CheckName
+    status: Status
+    rank: int
+    node: str
+    values: Mapping[str, object] = field(default_factory=dict)
+    """What was found, for whoever wants to see it."""
+    problem: Problem | None = None
+    """What is wrong; there is one whenever the status is failure or warning."""
+
+
+class Checks:
+    """Makes the results of one node."""
+
+    def __init__(self, rank: int, node: str) -> None:
+        self.rank = rank
+        self.node = node
+
+    def ok(self, name: CheckName, **values: object) -> CheckResult:
+        return CheckResult(name=name, status="ok", rank=self.rank, node=self.node, values=values)
+
+    def skipped(self, name: CheckName) -> CheckResult:
+        return CheckResult(name=name, status="skipped", rank=self.rank, node=self.node)
+
+    def failed(self, name: CheckName, problem: Problem) -> CheckResult:
+        return CheckResult(name=name, status="failure", rank=self.rank, node=self.node, problem=problem)
+
+    def wrong(self, name: CheckName, code: str, field: str, **values: object) -> CheckResult:
+        problem = Problem(code=code, field=field, node=self.node, values={"node": self.node, **values})
+        return self.failed(name, problem)
+
+    def raised(self, name: CheckName, error: NodeError) -> CheckResult:
+        error.rank = self.rank
+        return self.failed(name, error.problem)
+
+
+def check_engine(job: Job, checks: Checks, facts: NodeFacts) -> CheckResult:
+    """Whether the environment has all that the engine imports."""
+    missing = [module for module, version in facts.modules.items() if version is None]
+    if missing:
+        return checks.wrong(
+            "engine", "engine_missing", python_field(job, checks.rank), modules=missing, engine=job.engine
+        )
+    return checks.ok("engine", **facts.modules)
+
+
+def check_model(job: Job, checks: Checks, found: Mapping[str, Any]) -> CheckResult:
+    """Whether the model's folder has a config.json."""
+    if not found["model"]:
+        return checks.wrong("model", "model_missing", "model.path", path=job.model.path)
+    return checks.ok("model", path=job.model.path)
+
+
+def check_dataset(job: Job, checks: Checks, found: Mapping[str, Any]) -> CheckResult:
+    """Whether every data set is described and its file is there."""
+    dataset, folder = found["dataset"], job.training.dataset_dir
+    if not dataset["info"]:
+        return checks.wrong("dataset", "dataset_info_missing", "training.dataset_dir", path=folder)
+    if dataset["unknown"]:
+        return checks.wrong("dataset", "dataset_unknown", "training.dataset", names=dataset["unknown"], path=folder)
+    if dataset["missing"]:
+        return checks.wrong("dataset", "dataset_file_missing", "training.dataset", paths=dataset["missing"])
+    return checks.ok("dataset", names=dataset_names(job))
+
+
+def check_writable(job: Job, checks: Checks, found: Mapping[str, Any]) -> list[CheckResult]:
+    """Whether the run folder and the output can be written."""
+    results = []
+    places: tuple[tuple[CheckName, str, str | None], ...] = (
+        ("run_root", "cluster.run_root", job.cluster.run_root),
+        ("output_dir", "training.output_dir", job.training.output_dir),
+    )
+    for name, where, path in places:
+        why = found["not_writable"].get(path)
+        results.append(
+            checks.wrong(name, "not_writable", where, path=path, detail=why) if why else checks.ok(name, path=path)
+        )
+    return results
+
+
+def check_lock(checks: Checks, answer: Mapping[str, Any]) -> CheckResult:
+    """Whether no other run uses the node."""
+    holder = answer["holder"]
+    if holder:
+        return checks.wrong("lock", "node_locked", f"cluster.hosts[{checks.rank}].address", run=holder["run"])
+    return checks.ok("lock")
+
+
+def check_versions(checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts]) -> list[CheckResult]:
+    """Whether all nodes have the same versions; those that differ from most are named."""
+    most = {
+        module: max(versions, key=lambda version: (versions.count(version), str(version)))
+        for module in next(iter(facts.values())).modules
+        for versions in [[node.modules.get(module) for node in facts.values()]]
+    }
+    results = []
+    for rank, node in facts.items():
+        # A module that is missing is the engine check's to tell.
+        odd = [name for name, version in node.modules.items() if version and most[name] and version != most[name]]
+        if odd:
+            here, there = (", ".join(f"{name} {of[name]}" for name in odd) for of in (node.modules, most))
+            field = f"cluster.hosts[{rank}].environments"
+            results.append(checks[rank].wrong("versions", "versions_differ", field, here=here, others=there))
+        else:
+            results.append(checks[rank].ok("versions"))
+    return results
+
+
+def dataset_names(job: Job) -> list[str]:
+    return [name.strip() for name in (job.training.dataset or "").split(",") if name.strip()]
