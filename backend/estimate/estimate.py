@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 
 from backend.estimate.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.layers import ModelLayers, model_layers
-from backend.estimate.megatron import stage_memory
-from backend.estimate.plan import Plan, in_precision, plan_of
+from backend.estimate.megatron import pipeline_memory
+from backend.estimate.plan import Plan, in_precision, plan_of, unsplit
 from backend.estimate.schedule import bubble_fraction, textbook_bubble
-from backend.estimate.stage import Trained, stages, trained_parts
+from backend.estimate.stage import Trained, trained_parts
 from backend.estimate.terms import StageMemory
-from backend.estimate.work import Work, flops_of_last_layers, flops_per_token, stage_work
+from backend.estimate.work import Work, flops_of_last_layers, flops_per_token, pipeline_work
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
@@ -91,9 +91,8 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
     layers, trained = model_layers(shape), trained_parts(job, shape)
     plan = plan_of(job, shape.vision, flash_attention=gpu.supports_bf16)
     if job.traits.is_megatron:
-        parts = stages(layers, plan)
-        memories = [stage_memory(layers, plan, memory, trained, stage) for stage in parts]
-        works = [stage_work(layers, plan, trained, stage) for stage in parts]
+        memories = pipeline_memory(layers, plan, memory, trained)
+        works = pipeline_work(layers, plan, trained) if plan.pipeline > 1 else []
     else:
         memories = [data_parallel_memory(layers, plan, memory, _tuning(job, trained))]
         works = []
@@ -123,6 +122,8 @@ def _memory_traits(job: Job, shape: ModelShape) -> MemoryTraits:
     training, traits = job.training, job.traits
     if traits.memory is None:
         raise _not_modelled("engine", job.engine)
+    if training.method not in traits.methods:
+        raise _not_modelled("training.method", f"{training.method}, {job.engine}")
     if training.stage == "dpo":
         raise _not_modelled("training.stage", "DPO")
     if training.precision == "fp32" and traits.is_megatron:
@@ -183,7 +184,7 @@ def _host_bytes(memory: MemoryTraits, plan: Plan, stages: list[StageMemory], gpu
 
 def _bubble(plan: Plan, works: list[Work]) -> float:
     """Of the compute part, from FLOPs; stages run equally fast."""
-    if len(works) < 2:
+    if not works:
         return 0.0
     forward = [work.forward for work in works]
     backward = [work.backward + work.recomputed for work in works]
@@ -193,7 +194,7 @@ def _bubble(plan: Plan, works: list[Work]) -> float:
 def _flops(job: Job, layers: ModelLayers, plan: Plan, trained: Trained) -> float:
     """Adapters are too small to count: with LoRA every weight is frozen and on the gradient's path."""
     if job.training.method == "partial":
-        return float(flops_of_last_layers(layers, plan, job.training.trainable_layers))
+        return float(flops_of_last_layers(layers, unsplit(plan), job.training.trainable_layers))
     if job.training.method in ("lora", "qlora"):
         trained = replace(trained, language=False, merger=False, deep_stack=False)
-    return float(flops_per_token(layers, plan, trained))
+    return float(flops_per_token(layers, unsplit(plan), trained))

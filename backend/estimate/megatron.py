@@ -1,27 +1,64 @@
-"""Memory of one stage under Megatron-Core, term by term, in bytes on one rank.
+"""Memory of every stage of a plan under Megatron-Core, term by term, in bytes on one rank.
 
 Formulas: Korthikanti et al. 2022 (arXiv 2205.05198) for the schedule and tensor/sequence parallel shares; the saved
 tensors of Transformer Engine's modules are those of saved.py. Checked against published B200 runs.
 """
+
+from dataclasses import dataclass
 
 from backend.estimate.layers import Activation, Attention, LayerKind, Linear, ModelLayers, VisionLayers
 from backend.estimate.numeric import Number, choose, largest
 from backend.estimate.plan import Plan
 from backend.estimate.saved import Eager, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
 from backend.estimate.schedule import in_flight
-from backend.estimate.stage import Stage, Trained, rank_parameters
+from backend.estimate.stage import Stage, Trained, rank_parameters, stages
 from backend.estimate.terms import FROZEN_BYTES, STATIC_BYTES, Moment, StageMemory, fullest_moment
 from backend.job.traits import MemoryTraits
 
 
-def stage_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained: Trained, stage: Stage) -> StageMemory:
-    """The memory of `stage`; memory traits of mixed precision (bf16, fp16)."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerCost:
+    """One layer of a kind on one rank."""
+
+    kept: Number
+    """Saved activations of one micro-batch, without full recompute."""
+    moment: Moment
+    """What its backward pass needs besides."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanCosts:
+    """What is the same on every stage of a plan."""
+
+    dense: LayerCost
+    sparse: LayerCost | None
+    unit: Number
+    """Input of one unit of full recompute."""
+    tower: Number
+    """Saved activations of the vision tower for one micro-batch."""
+
+
+def pipeline_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> list[StageMemory]:
+    """The memory of each stage, first to last; memory traits of mixed precision (bf16, fp16)."""
+    costs = PlanCosts(
+        dense=_layer_cost(layers.dense, plan, memory, trained),
+        sparse=_layer_cost(layers.sparse, plan, memory, trained) if layers.sparse else None,
+        unit=2 * layers.output.hidden * plan.tokens * plan.whole_share,
+        tower=_tower_bytes(layers.vision, plan, trained) if layers.vision else 0.0,
+    )
+    return [_stage_memory(layers, plan, memory, trained, stage, costs) for stage in stages(layers, plan)]
+
+
+def _stage_memory(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained: Trained, stage: Stage, costs: PlanCosts
+) -> StageMemory:
     parameters = rank_parameters(layers, plan, stage, trained, memory.vocabulary_padding)
-    frozen = parameters.dense + parameters.expert - parameters.trained_dense - parameters.trained_expert
     count = parameters.trained_dense + parameters.trained_expert
+    frozen = parameters.dense + parameters.expert - count
     shards = parameters.trained_dense / plan.optimizer_shards + parameters.trained_expert / plan.expert_optimizer_shards
     cached = _cached_gradients(layers, plan, stage) if memory.cached_weight_gradients else 0.0
-    moments = [_layer_moment(layers, plan, memory, trained, stage)]
+    present = ((costs.dense, stage.dense), (costs.sparse, stage.sparse))
+    moments = [cost.moment for cost, layers_of_kind in present if cost and layers_of_kind]
     if stage.last:
         moments += _head_moments(layers, plan, memory, trained)
     fullest = fullest_moment(moments)
@@ -32,58 +69,52 @@ def stage_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained:
         weights=memory.weight_bytes * count + FROZEN_BYTES * frozen,
         gradients=memory.gradient_bytes * count,
         optimizer=memory.optimizer_bytes * shards * (1 - plan.offload_fraction),
-        activations=_saved(layers, plan, trained, stage) + fullest.activations,
+        activations=_saved(plan, stage, costs) + fullest.activations,
         logits=fullest.logits,
         workspace=fullest.workspace + cached + STATIC_BYTES,
     )
 
 
-def spread(saved: SavedBytes, plan: Plan, groups: int) -> Number:
-    """Bytes on one rank for a micro-batch, from bytes a token."""
-    whole = saved.whole + saved.routed + saved.dispatched * plan.expert_tensor
-    shared = saved.split / plan.tensor + saved.groups * largest(1 / plan.tensor, 1 / groups)
-    return plan.tokens * (whole * plan.whole_share + shared)
-
-
-def layer_bytes(kind: LayerKind, plan: Plan, trained: bool) -> Number:
-    """What one layer keeps of one micro-batch on a rank, without full recompute."""
-    attention = attention_of(kind)
-    saved = fused_bytes(kind, recomputed=plan.recompute_modules, trained=trained, context_a2a=plan.context_a2a)
-    kept = spread(saved, plan, attention.kv_heads)
-    if not plan.flash_attention and "core_attn" not in plan.recompute_modules:
-        kept = kept + _probabilities(plan, attention)
-    return kept
-
-
-def attention_of(kind: LayerKind) -> Attention:
-    """The attention core of a layer kind."""
-    return next(operator for operator in kind.operators if isinstance(operator, Attention))
-
-
-def _probabilities(plan: Plan, attention: Attention) -> Number:
-    """The attention probabilities in 16 bits, where no flash attention avoids them."""
-    return 2 * attention.heads * plan.sequence_length / plan.context * plan.tokens / plan.tensor
-
-
-def _saved(layers: ModelLayers, plan: Plan, trained: Trained, stage: Stage) -> Number:
+def _saved(plan: Plan, stage: Stage, costs: PlanCosts) -> Number:
     """Activations of every micro-batch in flight."""
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
-    total: Number = 0.0
+    total: Number = counts[0] * costs.tower if stage.first else 0.0
     for (dense, sparse), flying in zip(stage.chunks, counts, strict=True):
-        total = total + flying * _chunk_bytes(layers, plan, trained.language, dense, sparse)
-    if stage.first and layers.vision:
-        total = total + counts[0] * _tower_bytes(layers.vision, plan, trained)
+        if plan.recompute == "full":
+            kept = -(-(dense + sparse) // plan.recompute_layers) * costs.unit
+        else:
+            kept = dense * costs.dense.kept + (sparse * costs.sparse.kept if costs.sparse else 0.0)
+        total = total + flying * kept
     return total
 
 
-def _chunk_bytes(layers: ModelLayers, plan: Plan, trained: bool, dense: int, sparse: int) -> Number:
+def _layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, trained: Trained) -> LayerCost:
+    """In a layer's backward: what it recomputes, the FFN's gradients, one weight's gradient."""
+    attention = next(operator for operator in kind.operators if isinstance(operator, Attention))
+    recomputed = plan.recompute_modules
+    saved = fused_bytes(kind, recomputed=recomputed, trained=trained.language, context_a2a=plan.context_a2a)
+    kept = _spread(saved, plan, attention)
+    revived = _spread(recomputed_bytes(kind, recomputed), plan, attention) if recomputed else 0.0
+    work = _ffn_gradients(kind, plan)
+    if not plan.flash_attention:
+        probabilities = 2 * attention.heads * plan.sequence_length / plan.context * plan.tokens / plan.tensor
+        work = largest(work, probabilities)
+        if "core_attn" in recomputed:
+            revived = revived + probabilities
+        else:
+            kept = kept + probabilities
     if plan.recompute == "full":
-        units = -(-(dense + sparse) // plan.recompute_layers)
-        return units * 2 * layers.output.hidden * plan.tokens * plan.whole_share
-    kept: Number = dense * layer_bytes(layers.dense, plan, trained) if dense else 0.0
-    if sparse and layers.sparse:
-        kept = kept + sparse * layer_bytes(layers.sparse, plan, trained)
-    return kept
+        revived = plan.recompute_layers * kept
+    if trained.language and not memory.cached_weight_gradients:
+        work = work + 2 * _largest_weight(kind, plan)
+    return LayerCost(kept=kept, moment=Moment(activations=revived, workspace=work))
+
+
+def _spread(saved: SavedBytes, plan: Plan, attention: Attention) -> Number:
+    """Bytes on one rank for a micro-batch, from bytes a token."""
+    whole = saved.whole + saved.routed + saved.dispatched * plan.expert_tensor
+    shared = saved.split / plan.tensor + saved.groups * largest(1 / plan.tensor, 1 / attention.kv_heads)
+    return plan.tokens * (whole * plan.whole_share + shared)
 
 
 def _tower_bytes(vision: VisionLayers, plan: Plan, trained: Trained) -> Number:
@@ -97,26 +128,6 @@ def _tower_bytes(vision: VisionLayers, plan: Plan, trained: Trained) -> Number:
         block = 2 * vision.block.hidden if plan.recompute == "full" else eager_bytes(vision.block, form)
         per_patch += vision.depth * block + eager_bytes(vision.patch_embedding, form)
     return plan.vision_patches * per_patch
-
-
-def _layer_moment(layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained: Trained, stage: Stage) -> Moment:
-    """In the backward of the last layer: what it recomputes, the FFN's gradients, one weight's gradient."""
-    live: Number = 0.0
-    transient: Number = 0.0
-    for kind, _ in stage.kinds(layers):
-        attention = attention_of(kind)
-        if plan.recompute == "full":
-            revived = plan.recompute_layers * layer_bytes(kind, plan, trained.language)
-        else:
-            revived = spread(recomputed_bytes(kind, plan.recompute_modules), plan, attention.kv_heads)
-            if not plan.flash_attention and "core_attn" in plan.recompute_modules:
-                revived = revived + _probabilities(plan, attention)
-        gradients = _ffn_gradients(kind, plan)
-        if not plan.flash_attention:
-            gradients = largest(gradients, _probabilities(plan, attention))
-        weight = 0.0 if memory.cached_weight_gradients or not trained.language else _largest_weight(kind, plan)
-        live, transient = largest(live, revived), largest(transient, gradients + 2 * weight)
-    return Moment(activations=live, workspace=transient)
 
 
 def _ffn_gradients(kind: LayerKind, plan: Plan) -> Number:

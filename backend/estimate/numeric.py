@@ -30,3 +30,10 @@ def choose(condition: Number, true: Number, false: Number) -> Number:
     if isinstance(condition, np.ndarray):
         return np.where(condition, true, false)
     return true if condition else false
+
+
+def clip(value: Number, low: Number, high: Number) -> Number:
+    """The value within [low, high], entry by entry where it is an array."""
+    if isinstance(value, np.ndarray):
+        return np.clip(value, low, high)
+    return low if value < low else high if value > high else value

@@ -1,10 +1,10 @@
 """The numbers of one plan that the formulas read; fields typed Number may be arrays with one entry a plan."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from backend.estimate.numeric import Number, choose
-from backend.job.job import Job
+from backend.job.job import Job, Parallel
 from backend.job.model import VisionShape
 from backend.job.traits import MemoryTraits
 
@@ -83,9 +83,8 @@ class Plan:
 def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = True) -> Plan:
     """The plan a job describes, on any engine; Hugging Face engines have data parallelism alone."""
     training, parallel = job.training, job.parallel
-    megatron = job.traits.is_megatron
     modules = parallel.recompute_modules or ("core_attn",)
-    sizes = Plan(
+    return Plan(
         data=job.data_parallel,
         sequence_length=training.cutoff_len,
         micro_batch=training.micro_batch_size,
@@ -96,23 +95,35 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
         flash_attention=flash_attention,
         images=training.micro_batch_size * training.images_per_sample if vision else 0,
         patches=patches_per_image(vision, training.image_max_pixels) if vision else 0,
+        **(_megatron_sizes(parallel) if job.traits.is_megatron else {}),
     )
-    if not megatron:
-        return sizes
-    return replace(
-        sizes,
-        tensor=parallel.tensor,
-        pipeline=parallel.pipeline,
-        virtual_pipeline=parallel.virtual_pipeline,
-        context=parallel.context,
-        expert=parallel.expert,
-        expert_tensor=parallel.expert_tensor,
+
+
+def _megatron_sizes(parallel: Parallel) -> dict[str, Any]:
+    return {
+        "tensor": parallel.tensor,
+        "pipeline": parallel.pipeline,
+        "virtual_pipeline": parallel.virtual_pipeline,
+        "context": parallel.context,
+        "expert": parallel.expert,
+        "expert_tensor": parallel.expert_tensor,
         # mcore_adapter turns sequence parallel on by itself where TP and EP meet.
-        sequence_parallel=parallel.tensor > 1 and (parallel.sequence or parallel.expert > 1),
-        distributed_optimizer=parallel.distributed_optimizer,
-        offload_fraction=parallel.optimizer_offload_fraction,
-        account_for_embedding=parallel.account_for_embedding,
-        account_for_loss=parallel.account_for_loss,
+        "sequence_parallel": parallel.tensor > 1 and (parallel.sequence or parallel.expert > 1),
+        "distributed_optimizer": parallel.distributed_optimizer,
+        "offload_fraction": parallel.optimizer_offload_fraction,
+        "account_for_embedding": parallel.account_for_embedding,
+        "account_for_loss": parallel.account_for_loss,
+    }
+
+
+def unsplit(plan: Plan) -> Plan:
+    """One micro-batch of the plan on a single rank."""
+    return Plan(
+        sequence_length=plan.sequence_length,
+        micro_batch=plan.micro_batch,
+        micro_batches=1,
+        images=plan.images,
+        patches=plan.patches,
     )
 
 

@@ -6,7 +6,7 @@ tests/estimate/test_schedule.py.
 
 from collections.abc import Sequence
 
-from backend.estimate.numeric import Number, largest, least
+from backend.estimate.numeric import Number, clip, largest, least
 
 
 def in_flight(pipeline: int, virtual: int, micro_batches: Number, stage: int) -> tuple[Number, ...]:
@@ -18,7 +18,7 @@ def in_flight(pipeline: int, virtual: int, micro_batches: Number, stage: int) ->
     if virtual == 1:
         return (least(micro_batches, pipeline - stage),)
     total = least(micro_batches * virtual, 2 * (pipeline - stage - 1) + (virtual - 1) * pipeline + 1)
-    first_round = tuple(largest(0, least(pipeline, total - chunk * pipeline)) for chunk in range(virtual))
+    first_round = tuple(clip(total - chunk * pipeline, 0, pipeline) for chunk in range(virtual))
     return (first_round[0] + largest(0, total - virtual * pipeline), *first_round[1:])
 
 

@@ -1,6 +1,7 @@
 """What one pipeline stage of a plan holds: its layers, its parameters on one rank, and what of them is trained."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from backend.estimate.layers import LayerKind, ModelLayers
 from backend.estimate.numeric import Number
@@ -48,13 +49,9 @@ class Stage:
     last: bool
     chunks: tuple[tuple[int, int], ...]
 
-    @property
-    def dense(self) -> int:
-        return sum(dense for dense, _ in self.chunks)
-
-    @property
-    def sparse(self) -> int:
-        return sum(sparse for _, sparse in self.chunks)
+    dense: int
+    """Dense layers of all chunks."""
+    sparse: int
 
     def kinds(self, layers: ModelLayers) -> tuple[tuple[LayerKind, int], ...]:
         """The layer kinds that occur on the stage, with their counts."""
@@ -62,25 +59,39 @@ class Stage:
         return tuple((kind, count) for kind, count in counts if kind and count)
 
 
-def stages(layers: ModelLayers, plan: Plan) -> list[Stage]:
+def stages(layers: ModelLayers, plan: Plan) -> tuple[Stage, ...]:
     """The stages of a plan, first to last."""
-    total = layers.dense_count + layers.sparse_count
-    pieces = chunk_layers(
-        total,
+    return _stages(
+        layers.dense_count,
+        layers.sparse_count,
         plan.pipeline,
         plan.virtual_pipeline,
-        with_embedding=plan.account_for_embedding,
-        with_loss=plan.account_for_loss,
+        plan.account_for_embedding,
+        plan.account_for_loss,
     )
-    return [
-        Stage(
-            index=index,
-            first=index == 0,
-            last=index == plan.pipeline - 1,
-            chunks=tuple(_split(begin, end, layers.dense_count) for begin, end in chunks),
+
+
+@lru_cache(maxsize=4096)
+def _stages(
+    dense_count: int, sparse_count: int, pipeline: int, virtual: int, with_embedding: bool, with_loss: bool
+) -> tuple[Stage, ...]:
+    found = []
+    pieces = chunk_layers(
+        dense_count + sparse_count, pipeline, virtual, with_embedding=with_embedding, with_loss=with_loss
+    )
+    for index, bounds in enumerate(pieces):
+        chunks = tuple(_split(begin, end, dense_count) for begin, end in bounds)
+        found.append(
+            Stage(
+                index=index,
+                first=index == 0,
+                last=index == pipeline - 1,
+                chunks=chunks,
+                dense=sum(dense for dense, _ in chunks),
+                sparse=sum(sparse for _, sparse in chunks),
+            )
         )
-        for index, chunks in enumerate(pieces)
-    ]
+    return tuple(found)
 
 
 def _split(begin: int, end: int, dense_layers: int) -> tuple[int, int]:

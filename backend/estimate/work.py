@@ -1,12 +1,13 @@
 """The work of an iteration in FLOPs: of each pipeline stage for its bubble, and of one token for throughput."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from backend.estimate.flops import layer_flops
 from backend.estimate.layers import LayerKind, ModelLayers, VisionLayers
 from backend.estimate.numeric import Number
 from backend.estimate.plan import Plan
-from backend.estimate.stage import Stage, Trained
+from backend.estimate.stage import Trained, stages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +19,10 @@ class Work:
     """Gradients, without what is recomputed."""
     recomputed: Number
 
+    def times(self, count: int) -> "Work":
+        """The work of `count` such layers."""
+        return Work(forward=count * self.forward, backward=count * self.backward, recomputed=count * self.recomputed)
+
     def __add__(self, other: "Work") -> "Work":
         return Work(
             forward=self.forward + other.forward,
@@ -26,24 +31,28 @@ class Work:
         )
 
 
-def stage_work(layers: ModelLayers, plan: Plan, trained: Trained, stage: Stage) -> Work:
-    """FLOPs on one rank of a stage: its layers, the output layer on the last, the vision tower on the first."""
+NONE = Work(forward=0.0, backward=0.0, recomputed=0.0)
+
+
+def pipeline_work(layers: ModelLayers, plan: Plan, trained: Trained) -> list[Work]:
+    """FLOPs on one rank of each stage: its layers, the output layer on the last, the vision tower on the first."""
     inputs_need = trained.vision and layers.vision is not None
-    work = Work(forward=0.0, backward=0.0, recomputed=0.0)
-    for kind, count in stage.kinds(layers):
-        work += _layers(kind, count, plan, trained.language, inputs_need)
-    if stage.last:
-        work += _layers(layers.output, 1, plan, trained.language, True, recomputable=False)
-    if stage.first and layers.vision:
-        work += _tower(layers.vision, plan, trained)
-    return work
+    dense = _layer(layers.dense, plan, trained.language, inputs_need)
+    sparse = _layer(layers.sparse, plan, trained.language, inputs_need) if layers.sparse else NONE
+    works = []
+    for stage in stages(layers, plan):
+        work = dense.times(stage.dense) + sparse.times(stage.sparse)
+        if stage.last:
+            work += _layer(layers.output, plan, trained.language, True, recomputable=False)
+        if stage.first and layers.vision:
+            work += _tower(layers.vision, plan, trained)
+        works.append(work)
+    return works
 
 
-def _layers(
-    kind: LayerKind, count: int, plan: Plan, trained: bool, inputs_need: bool, *, recomputable: bool = True
-) -> Work:
+def _layer(kind: LayerKind, plan: Plan, trained: bool, inputs_need: bool, *, recomputable: bool = True) -> Work:
     flops = layer_flops(kind)
-    scale = count * plan.tokens / plan.tensor
+    scale = plan.tokens / plan.tensor
     forward = scale * flops.forward(plan.sequence_length)
     backward = scale * flops.backward(plan.sequence_length, weights_trained=trained, inputs_need=inputs_need or trained)
     recomputed: Number = 0.0
@@ -63,7 +72,7 @@ def _tower(vision: VisionLayers, plan: Plan, trained: Trained) -> Work:
         (vision.merger, 1, patches / merged, trained.merger, trained.tower),
         (vision.deep_stack_merger, vision.deep_stack, patches / merged, trained.deep_stack, trained.tower),
     ]
-    work = Work(forward=0.0, backward=0.0, recomputed=0.0)
+    work = NONE
     for kind, count, rows, weights_trained, inputs_need in parts:
         flops = layer_flops(kind)
         forward = count * rows * flops.forward(plan.patches)
@@ -73,35 +82,23 @@ def _tower(vision: VisionLayers, plan: Plan, trained: Trained) -> Work:
     return work
 
 
+@lru_cache(maxsize=1024)
 def flops_per_token(layers: ModelLayers, plan: Plan, trained: Trained) -> Number:
     """Training FLOPs of one token of the sequence, the images' share included, nothing recomputed counted.
 
     6 a weight that is trained, 4 a frozen one that a gradient passes through, 2 any other; attention 6 s a d a layer.
+    `plan` is of one rank: sequence, micro-batch and images.
     """
-    work = stage_work(layers, _unsplit(plan), trained, _everything(layers))
-    return (work.forward + work.backward) / (plan.micro_batch * plan.sequence_length)
+    [work] = pipeline_work(layers, plan, trained)
+    return (work.forward + work.backward) / plan.tokens
 
 
 def flops_of_last_layers(layers: ModelLayers, plan: Plan, last: int) -> Number:
-    """The same where only the last layers are trained: the gradient ends at the lowest of them."""
-    whole = _unsplit(plan)
-    forward = stage_work(layers, whole, Trained(), _everything(layers)).forward
+    """The same where only the last layers of a language model are trained: the gradient ends at the lowest of them."""
+    [work] = pipeline_work(layers, plan, Trained())
     sparse = min(last, layers.sparse_count)
-    top = Stage(index=0, first=False, last=False, chunks=((min(last - sparse, layers.dense_count), sparse),))
-    backward = stage_work(layers, whole, Trained(), top).backward
-    backward += _layers(layers.output, 1, whole, False, True, recomputable=False).backward
-    return (forward + backward) / (plan.micro_batch * plan.sequence_length)
-
-
-def _unsplit(plan: Plan) -> Plan:
-    return Plan(
-        sequence_length=plan.sequence_length,
-        micro_batch=plan.micro_batch,
-        micro_batches=1,
-        images=plan.images,
-        patches=plan.patches,
-    )
-
-
-def _everything(layers: ModelLayers) -> Stage:
-    return Stage(index=0, first=True, last=True, chunks=((layers.dense_count, layers.sparse_count),))
+    backward = _layer(layers.dense, plan, True, True).times(min(last - sparse, layers.dense_count)).backward
+    if layers.sparse:
+        backward += _layer(layers.sparse, plan, True, True).times(sparse).backward
+    backward += _layer(layers.output, plan, False, True, recomputable=False).backward
+    return (work.forward + backward) / plan.tokens
