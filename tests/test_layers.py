@@ -24,8 +24,38 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 
+RUN_COMMAND = """
+import json, sys
+from app.main import main
+status = main(sys.argv[1:])
+assert status == 0, status
+print(json.dumps(sorted(sys.modules)))
+"""
+
+JOB = """
+version: 1
+cluster:
+  gpu: h100-80g
+  nodes: 1
+  gpus_per_node: 8
+  environments: {llamafactory: {python: /opt/lf/bin/python}}
+  hosts: [{address: 10.0.0.1}]
+model: {preset: qwen3-8b, path: /models/qwen3-8b}
+training: {dataset: demo, dataset_dir: /data, template: qwen3, output_dir: /runs}
+parallel: {tensor: 2}
+"""
+
+
 def test_pure_layers_load_nothing_of_the_page_of_ssh_or_of_training():
     assert loaded_roots(IMPORT_ALL, *PURE).isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("command", ["estimate", "plan", "render"])
+def test_planning_commands_start_without_the_page_or_ssh(command, tmp_path):
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB)
+    out = ["--out", str(tmp_path / "out")] if command == "render" else []
+    assert loaded_roots(RUN_COMMAND, command, str(job), *out).isdisjoint(HEAVY)
 
 
 def test_imports_point_down_the_list_of_layers():
