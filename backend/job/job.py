@@ -33,6 +33,7 @@ NODE_PATH = r"(/|~/)[^\s\x00-\x1f'\"`$;&|<>\\*?!(){}\[\]#]*"
 LOCAL_PATH = r"[^\x00-\x1f]+"
 ADDRESS = r"[A-Za-z0-9]([A-Za-z0-9.:_-]{0,252}[A-Za-z0-9])?"
 USER = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
+PRINTABLE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff]*"
 WORDS = r"[^\s\x00-\x1f'\"`$;&|<>\\]+"
 
 
@@ -75,7 +76,7 @@ class Host:
 class Cluster:
     """The machines: what planning needs of them, and how to reach them."""
 
-    gpu: str | Mapping[str, Any] = parameter()
+    gpu: str | Mapping[str, Any] = parameter(pattern=NAME)
     """A key of presets/gpus.yaml, or a mapping {memory_gib, bf16_tflops, hbm_gb_per_s}."""
     nodes: int = parameter(minimum=1, maximum=1024)
     gpus_per_node: int = parameter(minimum=1, maximum=64)
@@ -247,7 +248,7 @@ class Job:
     training: Training = field(default_factory=Training)
     engine: EngineName = parameter("llamafactory-megatron")
     parallel: Parallel = field(default_factory=Parallel)
-    environment: Mapping[str, str] = parameter(default_factory=dict)
+    environment: Mapping[str, str] = parameter(default_factory=dict, pattern=PRINTABLE)
     """Extra environment variables of the ranks, not secret."""
     extra: Mapping[str, Any] = parameter(default_factory=dict)
     """Keys for the engine that the job file has no name for."""

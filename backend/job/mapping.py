@@ -201,18 +201,18 @@ def _parse_value(
         inner = typing.get_args(hint)[0]
         return tuple(_parse_value(inner, item, f"{path}[{i}]", limits, problems, None) for i, item in enumerate(value))
     if origin is not None and origin is not typing.Literal and isinstance(origin, type) and issubclass(origin, Mapping):
-        return _parse_table(typing.get_args(hint)[1], value, path, problems)
+        return _parse_table(typing.get_args(hint)[1], value, path, limits, problems)
     return _parse_scalar(hint, value, path, limits, problems)
 
 
-def _parse_table(inner: Any, value: Any, path: str, problems: list[Problem]) -> Any:
+def _parse_table(inner: Any, value: Any, path: str, limits: Mapping[str, Any], problems: list[Problem]) -> Any:
     """A mapping with free keys, such as `environment` or `cluster.environments`."""
     if not isinstance(value, Mapping):
         problems.append(Problem(code="wrong_type", field=path, values={"expected": "mapping"}))
         return None
     if inner is Any:
         return dict(value)
-    return {str(key): _parse_value(inner, item, f"{path}.{key}", {}, problems, None) for key, item in value.items()}
+    return {str(key): _parse_value(inner, item, f"{path}.{key}", limits, problems, None) for key, item in value.items()}
 
 
 def _parse_scalar(hint: Any, value: Any, path: str, limits: Mapping[str, Any], problems: list[Problem]) -> Any:

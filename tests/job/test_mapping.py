@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend.job.job import PRINTABLE
 from backend.job.mapping import dump_job, get_value, load_job, parameters, parse_job, to_mapping, with_values
 from backend.job.problems import errors
 
@@ -59,6 +60,7 @@ def test_unknown_keys_are_kept_and_reported_with_the_nearest_known_one():
         ({"training": {"stage": "rlhf"}}, "not_a_choice", "training.stage"),
         ({"training": []}, "wrong_type", "training"),
         ({"cluster": "home"}, "unknown_cluster", "cluster"),
+        ({"environment": {"A": "b\nc"}}, "bad_format", "environment.A"),
         ({"environment": {"A": {"b": 1}}}, "wrong_type", "environment.A"),
         ({"parallel": {"recompute_modules": ["moon"]}}, "not_a_choice", "parallel.recompute_modules[0]"),
     ],
@@ -121,7 +123,9 @@ def test_every_parameter_is_listed_once_with_its_default():
             "optimizer_offload_fraction": st.floats(0, 1),
         },
     ),
-    st.dictionaries(st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), st.text(max_size=8), max_size=3),
+    st.dictionaries(
+        st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), st.from_regex(PRINTABLE, fullmatch=True), max_size=3
+    ),
 )
 def test_a_job_written_and_read_again_is_equal(parallel, environment):
     job, problems = parse_job({**SMALLEST, "parallel": parallel, "environment": environment})
