@@ -8,25 +8,27 @@ from backend.job.job import Host
 
 Connect = Callable[[Host], Node]
 """Opens a connection to a host or raises NodeError."""
+Key = tuple[object, ...]
 
 
 class Connections:
-    """Nodes by host, each connected when first asked for. A node reconnects by itself when its link was lost."""
+    """Nodes by how they are reached, connected when first asked for; a node renews a lost link by itself."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
-        self._nodes: dict[Host, Node] = {}
-        self._locks: dict[Host, threading.Lock] = {}
+        self._nodes: dict[Key, Node] = {}
+        self._locks: dict[Key, threading.Lock] = {}
         self._lock = threading.Lock()
 
     def get(self, host: Host) -> Node:
         """The host's node. Raises NodeError, and tries again when next asked."""
+        key = (host.address, host.user, host.port, host.identity_file, host.proxy_jump)
         with self._lock:
-            lock = self._locks.setdefault(host, threading.Lock())
+            lock = self._locks.setdefault(key, threading.Lock())
         with lock:
-            node = self._nodes.get(host)
+            node = self._nodes.get(key)
             if node is None:
-                node = self._nodes[host] = self._connect(host)
+                node = self._nodes[key] = self._connect(host)
             return node
 
     def close(self) -> None:

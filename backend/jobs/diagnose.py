@@ -40,7 +40,7 @@ CAUSES: tuple[Sign, ...] = (
     _sign("unknown_engine_keys", r"Some keys are not used by the HfArgumentParser: (?P<keys>\[.*?\])"),
     _sign("master_port_taken", r"EADDRINUSE|[Aa]ddress already in use|errno: 98\b"),
     _sign("module_missing", r"(?:ModuleNotFoundError|ImportError): (?P<detail>.+)"),
-    _sign("file_missing", r"FileNotFoundError: (?P<detail>.+)|(?P<path>/\S+): No such file or directory"),
+    _sign("file_missing", r"(?:FileNotFoundError: |(?=/\S+: No such file))(?P<detail>.+)"),
     _sign("disk_full", r"No space left on device"),
     _sign("loss_not_finite", r"(?:loss|grad(?:ient)?[_ ]norm) is (?:nan|inf|NaN|Inf)"),
 )
@@ -87,7 +87,8 @@ def _known_cause(record: NodeRecord, logs: Mapping[str, str]) -> Problem | None:
 def _by_exit(record: NodeRecord, logs: Mapping[str, str]) -> Problem:
     ended = record.exit or {}
     if ended.get("reason") in _CODE_OF_REASON:
-        return _problem(_CODE_OF_REASON[str(ended["reason"])], record, logs)
+        detail = _last_words(logs)[1]
+        return _problem(_CODE_OF_REASON[str(ended["reason"])], record, logs, detail=detail, run="?")
     killed = ended.get("signal") == 9 or any(
         "exitcode  : -9" in text or "Signal 9 (SIGKILL)" in text for text in logs.values()
     )

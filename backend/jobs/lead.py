@@ -16,12 +16,15 @@ from backend.job.problems import Problem
 from backend.jobs import gang, ledger, series
 from backend.jobs.diagnose import diagnose
 from backend.jobs.gang import NodeView
+from backend.jobs.launch import SUPERVISOR, supervisor_command
 from backend.jobs.launchlock import is_launching
 from backend.jobs.records import Event, NodeRecord, problem_from_json, problem_to_json
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
 
 _log = logging.getLogger(__name__)
+
+STATUS_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +122,7 @@ class Lead:
         if not silent or self._monotonic() < self._next_status:
             return
         self._next_status = self._monotonic() + self._timing.lost_after_s
-        answers, failures = try_all({rank: records[rank] for rank in silent}, self._ask_status, 30.0)
+        answers, failures = try_all({rank: records[rank] for rank in silent}, self._ask_status, STATUS_S + 10)
         for rank, failure in failures.items():
             _log.warning("status of node %d of %s: %s", rank, self._run, failure)
         for rank, answer in answers.items():
@@ -225,16 +228,14 @@ class Lead:
 
     def _stop_node(self, rank: int, record: NodeRecord) -> Mapping[str, Any]:
         node = self._connect(rank)
-        if not node.exists(f"{record.folder}/supervisor.py"):
+        if not node.exists(f"{record.folder}/{SUPERVISOR}"):
             return {"left": [], "started": False}
         self._tell_once(EventKind.NODE_STOPPING, rank)
         grace = f"{self._timing.grace_s:g}"
-        argv = [record.python, f"{record.folder}/supervisor.py", "stop", record.folder, "--grace", grace]
-        return ask(node, argv, timeout_s=self._timing.stop_call_s)
+        return ask(node, supervisor_command(record, "stop", "--grace", grace), timeout_s=self._timing.stop_call_s)
 
     def _ask_status(self, rank: int, record: NodeRecord) -> Mapping[str, Any]:
-        argv = [record.python, f"{record.folder}/supervisor.py", "status", record.folder]
-        return ask(self._connect(rank), argv, timeout_s=20.0)
+        return ask(self._connect(rank), supervisor_command(record, "status"), timeout_s=STATUS_S)
 
     def _write_stop(self, rank: int, record: NodeRecord) -> None:
         self._connect(rank).write(f"{record.folder}/control/stop", b"")

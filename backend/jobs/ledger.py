@@ -9,7 +9,7 @@ from backend.job.problems import Problem, ProblemsError
 from backend.jobs.records import Event, NodeRecord, problem_from_json
 from backend.jobs.states import FINAL, MOVING, EventKind, RunState, fold, next_state
 
-_NODE_COLUMNS = ("rank", "address", "folder", "python", "mark", "clock_offset_s")
+_NODE_COLUMNS = ("rank", "address", "folder", "python", "setup", "mark", "clock_offset_s")
 
 
 def create_run(
@@ -40,8 +40,8 @@ def create_attempt(
     values = (run, attempt, time, *master, json.dumps(rendered))
     connection.execute("INSERT INTO attempts VALUES (?, ?, ?, ?, ?, ?)", values)
     connection.executemany(
-        "INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)",
-        [(run, attempt, n.rank, n.address, n.folder, n.python, n.mark, n.clock_offset_s) for n in nodes],
+        "INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)",
+        [(run, attempt, *(getattr(node, column) for column in _NODE_COLUMNS)) for node in nodes],
     )
 
 

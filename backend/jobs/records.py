@@ -56,9 +56,11 @@ class NodeRecord:
 
     rank: int
     address: str
-    """`address:port` that SSH dials; one run at a time holds it."""
+    """What users know the node by: its address, with the port where that is not 22. One run at a time holds it."""
     folder: str
     python: str
+    setup: str | None = None
+    """A shell file on the node that is sourced before Python is called."""
     mark: str
     """Value of MEGABOARD_RUN in every process of the attempt on this node."""
     clock_offset_s: float = 0.0
@@ -101,6 +103,8 @@ class RunSummary:
     nodes: int
     step: int | None = None
     total_steps: int | None = None
+    loss: float | None = None
+    """The newest that was logged; may be NaN or infinite."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,6 +126,8 @@ class RunSnapshot:
     """Median of the recent steps."""
     tokens_per_s: float | None
     """Of the whole gang, padding counted (progress.step_tokens)."""
+    loss: float | None
+    """The newest that was logged; may be NaN or infinite."""
     cause: Problem | None
     """Why it failed or was lost, naming the node that was first."""
     nodes: tuple[NodeSnapshot, ...]

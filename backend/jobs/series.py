@@ -96,6 +96,14 @@ def newest_points(connection: sqlite3.Connection, run: str, attempt: int, *, cou
     return [_point(row) for row in reversed(rows)]
 
 
+def newest_loss(connection: sqlite3.Connection, run: str) -> float | None:
+    """The newest loss that global rank 0 logged, NaN and infinity included; None before the first."""
+    row = connection.execute(
+        "SELECT loss FROM points WHERE run = ? AND rank = 0 AND loss IS NOT NULL ORDER BY seq DESC LIMIT 1", (run,)
+    ).fetchone()
+    return None if row is None else float(row["loss"])
+
+
 def add_heartbeats(
     connection: sqlite3.Connection,
     run: str,

@@ -37,6 +37,7 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         eta_s=done.eta_s if state is RunState.RUNNING else None,
         step_s=done.step_s,
         tokens_per_s=done.tokens_per_s,
+        loss=series.newest_loss(connection, run),
         cause=ledger.cause_of(connection, run),
         nodes=_nodes(connection, run, attempt, state, history, now),
         events=tuple(history[-EVENTS_SHOWN:]),
@@ -127,4 +128,5 @@ def _summary(connection: sqlite3.Connection, row: sqlite3.Row) -> RunSummary:
         nodes=row["nodes"],
         step=newest[0].step if newest else None,
         total_steps=newest[0].total_steps if newest else None,
+        loss=series.newest_loss(connection, row["id"]),
     )

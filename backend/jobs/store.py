@@ -36,7 +36,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (run, attempt)) WITHOUT ROWID""",
         """CREATE TABLE claims (address TEXT PRIMARY KEY, run TEXT NOT NULL REFERENCES runs) WITHOUT ROWID""",
         """CREATE TABLE nodes (run TEXT NOT NULL, attempt INTEGER NOT NULL, rank INTEGER NOT NULL,
-            address TEXT NOT NULL, folder TEXT NOT NULL, python TEXT NOT NULL, mark TEXT NOT NULL,
+            address TEXT NOT NULL, folder TEXT NOT NULL, python TEXT NOT NULL, setup TEXT, mark TEXT NOT NULL,
             clock_offset_s REAL NOT NULL, exit TEXT, stop TEXT, PRIMARY KEY (run, attempt, rank),
             FOREIGN KEY (run, attempt) REFERENCES attempts) WITHOUT ROWID""",
         """CREATE TABLE events (seq INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL REFERENCES runs,

@@ -1,0 +1,87 @@
+"""Before a launch: reach every node, read what it is, and let the cluster layer check what the job needs of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from backend.cluster.checks import CheckResult
+from backend.cluster.group import try_all
+from backend.cluster.hostkeys import HostKey, UnknownHostKey
+from backend.cluster.node import Node, NodeError
+from backend.cluster.preflight import choose_port, preflight
+from backend.cluster.probe import NodeFacts, probe_all
+from backend.job.job import Job
+from backend.job.problems import Problem, errors
+from backend.jobs.connections import Connections
+
+CONNECT_S = 60.0
+"""For all nodes together, three tries each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreflightReport:
+    """What a preflight found. A launch is possible when `problems` is empty."""
+
+    checks: tuple[CheckResult, ...] = ()
+    facts: Mapping[int, NodeFacts] = field(default_factory=dict)
+    """By node rank; of the nodes that could be read."""
+    unknown_host_keys: tuple[HostKey, ...] = ()
+    """To be shown to the user, who confirms them (Controller.accept_host_keys) or not."""
+    problems: tuple[Problem, ...] = ()
+    """What stands against a launch."""
+    port: int = 0
+    """The master port that was checked."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Meeting:
+    """The nodes of a job by rank, each connected or with the reason why not."""
+
+    nodes: Mapping[int, Node]
+    failures: Mapping[int, NodeError]
+
+    @property
+    def unknown_host_keys(self) -> tuple[HostKey, ...]:
+        """The keys of hosts seen for the first time."""
+        return tuple(error.host_key for error in self.failures.values() if isinstance(error, UnknownHostKey))
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Why nodes are missing."""
+        return tuple(error.problem for error in self.failures.values())
+
+
+def meet(job: Job, connections: Connections) -> Meeting:
+    """Connect to every host of the job in parallel; a round trip each proves connections kept from before."""
+    hosts = job.cluster.hosts
+
+    def connect(rank: int, _: object) -> Node:
+        node = connections.get(hosts[rank])
+        node.exists("/")
+        return node
+
+    nodes, failures = try_all(dict(enumerate(hosts)), connect, CONNECT_S)
+    return Meeting(nodes=nodes, failures=failures)
+
+
+def examine(job: Job, meeting: Meeting, ports: Sequence[int]) -> PreflightReport:
+    """Read the connected nodes and check them; `ports` are the master ports to choose from."""
+    read = probe_all(job, meeting.nodes)
+    facts = {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
+    port = _free_port(job, meeting.nodes[0], ports) if 0 in facts else ports[0]
+    checks = preflight(job, {**meeting.nodes, **meeting.failures}, read, port)
+    problems = [check.problem for check in checks if check.problem is not None]
+    return PreflightReport(
+        checks=tuple(checks),
+        facts=facts,
+        unknown_host_keys=meeting.unknown_host_keys,
+        problems=tuple(errors(problems)),
+        port=port,
+    )
+
+
+def _free_port(job: Job, master: Node, ports: Sequence[int]) -> int:
+    """One that is free on node 0; when there is none the check of the first one says so."""
+    try:
+        return choose_port(job, master, ports)
+    except NodeError:
+        return ports[0]

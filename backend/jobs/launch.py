@@ -1,0 +1,197 @@
+"""Starts one attempt on all nodes at once: folders, files, supervisors. Every act is recorded before and after it."""
+
+import json
+import posixpath
+import random
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import backend.cluster
+from backend.cluster.group import on_all
+from backend.cluster.link import display_name
+from backend.cluster.node import Node, NodeError, ask
+from backend.cluster.preflight import lock_path
+from backend.cluster.probe import NodeFacts, python_command
+from backend.engines import ENTRY, NodePlace, Place, Rendered
+from backend.job.job import Environment, Job
+from backend.job.launch_rules import environment_of
+from backend.job.problems import Problem, ProblemsError
+from backend.jobs import ledger
+from backend.jobs.records import NodeRecord
+from backend.jobs.states import EventKind
+from backend.jobs.store import Store
+
+PROTOCOL = 1
+SUPERVISOR = "supervisor.py"
+UPLOAD_S = 60.0
+START_S = 60.0
+STALL_S = 1800.0
+"""Without a new log byte for so long a supervisor without controller ends its own node."""
+PORTS_TRIED = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One start of the gang, ready to be put on its nodes."""
+
+    run: str
+    number: int
+    job: Job
+    place: Place
+    rendered: Rendered
+    records: tuple[NodeRecord, ...]
+    grace_s: float
+
+
+def new_run_id(job: Job, now: float) -> str:
+    """`YYYYMMDD-HHMMSS-name-xxxx`, in UTC; the last part keeps two launches in one second apart."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+    return f"{stamp}-{job.name}-{secrets.token_hex(2)}"
+
+
+def candidate_ports(job: Job, shuffled: Callable[[Sequence[int], int], Sequence[int]] = random.sample) -> list[int]:
+    """Some ports of the job's range, from a random start, so that two launches at once seldom meet."""
+    first, last = job.cluster.port_range
+    ports = range(first, last + 1)
+    return list(shuffled(ports, min(PORTS_TRIED, len(ports))))
+
+
+def make_place(job: Job, run: str, attempt: int, facts: Mapping[int, NodeFacts], port: int) -> Place:
+    """Where the attempt is put: run folders below each node's own home, the master at host 0."""
+    nodes = []
+    for rank, host in enumerate(job.cluster.hosts):
+        environment = environment_of(job, rank)
+        if environment is None:
+            raise ProblemsError([Problem(code="no_environment", values={"name": job.traits.environment})])
+        home = facts[rank].home
+        nodes.append(
+            NodePlace(
+                rank=rank,
+                address=host.address,
+                folder=f"{expand(job.cluster.run_root, home)}/{run}/{attempt}/node{rank}",
+                python=expand(environment.python, home),
+                setup=expand(environment.setup, home) if environment.setup else None,
+                interface=facts[rank].interface,
+            )
+        )
+    master = job.cluster.hosts[0].dialled_address
+    return Place(run_id=run, attempt=attempt, master_address=master, master_port=port, nodes=tuple(nodes))
+
+
+def make_records(job: Job, place: Place, facts: Mapping[int, NodeFacts]) -> tuple[NodeRecord, ...]:
+    """The nodes as the store keeps them; each gets a mark of its own, for demo nodes share one process table."""
+    random_part = secrets.token_hex(8)
+    return tuple(
+        NodeRecord(
+            rank=node.rank,
+            address=display_name(job.cluster.hosts[node.rank]),
+            folder=node.folder,
+            python=node.python,
+            setup=node.setup,
+            mark=f"{random_part}.{node.rank}",
+            clock_offset_s=facts[node.rank].clock_offset_s,
+        )
+        for node in place.nodes
+    )
+
+
+def expand(path: str, home: str) -> str:
+    """`~` resolved by the node's own home folder."""
+    return posixpath.join(home, path[2:]) if path.startswith("~/") else path
+
+
+def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
+    """Write down everything that is about to be started, before anything is."""
+    rendered = {
+        "files": dict(attempt.rendered.files),
+        "commands": [list(command.argv) for command in attempt.rendered.commands],
+        "environment": [dict(command.environment) for command in attempt.rendered.commands],
+    }
+    master = (attempt.place.master_address, attempt.place.master_port)
+
+    def write(connection: sqlite3.Connection) -> None:
+        ledger.create_attempt(
+            connection,
+            attempt.run,
+            attempt.number,
+            master=master,
+            rendered=rendered,
+            nodes=attempt.records,
+            time=now,
+        )
+        ledger.append(connection, attempt.run, EventKind.STARTING, time=now, attempt=attempt.number)
+
+    store.write(write)
+
+
+def start_all(
+    attempt: Attempt, nodes: Mapping[int, Node], tell: Callable[[EventKind, int, Mapping[str, object]], object]
+) -> None:
+    """Upload to all nodes, then start all supervisors; nothing is started unless every upload succeeded.
+
+    Raises GroupError with the nodes that failed; the others may have been started.
+    """
+    on_all(nodes, lambda rank, node: upload(attempt, rank, node), UPLOAD_S)
+
+    def start(rank: int, node: Node) -> None:
+        tell(EventKind.NODE_STARTING, rank, {"folder": attempt.records[rank].folder})
+        tell(EventKind.NODE_STARTED, rank, start_supervisor(attempt.records[rank], node))
+
+    on_all(nodes, start, START_S)
+
+
+def upload(attempt: Attempt, rank: int, node: Node) -> None:
+    """Make the node's run folder and put its files there."""
+    folder = attempt.records[rank].folder
+    node.make_folder(folder)
+    node.make_folder(f"{folder}/control")
+    files = {name: text.encode() for name, text in attempt.rendered.files.items()}
+    files |= {name: node_program(name) for name in (SUPERVISOR, ENTRY)}
+    files["spec.json"] = json.dumps(make_spec(attempt, rank), indent=1).encode()
+    for name, data in files.items():
+        node.write(f"{folder}/{name}", data)
+
+
+def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:
+    """What the supervisor of a node is told to run (protocol 1)."""
+    command, place = attempt.rendered.commands[rank], attempt.place.nodes[rank]
+    root = posixpath.dirname(posixpath.dirname(posixpath.dirname(place.folder)))
+    return {
+        "protocol": PROTOCOL,
+        "run": attempt.run,
+        "attempt": attempt.number,
+        "node_rank": rank,
+        "mark": attempt.records[rank].mark,
+        "argv": list(command.argv),
+        "environment": dict(command.environment),
+        "setup": place.setup,
+        "secrets": None,
+        "lock": lock_path(root, attempt.job.cluster.hosts[rank]),
+        "grace_s": attempt.grace_s,
+        "stall_s": STALL_S,
+    }
+
+
+def start_supervisor(record: NodeRecord, node: Node) -> Mapping[str, object]:
+    """Start the node's supervisor, which starts its part of the gang. NodeError when it refuses."""
+    answer = ask(node, supervisor_command(record, "start"), timeout_s=START_S)
+    if answer.get("ok"):
+        return answer
+    if answer.get("reason") == "lock_held":
+        raise NodeError("node_locked", node.name, run=(answer.get("holder") or {}).get("run", "?"))
+    raise NodeError("start_failed", node.name, detail=answer.get("detail", ""))
+
+
+def supervisor_command(record: NodeRecord, action: str, *options: str) -> list[str]:
+    """The command that asks a node's supervisor program for `action` on the run."""
+    environment = Environment(python=record.python, setup=record.setup)
+    return python_command(environment, [f"{record.folder}/{SUPERVISOR}", action, record.folder, *options])
+
+
+def node_program(name: str) -> bytes:
+    """The text of a program of ours that runs on the nodes."""
+    return (Path(backend.cluster.__path__[0]) / name).read_bytes()

@@ -1,0 +1,68 @@
+"""Stands where torchrun stands and trains nothing: same arguments, same files, a worker per rank in its own session.
+
+TRAINER_MODE: ok | fail | hang | stubborn (ignores TERM) | orphan (a worker's child in a session of its own);
+`fail@1` means on node 1 alone, the others do `ok`. TRAINER_STEPS steps of TRAINER_STEP_S seconds.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    for name in ("nnodes", "node_rank", "nproc_per_node", "master_port", "max_restarts"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--master_addr", required=True)
+    parser.add_argument("entry")
+    parser.add_argument("folder")
+    options = parser.parse_args()
+    first = options.node_rank * options.nproc_per_node
+    command = [sys.executable, __file__, "worker", options.folder, str(options.node_rank)]
+    workers = [
+        subprocess.Popen([*command, str(rank)], start_new_session=True)
+        for rank in range(first, first + options.nproc_per_node)
+    ]
+    signal.signal(signal.SIGTERM, lambda *_: [worker.terminate() for worker in workers])
+    print("torchrun stand-in started", flush=True)
+    return max(abs(worker.wait()) for worker in workers)
+
+
+def train(folder: Path, node: str, rank: int) -> None:
+    log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    mode, _, where = os.environ.get("TRAINER_MODE", "ok").partition("@")
+    if where not in ("", node):
+        mode = "ok"
+    if mode == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if mode == "orphan":
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    total = int(os.environ.get("TRAINER_STEPS", "20"))
+    with open(folder / f"steps.rank{rank}.jsonl", "a") as steps:
+        for step in range(1, total + 1):
+            time.sleep(float(os.environ.get("TRAINER_STEP_S", "0.05")))
+            row = {"protocol": 1, "step": step, "total_steps": total, "time": time.time(), "step_s": 0.05}
+            steps.write(json.dumps(row | {"loss": 5.0 / step, "learning_rate": 1e-4, "grad_norm": 1.0}) + "\n")
+            steps.flush()
+            if mode == "fail" and step == 5:
+                raise ModuleNotFoundError("No module named 'gone'")
+            if mode == "hang" and step == 5:
+                time.sleep(600)
+            if (folder / "control/stop").exists():
+                (folder / "control/stopped").touch()
+                print("saved", flush=True)
+                return
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "worker":
+        train(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    else:
+        sys.exit(main())
