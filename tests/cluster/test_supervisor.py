@@ -107,7 +107,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
     run = Run(tmp_path)
     yield run
     for folder in tmp_path.glob("*/1/node0"):
-        if (folder / "spec.json").exists():
+        if (folder / "pid").exists() and not (folder / "exit").exists():
             stop = [sys.executable, folder / "supervisor.py", "stop", folder, "--grace", "0"]
             subprocess.run(stop, capture_output=True, timeout=60, check=True)
 
