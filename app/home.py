@@ -4,14 +4,15 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import platformdirs
-import yaml
 
+from backend.job.mapping import load_mapping
 from backend.job.problems import Problem, ProblemsError
 
 VARIABLE = "MEGABOARD_HOME"
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 def home_path() -> Path:
@@ -27,7 +28,7 @@ def make_home(path: Path) -> Path:
     return path
 
 
-def with_cluster(mapping: Mapping[str, object], home: Path) -> dict[str, object]:
+def with_cluster(mapping: Mapping[str, Any], home: Path) -> dict[str, Any]:
     """The job with `cluster: NAME` replaced by what `clusters/NAME.yaml` in the home folder holds.
 
     Raises ProblemsError when there is no such cluster or its file is not a mapping.
@@ -36,13 +37,18 @@ def with_cluster(mapping: Mapping[str, object], home: Path) -> dict[str, object]
     if not isinstance(name, str):
         return dict(mapping)
     path = home / "clusters" / f"{name}.yaml"
-    values = {"name": name, "path": str(path)}
-    if not _NAME.fullmatch(name) or name.startswith(".") or not path.is_file():
-        raise ProblemsError([Problem(code="unknown_cluster", field="cluster", values=values)])
-    try:
-        cluster = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        cluster = None
-    if not isinstance(cluster, dict):
+    if not _NAME.fullmatch(name) or not path.is_file():
+        raise ProblemsError([Problem(code="unknown_cluster", field="cluster", values={"name": name})])
+    cluster = _mapping_in(path)
+    if cluster is None:
+        values = {"name": name, "path": str(path)}
         raise ProblemsError([Problem(code="bad_cluster_file", field="cluster", values=values)])
     return {**mapping, "cluster": cluster}
+
+
+def _mapping_in(path: Path) -> dict[str, Any] | None:
+    try:
+        mapping, problem = load_mapping(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if problem else dict(mapping)

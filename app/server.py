@@ -5,13 +5,13 @@ Imports Gradio: call `app.gradio_settings.prepare_gradio` before importing this.
 
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import gradio as gr
 import plotly
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import FileResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp
@@ -38,8 +38,9 @@ def create_app(
     audit: Audit,
     clock: Callable[[], float],
     binding: Binding | None = None,
+    routers: Iterable[APIRouter] = (),
 ) -> ASGIApp:
-    """The whole application behind its gate, one Blocks a language mounted at /<language>."""
+    """The whole application behind its gate, one Blocks a language mounted at /<language>; `routers` beside them."""
     binding = binding or Binding()
     door = Door(
         hosts=allowed_hosts(binding.hosts),
@@ -51,6 +52,8 @@ def create_app(
     app.include_router(
         routes(LogIn(door=door, sessions=sessions, password=password, throttle=Throttle(clock), audit=audit))
     )
+    for router in routers:
+        app.include_router(router)
     _serve_files(app)
     _choose_language(app)
     for lang, blocks in pages.items():

@@ -7,16 +7,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from app.audit import Audit
 from app.home import with_cluster
 from backend.cluster.hostkeys import KnownHosts
+from backend.job.mapping import dump_mapping, load_mapping
 from backend.jobs.controller import Controller
 from backend.jobs.store import Store
-
-_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 FIRST_DRAFT: Mapping[str, object] = {
     "version": 1,
@@ -68,7 +64,7 @@ class Draft:
 
     def _keep(self, mapping: dict[str, object]) -> None:
         if mapping != self._mapping:
-            self._store.set_draft(yaml.dump(mapping, Dumper=_Dumper, allow_unicode=True, sort_keys=False))
+            self._store.set_draft(dump_mapping(mapping))
             self._mapping = mapping
 
 
@@ -89,7 +85,7 @@ class Services:
         store = Store(home / "megaboard.db")
         known_hosts = KnownHosts(home / "known_hosts", Path("~/.ssh/known_hosts").expanduser())
         audit = Audit(home, clock)
-        controller = Controller(home, store, known_hosts, clock=clock)
+        controller = Controller(home, store, known_hosts, clock=clock, audit=audit.record)
         draft = Draft(store, home)
         return cls(home=home, store=store, controller=controller, draft=draft, audit=audit, clock=clock)
 
@@ -100,8 +96,8 @@ class Services:
 
 
 def _read(text: str | None) -> dict[str, object]:
-    mapping = yaml.load(text, Loader=_Loader) if text else None  # noqa: S506 - a safe loader, the C one where built
-    return mapping if isinstance(mapping, dict) else copy.deepcopy(dict(FIRST_DRAFT))
+    mapping, problem = load_mapping(text) if text else (FIRST_DRAFT, None)
+    return copy.deepcopy(dict(FIRST_DRAFT if problem else mapping))
 
 
 def _set(mapping: dict[str, object], path: list[str], value: object) -> None:

@@ -1,0 +1,152 @@
+"""`megaboard demo`: four SSH nodes on this machine and the page, filled in and ready to launch."""
+
+import argparse
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from app.binding import Binding, ServerError
+from app.cli_output import FAILED
+from app.cli_serve import add_binding, binding_of, explain, given_password, serve_page
+from app.home import home_path, make_home
+from app.i18n import t
+from app.passwords import PasswordError, PasswordHash, random_password
+from backend.cluster import demo_model
+from backend.cluster.demo import DemoCluster, DemoError
+from backend.job.mapping import dump_mapping, load_mapping
+from backend.jobs.store import Store
+
+CHECKOUT = Path(__file__).parents[1]
+
+
+def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
+    """Options of `demo`."""
+    add_binding(parser, lang)
+    option = parser.add_argument
+    python = CHECKOUT / ".venv-node" / "bin" / "python"
+    option("--node-python", type=Path, default=python, help=t(lang, "cli.demo.node_python.help", default=python))
+    option("--nodes", type=int, default=4, choices=range(1, 9), help=t(lang, "cli.demo.nodes.help"))
+    option("--keep", action="store_true", help=t(lang, "cli.demo.keep.help"))
+    parser.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace, lang: str) -> int:
+    """Start the nodes, serve the page, and stop the nodes with their jobs when the page ends."""
+    if not chosen.node_python.is_file():
+        print(t(lang, "cli.error.no_node_python", path=chosen.node_python), file=sys.stderr)
+        return FAILED
+    try:
+        binding = binding_of(chosen)
+        made = None if (password := given_password(chosen)) else random_password()
+        listener = binding.listen()
+    except (ServerError, PasswordError) as error:
+        return explain(error, lang)
+    # Until the page answers signals itself, an end by SIGTERM must pass through the cleaning up below too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))
+    with listener:
+        home = make_home(home_path() / "demo")
+        # Not the home itself: there the page keeps the host keys that its user has confirmed.
+        cluster = DemoCluster(home / "cluster", chosen.nodes)
+        try:
+            return _run(chosen, lang, home, cluster, binding, listener, password or PasswordHash.of(str(made)), made)
+        except (DemoError, subprocess.CalledProcessError) as error:
+            print(t(lang, "cli.error.demo", reason=_reason(error)), file=sys.stderr)
+            return FAILED
+        finally:
+            _end(cluster, lang, keep=chosen.keep)
+
+
+def _run(
+    chosen: argparse.Namespace,
+    lang: str,
+    home: Path,
+    cluster: DemoCluster,
+    binding: Binding,
+    listener: socket.socket,
+    password: PasswordHash,
+    made: str | None,
+) -> int:
+    print(t(lang, "cli.demo.building"), flush=True)
+    python = str(chosen.node_python.absolute())
+    subprocess.run([python, demo_model.__file__, str(home)], check=True, capture_output=True, text=True)
+    cluster.start()
+    _fill_in(home, cluster.cluster_mapping(python))
+    address = binding.address(listener.getsockname()[1])
+    words = [t(lang, "cli.demo.ready", nodes=chosen.nodes), t(lang, "cli.serve.address", address=address)]
+    words.append(t(lang, "cli.demo.password", password=made) if made else t(lang, "cli.serve.password.known"))
+    words.append(t(lang, "cli.demo.keeps" if chosen.keep else "cli.demo.ends"))
+    return serve_page(home, binding, listener, password, words)
+
+
+def _fill_in(home: Path, cluster: dict[str, Any]) -> None:
+    """Save the cluster under its name, and put the demo's job in the page unless one is being edited."""
+    clusters = home / "clusters"
+    clusters.mkdir(mode=0o700, exist_ok=True)
+    (clusters / "demo.yaml").write_text(dump_mapping(cluster), encoding="utf-8")
+    store = Store(home / "megaboard.db")
+    try:
+        text = store.get_draft()
+        draft, _ = load_mapping(text) if text else (demo_job(home, cluster), None)
+        if _is_demo(draft.get("cluster"), cluster):
+            # The ports are those of the last start unless something took them meanwhile.
+            draft = {**draft, "cluster": {**draft["cluster"], "hosts": cluster["hosts"]}}
+        store.set_draft(dump_mapping(draft))
+    finally:
+        store.close()
+
+
+def _is_demo(edited: Any, cluster: dict[str, Any]) -> bool:
+    return isinstance(edited, dict) and edited.get("run_root") == cluster["run_root"]
+
+
+def demo_job(home: Path, cluster: dict[str, Any]) -> dict[str, Any]:
+    """A job that the nodes train in about a minute on two cores: the tiny model, data parallel over all of them."""
+    model = home / demo_model.MODEL_FOLDER
+    return {
+        "version": 1,
+        "name": "demo",
+        "cluster": cluster,
+        "model": {"hf_config": _model_config(model), "path": str(model)},
+        "training": {
+            "stage": "sft",
+            "method": "full",
+            "dataset": demo_model.DATASET,
+            "dataset_dir": str(home / demo_model.DATA_FOLDER),
+            "template": demo_model.TEMPLATE,
+            "cutoff_len": 64,
+            "samples": demo_model.ROWS,
+            "precision": "fp32",
+            "micro_batch_size": 4,
+            "gradient_accumulation_steps": 1,
+            "max_steps": 200,
+            "learning_rate": 2.0e-3,
+            "logging_steps": 1,
+            "save_steps": 100,
+            "workers": {"preprocessing": 1, "data_loader": 0},
+            "report_to": [],
+            "output_dir": str(home / "output"),
+        },
+        "engine": "llamafactory-ddp",
+    }
+
+
+def _model_config(model: Path) -> dict[str, Any]:
+    return dict(json.loads((model / "config.json").read_text(encoding="utf-8")))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        return (error.stderr or "").strip().rpartition("\n")[2] or str(error)
+    return str(error)
+
+
+def _end(cluster: DemoCluster, lang: str, *, keep: bool) -> None:
+    if keep:
+        print(t(lang, "cli.demo.kept", folder=cluster.folder), flush=True)
+        return
+    left = cluster.stop()
+    print(t(lang, "cli.demo.left", left=left) if left else t(lang, "cli.demo.stopped"), flush=True)

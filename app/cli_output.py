@@ -1,0 +1,52 @@
+"""What the command line prints: problems a line each, aligned tables, JSON."""
+
+import json
+import sys
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any, TextIO
+
+from app.i18n import render_problem, t
+from backend.job.problems import Problem
+
+DONE, FAILED, WRONG_INPUT = 0, 1, 2
+
+
+def print_problems(lang: str, problems: Iterable[Problem], file: TextIO | None = None) -> None:
+    """One line a problem on standard error: severity, field, node, what is wrong, what to do."""
+    for problem in problems:
+        words = render_problem(lang, problem)
+        severity = t(lang, f"severity.{problem.severity}")
+        place = " ".join(filter(None, (severity, words["field"], problem.node and f"[{problem.node}]")))
+        line = t(lang, "cli.problem", place=place, message=words["message"], fix=words["fix"])
+        print(" ".join(line.split()), file=file or sys.stderr)
+
+
+def print_json(value: Any, *, compact: bool = False) -> None:
+    """JSON on standard output, flushed, so that a reader at the other end of a pipe never waits."""
+    # NaN and infinity are no JSON: an estimate that yields one is a bug to be seen here.
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=None if compact else 2)
+    print(text, flush=True)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns aligned for a terminal: the first to the left, numbers to the right; Chinese letters count two."""
+    lines = [head, *rows]
+    widths = [max(_width(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join("  ".join(map(_padded, line, widths, [True] + [False] * len(line))).rstrip() for line in lines)
+
+
+def number(value: float | int | None, digits: int = 2) -> str:
+    """A figure, or a dash for one that is not known."""
+    if value is None:
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
+
+
+def _padded(cell: str, width: int, left: bool) -> str:
+    space = " " * (width - _width(cell))
+    return cell + space if left else space + cell
+
+
+def _width(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)

@@ -1,0 +1,281 @@
+"""`megaboard check`, `launch`, `status`, `logs` and `stop`: runs without the page.
+
+They work on the same home folder as the page. Whoever asks about an unfinished run also collects what its nodes have
+written since, so that no server has to be up.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from app.cli_output import DONE, FAILED, number, print_json, print_problems, table
+from app.home import home_path, make_home
+from app.i18n import render_problem, t
+from app.jobfile import read_job, refuse_errors
+from app.services import Services
+from backend.cluster.hostkeys import HostKey
+from backend.engines import check_engine
+from backend.job.job import Job
+from backend.job.launch_rules import check_launch
+from backend.job.problems import Problem, ProblemsError
+from backend.job.rules import check
+from backend.jobs.checkup import PreflightReport
+from backend.jobs.records import RunSnapshot
+from backend.jobs.series import log_files
+from backend.jobs.states import RunState
+
+REFRESH_S = 3.0
+"""How long a question about an unfinished run may take to collect what is new."""
+STOP_WITHIN_S = 120.0
+LAUNCHER_LOG = "out.log"
+LOG_KIB = 16
+
+
+def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
+    """Options of the command."""
+    option = parser.add_argument
+    if name in ("check", "launch"):
+        option("file", metavar="FILE", help=t(lang, "cli.file.help"))
+        accept = t(lang, "cli.accept.help")
+        option("--accept-host-key", action="append", default=[], metavar="FINGERPRINT", help=accept)
+    elif name == "status":
+        option("run_id", nargs="?", metavar="RUN", help=t(lang, "cli.run.help"))
+    else:
+        option("run_id", metavar="RUN", help=t(lang, "cli.run.help"))
+    if name == "launch":
+        option("--wait", action="store_true", help=t(lang, "cli.launch.wait.help"))
+    if name == "logs":
+        option("--node", type=int, metavar="RANK", help=t(lang, "cli.logs.node.help"))
+        option("--file", help=t(lang, "cli.logs.file.help", file=LAUNCHER_LOG))
+        option("--kib", type=int, default=LOG_KIB, help=t(lang, "cli.logs.kib.help", default=LOG_KIB))
+    if name == "stop":
+        option("--save", action="store_true", help=t(lang, "cli.stop.save.help"))
+    if name in ("check", "status"):
+        option("--json", action="store_true", help=t(lang, "cli.json.help"))
+    parser.set_defaults(run=COMMANDS[name])
+
+
+def run_check(chosen: argparse.Namespace, lang: str) -> int:
+    """Preflight: a line a check; 1 when something stands against a launch."""
+    job = _launchable(chosen.file, lang)
+    with _services() as services:
+        report = _preflight(services, job, chosen.accept_host_key)
+    if chosen.json:
+        print_json(_report_json(report, lang))
+    else:
+        _print_report(report, lang)
+    return FAILED if report.problems else DONE
+
+
+def run_launch(chosen: argparse.Namespace, lang: str) -> int:
+    """Launch; returns when every node has reported that it started, or with --wait when the run has ended."""
+    job = _launchable(chosen.file, lang)
+    with _services() as services:
+        if chosen.accept_host_key:
+            _preflight(services, job, chosen.accept_host_key)
+        run = services.controller.launch(job)
+        print(t(lang, "cli.launched", run=run, nodes=job.cluster.nodes), flush=True)
+        if not chosen.wait:
+            return DONE
+        state = services.controller.wait(run)
+        print(t(lang, "cli.ended", run=run, state=_state(lang, state)))
+        _print_cause(services.controller.snapshot(run), lang)
+        return DONE if state is RunState.FINISHED else FAILED
+
+
+def run_status(chosen: argparse.Namespace, lang: str) -> int:
+    """All runs, or one run with its nodes and why it failed."""
+    with _services() as services:
+        if chosen.run_id:
+            snapshot = _fresh(services, _find(services, chosen.run_id))
+            if chosen.json:
+                print_json(_plain(snapshot))
+            else:
+                _print_run(snapshot, lang)
+            return DONE
+        runs = services.controller.runs()
+        if chosen.json:
+            print_json([_plain(one) for one in runs])
+            return DONE
+        columns = ("run", "state", "step", "nodes", "engine")
+        rows = [[one.id, _state(lang, one.state), _steps(one), number(one.nodes), one.engine] for one in runs]
+        head = [t(lang, f"cli.status.{column}") for column in columns]
+        print(table(head, rows) if rows else t(lang, "cli.status.none"))
+        return DONE
+
+
+def run_logs(chosen: argparse.Namespace, lang: str) -> int:
+    """The end of one log of one node."""
+    with _services() as services:
+        snapshot = _fresh(services, _find(services, chosen.run_id))
+        node = _first_failed(snapshot) if chosen.node is None else chosen.node
+        with services.store.read() as connection:
+            files = log_files(connection, snapshot.id, snapshot.attempt, node)
+        file = chosen.file or next((name for name in sorted(files) if name.startswith("rank")), LAUNCHER_LOG)
+        if file not in files:
+            print(t(lang, "cli.logs.missing", node=node, file=file, files=files or "-"), file=sys.stderr)
+            return FAILED
+        print(services.controller.log(snapshot.id, node, file, size=chosen.kib << 10))
+        return DONE
+
+
+def run_stop(chosen: argparse.Namespace, lang: str) -> int:
+    """Stop a run and wait for the nodes' proof that nothing of it is left."""
+    with _services() as services:
+        run = _find(services, chosen.run_id)
+        services.controller.stop(run, save=chosen.save)
+        state = services.controller.wait(run, STOP_WITHIN_S)
+        snapshot = services.controller.snapshot(run)
+        proved = sum(_is_empty(node) for node in snapshot.nodes)
+        if not state.is_final or proved < len(snapshot.nodes):
+            print(t(lang, "cli.stop.open", run=run))
+            return FAILED
+        words = {"run": run, "state": _state(lang, state), "proved": proved, "nodes": len(snapshot.nodes)}
+        print(t(lang, "cli.stopped", **words))
+        return DONE
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace, str], int]] = {
+    "check": run_check,
+    "launch": run_launch,
+    "status": run_status,
+    "logs": run_logs,
+    "stop": run_stop,
+}
+
+
+@contextmanager
+def _services() -> Iterator[Services]:
+    services = Services.open(make_home(home_path()))
+    try:
+        yield services
+    finally:
+        services.close()
+
+
+def _launchable(source: str, lang: str) -> Job:
+    job, problems = read_job(source, home_path())
+    found = [*problems, *check(job), *check_launch(job), *check_engine(job)]
+    refuse_errors(found)
+    print_problems(lang, found)
+    return job
+
+
+def _preflight(services: Services, job: Job, fingerprints: list[str]) -> PreflightReport:
+    """The report, after remembering those unknown host keys whose fingerprints the user gave."""
+    report = services.controller.preflight(job)
+    accepted = [key for key in report.unknown_host_keys if key.fingerprint in fingerprints]
+    if not accepted:
+        return report
+    services.controller.accept_host_keys(accepted)
+    return services.controller.preflight(job)
+
+
+def _find(services: Services, given: str) -> str:
+    """The id of the one run that `given` is, or is a part of."""
+    ids = [one.id for one in services.controller.runs()]
+    found = [one for one in ids if one == given] or [one for one in ids if given in one]
+    if len(found) > 1:
+        raise ProblemsError([Problem(code="ambiguous_run", values={"given": given, "runs": found})])
+    if not found:
+        raise ProblemsError([Problem(code="unknown_run", values={"run": given})])
+    return found[0]
+
+
+def _fresh(services: Services, run: str) -> RunSnapshot:
+    snapshot = services.controller.snapshot(run)
+    if snapshot.state.is_final:
+        return snapshot
+    services.controller.wait(run, REFRESH_S)
+    return services.controller.snapshot(run)
+
+
+def _print_report(report: PreflightReport, lang: str) -> None:
+    if report.checks:
+        head = [t(lang, f"cli.check.{column}") for column in ("check", "result")]
+        print(table(head, _check_rows(report, lang)))
+    print_problems(lang, [*report.problems, *_warnings(report)])
+    if report.unknown_host_keys:
+        options = " ".join(f"--accept-host-key {key.fingerprint}" for key in report.unknown_host_keys)
+        print(t(lang, "cli.accept", options=options))
+    if not report.problems:
+        print(t(lang, "cli.check.green"))
+
+
+def _check_rows(report: PreflightReport, lang: str) -> list[list[str]]:
+    """A row a check with how many nodes passed; the problems below name those that did not."""
+    statuses: dict[str, Counter[str]] = {}
+    for one in report.checks:
+        statuses.setdefault(one.name, Counter())[t(lang, f"check.status.{one.status}")] += 1
+    return [
+        [t(lang, f"check.{name}"), ", ".join(f"{count} {status}" for status, count in counts.items())]
+        for name, counts in statuses.items()
+    ]
+
+
+def _report_json(report: PreflightReport, lang: str) -> dict[str, Any]:
+    checks = [{"check": one.name, "node": one.node, "rank": one.rank, "status": one.status} for one in report.checks]
+    problems = [render_problem(lang, one) for one in (*report.problems, *_warnings(report))]
+    keys = [_key(one) for one in report.unknown_host_keys]
+    return {"ready": not report.problems, "checks": checks, "problems": problems, "unknown_host_keys": keys}
+
+
+def _warnings(report: PreflightReport) -> list[Problem]:
+    return [one.problem for one in report.checks if one.problem and one.problem not in report.problems]
+
+
+def _key(key: HostKey) -> dict[str, Any]:
+    return {"host": key.host, "port": key.port, "key_type": key.key_type, "fingerprint": key.fingerprint}
+
+
+def _print_run(snapshot: RunSnapshot, lang: str) -> None:
+    print(t(lang, "cli.ended", run=snapshot.id, state=_state(lang, snapshot.state)), _steps(snapshot))
+    if snapshot.step_s and not snapshot.state.is_final:
+        tokens, eta = number(snapshot.tokens_per_s, 0), number(snapshot.eta_s, 0)
+        print(t(lang, "cli.status.speed", step_s=number(snapshot.step_s), tokens=tokens, eta=eta))
+    head = [t(lang, f"cli.status.{column}") for column in ("node", "state", "heartbeat", "processes")]
+    rows = [
+        [f"{node.rank} {node.address}", node.state, number(node.heartbeat_age_s, 0), number(node.members)]
+        for node in snapshot.nodes
+    ]
+    if rows:
+        print(table(head, rows))
+    _print_cause(snapshot, lang)
+
+
+def _print_cause(snapshot: RunSnapshot, lang: str) -> None:
+    if snapshot.cause:
+        print_problems(lang, [snapshot.cause])
+
+
+def _first_failed(snapshot: RunSnapshot) -> int:
+    node = snapshot.cause.node if snapshot.cause else None
+    return next((one.rank for one in snapshot.nodes if node and one.address.startswith(node)), 0)
+
+
+def _is_empty(node: Any) -> bool:
+    proof = node.stop or node.exit
+    return proof is not None and not proof.get("left")
+
+
+def _steps(run: Any) -> str:
+    return f"{run.step}/{run.total_steps or '-'}" if run.step is not None else "-"
+
+
+def _state(lang: str, state: RunState) -> str:
+    return t(lang, f"monitor.state.{state.value}")
+
+
+def _plain(record: Any) -> Any:
+    """A record as JSON data; NaN, which JSON has not, as null."""
+    if dataclasses.is_dataclass(record):
+        return {field.name: _plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
+    if isinstance(record, dict):
+        return {str(key): _plain(value) for key, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [_plain(value) for value in record]
+    return None if isinstance(record, float) and record != record else record

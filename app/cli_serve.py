@@ -1,0 +1,133 @@
+"""`megaboard serve`: the page, until it is told to end."""
+
+import argparse
+import os
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.binding import DEFAULT_PORT, Binding, ServerError
+from app.cli_output import DONE, FAILED, WRONG_INPUT
+from app.gradio_settings import prepare_gradio
+from app.home import home_path, make_home
+from app.i18n import LANGUAGES, t
+from app.passwords import PasswordError, PasswordHash, load_hash, random_password, read_password, store_hash
+
+PASSWORD_FILE_VARIABLE = "MEGABOARD_PASSWORD_FILE"  # noqa: S105 - the name of a variable
+
+
+def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
+    """Options of `serve`."""
+    add_binding(parser, lang)
+    parser.add_argument("--new-password", action="store_true", help=t(lang, "cli.serve.new_password.help"))
+    parser.set_defaults(run=run)
+
+
+def add_binding(parser: argparse.ArgumentParser, lang: str) -> None:
+    """Where to listen, and the password."""
+    defaults = Binding()
+    option = parser.add_argument
+    option("--host", default=defaults.host, help=t(lang, "cli.serve.host.help"))
+    option("--port", type=int, default=DEFAULT_PORT, help=t(lang, "cli.serve.port.help", port=DEFAULT_PORT))
+    option("--certificate", type=Path, metavar="FILE", help=t(lang, "cli.serve.certificate.help"))
+    option("--key", type=Path, metavar="FILE", help=t(lang, "cli.serve.key.help"))
+    option("--allowed-host", action="append", default=[], metavar="NAME", help=t(lang, "cli.serve.allowed_host.help"))
+    option("--password-file", type=Path, metavar="FILE", help=t(lang, "cli.serve.password_file.help"))
+
+
+def run(chosen: argparse.Namespace, lang: str) -> int:
+    """Serve the home folder's page."""
+    try:
+        binding = binding_of(chosen)
+        home = make_home(home_path())
+        password, typed = _password(home, chosen)
+        listener = binding.listen()
+    except (ServerError, PasswordError) as error:
+        return explain(error, lang)
+    with listener:
+        words = [t(lang, "cli.serve.address", address=binding.address(listener.getsockname()[1]))]
+        words.append(_about_password(lang, home, typed))
+        return serve_page(home, binding, listener, password, [*words, t(lang, "cli.serve.end")])
+
+
+def binding_of(chosen: argparse.Namespace) -> Binding:
+    """The checked binding of the options; raises ServerError."""
+    binding = Binding(
+        host=chosen.host,
+        port=chosen.port,
+        certificate=chosen.certificate,
+        key=chosen.key,
+        hosts=tuple(chosen.allowed_host),
+    )
+    binding.check()
+    return binding
+
+
+def given_password(chosen: argparse.Namespace) -> PasswordHash | None:
+    """The password of --password-file or MEGABOARD_PASSWORD_FILE, where one is named; raises PasswordError."""
+    path = chosen.password_file or os.environ.get(PASSWORD_FILE_VARIABLE)
+    return PasswordHash.of(read_password(Path(path))) if path else None
+
+
+def serve_page(
+    home: Path, binding: Binding, listener: socket.socket, password: PasswordHash, words: Sequence[str]
+) -> int:
+    """Build the page, say the words once it can be opened, and answer until a signal comes."""
+    prepare_gradio(home)
+    from app.server import create_app, serve
+    from app.services import Services
+    from app.shell import build
+    from app.wizard.routes import routes
+
+    services = Services.open(home)
+    try:
+        pages = {lang: build(lang, services) for lang in LANGUAGES}
+        app = create_app(
+            pages,
+            home=home,
+            password=password,
+            audit=services.audit,
+            clock=services.clock,
+            binding=binding,
+            routers=[routes(services)],
+        )
+        services.controller.start()
+        print(*words, sep="\n", flush=True)
+        serve(app, binding, listener)
+    finally:
+        services.close()
+    return DONE
+
+
+def explain(error: ServerError | PasswordError, lang: str) -> int:
+    """Say what is wrong with the options and what to do; the exit status."""
+    print(t(lang, f"cli.error.{error.code}", **error.values), file=sys.stderr)
+    return FAILED if error.code == "cannot_listen" else WRONG_INPUT
+
+
+def _password(home: Path, chosen: argparse.Namespace) -> tuple[PasswordHash, str | None]:
+    """The password's hash, and the password itself when it was made just now."""
+    given = given_password(chosen)
+    if given:
+        return given, None
+    stored = None if chosen.new_password else load_hash(home)
+    if stored:
+        return stored, None
+    made = random_password()
+    hashed = PasswordHash.of(made)
+    store_hash(home, hashed)
+    return hashed, made
+
+
+def _about_password(lang: str, home: Path, made: str | None) -> str:
+    if made is None:
+        return t(lang, "cli.serve.password.known")
+    if sys.stdout.isatty():
+        return t(lang, "cli.serve.password.made", password=made)
+    # Not a terminal: what is printed ends in a log, and a log is no place for a password.
+    path = home / f"password-{int(time.time())}.txt"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(made + "\n")
+    return t(lang, "cli.serve.password.file", path=path)

@@ -1,0 +1,60 @@
+"""Job files as the command line takes them: a path or `-`, a named cluster, a model's config.json beside it."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from app.home import with_cluster
+from backend.job.job import Job
+from backend.job.mapping import load_mapping, parse_job
+from backend.job.problems import Problem, ProblemsError, errors
+
+STDIN = "-"
+
+
+def read_job(source: str, home: Path) -> tuple[Job, list[Problem]]:
+    """The job in a file or standard input, with its warnings and notes; ProblemsError when it has errors."""
+    text = _read(source)
+    mapping, problem = load_mapping(text)
+    if problem:
+        raise ProblemsError([problem])
+    return job_of(mapping, home, Path.cwd() if source == STDIN else Path(source).parent)
+
+
+def job_of(mapping: Mapping[str, Any], home: Path, folder: Path) -> tuple[Job, list[Problem]]:
+    """The job of a mapping; a relative `model.hf_config` path is looked for in `folder`."""
+    job, problems = parse_job(_with_model_config(with_cluster(mapping, home), folder))
+    if job is None:
+        raise ProblemsError(problems)
+    return job, problems
+
+
+def refuse_errors(problems: list[Problem]) -> None:
+    """Raises ProblemsError when one of the problems stops the user."""
+    if errors(problems):
+        raise ProblemsError(problems)
+
+
+def _read(source: str) -> str:
+    try:
+        return sys.stdin.read() if source == STDIN else Path(source).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not UTF-8"
+        values = {"path": source, "reason": reason}
+        raise ProblemsError([Problem(code="file_unreadable", values=values)]) from error
+
+
+def _with_model_config(mapping: dict[str, Any], folder: Path) -> dict[str, Any]:
+    model = mapping.get("model")
+    given = model.get("hf_config") if isinstance(model, Mapping) else None
+    if not isinstance(given, str):
+        return mapping
+    try:
+        config = json.loads((folder / Path(given).expanduser()).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        values = {"path": given, "reason": getattr(error, "strerror", None) or "not JSON"}
+        problem = Problem(code="model_config_unreadable", field="model.hf_config", values=values)
+        raise ProblemsError([problem]) from error
+    return {**mapping, "model": {**model, "hf_config": config}}

@@ -1,0 +1,94 @@
+"""The command line: one subcommand a word, each imported only when it is asked for."""
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NoReturn
+
+from app.cli_output import FAILED, WRONG_INPUT, print_problems
+from app.i18n import LANGUAGES, t
+from backend import __version__
+from backend.job.problems import ProblemsError
+
+COMMANDS = {
+    "serve": "app.cli_serve",
+    "demo": "app.cli_demo",
+    "estimate": "app.cli_plan",
+    "plan": "app.cli_plan",
+    "render": "app.cli_plan",
+    "check": "app.cli_run",
+    "launch": "app.cli_run",
+    "status": "app.cli_run",
+    "logs": "app.cli_run",
+    "stop": "app.cli_run",
+}
+DEFAULT = "serve"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status: 0 done, 1 the work failed, 2 the input is wrong."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    lang = _language(given)
+    name = next((word for word in given if word in COMMANDS), None)
+    is_bare = not given or given[0].startswith("-")
+    if name is None and is_bare and not {"-h", "--help", "--version"} & set(given):
+        given, name = [DEFAULT, *given], DEFAULT
+    chosen = _parser(lang, name).parse_args(given)
+    _log_to_stderr()
+    try:
+        return int(chosen.run(chosen, chosen.lang or lang))
+    except ProblemsError as error:
+        print_problems(lang, error.problems)
+        return FAILED if any(problem.node for problem in error.problems) else WRONG_INPUT
+    except BrokenPipeError:
+        # The reader went away (`| head`): nothing is left to say, and Python would complain while flushing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser(lang: str, name: str | None) -> argparse.ArgumentParser:
+    """The parser with the options of the one command that is asked for, and the names of the others."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--lang", choices=LANGUAGES, default=None, help=t(lang, "cli.lang.help"))
+    parser = argparse.ArgumentParser(prog="megaboard", description=t(lang, "cli.description"), parents=[common])
+    parser.add_argument("--version", action="version", version=f"megaboard {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for one, module in COMMANDS.items():
+        words = t(lang, f"cli.{one}.help")
+        # SUPPRESS: a default here would overwrite what `--lang` before the command said.
+        sub = commands.add_parser(one, help=words, description=words)
+        sub.add_argument("--lang", choices=LANGUAGES, default=argparse.SUPPRESS, help=t(lang, "cli.lang.help"))
+        if one == name:
+            importlib.import_module(module).add_arguments(one, sub, lang)
+    return parser
+
+
+def _language(given: Sequence[str]) -> str:
+    """--lang, else the terminal's language, else English; read before parsing because help is in it too."""
+    words = [word for argument in given for word in argument.split("=", 1)]
+    asked = [after for word, after in pairwise(words) if word == "--lang"]
+    of_terminal = [os.environ.get(name, "")[:2] for name in ("LC_ALL", "LC_MESSAGES", "LANG")]
+    return next((one for one in (*asked, *filter(None, of_terminal)) if one in LANGUAGES), LANGUAGES[0])
+
+
+def _log_to_stderr() -> None:
+    from app.redact import RedactingFormatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+
+
+def run() -> NoReturn:
+    """The `megaboard` command."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()
