@@ -255,7 +255,8 @@ def _collect(channel: paramiko.Channel, deadline: float) -> Result:
         else:
             # The pipe tells of data, not of an exit status that comes behind the end of the streams.
             poll.poll(20 if channel.eof_received else 500)
-    if not channel.exit_status_ready():
+    # paramiko gives a lost connection the same exit status as a signal; only the server says that a stream ended.
+    if not channel.eof_received:
         raise EOFError("the connection ended before the command")
     return Result(code=channel.recv_exit_status(), out=out.decode(errors="replace"), err=err.decode(errors="replace"))
 

@@ -1,0 +1,169 @@
+"""What only a real sshd shows: who is let in, who is not and why, lost connections."""
+
+import getpass
+import json
+import socket
+import subprocess
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backend.cluster.demo import DemoCluster
+from backend.cluster.hostkeys import KnownHosts, UnknownHostKey
+from backend.cluster.link import display_name, find_target, open_link
+from backend.cluster.node import NodeError
+from backend.cluster.ssh import connect
+from backend.cluster.supervisor import read_process, send_signal
+from backend.job.job import Host
+
+pytestmark = pytest.mark.contract
+
+
+def refused(host: Host, known_hosts: KnownHosts, **more: str) -> NodeError:
+    with pytest.raises(NodeError) as caught:
+        connect(host, known_hosts, timeout_s=5, **more).close()
+    assert caught.value.node == display_name(host)
+    return caught.value
+
+
+@pytest.fixture(autouse=True)
+def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+
+
+def make_key(path: Path, *options: str) -> str:
+    subprocess.run(["ssh-keygen", "-q", "-f", str(path), *(options or ("-t", "ed25519", "-N", ""))], check=True)
+    return str(path)
+
+
+def test_a_new_host_is_shown_and_let_in_once_confirmed(cluster: DemoCluster, tmp_path: Path) -> None:
+    host = cluster.hosts()[1]
+    known_hosts = KnownHosts(tmp_path / "known")
+    error = refused(host, known_hosts)
+    assert isinstance(error, UnknownHostKey)
+    printed = subprocess.run(["ssh-keygen", "-lf", cluster.folder / "host1.pub"], capture_output=True, text=True)
+    assert error.host_key.fingerprint == printed.stdout.split()[1]
+    known_hosts.accept(error.host_key)
+    connect(host, known_hosts).close()
+
+
+def test_a_changed_host_key_is_a_hard_stop(cluster: DemoCluster, tmp_path: Path) -> None:
+    host = cluster.hosts()[0]
+    other = (cluster.folder / "host1.pub").read_text().split()
+    (tmp_path / "known").write_text(f"[127.0.0.1]:{host.port} {other[0]} {other[1]}\n")
+    error = refused(host, KnownHosts(tmp_path / "known"))
+    assert error.code == "host_key_changed"
+    assert error.values["where"] == f"{tmp_path / 'known'}:1"
+
+
+def test_a_key_that_the_node_does_not_know_is_named(
+    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
+) -> None:
+    host = replace(cluster.hosts()[0], identity_file=make_key(tmp_path / "wrong"))
+    error = refused(host, known_hosts)
+    assert error.code == "authentication"
+    error.rank = 2
+    assert error.problem.field == "cluster.hosts[2].identity_file"
+    assert error.values["identity_file"] == str(tmp_path / "wrong")
+    assert error.values["user"] == getpass.getuser()
+
+
+@pytest.mark.parametrize(("content", "code"), [(None, "bad_identity_file"), ("nonsense", "bad_identity_file")])
+def test_a_key_file_that_is_none_is_named(
+    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path, content: str | None, code: str
+) -> None:
+    if content:
+        (tmp_path / "key").write_text(content)
+    error = refused(replace(cluster.hosts()[0], identity_file=str(tmp_path / "key")), known_hosts)
+    assert error.code == code
+
+
+@pytest.mark.parametrize("options", [("-t", "ed25519"), ("-t", "rsa", "-m", "PEM"), ("-t", "ecdsa")])
+def test_a_protected_key_needs_its_passphrase(
+    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    key = make_key(tmp_path / "key", *options, "-N", "correct horse")
+    host = replace(cluster.hosts()[0], identity_file=key)
+    with (cluster.folder / "authorized_keys").open("a") as file:
+        file.write(Path(f"{key}.pub").read_text())
+    assert refused(host, known_hosts).code == "passphrase_needed"
+    assert refused(host, known_hosts, passphrase="wrong").code in ("bad_identity_file", "passphrase_needed")
+    connect(host, known_hosts, passphrase="correct horse").close()
+
+
+def test_a_host_that_is_down_is_named_with_its_port(known_hosts: KnownHosts) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    error = refused(Host(address="127.0.0.1", port=port), known_hosts)
+    assert error.code == "unreachable"
+    assert error.values["port"] == port
+
+
+def test_a_host_that_accepts_and_says_nothing_is_given_up_in_time(known_hosts: KnownHosts) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host = Host(address="127.0.0.1", port=server.getsockname()[1])
+        with pytest.raises(NodeError) as caught:
+            connect(host, known_hosts, timeout_s=1)
+    assert caught.value.code == "unreachable"
+
+
+def test_a_name_that_does_not_resolve_is_named(known_hosts: KnownHosts) -> None:
+    assert refused(Host(address="no-such-host.invalid"), known_hosts).code == "address_unknown"
+
+
+def test_a_lost_connection_is_opened_again_by_the_next_call(cluster: DemoCluster, known_hosts: KnownHosts) -> None:
+    node = connect(cluster.hosts()[3], known_hosts)
+    assert node.exists("/tmp")
+    killer = threading.Timer(0.5, kill_sessions, (cluster, 3))
+    killer.start()
+    with pytest.raises(NodeError) as caught:
+        node.run(["sleep", "5"], timeout_s=10)
+    killer.join()
+    assert caught.value.code == "lost"
+    assert node.run(["echo", "again"], timeout_s=10).out == "again\n"
+    assert node.exists("/tmp")
+    node.close()
+
+
+def kill_sessions(cluster: DemoCluster, rank: int) -> None:
+    server = json.loads((cluster.folder / "nodes.json").read_text())[str(rank)]
+    for path in Path("/proc").glob("[0-9]*"):
+        process = read_process(int(path.name))
+        if process and process.parent == server["pid"]:
+            send_signal(process, 9)
+
+
+def test_a_node_behind_another_is_reached_through_it(cluster: DemoCluster, known_hosts: KnownHosts) -> None:
+    first, second = cluster.hosts()[:2]
+    host = replace(second, proxy_jump=f"{first.user}@127.0.0.1:{first.port}")
+    node = connect(host, known_hosts)
+    assert node.run(["printenv", "MEGABOARD_NODE"], timeout_s=10).out == "node1\n"
+    node.close()
+
+
+def test_the_ssh_configuration_is_followed(cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path) -> None:
+    host = cluster.hosts()[0]
+    lines = ("Host gpu*", "HostName 127.0.0.1", f"Port {host.port}", f"User {host.user}")
+    (tmp_path / "config").write_text("\n".join((*lines, f"IdentityFile {host.identity_file}", "")))
+    link = open_link(Host(address="gpu7"), known_hosts, ssh_folder=tmp_path)
+    assert link.alive
+    link.close()
+
+
+def test_the_job_file_wins_over_the_ssh_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("Host *\n  User other\n  Port 2200\n  IdentityFile /other\n  ProxyJump a\n")
+    host = Host(address="x", user="me", port=2300, identity_file="/mine", proxy_jump="b")
+    target = find_target(host, tmp_path)
+    assert (target.user, target.port, target.identity_files, target.jump) == ("me", 2300, (Path("/mine"),), "b")
+
+
+def test_nothing_in_the_ssh_configuration_runs_a_program(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text(f'Match exec "touch {tmp_path}/ran"\n  User evil\n')
+    assert find_target(Host(address="x", user=None), tmp_path).user == getpass.getuser()
+    (tmp_path / "config").write_text(f"Host x\n  ProxyCommand touch {tmp_path}/ran\n")
+    with pytest.raises(NodeError, match="proxy_command_refused"):
+        find_target(Host(address="x"), tmp_path)
+    assert not (tmp_path / "ran").exists()
