@@ -1,6 +1,6 @@
 """What one plan costs: memory by stage and term, the pipeline's bubble, FLOPs. The entry point of this package."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from backend.estimate.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.layers import ModelLayers, model_layers
@@ -192,9 +192,7 @@ def _bubble(plan: Plan, works: list[Work]) -> float:
 
 
 def _flops(job: Job, layers: ModelLayers, plan: Plan, trained: Trained) -> float:
-    """Adapters are too small to count: with LoRA every weight is frozen and on the gradient's path."""
-    if job.training.method == "partial":
+    method = job.training.method
+    if method == "partial":
         return float(flops_of_last_layers(layers, unsplit(plan), job.training.trainable_layers))
-    if job.training.method in ("lora", "qlora"):
-        trained = replace(trained, language=False, merger=False, deep_stack=False)
-    return float(flops_per_token(layers, unsplit(plan), trained))
+    return float(flops_per_token(layers, unsplit(plan), trained, method in ("lora", "qlora")))

@@ -41,8 +41,8 @@ class PlanCosts:
 def pipeline_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> list[StageMemory]:
     """The memory of each stage, first to last; memory traits of mixed precision (bf16, fp16)."""
     costs = PlanCosts(
-        dense=_layer_cost(layers.dense, plan, memory, trained),
-        sparse=_layer_cost(layers.sparse, plan, memory, trained) if layers.sparse else None,
+        dense=layer_cost(layers.dense, plan, memory, trained),
+        sparse=layer_cost(layers.sparse, plan, memory, trained) if layers.sparse else None,
         unit=2 * layers.output.hidden * plan.tokens * plan.whole_share,
         tower=_tower_bytes(layers.vision, plan, trained) if layers.vision else 0.0,
     )
@@ -88,7 +88,7 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts) -> Number:
     return total
 
 
-def _layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, trained: Trained) -> LayerCost:
+def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, trained: Trained) -> LayerCost:
     """In a layer's backward: what it recomputes, the FFN's gradients, one weight's gradient."""
     attention = next(operator for operator in kind.operators if isinstance(operator, Attention))
     recomputed = plan.recompute_modules

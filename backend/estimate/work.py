@@ -34,18 +34,23 @@ class Work:
 NONE = Work(forward=0.0, backward=0.0, recomputed=0.0)
 
 
-def pipeline_work(layers: ModelLayers, plan: Plan, trained: Trained) -> list[Work]:
-    """FLOPs on one rank of each stage: its layers, the output layer on the last, the vision tower on the first."""
-    inputs_need = trained.vision and layers.vision is not None
-    dense = _layer(layers.dense, plan, trained.language, inputs_need)
-    sparse = _layer(layers.sparse, plan, trained.language, inputs_need) if layers.sparse else NONE
+def pipeline_work(layers: ModelLayers, plan: Plan, trained: Trained, *, adapters: bool = False) -> list[Work]:
+    """FLOPs on one rank of each stage: its layers, the output layer on the last, the vision tower on the first.
+
+    With `adapters` every weight is frozen, and those of trained parts are on the gradient's path; the adapters'
+    own work is too small to count.
+    """
+    language = trained.language and not adapters
+    inputs_need = trained.language or (trained.vision and layers.vision is not None)
+    dense = _layer(layers.dense, plan, language, inputs_need)
+    sparse = _layer(layers.sparse, plan, language, inputs_need) if layers.sparse else NONE
     works = []
     for stage in stages(layers, plan):
         work = dense.times(stage.dense) + sparse.times(stage.sparse)
         if stage.last:
-            work += _layer(layers.output, plan, trained.language, True, recomputable=False)
+            work += _layer(layers.output, plan, language, True, recomputable=False)
         if stage.first and layers.vision:
-            work += _tower(layers.vision, plan, trained)
+            work += _tower(layers.vision, plan, trained, adapters)
         works.append(work)
     return works
 
@@ -63,7 +68,7 @@ def _layer(kind: LayerKind, plan: Plan, trained: bool, inputs_need: bool, *, rec
     return Work(forward=forward, backward=backward, recomputed=recomputed)
 
 
-def _tower(vision: VisionLayers, plan: Plan, trained: Trained) -> Work:
+def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -> Work:
     """The tower sees every patch of an image at once and is not split over TP."""
     patches, merged = plan.vision_patches, vision.merger.hidden // vision.block.hidden
     parts = [
@@ -76,20 +81,23 @@ def _tower(vision: VisionLayers, plan: Plan, trained: Trained) -> Work:
     for kind, count, rows, weights_trained, inputs_need in parts:
         flops = layer_flops(kind)
         forward = count * rows * flops.forward(plan.patches)
-        backward = count * rows * flops.backward(plan.patches, weights_trained=weights_trained, inputs_need=inputs_need)
+        backward = flops.backward(
+            plan.patches, weights_trained=weights_trained and not adapters, inputs_need=inputs_need
+        )
+        backward *= count * rows
         again = forward if kind is vision.block and plan.recompute == "full" and trained.tower else 0.0
         work += Work(forward=forward, backward=backward, recomputed=again)
     return work
 
 
 @lru_cache(maxsize=1024)
-def flops_per_token(layers: ModelLayers, plan: Plan, trained: Trained) -> Number:
+def flops_per_token(layers: ModelLayers, plan: Plan, trained: Trained, adapters: bool = False) -> Number:
     """Training FLOPs of one token of the sequence, the images' share included, nothing recomputed counted.
 
     6 a weight that is trained, 4 a frozen one that a gradient passes through, 2 any other; attention 6 s a d a layer.
     `plan` is of one rank: sequence, micro-batch and images.
     """
-    [work] = pipeline_work(layers, plan, trained)
+    [work] = pipeline_work(layers, plan, trained, adapters=adapters)
     return (work.forward + work.backward) / plan.tokens
 
 

@@ -137,6 +137,9 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
     hidden, heads = _size(text, "hidden_size"), _size(text, "num_attention_heads")
     experts = _size(text, "num_experts", "num_local_experts", "n_routed_experts", default=0)
     ffn = _size(text, "intermediate_size")
+    head_dim = _size(text, "head_dim", default=hidden // heads)
+    if not head_dim:
+        raise _refuse("bad_model_key", key="num_attention_heads", value=heads)
     biased = bool(text.get("attention_bias", False))
     _refuse_mixed_layers(text, experts)
     return ModelShape(
@@ -146,7 +149,7 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
         layers=_size(text, "num_hidden_layers"),
         heads=heads,
         kv_heads=_size(text, "num_key_value_heads", default=heads),
-        head_dim=_size(text, "head_dim", default=hidden // heads),
+        head_dim=head_dim,
         vocab=_size(text, "vocab_size"),
         tied=bool(hf_config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
         attention_bias=biased or family.qkv_bias,
@@ -179,13 +182,15 @@ def _refuse(code: str, **values: object) -> ProblemsError:
 
 
 def _size(config: Mapping[str, Any], *keys: str, default: int | None = None) -> int:
-    """The first of `keys` that is there, as a whole number that is not negative; null counts as not there."""
+    """The first of `keys` that is there, as a positive whole number; null counts as not there.
+
+    What is absent by default (0: no experts, no shared expert) may also be said to be 0.
+    """
     for key in keys:
         value = config.get(key)
         if value is None:
             continue
-        # A required width of 0 describes no model; only a key with a default may be 0 (no shared expert, say).
-        smallest = 1 if default is None else 0
+        smallest = 0 if default == 0 else 1
         if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= 10**9:
             raise _refuse("bad_model_key", key=key, value=value)
         return value
@@ -210,6 +215,8 @@ def _shared_ffn(text: Mapping[str, Any]) -> int:
 def _mla(text: Mapping[str, Any]) -> Mla | None:
     if not text.get("kv_lora_rank"):
         return None
+    if text.get("attention_bias"):
+        raise _refuse("unsupported_model_key", key="attention_bias", value=True)
     return Mla(
         q_lora=_size(text, "q_lora_rank", default=0),
         kv_lora=_size(text, "kv_lora_rank"),
@@ -235,12 +242,15 @@ def _vision(hf_config: Mapping[str, Any], text_hidden: int) -> VisionShape | Non
     else:
         hidden, ffn = _size(vision, "hidden_size"), _size(vision, "intermediate_size")
         out = _size(vision, "out_hidden_size", default=text_hidden)
+    heads = _size(vision, "num_heads")
+    if heads > hidden:
+        raise _refuse("bad_model_key", key="num_heads", value=heads)
     third = kind.startswith("qwen3")
     return VisionShape(
         depth=_size(vision, "depth"),
         hidden=hidden,
         ffn=ffn,
-        heads=_size(vision, "num_heads"),
+        heads=heads,
         channels=_size(vision, "in_channels", "in_chans", default=3),
         patch=_size(vision, "patch_size"),
         temporal_patch=_size(vision, "temporal_patch_size", default=2),

@@ -1,0 +1,97 @@
+"""A config.json is read as it is, in all its forms, and what cannot be read is refused by name."""
+
+import pytest
+
+from backend.job.model import parse_model
+from backend.job.presets import models
+from backend.job.problems import ProblemsError
+
+PLAIN = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 256,
+}  # fmt: skip
+
+
+def refusal(config):
+    with pytest.raises(ProblemsError) as raised:
+        parse_model(config)
+    [problem] = raised.value.problems
+    assert problem.field == "model.hf_config"
+    return problem
+
+
+def test_plain_keys_alone_are_enough():
+    shape = parse_model(PLAIN)
+    assert (shape.kv_heads, shape.head_dim, shape.tied, shape.gated, shape.experts) == (4, 16, False, True, 0)
+    assert shape.vision is None
+    assert shape.mla is None
+
+
+def test_plain_keys_can_say_what_a_model_type_would():
+    shape = parse_model({**PLAIN, "mlp_gated": False, "qk_norm": True, "attention_bias": True})
+    assert not shape.gated
+    assert shape.qk_norm
+    assert shape.attention_bias
+
+
+def test_nested_and_flat_text_keys_are_the_same_model():
+    nested = dict(models()["qwen2.5-vl-7b"].hf_config)
+    text = nested.pop("text_config")
+    flat = {**text, **nested, "model_type": "qwen2_5_vl"}
+    assert parse_model(flat) == parse_model({**nested, "text_config": text})
+
+
+def test_the_model_type_decides_what_config_json_does_not_say():
+    qwen2, qwen3 = (parse_model({**PLAIN, "model_type": name}) for name in ("qwen2", "qwen3"))
+    assert (qwen2.attention_bias, qwen2.output_bias, qwen2.qk_norm) == (True, False, False)
+    assert (qwen3.attention_bias, qwen3.output_bias, qwen3.qk_norm) == (False, False, True)
+
+
+def test_the_deep_stack_is_counted_by_its_mergers():
+    assert parse_model(models()["qwen3-vl-8b"].hf_config).vision.deep_stack == 3
+    assert parse_model(models()["qwen2.5-vl-7b"].hf_config).vision.deep_stack == 0
+
+
+@pytest.mark.parametrize("key", list(PLAIN))
+def test_a_missing_size_is_named(key):
+    problem = refusal({name: value for name, value in PLAIN.items() if name != key})
+    assert (problem.code, problem.values["key"]) == ("missing_model_key", key)
+
+
+@pytest.mark.parametrize("value", [0, -1, "4096", 4096.5, True, 10**12, [4096]])
+def test_a_size_that_is_no_size_is_named(value):
+    problem = refusal({**PLAIN, "hidden_size": value})
+    assert (problem.code, problem.values["key"]) == ("bad_model_key", "hidden_size")
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_next", "mamba2", "gemma3", "no-such-model"])
+def test_an_unknown_architecture_is_refused_and_not_guessed(model_type):
+    problem = refusal({**PLAIN, "model_type": model_type})
+    assert problem.code == "unsupported_model_type"
+    assert problem.values["model_type"] == model_type
+
+
+def test_dense_layers_between_expert_layers_are_refused():
+    mixed = {**PLAIN, "num_experts": 8, "num_experts_per_tok": 2, "decoder_sparse_step": 2}
+    assert refusal(mixed).code == "unsupported_model_key"
+
+
+@pytest.mark.parametrize("broken", [{"text_config": "x"}, {"vision_config": "x", "model_type": "qwen3_vl", **PLAIN}])
+def test_a_part_that_is_no_mapping_is_named(broken):
+    assert refusal(broken).code == "bad_model_key"
+
+
+def test_a_vision_tower_of_an_unknown_family_is_refused():
+    assert refusal({**PLAIN, "model_type": "llama", "vision_config": {"depth": 2}}).code == "unsupported_model_type"
+
+
+@pytest.mark.parametrize("key", ["num_key_value_heads", "head_dim"])
+def test_a_size_with_a_default_must_not_be_zero(key):
+    assert refusal({**PLAIN, key: 0}).values["key"] == key
+
+
+def test_an_absent_part_may_be_said_to_be_zero():
+    assert parse_model({**PLAIN, "num_experts": 0}) == parse_model(PLAIN)
+
+
+def test_heads_must_not_be_more_than_the_hidden_size_allows():
+    assert refusal({**PLAIN, "num_attention_heads": 128}).code == "bad_model_key"
