@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from backend.cluster import demo as demo_module
 from backend.cluster.demo import DemoCluster, DemoError
 from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.supervisor import members
@@ -28,7 +29,7 @@ from backend.jobs.store import Store
 
 pytestmark = pytest.mark.contract
 
-NODES = 3
+NODES = 2
 QUICK = Timing(poll_s=0.05, grace_s=2.0, drain_s=0.5, retry_s=0.2)
 ENGINE = Path(__file__).with_name("engine")
 
@@ -36,10 +37,13 @@ ENGINE = Path(__file__).with_name("engine")
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
     demo = DemoCluster(tmp_path_factory.mktemp("cluster"), nodes=NODES)
-    try:
-        demo.start()
-    except DemoError as error:
-        pytest.skip(str(error))
+    with pytest.MonkeyPatch.context() as patch:
+        # bash reads ~/.bashrc at shell level 1 only; what the developer's holds can take seconds of every command
+        patch.setattr(demo_module, "CONFIGURATION", demo_module.CONFIGURATION.replace("SetEnv ", "SetEnv SHLVL=1 "))
+        try:
+            demo.start()
+        except DemoError as error:
+            pytest.skip(str(error))
     yield demo
     assert demo.stop() == []
 
@@ -49,7 +53,7 @@ def job(cluster: DemoCluster) -> Job:
     """A job whose Python has the stand-in engine."""
     folder = cluster.folder
     python = folder / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={ENGINE} exec {sys.executable} -B "$@"\n')
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={ENGINE} exec {sys.executable} -S -B "$@"\n')
     python.chmod(0o755)
     for name, text in {
         "model/config.json": "{}",
@@ -178,14 +182,13 @@ def test_one_failing_node_ends_the_gang_and_is_named(controller: Controller, job
     assert shown.cause is not None
     assert (shown.cause.code, shown.cause.node) == ("module_missing", shown.nodes[1].address)
     assert "No module named 'gone'" in str(shown.cause.values["lines"])
-    assert [node.state for node in shown.nodes] == ["stopped", "failed", "stopped"]
+    assert [node.state for node in shown.nodes] == ["stopped", "failed"]
     assert [node.stop["left"] for node in shown.nodes if node.stop] == [[]] * NODES
     assert _marked(home, run) == 0
 
 
-@pytest.mark.parametrize("mode", ["hang", "stubborn", "orphan"])
-def test_stop_leaves_nothing_whatever_the_workers_do(controller: Controller, job: Job, home: Path, mode: str) -> None:
-    run = controller.launch(_with(job, mode, steps=10_000))
+def test_stop_leaves_nothing_whatever_the_workers_do(controller: Controller, job: Job, home: Path) -> None:
+    run = controller.launch(_with(job, "stubborn@0,orphan@1", steps=10_000))
     _until(lambda: len(_steps(controller, run)) == NODES)
     assert _marked(home, run) > 0
     controller.stop(run)
@@ -240,14 +243,14 @@ def test_a_node_that_cannot_be_started_leaves_none_running(
     real = launch.make_spec
 
     def spoiled(attempt: launch.Attempt, rank: int) -> dict[str, object]:
-        return real(attempt, rank) | ({"argv": ["/nowhere/python"]} if rank == 2 else {})
+        return real(attempt, rank) | ({"argv": ["/nowhere/python"]} if rank == 1 else {})
 
     monkeypatch.setattr(launch, "make_spec", spoiled)
     with pytest.raises(ProblemsError) as caught:
         controller.launch(_with(job, "ok", steps=10_000))
     (problem,) = caught.value.problems
     (line,) = controller.runs()
-    assert (problem.code, problem.node) == ("start_failed", controller.snapshot(line.id).nodes[2].address)
+    assert (problem.code, problem.node) == ("start_failed", controller.snapshot(line.id).nodes[1].address)
     assert line.state is RunState.FAILED
     assert _marked(home, line.id) == 0
     monkeypatch.undo()
@@ -264,7 +267,7 @@ def test_a_path_missing_on_the_nodes_is_refused_before_anything_starts(
 
 
 def test_a_host_that_is_down_is_named_and_no_run_is_made(controller: Controller, job: Job) -> None:
-    hosts = (*job.cluster.hosts[:2], replace(job.cluster.hosts[2], port=1))
+    hosts = (job.cluster.hosts[0], replace(job.cluster.hosts[1], port=1))
     down = replace(job, cluster=replace(job.cluster, hosts=hosts))
     with pytest.raises(ProblemsError) as caught:
         controller.launch(down)

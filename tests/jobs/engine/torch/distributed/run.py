@@ -1,7 +1,7 @@
 """Stands where torchrun stands and trains nothing: same arguments, same files, a worker per rank in its own session.
 
-TRAINER_MODE: ok | fail | hang | stubborn (ignores TERM) | orphan (a worker's child in a session of its own);
-`fail@1` means on node 1 alone, the others do `ok`. TRAINER_STEPS steps of TRAINER_STEP_S seconds.
+TRAINER_MODE: ok | fail | hang | stubborn (ignores TERM) | orphan (a worker's child in a session of its own). `fail@1`
+means on node 1 alone, the others do `ok`; several with commas. TRAINER_STEPS steps of TRAINER_STEP_S seconds.
 """
 
 import argparse
@@ -37,9 +37,8 @@ def train(folder: Path, node: str, rank: int) -> None:
     log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    mode, _, where = os.environ.get("TRAINER_MODE", "ok").partition("@")
-    if where not in ("", node):
-        mode = "ok"
+    modes = [mode.partition("@") for mode in os.environ.get("TRAINER_MODE", "ok").split(",")]
+    mode = next((mode for mode, _, where in modes if where in ("", node)), "ok")
     if mode == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if mode == "orphan":
