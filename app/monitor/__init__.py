@@ -1,0 +1,75 @@
+"""The monitor: the list of runs and the view of one run, live.
+
+One gr.HTML that static/monitor.js draws. Its script asks (`poll`) and acts (`act`); the answer is one JSON string, or
+nothing at all when nothing changed. Not a gr.Timer: a script that asks by itself asks at once when a run is opened or a
+tab comes back, rests while the monitor is not on screen, and does not knock at a server that is gone.
+"""
+
+import json
+from typing import Any
+
+import gradio as gr
+
+from app.i18n import catalogue
+from app.monitor.bundle import Bundler
+from app.monitor.question import Question
+from app.monitor.watch import Watch
+from app.services import Services
+from backend.job.problems import Problem, ProblemsError
+
+TICK_S = 2.0
+
+_TEMPLATE = '<section aria-live="off"></section>'
+_ON_LOAD = "window.Megaboard.attachMonitor(element, (name, data) => trigger(name, data), props, watch); // 'poll' 'act'"
+_WORDS = "monitor."
+
+
+def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
+    """Build the monitor in the current Blocks context."""
+    watch = Watch(services.controller, services.store, services.clock)
+    bundler = Bundler(watch, services.store, lang)
+
+    def poll(event: gr.EventData) -> Any:
+        answer = bundler.answer(_question(event), services.clock())
+        return gr.skip() if answer is None else answer
+
+    def act(event: gr.EventData) -> Any:
+        question = _question(event)
+        refused = _stop(services, question.run, event._data.get("name"))
+        watch.forget(question.run)
+        answer = bundler.answer(question, services.clock(), refused)
+        return gr.skip() if answer is None else answer
+
+    panel = gr.HTML(
+        "{}",
+        html_template=_TEMPLATE,
+        js_on_load=_ON_LOAD,
+        apply_default_css=False,
+        elem_id="mb-monitor",
+        lang=lang,
+        words=json.dumps(_words(lang), ensure_ascii=False),
+        interval_ms=round(1000 * tick_s),
+    )
+    quiet = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+    panel.poll(poll, None, panel, trigger_mode="always_last", **quiet)
+    panel.act(act, None, panel, trigger_mode="once", **quiet)
+    return panel
+
+
+def _question(event: gr.EventData) -> Question:
+    return Question.of(event._data.get("question"))
+
+
+def _stop(services: Services, run: str, name: object) -> Problem | None:
+    """Stop a run, with a checkpoint (`save`) or at once (`stop`); the reason when it is refused."""
+    if name not in ("save", "stop"):
+        return None
+    try:
+        services.controller.stop(run, save=name == "save")
+    except ProblemsError as error:
+        return error.problems[0]
+    return None
+
+
+def _words(lang: str) -> dict[str, str]:
+    return {key: words for key, words in catalogue(lang).items() if key.startswith(_WORDS)}

@@ -1,0 +1,90 @@
+"""Answers a tick: ONE JSON string with what the tab lacks, or None when it lacks nothing.
+
+The server keeps nothing about a tab. A question says which sections it shows in which version, up to which point its
+curves go and how far its log goes; so a tab that slept, or a server that was restarted, needs no repair.
+"""
+
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+from app.i18n import render_problem
+from app.monitor import log, run, runs
+from app.monitor.question import Question
+from app.monitor.watch import Watch
+from backend.job.problems import Problem, ProblemsError
+from backend.jobs.store import Store, StoreError
+
+
+class Bundler:
+    """Makes the answers of one language."""
+
+    def __init__(self, watch: Watch, store: Store, lang: str) -> None:
+        self._watch = watch
+        self._store = store
+        self._lang = lang
+
+    def answer(self, question: Question, now: float, refused: Problem | None = None) -> str | None:
+        """The JSON string for the browser. `refused`: why what it just asked for was not done."""
+        try:
+            lacks = self._run(question, now) if question.run else self._news(question, {"rows": self._rows()})
+        except (ProblemsError, StoreError) as error:
+            problem = error.problems[0] if isinstance(error, ProblemsError) else error.problem
+            lacks = self._news(question, {"error": self._words(problem)})
+        if refused is not None:
+            lacks["refused"] = self._words(refused)
+        return to_json({"run": question.run, "now": round(now, 1), **lacks}) if lacks else None
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return runs.rows(self._watch.runs())
+
+    def _run(self, question: Question, now: float) -> dict[str, Any]:
+        snapshot = self._watch.run(question.run)
+        sections = {
+            "head": run.head(snapshot, self._lang),
+            "nodes": run.nodes(snapshot, now),
+            "events": run.events(snapshot, self._lang),
+        }
+        lacks = self._news(question, sections)
+        points = self._watch.curves(question.run, question.generation, question.seq)
+        if points["series"] or "from" not in points:
+            lacks["points"] = points
+        shown = log.part(self._store, question.run, question.log, snapshot.state.is_final)
+        return {**lacks, **self._log(question, shown, lacks.get("versions", {}))}
+
+    def _log(self, question: Question, shown: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, Any]:
+        """The log where it has news: lines, or another list of files."""
+        version = _version([shown["node"], shown["file"], shown["files"]])
+        if question.seen.get("log") == version and not shown["lines"] and "before" not in shown:
+            return {}
+        return {"log": shown, "versions": {**versions, "log": version}}
+
+    def _news(self, question: Question, sections: Mapping[str, Any]) -> dict[str, Any]:
+        """Those sections that the tab shows in another version, and their versions."""
+        versions = {name: _version(section) for name, section in sections.items()}
+        lacks = {name: sections[name] for name, version in versions.items() if question.seen.get(name) != version}
+        return {**lacks, "versions": {name: versions[name] for name in lacks}} if lacks else {}
+
+    def _words(self, problem: Problem) -> dict[str, str]:
+        return render_problem(self._lang, problem)
+
+
+def to_json(value: object) -> str:
+    """Compact JSON that every browser reads: NaN and infinity, which JSON has no words for, are null."""
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), separators=(",", ":"), ensure_ascii=False)
+
+
+def _finite(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and (value != value or abs(value) == float("inf")) else value
+
+
+def _version(section: object) -> str:
+    return f"{zlib.crc32(to_json(section).encode()):08x}"

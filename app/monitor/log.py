@@ -1,0 +1,58 @@
+"""One log of a run as the browser asks for it: the newest lines, what came after, or what stands before."""
+
+from typing import Any
+
+from app.monitor.plain import complete, to_lines
+from app.monitor.question import LogQuestion
+from backend.jobs import ledger, series
+from backend.jobs.series import FileKey
+from backend.jobs.store import Store
+
+FIRST_BYTES = 64 << 10
+"""What is shown of a log at first; it is also the most that one tick adds."""
+
+
+def part(store: Store, run: str, asked: LogQuestion, is_final: bool) -> dict[str, Any]:
+    """Lines of the asked file, or of the node's first one; `lines` is empty when there is nothing new.
+
+    `from` is there when the lines follow what the browser has, `before` when they stand before it; neither when they
+    replace it. Unless the run has ended, a line not yet written to its end waits.
+    """
+    with store.read() as connection:
+        attempt = ledger.newest_attempt(connection, run)
+        files = sorted(series.log_files(connection, run, attempt, asked.node), key=_order)
+        file = asked.file if asked.file is not None or not files else files[0]
+        answer: dict[str, Any] = {"node": asked.node, "file": file, "files": files, "lines": []}
+        if file not in files:
+            return answer
+        key = FileKey(run=run, attempt=attempt, rank=asked.node, file=file)
+        if asked.before is not None:
+            start, data = series.log_tail(connection, key, size=FIRST_BYTES, before=asked.before)
+            return {**answer, "before": asked.before, **_earlier(start, data)}
+        start, data = series.log_tail(connection, key, size=FIRST_BYTES)
+    if asked.end is not None and start <= asked.end <= start + len(data):
+        data = data[asked.end - start :]
+        return {**answer, "from": asked.end, **_shown(asked.end, data if is_final else complete(data))}
+    data = data if is_final else complete(data)
+    cut = _line_start(start, data)
+    return {**answer, **_shown(start + cut, data[cut:])}
+
+
+def _order(file: str) -> tuple[bool, int, str]:
+    # each rank's own log first: torchrun's console holds little
+    return file == "out.log", len(file), file
+
+
+def _shown(start: int, data: bytes) -> dict[str, Any]:
+    lines = to_lines(data)
+    return {"start": start, "end": start + len(data), "lines": lines.lines, "open": lines.is_open}
+
+
+def _earlier(start: int, data: bytes) -> dict[str, Any]:
+    cut = _line_start(start, data)
+    return _shown(start + cut, data[cut:])
+
+
+def _line_start(start: int, data: bytes) -> int:
+    """Where the first whole line begins, when the part was cut out of the middle of a file."""
+    return data.find(b"\n") + 1 if start > 0 else 0

@@ -1,0 +1,62 @@
+"""What a browser asks: which run it shows, and what of it the browser has already. Nothing in it is trusted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogQuestion:
+    """Which log is shown and how much of it is there."""
+
+    node: int = 0
+    file: str | None = None
+    """None: the first one there is."""
+    end: int | None = None
+    """Offset up to which the browser has it; None when it has nothing."""
+    before: int | None = None
+    """Asks for earlier lines: those that end at this offset."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """One tick of one tab."""
+
+    run: str = ""
+    """Empty for the list of runs."""
+    seen: Mapping[str, str]
+    """Section -> version that the browser shows."""
+    generation: int | None = None
+    seq: int | None = None
+    """Cursor of the newest point the browser has."""
+    log: LogQuestion = LogQuestion()
+
+    @classmethod
+    def of(cls, value: object) -> "Question":
+        """From the browser's mapping; whatever is not of its type counts as missing."""
+        asked = _mapping(value)
+        points, log = _mapping(asked.get("points")), _mapping(asked.get("log"))
+        seen = {key: one for key, one in _mapping(asked.get("seen")).items() if isinstance(one, str)}
+        return cls(
+            run=_text(asked.get("run")) or "",
+            seen=seen,
+            generation=_count(points.get("generation")),
+            seq=_count(points.get("seq")),
+            log=LogQuestion(
+                node=_count(log.get("node")) or 0,
+                file=_text(log.get("file")),
+                end=_count(log.get("end")),
+                before=_count(log.get("before")),
+            ),
+        )
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else None

@@ -1,0 +1,139 @@
+"""One run as the browser draws it: its head, its nodes and its events, each a plain mapping."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.i18n import render_problem, t
+from backend.job.problems import Problem
+from backend.jobs.records import Event, NodeSnapshot, RunSnapshot, problem_from_json
+from backend.jobs.states import EventKind, RunState
+
+_BAD = frozenset(
+    {
+        EventKind.FAILING,
+        EventKind.LOSING,
+        EventKind.FAILED,
+        EventKind.LOST,
+        EventKind.NODE_UNREACHABLE,
+        EventKind.NODE_STOP_FAILED,
+        EventKind.SAVE_TIMED_OUT,
+        EventKind.LOSS_NOT_FINITE,
+    }
+)
+
+
+def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
+    """What stands above the charts: state, progress, speed, the cause of a failure, the proof of a stop."""
+    is_saving = _is_saving(run)
+    return {
+        "name": run.name,
+        "state": run.state.value,
+        "is_final": run.state.is_final,
+        "is_saving": is_saving,
+        "can_save": run.state is RunState.RUNNING,
+        "can_stop": not run.state.is_final and (run.state is not RunState.STOPPING or is_saving),
+        "engine": run.engine,
+        "attempt": run.attempt,
+        "created": run.created,
+        "ended": run.ended,
+        "nodes": len(run.nodes),
+        "step": run.step,
+        "total": run.total_steps,
+        "eta_s": _rounded(run.eta_s, 1),
+        "step_s": _rounded(run.step_s, 4),
+        "tokens_per_s": _rounded(run.tokens_per_s, 1),
+        "loss": run.loss,
+        "cause": None if run.cause is None else _cause(run.cause, lang),
+        "proof": _proof(run),
+    }
+
+
+def nodes(run: RunSnapshot, now: float) -> list[dict[str, Any]]:
+    """One row a node, by rank. `heard`: when its newest heartbeat came, by the server's clock."""
+    return [
+        {
+            "rank": node.rank,
+            "address": node.address,
+            "state": node.state,
+            "heard": None if node.heartbeat_age_s is None else round(now - node.heartbeat_age_s),
+            "load": node.host.get("load1"),
+            "memory": [node.host.get("memory_used_mib"), node.host.get("memory_total_mib")],
+            "disk_free": node.host.get("disk_free_mib"),
+            "members": node.members,
+            "gpus": [_gpu(gpu) for gpu in node.gpus],
+            "exit": None if node.exit is None else {key: node.exit.get(key) for key in ("code", "signal", "reason")},
+            "left": _left(node),
+        }
+        for node in run.nodes
+    ]
+
+
+def events(run: RunSnapshot, lang: str) -> list[dict[str, Any]]:
+    """The newest events in words, newest first."""
+    addresses = {node.rank: node.address for node in run.nodes}
+    return [
+        {"seq": event.seq, "time": event.time, "bad": event.kind in _BAD, **_words(event, addresses, lang)}
+        for event in reversed(run.events)
+    ]
+
+
+def _words(event: Event, addresses: Mapping[int, str], lang: str) -> dict[str, Any]:
+    node = "" if event.rank is None else addresses.get(event.rank, str(event.rank))
+    detail = event.detail
+    values = {
+        "node": node,
+        "rank": event.rank,
+        "step": detail.get("step"),
+        "code": detail.get("code"),
+        "left": len(detail.get("left") or ()),
+    }
+    saving = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""
+    problem = detail.get("problem")
+    return {
+        "text": t(lang, f"monitor.event.{event.kind.value}{saving}", **values),
+        "why": render_problem(lang, problem_from_json(problem))["message"] if problem else "",
+    }
+
+
+def _cause(problem: Problem, lang: str) -> dict[str, Any]:
+    shown = render_problem(lang, problem)
+    return {
+        "message": shown["message"],
+        "fix": shown["fix"],
+        "node": problem.node,
+        "rank": problem.values.get("rank"),
+        "file": problem.values.get("file"),
+        "lines": str(problem.values.get("lines") or ""),
+    }
+
+
+def _proof(run: RunSnapshot) -> dict[str, int] | None:
+    """How many nodes have shown that no process of the run is left on them; None while it is under way."""
+    if not run.state.is_final or not run.nodes:
+        return None
+    left = [_left(node) for node in run.nodes]
+    return {"proved": sum(count == 0 for count in left), "nodes": len(left), "left": sum(count or 0 for count in left)}
+
+
+def _left(node: NodeSnapshot) -> int | None:
+    """Processes of the run left on a node that was stopped or has ended; None when nobody has looked."""
+    record = node.stop if node.stop is not None else node.exit
+    return None if record is None or record.get("left") is None else len(record["left"])
+
+
+def _is_saving(run: RunSnapshot) -> bool:
+    if run.state is not RunState.STOPPING:
+        return False
+    kinds = [event.kind for event in run.events]
+    asked = [event for event in run.events if event.kind is EventKind.STOP_REQUESTED]
+    given_up = EventKind.SAVE_TIMED_OUT in kinds or EventKind.STOP_FORCED in kinds
+    return bool(asked) and bool(asked[-1].detail.get("save")) and not given_up
+
+
+def _gpu(gpu: Mapping[str, Any]) -> list[Any]:
+    keys = ("index", "utilization", "memory_used_mib", "memory_total_mib", "power_w", "temperature_c")
+    return [gpu.get(key) for key in keys]
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -1,0 +1,124 @@
+// The monitor: asks the server every few seconds what is new and draws it. The page's address says what is shown:
+// #runs is the list, #runs/<id> one run. The server keeps nothing about a tab: each question says what the tab has.
+(() => {
+  const { badge, el, keyed, moment, number, setBadge, setWords, text, w, whole } = window.Megaboard.live;
+  const NAMES = ["name", "state", "engine", "nodes", "started", "progress", "loss"];
+
+  function attach(element, trigger, props, watch) {
+    setWords(props.lang, JSON.parse(props.words));
+    const body = el("div");
+    const notice = el("div.mbm-cause", { role: "alert", hidden: true }, el("strong"), el("p"));
+    const root = el("div.mbm", {}, notice, body);
+    element.querySelector("section").append(root);
+    let view = null;
+    let shown = null;
+    let skew = 0;
+
+    const link = { now: () => Date.now() / 1000 + skew, ask, act };
+
+    function place() {
+      const [area, ...rest] = decodeURIComponent(location.hash.slice(1)).split("/");
+      return area === "runs" ? { run: rest.join("/") } : null;
+    }
+
+    function show() {
+      const where = place();
+      if (!where) return;
+      if (shown !== where.run) {
+        view?.close();
+        view = where.run ? window.Megaboard.Run(where.run, link) : List();
+        view.versions = {};
+        shown = where.run;
+        body.replaceChildren(view.root);
+        tell(null);
+      }
+      ask();
+    }
+
+    function question() {
+      return { run: shown, seen: view.versions, ...view.wanted() };
+    }
+
+    function ask() {
+      if (view && place() && !document.hidden && !window.Megaboard.isLost()) trigger("poll", { question: question() });
+    }
+
+    function act(name) {
+      tell(null);
+      trigger("act", { name, question: question() });
+    }
+
+    function draw() {
+      const bundle = JSON.parse(props.value);
+      if (!view || bundle.run !== shown) return;
+      skew = bundle.now - Date.now() / 1000;
+      Object.assign(view.versions, bundle.versions);
+      if (bundle.error || bundle.refused) tell(bundle.error ?? bundle.refused);
+      view.take(bundle);
+    }
+
+    function tell(problem) {
+      notice.hidden = !problem;
+      if (problem) [problem.message, problem.fix].forEach((words, place) => text(notice.children[place], words));
+    }
+
+    watch("value", draw);
+    document.addEventListener("megaboard:show", show);
+    document.addEventListener("visibilitychange", ask);
+    window.addEventListener("hashchange", show);
+    setInterval(ask, props.interval_ms);
+    setInterval(() => view?.everySecond(), 1000);
+    window.Megaboard.monitor = { link, view: () => view };
+    show();
+  }
+
+  function List() {
+    const head = el("tr", {}, ...NAMES.map((name) => el("th", { scope: "col" }, w(`column.${name}`))));
+    const body = el("tbody", { onclick: (event) => event.target.closest("tr")?.querySelector("a").click() });
+    const table = el("table.mbm-table.mbm-list", {}, el("caption.mbm-spoken", {}, w("runs")), el("thead", {}, head), body);
+    const card = el("div.mb-card.mbm-scroll", { hidden: true }, table);
+    const empty = emptyCard();
+    const root = el("div", {}, el("div.mbm-title", {}, el("h2", { tabindex: "-1" }, w("runs"))), card, empty);
+
+    function take(bundle) {
+      if (!bundle.rows) return;
+      card.hidden = !bundle.rows.length;
+      empty.hidden = bundle.rows.length > 0;
+      keyed(body, bundle.rows, (run) => run.id, makeRow, updateRow);
+    }
+
+    return { root, take, wanted: () => ({}), everySecond() {}, close() {} };
+  }
+
+  function emptyCard() {
+    const start = el("button.mb-button.mb-primary", { type: "button", "data-go": "hardware" }, w("empty.start"));
+    return el("div.mb-card.mbm-empty", { hidden: true }, el("h3", {}, w("empty.title")), el("p.mb-quiet", {}, w("empty.words")), start);
+  }
+
+  function makeRow(run) {
+    const target = `runs/${run.id}`;
+    const link = el("a", { href: `#${encodeURI(target)}`, "data-go": target });
+    const bar = el("div.mbm-bar", { "aria-hidden": "true" }, el("i"));
+    return el("tr", {},
+      el("td", {}, link, el("code.mb-quiet")), el("td", {}, badge("state", run.state)), el("td"), el("td.mbm-num"), el("td"),
+      el("td.mbm-progress-cell", {}, el("span"), bar), el("td.mbm-num"));
+  }
+
+  function updateRow(row, run) {
+    const [name, state, engine, nodes, started, progress, loss] = row.cells;
+    text(name.firstChild, run.name);
+    text(name.lastChild, run.id);
+    setBadge(state.firstChild, "state", run.state);
+    text(engine, run.engine);
+    text(nodes, whole(run.nodes));
+    text(started, moment(run.created));
+    const share = run.total ? Math.min(1, (run.step ?? 0) / run.total) : 0;
+    text(progress.firstChild, run.total ? w("progress.short", {
+      step: whole(run.step ?? 0), total: whole(run.total), percent: Math.floor(100 * share) }) : "–");
+    progress.lastChild.firstChild.style.width = `${100 * share}%`;
+    progress.lastChild.dataset.state = run.state;
+    text(loss, number(run.loss));
+  }
+
+  window.Megaboard = Object.assign(window.Megaboard || {}, { attachMonitor: attach });
+})();

@@ -1,0 +1,185 @@
+// One run: its head with progress and the ways to stop it, its charts, nodes, events and logs.
+(() => {
+  const { attribute, badge, duration, el, keyed, moment, number, setBadge, text, w, whole } = window.Megaboard.live;
+  const FACTS = ["elapsed", "eta", "tokens_per_s", "step_s", "loss"];
+
+  // link: { now(), ask(), act(name, values) } of monitor.js.
+  function Run(id, link) {
+    const M = window.Megaboard;
+    const parts = {
+      head: Head(id, link),
+      trouble: Trouble((rank, file) => parts.logs.show(rank, file)),
+      charts: M.Charts(),
+      nodes: M.Nodes(link.now),
+      events: Events(),
+      logs: M.Logs(link.ask),
+    };
+    const below = el("div.mbm-below", {}, parts.logs.root, parts.events.root);
+    const root = el("div.mbm-run", { "data-run": id }, parts.head.root, parts.trouble.root, parts.charts.root,
+      parts.nodes.root, below);
+
+    function take(bundle) {
+      if (bundle.head) parts.head.take(bundle.head);
+      if (bundle.head) parts.trouble.take(bundle.head);
+      if (bundle.head?.cause) parts.logs.prefer(bundle.head.cause);
+      if (bundle.nodes) parts.nodes.take(bundle.nodes);
+      if (bundle.nodes) parts.logs.takeNodes(bundle.nodes);
+      if (bundle.events) parts.events.take(bundle.events);
+      parts.charts.take(id, bundle.points);
+      parts.logs.take(bundle.log);
+    }
+
+    return {
+      root,
+      take,
+      charts: parts.charts,
+      wanted: () => ({ points: parts.charts.wanted(id), log: parts.logs.wanted() }),
+      everySecond() {
+        parts.head.age();
+        parts.nodes.age();
+      },
+      close: () => parts.charts.close(),
+    };
+  }
+
+  function Head(id, link) {
+    const title = el("h2", { tabindex: "-1" });
+    const state = badge("state", "queued");
+    const save = el("button.mb-button", { type: "button", onclick: () => link.act("save") }, w("stop.save"));
+    const stop = el("button.mb-button.mbm-danger", { type: "button", onclick: () => ask.open(shown) }, w("stop.now"));
+    const about = el("p.mbm-about.mb-quiet");
+    const bar = el("div.mbm-bar", { role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100",
+      "aria-label": w("progress") }, el("i"));
+    const told = el("div.mbm-progress-words", {}, el("span"), el("span"));
+    const facts = el("dl.mbm-facts", {}, ...FACTS.map((name) => el("div", {}, el("dt", {}, w(`fact.${name}`)), el("dd"))));
+    const spoken = el("p.mbm-spoken", { role: "status" });
+    const ask = Ask(() => link.act("stop"));
+    const root = el("header.mbm-head", {},
+      el("a.mbm-back", { href: "#runs", "data-go": "runs" }, `← ${w("runs")}`),
+      el("div.mbm-title", {}, title, state, el("div.mbm-buttons", {}, save, stop)), about,
+      el("div.mb-card.mbm-progress", {}, told, bar, facts), spoken, ask.root);
+    let shown = null;
+
+    function take(head) {
+      const changed = shown && shown.state !== head.state;
+      shown = head;
+      text(title, head.name);
+      setBadge(state, "state", head.state);
+      if (changed) text(spoken, w("state.spoken", { name: head.name, state: w(`state.${head.state}`) }));
+      text(about, w("about", { id, engine: head.engine, attempt: head.attempt, nodes: head.nodes, started: moment(head.created) }));
+      save.hidden = stop.hidden = head.is_final;
+      save.disabled = !head.can_save;
+      stop.disabled = !head.can_stop;
+      text(save, w(head.is_saving ? "stop.saving" : "stop.save"));
+      progress(head);
+      age();
+      if (head.is_final) ask.close();
+    }
+
+    function progress(head) {
+      const share = head.total ? Math.min(1, (head.step ?? 0) / head.total) : 0;
+      const percent = Math.floor(100 * share);
+      bar.firstChild.style.width = `${100 * share}%`;
+      attribute(bar, "data-state", head.state);
+      attribute(bar, "aria-valuenow", head.total ? percent : null);
+      const steps = { step: whole(head.step ?? 0), total: whole(head.total) };
+      const words = head.total ? w("progress.steps", steps) : w(head.is_final ? "progress.none" : "progress.waiting");
+      text(told.firstChild, words);
+      text(told.lastChild, head.total ? w("percent", { percent }) : "");
+      attribute(bar, "aria-valuetext", words);
+    }
+
+    function age() {
+      if (!shown) return;
+      const speed = shown.tokens_per_s === null ? "–" : whole(shown.tokens_per_s);
+      const step = shown.step_s === null ? "–" : w("seconds", { seconds: number(shown.step_s, 3) });
+      const values = [duration((shown.ended ?? link.now()) - shown.created),
+        shown.eta_s === null ? "–" : duration(shown.eta_s), speed, step, number(shown.loss)];
+      values.forEach((value, place) => text(facts.children[place].lastChild, value));
+    }
+
+    return { root, take, age };
+  }
+
+  // Asks once more before a run is ended without a checkpoint; the safe answer has the focus.
+  function Ask(yes) {
+    const words = el("p");
+    const no = el("button.mb-button", { type: "button", autofocus: true, onclick: () => root.close() }, w("stop.keep"));
+    const sure = el("button.mb-button.mbm-danger", { type: "button", onclick: () => {
+      root.close();
+      yes();
+    } }, w("stop.sure"));
+    const heading = el("h3", { id: "mbm-ask" }, w("stop.title"));
+    const root = el("dialog.mbm-ask", { "aria-labelledby": "mbm-ask" }, heading, words, el("div.mbm-buttons", {}, no, sure));
+    return {
+      root,
+      close: () => root.open && root.close(),
+      open(head) {
+        text(words, w("stop.words", { name: head.name, nodes: head.nodes }));
+        root.showModal();
+      },
+    };
+  }
+
+  // Why the run failed, what to do, the last lines that say so, and the proof that nothing is left running.
+  function Trouble(showLog) {
+    const message = el("strong");
+    const fix = el("p");
+    const lines = el("pre.mbm-lines", { tabindex: "0" });
+    const more = el("details", {}, el("summary"), lines);
+    const button = el("button.mbm-chip", { type: "button", onclick: () => showLog(cause.rank, cause.file) });
+    const why = el("div.mbm-cause", { role: "alert", hidden: true }, el("div", {}, message, fix), button, more);
+    const proof = el("p.mbm-proof", { hidden: true });
+    let cause = null;
+
+    function take(head) {
+      cause = head.cause;
+      why.hidden = !cause;
+      if (cause) tell();
+      prove(head.proof);
+    }
+
+    function tell() {
+      text(message, cause.message);
+      text(fix, cause.fix);
+      button.hidden = cause.rank === null || cause.rank === undefined;
+      text(button, w("cause.log", { node: cause.node }));
+      more.hidden = !cause.lines;
+      text(more.firstChild, w("cause.lines", { file: cause.file, node: cause.node }));
+      if (lines.textContent !== cause.lines) {
+        text(lines, cause.lines);
+        more.open = true;
+      }
+    }
+
+    function prove(counts) {
+      proof.hidden = !counts;
+      if (!counts) return;
+      const whole = counts.proved === counts.nodes;
+      attribute(proof, "data-tone", whole ? "good" : "bad");
+      const words = whole ? w("proof", counts) : w("proof.open", { ...counts, open: counts.nodes - counts.proved });
+      text(proof, `${whole ? "✓" : "!"} ${words}`);
+    }
+
+    return { root: el("div.mbm-trouble", {}, why, proof), take };
+  }
+
+  function Events() {
+    const list = el("ol.mbm-events");
+    const root = el("section.mb-card", { "aria-labelledby": "mbm-events" },
+      el("header", {}, el("h3", { id: "mbm-events" }, w("events"))), list);
+    const make = () => el("li", {}, el("time"), el("div", {}, el("span"), el("small")));
+    const update = (item, event) => {
+      attribute(item, "data-bad", event.bad);
+      text(item.firstChild, moment(event.time, false));
+      attribute(item.firstChild, "title", moment(event.time));
+      const [words, why] = item.lastChild.children;
+      text(words, event.text);
+      text(why, event.why);
+      why.hidden = !event.why;
+    };
+    return { root, take: (events) => keyed(list, events, (event) => event.seq, make, update) };
+  }
+
+  window.Megaboard = Object.assign(window.Megaboard || {}, { Run });
+})();

@@ -1,0 +1,217 @@
+// The curves of one run, drawn by Plotly: whole once, then only grown, so that nothing flickers and a zoom stays.
+(() => {
+  const { attribute, el, keyed, number, text, w } = window.Megaboard.live;
+  const MOST = 1500;
+  const FEW = 40;
+  const SPECS = [
+    { name: "loss", series: ["loss", "loss_smooth", "loss_bad"], wide: true },
+    { name: "grad_norm", series: ["grad_norm"] },
+    { name: "learning_rate", series: ["learning_rate"] },
+    { name: "tokens_per_s", series: ["tokens_per_s"] },
+    { name: "step_s", series: ["step_s"] },
+  ];
+
+  function Charts() {
+    const charts = SPECS.map(build);
+    const twin = figures();
+    const root = el("section.mbm-charts", { "aria-label": w("charts") }, ...charts.map((c) => c.card), twin);
+    const resize = new ResizeObserver((changes) => changes.forEach((change) => fit(change.target)));
+    const theme = new MutationObserver(() => charts.forEach(recolour));
+    charts.forEach((chart) => resize.observe(chart.plot));
+    theme.observe(document.body, { attributes: true, attributeFilter: ["class"] });
+    let have = { run: "", generation: null, seq: null };
+
+    function take(run, points) {
+      if (!points) return;
+      const whole = points.from === undefined;
+      if (!whole && (have.run !== run || points.generation !== have.generation || points.from !== have.seq)) return;
+      have = { run, generation: points.generation, seq: points.seq };
+      charts.forEach((chart) => (whole ? replace(chart, run, points.series) : extend(chart, points.series)));
+      tell();
+    }
+
+    function tell() {
+      keyed(twin.tBodies[0], charts, (c) => c.spec.name, figureRow, (row, chart) => {
+        const seen = summary(chart.data[chart.spec.series[0]].y);
+        const values = seen ? [seen.last, seen.lowest, seen.highest].map((v) => number(v)) : ["–", "–", "–"];
+        [...values, w(`trend.${seen ? seen.trend : "none"}`)].forEach((value, i) =>
+          text(row.cells[i + 1], value));
+        text(chart.now, seen ? number(seen.last) : "");
+        text(chart.range, seen ? w("range", { low: values[1], high: values[2] }) : "");
+        attribute(chart.plot, "aria-label", w("chart.spoken", {
+          name: title(chart), last: values[0], low: values[1], high: values[2],
+          trend: w(`trend.${seen ? seen.trend : "none"}`),
+        }));
+        chart.empty.hidden = Boolean(seen);
+      });
+    }
+
+    return {
+      root,
+      take,
+      // What to ask for; a curve grown too long is asked for whole, thinned by the server.
+      wanted(run) {
+        const long = charts.some((c) => Object.values(c.data).some((one) => one.x.length > MOST));
+        return have.run === run && !long ? { generation: have.generation, seq: have.seq } : {};
+      },
+      summary: () => charts.map((c) => ({ name: c.spec.name, points: c.data[c.spec.series[0]].x.length })),
+      data: (name) => charts.find((c) => name in c.data)?.data[name],
+      close() {
+        resize.disconnect();
+        theme.disconnect();
+        charts.forEach((chart) => window.Plotly.purge(chart.plot));
+      },
+    };
+  }
+
+  function build(spec) {
+    const now = el("span.mbm-now");
+    const range = el("span.mb-quiet");
+    const plot = el("div.mbm-plot", { role: "img" });
+    const empty = el("p.mbm-empty-chart.mb-quiet", {}, w(spec.wide ? "chart.waiting" : "chart.silent"));
+    const legend = spec.wide ? el("span.mbm-legend.mb-quiet", { "aria-hidden": "true" },
+      el("i.mbm-key-raw"), w("legend.raw"), el("i.mbm-key-smooth"), w("legend.smooth")) : null;
+    const heading = el("h4", {}, w(`chart.${spec.name}`));
+    const head = el("header", {}, heading, now, range, legend);
+    const card = el(`section.mb-card.mbm-chart${spec.wide ? ".mbm-wide" : ""}`, {}, head, el("div.mbm-frame", {}, plot, empty));
+    const data = Object.fromEntries(spec.series.map((name) => [name, { x: [], y: [] }]));
+    return { spec, card, plot, now, range, empty, data, drawn: false };
+  }
+
+  function title(chart) {
+    return w(`chart.${chart.spec.name}`);
+  }
+
+  function replace(chart, run, series) {
+    for (const name of chart.spec.series) {
+      const { x, y } = series[name] ?? { x: [], y: [] };
+      chart.data[name] = { x: [...x], y: [...y] };
+    }
+    const traces = chart.spec.series.map((name) => trace(chart, name));
+    window.Plotly.react(chart.plot, traces, layout(chart, run), config());
+    chart.drawn = true;
+    chart.run = run;
+  }
+
+  function extend(chart, series) {
+    const grown = chart.spec.series.map((name, place) => ({ name, place, more: series[name] })).filter((one) => one.more);
+    if (!grown.length) return;
+    const fewBefore = isFew(chart);
+    for (const { name, more } of grown) {
+      chart.data[name].x.push(...more.x);
+      chart.data[name].y.push(...more.y);
+    }
+    // Plotly appends to arrays of its own: the traces were given copies.
+    const update = { x: grown.map((one) => one.more.x), y: grown.map((one) => one.more.y) };
+    window.Plotly.extendTraces(chart.plot, update, grown.map((one) => one.place));
+    if (fewBefore && !isFew(chart)) window.Plotly.restyle(chart.plot, { mode: "lines" }, [0]);
+  }
+
+  function isFew(chart) {
+    return chart.data[chart.spec.series[0]].x.length <= FEW;
+  }
+
+  function trace(chart, name) {
+    const { x, y } = chart.data[name];
+    const colours = palette(chart.plot);
+    const label = w(`series.${name}`);
+    const shared = { x: [...x], y: [...y], name: label, showlegend: false, hovertemplate: `${label} %{y:.5~g}<extra></extra>` };
+    if (name === "loss_bad") {
+      const marker = { symbol: "x", size: 10, color: colours.bad };
+      return { ...shared, mode: "markers", marker, hovertemplate: `${label}<extra></extra>` };
+    }
+    const raw = name === "loss";
+    return {
+      ...shared,
+      mode: isFew(chart) && name !== "loss_smooth" ? "lines+markers" : "lines",
+      line: { color: raw ? colours.raw : colours.line, width: raw ? 1 : 2 },
+      marker: { size: 4, color: raw ? colours.raw : colours.line },
+    };
+  }
+
+  function layout(chart, run) {
+    const colours = palette(chart.plot);
+    const axis = {
+      gridcolor: colours.grid, linecolor: colours.grid, zeroline: false, tickfont: { size: 11, color: colours.quiet },
+      automargin: true,
+    };
+    return {
+      uirevision: run,
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: colours.family, color: colours.text, size: 12 },
+      margin: { l: 8, r: 8, t: 6, b: 8 },
+      xaxis: { ...axis, rangemode: "tozero", nticks: chart.spec.wide ? 12 : 6, tickformat: ",d",
+        title: { text: w("axis.step"), font: { size: 11, color: colours.quiet }, standoff: 4 } },
+      yaxis: { ...axis, nticks: 6, exponentformat: chart.spec.name === "tokens_per_s" ? "SI" : "e" },
+      hovermode: "x unified",
+      hoverlabel: { bgcolor: colours.card, bordercolor: colours.grid, font: { color: colours.text, size: 12 } },
+      dragmode: "zoom",
+      showlegend: false,
+    };
+  }
+
+  function config() {
+    const dictionary = {
+      "Download plot as a PNG": w("plotly.png"), "Reset axes": w("plotly.reset"), "Double-click to zoom back out": w("plotly.back"),
+      "Taking snapshot - this may take a few seconds": w("plotly.taking"), "Snapshot succeeded": w("plotly.taken"),
+    };
+    return {
+      displaylogo: false, responsive: false, displayModeBar: "hover", locale: "page",
+      locales: { page: { dictionary, format: {} } }, modeBarButtons: [["toImage", "resetScale2d"]],
+    };
+  }
+
+  function palette(node) {
+    const style = getComputedStyle(node);
+    const read = (name) => style.getPropertyValue(name).trim();
+    return {
+      text: read("--body-text-color"), quiet: read("--body-text-color-subdued"), grid: read("--mbm-grid"),
+      card: read("--background-fill-primary"), line: read("--mbm-line"), raw: read("--mbm-raw"), bad: read("--mb-bad"),
+      family: style.fontFamily,
+    };
+  }
+
+  function recolour(chart) {
+    if (!chart.drawn) return;
+    const traces = chart.spec.series.map((name) => trace(chart, name));
+    // The same range as shown: a change of theme must not lose a zoom.
+    window.Plotly.react(chart.plot, traces, layout(chart, chart.run), config());
+  }
+
+  function fit(plot) {
+    if (plot.clientWidth && plot.data) window.Plotly.Plots.resize(plot);
+  }
+
+  // The last value, the extremes, and whether the last tenth lies above or below what came before it.
+  function summary(values) {
+    if (!values.length) return null;
+    let lowest = Infinity;
+    let highest = -Infinity;
+    for (const value of values) {
+      if (value < lowest) lowest = value;
+      if (value > highest) highest = value;
+    }
+    const tail = Math.max(1, Math.floor(values.length / 10));
+    const before = mean(values.slice(-3 * tail, -tail));
+    const change = mean(values.slice(-tail)) - before;
+    const flat = values.length < 4 || Math.abs(change) <= 0.01 * Math.max(Math.abs(before), 1e-12);
+    return { last: values.at(-1), lowest, highest, trend: flat ? "flat" : change < 0 ? "falling" : "rising" };
+  }
+
+  function mean(values) {
+    return values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
+  }
+
+  function figures() {
+    const names = ["figure.chart", "figure.last", "figure.lowest", "figure.highest", "figure.trend"];
+    const head = el("tr", {}, ...names.map((name) => el("th", { scope: "col" }, w(name))));
+    return el("table.mbm-spoken", {}, el("caption", {}, w("figures")), el("thead", {}, head), el("tbody"));
+  }
+
+  function figureRow(chart) {
+    return el("tr", {}, el("th", { scope: "row" }, title(chart)), el("td"), el("td"), el("td"), el("td"));
+  }
+
+  window.Megaboard = Object.assign(window.Megaboard || {}, { Charts });
+})();

@@ -1,0 +1,136 @@
+// The logs of a run: one file of one node, its newest lines, followed live, with a filter. All of it is text.
+(() => {
+  const { attribute, el, keyed, text, w } = window.Megaboard.live;
+  const MOST_LINES = 5000;
+
+  function Logs(ask) {
+    const node = el("select", { "aria-label": w("log.node"), onchange: () => choose(Number(node.value), null) });
+    const file = el("select", { "aria-label": w("log.file"), onchange: () => choose(state.node, file.value) });
+    const follow = el("input", { type: "checkbox", checked: true, id: "mbm-follow", onchange: () => scrollDown() });
+    const filter = el("input.mbm-filter", { type: "search", placeholder: w("log.filter"), "aria-label": w("log.filter"),
+      oninput: () => refilter() });
+    const found = el("span.mb-quiet.mbm-found", { role: "status" });
+    const earlier = el("button.mbm-chip", { type: "button", onclick: () => askEarlier() }, w("log.earlier"));
+    const box = el("pre.mbm-log", { tabindex: "0", "aria-label": w("logs"), onscroll: () => noteScroll() });
+    const root = el("section.mb-card.mbm-logs", { "aria-labelledby": "mbm-logs" },
+      el("header", {}, el("h3", { id: "mbm-logs" }, w("logs")),
+        el("div.mbm-tools", {}, node, file, filter, found, el("label", { for: "mbm-follow" }, follow, w("log.follow")))),
+      el("div.mbm-earlier", {}, earlier), box);
+    const state = { node: 0, file: null, start: null, end: null, open: false, before: null };
+    let chosen = false;
+
+    function choose(rank, name) {
+      chosen = true;
+      Object.assign(state, { node: rank, file: name, start: null, end: null, open: false, before: null });
+      ask();
+    }
+
+    function askEarlier() {
+      if (!state.start) return;
+      state.before = state.start;
+      ask();
+    }
+
+    function take(log) {
+      if (!log || log.node !== state.node || (state.file !== null && log.file !== state.file)) return;
+      offer(file, log.files, (name) => name, (name) => name);
+      state.file = log.file;
+      if (log.file) file.value = log.file;
+      if (log.before !== undefined) prepend(log);
+      else if (log.from === undefined) replace(log);
+      else if (log.from === state.end) append(log);
+      earlier.hidden = !state.start;
+      note();
+    }
+
+    function takeNodes(nodes) {
+      offer(node, nodes, (one) => one.rank, (one) => w("log.node_name", { rank: one.rank, address: one.address }));
+      node.value = String(state.node);
+    }
+
+    function replace(log) {
+      box.replaceChildren(...log.lines.map(line));
+      Object.assign(state, { start: log.start, end: log.end, open: log.open });
+      scrollDown();
+    }
+
+    function append(log) {
+      if (state.open && log.lines.length) box.lastChild?.remove();
+      box.append(...log.lines.map(line));
+      Object.assign(state, { end: log.end, open: log.open });
+      while (box.childElementCount > MOST_LINES) {
+        box.firstChild.remove();
+        state.start = null;
+      }
+      scrollDown();
+    }
+
+    function prepend(log) {
+      if (log.before !== state.start) return;
+      const fromEnd = box.scrollHeight - box.scrollTop;
+      box.prepend(...log.lines.map(line));
+      Object.assign(state, { start: log.start, before: null });
+      box.scrollTop = box.scrollHeight - fromEnd;
+    }
+
+    function line(words) {
+      const node = el("span", {}, `${words}\n`);
+      node.hidden = !fits(words);
+      return node;
+    }
+
+    function fits(words) {
+      const wanted = filter.value.trim().toLowerCase();
+      return !wanted || words.toLowerCase().includes(wanted);
+    }
+
+    function refilter() {
+      for (const one of box.children) one.hidden = !fits(one.textContent);
+      scrollDown();
+      note();
+    }
+
+    function note() {
+      const all = box.childElementCount;
+      const shown = filter.value.trim() ? [...box.children].filter((one) => !one.hidden).length : all;
+      text(found, shown === all ? w("log.lines", { count: all }) : w("log.found", { shown, count: all }));
+      const nothing = all ? w("log.unmatched") : state.file ? w("log.empty") : w("log.none");
+      attribute(box, "data-empty", shown ? null : nothing);
+    }
+
+    function scrollDown() {
+      if (follow.checked) box.scrollTop = box.scrollHeight;
+    }
+
+    // Scrolling up to read stops following; back at the end it goes on.
+    function noteScroll() {
+      if (box.clientHeight) follow.checked = box.scrollTop + box.clientHeight >= box.scrollHeight - 24;
+    }
+
+    return {
+      root,
+      take,
+      takeNodes,
+      // The node that failed, unless the user has chosen one.
+      prefer({ rank, file }) {
+        if (!chosen && Number.isInteger(rank)) choose(rank, file || null);
+      },
+      wanted: () => ({ node: state.node, file: state.file, end: state.end, before: state.before }),
+      show(rank, name) {
+        choose(rank, name);
+        node.value = String(rank);
+        root.scrollIntoView({ block: "start" });
+        box.focus({ preventScroll: true });
+      },
+    };
+  }
+
+  function offer(select, rows, value, label) {
+    keyed(select, rows, value, () => el("option"), (option, row) => {
+      attribute(option, "value", value(row));
+      text(option, label(row));
+    });
+  }
+
+  window.Megaboard = Object.assign(window.Megaboard || {}, { Logs });
+})();

@@ -1,0 +1,142 @@
+"""Runs written straight into a store, as collectors and the lead would: for looking at the monitor without nodes."""
+
+import json
+import math
+import random
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from backend.job.mapping import dump_mapping
+from backend.jobs import ledger, series
+from backend.jobs.records import NodeRecord
+from backend.jobs.series import FileKey, Place
+from backend.jobs.states import EventKind
+from backend.jobs.store import Store
+
+TOTAL_STEPS = 400
+
+
+class StoredRun:
+    """One run in the store, moved on by hand. Times are given, never taken."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        *,
+        now: float,
+        name: str = "qwen3-vl-8b-sft",
+        nodes: int = 4,
+        gpus_per_node: int = 1,
+        addresses: Sequence[str] = (),
+    ) -> None:
+        self._store = store
+        self.id = run
+        self.addresses = list(addresses) or [f"10.{zlib.crc32(run.encode()) % 200}.0.{i + 1}" for i in range(nodes)]
+        self.gpus_per_node = gpus_per_node
+        self.now = now
+        self._offsets: dict[tuple[int, str], int] = {}
+        cluster = {"gpu": "h100-80g", "nodes": nodes, "gpus_per_node": gpus_per_node}
+        cluster["hosts"] = [dict(zip(("address", "port"), _split(one), strict=True)) for one in self.addresses]
+        engine = "llamafactory-megatron"
+        job = {"version": 1, "name": name, "cluster": cluster, "model": {"preset": "qwen3-vl-8b"}, "engine": engine}
+        records = [
+            NodeRecord(rank=i, address=one, folder=f"/run/node{i}", python="/opt/python", mark=f"m.{i}")
+            for i, one in enumerate(self.addresses)
+        ]
+        store.write(
+            lambda c: ledger.create_run(
+                c, run, name=name, engine=engine, job=dump_mapping(job), addresses=self.addresses, time=now
+            )
+        )
+        store.write(
+            lambda c: ledger.create_attempt(c, run, 1, master=("10.0.0.1", 29500), rendered={}, nodes=records, time=now)
+        )
+
+    def tell(self, kind: EventKind, rank: int | None = None, **detail: Any) -> None:
+        """Append an event."""
+        self._store.write(lambda c: ledger.append(c, self.id, kind, time=self.now, rank=rank, detail=detail))
+
+    def start(self) -> None:
+        """All nodes come up."""
+        self.tell(EventKind.PREFLIGHT)
+        self.tell(EventKind.STARTING)
+        for rank in range(len(self.addresses)):
+            self.tell(EventKind.NODE_STARTING, rank)
+            self.tell(EventKind.NODE_STARTED, rank)
+        self.tell(EventKind.STARTED)
+
+    def steps(self, first: int, last: int, *, step_s: float = 0.9, attempt: int = 1, **fixed: Any) -> None:
+        """Steps first..last of rank 0, a loss that falls; `fixed` replaces values."""
+        rows = [{**step_row(step, self.now, step_s), **fixed} for step in range(first, last + 1)]
+        self._store.write(lambda c: series.add_points(c, self.id, attempt, 0, rows))
+        self.now += step_s * len(rows)
+
+    def beat(self, ranks: Sequence[int] | None = None) -> None:
+        """A heartbeat of each node."""
+        for rank in range(len(self.addresses)) if ranks is None else ranks:
+            row = heartbeat(rank, self.gpus_per_node, self.now)
+            self._store.write(lambda c, rank=rank, row=row: series.add_heartbeats(c, self.id, 1, rank, [row], self.now))
+
+    def log(self, rank: int, file: str, data: bytes) -> None:
+        """Bytes appended to a log."""
+        offset = self._offsets.get((rank, file), 0)
+        key = FileKey(run=self.id, attempt=1, rank=rank, file=file)
+        self._store.write(lambda c: series.add_log(c, key, Place(offset=offset), data))
+        self._offsets[rank, file] = offset + len(data)
+
+    def exit(self, rank: int, **record: Any) -> None:
+        """The node's part has ended."""
+        ended = {"protocol": 1, "code": 0, "signal": None, "stopped": False, "reason": "finished", "left": [], **record}
+        ended["time"] = self.now
+        self._store.write(lambda c: ledger.set_exit(c, self.id, 1, rank, ended))
+        self.tell(EventKind.NODE_EXITED, rank, **ended)
+
+    def stopped(self, rank: int, left: Sequence[int] = ()) -> None:
+        """The supervisor's answer to `stop`."""
+        self._store.write(lambda c: ledger.set_stop(c, self.id, 1, rank, {"left": list(left)}))
+        self.tell(EventKind.NODE_STOPPED, rank, left=list(left))
+
+
+def step_row(step: int, time: float, step_s: float) -> dict[str, Any]:
+    """One line of steps.rank0.jsonl."""
+    noise = random.Random(step)
+    return {
+        "step": step,
+        "total_steps": TOTAL_STEPS,
+        "time": time,
+        "step_s": step_s * noise.uniform(0.93, 1.1),
+        "loss": 1.2 + 2.4 * math.exp(-step / 60) + noise.gauss(0, 0.06),
+        "grad_norm": 0.8 + 3 * math.exp(-step / 30) + abs(noise.gauss(0, 0.15)),
+        "learning_rate": 2e-5 * min(1, step / 12) * 0.5 * (1 + math.cos(math.pi * step / TOTAL_STEPS)),
+    }
+
+
+def heartbeat(rank: int, gpus: int, now: float) -> Mapping[str, Any]:
+    """One line of heartbeat.jsonl; no GPU on a CPU node."""
+    noise = random.Random(f"{rank} {now}")
+    cards = [
+        {
+            "index": i,
+            "utilization": noise.randint(86, 100),
+            "memory_used_mib": noise.randint(60_000, 74_000),
+            "memory_total_mib": 81_559,
+            "power_w": noise.randint(560, 690),
+            "temperature_c": noise.randint(52, 71),
+        }
+        for i in range(gpus)
+    ]
+    host = {"load1": round(noise.uniform(1, 14), 2), "memory_used_mib": noise.randint(90_000, 120_000)}
+    host |= {"memory_total_mib": 2_063_000, "disk_free_mib": 1_800_000}
+    return {"protocol": 1, "time": now, "members": [[100, 1]] * (gpus + 2), "gpus": cards, **host}
+
+
+def problem(code: str, node: str, **values: Any) -> Mapping[str, Any]:
+    """The `problem` of an event's detail."""
+    return json.loads(json.dumps({"code": code, "node": node, "values": {"node": node, **values}}))
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.partition(":")
+    return host, int(port or 22)

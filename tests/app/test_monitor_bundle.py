@@ -1,0 +1,240 @@
+"""What the server answers to a tick, from a real store: what the tab lacks, and nothing when it lacks nothing."""
+
+import json
+import math
+
+import pytest
+
+from app.monitor.bundle import Bundler
+from app.monitor.question import Question
+from app.monitor.watch import LOOK_S, Watch
+from backend.cluster.hostkeys import KnownHosts
+from backend.jobs.controller import Controller
+from backend.jobs.states import EventKind
+from backend.jobs.store import Store
+from tests.app.stored_runs import StoredRun, problem
+
+RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
+
+
+class Desk:
+    """A store, a controller that watches nothing, and a tab that remembers what it was sent."""
+
+    def __init__(self, tmp_path, lang: str = "en") -> None:
+        self.now = 1_800_000_000.0
+        self.store = Store(tmp_path / "megaboard.db")
+        known_hosts = KnownHosts(tmp_path / "known_hosts", None)
+        self.reads = 0
+        controller = Controller(tmp_path, self.store, known_hosts, clock=lambda: self.now)
+        snapshot = controller.snapshot
+
+        def counted(run: str):
+            self.reads += 1
+            return snapshot(run)
+
+        controller.snapshot = counted
+        self.bundler = Bundler(Watch(controller, self.store, lambda: self.now), self.store, lang)
+
+    def run(self, **options) -> StoredRun:
+        run = StoredRun(self.store, RUN, now=self.now - 100, **options)
+        run.start()
+        return run
+
+    def ask(self, **question):
+        self.now += LOOK_S
+        return self.ask_now(**question)
+
+    def ask_now(self, **question):
+        answer = self.bundler.answer(Question.of(question), self.now)
+        return None if answer is None else json.loads(answer)
+
+
+class Tab:
+    """Does with the answers what static/monitor.js does."""
+
+    def __init__(self, desk: Desk, run: str = RUN) -> None:
+        self.desk = desk
+        self.question = {"run": run, "seen": {}, "points": {}, "log": {"node": 0, "file": None, "end": None}}
+
+    def tick(self):
+        answer = self.desk.ask(**self.question)
+        if answer is None:
+            return None
+        self.question["seen"].update(answer.get("versions", {}))
+        if "points" in answer:
+            self.question["points"] = {key: answer["points"][key] for key in ("generation", "seq")}
+        if answer.get("log", {}).get("end") is not None:
+            self.question["log"] |= {key: answer["log"][key] for key in ("file", "end")}
+        return answer
+
+
+@pytest.fixture
+def desk(tmp_path):
+    desk = Desk(tmp_path)
+    yield desk
+    desk.store.close()
+
+
+def test_the_list_is_sent_once_and_again_when_it_changes(desk):
+    desk.run().steps(1, 4)
+    first = desk.ask(run="")
+    row = first["rows"][0]
+    assert (row["state"], row["step"], row["total"], row["nodes"]) == ("running", 4, 400, 4)
+    assert row["loss"] == pytest.approx(3.5, abs=0.3)
+    assert desk.ask(run="", seen=first["versions"]) is None
+    StoredRun(desk.store, "20260101-000001-other-bbbb", now=desk.now)
+    again = desk.ask(run="", seen=first["versions"])
+    assert [row["id"][-4:] for row in again["rows"]] == ["bbbb", "aaaa"]
+
+
+def test_a_tab_that_has_everything_is_sent_nothing(desk):
+    run = desk.run()
+    run.steps(1, 5)
+    run.log(0, "rank0.log", b"hello\n")
+    tab = Tab(desk)
+    assert set(tab.tick()) == {"run", "now", "versions", "head", "nodes", "events", "points", "log"}
+    assert tab.tick() is None
+    assert tab.tick() is None
+
+
+def test_a_step_sends_the_head_and_one_point_and_no_more(desk):
+    run = desk.run()
+    run.steps(1, 5)
+    run.beat()
+    tab = Tab(desk)
+    tab.tick()
+    run.steps(6, 6)
+    answer = tab.tick()
+    assert set(answer) == {"run", "now", "versions", "head", "points"}
+    assert answer["points"]["series"]["loss"]["x"] == [6]
+    assert answer["head"]["step"] == 6
+
+
+def test_many_tabs_cost_one_look(desk):
+    desk.run()
+    desk.ask(run=RUN)
+    for _ in range(20):
+        desk.ask_now(run=RUN)
+    assert desk.reads == 1
+    desk.ask(run=RUN)
+    assert desk.reads == 2
+
+
+def test_node_rows_say_heartbeat_gpus_and_processes(desk):
+    run = desk.run(gpus_per_node=2)
+    run.now = desk.now - 3
+    run.beat([0])
+    node, silent = desk.ask(run=RUN)["nodes"][:2]
+    assert node["heard"] == round(run.now)
+    assert len(node["gpus"]) == 2
+    assert node["members"] == 4
+    assert node["left"] is None
+    assert (silent["heard"], silent["gpus"]) == (None, [])
+
+
+@pytest.mark.parametrize(("lang", "words"), [("en", "10.0.0.3"), ("zh", "10.0.0.3")])
+def test_a_failure_is_told_in_words_with_its_node_and_last_lines(tmp_path, lang, words):
+    desk = Desk(tmp_path, lang)
+    run = desk.run(addresses=[f"10.0.0.{i}" for i in (1, 2, 3, 4)])
+    why = problem("training_failed", "10.0.0.3", rank=2, file="rank2.log", exit=1, lines="ValueError: x")
+    run.tell(EventKind.FAILING, 2, problem=why)
+    for rank in range(4):
+        run.stopped(rank)
+    run.tell(EventKind.FAILED, 2, problem=why)
+    answer = desk.ask(run=RUN)
+    cause = answer["head"]["cause"]
+    assert words in cause["message"]
+    assert cause["fix"]
+    assert (cause["rank"], cause["file"], cause["lines"]) == (2, "rank2.log", "ValueError: x")
+    assert answer["head"]["proof"] == {"proved": 4, "nodes": 4, "left": 0}
+    assert answer["events"][0]["why"] == cause["message"]
+    desk.store.close()
+
+
+def test_a_node_that_proved_nothing_is_counted_as_open(desk):
+    run = desk.run()
+    run.tell(EventKind.STOP_REQUESTED, save=False)
+    run.stopped(0)
+    run.stopped(1, left=[17, 18])
+    run.tell(EventKind.LOST)
+    assert desk.ask(run=RUN)["head"]["proof"] == {"proved": 1, "nodes": 4, "left": 2}
+
+
+def test_while_a_checkpoint_is_saved_a_stop_is_still_offered(desk):
+    run = desk.run()
+    head = desk.ask(run=RUN)["head"]
+    assert (head["can_save"], head["can_stop"], head["is_saving"]) == (True, True, False)
+    run.tell(EventKind.STOP_REQUESTED, save=True)
+    head = desk.ask(run=RUN)["head"]
+    assert (head["can_save"], head["can_stop"], head["is_saving"]) == (False, True, True)
+    run.tell(EventKind.STOP_FORCED)
+    head = desk.ask(run=RUN)["head"]
+    assert (head["can_save"], head["can_stop"], head["is_saving"]) == (False, False, False)
+
+
+def test_numbers_that_json_has_no_words_for_do_not_break_the_page(desk):
+    desk.run().steps(1, 3, loss=math.nan, grad_norm=math.inf)
+    answer = desk.ask(run=RUN)
+    assert answer["head"]["loss"] is None
+    assert answer["points"]["series"]["loss_bad"]["x"] == [1, 2, 3]
+    assert desk.ask(run="")["rows"][0]["loss"] is None
+
+
+def test_log_lines_follow_each_other_without_loss_or_repeat(desk):
+    run = desk.run()
+    tab = Tab(desk)
+    assert tab.tick()["log"]["files"] == []
+    assert tab.tick() is None
+    run.log(0, "out.log", b"console\n")
+    run.log(0, "rank0.log", b"one\ntw")
+    first = tab.tick()["log"]
+    assert (first["file"], first["files"], first["lines"]) == ("rank0.log", ["rank0.log", "out.log"], ["one"])
+    run.log(0, "rank0.log", b"o\nthree\n")
+    second = tab.tick()["log"]
+    assert (second["from"], second["lines"]) == (4, ["two", "three"])
+    assert tab.tick() is None
+
+
+def test_earlier_lines_begin_where_a_line_begins(desk):
+    run = desk.run()
+    data = b"".join(b"line %05d\n" % n for n in range(20_000))
+    run.log(0, "rank0.log", data)
+    tab = Tab(desk)
+    newest = tab.tick()["log"]
+    assert newest["lines"][-1] == "line 19999"
+    first = int(newest["lines"][0].split()[1])
+    log = {"node": 0, "file": "rank0.log", "end": newest["end"], "before": newest["start"]}
+    earlier = desk.ask(**{**tab.question, "log": log})["log"]
+    assert earlier["before"] == newest["start"]
+    assert earlier["lines"][-1] == f"line {first - 1:05d}"
+
+
+def test_an_unknown_run_is_an_answer_not_a_failure(desk):
+    answer = desk.ask(run="20200101-000000-never-0000")
+    assert answer["error"]["code"] == "unknown_run"
+    assert desk.ask(run="20200101-000000-never-0000", seen=answer["versions"]) is None
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        None,
+        [],
+        "x",
+        {"run": 7},
+        {"seen": [1]},
+        {"points": {"seq": -1}},
+        {"points": {"seq": True}},
+        {"log": {"end": 1e99}},
+    ],
+)
+def test_nonsense_from_a_browser_counts_as_nothing_known(desk, question):
+    assert json.loads(desk.bundler.answer(Question.of(question), desk.now))["rows"] == []
+
+
+def test_a_file_name_from_a_browser_reaches_no_file(desk):
+    run = desk.run()
+    run.log(0, "rank0.log", b"x\n")
+    log = desk.ask(run=RUN, log={"node": 0, "file": "../../etc/passwd"})["log"]
+    assert log["lines"] == []
+    assert log["files"] == ["rank0.log"]

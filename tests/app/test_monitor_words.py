@@ -1,0 +1,34 @@
+"""Whatever the monitor's scripts and the server can say has words in both languages."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from app.i18n import LANGUAGES, catalogue
+from backend.jobs.states import EventKind, RunState
+
+STATIC = Path(__file__).parents[2] / "static"
+SCRIPTS = ("connection.js", "live.js", "monitor.js", "run.js", "run_charts.js", "run_logs.js", "run_nodes.js")
+NODE_STATES = ("pending", "starting", "running", "unreachable", "stopping", "finished", "failed", "stopped", "lost")
+REASONS = ("finished", "failed", "stopped", "stalled", "lock_held", "start_failed")
+CURVES = ("loss", "grad_norm", "learning_rate", "tokens_per_s", "step_s")
+
+
+def _keys() -> set[str]:
+    text = "".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    keys = set(re.findall(r'\bw\(\s*"([\w.]+)"', text))
+    keys |= {f"state.{state}" for state in RunState} | {f"event.{kind}" for kind in EventKind}
+    keys |= {f"node_state.{state}" for state in NODE_STATES} | {f"reason.{reason}" for reason in REASONS}
+    keys |= {f"chart.{name}" for name in CURVES} | {f"series.{name}" for name in (*CURVES, "loss_smooth", "loss_bad")}
+    keys |= {f"trend.{trend}" for trend in ("falling", "rising", "flat", "none")} | {"event.stop_requested_save"}
+    for prefix, table in (("fact", "FACTS"), ("node", "COLUMNS"), ("heat", "MEASURES"), ("column", "NAMES")):
+        listed = re.search(rf"const {table} = \[([^\]]+)\]", text)
+        assert listed, table
+        keys |= {f"{prefix}.{name}" for name in re.findall(r'"(\w+)"', listed[1])}
+    return keys
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_every_key_has_words(lang):
+    assert not {key for key in _keys() if f"monitor.{key}" not in catalogue(lang)}

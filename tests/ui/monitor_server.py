@@ -1,0 +1,48 @@
+"""The real page behind its gate with the monitor alone on it: `python -m tests.ui.monitor_server PORT HOME TICK_S`.
+
+The controller reads the store and takes orders, but watches no nodes: runs are moved by what the test writes.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from app.binding import Binding
+from app.gradio_settings import prepare_gradio
+from app.passwords import PasswordHash
+
+PASSWORD = "correct-horse-battery"
+
+
+def main(port: int, home: Path, tick_s: float) -> None:
+    home.mkdir(parents=True, exist_ok=True)
+    prepare_gradio(home)
+    import gradio as gr
+
+    import app.monitor
+    from app.i18n import LANGUAGES
+    from app.server import create_app, serve
+    from app.services import Services
+    from app.shell import frame
+
+    services = Services.open(home)
+
+    def wizard(lang: str, services: Services) -> None:
+        gr.HTML("<p>wizard</p>", js_on_load=None)
+
+    def monitor(lang: str, services: Services) -> None:
+        app.monitor.build(lang, services, tick_s)
+
+    pages = {lang: frame(lang, services, wizard=wizard, monitor=monitor) for lang in LANGUAGES}
+    binding = Binding(port=port)
+    password = PasswordHash.of(PASSWORD)
+    page = create_app(pages, home=home, password=password, audit=services.audit, clock=time.time, binding=binding)
+    listener = binding.listen()
+    try:
+        serve(page, binding, listener)
+    finally:
+        services.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]))

@@ -1,0 +1,335 @@
+"""The monitor in a real browser: what a user sees of runs that were written into the store."""
+
+import math
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from app.monitor.watch import LOOK_S
+from backend.jobs import series
+from backend.jobs.states import EventKind
+from backend.jobs.store import Store
+from tests.app.stored_runs import StoredRun, problem
+from tests.ui.monitor_server import PASSWORD
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+TICK_S = 0.3
+
+pytestmark = [
+    pytest.mark.ui,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"),
+]
+
+
+class Site:
+    """The page in a process of its own, and the store that it reads."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.store = Store(home / "megaboard.db")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self) -> None:
+        argv = [sys.executable, "-m", "tests.ui.monitor_server", str(self.port), str(self.home), str(TICK_S)]
+        with (self.home / "server.log").open("wb") as log:
+            self.process = subprocess.Popen(argv, stdout=log, stderr=log)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                httpx.get(f"{self.url}/login")
+                return
+            except httpx.TransportError:
+                time.sleep(0.1)
+        self.kill()
+        raise AssertionError((self.home / "server.log").read_text())
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        self.store.close()
+
+    def run(self, run: str, **options) -> StoredRun:
+        return StoredRun(self.store, run, **{"now": time.time() - 600, **options})
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("home"))
+    yield site
+    site.close()
+
+
+@pytest.fixture(scope="module")
+def context(site: Site):
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
+        page = context.new_page()
+        log_in(page, site)
+        page.close()
+        yield context
+        browser.close()
+
+
+@pytest.fixture
+def page(context):
+    page = context.new_page()
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    yield page
+    page.close()
+    assert not faults
+
+
+def log_in(page, site: Site, lang: str = "en") -> None:
+    if "/login" not in page.url:
+        page.goto(f"{site.url}/login?lang={lang}")
+    page.fill("#password", PASSWORD)
+    page.click("button[type=submit]")
+
+
+def open_run(page, site: Site, run: str, lang: str = "en") -> None:
+    page.goto(f"{site.url}/{lang}/#runs/{run}")
+    page.wait_for_selector(f'[data-run="{run}"] h2:not(:empty)')
+
+
+def shown_loss(page) -> dict:
+    return page.evaluate("() => Megaboard.monitor.view().charts.data('loss')")
+
+
+def wait_for_points(page, count: int) -> None:
+    page.wait_for_function(f"() => Megaboard.monitor.view().charts.data('loss').x.length === {count}")
+
+
+def stored_steps(site: Site, run: str) -> list[int]:
+    with site.store.read() as connection:
+        return [point.step for point in series.points(connection, run)]
+
+
+@pytest.mark.parametrize(("lang", "words"), [("en", "No runs yet"), ("zh", "还没有训练任务")])
+def test_an_empty_list_says_what_to_do(site, page, lang, words):
+    page.goto(f"{site.url}/{lang}/#runs")
+    page.get_by_role("heading", name=words).wait_for()
+    page.locator(".mbm-empty button").click()
+    page.wait_for_function("() => document.documentElement.dataset.step === 'hardware'")
+
+
+def test_runs_stand_newest_first_and_open_by_keyboard(site, page):
+    site.run("20260101-000000-first-aaaa", name="first", now=time.time() - 900).start()
+    second = site.run("20260101-000100-second-bbbb", name="second")
+    second.start()
+    second.steps(1, 30)
+    page.goto(f"{site.url}/en/#runs")
+    rows = page.locator(".mbm-list tbody tr")
+    playwright.expect(rows).to_have_count(2)
+    playwright.expect(rows.nth(0)).to_contain_text("second")
+    playwright.expect(rows.nth(0)).to_contain_text("Running")
+    playwright.expect(rows.nth(0)).to_contain_text("30 / 400 · 7 %")
+    rows.nth(0).get_by_role("link").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector('[data-run="20260101-000100-second-bbbb"]')
+    assert page.url.endswith("#runs/20260101-000100-second-bbbb")
+    assert page.evaluate("() => document.activeElement.tagName") == "H2"
+
+
+def test_a_curve_grows_in_place_and_keeps_its_zoom_and_sends_only_what_is_new(site, page):
+    run = site.run("20260101-000200-grow-cccc")
+    run.start()
+    run.steps(1, 60)
+    open_run(page, site, run.id)
+    wait_for_points(page, 60)
+    page.evaluate(
+        """() => { window.plot = document.querySelector('.mbm-wide .mbm-plot'); window.drawn = 0;
+        const react = Plotly.react; Plotly.react = (...all) => { window.drawn += 1; return react(...all); };
+        return Plotly.relayout(window.plot, {'xaxis.range': [10, 30], 'yaxis.range': [1, 4]}); }"""
+    )
+    sizes = []
+    page.on("response", lambda answer: sizes.append(len(answer.body())) if "predict" in answer.url else None)
+    for last in range(61, 66):
+        run.steps(last, last)
+        wait_for_points(page, last)
+    assert page.evaluate("() => window.plot.isConnected && window.drawn === 0")
+    assert page.evaluate("() => [...plot._fullLayout.xaxis.range]") == [10, 30]
+    assert page.evaluate("() => plot.data[0].x.length") == 65
+    assert page.evaluate("() => plot.data[1].x.length") == 65
+    assert max(sizes) < 1500
+    page.wait_for_timeout(1000 * (LOOK_S + 2 * TICK_S))
+    sizes.clear()
+    page.wait_for_timeout(4 * 1000 * TICK_S)
+    assert sizes
+    assert max(sizes) < 400, "nothing changed, nothing is sent"
+
+
+def test_a_curve_of_many_steps_is_thinned_and_shows_its_spike(site, page):
+    run = site.run("20260101-000300-long-dddd")
+    run.start()
+    run.steps(1, 4000, step_s=0.01)
+    run.steps(4001, 4001, loss=77.0)
+    run.steps(4002, 9000, step_s=0.01)
+    run.steps(9001, 9001, loss=math.nan)
+    open_run(page, site, run.id)
+    page.wait_for_function("() => Megaboard.monitor.view().charts.data('loss').x.length > 400")
+    shown = shown_loss(page)
+    assert len(shown["x"]) <= 1500
+    assert max(shown["y"]) == 77.0
+    assert shown["x"][-1] == 9000
+    assert page.evaluate("() => Megaboard.monitor.view().charts.data('loss_bad').x") == [9001]
+
+
+def test_a_tab_that_slept_catches_up_by_itself(site, page):
+    run = site.run("20260101-000400-sleep-eeee")
+    run.start()
+    run.steps(1, 10)
+    open_run(page, site, run.id)
+    wait_for_points(page, 10)
+    hide = "(hidden) => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
+    hide += " document.dispatchEvent(new Event('visibilitychange')); }"
+    asked = []
+    page.evaluate(hide, True)
+    page.wait_for_timeout(2 * 1000 * TICK_S)
+    page.on("request", lambda request: asked.append(request.url) if "predict" in request.url else None)
+    run.steps(11, 300, step_s=0.01)
+    page.wait_for_timeout(4 * 1000 * TICK_S)
+    assert not asked, "a tab nobody sees asks for nothing"
+    page.evaluate(hide, False)
+    wait_for_points(page, 300)
+    assert shown_loss(page)["x"] == list(range(1, 301))
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
+    run = site.run(f"20260101-000500-fails-{lang}ff")
+    run.start()
+    run.steps(1, 5)
+    node = run.addresses[2]
+    why = problem("training_failed", node, rank=2, file="rank2.log", exit=1, lines="ValueError: <b>bad</b> shape")
+    run.log(2, "rank2.log", b"ValueError: <b>bad</b> shape\n")
+    run.exit(2, code=1, reason="failed")
+    run.tell(EventKind.FAILING, 2, problem=why)
+    for rank in range(4):
+        run.stopped(rank)
+    run.tell(EventKind.FAILED, 2, problem=why)
+    open_run(page, site, run.id, lang)
+    cause = page.locator(".mbm-cause:visible")
+    playwright.expect(cause).to_contain_text(node)
+    playwright.expect(cause.locator(".mbm-lines")).to_have_text("ValueError: <b>bad</b> shape")
+    proof = {"en": "4 of 4 nodes confirmed: 0 processes left", "zh": "4 个节点中 4 个已确认：残留进程 0 个"}
+    playwright.expect(page.locator(".mbm-proof")).to_contain_text(proof[lang])
+    playwright.expect(page.locator(".mbm-log")).to_contain_text("ValueError: <b>bad</b> shape")
+    playwright.expect(page.locator(".mbm-title .mb-button")).to_have_count(2)
+    assert not page.locator(".mbm-title .mb-button").first.is_visible()
+
+
+def test_logs_are_text_and_are_followed_and_filtered(site, page):
+    run = site.run("20260101-000600-logs-1111")
+    run.start()
+    run.log(0, "out.log", b"console\n")
+    run.log(0, "rank0.log", b"\x1b[32mgreen\x1b[0m <img src=x onerror=window.hacked=1>\n 10%|#\r 20%|##\r")
+    run.log(1, "rank1.log", "第二个节点\n".encode())
+    open_run(page, site, run.id)
+    box = page.locator(".mbm-log")
+    playwright.expect(box).to_have_text("green <img src=x onerror=window.hacked=1>\n 20%|##\n")
+    run.log(0, "rank0.log", b" 90%|#########\rdone\n" + b"".join(b"line %d\n" % n for n in range(500)))
+    playwright.expect(box).to_contain_text("line 499")
+    playwright.expect(box).not_to_contain_text("20%")
+    assert page.evaluate("() => { const b = document.querySelector('.mbm-log'); return b.scrollTop > 1000; }")
+    page.get_by_label("Show lines with").fill("line 42")
+    assert page.locator(".mbm-log span:visible").count() == 11
+    page.get_by_label("Node", exact=True).select_option("1")
+    page.get_by_label("Show lines with").fill("")
+    playwright.expect(box).to_have_text("第二个节点\n")
+    page.get_by_label("Node", exact=True).select_option("0")
+    page.get_by_label("File").select_option("out.log")
+    playwright.expect(box).to_have_text("console\n")
+    assert page.evaluate("() => window.hacked") is None
+
+
+def test_stop_asks_once_more_and_then_proves_that_nothing_is_left(site, page):
+    run = site.run("20260101-000700-stop-2222", addresses=[f"127.0.0.1:{port}" for port in (1, 2, 3, 4)])
+    run.start()
+    run.steps(1, 3)
+    open_run(page, site, run.id)
+    page.get_by_role("button", name="Stop now").first.click()
+    dialog = page.get_by_role("dialog")
+    assert page.evaluate("() => document.activeElement.textContent") == "Keep running"
+    page.keyboard.press("Enter")
+    playwright.expect(dialog).to_be_hidden()
+    playwright.expect(page.locator(".mbm-title .mbm-badge")).to_have_text("●Running")
+    page.get_by_role("button", name="Stop now").first.click()
+    dialog.get_by_role("button", name="Stop now").click()
+    playwright.expect(page.locator(".mbm-title .mbm-badge")).to_have_text("◑Stopping")
+    for rank in range(4):
+        run.stopped(rank)
+        run.exit(rank, code=-15, signal=15, reason="stopped", stopped=True)
+    playwright.expect(page.locator(".mbm-title .mbm-badge")).to_have_text("■Stopped", timeout=20_000)
+    playwright.expect(page.locator(".mbm-proof")).to_contain_text("4 of 4 nodes confirmed: 0 processes left")
+    playwright.expect(page.locator(".mbm-table td[data-tone=good]")).to_have_count(4)
+
+
+def test_a_change_of_theme_recolours_the_charts_and_keeps_the_zoom(site, page):
+    run = site.run("20260101-000800-dark-3333")
+    run.start()
+    run.steps(1, 20)
+    open_run(page, site, run.id)
+    wait_for_points(page, 20)
+    before = page.evaluate(
+        """() => { window.plot = document.querySelector('.mbm-wide .mbm-plot');
+        return Plotly.relayout(plot, {'xaxis.range': [5, 9]}).then(() => plot._fullLayout.font.color); }"""
+    )
+    page.locator("[data-theme-toggle]").click()
+    page.wait_for_function("(before) => plot._fullLayout.font.color !== before", arg=before)
+    assert page.evaluate("() => [...plot._fullLayout.xaxis.range]") == [5, 9]
+    page.locator("[data-theme-toggle]").click()
+
+
+def test_a_reader_hears_the_last_value_and_the_trend(site, page):
+    run = site.run("20260101-000900-heard-4444")
+    run.start()
+    run.steps(1, 100)
+    open_run(page, site, run.id)
+    wait_for_points(page, 100)
+    row = page.get_by_role("table", name="Figures of the charts").get_by_role("row", name="Loss")
+    playwright.expect(row).to_contain_text("falling")
+    assert "falling" in page.locator(".mbm-wide .mbm-plot").get_attribute("aria-label")
+    assert page.get_by_role("progressbar").get_attribute("aria-valuenow") == "25"
+
+
+def test_an_unknown_run_is_told(site, page):
+    page.goto(f"{site.url}/en/#runs/20200101-000000-never-0000")
+    playwright.expect(page.locator("#mb-monitor .mbm-cause:visible")).to_contain_text("20200101-000000-never-0000")
+
+
+def test_after_the_server_was_killed_the_run_and_every_point_are_there_again(site, context):
+    run = site.run("20260101-001000-again-5555")
+    run.start()
+    run.steps(1, 40)
+    page = context.new_page()
+    open_run(page, site, run.id, "zh")
+    wait_for_points(page, 40)
+    site.kill()
+    playwright.expect(page.get_by_text("服务器没有响应")).to_be_visible(timeout=20_000)
+    run.steps(41, 55)
+    site.start()
+    page.wait_for_url("**/login?lang=zh", timeout=20_000)
+    log_in(page, site)
+    page.wait_for_selector(f'[data-run="{run.id}"]')
+    wait_for_points(page, 55)
+    assert shown_loss(page)["x"] == stored_steps(site, run.id) == list(range(1, 56))
+    assert "/zh/" in page.url
+    assert page.url.endswith(f"#runs/{run.id}")
+    page.close()
