@@ -3,6 +3,7 @@
 (() => {
   const STEPS = ["hardware", "model", "training", "plan", "review", "launch"];
   const THEME_KEY = "megaboard-theme";
+  const PLACE_KEY = "megaboard-place";
   const root = document.documentElement;
 
   function place() {
@@ -92,11 +93,24 @@
   const plainFetch = window.fetch;
   window.fetch = async (...request) => {
     const answer = await plainFetch(...request);
-    if (answer.status === 401) location.assign("/login");
+    if (answer.status === 401) logIn();
     return answer;
   };
 
+  // The place is kept over the log-in, which has no room for it: a server that was restarted asks for one.
+  function logIn() {
+    sessionStorage.setItem(PLACE_KEY, location.hash);
+    location.assign(`/login?lang=${location.pathname.split("/")[1]}`);
+  }
+
+  function returnToPlace() {
+    const kept = sessionStorage.getItem(PLACE_KEY);
+    sessionStorage.removeItem(PLACE_KEY);
+    if (kept && !location.hash) history.replaceState(null, "", `${location.pathname}${location.search}${kept}`);
+  }
+
   window.Megaboard = Object.assign(window.Megaboard || {}, { go, isDark, steps: STEPS });
+  returnToPlace();
   if (localStorage.getItem(THEME_KEY)) askGradioFor(isDark());
   show();
   document.addEventListener("click", onClick);
