@@ -32,7 +32,8 @@ PORT_TRIES = 5
 PRIVILEGE_SEPARATION = Path("/run/sshd")
 
 # StrictModes: the folder may lie under /tmp (1777). PermitTTY: nothing here asks for a terminal, and devpts may be
-# mounted so that one kills the connection. SetEnv: how a process knows which node it is on.
+# mounted so that one kills the connection. SetEnv: how a process knows which node it is on; at shell level 1 bash does
+# not read ~/.bashrc, which on a developer's machine can take longer than the command.
 CONFIGURATION = """\
 ListenAddress 127.0.0.1:{port}
 HostKey {folder}/host{rank}
@@ -53,7 +54,7 @@ PrintMotd no
 PrintLastLog no
 MaxStartups 64:30:128
 MaxSessions 64
-SetEnv MEGABOARD_NODE=node{rank}
+SetEnv MEGABOARD_NODE=node{rank} SHLVL=1
 Subsystem sftp internal-sftp
 """
 

@@ -185,7 +185,7 @@ def listen(wanted: dict[str, Any]) -> dict[str, Any]:
             try:
                 caller, _ = server.accept()
                 with caller:
-                    caller.settimeout(2)
+                    caller.settimeout(1)
                     word = caller.recv(64)
                     caller.sendall(word)
                     heard.add(word)
@@ -199,16 +199,25 @@ def dial(wanted: dict[str, Any]) -> dict[str, Any]:
     deadline, detail = time.monotonic() + wanted["seconds"], "no answer"
     while time.monotonic() < deadline:
         try:
-            with socket.create_connection((wanted["address"], wanted["port"]), timeout=2) as sock:
-                sock.sendall(wanted["word"].encode())
-                if sock.recv(64) == wanted["word"].encode():
-                    return {"reached": True}
-                detail = "another program answers"
+            sock = socket.create_connection((wanted["address"], wanted["port"]), timeout=3)
         except OSError as error:
+            # The listener may start later than we do.
             detail = str(error)
-        # The listener may start later than we do.
-        time.sleep(0.1)
+            time.sleep(0.1)
+            continue
+        with sock:
+            return meet(sock, wanted["word"].encode())
     return {"reached": False, "detail": detail}
+
+
+def meet(sock: socket.socket, word: bytes) -> dict[str, Any]:
+    try:
+        sock.sendall(word)
+        if sock.recv(64) == word:
+            return {"reached": True}
+    except OSError:
+        pass  # What accepts and does not answer is not our listener either.
+    return {"reached": False, "detail": "another program answers"}
 
 
 ACTIONS = {"facts": facts, "paths": paths, "free_port": free_port, "listen": listen, "dial": dial}

@@ -1,0 +1,177 @@
+"""Each check by what a node may answer; all through the same door as a launch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from app.i18n import LANGUAGES, render_problem, t
+from backend.cluster.checks import CheckResult
+from backend.cluster.node import Node, NodeError, Result
+from backend.cluster.preflight import choose_port, lock_path, preflight
+from backend.cluster.probe import NodeFacts
+from backend.job.job import Host
+from backend.job.problems import Problem
+from tests.cluster.jobs import make_job
+from tests.fakes import FakeNode
+
+PORT = 29500
+MODULES = {"torch": "2.13.0", "transformers": "5.6.0", "llamafactory": "0.9.5"}
+PATHS: dict[str, Any] = {"model": True, "dataset": {"info": True, "unknown": [], "missing": []}, "not_writable": {}}
+
+
+def make_facts(modules: Mapping[str, str | None] = MODULES) -> NodeFacts:
+    return NodeFacts(home="/home/train", hostname="n", python="3.11.2", cpus=8, memory_mib=1000, modules=modules)
+
+
+def good_node(name: str) -> FakeNode:
+    node = FakeNode(name).on("paths", reply=PATHS).on("holder", reply={"holder": None})
+    return node.on("listen", reply={"bound": True, "heard": 2}).on("dial", reply={"reached": True})
+
+
+class Gang:
+    """Two good nodes, to be spoilt by a test."""
+
+    def __init__(self) -> None:
+        self.job = make_job()
+        self.first, self.second = good_node("10.0.0.1"), good_node("10.0.0.2")
+        self.nodes: dict[int, Node | NodeError] = {0: self.first, 1: self.second}
+        self.facts: dict[int, NodeFacts | NodeError] = {0: make_facts(), 1: make_facts()}
+
+    def check(self) -> list[CheckResult]:
+        return preflight(self.job, self.nodes, self.facts, PORT)
+
+    def only_failure(self) -> tuple[CheckResult, Problem]:
+        """The one check that failed and its problem, which has words in all languages."""
+        (failure,) = [result for result in self.check() if result.status == "failure"]
+        assert failure.problem
+        assert failure.problem.node == failure.node
+        for lang in LANGUAGES:
+            assert "{" not in t(lang, f"check.{failure.name}")
+            words = render_problem(lang, failure.problem)
+            assert failure.node in words["message"]
+            assert words["fix"]
+        return failure, failure.problem
+
+
+@pytest.fixture
+def gang() -> Gang:
+    return Gang()
+
+
+def test_a_good_gang_passes_every_check(gang: Gang) -> None:
+    results = gang.check()
+    assert {result.status for result in results} == {"ok"}
+    assert len(results) == 2 * len({result.name for result in results})
+
+
+def test_a_node_that_is_not_reached_fails_the_log_in_and_skips_the_rest(gang: Gang) -> None:
+    gang.nodes[1] = NodeError("unreachable", "10.0.0.2", address="10.0.0.2", port=22, detail="refused")
+    del gang.facts[1]
+    failure, problem = gang.only_failure()
+    assert (failure.name, failure.rank) == ("login", 1)
+    assert problem.field == "cluster.hosts[1].address"
+    assert {r.status for r in gang.check() if r.rank == 1 and r.name != "login"} == {"skipped"}
+
+
+def test_a_node_without_the_python_is_named(gang: Gang) -> None:
+    field = "cluster.environments.llamafactory.python"
+    gang.facts[1] = NodeError("no_python", "10.0.0.2", field=field, python="/opt/lf/bin/python", detail="none")
+    failure, problem = gang.only_failure()
+    assert (failure.name, failure.rank, problem.field) == ("python", 1, field)
+
+
+def test_an_environment_without_the_engine_is_named(gang: Gang) -> None:
+    gang.facts[1] = make_facts({**MODULES, "llamafactory": None})
+    failure, problem = gang.only_failure()
+    assert failure.name == "engine"
+    assert problem.values["modules"] == ["llamafactory"]
+
+
+def test_a_model_that_is_missing_on_one_node_only_is_named(gang: Gang) -> None:
+    gang.second.on("paths", reply={**PATHS, "model": False})
+    failure, problem = gang.only_failure()
+    assert (failure.name, failure.node) == ("model", "10.0.0.2")
+    assert (problem.field, problem.values["path"]) == ("model.path", "/models/qwen")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "code", "field"),
+    [
+        ({"info": False}, "dataset_info_missing", "training.dataset_dir"),
+        ({"unknown": ["b"]}, "dataset_unknown", "training.dataset"),
+        ({"missing": ["/data/b.json"]}, "dataset_file_missing", "training.dataset"),
+    ],
+)
+def test_a_data_set_that_is_not_there_is_named(gang: Gang, dataset: dict[str, Any], code: str, field: str) -> None:
+    gang.first.on("paths", reply={**PATHS, "dataset": {**PATHS["dataset"], **dataset}})
+    failure, problem = gang.only_failure()
+    assert (failure.name, problem.code, problem.field) == ("dataset", code, field)
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "field"),
+    [("~/.megaboard", "run_root", "cluster.run_root"), ("/out", "output_dir", "training.output_dir")],
+)
+def test_a_folder_that_cannot_be_written_is_named(gang: Gang, path: str, name: str, field: str) -> None:
+    gang.first.on("paths", reply={**PATHS, "not_writable": {path: "Permission denied"}})
+    failure, problem = gang.only_failure()
+    assert (failure.name, problem.field, problem.values["detail"]) == (name, field, "Permission denied")
+
+
+def test_the_node_with_other_versions_than_most_is_the_odd_one() -> None:
+    gang = Gang()
+    gang.job = make_job(nodes=3)
+    gang.nodes[2] = good_node("10.0.0.3")
+    gang.facts[2] = make_facts()
+    gang.facts[0] = make_facts({**MODULES, "torch": "2.11.0"})
+    failure, problem = gang.only_failure()
+    assert (failure.name, failure.rank) == ("versions", 0)
+    assert (problem.values["here"], problem.values["others"]) == ("torch 2.11.0", "torch 2.13.0")
+
+
+def test_a_node_that_another_run_holds_is_named(gang: Gang) -> None:
+    gang.second.on("holder", reply={"holder": {"run": "20261121-other"}})
+    failure, problem = gang.only_failure()
+    assert (failure.name, problem.code, problem.values["run"]) == (
+        "lock",
+        "node_locked",
+        "20261121-other",
+    )
+    assert any("/home/train/.megaboard/locks/10.0.0.2" in argv for argv in gang.second.ran)
+
+
+def test_a_port_that_is_taken_on_the_master_is_named_once(gang: Gang) -> None:
+    gang.first.on("listen", reply={"bound": False, "detail": "Address already in use"})
+    for node in (gang.first, gang.second):
+        node.on("dial", reply={"reached": False, "detail": "another program answers"})
+    failure, problem = gang.only_failure()
+    assert (failure.rank, problem.code, problem.field) == (0, "port_taken", "cluster.port_range")
+
+
+def test_a_node_that_cannot_dial_the_master_is_named(gang: Gang) -> None:
+    gang.second.on("dial", reply={"reached": False, "detail": "timed out"})
+    failure, problem = gang.only_failure()
+    assert (failure.rank, problem.code) == (1, "master_not_reached")
+    assert (problem.values["address"], problem.values["port"]) == ("10.0.0.1", PORT)
+
+
+def test_a_check_that_breaks_is_a_failure_of_that_check(gang: Gang) -> None:
+    gang.second.on("paths", reply=Result(code=1, out="", err="MemoryError"))
+    failure, problem = gang.only_failure()
+    assert (failure.name, problem.code) == ("model", "bad_answer")
+
+
+def test_a_free_port_is_asked_from_the_master() -> None:
+    node = FakeNode().on("free_port", reply={"port": 29501})
+    assert choose_port(make_job(), node, [29500, 29501]) == 29501
+    node.on("free_port", reply={"port": None})
+    with pytest.raises(NodeError) as caught:
+        choose_port(make_job(), node, [29500])
+    assert caught.value.problem.field == "cluster.port_range"
+
+
+def test_locks_are_told_apart_by_what_the_others_dial() -> None:
+    assert lock_path("/r", Host(address="login.example", fabric_address="10.0.0.1")) == "/r/locks/10.0.0.1"
+    assert lock_path("/r", Host(address="127.0.0.1", port=2223)) == "/r/locks/127.0.0.1_2223"
+    assert lock_path("/r", Host(address="fd00::1")) == "/r/locks/fd00__1"

@@ -1,0 +1,106 @@
+import json
+import time
+
+import pytest
+
+from backend.cluster.node import NodeError, Result
+from backend.cluster.probe import NodeFacts, needed_modules, probe, probe_all, python_command
+from backend.job.job import Environment
+from tests.cluster.jobs import make_job
+from tests.fakes import FakeNode
+
+ENVIRONMENT = Environment(python="/opt/lf/bin/python")
+GPU = {"index": "0", "name": "NVIDIA H100 80GB HBM3", "memory_mib": "81559", "memory_used_mib": "1", "driver": "570.1"}
+
+
+def facts(**more: object) -> dict[str, object]:
+    return {
+        "home": "/home/train",
+        "hostname": "gpu1",
+        "python": "3.11.2",
+        "cpus": 96,
+        "memory_mib": 1_000_000,
+        "gpus": [GPU],
+        "modules": {"torch": "2.13.0", "transformers": "5.6.0", "llamafactory": "0.9.5"},
+        "interface": "ib0",
+        "time": time.time(),
+        **more,
+    }
+
+
+def test_facts_are_read_from_one_command() -> None:
+    node = FakeNode().on("facts", reply=facts())
+    read = probe(node, ENVIRONMENT, master="10.0.0.1", modules={"torch": "torch"})
+    assert (read.home, read.interface, read.gpus[0].memory_mib) == ("/home/train", "ib0", 81559)
+    (argv,) = node.ran
+    assert argv[:3] == ("/opt/lf/bin/python", "-", "facts")
+    assert json.loads(argv[3]) == {"master": "10.0.0.1", "modules": {"torch": "torch"}}
+
+
+def test_a_gpu_that_does_not_tell_its_memory_is_no_error() -> None:
+    node = FakeNode().on("facts", reply=facts(gpus=[{**GPU, "memory_mib": "[N/A]"}]))
+    assert probe(node, ENVIRONMENT).gpus[0].memory_mib is None
+
+
+def test_the_clock_offset_is_the_nodes_time_minus_ours() -> None:
+    read = probe(FakeNode().on("facts", reply=facts(time=time.time() + 100)), ENVIRONMENT)
+    assert read.clock_offset_s == pytest.approx(100, abs=1)
+    assert 0 <= read.clock_error_s < 1
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (Result(code=127, out="", err="timeout: failed to run command '/opt/lf/bin/python'"), "no_python"),
+        (Result(code=126, out="", err="permission denied"), "no_python"),
+        (Result(code=1, out="", err="SyntaxError: future feature annotations is not defined"), "bad_python"),
+        (Result(code=0, out="hello\n", err=""), "bad_python"),
+    ],
+)
+def test_an_interpreter_that_does_not_run_is_named_with_its_field(result: Result, code: str) -> None:
+    job = make_job(nodes=1)
+    error = probe_all(job, {0: FakeNode().on("facts", reply=result)})[0]
+    assert isinstance(error, NodeError)
+    assert (error.problem.code, error.problem.field) == (code, "cluster.environments.llamafactory.python")
+    assert error.problem.values["python"] == "/opt/lf/bin/python"
+
+
+def test_a_node_with_an_environment_of_its_own_is_probed_by_that_one() -> None:
+    own = {"llamafactory": {"python": "/own/python"}}
+    job = make_job(nodes=1, cluster={"hosts": [{"address": "10.0.0.1", "environments": own}]})
+    node = FakeNode().on("facts", reply=Result(code=127, out="", err="none"))
+    error = probe_all(job, {0: node})[0]
+    assert isinstance(error, NodeError)
+    assert error.problem.field == "cluster.hosts[0].environments.llamafactory.python"
+    assert node.ran[0][0] == "/own/python"
+
+
+def test_one_broken_node_does_not_hide_the_others() -> None:
+    good, broken = FakeNode().on("facts", reply=facts()), FakeNode("10.0.0.2")
+    broken.broken = NodeError("lost", "10.0.0.2", detail="gone")
+    found = probe_all(make_job(), {0: good, 1: broken})
+    assert isinstance(found[0], NodeFacts)
+    assert found[1] is broken.broken
+
+
+@pytest.mark.parametrize(
+    ("engine", "modules"),
+    [
+        ("llamafactory-ddp", {"torch", "transformers", "llamafactory"}),
+        ("llamafactory-zero3", {"torch", "transformers", "llamafactory", "deepspeed"}),
+        ("llamafactory-megatron", {"torch", "transformers", "llamafactory", "mcore_adapter", "megatron"}),
+        ("swift-megatron", {"torch", "transformers", "swift", "megatron"}),
+    ],
+)
+def test_each_engine_asks_for_what_it_imports(engine: str, modules: set[str]) -> None:
+    assert set(needed_modules(make_job(engine=engine))) == modules
+
+
+def test_setup_is_sourced_first_and_the_home_folder_is_the_nodes() -> None:
+    plain = python_command(Environment(python="/p"), ["-"])
+    home = python_command(Environment(python="~/lf/bin/python"), ["-"])
+    both = python_command(Environment(python="/p", setup="/env.sh"), ["-"])
+    assert plain == ["/p", "-"]
+    assert home == ["sh", "-c", 'exec "$HOME/$0" "$@"', "lf/bin/python", "-"]
+    assert both[0] == "bash"
+    assert both[3:] == ["/env.sh", "/p", "-"]

@@ -1,0 +1,129 @@
+"""The preflight on real nodes: what is wrong is found and named, and nothing is left behind."""
+
+import json
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.cluster import preflight as preflight_module
+from backend.cluster.checks import CheckResult
+from backend.cluster.demo import DemoCluster
+from backend.cluster.group import on_all
+from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.node import Node
+from backend.cluster.preflight import choose_port, preflight
+from backend.cluster.probe import NodeFacts, probe_all
+from backend.cluster.ssh import connect
+from backend.job.job import Job
+from tests.cluster.jobs import make_job
+
+pytestmark = pytest.mark.contract
+
+NODE_PYTHON = Path(__file__).parents[2] / ".venv-node" / "bin" / "python"
+NODES = 2
+
+
+@pytest.fixture(scope="module")
+def nodes(cluster: DemoCluster, known_hosts: KnownHosts) -> Iterator[dict[int, Node]]:
+    connected = on_all(cluster.hosts()[:NODES], lambda rank, host: connect(host, known_hosts), 30)
+    yield dict(connected)
+    for node in connected.values():
+        node.close()
+
+
+@pytest.fixture
+def make(cluster: DemoCluster, tmp_path: Path) -> Callable[..., Job]:
+    """A job for the nodes, whose home folders are apart though they share a disk."""
+    for rank in range(NODES):
+        home = tmp_path / f"node{rank}"
+        (home / "model").mkdir(parents=True)
+        (home / "model" / "config.json").write_text("{}")
+        (home / "data").mkdir()
+        (home / "data" / "dataset_info.json").write_text(json.dumps({"d": {"file_name": "d.json"}}))
+        (home / "data" / "d.json").write_text("[]")
+    (tmp_path / "setup.sh").write_text(f"export HOME={tmp_path}/$MEGABOARD_NODE; echo noise\n")
+
+    def make(python: str = sys.executable) -> Job:
+        mapping: dict[str, Any] = cluster.cluster_mapping(python)
+        mapping |= {"nodes": NODES, "hosts": mapping["hosts"][:NODES], "run_root": "~/runs"}
+        mapping["environments"]["llamafactory"]["setup"] = str(tmp_path / "setup.sh")
+        training = {"dataset": "d", "dataset_dir": "~/data", "output_dir": "~/out"}
+        return make_job(nodes=NODES, cluster=mapping, model={"path": "~/model"}, training=training)
+
+    return make
+
+
+def check(job: Job, nodes: dict[int, Node], port: int | None = None) -> list[CheckResult]:
+    chosen = port or choose_port(job, nodes[0], range(29500, 29600))
+    return preflight(job, nodes, probe_all(job, nodes), chosen)
+
+
+def failures(results: list[CheckResult]) -> list[tuple[str, int, str]]:
+    return [(r.name, r.rank, r.problem.code) for r in results if r.status == "failure" and r.problem]
+
+
+def test_a_python_without_the_engine_is_found_on_every_node_and_all_else_passes(
+    nodes: dict[int, Node], make: Callable[..., Job], tmp_path: Path
+) -> None:
+    results = check(make(), nodes)
+    assert failures(results) == [("engine", 0, "engine_missing"), ("engine", 1, "engine_missing")]
+    assert {r.status for r in results if r.name != "engine"} == {"ok"}
+    assert sorted(path.name for path in (tmp_path / "node0").iterdir()) == ["data", "model"]
+
+
+def test_the_real_environment_passes(nodes: dict[int, Node], make: Callable[..., Job]) -> None:
+    if not NODE_PYTHON.exists():
+        pytest.skip(f"no LLaMA-Factory at {NODE_PYTHON}; make builds it")
+    assert failures(check(make(str(NODE_PYTHON)), nodes)) == []
+
+
+def test_facts_are_each_nodes_own(nodes: dict[int, Node], make: Callable[..., Job], tmp_path: Path) -> None:
+    facts = probe_all(make(), nodes)
+    for rank, of in facts.items():
+        assert isinstance(of, NodeFacts)
+        assert (of.home, of.interface) == (str(tmp_path / f"node{rank}"), "lo")
+        assert abs(of.clock_offset_s) <= of.clock_error_s
+
+
+def test_what_is_missing_on_one_node_only_is_found_there(
+    nodes: dict[int, Node], make: Callable[..., Job], tmp_path: Path
+) -> None:
+    (tmp_path / "node1" / "model" / "config.json").unlink()
+    (tmp_path / "node0" / "data" / "d.json").unlink()
+    (tmp_path / "node0" / "runs").write_text("a file where the folder should be")
+    found = [failure for failure in failures(check(make(), nodes)) if failure[0] != "engine"]
+    assert found == [
+        ("dataset", 0, "dataset_file_missing"),
+        ("run_root", 0, "not_writable"),
+        ("model", 1, "model_missing"),
+    ]
+
+
+def test_a_python_that_is_not_there_is_found(nodes: dict[int, Node], make: Callable[..., Job]) -> None:
+    job = make("/nowhere/python")
+    facts = probe_all(job, nodes)
+    assert failures(preflight(job, nodes, facts, 29500)) == [("python", 0, "no_python"), ("python", 1, "no_python")]
+
+
+def test_a_port_that_is_taken_is_found_and_another_is_chosen(nodes: dict[int, Node], make: Callable[..., Job]) -> None:
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        assert ("master_port", 0, "port_taken") in failures(check(make(), nodes, port))
+        assert choose_port(make(), nodes[0], [port, 0]) == 0
+
+
+def test_a_master_that_cannot_be_dialled_is_found(
+    nodes: dict[int, Node], make: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight_module, "DIAL_S", 1.0)
+    job = make()
+    # TEST-NET-1 of RFC 5737: nobody answers there, as on the wrong network.
+    first = replace(job.cluster.hosts[0], fabric_address="192.0.2.1")
+    job = replace(job, cluster=replace(job.cluster, hosts=(first, *job.cluster.hosts[1:])))
+    found = [failure for failure in failures(check(job, nodes)) if failure[0] == "master_port"]
+    assert found == [("master_port", 0, "master_not_reached"), ("master_port", 1, "master_not_reached")]
