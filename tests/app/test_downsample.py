@@ -1,7 +1,7 @@
 """A thinned curve never hides a spike."""
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.monitor.downsample import downsample
@@ -18,6 +18,7 @@ def _curve(n, stride, start, random):
     return steps, [random.gauss(0, 1) for _ in range(n)]
 
 
+@settings(max_examples=40, deadline=None)
 @given(curves)
 def test_never_more_than_the_limit_and_both_ends_and_extremes_stay(case):
     n, stride, start, random, limit = case
