@@ -82,13 +82,12 @@ def find_interface(master: str) -> str | None:
 
 def addresses_of(interface: str) -> list[str]:
     """Its main IPv4 address and its IPv6 addresses."""
-    found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             answer = fcntl.ioctl(sock, SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
-            found.append(socket.inet_ntoa(answer[20:24]))
+            found = [socket.inet_ntoa(answer[20:24])]
         except OSError:
-            pass  # It has none.
+            found = []
     try:
         with open("/proc/net/if_inet6") as file:
             rows = [line.split() for line in file]
@@ -211,13 +210,13 @@ def dial(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def meet(sock: socket.socket, word: bytes) -> dict[str, Any]:
+    """Whether it answers with our word: what says something else, or nothing, is another program."""
     try:
         sock.sendall(word)
-        if sock.recv(64) == word:
-            return {"reached": True}
+        answer = sock.recv(64)
     except OSError:
-        pass  # What accepts and does not answer is not our listener either.
-    return {"reached": False, "detail": "another program answers"}
+        answer = b""
+    return {"reached": True} if answer == word else {"reached": False, "detail": "another program answers"}
 
 
 ACTIONS = {"facts": facts, "paths": paths, "free_port": free_port, "listen": listen, "dial": dial}

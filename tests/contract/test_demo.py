@@ -1,0 +1,111 @@
+"""The demo cluster leaves nothing behind, and touches nothing that is not its own."""
+
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backend.cluster import demo as demo_module
+from backend.cluster.demo import DemoCluster, DemoError
+from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.node import ask
+from backend.cluster.ssh import connect
+from backend.cluster.supervisor import Process, find_process, members
+
+pytestmark = pytest.mark.contract
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[DemoCluster]:
+    demo = DemoCluster(tmp_path / "demo", nodes=2)
+    try:
+        demo.start()
+    except DemoError as error:
+        pytest.skip(str(error))
+    yield demo
+    assert demo.stop() == []
+
+
+def servers(demo: DemoCluster) -> list[Process | None]:
+    nodes = json.loads((demo.folder / "nodes.json").read_text())
+    return [find_process(node["pid"], node["start"]) for node in nodes.values()]
+
+
+def test_starting_again_finds_the_same_servers(demo: DemoCluster) -> None:
+    before = servers(demo)
+    assert DemoCluster(demo.folder, nodes=2).start() == demo.hosts()
+    assert servers(demo) == before
+    assert None not in before
+
+
+def test_a_server_that_died_is_started_again_on_its_port(demo: DemoCluster) -> None:
+    hosts = demo.hosts()
+    first = servers(demo)[0]
+    assert first
+    demo_module.send_signal(first, 9)
+    assert demo_module._wait_gone([first], 5) == []
+    assert demo.start() == hosts
+    assert None not in servers(demo)
+
+
+def test_stop_ends_servers_and_sessions_by_identity_and_twice_is_no_error(demo: DemoCluster) -> None:
+    known = KnownHosts(demo.folder / "app", demo.folder / "known_hosts")
+    node = connect(demo.hosts()[0], known)
+    assert node.exists("/tmp")
+    sessions = [child for server in servers(demo) if server for child in demo_module._with_children(server)]
+    assert len(sessions) > 2
+    ports = [host.port for host in demo.hosts()]
+    assert demo.stop() == []
+    assert [find_process(process.pid, process.start) for process in sessions] == [None] * len(sessions)
+    for port in ports:
+        with socket.socket() as sock:
+            assert sock.connect_ex(("127.0.0.1", port)) != 0
+    assert demo.stop() == []
+    node.close()
+
+
+def test_stop_does_not_touch_a_process_that_got_a_recorded_id(demo: DemoCluster) -> None:
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        path = demo.folder / "nodes.json"
+        recorded = json.loads(path.read_text())
+        path.write_text(json.dumps({**recorded, "9": {"pid": stranger.pid, "start": 1, "port": 1}}))
+        assert demo.stop() == []
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_stop_ends_the_jobs_that_run_on_it(demo: DemoCluster) -> None:
+    known = KnownHosts(demo.folder / "app", demo.folder / "known_hosts")
+    node = connect(demo.hosts()[0], known)
+    folder = demo.run_root / "run" / "1" / "node0"
+    node.make_folder(str(folder))
+    shutil.copy(Path(demo_module.__file__).with_name("supervisor.py"), folder)
+    lock = str(demo.run_root / "locks" / "x")
+    spec = {"protocol": 1, "run": "run", "attempt": 1, "node_rank": 0, "mark": f"{demo.folder}.0", "environment": {}}
+    spec |= {"argv": ["/bin/sleep", "60"], "lock": lock, "grace_s": 1, "stall_s": 60}
+    node.write(str(folder / "spec.json"), json.dumps(spec).encode())
+    argv = [sys.executable, str(folder / "supervisor.py"), "start", str(folder)]
+    assert ask(node, argv, timeout_s=20)["ok"]
+    assert len(members(f"{demo.folder}.0")) == 1
+    node.close()
+    assert demo.stop() == []
+    assert members(f"{demo.folder}.0") == []
+
+
+def test_each_node_says_which_it_is(demo: DemoCluster) -> None:
+    known = KnownHosts(demo.folder / "app", demo.folder / "known_hosts")
+    for rank, host in enumerate(demo.hosts()):
+        node = connect(host, known)
+        assert node.run(["printenv", "MEGABOARD_NODE"], timeout_s=10).out == f"node{rank}\n"
+        node.close()
+
+
+def test_a_missing_sshd_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_module.shutil, "which", lambda *_, **__: None)
+    with pytest.raises(DemoError, match="apt-get install openssh-server"):
+        DemoCluster(tmp_path).start()
