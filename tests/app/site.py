@@ -1,14 +1,15 @@
 """The real application with a tiny page on it, for tests of what stands in front of the page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
 import httpx
 from starlette.testclient import TestClient
+from starlette.types import ASGIApp
 
 from app.audit import Audit
-from app.binding import Binding
 from app.passwords import PasswordHash
 from app.server import create_app
 
@@ -34,13 +35,12 @@ def tiny_page() -> gr.Blocks:
     return page
 
 
-def site(home: Path, clock: Clock, binding: Binding | None = None, languages: Sequence[str] = ("en", "zh")):
-    """The gated application with a tiny page in each of the languages."""
-    pages = {lang: tiny_page() for lang in languages}
-    return create_app(pages, home=home, password=HASH, audit=Audit(home, clock), clock=clock, binding=binding)
+def site(home: Path, clock: Clock, pages: Mapping[str, gr.Blocks], **more: Any) -> ASGIApp:
+    """The gated application with these pages by language."""
+    return create_app(pages, home=home, password=HASH, audit=Audit(home, clock), clock=clock, **more)
 
 
-def browser(app, base: str = OWN) -> TestClient:
+def browser(app: ASGIApp, base: str = OWN) -> TestClient:
     """A client that keeps cookies and says its Origin, as a browser does with a POST."""
     one = TestClient(app, base_url=base, client=("127.0.0.1", 50000), follow_redirects=False)
     one.headers["origin"] = base

@@ -1,0 +1,66 @@
+"""Where the server may listen."""
+
+import socket
+
+import pytest
+
+from app.binding import Binding, ServerError
+
+
+@pytest.fixture
+def pem(tmp_path):
+    path = tmp_path / "x.pem"
+    path.write_text("")
+    return path
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.5", "localhost", "::1"])
+def test_this_machine_itself_needs_nothing_more(host):
+    Binding(host=host).check()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "train.lan", ""])
+def test_any_other_address_needs_tls_and_host_names(host, pem):
+    for binding in (
+        Binding(host=host),
+        Binding(host=host, hosts=("train.lan",)),
+        Binding(host=host, certificate=pem, key=pem),
+    ):
+        with pytest.raises(ServerError) as error:
+            binding.check()
+        assert error.value.code == "not_loopback"
+    Binding(host=host, certificate=pem, key=pem, hosts=("train.lan",)).check()
+
+
+def test_a_certificate_without_its_key_or_one_that_cannot_be_read_is_refused(pem, tmp_path):
+    for binding, code in (
+        (Binding(certificate=pem), "tls_half"),
+        (Binding(key=pem), "tls_half"),
+        (Binding(certificate=pem, key=tmp_path / "none"), "tls_unreadable"),
+    ):
+        with pytest.raises(ServerError) as error:
+            binding.check()
+        assert error.value.code == code
+
+
+def test_a_port_that_is_taken_is_said_with_its_number():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(ServerError) as error:
+            Binding(port=port).listen()
+        assert error.value.values["port"] == port
+
+
+def test_port_0_takes_a_free_one():
+    with Binding(port=0).listen() as listener:
+        assert listener.getsockname()[1] > 0
+
+
+def test_the_address_names_what_the_browser_needs(pem):
+    assert Binding().address(7860) == "http://127.0.0.1:7860/"
+    assert Binding(host="::1").address(80) == "http://[::1]:80/"
+    assert (
+        Binding(host="0.0.0.0", certificate=pem, key=pem, hosts=("train.lan",)).address(443) == "https://train.lan:443/"
+    )

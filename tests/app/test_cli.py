@@ -1,0 +1,270 @@
+"""The command line: what it prints where, and the status it exits with."""
+
+import io
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from app.cli_output import table
+from app.i18n import LANGUAGES
+from app.main import COMMANDS, main
+from backend import __version__
+
+JOB = {
+    "name": "seed",
+    "cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8},
+    "model": {"preset": "qwen3-vl-8b"},
+    "training": {"gradient_accumulation_steps": 8},
+    "engine": "llamafactory-megatron",
+    "parallel": {"tensor": 4},
+}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def job_file(tmp_path):
+    def write(file="job.yaml", **changes):
+        path = tmp_path / file
+        path.write_text(yaml.safe_dump({**JOB, **changes}))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def run(capsys):
+    """(status, stdout, stderr) of a command."""
+
+    def run(*arguments):
+        try:
+            status = main(arguments)
+        except SystemExit as end:
+            status = end.code
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+def test_version_and_help_are_answered(run):
+    assert run("--version") == (0, f"megaboard {__version__}\n", "")
+    status, out, _ = run("--help")
+    assert status == 0
+    assert all(f"    {name} " in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_in_both_languages(run, command, lang):
+    status, out, _ = run("--lang", lang, command, "--help")
+    assert status == 0
+    assert ("语言" in out) == (lang == "zh")
+
+
+def test_an_unknown_command_or_option_is_wrong_input(run):
+    assert run("explode")[0] == 2
+    assert run("estimate")[0] == 2
+    assert run("estimate", "x", "--explode")[0] == 2
+
+
+def test_estimate_prints_stages_and_bubble(run, job_file):
+    status, out, err = run("estimate", job_file(parallel={"tensor": 2, "pipeline": 2, "virtual_pipeline": 2}))
+    assert (status, err) == (0, "")
+    assert "Weights" in out
+    assert "Pipeline bubble: 7." in out
+    assert "Data parallel 8, global batch 64" in out
+
+
+def test_the_language_comes_from_the_option_or_the_terminal(run, job_file, monkeypatch):
+    path = job_file()
+    assert "流水线气泡" in run("estimate", path, "--lang", "zh")[1]
+    assert "流水线气泡" in run("--lang", "zh", "estimate", path)[1]
+    monkeypatch.setenv("LANG", "zh_CN.UTF-8")
+    assert "流水线气泡" in run("estimate", path)[1]
+    assert "Pipeline bubble" in run("estimate", path, "--lang=en")[1]
+
+
+def test_estimate_as_json_is_an_object_for_one_file_and_a_list_for_more(run, job_file):
+    one = json.loads(run("estimate", "--json", job_file())[1])
+    assert (one["name"], one["fits"], one["data_parallel"], one["problems"]) == ("seed", True, 8, [])
+    several = json.loads(run("estimate", "--json", job_file(), job_file("other.yaml", name="other"))[1])
+    assert [answer["name"] for answer in several] == ["seed", "other"]
+
+
+def test_a_plan_that_does_not_fit_is_said_and_is_no_failure(run, job_file):
+    path = job_file(parallel={"tensor": 1}, cluster={**JOB["cluster"], "gpu": "rtx4090-24g"})
+    status, out, err = run("estimate", "--json", path)
+    assert (status, err) == (0, "")
+    assert [problem["code"] for problem in json.loads(out)["problems"]] == ["over_memory"]
+
+
+def test_a_wrong_job_gets_one_line_a_problem_and_status_2(run, job_file):
+    status, out, err = run("estimate", job_file(cluster={"nodes": 0, "gpus_per_node": "eight"}))
+    assert (status, out) == (2, "")
+    lines = err.splitlines()
+    assert len(lines) >= 2
+    assert all(line.startswith(("error cluster", "warning cluster")) and " -> " in line for line in lines)
+
+
+def test_an_illegal_plan_answers_its_problems_and_no_figures(run, job_file):
+    status, out, _ = run("estimate", "--json", job_file(parallel={"tensor": 3}))
+    assert status == 2
+    answer = json.loads(out)
+    assert set(answer) == {"name", "problems"}
+    assert set(answer["problems"][0]) == {"code", "field", "message", "fix", "severity"}
+
+
+def test_a_file_that_cannot_be_read_is_wrong_input(run, tmp_path):
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for path in (str(tmp_path / "nowhere.yaml"), str(tmp_path), str(tmp_path / "binary")):
+        status, _, err = run("estimate", path)
+        assert status == 2
+        assert path in err
+
+
+def test_standard_input_is_read_for_a_dash(run, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO(yaml.safe_dump(JOB)))
+    assert run("estimate", "-")[0] == 0
+
+
+def test_jsonl_answers_every_line_whatever_it_holds(run, monkeypatch):
+    lines = [
+        json.dumps(JOB),
+        "nonsense",
+        "[1]",
+        '{"cluster": 5}',
+        "[" * 100_000,
+        "",
+        json.dumps({**JOB, "name": "last"}),
+    ]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
+    status, out, _ = run("estimate", "--jsonl", "-")
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert status == 0
+    assert [answer["name"] for answer in answers] == ["seed", "2", "3", "4", "5", "last"]
+    assert [bool(answer["problems"]) for answer in answers] == [False, True, True, True, True, False]
+
+
+def test_a_model_configuration_may_lie_beside_the_job(run, job_file, tmp_path):
+    config = {"model_type": "qwen3", "hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28,
+              "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+              "tie_word_embeddings": True, "attention_bias": False, "hidden_act": "silu"}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert run("estimate", job_file(model={"hf_config": "config.json"}))[0] == 0
+    status, _, err = run("estimate", job_file(model={"hf_config": "nowhere.json"}))
+    assert status == 2
+    assert "model.hf_config" in err
+
+
+def test_a_named_cluster_comes_from_the_home_folder(run, job_file, home):
+    path = job_file(cluster="lab")
+    assert "lab" in run("estimate", path)[2]
+    (home / "clusters").mkdir(parents=True)
+    (home / "clusters" / "lab.yaml").write_text(yaml.safe_dump(JOB["cluster"]))
+    assert run("estimate", path)[0] == 0
+
+
+def test_plan_lists_legal_plans_best_first(run, job_file):
+    status, out, _ = run("plan", job_file(), "--json", "--top", "3")
+    answer = json.loads(out)
+    assert status == 0
+    assert len(answer["plans"]) == 3 < answer["count"]
+    assert all(plan["fits"] and plan["global_batch_size"] == 64 for plan in answer["plans"])
+    assert set(answer["plans"][0]["parallel"]) == {
+        "tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor",
+    }  # fmt: skip
+    assert sum(answer["rejected"].values()) > 0
+    assert run("plan", job_file(), "--top", "3")[1].splitlines()[0].startswith("3 of ")
+
+
+def test_render_writes_files_that_need_no_megaboard(run, job_file, tmp_path):
+    status, out, _ = run("render", job_file(), "--out", str(tmp_path / "deep" / "out"))
+    assert status == 0
+    assert {Path(line).name for line in out.splitlines()} >= {"config.yaml", "launch.sh"}
+    assert (tmp_path / "deep" / "out" / "launch.sh").stat().st_mode & 0o111
+
+
+def test_render_into_a_place_that_cannot_be_written_is_a_failure(run, job_file, tmp_path):
+    (tmp_path / "file").write_text("")
+    status, _, err = run("render", job_file(), "--out", str(tmp_path / "file"))
+    assert status == 1
+    assert "file" in err
+
+
+def test_planning_loads_neither_the_page_nor_ssh(job_file, tmp_path):
+    script = """if True:
+        import sys
+        from app.main import main
+        path, out = sys.argv[1:]
+        assert not any(main(words) for words in (["estimate", path], ["plan", path], ["render", path, "--out", out]))
+        print(sorted({"gradio", "plotly", "paramiko", "fastapi"} & set(sys.modules)))
+    """
+    command = [sys.executable, "-c", script, job_file(), str(tmp_path / "out")]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"
+
+
+def test_launching_needs_hosts_and_says_which_fields(run, job_file):
+    for command in ("check", "launch"):
+        status, _, err = run(command, job_file())
+        assert status == 2
+        assert "cluster.hosts" in err
+
+
+def test_a_node_that_cannot_be_reached_is_named_and_status_is_1(run, job_file):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        cluster = {
+            "gpu": "cpu", "nodes": 1, "gpus_per_node": 1, "run_root": "/tmp/x",
+            "environments": {"llamafactory": {"python": "/usr/bin/python3"}},
+            "hosts": [{"address": "127.0.0.1", "port": port, "user": "nobody"}],
+        }  # fmt: skip
+        training = {"dataset": "d", "dataset_dir": "/d", "template": "qwen3", "precision": "fp32", "output_dir": "/o"}
+        path = job_file(cluster=cluster, model={"preset": "qwen3-0.6b", "path": "/m"}, training=training,
+                        engine="llamafactory-ddp", parallel={})  # fmt: skip
+        for command in ("check", "launch"):
+            status, _, err = run(command, path)
+            assert status == 1
+            assert f"[127.0.0.1:{port}]" in err
+
+
+def test_runs_that_do_not_exist_are_wrong_input(run):
+    assert run("status") == (0, "No runs yet.\n", "")
+    for command in ("status", "logs", "stop"):
+        status, _, err = run(command, "nothing")
+        assert status == 2
+        assert "nothing" in err
+
+
+def test_an_address_or_password_file_that_will_not_do_is_said_before_the_page_is_built(run, tmp_path):
+    status, _, err = run("serve", "--host", "0.0.0.0")
+    assert status == 2
+    assert "--allowed-host" in err
+    status, _, err = run("serve", "--password-file", str(tmp_path / "nowhere"))
+    assert status == 2
+    assert "nowhere" in err
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        status, _, err = run("serve", "--port", str(other.getsockname()[1]))
+    assert status == 1
+    assert "--port" in err
+    assert "gradio" not in err
+
+
+def test_chinese_columns_are_aligned():
+    lines = table(["层", "x"], [["a", "1"], ["并行", "22"]]).splitlines()
+    assert lines == ["层     x", "a      1", "并行  22"]

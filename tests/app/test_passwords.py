@@ -1,0 +1,71 @@
+"""Passwords are made strong, read from private files only, and kept as a hash."""
+
+import pytest
+
+from app.passwords import PasswordError, PasswordHash, load_hash, random_password, read_password, store_hash
+
+
+def test_a_made_password_is_different_each_time_and_easy_to_type():
+    made = {random_password() for _ in range(100)}
+    assert len(made) == 100
+    assert all(len(one) == 24 and not set(one) & set("l0o1") for one in made)
+
+
+def test_a_hash_knows_its_password_and_no_other():
+    hashed = PasswordHash.of("correct-horse-battery")
+    assert hashed.matches("correct-horse-battery")
+    assert not any(hashed.matches(wrong) for wrong in ("", "correct-horse-batter", "Correct-horse-battery"))
+
+
+def test_a_stored_hash_survives_a_restart_and_holds_no_password(tmp_path):
+    hashed = PasswordHash.of("correct-horse-battery")
+    store_hash(tmp_path, hashed)
+    loaded = load_hash(tmp_path)
+    assert loaded == hashed
+    assert loaded.name == hashed.name
+    assert "battery" not in (tmp_path / "password.json").read_text()
+    assert (tmp_path / "password.json").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["password.json"]
+
+
+def test_without_a_stored_hash_there_is_none(tmp_path):
+    assert load_hash(tmp_path) is None
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"salt": 1, "digest": 2}', "\xff"])
+def test_a_damaged_store_is_an_error_and_never_an_open_door(tmp_path, text):
+    (tmp_path / "password.json").write_text(text, encoding="latin-1")
+    with pytest.raises(PasswordError) as error:
+        load_hash(tmp_path)
+    assert error.value.code == "password_store_damaged"
+
+
+def write(path, text, mode=0o600):
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_the_first_line_of_a_private_file_is_the_password(tmp_path):
+    assert read_password(write(tmp_path / "pw", "correct-horse-battery\nsecond line\n")) == "correct-horse-battery"
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "code"),
+    [
+        ("correct-horse-battery", 0o644, "password_file_open"),
+        ("correct-horse-battery", 0o660, "password_file_open"),
+        ("short", 0o600, "password_too_short"),
+        ("", 0o600, "password_too_short"),
+    ],
+)
+def test_a_file_that_others_read_or_that_holds_too_little_is_refused(tmp_path, text, mode, code):
+    with pytest.raises(PasswordError) as error:
+        read_password(write(tmp_path / "pw", text, mode))
+    assert error.value.code == code
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(PasswordError) as error:
+        read_password(tmp_path / "nowhere")
+    assert error.value.code == "password_file_unreadable"

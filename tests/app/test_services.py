@@ -1,0 +1,107 @@
+"""The draft survives what a page does not, and the home folder's clusters are found by name."""
+
+import threading
+
+import pytest
+
+from app.home import home_path, make_home, with_cluster
+from app.services import FIRST_DRAFT, Draft, Services
+from backend.job.mapping import load_mapping, parse_job
+from backend.job.problems import ProblemsError
+from backend.job.rules import check
+from backend.jobs.store import Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = Store(tmp_path / "megaboard.db")
+    yield store
+    store.close()
+
+
+def test_the_first_draft_is_a_job_without_a_problem(store, tmp_path):
+    job, problems = parse_job(Draft(store, tmp_path).job_mapping())
+    assert problems == []
+    assert check(job) == []
+
+
+def test_an_edit_is_there_after_a_restart(store, tmp_path):
+    Draft(store, tmp_path).edit("parallel.tensor", 4)
+    Draft(store, tmp_path).edit("name", "名字-run")
+    again = Draft(store, tmp_path).job_mapping()
+    assert (again["parallel"], again["name"]) == ({"tensor": 4}, "名字-run")
+    assert again["cluster"] == FIRST_DRAFT["cluster"]
+
+
+def test_what_is_given_out_and_taken_in_is_a_copy(store, tmp_path):
+    draft = Draft(store, tmp_path)
+    hosts = [{"address": "10.0.0.1"}]
+    draft.edit("cluster.hosts", hosts)
+    hosts.append({"address": "10.0.0.2"})
+    draft.job_mapping()["cluster"]["hosts"].clear()
+    assert draft.job_mapping()["cluster"]["hosts"] == [{"address": "10.0.0.1"}]
+
+
+def test_wrong_values_are_kept_because_the_user_is_still_typing(store, tmp_path):
+    draft = Draft(store, tmp_path)
+    draft.edit_all({"training.micro_batch_size": "x", "model.preset": None})
+    assert draft.job_mapping()["training"] == {"micro_batch_size": "x"}
+    assert draft.job_mapping()["model"] == {"preset": None}
+
+
+def test_edits_of_many_threads_are_all_kept(store, tmp_path):
+    draft = Draft(store, tmp_path)
+    threads = [threading.Thread(target=draft.edit, args=(f"extra.key{i}", i)) for i in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert load_mapping(store.get_draft())[0]["extra"] == {f"key{i}": i for i in range(20)}
+
+
+def test_a_draft_that_cannot_be_read_gives_way_to_the_first_one(store, tmp_path):
+    store.set_draft("{ not yaml")
+    assert Draft(store, tmp_path).job_mapping() == FIRST_DRAFT
+
+
+def test_an_edit_inside_a_named_cluster_writes_the_cluster_out(store, tmp_path):
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "lab.yaml").write_text("gpu: h20-96g\nnodes: 2\ngpus_per_node: 8\n")
+    draft = Draft(store, tmp_path)
+    draft.edit("cluster", "lab")
+    assert draft.job_mapping()["cluster"] == "lab"
+    draft.edit("cluster.nodes", 3)
+    assert draft.job_mapping()["cluster"] == {"gpu": "h20-96g", "nodes": 3, "gpus_per_node": 8}
+
+
+@pytest.mark.parametrize("name", ["nowhere", "../lab", "/etc/passwd", ".hidden", "a/b", ""])
+def test_a_cluster_is_looked_for_in_its_folder_alone(tmp_path, name):
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "lab.yaml").write_text("nodes: 1")
+    (tmp_path / "clusters" / ".hidden.yaml").write_text("nodes: 1")
+    with pytest.raises(ProblemsError) as error:
+        with_cluster({"cluster": name}, tmp_path)
+    assert error.value.problems[0].code == "unknown_cluster"
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", "x", "\xff"])
+def test_a_damaged_cluster_file_is_named(tmp_path, text):
+    (tmp_path / "clusters").mkdir()
+    (tmp_path / "clusters" / "lab.yaml").write_text(text, encoding="latin-1")
+    with pytest.raises(ProblemsError) as error:
+        with_cluster({"cluster": "lab"}, tmp_path)
+    assert error.value.problems[0].code == "bad_cluster_file"
+
+
+def test_the_home_folder_is_private_and_named_by_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "a" / "b"))
+    home = make_home(home_path())
+    assert home == tmp_path / "a" / "b"
+    assert home.stat().st_mode & 0o777 == 0o700
+
+
+def test_services_open_and_close_twice_on_one_home(tmp_path):
+    for _ in range(2):
+        services = Services.open(tmp_path)
+        services.controller.start()
+        services.close()

@@ -1,0 +1,76 @@
+"""Sessions end by themselves; the table does not grow with those that ended."""
+
+from app.sessions import IDLE_S, LONGEST_S, RENEW_S, Sessions, Throttle
+from tests.app.site import Clock
+
+
+def test_a_token_is_long_random_and_not_kept_itself():
+    sessions = Sessions(Clock())
+    tokens = {sessions.open() for _ in range(50)}
+    assert len(tokens) == 50
+    assert all(len(token) >= 43 for token in tokens)
+    assert not any(token in repr(vars(sessions)) for token in tokens)
+
+
+def test_an_unknown_token_is_no_session():
+    sessions = Sessions(Clock())
+    assert not sessions.use("")
+    assert not sessions.use("x" * 43)
+    sessions.close("x" * 43)
+
+
+def test_sessions_that_ended_are_forgotten():
+    clock = Clock()
+    sessions = Sessions(clock)
+    for _ in range(20):
+        sessions.open()
+    clock.now_s += IDLE_S + 1
+    sessions.open()
+    assert len(sessions._table) == 1
+
+
+def test_the_cookie_is_sent_again_only_when_it_is_old():
+    clock = Clock()
+    sessions = Sessions(clock)
+    token = sessions.open()
+    assert sessions.cookie_age_s(token) is None
+    clock.now_s += RENEW_S
+    assert sessions.cookie_age_s(token) == IDLE_S
+    assert sessions.cookie_age_s(token) is None
+
+
+def test_a_session_in_constant_use_is_over_after_a_week():
+    clock = Clock()
+    sessions = Sessions(clock)
+    token = sessions.open()
+    end_s = clock.now_s + LONGEST_S
+    while clock.now_s + 3600 <= end_s:
+        clock.now_s += 3600
+        assert sessions.use(token)
+        assert clock.now_s + (sessions.cookie_age_s(token) or 0) <= end_s
+    clock.now_s = end_s + 1
+    assert not sessions.use(token)
+
+
+def test_each_wrong_password_beyond_a_few_doubles_the_wait_up_to_a_limit():
+    clock = Clock()
+    throttle = Throttle(clock)
+    assert [throttle.admit() for _ in range(Throttle.FREE)] == [0] * Throttle.FREE
+    for wait_s in (1, 2, 4, 8, 16, 30, 30):
+        assert throttle.admit() == wait_s
+        clock.now_s += wait_s
+        assert throttle.admit() == 0
+
+
+def test_wrong_passwords_are_forgotten_after_a_quiet_while_and_after_a_right_one():
+    clock = Clock()
+    throttle = Throttle(clock)
+    for forget in (throttle.succeeded, lambda: setattr(clock, "now_s", clock.now_s + Throttle.FORGET_S + 1)):
+        assert [throttle.admit() for _ in range(Throttle.FREE)] == [0] * Throttle.FREE
+        assert throttle.admit() > 0
+        forget()
+
+
+def test_many_attempts_at_once_gain_nothing():
+    throttle = Throttle(Clock())
+    assert sum(throttle.admit() == 0 for _ in range(50)) == Throttle.FREE
