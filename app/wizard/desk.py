@@ -1,0 +1,135 @@
+"""The launch desk: one a server, so that two clicks, two tabs or a reload act on the same check and the same launch.
+
+A green check is a ticket for one launch of exactly the job that was checked. Checks and launches run in a thread of
+their own; a page watches them through `state` and `wait`.
+"""
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from backend.job.job import Job
+from backend.job.problems import Problem, ProblemsError
+from backend.jobs.checkup import PreflightReport
+from backend.jobs.controller import Controller
+
+Phase = Literal["idle", "checking", "checked", "launching", "launched"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeskState:
+    """What the desk knows at one moment; immutable."""
+
+    version: int = 0
+    """Grows with every change."""
+    phase: Phase = "idle"
+    since: float = 0.0
+    """When the phase began."""
+    job: Job | None = None
+    """What was checked, is being launched or was launched."""
+    report: PreflightReport | None = None
+    problems: tuple[Problem, ...] = ()
+    """Why the newest check or launch could not be done."""
+    run: str | None = None
+    """The run that the newest launch started."""
+
+    @property
+    def is_busy(self) -> bool:
+        return self.phase in ("checking", "launching")
+
+    def is_green_for(self, job: Job | None) -> bool:
+        """Whether a launch of exactly this job may begin."""
+        return self.phase == "checked" and self.report is not None and not self.report.problems and self.job == job
+
+
+class Desk:
+    """Safe for many threads."""
+
+    def __init__(self, controller: Controller, clock: Callable[[], float]) -> None:
+        self._controller = controller
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._state = DeskState()
+
+    def state(self) -> DeskState:
+        """The state now."""
+        with self._changed:
+            return self._state
+
+    def wait(self, version: int, timeout_s: float) -> DeskState:
+        """The state once it is newer than `version`, or after the time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._state.version > version, timeout_s)
+            return self._state
+
+    def check(self, job: Job) -> None:
+        """Begin to check the nodes for this job; nothing while the desk is at work."""
+        with self._changed:
+            if self._state.is_busy:
+                return
+            self._set(phase="checking", job=job, report=None, problems=(), run=None)
+        self._work(lambda: self._check(job))
+
+    def accept(self, fingerprints: Collection[str]) -> None:
+        """Trust those shown host keys whose fingerprints were confirmed, then check again."""
+        with self._changed:
+            state = self._state
+            if state.phase != "checked" or state.report is None or state.job is None:
+                return
+            keys = [key for key in state.report.unknown_host_keys if key.fingerprint in fingerprints]
+        if keys:
+            self._controller.accept_host_keys(keys)
+            self.check(state.job)
+
+    def launch(self, job: Job) -> None:
+        """Begin to launch; raises ProblemsError unless a green check of exactly this job is at hand and unused."""
+        with self._changed:
+            if not self._state.is_green_for(job):
+                raise ProblemsError([Problem(code="not_checked")])
+            self._set(phase="launching", problems=())
+        self._work(lambda: self._launch(job))
+
+    def _check(self, job: Job) -> None:
+        report = self._controller.preflight(job)
+        with self._changed:
+            self._set(phase="checked", report=report)
+
+    def _launch(self, job: Job) -> None:
+        run = self._controller.launch(job)
+        with self._changed:
+            self._set(phase="launched", report=None, run=run)
+
+    def _work(self, act: Callable[[], None]) -> None:
+        def guarded() -> None:
+            try:
+                act()
+            except ProblemsError as error:
+                self._fail(error.problems)
+            except Exception:
+                _log.exception("the launch desk's work failed")
+                self._fail((Problem(code="internal_error"),))
+
+        threading.Thread(target=guarded, name="launch-desk", daemon=True).start()
+
+    def _fail(self, problems: tuple[Problem, ...]) -> None:
+        with self._changed:
+            self._set(phase="idle", report=None, problems=problems)
+
+    def _set(self, **changes: object) -> None:
+        """Replace the state; the condition is held."""
+        since = self._clock() if "phase" in changes else self._state.since
+        state = dataclasses.replace(self._state, version=self._state.version + 1, since=since, **changes)  # type: ignore[arg-type]
+        self._state = state
+        self._changed.notify_all()
+
+
+@lru_cache(maxsize=8)
+def desk_of(controller: Controller, clock: Callable[[], float]) -> Desk:
+    """The one desk of a controller, whichever page asks."""
+    return Desk(controller, clock)

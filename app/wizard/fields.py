@@ -1,0 +1,230 @@
+"""Widgets made from the parameter table: path, type, choices, range and unit are read there, words in the catalogues.
+
+A widget's element id is `field-<path with dots as dashes>`, so that scripts find the place for a problem.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+
+from app.i18n import has, t
+from app.wizard.hosts import FIELD as HOSTS
+from app.wizard.hosts import SHARED, to_form
+from app.wizard.reading import TEXTS, text_of
+from backend.engines import ENGINES
+from backend.job.job import Environment, Host
+from backend.job.mapping import parameters
+from backend.job.parameters import Parameter, describe
+from backend.job.presets import gpus, models
+
+OWN = ""
+"""The choice in a picker that stands for `none of these`."""
+ENVIRONMENTS = ("llamafactory", "swift")
+GPU_FIGURES = ("memory_gib", "bf16_tflops", "hbm_gb_per_s")
+_UNITS = {"memory_gib": "GiB", "bf16_tflops": "TFLOP/s", "hbm_gb_per_s": "GB/s"}
+_SIDE_BY_SIDE = 20
+"""Width in letters up to which the choices of a field stand side by side; more go into a list that opens."""
+_TINY = 1e-3
+"""A number that is usually smaller is typed as text, because a number box cannot show 2e-5."""
+
+
+def table() -> Mapping[str, Parameter]:
+    """Every parameter that a widget may show: the job file's, and those inside its mappings."""
+    extra: list[Parameter] = [
+        Parameter(path=f"cluster.gpu.{name}", kind="float", optional=False, required=True, default=None,
+                  unit=_UNITS[name]) for name in GPU_FIGURES
+    ]  # fmt: skip
+    for name in ENVIRONMENTS:
+        extra += describe(Environment, f"cluster.environments.{name}.")
+    extra += [item for item in describe(Host, f"{HOSTS}.") if item.path.rpartition(".")[2] in SHARED]
+    extra.append(Parameter(path=f"{HOSTS}.lines", kind="str", optional=True, required=False, default=None))
+    return {**parameters(), **{item.path: item for item in extra}}
+
+
+class Form:
+    """The widgets of the wizard in one language, by path; each path once."""
+
+    def __init__(self, lang: str) -> None:
+        self.lang = lang
+        self.components: dict[str, Component] = {}
+        self.steps: dict[str, str] = {}
+        """Path -> the step its widget stands on."""
+        self._table = table()
+        self._step = ""
+
+    def start(self, step: str) -> None:
+        """From here on widgets belong to this step."""
+        self._step = step
+
+    def field(self, path: str, *, lines: int = 1, placeholder: str | None = None) -> Component:
+        """The widget of one parameter; KeyError for a path that is no parameter, ValueError for a second widget."""
+        if path in self.components:
+            raise ValueError(f"{path} has a widget already")
+        parameter = self._table[path]
+        component = _widget(parameter, self.lang, lines=lines, placeholder=placeholder)
+        self.components[path] = component
+        self.steps[path] = self._step
+        return component
+
+    def fields(self, *paths: str) -> None:
+        """A widget for each path."""
+        for path in paths:
+            self.field(path)
+
+    def value(self, path: str, raw: Any) -> Any:
+        """What the draft holds when a widget says `raw`; what cannot be read is kept as it is."""
+        return to_draft(self._table[path], raw)
+
+    def shown(self, draft: Mapping[str, Any]) -> dict[str, Any]:
+        """What every widget shows for a draft."""
+        return {path: self.shown_at(draft, path) for path in self.components}
+
+    def shown_at(self, draft: Mapping[str, Any], path: str) -> Any:
+        """What the widget of one path shows for a draft."""
+        return to_widget(self._table[path], look_up(draft, path))
+
+    def place_of(self, field: str) -> str | None:
+        """The widget beside which a problem of `field` stands."""
+        for path in _candidates(field):
+            if path in self.components:
+                return path
+        return None
+
+
+def look_up(draft: Mapping[str, Any], path: str) -> Any:
+    """The draft's value at a path, None when it is not there."""
+    if path.startswith(f"{HOSTS}."):
+        return to_form(look_up(draft, HOSTS)).get(path.rpartition(".")[2])
+    value: Any = draft
+    for name in path.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return None
+        value = value[name]
+    return value
+
+
+def to_draft(parameter: Parameter, raw: Any) -> Any:
+    """A widget's value as the job file writes it."""
+    if isinstance(raw, str) and parameter.path not in TEXTS:
+        raw = raw.strip() if not parameter.path.endswith(".lines") else raw
+        if not raw and (parameter.optional or parameter.path.startswith("cluster.environments.")):
+            return None
+        if parameter.kind in ("int", "float"):
+            return _number(raw)
+    if isinstance(raw, float) and raw.is_integer() and parameter.kind == "int":
+        return int(raw)
+    return raw
+
+
+def to_widget(parameter: Parameter, value: Any) -> Any:
+    """A value of the draft as its widget shows it."""
+    if value is None:
+        value = parameter.default
+    if parameter.path == "cluster.gpu":
+        return value if isinstance(value, str) else OWN
+    if parameter.path in TEXTS:
+        return text_of(parameter.path, value)
+    if parameter.kind == "bool":
+        return bool(value)
+    if parameter.kind == "list":
+        return [item for item in value or () if item in parameter.choices]
+    if parameter.kind == "choice" or parameter.path in _PICKED:
+        return OWN if value is None else value
+    if parameter.kind in ("int", "float") and not _is_tiny(parameter):
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    return "" if value is None else _short(value)
+
+
+def label_of(lang: str, parameter: Parameter) -> str:
+    """The parameter's name with its unit."""
+    name = t(lang, f"param.{parameter.path}")
+    unit = _unit(lang, parameter.unit) if parameter.unit else ""
+    return t(lang, "wizard.label", name=name, unit=unit) if unit and unit not in name.lower() else name
+
+
+def choices_of(lang: str, parameter: Parameter) -> list[tuple[str, str]]:
+    """(words, value) of every choice."""
+    if parameter.path == "cluster.gpu":
+        return [(gpu.name, gpu.key) for gpu in gpus().values()] + [(t(lang, "wizard.gpu.own"), OWN)]
+    if parameter.path == "model.preset":
+        return [(model.name, model.key) for model in models().values()] + [(t(lang, "wizard.model.own"), OWN)]
+    values: Iterable[str] = ENGINES if parameter.path == "engine" else parameter.choices
+    named = [(_choice(lang, parameter.path, value), value) for value in values]
+    return [(t(lang, f"choice.{parameter.path}.default"), OWN), *named] if parameter.optional else named
+
+
+_PICKED = frozenset({"cluster.gpu", "model.preset"})
+
+
+def _widget(parameter: Parameter, lang: str, *, lines: int, placeholder: str | None) -> Component:
+    help_key = f"param.{parameter.path}.help"
+    common: dict[str, Any] = {
+        "label": label_of(lang, parameter),
+        "info": t(lang, help_key) if has(lang, help_key) else None,
+        "elem_id": "field-" + parameter.path.replace(".", "-"),
+        "value": to_widget(parameter, None),
+    }
+    if parameter.kind == "bool":
+        return gr.Checkbox(**common)
+    if parameter.kind == "list" and parameter.choices:
+        return gr.CheckboxGroup(choices_of(lang, parameter), **common)
+    if parameter.kind == "choice" or parameter.path in _PICKED:
+        choices = choices_of(lang, parameter)
+        if sum(_width(words) + 1 for words, _ in choices) <= _SIDE_BY_SIDE:
+            return gr.Radio(choices, **common)
+        return gr.Dropdown(choices, filterable=parameter.path in _PICKED, **common)
+    if parameter.kind in ("int", "float") and not _is_tiny(parameter):
+        return gr.Number(step=_step(parameter), **common)
+    return gr.Textbox(lines=lines, max_lines=max(lines, 24 if lines > 1 else 1), placeholder=placeholder, **common)
+
+
+def _is_tiny(parameter: Parameter) -> bool:
+    default = parameter.default
+    return parameter.kind == "float" and isinstance(default, float) and 0 < default < _TINY
+
+
+def _step(parameter: Parameter) -> float:
+    if parameter.kind == "int":
+        return 1
+    limit = parameter.default if isinstance(parameter.default, float) else 1
+    return 0.01 if limit < 1 else 0.1 if limit < 10 else 10
+
+
+def _choice(lang: str, path: str, value: str) -> str:
+    key = f"choice.{path}.{value}"
+    return t(lang, key) if has(lang, key) else value
+
+
+def _width(words: str) -> int:
+    return sum(1 if letter.isascii() else 2 for letter in words)
+
+
+def _unit(lang: str, unit: str) -> str:
+    key = f"unit.{unit}"
+    return t(lang, key) if has(lang, key) else unit
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return re.sub(r"e([+-])0+(\d)", r"e\1\2", f"{value:g}").replace("e+", "e")
+    return str(value)
+
+
+def _number(text: str) -> Any:
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _candidates(field: str) -> Sequence[str]:
+    """A problem's field, then ever wider parts of it: `cluster.hosts[2].port` -> `cluster.hosts` -> its lines."""
+    bare = re.sub(r"\[\d+\].*", "", field)
+    names = bare.split(".")
+    wider = [".".join(names[:count]) for count in range(len(names), 0, -1)]
+    return [field, *wider, f"{bare}.lines"] if bare == HOSTS else [field, *wider]

@@ -1,0 +1,61 @@
+"""Step 1: the machines a plan counts with, and how a launch reaches them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.services import Services
+from app.wizard.fields import ENVIRONMENTS, GPU_FIGURES, Form
+from app.wizard.layout import grid, more, place, section
+from app.wizard.reading import Reading
+from backend.job.job import Cluster, Host
+from backend.job.presets import clusters, gpus
+
+STEP = "hardware"
+_HOSTS_PLACEHOLDER = "train@10.0.0.1\ntrain@10.0.0.2:2222 fabric=192.168.0.2"
+
+
+def build(form: Form) -> None:
+    """The step's widgets."""
+    form.start(STEP)
+    with section(form.lang, "machines"):
+        place("clusters")
+        with grid():
+            form.fields("cluster.gpu", "cluster.nodes", "cluster.gpus_per_node")
+            form.fields(*(f"cluster.gpu.{name}" for name in GPU_FIGURES))
+            form.fields("cluster.intra_node_gb_per_s", "cluster.inter_node_gbit_per_s", "cluster.nics_per_node")
+    with section(form.lang, "access"):
+        form.field("cluster.hosts.lines", lines=4, placeholder=_HOSTS_PLACEHOLDER)
+        with grid():
+            form.fields("cluster.hosts.user", "cluster.hosts.identity_file")
+            for name in ENVIRONMENTS:
+                form.field(f"cluster.environments.{name}.python", placeholder="/opt/train/bin/python")
+        place("hosts")
+        with more(form.lang, "access.more"), grid():
+            form.field("cluster.hosts.proxy_jump", placeholder="user@gateway:22")
+            form.fields(*(f"cluster.environments.{name}.setup" for name in ENVIRONMENTS))
+            form.fields("cluster.run_root", "cluster.port_range", "cluster.outside_gib")
+
+
+def cluster_edits(key: str) -> dict[str, Any]:
+    """What choosing a cluster preset writes into the draft."""
+    return {f"cluster.{name}": value for name, value in clusters()[key]["cluster"].items()}
+
+
+def data(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
+    """What the step's pictures show: the presets, and the nodes as they were understood."""
+    job = reading.job
+    current = job.cluster if job else None
+    chips = [_chip(key, preset["cluster"], current) for key, preset in clusters().items()]
+    return {"clusters": chips, "hosts": [_node(host) for host in job.cluster.hosts] if job else []}
+
+
+def _chip(key: str, preset: Mapping[str, Any], current: Cluster | None) -> dict[str, Any]:
+    """A preset as a button: `4 x 8 H100 80 GB SXM`, pressed while the draft says the same."""
+    is_on = current is not None and all(getattr(current, name) == value for name, value in preset.items())
+    name = f"{preset['nodes']} × {preset['gpus_per_node']} {gpus()[preset['gpu']].name}"
+    return {"key": key, "name": name, "on": is_on}
+
+
+def _node(host: Host) -> Mapping[str, Any]:
+    return {"user": host.user, "address": host.address, "port": host.port, "key": host.identity_file,
+            "fabric": host.dialled_address, "jump": host.proxy_jump}  # fmt: skip

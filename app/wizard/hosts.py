@@ -1,0 +1,86 @@
+"""The nodes as people write them: one `user@host:port` a line, and what all of them share beside it.
+
+In the draft `cluster.hosts` may be such a form (a mapping) in place of the job file's list, so that a line that
+cannot be read yet stays as it was typed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from backend.job.problems import Problem
+
+FIELD = "cluster.hosts"
+SHARED = ("user", "identity_file", "proxy_jump")
+"""What the boxes beside the lines hold; a line may say otherwise."""
+_OPTIONS = {"key": "identity_file", "fabric": "fabric_address", "jump": "proxy_jump", "user": "user"}
+_NAMES = {name: option for option, name in _OPTIONS.items()}
+
+
+def to_form(hosts: Any) -> dict[str, Any]:
+    """The form of a job file's list of hosts; a form is returned as it is."""
+    if isinstance(hosts, Mapping):
+        return dict(hosts)
+    listed = [host for host in hosts or () if isinstance(host, Mapping)] if isinstance(hosts, list | tuple) else []
+    shared = {name: _common([host.get(name) for host in listed]) for name in SHARED}
+    kept = {str(host["address"]): {"environments": host["environments"]} for host in listed if host.get("environments")}
+    return {"lines": "\n".join(_line(host, shared) for host in listed), **shared, "kept": kept}
+
+
+def from_form(form: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[Problem]]:
+    """The job file's list of hosts, with what is wrong in the lines; a line that cannot be read is left out."""
+    shared = {name: form[name] for name in SHARED if form.get(name)}
+    kept = form.get("kept") or {}
+    hosts: list[dict[str, Any]] = []
+    problems: list[Problem] = []
+    for number, line in enumerate(str(form.get("lines") or "").splitlines(), 1):
+        words = line.split()
+        if not words:
+            continue
+        try:
+            host = {**shared, **_read_address(words[0]), **_read_options(words[1:])}
+        except ValueError as error:
+            values = {"line": number, "text": str(error)}
+            problems.append(Problem(code="bad_host_line", field=FIELD, values=values))
+            continue
+        hosts.append({**host, **kept.get(host["address"], {})})
+    return hosts, problems
+
+
+def _line(host: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
+    address, port = str(host.get("address", "")), host.get("port", 22)
+    user = host.get("user")
+    start = f"{user}@" if user and user != shared["user"] else ""
+    if port != 22:
+        address = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    names = ("fabric_address", "identity_file", "proxy_jump")
+    options = [f"{_NAMES[name]}={host[name]}" for name in names if host.get(name) and host[name] != shared.get(name)]
+    return " ".join([start + address, *options])
+
+
+def _read_address(word: str) -> dict[str, Any]:
+    user, at, rest = word.rpartition("@")
+    address, port = rest, ""
+    if rest.startswith("["):
+        address, _, port = rest[1:].partition("]")
+        port = port.removeprefix(":")
+    elif rest.count(":") == 1:
+        address, _, port = rest.partition(":")
+        if not port:
+            raise ValueError(word)
+    if not address or (at and not user) or (port and not port.isdecimal()):
+        raise ValueError(word)
+    return {"address": address} | ({"user": user} if user else {}) | ({"port": int(port)} if port else {})
+
+
+def _read_options(words: Sequence[str]) -> dict[str, str]:
+    options = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in _OPTIONS or not value:
+            raise ValueError(word)
+        options[_OPTIONS[name]] = value
+    return options
+
+
+def _common(values: Sequence[Any]) -> Any:
+    return values[0] if values and all(value == values[0] for value in values) else None

@@ -1,0 +1,90 @@
+"""Step 6: check the nodes, confirm their host keys, start the run; a launch needs a green check of this very draft."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.i18n import render_problem, t
+from app.services import Services
+from app.wizard.desk import Desk, DeskState, desk_of
+from app.wizard.fields import Form
+from app.wizard.layout import place
+from app.wizard.reading import Reading, read
+from backend.cluster.checks import CheckResult
+from backend.cluster.hostkeys import HostKey
+from backend.job.problems import ProblemsError
+
+STEP = "launch"
+_KEY_FILES = {"ssh-ed25519": "ed25519", "ssh-rsa": "rsa"}
+"""Key type -> the part of the name of sshd's key file; the rest are ECDSA."""
+
+
+def build(form: Form) -> None:
+    """The step has no widgets of its own."""
+    form.start(STEP)
+    place("launch")
+
+
+def data(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
+    """What the desk knows, seen from the draft as it is now."""
+    state = desk(services).state()
+    report = state.report
+    job = reading.job
+    return {
+        "launch": {
+            "phase": state.phase,
+            "elapsed_s": round(services.clock() - state.since, 1),
+            "version": state.version,
+            "complete": reading.can_launch,
+            "same": job is not None and state.job == job,
+            "ready": reading.can_launch and state.is_green_for(job),
+            "green": report is not None and not report.problems,
+            "run": state.run,
+            "name": job.name if job else "",
+            "nodes": [host.address for host in job.cluster.hosts] if job else [],
+            "problems": [render_problem(lang, problem) for problem in state.problems],
+            "keys": [_key(key) for key in report.unknown_host_keys] if report else [],
+            "checks": _table(lang, report.checks) if report else None,
+        }
+    }
+
+
+def act(services: Services, asked: Mapping[str, Any]) -> DeskState:
+    """Do what a button asks: check, accept or launch; anything else only looks. Raises ProblemsError."""
+    if asked.get("act") == "accept":
+        desk(services).accept([str(item) for item in asked.get("fingerprints") or ()])
+    if asked.get("act") in ("check", "launch"):
+        reading = read(services.draft.job_mapping(), services.home)
+        if reading.job is None or not reading.can_launch:
+            raise ProblemsError((*reading.problems, *reading.missing))
+        begin = desk(services).check if asked["act"] == "check" else desk(services).launch
+        begin(reading.job)
+    return desk(services).state()
+
+
+def desk(services: Services) -> Desk:
+    """The server's one launch desk."""
+    return desk_of(services.controller, services.clock)
+
+
+def _key(key: HostKey) -> dict[str, Any]:
+    kind = _KEY_FILES.get(key.key_type, "ecdsa")
+    command = f"ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
+    return {"host": key.host, "port": key.port, "type": key.key_type, "fingerprint": key.fingerprint,
+            "command": command}  # fmt: skip
+
+
+def _table(lang: str, checks: Sequence[CheckResult]) -> dict[str, Any]:
+    """The checks as a table of check by node, and what there is to say about those that are not well."""
+    names = list(dict.fromkeys(check.name for check in checks))
+    nodes = {check.rank: check.node for check in checks}
+    found = {(check.name, check.rank): check.status for check in checks}
+    rows = [
+        {"name": t(lang, f"check.{name}"), "cells": [found.get((name, rank), "skipped") for rank in nodes]}
+        for name in names
+    ]
+    findings = [
+        {"check": t(lang, f"check.{check.name}"), "rank": check.rank, "status": check.status,
+         **render_problem(lang, check.problem)}
+        for check in checks if check.problem and check.problem.code != "host_key_unknown"
+    ]  # fmt: skip
+    return {"nodes": list(nodes.values()), "rows": rows, "findings": findings}

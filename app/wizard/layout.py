@@ -1,0 +1,58 @@
+"""How the steps are laid out: sections with a heading, parts that open, and places that scripts draw in."""
+
+import html
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import gradio as gr
+
+from app.i18n import has, t
+
+
+@contextmanager
+def section(lang: str, key: str) -> Iterator[None]:
+    """A titled card; its words are `wizard.<key>` and, where there is one, `wizard.<key>.lead`."""
+    name = f"wizard.{key}"
+    lead = f"<p>{html.escape(t(lang, f'{name}.lead'))}</p>" if has(lang, f"{name}.lead") else ""
+    with gr.Column(elem_classes="mb-card mb-section", elem_id=name.replace(".", "-")):
+        gr.HTML(f"<h3>{html.escape(t(lang, name))}</h3>{lead}", js_on_load=None, elem_classes="mb-section-head")
+        yield
+
+
+@contextmanager
+def card() -> Iterator[None]:
+    """A section without a title."""
+    with gr.Column(elem_classes="mb-card mb-section"):
+        yield
+
+
+@contextmanager
+def grid() -> Iterator[None]:
+    """Widgets side by side, as many as fit."""
+    with gr.Column(elem_classes="mb-fields"):
+        yield
+
+
+@contextmanager
+def more(lang: str, key: str) -> Iterator[None]:
+    """A part that starts closed and stays mounted, so that a problem in it can be shown and counted."""
+    name = f"wizard-{key}".replace(".", "-")
+    label = html.escape(t(lang, f"wizard.{key}"))
+    gr.HTML(
+        f'<button type="button" class="mb-more-button" data-more="{name}" aria-expanded="false" '
+        f'aria-controls="{name}"><span>{label}</span></button>',
+        js_on_load=None,
+        elem_classes="mb-more-head",
+    )
+    with gr.Column(elem_classes="mb-more", elem_id=name):
+        yield
+
+
+def place(name: str) -> gr.HTML:
+    """An empty place that the script `Megaboard.panels[name]` draws in."""
+    return gr.HTML(
+        f'<div class="mb-place" data-panel="{name}"></div>',
+        js_on_load="Megaboard.wizard.mounted(element)",
+        elem_id=f"place-{name}",
+        apply_default_css=False,
+    )

@@ -1,0 +1,48 @@
+"""Step 2: which model is trained, by name or by its config.json, and where it lies on the nodes."""
+
+from typing import Any
+
+from app.services import Services
+from app.wizard.fields import Form
+from app.wizard.layout import grid, place, section
+from app.wizard.reading import Reading
+from backend.job.model import ModelShape
+from backend.job.presets import models
+
+STEP = "model"
+
+
+def build(form: Form) -> None:
+    """The step's widgets."""
+    form.start(STEP)
+    with section(form.lang, "which_model"):
+        with grid():
+            form.field("model.preset")
+            form.field("model.path", placeholder="/shared/models/Qwen3-VL-8B-Instruct")
+        form.field("model.hf_config", lines=12, placeholder='{"model_type": "qwen3", "hidden_size": 4096, ...}')
+        place("model")
+
+
+def data(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
+    """The model's card: name, published size, shape."""
+    shape, job = reading.shape, reading.job
+    if shape is None or job is None:
+        return {"model": None}
+    preset = models().get(job.model.preset or "")
+    published = preset.parameters if preset else None
+    return {"model": {"name": preset.name if preset else shape.model_type, "type": shape.model_type,
+                      "published": published, "facts": _facts(shape)}}  # fmt: skip
+
+
+def _facts(shape: ModelShape) -> list[tuple[str, Any]]:
+    """(catalogue key under wizard.model., value) of every figure that describes the shape."""
+    facts: list[tuple[str, Any]] = [
+        ("layers", shape.layers), ("hidden", shape.hidden), ("ffn", shape.ffn), ("heads", shape.heads),
+        ("kv_heads", shape.kv_heads), ("head_dim", shape.head_dim), ("vocab", shape.vocab),
+    ]  # fmt: skip
+    if shape.experts:
+        facts += [("experts", shape.experts), ("top_k", shape.top_k), ("expert_ffn", shape.expert_ffn)]
+    if shape.vision:
+        vision = shape.vision
+        facts += [("vision_depth", vision.depth), ("vision_hidden", vision.hidden), ("patch", vision.patch)]
+    return facts

@@ -1,0 +1,213 @@
+"""Step 4: engine, batch and parallel sizes; every legal plan with its cost, and the chosen one in pictures."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from app.i18n import render_problem, t
+from app.services import Services
+from app.wizard.fields import Form
+from app.wizard.layout import grid, more, place, section
+from app.wizard.reading import Reading
+from backend.estimate.estimate import Estimate
+from backend.job.job import Job, Parallel
+from backend.job.problems import ProblemsError
+from backend.planning import Candidate, candidates
+
+STEP = "plan"
+SIZES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
+"""What distinguishes one plan from another: fields of Parallel."""
+EDITED = (*(f"parallel.{name}" for name in SIZES), "training.gradient_accumulation_steps")
+"""What choosing a plan may write."""
+SHOWN_NODES = 64
+"""Nodes on the map; a larger cluster repeats the same picture."""
+
+
+def build(form: Form) -> None:
+    """The step's widgets."""
+    form.start(STEP)
+    with section(form.lang, "strategy"):
+        with grid():
+            form.fields("engine", "training.micro_batch_size", "training.gradient_accumulation_steps")
+            form.fields("training.global_batch_size", "parallel.recompute", "parallel.recompute_num_layers")
+            form.field("parallel.recompute_modules")
+        with more(form.lang, "strategy.more"):
+            with grid():
+                form.fields(*(f"parallel.{name}" for name in SIZES))
+            with grid():
+                form.fields(*(f"parallel.{name}" for name in _REST))
+    with section(form.lang, "plans"):
+        place("plans")
+    with section(form.lang, "memory"):
+        place("memory")
+    with section(form.lang, "ranks"):
+        place("ranks")
+
+
+_REST = (
+    "gradient_dtype", "optimizer_offload_fraction", "offload_device", "moe_token_dispatcher", "sequence",
+    "distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "account_for_embedding",
+    "account_for_loss", "bias_activation_fusion", "rope_fusion", "cross_entropy_fusion", "moe_grouped_gemm",
+    "fsdp.version", "fsdp.reshard_after_forward", "fsdp.offload",
+)  # fmt: skip
+
+
+def edits_of(asked: Mapping[str, Any]) -> dict[str, int]:
+    """What choosing a plan writes into the draft; KeyError or ValueError for sizes that are none."""
+    edits = {f"parallel.{name}": int(asked[name]) for name in SIZES}
+    if asked.get("accumulation") is not None:
+        edits["training.gradient_accumulation_steps"] = int(asked["accumulation"])
+    return edits
+
+
+def data(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
+    """The table of plans, why the first is first, and the chosen one's memory and map."""
+    memory, ranks = _memory(reading), placement(reading.job) if reading.job and reading.is_sound else None
+    return {"plans": _plans(reading, lang), "memory": memory, "ranks": ranks}
+
+
+def _plans(reading: Reading, lang: str) -> dict[str, Any]:
+    job = reading.job
+    if job is None or reading.shape is None or reading.gpu is None:
+        return {"rows": [], "why": t(lang, "wizard.plan.unread")}
+    try:
+        rows = [_row(candidate) for candidate in candidates(job)]
+    except ProblemsError as error:
+        return {"rows": [], "why": render_problem(lang, error.problems[0])["message"]}
+    return {
+        "rows": rows,
+        "own": {name: getattr(job.parallel, name) for name in SIZES},
+        "keeps_batch": job.training.global_batch_size is None,
+        "gpu_gib": reading.gpu.memory_gib,
+        "why": explain(rows, reading.gpu.memory_gib, lang),
+    }
+
+
+def explain(rows: Sequence[Mapping[str, Any]], gpu_gib: float, lang: str) -> str:
+    """Why the first plan is first, from its figures."""
+    if not rows:
+        return t(lang, "wizard.plan.none")
+    best = rows[0]
+    values = {"plan": plan_name(best), "need": f"{best['need_gib']:.1f}", "gpu": f"{gpu_gib:.1f}",
+              "bubble": f"{100 * best['bubble']:.1f}" if best["bubble"] else "0", "count": len(rows)}  # fmt: skip
+    if not best["fits"]:
+        smallest = min(rows, key=lambda row: row["need_gib"])
+        values |= {"plan": plan_name(smallest), "need": f"{smallest['need_gib']:.1f}"}
+        return t(lang, "wizard.plan.no_fit", **values)
+    fitting = sum(bool(row["fits"]) for row in rows)
+    ties = sum(bool(row["fits"]) and row["bubble"] == best["bubble"] for row in rows)
+    key = "wizard.plan.best_tie" if ties > 1 else "wizard.plan.best"
+    return t(lang, key, **values, fitting=fitting, ties=ties)
+
+
+def plan_name(sizes: Mapping[str, Any]) -> str:
+    """`TP4 PP2 VPP2 DP4`: what is split at all, and DP."""
+    short = {"virtual_pipeline": "VPP", "context": "CP", "expert": "EP", "expert_tensor": "ETP"}
+    extra = [f"{word}{sizes[name]}" for name, word in short.items() if sizes[name] > 1]
+    return " ".join([f"TP{sizes['tensor']}", f"PP{sizes['pipeline']}", *extra, f"DP{sizes['data']}"])
+
+
+def placement(job: Job) -> dict[str, Any]:
+    """Which group of each kind every rank belongs to, and over how many nodes the groups spread.
+
+    The order of ranks is megatron-core's default, tp-cp-ep-dp-pp (parallel_state.py initialize_model_parallel): TP
+    neighbours are next to each other, pipeline stages furthest apart. Experts order etp-ep-dp-pp in the same ranks.
+    """
+    sizes = job.parallel if job.traits.is_megatron else Parallel()
+    dense = _split(job.world_size, tensor=sizes.tensor, context=sizes.context, data=job.data_parallel)
+    experts = _split(job.world_size, expert_tensor=sizes.expert_tensor, expert=sizes.expert,
+                     rest=job.world_size // (sizes.expert_tensor * sizes.expert * sizes.pipeline))  # fmt: skip
+    groups = {
+        "tensor": _groups(dense, "tensor"),
+        "pipeline": _groups(dense, "last"),
+        "data": _groups(dense, "data"),
+        "context": _groups(dense, "context"),
+        "expert": _groups(experts, "expert"),
+    }
+    sized = {"tensor": sizes.tensor, "pipeline": sizes.pipeline, "data": job.data_parallel, "context": sizes.context,
+             "expert": sizes.expert}  # fmt: skip
+    kinds = [name for name, size in sized.items() if size > 1] or ["data"]
+    per_node = job.cluster.gpus_per_node
+    shown = min(job.cluster.nodes, SHOWN_NODES)
+    hosts = [host.address for host in job.cluster.hosts[:shown]]
+    return {
+        "kinds": kinds,
+        "nodes": hosts + [""] * (shown - len(hosts)),
+        "per_node": per_node,
+        "left_out": job.cluster.nodes - shown,
+        "groups": {name: groups[name][: shown * per_node] for name in kinds},
+        "spans": {name: _span(groups[name], per_node) for name in kinds},
+    }
+
+
+def _split(world: int, **sizes: int) -> list[dict[str, int]]:
+    """Every rank's coordinates: the first size changes fastest; `last` is what remains."""
+    ranks = []
+    for rank in range(world):
+        coordinates, rest = {}, rank
+        for name, size in sizes.items():
+            coordinates[name], rest = rest % size, rest // size
+        ranks.append({**coordinates, "last": rest})
+    return ranks
+
+
+def _groups(ranks: Sequence[Mapping[str, int]], along: str) -> list[int]:
+    """Ranks that differ in one coordinate alone talk to each other: the number of each rank's group."""
+    numbers: dict[tuple[int, ...], int] = {}
+    return [
+        numbers.setdefault(tuple(value for name, value in rank.items() if name != along), len(numbers))
+        for rank in ranks
+    ]
+
+
+def _span(groups: Sequence[int], per_node: int) -> dict[str, int]:
+    nodes: dict[int, set[int]] = {}
+    for rank, group in enumerate(groups):
+        nodes.setdefault(group, set()).add(rank // per_node)
+    return {
+        "groups": len(nodes),
+        "ranks": len(groups) // len(nodes),
+        "nodes": max(len(found) for found in nodes.values()),
+    }
+
+
+def _row(candidate: Candidate) -> dict[str, Any]:
+    found = candidate.estimate
+    return {
+        **{name: getattr(candidate, name) for name in SIZES},
+        "data": found.data_parallel,
+        "micro_batch": candidate.micro_batch_size,
+        "accumulation": found.micro_batches,
+        "need_gib": need_gib(found),
+        "fits": found.fits,
+        "bubble": round(found.bubble_fraction, 6),
+    }
+
+
+def plan_sizes(job: Job) -> dict[str, int]:
+    """The parallel sizes and DP of a job's plan."""
+    parallel = job.parallel if job.traits.is_megatron else Parallel()
+    return {**{name: getattr(parallel, name) for name in SIZES}, "data": job.data_parallel}
+
+
+def need_gib(found: Estimate | None) -> float | None:
+    """What the fullest GPU needs in all: the allocator's reserve and what lies outside it."""
+    return round(found.reserved_gib + found.outside_gib, 3) if found else None
+
+
+def _memory(reading: Reading) -> dict[str, Any] | None:
+    """Each stage's terms, in the order they are stacked."""
+    found = reading.estimate
+    if found is None:
+        return None
+    stages = []
+    for stage in found.stages:
+        terms = {term: getattr(stage, f"{term}_gib") for term in _TERMS}
+        reserved = stage.peak_gib * (found.reserved_gib / found.peak_gib - 1)
+        rounded = {name: round(value, 3) for name, value in (terms | {"reserved": reserved}).items()}
+        need = stage.peak_gib + reserved + found.outside_gib
+        stages.append({"stage": stage.stage, "layers": stage.layers, "parameters": stage.parameters, **rounded,
+                       "outside": found.outside_gib, "need_gib": round(need, 3)})  # fmt: skip
+    return {"gpu_gib": found.gpu_memory_gib, "terms": [*_TERMS, "reserved", "outside"], "stages": stages}
+
+
+_TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")

@@ -1,0 +1,64 @@
+"""Which widgets have nothing to say for this draft, so that the page leaves them out."""
+
+from collections.abc import Iterator
+
+from app.wizard.fields import ENVIRONMENTS, GPU_FIGURES, Form
+from app.wizard.reading import Reading
+from backend.job.job import Job
+
+_VISION = (
+    "training.freeze.vision_tower", "training.freeze.projector", "training.freeze.language_model",
+    "training.image_max_pixels", "training.video_max_pixels", "training.images_per_sample",
+)  # fmt: skip
+_LORA = ("training.lora.rank", "training.lora.alpha", "training.lora.targets")
+_DPO = ("training.dpo.beta", "training.dpo.loss")
+_EXPERTS = ("parallel.expert", "parallel.expert_tensor", "parallel.moe_grouped_gemm", "parallel.moe_token_dispatcher")
+_MEGATRON = (
+    "parallel.tensor", "parallel.pipeline", "parallel.virtual_pipeline", "parallel.context", "parallel.sequence",
+    "parallel.account_for_embedding", "parallel.account_for_loss", "parallel.recompute_modules",
+    "parallel.recompute_num_layers", "parallel.distributed_optimizer", "parallel.gradient_dtype",
+    "parallel.overlap_grad_reduce", "parallel.overlap_param_gather", "parallel.bias_activation_fusion",
+    "parallel.rope_fusion", "parallel.cross_entropy_fusion", "parallel.optimizer_offload_fraction",
+)  # fmt: skip
+
+
+def hidden(form: Form, reading: Reading) -> list[str] | None:
+    """Paths of the widgets to leave out; one that has a problem stays. None while the draft cannot be read."""
+    job = reading.job
+    if job is None:
+        return None
+    troubled = {form.place_of(problem.field) for problem in (*reading.problems, *reading.missing)}
+    return [path for path in _irrelevant(job, reading) if path in form.components and path not in troubled]
+
+
+def _irrelevant(job: Job, reading: Reading) -> Iterator[str]:
+    training, shape, traits = job.training, reading.shape, job.traits
+    if isinstance(job.cluster.gpu, str):
+        yield from (f"cluster.gpu.{name}" for name in GPU_FIGURES)
+    if job.model.preset:
+        yield "model.hf_config"
+    if shape and not shape.vision:
+        yield from _VISION
+    if training.method not in ("lora", "qlora"):
+        yield from _LORA
+    if training.method != "partial":
+        yield "training.trainable_layers"
+    if training.stage != "dpo":
+        yield from _DPO
+    if not traits.is_megatron:
+        yield from _MEGATRON
+    else:
+        yield "training.liger"
+    if not traits.is_megatron or (shape and not shape.experts):
+        yield from _EXPERTS
+    if job.recompute != "selective":
+        yield "parallel.recompute_modules"
+    if job.recompute != "full":
+        yield "parallel.recompute_num_layers"
+    if job.engine != "llamafactory-fsdp":
+        yield from ("parallel.fsdp.version", "parallel.fsdp.reshard_after_forward", "parallel.fsdp.offload")
+    if "offload" not in job.engine:
+        yield "parallel.offload_device"
+    for name in ENVIRONMENTS:
+        if name != traits.environment:
+            yield from (f"cluster.environments.{name}.python", f"cluster.environments.{name}.setup")

@@ -1,0 +1,107 @@
+"""Step 5: exactly what will run, before anything does: the job file, the engine's files, each node's command."""
+
+import difflib
+import io
+import shlex
+import sqlite3
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+from app.i18n import render_problem
+from app.services import Services
+from app.wizard.fields import Form
+from app.wizard.layout import place
+from app.wizard.reading import Reading
+from backend.engines import NodeCommand, NodePlace, Place, export, render
+from backend.job.job import Job
+from backend.job.launch_rules import environment_of
+from backend.job.mapping import dump_job
+from backend.job.problems import ProblemsError
+
+STEP = "review"
+RUN = "RUN-ID"
+"""Stands for the run's id in what is shown; the real one is made at the launch."""
+_CONTEXT_LINES = 2
+
+
+def build(form: Form) -> None:
+    """The step has no widgets of its own."""
+    form.start(STEP)
+    place("review")
+
+
+def data(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
+    """Job file, engine files, environment and one command a node; what is missing where they cannot be made yet."""
+    job = reading.job
+    if job is None or not reading.is_sound:
+        return {"review": None}
+    review: dict[str, Any] = {"job": dump_job(job), "difference": _difference(services, job), "complete": False}
+    if reading.can_launch:
+        try:
+            rendered = render(job, sample_place(job))
+        except ProblemsError as error:
+            return {"review": {**review, "problems": [render_problem(lang, problem) for problem in error.problems]}}
+        review |= {
+            "complete": True,
+            "files": [{"name": name, "text": text} for name, text in rendered.files.items()],
+            "commands": [_command(job, command) for command in rendered.commands],
+            "environment": [list(item) for item in sorted(_shared(rendered.commands).items())],
+            "notes": [render_problem(lang, note) for note in rendered.notes],
+        }
+    return {"review": review}
+
+
+def sample_place(job: Job) -> Place:
+    """Where a run of this job would be put, with `RUN-ID` for its id and the first port of the range."""
+    nodes = []
+    for rank, host in enumerate(job.cluster.hosts):
+        environment = environment_of(job, rank)
+        if environment is None:
+            raise ProblemsError([])
+        folder = f"{job.cluster.run_root}/{RUN}/1/node{rank}"
+        nodes.append(NodePlace(rank=rank, folder=folder, python=environment.python, setup=environment.setup,
+                               address=host.address))  # fmt: skip
+    master = job.cluster.hosts[0].dialled_address
+    return Place(
+        run_id=RUN, attempt=1, master_address=master, master_port=job.cluster.port_range[0], nodes=tuple(nodes)
+    )
+
+
+def archive(job: Job) -> bytes:
+    """The job file and what launches it without Megaboard, as one zip; raises ProblemsError as `export` does."""
+    files = {"job.yaml": dump_job(job), **export(job)}
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, text in files.items():
+            entry = zipfile.ZipInfo(f"{job.name}/{name}")
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.external_attr = (0o755 if name.endswith(".sh") else 0o644) << 16
+            packed.writestr(entry, text)
+    return buffer.getvalue()
+
+
+def _command(job: Job, command: NodeCommand) -> dict[str, Any]:
+    host = job.cluster.hosts[command.rank]
+    return {"rank": command.rank, "address": host.address, "text": shlex.join(command.argv)}
+
+
+def _shared(commands: tuple[NodeCommand, ...]) -> Mapping[str, str]:
+    return commands[0].environment if commands else {}
+
+
+def _difference(services: Services, job: Job) -> dict[str, Any] | None:
+    """What changed since the newest run, as lines of a unified difference; None before the first run."""
+
+    with services.store.read() as connection:
+        row = _newest_run(connection)
+    if row is None:
+        return None
+    before, after = row["job"].splitlines(), dump_job(job).splitlines()
+    lines = list(difflib.unified_diff(before, after, lineterm="", n=_CONTEXT_LINES))[2:]
+    return {"run": row["id"], "lines": lines}
+
+
+def _newest_run(connection: sqlite3.Connection) -> sqlite3.Row | None:
+    row: sqlite3.Row | None = connection.execute("SELECT id, job FROM runs ORDER BY created DESC, id DESC").fetchone()
+    return row

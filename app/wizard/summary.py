@@ -1,0 +1,27 @@
+"""The estimate in one line, on screen from the second step on."""
+
+from typing import Any
+
+from app.wizard.plan import need_gib, plan_name, plan_sizes
+from app.wizard.reading import Reading
+from backend.estimate.layers import model_layers
+from backend.estimate.parameters import model_parameters
+from backend.job.problems import errors
+
+
+def summarise(reading: Reading) -> dict[str, Any]:
+    """The figures of the plan in the draft; only how many errors stand in the way while there are any."""
+    job, found = reading.job, reading.estimate
+    if job is None or reading.shape is None or reading.gpu is None or not reading.is_sound:
+        return {"sound": False, "errors": len(errors(reading.problems))}
+    return {
+        "sound": True,
+        "fits": found.fits if found else None,
+        "need_gib": need_gib(found),
+        "gpu_gib": reading.gpu.memory_gib,
+        "plan": plan_name(plan_sizes(job)),
+        "bubble": found.bubble_fraction if found and job.traits.is_megatron else None,
+        "data_parallel": job.data_parallel,
+        "global_batch": job.global_batch,
+        "parameters": model_parameters(model_layers(reading.shape)),
+    }

@@ -1,0 +1,42 @@
+"""Step 3: what is learned, from which data, for how long, and where the result goes."""
+
+from app.wizard.fields import Form
+from app.wizard.layout import card, grid, more, section
+
+STEP = "training"
+
+
+def build(form: Form) -> None:
+    """The step's widgets."""
+    form.start(STEP)
+    with section(form.lang, "method"):
+        with grid():
+            form.fields("training.stage", "training.method", "training.precision")
+        with grid():
+            form.fields(*_under("training.freeze", "vision_tower", "projector", "language_model"))
+            form.fields("training.trainable_layers", *_under("training.lora", "rank", "alpha", "targets"))
+            form.fields(*_under("training.dpo", "beta", "loss"))
+    with section(form.lang, "data"), grid():
+        form.field("training.dataset", placeholder="my_data")
+        form.field("training.dataset_dir", placeholder="/shared/data")
+        form.field("training.template", placeholder="qwen3_vl_nothink")
+        form.fields("training.cutoff_len", "training.samples")
+        form.fields(*_under("training", "image_max_pixels", "video_max_pixels", "images_per_sample"))
+        form.field("training.packing")
+    with section(form.lang, "schedule"), grid():
+        form.fields(*_under("training", "num_train_epochs", "max_steps", "learning_rate", "lr_scheduler",
+                            "warmup_ratio", "weight_decay"))  # fmt: skip
+    with section(form.lang, "output"), grid():
+        form.field("name")
+        form.field("training.output_dir", placeholder="/shared/runs")
+        form.fields(*_under("training", "save_steps", "save_total_limit", "logging_steps", "eval_steps"))
+    with card(), more(form.lang, "training.more"):
+        with grid():
+            form.fields(*_under("training", "seed", "report_to", "ddp_timeout_s", "liger"))
+            form.fields(*_under("training.workers", "preprocessing", "data_loader"))
+        form.field("environment", lines=3, placeholder="NCCL_DEBUG=WARN")
+        form.field("extra", lines=3, placeholder="max_grad_norm: 1.0")
+
+
+def _under(owner: str, *names: str) -> list[str]:
+    return [f"{owner}.{name}" for name in names]

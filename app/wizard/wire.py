@@ -1,0 +1,162 @@
+"""Events: one handler for an edit of any field, and those that a script asks for. Each answers with the bundle."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import gradio as gr
+from gradio.components import Component
+from gradio.context import Context
+
+from app.home import with_cluster
+from app.i18n import render_problem
+from app.services import Services
+from app.wizard import hardware, launch, plan
+from app.wizard.fields import GPU_FIGURES, OWN, Form, look_up
+from app.wizard.hosts import FIELD as HOSTS
+from app.wizard.hosts import to_form
+from app.wizard.panel import bundle
+from backend.job.presets import gpus
+from backend.job.problems import ProblemsError
+
+WATCH_S = 20.0
+"""A page that watches the desk hears from it at least this often."""
+
+CARRIER_SCRIPT = "Megaboard.wizard.carrier(element, trigger, props, watch, ['refresh', 'choose', 'apply', 'desk'])"
+"""Gradio takes an event's name from the script that triggers it."""
+
+_EDIT: dict[str, Any] = {
+    "queue": False,
+    "trigger_mode": "always_last",
+    "show_progress": "hidden",
+    "api_visibility": "private",
+}
+_ACT = {**_EDIT, "trigger_mode": "multiple"}
+_WORK = {**_ACT, "queue": True, "concurrency_limit": None}
+_WITH_STEP = "(value) => [value, window.Megaboard.wizard.step()]"
+_FOLLOWERS: Mapping[str, tuple[str, ...]] = {"cluster.gpu": tuple(f"cluster.gpu.{name}" for name in GPU_FIGURES)}
+"""Fields whose widgets change when another is edited."""
+
+_edit_lock = threading.Lock()
+"""Some edits read what they change: no other may come between."""
+
+
+def wire(form: Form, carrier: gr.HTML, services: Services) -> None:
+    """Connect every widget and the carrier's own events."""
+    step = gr.Textbox(visible=False)
+    for path, component in form.components.items():
+        followers = [form.components[name] for name in _FOLLOWERS.get(path, ())]
+        # Gradio's text box tells of `input` at key presses alone: not when text is pasted, deleted or composed by an
+        # input method. `change` tells of all, and of what the server itself wrote, which _edit leaves alone.
+        event = component.change if isinstance(component, gr.Textbox) else component.input  # type: ignore[attr-defined]
+        event(_edit(form, services, path), [component, step], [carrier, *followers], js=_WITH_STEP, **_EDIT)
+    widgets = list(form.components.values())
+    plan_widgets = [form.components[path] for path in plan.EDITED]
+    carrier.refresh(_refresh(form, services), None, carrier, **_EDIT)
+    carrier.choose(_choose(form, services), None, [carrier, *plan_widgets], **_EDIT)
+    carrier.apply(_apply(form, carrier, services), None, [carrier, *widgets], **_ACT)
+    carrier.desk(_desk(form, services), None, carrier, **_WORK)
+    page = Context.root_block
+    if page is None:
+        raise RuntimeError("the wizard is built inside a page")
+    page.load(_load(form, services), [step, step], [carrier, *widgets], js=_WITH_STEP, **_ACT)
+
+
+def change(services: Services, edits: Mapping[str, Any]) -> None:
+    """Write edits into the draft as one change; what belongs to the hosts' lines goes into their form.
+
+    A named cluster whose file cannot be read refuses edits of its parts; the bundle then says why.
+    """
+    with _edit_lock:
+        draft = services.draft.job_mapping()
+        plain = {path: value for path, value in edits.items() if not path.startswith(f"{HOSTS}.")}
+        hosts = {path.rpartition(".")[2]: value for path, value in edits.items() if path not in plain}
+        try:
+            if hosts:
+                plain[HOSTS] = {**to_form(look_up(with_cluster(draft, services.home), HOSTS)), **hosts}
+            if plain.get("cluster.gpu") == OWN:
+                plain["cluster.gpu"] = _own_gpu(look_up(draft, "cluster.gpu"))
+            services.draft.edit_all(plain)
+        except ProblemsError:
+            return
+
+
+def _own_gpu(current: Any) -> Mapping[str, Any]:
+    """Figures to start from when the GPU is none of the presets: those of the GPU chosen before."""
+    if isinstance(current, Mapping):
+        return current
+    known = gpus().get(current)
+    return {name: getattr(known, name, None) for name in GPU_FIGURES}
+
+
+def _draft(services: Services) -> Mapping[str, Any]:
+    """The draft with a named cluster in place of its name, as far as its file can be read."""
+    draft = services.draft.job_mapping()
+    try:
+        return with_cluster(draft, services.home)
+    except ProblemsError:
+        return {**draft, "cluster": {}}
+
+
+def _edit(form: Form, services: Services, path: str) -> Callable[[Any, str], Any]:
+    def edit(raw: Any, step: str) -> Any:
+        if form.shown_at(_draft(services), path) == raw:
+            return gr.skip()
+        change(services, {path: form.value(path, raw)})
+        draft = _draft(services)
+        return [bundle(form, services, step), *(form.shown_at(draft, name) for name in _FOLLOWERS.get(path, ()))]
+
+    return edit
+
+
+def _load(form: Form, services: Services) -> Callable[[Any, str], list[Any]]:
+    def load(_: Any, step: str) -> list[Any]:
+        return [bundle(form, services, step), *form.shown(_draft(services)).values()]
+
+    return load
+
+
+def _refresh(form: Form, services: Services) -> Callable[[gr.EventData], str]:
+    def refresh(event: gr.EventData) -> str:
+        return bundle(form, services, event.step)
+
+    return refresh
+
+
+def _choose(form: Form, services: Services) -> Callable[[gr.EventData], list[Any]]:
+    def choose(event: gr.EventData) -> list[Any]:
+        edits = plan.edits_of(event.plan)
+        change(services, edits)
+        return [bundle(form, services, event.step), *(edits.get(path, gr.skip()) for path in plan.EDITED)]
+
+    return choose
+
+
+def _apply(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.EventData], dict[Component, Any]]:
+    def apply(event: gr.EventData) -> dict[Component, Any]:
+        asked = event._data
+        edits = hardware.cluster_edits(asked["cluster"]) if "cluster" in asked else dict(asked["edits"])
+        before = form.shown(_draft(services))
+        change(services, edits)
+        after = form.shown(_draft(services))
+        changed = {form.components[path]: value for path, value in after.items() if value != before[path]}
+        return {**changed, carrier: bundle(form, services, asked["step"])}
+
+    return apply
+
+
+def _desk(form: Form, services: Services) -> Callable[[gr.EventData], Iterator[str]]:
+    def watch(event: gr.EventData) -> Iterator[str]:
+        """Do what was asked, then answer at every change until the desk rests."""
+        refusal = None
+        try:
+            state = launch.act(services, event._data)
+        except ProblemsError as error:
+            refusal = [render_problem(form.lang, problem) for problem in error.problems]
+            state = launch.desk(services).state()
+        yield bundle(form, services, launch.STEP, refusal=refusal)
+        while state.is_busy:
+            state = launch.desk(services).wait(state.version, WATCH_S)
+            yield bundle(form, services, launch.STEP)
+
+    return watch

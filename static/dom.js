@@ -1,0 +1,63 @@
+// Elements made without innerHTML, so that a string from a node or a model is only ever text. Numbers and words.
+(() => {
+  const words = {};
+
+  // h("p", {class: "x", title: "y", onclick: f}, "text", child): false, null and undefined are left out.
+  function h(tag, props, ...children) {
+    const node = document.createElement(tag);
+    for (const [name, value] of Object.entries(props || {})) {
+      if (value === false || value === null || value === undefined) continue;
+      if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+      else if (name === "style") Object.entries(value).forEach(([key, item]) => node.style.setProperty(key, item));
+      else node.setAttribute(name, value === true ? "" : value);
+    }
+    node.append(...present(children));
+    return node;
+  }
+
+  const present = (children) => children.flat(3).filter((child) => child !== false && child !== null && child !== undefined);
+  const fill = (element, ...children) => element.replaceChildren(...present(children));
+
+  function t(key, values) {
+    const text = words[key];
+    if (text === undefined) return key;
+    return text.replace(/\{\{|\}\}|\{(\w+)\}/g, (all, name) => name ? values?.[name] ?? all : all[0]);
+  }
+
+  const gib = (value) => value >= 100 ? value.toFixed(0) : value.toFixed(1);
+  const percent = (value) => `${value ? (100 * value).toFixed(1) : 0} %`;
+
+  function count(value) {
+    for (const [size, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]])
+      if (value >= size) return `${(value / size).toFixed(value / size >= 100 ? 0 : value / size >= 10 ? 1 : 2)} ${letter}`;
+    return String(value);
+  }
+
+  function copyButton(text, label) {
+    const button = h("button", { type: "button", class: "mb-tool" }, label ?? t("wizard.copy"));
+    button.addEventListener("click", async () => {
+      const done = await copy(typeof text === "function" ? text() : text);
+      button.textContent = t(done ? "wizard.copied" : "wizard.copy_failed");
+      setTimeout(() => { button.textContent = label ?? t("wizard.copy"); }, 1600);
+    });
+    return button;
+  }
+
+  // The clipboard's own interface exists on https and localhost only; a server behind plain http needs the old way.
+  async function copy(text) {
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      const area = h("textarea", { style: { position: "fixed", opacity: 0 } });
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      const done = document.execCommand("copy");
+      area.remove();
+      return done;
+    }
+  }
+
+  window.Megaboard = Object.assign(window.Megaboard || {}, { h, fill, t, words, gib, percent, count, copyButton });
+})();

@@ -1,0 +1,124 @@
+// Beside the fields: problems with their fix, which fields have nothing to say, marks on the steps, parts that open.
+(() => {
+  const board = (window.Megaboard = window.Megaboard || {});
+  const idOf = (path) => `field-${path.replaceAll(".", "-")}`;
+
+  function place(bundle) {
+    if (bundle.hidden) hide(new Set(bundle.hidden.map(idOf)));
+    const byId = new Map();
+    for (const problem of bundle.problems) {
+      const id = idOf(problem.at);
+      byId.set(id, [...(byId.get(id) || []), problem]);
+    }
+    for (const block of document.querySelectorAll('[id^="field-"]')) beside(block, byId.get(block.id) || []);
+    unplaced(bundle);
+    marks(bundle);
+  }
+
+  function hide(ids) {
+    for (const block of document.querySelectorAll('[id^="field-"]'))
+      block.toggleAttribute("data-off", ids.has(block.id));
+    document.querySelectorAll(".mb-fields > .form").forEach(balance);
+  }
+
+  // As many columns as fit, but rows of equal length: six fields are two rows of three, not five and one.
+  const COLUMN = 205, GAP = 20, FEWEST = 3;
+  function balance(form) {
+    const count = [...form.children].filter((child) => !child.hasAttribute("data-off")).length;
+    form.parentElement.toggleAttribute("data-off", count === 0);
+    const most = Math.max(1, Math.floor((form.clientWidth + GAP) / (COLUMN + GAP)));
+    if (!form.clientWidth || !count) return;
+    const columns = Math.min(most, Math.max(FEWEST, Math.ceil(count / Math.ceil(count / most))));
+    form.style.setProperty("--columns", columns);
+    watched.observe(form);
+  }
+  const watched = new ResizeObserver((entries) => entries.forEach((entry) => balance(entry.target)));
+
+  function beside(block, problems) {
+    const text = JSON.stringify(problems);
+    let box = block.querySelector(":scope > .mb-beside");
+    if (box ? box.dataset.text === text : !problems.length) return;
+    box?.remove();
+    const input = block.querySelector("input, textarea");
+    if (!problems.length) {
+      input?.removeAttribute("aria-invalid");
+      input?.removeAttribute("aria-describedby");
+      return;
+    }
+    box = board.h("div", { class: "mb-beside", id: `${block.id}-problems` }, problems.map(drawProblem));
+    box.dataset.text = text;
+    block.append(box);
+    input?.setAttribute("aria-describedby", box.id);
+    if (problems.some((problem) => problem.severity === "error")) input?.setAttribute("aria-invalid", "true");
+    else input?.removeAttribute("aria-invalid");
+  }
+
+  function drawProblem(problem) {
+    const { h, t } = board;
+    if (problem.code === "needed_for_launch")
+      return h("div", { class: "mb-problem", "data-severity": "missing", "data-code": problem.code }, t("wizard.needed"));
+    return h("div", { class: "mb-problem", "data-severity": problem.severity, "data-code": problem.code },
+      h("span", {}, h("b", {}, t(`wizard.severity.${problem.severity}`)), " ", problem.message, " "),
+      h("span", { class: "mb-fix" }, problem.fix),
+      problem.edits && h("button", { type: "button", class: "mb-apply",
+        onclick: () => board.wizard.send("apply", { edits: problem.edits }) }, t("wizard.apply")));
+  }
+
+  // Problems of the whole job, or of a field that no widget shows, stand at the top of their step.
+  function unplaced(bundle) {
+    for (const step of board.steps) {
+      const heading = document.getElementById(`heading-${step}`)?.closest(".mb-heading");
+      if (!heading) continue;
+      const problems = bundle.problems.filter((problem) => !problem.at && problem.step === step);
+      const text = JSON.stringify(problems);
+      let box = heading.querySelector(":scope > .mb-unplaced");
+      if (box ? box.dataset.text === text : !problems.length) continue;
+      box?.remove();
+      if (!problems.length) continue;
+      box = board.h("div", { class: "mb-unplaced" }, problems.map(drawProblem));
+      box.dataset.text = text;
+      heading.append(box);
+    }
+  }
+
+  function marks(bundle) {
+    const { h, t } = board;
+    for (const link of document.querySelectorAll(".mb-steps a[data-step]")) {
+      const { errors = 0, missing = 0 } = bundle.marks[link.dataset.step] || {};
+      link.querySelector(".mb-mark")?.remove();
+      const [kind, number] = errors ? ["errors", errors] : ["missing", missing];
+      if (!number) continue;
+      const words = t(`wizard.mark.${kind}`, { count: number });
+      link.append(h("span", { class: "mb-mark", "data-kind": kind, title: words },
+        h("span", { "aria-hidden": "true" }, String(number)), h("span", { class: "mb-only-read" }, words)));
+    }
+    for (const button of document.querySelectorAll("[data-more]")) {
+      const part = document.getElementById(button.dataset.more);
+      const number = part ? part.querySelectorAll('.mb-problem[data-severity="error"]').length : 0;
+      button.querySelector(".mb-mark")?.remove();
+      if (number) button.append(h("span", { class: "mb-mark", "data-kind": "errors" }, String(number)));
+    }
+  }
+
+  function open(button, isOpen) {
+    button.setAttribute("aria-expanded", String(isOpen));
+    document.getElementById(button.dataset.more)?.toggleAttribute("data-open", isOpen);
+  }
+
+  // Go to a field wherever it is: its step, the part it is hidden in, then the input itself.
+  function goTo(path, step) {
+    board.go(step);
+    const block = document.getElementById(idOf(path));
+    const part = block?.closest(".mb-more");
+    if (part) open(document.querySelector(`[data-more="${part.id}"]`), true);
+    block?.scrollIntoView({ block: "center" });
+    block?.querySelector("input, textarea")?.focus({ preventScroll: true });
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest?.("[data-more]");
+    if (button) open(button, button.getAttribute("aria-expanded") !== "true");
+  });
+
+  board.fields = { place, goTo, drawProblem };
+})();

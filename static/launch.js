@@ -1,0 +1,108 @@
+// Launch: check the nodes, confirm host keys, start. The server's desk decides; this shows it and asks it.
+(() => {
+  const board = (window.Megaboard = window.Megaboard || {});
+  let mine = false, clock = null, watched = 0;
+
+  function draw(element, bundle) {
+    const desk = bundle.data.launch;
+    if (!desk || board.wizard.step() !== "launch") return;
+    const { h, t } = board;
+    const isBusy = desk.phase === "checking" || desk.phase === "launching";
+    // Somebody else began, or this page was loaded again meanwhile: look on.
+    if (isBusy && !mine && watched !== desk.version) {
+      watched = desk.version;
+      board.wizard.send("desk", { act: "watch" });
+    }
+    if (desk.phase === "launched" && mine === "launch") {
+      mine = false;
+      board.go(`runs/${desk.run}`);
+    }
+    if (!isBusy) mine = false;
+    const focused = element.contains(document.activeElement) ? document.activeElement.dataset.act : null;
+    board.fill(element, h("section", { class: "mb-card mb-section" },
+      h("div", { class: "mb-desk" }, checkButton(desk, isBusy), launchButton(desk, isBusy),
+        h("p", { class: "mb-desk-words", role: "status" }, sentence(desk, isBusy))),
+      (bundle.refusal || []).map((problem) => board.fields.drawProblem(problem)),
+      desk.problems.map((problem) => board.fields.drawProblem(problem)),
+      !desk.complete && board.review.list(bundle, "missing", "error")),
+      desk.keys.length > 0 && hostKeys(desk, isBusy), desk.checks && table(desk));
+    if (focused) element.querySelector(`[data-act="${focused}"]`)?.focus();
+    tick(element, desk, isBusy);
+  }
+
+  function checkButton(desk, isBusy) {
+    const { h, t } = board;
+    return button("check", t(desk.checks ? "wizard.launch.check_again" : "wizard.launch.check"), !desk.complete || isBusy, !desk.ready);
+  }
+
+  function launchButton(desk, isBusy) {
+    return button("launch", board.t("wizard.launch.go", { name: desk.name }), !desk.ready || isBusy, desk.ready);
+  }
+
+  function button(act, label, isOff, isPrimary, more = {}) {
+    return board.h("button", { type: "button", class: `mb-button${isPrimary ? " mb-primary" : ""}`, "data-act": act,
+      disabled: isOff, onclick: () => ask(act, more) }, label);
+  }
+
+  function ask(act, more) {
+    mine = act;
+    for (const one of document.querySelectorAll("[data-act]")) one.disabled = true;
+    board.wizard.send("desk", { act, ...more });
+  }
+
+  // Never a button that is shut without the reason beside it.
+  function sentence(desk, isBusy) {
+    const { h, t } = board;
+    const seconds = h("span", { "data-seconds": "", "aria-hidden": "true" });
+    if (isBusy) return [h("span", { class: "mb-spinner", "aria-hidden": "true" }),
+      t(`wizard.launch.${desk.phase}`, { count: desk.nodes.length }), " ", seconds];
+    if (!desk.complete) return t("wizard.launch.incomplete");
+    if (desk.ready) return h("span", { class: "mb-good" }, t("wizard.launch.ready"));
+    if (desk.phase === "launched") return [t("wizard.launch.launched"), " ", h("a", { href: `#runs/${desk.run}`, "data-go": `runs/${desk.run}` }, desk.run)];
+    if (desk.phase === "checked" && !desk.same) return t("wizard.launch.changed");
+    if (desk.keys.length) return t("wizard.launch.keys_wait");
+    if (desk.phase === "checked") return h("span", { class: "mb-bad" }, t("wizard.launch.red"));
+    return t("wizard.launch.begin", { count: desk.nodes.length });
+  }
+
+  function tick(element, desk, isBusy) {
+    clearInterval(clock);
+    if (!isBusy) return;
+    const begun = Date.now() - 1000 * desk.elapsed_s;
+    const show = () => {
+      const place = element.querySelector("[data-seconds]");
+      if (place) place.textContent = `${Math.round((Date.now() - begun) / 1000)} s`;
+      else clearInterval(clock);
+    };
+    clock = setInterval(show, 1000);
+    show();
+  }
+
+  function hostKeys(desk, isBusy) {
+    const { h, t } = board;
+    const fingerprints = desk.keys.map((key) => key.fingerprint);
+    return h("section", { class: "mb-card mb-section" }, h("h3", {}, t("wizard.keys")), h("p", {}, t("wizard.keys.lead")),
+      h("div", { class: "mb-scroll" }, h("table", { class: "mb-table" },
+        h("thead", {}, h("tr", {}, ["host", "type", "fingerprint", "command"].map((name) => h("th", { scope: "col" }, t(`wizard.keys.${name}`))))),
+        h("tbody", {}, desk.keys.map((key) => h("tr", {}, h("th", { scope: "row" }, `${key.host}:${key.port}`), h("td", {}, key.type),
+          h("td", {}, h("code", {}, key.fingerprint)), h("td", {}, h("code", {}, key.command))))))),
+      h("div", { class: "mb-desk" }, button("accept", t("wizard.keys.accept", { count: desk.keys.length }), isBusy, true, { fingerprints })));
+  }
+
+  function table(desk) {
+    const { h, t } = board;
+    const sign = { ok: "✓", warning: "!", failure: "✕", skipped: "–" };
+    const { nodes, rows, findings } = desk.checks;
+    return h("section", { class: "mb-card mb-section" }, h("h3", {}, t("wizard.checks")),
+      findings.map((finding) => h("div", { class: "mb-problem", "data-severity": finding.severity },
+        h("b", {}, t("wizard.checks.finding", { rank: finding.rank, node: nodes[finding.rank], check: finding.check })), " ",
+        finding.message, " ", h("span", { class: "mb-fix" }, finding.fix))),
+      h("div", { class: "mb-scroll" }, h("table", { class: "mb-table mb-checks" },
+        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, t("wizard.checks.check")),
+          nodes.map((node, rank) => h("th", { scope: "col", title: node }, h("small", {}, t("wizard.checks.node", { rank })), node)))),
+        h("tbody", {}, rows.map((row) => h("tr", {}, h("th", { scope: "row" }, row.name), row.cells.map((status) =>
+          h("td", { "data-status": status }, h("span", { "aria-hidden": "true" }, sign[status]), " ", t(`check.status.${status}`)))))))));
+  }
+
+  (board.panels = board.panels || {}).launch = draw;
+})();

@@ -1,0 +1,87 @@
+// Review: what will run, to read, copy and download.
+(() => {
+  const board = (window.Megaboard = window.Megaboard || {});
+  let shownFile = null, shownNode = 0, drawn = "";
+
+  function draw(element, bundle) {
+    if (!("review" in bundle.data)) return;
+    const { h, t } = board;
+    const review = bundle.data.review;
+    const text = JSON.stringify([review, bundle.problems, shownFile, shownNode]);
+    if (text === drawn && element.childElementCount) return;
+    drawn = text;
+    if (!review) {
+      board.fill(element, card(t("wizard.review.errors"), list(bundle, "error")));
+      return;
+    }
+    board.fill(element, 
+      !review.complete && card(t("wizard.review.missing"), h("p", { class: "mb-quiet" }, t("wizard.review.missing.lead")),
+        (review.problems || []).map(board.fields.drawProblem), list(bundle, "missing", "error")),
+      files(element, bundle, review), commands(element, bundle, review),
+      review.difference && difference(review.difference));
+  }
+
+  function card(title, ...children) {
+    const { h } = board;
+    return h("section", { class: "mb-card mb-section" }, h("h3", {}, title), children);
+  }
+
+  // What stands in the way, step by step, each with a way to its field.
+  function list(bundle, ...severities) {
+    const { h, t, steps } = board;
+    const found = bundle.problems.filter((problem) => severities.includes(problem.severity));
+    found.sort((one, other) => steps.indexOf(one.step) - steps.indexOf(other.step));
+    return h("ul", { class: "mb-todo" }, found.map((problem) => h("li", {},
+      h("span", { class: "mb-quiet" }, t(`step.${problem.step}`)),
+      h("span", {}, h("button", { type: "button", class: "mb-link", onclick: () => board.fields.goTo(problem.at, problem.step) },
+        problem.label || t(`step.${problem.step}`)),
+        problem.code !== "needed_for_launch" && [" ", problem.message, " ", problem.fix]))));
+  }
+
+  function files(element, bundle, review) {
+    const { h, t } = board;
+    const all = [{ name: "job.yaml", text: review.job }, ...(review.files || [])];
+    if (!all.some((file) => file.name === shownFile)) shownFile = all[0].name;
+    const file = all.find((one) => one.name === shownFile);
+    return card(t("wizard.review.files"),
+      h("div", { class: "mb-bar" }, pick(all.map((one) => [one.name, one.name]), shownFile, (name) => {
+        shownFile = name;
+        draw(element, bundle);
+      }), board.copyButton(file.text),
+      review.complete && h("a", { class: "mb-tool", href: "/api/archive", download: "" }, t("wizard.review.download"))),
+      h("pre", { class: "mb-code", tabindex: "0", "aria-label": file.name }, file.text),
+      (review.notes || []).map(board.fields.drawProblem));
+  }
+
+  function commands(element, bundle, review) {
+    if (!review.complete) return null;
+    const { h, t } = board;
+    const command = review.commands[Math.min(shownNode, review.commands.length - 1)];
+    const variables = review.environment.map(([name, value]) => `${name}=${value}`).join("\n");
+    return card(t("wizard.review.commands"), h("p", { class: "mb-quiet" }, t("wizard.review.commands.lead")),
+      h("div", { class: "mb-bar" }, pick(review.commands.map((one) => [one.rank, `${one.rank} · ${one.address}`]), command.rank, (rank) => {
+        shownNode = rank;
+        draw(element, bundle);
+      }), board.copyButton(command.text)),
+      h("pre", { class: "mb-code mb-wrap", tabindex: "0", "aria-label": command.address }, command.text),
+      h("div", { class: "mb-bar" }, h("h4", {}, t("wizard.review.environment")), board.copyButton(variables)),
+      h("pre", { class: "mb-code", tabindex: "0" }, variables));
+  }
+
+  function pick(choices, chosen, onPick) {
+    const { h } = board;
+    return h("div", { class: "mb-choice", role: "group" }, choices.map(([value, label]) =>
+      h("button", { type: "button", "aria-pressed": String(value === chosen), onclick: () => onPick(value) }, label)));
+  }
+
+  function difference({ run, lines }) {
+    const { h, t } = board;
+    const kind = (line) => line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : line.startsWith("@@") ? "place" : null;
+    return card(t("wizard.review.difference"), h("p", { class: "mb-quiet" }, t(lines.length ? "wizard.review.difference.lead" : "wizard.review.difference.none", { run })),
+      lines.length > 0 && h("pre", { class: "mb-code", tabindex: "0" }, lines.map((line) =>
+        h("span", { class: "mb-diff", "data-kind": kind(line) }, `${line}\n`))));
+  }
+
+  board.review = { list };
+  (board.panels = board.panels || {}).review = draw;
+})();

@@ -1,0 +1,47 @@
+// The estimate in one line under the stepper: does it fit, how full is a GPU, what the batch becomes.
+(() => {
+  const board = (window.Megaboard = window.Megaboard || {});
+  let spoken = "";
+
+  function draw(element, bundle) {
+    const { h, t, gib, percent, count } = board;
+    const figures = bundle.summary;
+    if (!figures.sound) {
+      board.fill(element, h("div", { class: "mb-summary", "data-state": "open" },
+        h("strong", {}, t("wizard.summary.open", { count: figures.errors }))));
+      return say(element, "");
+    }
+    const state = figures.fits === null ? "unknown" : figures.fits ? "fits" : "over";
+    const verdict = t(`wizard.summary.${state}`);
+    board.fill(element, h("div", { class: "mb-summary", "data-state": state },
+      h("div", { class: "mb-verdict" }, h("strong", {}, verdict),
+        figures.need_gib !== null && h("span", {}, t("wizard.summary.memory", { need: gib(figures.need_gib), gpu: gib(figures.gpu_gib) }))),
+      figures.need_gib !== null && h("div", { class: "mb-gauge", "aria-hidden": "true" },
+        h("i", { style: { width: `${Math.min(100, 100 * figures.need_gib / figures.gpu_gib)}%` } })),
+      fact("plan", figures.plan),
+      figures.bubble !== null && fact("bubble", percent(figures.bubble)),
+      fact("batch", figures.global_batch),
+      fact("parameters", count(figures.parameters))));
+    say(element, verdict);
+  }
+
+  function fact(name, value) {
+    const { h, t } = board;
+    return h("div", { class: "mb-fact", title: t(`wizard.summary.${name}.long`) },
+      h("span", {}, t(`wizard.summary.${name}`)), h("b", {}, String(value)));
+  }
+
+  // Read aloud only when the verdict turns, not at every keystroke.
+  function say(element, text) {
+    if (text === spoken) return;
+    spoken = text;
+    let region = element.parentElement.querySelector("[aria-live]");
+    if (!region) {
+      region = board.h("div", { "aria-live": "polite", class: "mb-only-read" });
+      element.after(region);
+    }
+    region.textContent = text;
+  }
+
+  (board.panels = board.panels || {}).summary = draw;
+})();

@@ -1,0 +1,55 @@
+// The wizard's side of the bundle: one JSON string from the server after every edit, handed to whoever draws.
+// A drawer is Megaboard.panels[name] = (element, bundle) => {}, for the places that Python made with `place(name)`.
+(() => {
+  const board = (window.Megaboard = window.Megaboard || {});
+  const panels = (board.panels = board.panels || {});
+  const places = new Map();
+  let latest = null;
+  let send = () => {};
+
+  const step = () => document.documentElement.dataset.step || "hardware";
+
+  // The carrier's script calls this once: its value holds the words first and bundles from then on.
+  function carrier(element, trigger, props, watch) {
+    send = trigger;
+    places.set("summary", element.querySelector("[data-panel]"));
+    take(props.value);
+    watch("value", () => take(props.value));
+  }
+
+  function take(text) {
+    const got = text ? JSON.parse(text) : {};
+    if (got.words) Object.assign(board.words, got.words);
+    // Two edits may be answered out of order: what is older than what is on screen is dropped.
+    if (!got.at || (latest && got.at <= latest.at)) return;
+    latest = { ...latest, ...got, data: { ...latest?.data, ...got.data } };
+    drawAll();
+  }
+
+  function drawAll() {
+    board.fields.place(latest);
+    for (const [name, element] of places) draw(name, element);
+    document.dispatchEvent(new CustomEvent("megaboard:drawn", { detail: { at: latest.at } }));
+  }
+
+  function draw(name, element) {
+    if (latest && panels[name]) panels[name](element, latest);
+  }
+
+  function mounted(element) {
+    const place = element.querySelector("[data-panel]");
+    places.set(place.dataset.panel, place);
+    draw(place.dataset.panel, place);
+  }
+
+  // Another step shows other figures.
+  const refresh = () => send("refresh", { step: step() });
+
+  document.addEventListener("megaboard:show", ({ detail }) => {
+    if (detail.area === "wizard" && latest) refresh();
+  });
+  document.addEventListener("megaboard:theme", () => latest && drawAll());
+
+  board.wizard = { carrier, mounted, step, send: (name, data) => send(name, { ...data, step: step() }),
+    bundle: () => latest };
+})();
