@@ -1,0 +1,273 @@
+"""The whole journey, everything real: `megaboard demo`, Chromium, four sshd, torchrun, LLaMA-Factory on CPU.
+
+Nothing smaller shows that the parts agree with each other. Slow because four ranks import LLaMA-Factory on two cores.
+"""
+
+import itertools
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from backend.jobs import series
+from backend.jobs.store import Store
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
+
+CHECKOUT = Path(__file__).parents[2]
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+NODE_PYTHON = CHECKOUT / ".venv-node" / "bin" / "python"
+SSHD = [Path(folder) / "sshd" for folder in ("/usr/sbin", "/usr/local/sbin", "/usr/bin")]
+PASSWORD = "correct-horse-battery"
+NODES = 4
+FIRST_STEP_WITHIN_S = 400
+STEPS = ("hardware", "model", "training", "plan", "review", "launch")
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(1500),
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"),
+    pytest.mark.skipif(not (NODE_PYTHON.parents[1] / ".ready").exists(), reason=".venv-node is not built"),
+    pytest.mark.skipif(not any(path.exists() for path in SSHD), reason="openssh-server is not installed"),
+]
+
+
+class Demo:
+    """`megaboard demo` in a process of its own, which can be killed and started again."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.folder = home / "demo"
+        self.password_file = home / "password"
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.password_file.write_text(PASSWORD)
+        self.password_file.chmod(0o600)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        argv = [sys.executable, "-m", "app.main", "--lang", "en", "demo", "--port", str(self.port)]
+        argv += ["--password-file", str(self.password_file), "--nodes", str(NODES)]
+        environment = {**os.environ, "MEGABOARD_HOME": str(self.home)}
+        with (self.home / "server.log").open("ab") as log:
+            self.process = subprocess.Popen(argv, stdout=log, stderr=log, env=environment, cwd=CHECKOUT)
+        eventually(self._answers, 180, f"the page at {self.url}\n{(self.home / 'server.log').read_text()}")
+
+    def _answers(self) -> bool:
+        assert self.process.poll() is None, (self.home / "server.log").read_text()
+        try:
+            return httpx.get(f"{self.url}/login", timeout=10).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(timeout=120)
+
+    def fingerprints(self) -> set[str]:
+        """What ssh-keygen says of the nodes' host keys."""
+        keys = [self.folder / "cluster" / f"host{rank}.pub" for rank in range(NODES)]
+        answers = [
+            subprocess.run(["ssh-keygen", "-lf", key], capture_output=True, text=True, check=True) for key in keys
+        ]
+        return {answer.stdout.split()[1] for answer in answers}
+
+    def points(self, run: str) -> list[int]:
+        """Steps of global rank 0 in the server's store, in the order they came in."""
+        store = Store(self.folder / "megaboard.db")
+        try:
+            with store.read() as connection:
+                return [point.step for point in series.points(connection, run)]
+        finally:
+            store.close()
+
+    def written_steps(self, run: str) -> int:
+        """Lines that the job's rank 0 has written on its node, whoever may be reading them."""
+        files = list((self.folder / "cluster" / "run").glob(f"{run}/*/node0/steps.rank0.jsonl"))
+        return sum(len(file.read_text().splitlines()) for file in files)
+
+    def marked(self) -> list[int]:
+        """Processes that carry a run's mark and live in this demo's folder."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                environment = (entry / "environ").read_bytes() if entry.name.isdigit() else b""
+                is_ours = b"MEGABOARD_RUN=" in environment and str(self.folder) in os.readlink(entry / "cwd")
+            except OSError:
+                continue
+            if is_ours:
+                found.append(int(entry.name))
+        return found
+
+
+def eventually(holds: Callable[[], Any], within_s: float, what: str) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> Iterator[Demo]:
+    demo = Demo(tmp_path_factory.mktemp("journey") / "home")
+    demo.start()
+    yield demo
+    demo.end()
+    assert demo.marked() == []
+
+
+@pytest.fixture(scope="module")
+def page(demo):
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        page.set_default_timeout(120_000)
+        faults: list[str] = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        yield page
+        browser.close()
+        assert faults == []
+
+
+def log_in(page, password: str = PASSWORD) -> None:
+    page.fill("#password", password)
+    page.click("button[type=submit]")
+
+
+def shown_step(page, step: str) -> None:
+    page.wait_for_function(f"() => document.documentElement.dataset.step === '{step}'")
+
+
+def go_to_launch(page) -> None:
+    page.click('.mb-areas a[data-area="wizard"]')
+    page.click('.mb-steps a[data-step="launch"]')
+    shown_step(page, "launch")
+
+
+def set_field(page, path: str, value: str) -> None:
+    field = page.locator(f"#field-{path.replace('.', '-')} input").first
+    field.fill(value)
+    field.press("Tab")
+
+
+def launch(page) -> str:
+    """Press Launch once the nodes are checked, and answer the id of the run that opens."""
+    page.click('[data-act="launch"]')
+    page.wait_for_function("() => location.hash.startsWith('#runs/')")
+    return page.evaluate("() => decodeURIComponent(location.hash).slice(6)")
+
+
+def shown_loss(page) -> dict[str, list[float]]:
+    return page.evaluate("() => Megaboard.monitor.view().charts.data('loss')")
+
+
+def wait_for_step(page, count: int) -> None:
+    page.wait_for_function(
+        f"() => Megaboard.monitor?.view()?.charts?.data('loss')?.x.length >= {count}",
+        timeout=1000 * FIRST_STEP_WITHIN_S,
+    )
+
+
+def wait_for_state(page, words: str) -> None:
+    playwright.expect(page.locator(".mbm-title")).to_contain_text(words, timeout=180_000)
+
+
+def test_a_stranger_stays_outside_and_the_operator_comes_in(demo, page):
+    page.goto(f"{demo.url}/?lang=en")
+    log_in(page, "not-the-password")
+    page.wait_for_selector("[role=alert]")
+    log_in(page)
+    page.wait_for_selector("#step-hardware")
+    shown_step(page, "hardware")
+
+
+def test_the_wizard_is_walked_with_the_demo_filled_in(demo, page):
+    for before, step in itertools.pairwise(STEPS):
+        page.locator(f"#step-{before}").get_by_role("button", name=re.compile("Next")).click()
+        shown_step(page, step)
+        assert page.evaluate("() => document.activeElement.id") == f"heading-{step}"
+    page.click('.mb-steps a[data-step="plan"]')
+    playwright.expect(page.locator("#step-plan")).to_contain_text("GiB")
+    page.click('.mb-steps a[data-step="training"]')
+    set_field(page, "training.max_steps", "0")
+    playwright.expect(page.locator("#step-training .mb-problem:visible").first).to_contain_text("at least 1")
+    set_field(page, "training.max_steps", "5000")
+    playwright.expect(page.locator("#step-training .mb-problem:visible")).to_have_count(0)
+    page.click('.mb-steps a[data-step="review"]')
+    playwright.expect(page.locator("#step-review")).to_contain_text("max_steps: 5000")
+    playwright.expect(page.locator("#step-review")).to_contain_text("torch.distributed.run")
+
+
+def test_host_keys_are_confirmed_and_the_first_run_learns_until_it_is_stopped(demo, page):
+    go_to_launch(page)
+    playwright.expect(page.locator('[data-act="launch"]')).to_be_disabled()
+    page.click('[data-act="check"]')
+    page.wait_for_selector('[data-act="accept"]')
+    shown = page.locator("#step-launch code").all_inner_texts()
+    assert demo.fingerprints() <= set(shown)
+    page.click('[data-act="accept"]')
+    playwright.expect(page.locator('[data-act="launch"]')).to_be_enabled(timeout=180_000)
+    run = launch(page)
+    wait_for_step(page, 60)
+    seen = shown_loss(page)
+    assert seen["x"] == list(range(1, len(seen["x"]) + 1))
+    assert sum(seen["y"][-10:]) / 10 < 0.8 * seen["y"][0]
+    grown = len(seen["x"])
+    wait_for_step(page, grown + 5)
+    assert len(demo.marked()) >= NODES
+    page.get_by_role("button", name="Stop now").click()
+    page.locator("dialog[open] button").last.click()
+    wait_for_state(page, "Stopped")
+    playwright.expect(page.locator(".mbm-proof")).to_contain_text("4 of 4 nodes confirmed: 0 processes left")
+    assert demo.marked() == []
+    assert demo.points(run) == list(range(1, demo.written_steps(run) + 1))
+
+
+def test_a_killed_server_finds_its_run_and_every_point_again(demo, page):
+    go_to_launch(page)
+    page.click('[data-act="check"]')
+    playwright.expect(page.locator('[data-act="launch"]')).to_be_enabled(timeout=180_000)
+    run = launch(page)
+    wait_for_step(page, 10)
+    demo.kill()
+    before = demo.written_steps(run)
+    eventually(lambda: demo.written_steps(run) > before + 20, 120, "the job trains on without its server")
+    assert demo.points(run)[-1] < demo.written_steps(run)
+    demo.start()
+    page.wait_for_selector("#password", timeout=180_000)
+    log_in(page)
+    page.goto(f"{demo.url}/en/#runs/{run}")
+    wait_for_step(page, before + 20)
+    wait_for_state(page, "Running")
+    page.get_by_role("button", name="Save and stop").click()
+    wait_for_state(page, "Stopped")
+    written = demo.written_steps(run)
+    assert demo.points(run) == list(range(1, written + 1))
+    page.wait_for_function(f"() => Megaboard.monitor.view().charts.data('loss').x.at(-1) === {written}")
+    saved = list((demo.folder / "output" / run).glob("checkpoint-*"))
+    assert any(folder.name == f"checkpoint-{written}" for folder in saved)
+    assert demo.marked() == []
+
+
+def test_both_runs_stand_in_the_list_in_chinese_too(demo, page):
+    page.goto(f"{demo.url}/zh/#runs")
+    rows = page.locator(".mbm-list tbody tr")
+    playwright.expect(rows).to_have_count(2)
+    playwright.expect(rows.first).to_contain_text("已停止")
