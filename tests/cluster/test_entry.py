@@ -1,0 +1,135 @@
+"""The entry script under real torchrun and gloo, one rank a node; only the engine is a stand-in that is quick."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.cluster import entry
+
+pytestmark = pytest.mark.e2e
+
+PYTHON = Path(__file__).parents[2] / ".venv-node" / "bin" / "python"
+WITHIN_S = 200.0
+
+# Calls the callbacks as transformers' Trainer does (transformers 5.6 trainer.py: step begin, step end, log, save).
+ENGINE = """
+import os, time
+import torch.distributed as dist
+from transformers import TrainerControl, TrainerState
+
+def run_exp(args, callbacks):
+    dist.init_process_group("gloo")
+    rank, (callback,) = dist.get_rank(), callbacks
+    print("rank", rank, "speaks")
+    state, control = TrainerState(max_steps=args["steps"]), TrainerControl()
+    callback.on_train_begin(args, state, control)
+    while state.global_step < args["steps"] and not control.should_training_stop:
+        callback.on_step_begin(args, state, control)
+        time.sleep(0.01 * (rank + 1))
+        if args.get("fail") and state.global_step == 2:
+            raise ValueError("the engine does not like it")
+        state.global_step += 1
+        state.epoch = state.global_step / 10
+        state.num_input_tokens_seen += 100
+        control.should_log = state.global_step % 2 == 0
+        callback.on_step_end(args, state, control)
+        if control.should_log:
+            logs = {"loss": 3.0 / state.global_step, "grad_norm": float("nan"), "learning_rate": 0.1}
+            callback.on_log(args, state, control, logs=logs)
+        if control.should_save:
+            print("saved at step", state.global_step)
+    callback.on_log(args, state, control, logs={"train_loss": 1.0})
+    callback.on_train_end(args, state, control)
+    dist.destroy_process_group()
+"""
+
+
+class Gang:
+    """A run folder and a torchrun a node."""
+
+    def __init__(self, root: Path, config: dict[str, Any], nodes: int) -> None:
+        self.folders = [root / f"node{rank}" for rank in range(nodes)]
+        for folder in self.folders:
+            (folder / "llamafactory" / "train").mkdir(parents=True)
+            (folder / "llamafactory" / "__init__.py").touch()
+            (folder / "llamafactory" / "train" / "__init__.py").touch()
+            (folder / "llamafactory" / "train" / "tuner.py").write_text(ENGINE)
+            (folder / "control").mkdir()
+            (folder / "config.yaml").write_text(json.dumps(config))
+            shutil.copy(entry.__file__, folder)
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            port = sock.getsockname()[1]
+        self.processes = [self._start(rank, port) for rank in range(nodes)]
+
+    def _start(self, rank: int, port: int) -> "subprocess.Popen[bytes]":
+        folder = self.folders[rank]
+        command = [PYTHON, "-m", "torch.distributed.run", "--nnodes", str(len(self.folders)), "--node_rank", str(rank)]
+        command += ["--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", str(port)]
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        with (folder / "out.log").open("wb") as log:
+            return subprocess.Popen([*command, folder / "entry.py", folder], stdout=log, stderr=log, env=environment)
+
+    def __enter__(self) -> "Gang":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.terminate()
+            process.wait(timeout=WITHIN_S)
+
+    def wait(self) -> list[int]:
+        return [process.wait(timeout=WITHIN_S) for process in self.processes]
+
+    def wait_for_steps(self, count: int) -> None:
+        deadline = time.monotonic() + WITHIN_S
+        while len(self.steps(0)) < count:
+            assert time.monotonic() < deadline, "no steps in time"
+            time.sleep(0.05)
+
+    def steps(self, rank: int) -> list[dict[str, Any]]:
+        path = self.folders[rank] / f"steps.rank{rank}.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.fixture(autouse=True)
+def _environment() -> None:
+    if not PYTHON.exists():
+        pytest.skip(f"no torch at {PYTHON}: run `make environments`")
+
+
+def test_steps_are_lines_and_a_wish_to_stop_on_one_node_ends_all_ranks_after_the_same_step(tmp_path: Path) -> None:
+    with Gang(tmp_path, {"steps": 1_000_000}, nodes=2) as gang:
+        gang.wait_for_steps(5)
+        (gang.folders[1] / "control" / "stop").touch()
+        assert gang.wait() == [0, 0]
+        last = gang.steps(0)[-1]["step"]
+        for rank, folder in enumerate(gang.folders):
+            rows = gang.steps(rank)
+            assert [row["step"] for row in rows] == list(range(1, last + 1))
+            assert [row.get("loss") for row in rows[:5]] == [None, 1.5, None, 0.75, None]
+            assert "NaN" in (folder / f"steps.rank{rank}.jsonl").read_text()
+            assert {(row["protocol"], row["total_steps"], row["tokens"]) for row in rows} == {(1, 1_000_000, 100)}
+            assert all(row["step_s"] >= 0.01 * (rank + 1) for row in rows)
+            assert f"saved at step {last}\n" in (folder / f"rank{rank}.log").read_text()
+            assert "saved" not in (folder / "out.log").read_text()
+            assert (folder / "control" / "stopped").exists()
+
+
+def test_a_failure_tells_its_traceback_in_the_rank_log_and_on_the_console(tmp_path: Path) -> None:
+    with Gang(tmp_path, {"steps": 5, "fail": True}, nodes=1) as gang:
+        assert gang.wait() != [0]
+        for name in ("rank0.log", "out.log"):
+            assert "ValueError: the engine does not like it" in (gang.folders[0] / name).read_text()
+        assert not (gang.folders[0] / "control" / "stopped").exists()
+
+
+def test_it_is_short_enough_to_be_read_before_it_is_trusted() -> None:
+    assert len(Path(entry.__file__).read_text().splitlines()) < 150
