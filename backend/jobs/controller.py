@@ -5,6 +5,7 @@ unfinished run, those launched or left behind by other processes too.
 """
 
 import logging
+import math
 import sqlite3
 import threading
 import time
@@ -32,13 +33,15 @@ from backend.jobs.lead import Timing
 from backend.jobs.records import Point, RunSnapshot, RunSummary, problem_to_json
 from backend.jobs.series import FileKey
 from backend.jobs.states import EventKind, RunState
-from backend.jobs.store import Store
+from backend.jobs.store import Store, StoreError
 from backend.jobs.watch import Watch
 
 _log = logging.getLogger(__name__)
 
 LOOK_FOR_RUNS_S = 2.0
 """Between two looks for runs that another process launched."""
+LAUNCHING_S = 0.2
+"""Between two looks whether another process is done launching."""
 LOG_BYTES = 64 << 10
 
 
@@ -152,8 +155,12 @@ class Controller:
 
     def wait(self, run_id: str, timeout_s: float | None = None) -> RunState:
         """Wait for the end of a run, watching it meanwhile; the state it is in then."""
-        if not self.snapshot(run_id).state.is_final and not is_launching(self._home, run_id):
-            self._attach(run_id).over.wait(timeout_s)
+        deadline = self._monotonic() + (math.inf if timeout_s is None else timeout_s)
+        while not self.snapshot(run_id).state.is_final and (left := deadline - self._monotonic()) > 0:
+            if is_launching(self._home, run_id):
+                self._closing.wait(min(left, LAUNCHING_S))
+            else:
+                self._attach(run_id).over.wait(None if timeout_s is None else left)
         return self.snapshot(run_id).state
 
     def snapshot(self, run_id: str) -> RunSnapshot:
@@ -246,11 +253,15 @@ class Controller:
             try:
                 with self._store.read() as connection:
                     unfinished = ledger.unfinished_runs(connection)
-                for run in unfinished:
+            except StoreError as error:
+                _log.error("looking for runs to watch: %s", error)
+                unfinished = []
+            for run in unfinished:
+                try:
                     if not is_launching(self._home, run):
                         self._attach(run)
-            except Exception:  # the edge of a thread: the next look tries again
-                _log.exception("looking for runs to watch")
+                except Exception:  # the edge of a thread: one strange run must not hide the others
+                    _log.exception("taking up %s", run)
             self._closing.wait(LOOK_FOR_RUNS_S)
 
 

@@ -174,7 +174,7 @@ class Lead:
         if not answer.get("left"):
             self._proved[rank] = self._monotonic()
         self._store.write(lambda c: ledger.set_stop(c, self._run, self._attempt, rank, answer))
-        self._tell(EventKind.NODE_STOPPED, rank=rank, **answer)
+        self._tell(EventKind.NODE_STOPPED, rank=rank, left=answer.get("left"))
 
     def _is_accounted(self, record: NodeRecord) -> bool:
         """Nothing is left on the node, and its last words are in the store or are not to be expected."""

@@ -229,14 +229,23 @@ def test_rows_without_the_required_numbers_are_dropped() -> None:
 
 def test_each_local_rank_has_its_files() -> None:
     files = [source.file for source in collect.sources(range(8, 10))]
-    assert files == [
-        "heartbeat.jsonl",
-        "steps.rank8.jsonl",
-        "steps.rank9.jsonl",
-        "out.log",
-        "rank8.log",
-        "rank9.log",
-    ]
+    ours = ["steps.rank8.jsonl", "rank8.log", "steps.rank9.jsonl", "rank9.log"]
+    assert files == ["heartbeat.jsonl", "out.log", *ours]
+
+
+def test_other_ranks_are_looked_at_less_often_and_wholly_at_the_end(gang: Gang) -> None:
+    collector = Collector(gang.store, RUN, 1, gang.records[0], [0, 1], gang.clock)
+    collector.poll(gang.nodes[0])
+    gang.write(0, "steps.rank1.jsonl", _step(1))
+    seen = []
+    for _ in range(5):
+        collector.poll(gang.nodes[0])
+        seen.append(len(gang.points(rank=1)))
+    assert seen == [0, 0, 0, 0, 1]
+    gang.write(0, "steps.rank1.jsonl", _step(2))
+    gang.exit(0)
+    assert collector.poll(gang.nodes[0]).ended
+    assert len(gang.points(rank=1)) == 2
 
 
 def test_collector_knows_where_it_was_after_a_restart(gang: Gang, tmp_path: Path) -> None:

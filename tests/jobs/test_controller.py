@@ -314,17 +314,6 @@ def test_a_server_killed_while_launching_leaves_nothing_running(
     assert _marked(home, line.id) == 0
 
 
-def test_a_started_controller_takes_up_runs_of_other_processes(
-    open_controller: Callable[..., Controller], job: Job, home: Path
-) -> None:
-    server, command_line = open_controller(), open_controller()
-    server.start()
-    run = command_line.launch(_with(job, "ok", steps=30))
-    command_line.close()
-    _until(lambda: server.snapshot(run).state is RunState.FINISHED)
-    assert _steps(server, run) == {rank: list(range(1, 31)) for rank in range(NODES)}
-
-
 def _mapping(job: Job) -> dict[str, Any]:
     from backend.job.mapping import to_mapping
 
