@@ -1,0 +1,178 @@
+"""Nodes that can be cut off and killed: each in network, process and mount namespaces of its own, with its own sshd.
+
+Bridge, links and addresses lie in one private parent namespace, so their fixed names meet nobody's; killing that
+namespace's first process takes everything with it. Needs root. Run as a script this file is that first process.
+"""
+
+import ctypes
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+SUBNET = "10.88.0"
+WITHIN_S = 30.0
+NAMESPACE = ["unshare", "--net", "--pid", "--mount", "--uts", "--fork", "--kill-child=KILL", "--mount-proc"]
+CLONE_NEWNET = 0x40000000
+
+# File descriptor 9 gives the word when the node's end of the cable is plugged in. /run/local is the node's own disk.
+NODE = """
+hostname node$RANK
+mount -t tmpfs none /run; mkdir -p /run/sshd /run/local
+ip link set lo up
+read go <&9
+ip addr add $SUBNET.$((RANK + 1))/24 dev eth0; ip link set eth0 up
+exec /usr/sbin/sshd -D -e -f $FOLDER/sshd.conf 2>>$FOLDER/sshd$RANK.log 9<&-
+"""
+CONFIGURATION = """\
+ListenAddress 0.0.0.0:22
+HostKey {folder}/host
+PidFile none
+AuthorizedKeysFile {folder}/id.pub
+PermitRootLogin prohibit-password
+UsePAM no
+StrictModes no
+PasswordAuthentication no
+UseDNS no
+SetEnv SHLVL=1
+Subsystem sftp internal-sftp
+"""
+
+T = TypeVar("T")
+
+
+class Lab:
+    """`nodes` nodes at SUBNET.1 and up. Use as a context; `inside` runs a function where they can be reached."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.folder = folder
+        self.nodes = nodes
+        self.addresses = [f"{SUBNET}.{rank + 1}" for rank in range(nodes)]
+        self.identity_file = folder / "id"
+
+    def __enter__(self) -> "Lab":
+        for name in ("id", "host"):
+            command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)]
+            subprocess.run(command, check=True)
+        (self.folder / "sshd.conf").write_text(CONFIGURATION.format(folder=self.folder))
+        key = " ".join((self.folder / "host.pub").read_text().split()[:2])
+        (self.folder / "known_hosts").write_text("".join(f"{address} {key}\n" for address in self.addresses))
+        with (self.folder / "lab.log").open("wb") as log:
+            command = [*NAMESPACE, sys.executable, __file__, str(self.nodes), str(self.folder)]
+            self.parent = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        ready = self.folder / "ready.json"
+        deadline = time.monotonic() + WITHIN_S
+        while not ready.exists():
+            if self.parent.poll() is not None or time.monotonic() > deadline:
+                self.__exit__()
+                raise RuntimeError((self.folder / "lab.log").read_text()[-1000:])
+            time.sleep(0.01)
+        self.inits: list[int] = json.loads(ready.read_text())
+        """First process of each node, by its id in the parent namespace."""
+        (self.first,) = _children(self.parent.pid)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # unshare takes the namespace's first process with it, and that one everything else.
+        self.parent.kill()
+        self.parent.wait()
+
+    def inside(self, action: Callable[[], T]) -> T:
+        """Run `action` in the parent's network, in a thread of its own: threads that it starts are there too."""
+        ends: list[Any] = []
+
+        def work() -> None:
+            try:
+                with open(f"/proc/{self.first}/ns/net") as namespace:
+                    if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET) != 0:
+                        raise OSError(ctypes.get_errno(), "setns")
+                ends.append((action(), None))
+            except BaseException as error:
+                ends.append((None, error))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        result, error = ends[0]
+        if error:
+            raise error
+        return result
+
+    def set_link(self, rank: int, state: str) -> None:
+        """Pull the node's cable (down), or plug it in again (up)."""
+        subprocess.run(["nsenter", "-t", str(self.first), "-n", "ip", "link", "set", f"v{rank}", state], check=True)
+
+    def kill_node(self, rank: int) -> None:
+        """The node's first process, and so all of its processes, by SIGKILL."""
+        kill = ["nsenter", "-t", str(self.first), "-p", "sh", "-c", f"kill -9 {self.inits[rank]}"]
+        subprocess.run(kill, check=True)
+
+
+def why_not() -> str:
+    """What is missing for a lab here; empty when it can run."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for program in ("unshare", "nsenter", "ip", "sshd", "ssh-keygen"):
+        if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
+            return f"{program} is not installed"
+    tried = subprocess.run([*NAMESPACE, "ip", "link", "add", "br0", "type", "bridge"], capture_output=True, text=True)
+    return f"namespaces are not allowed here: {tried.stderr.strip()}" if tried.returncode else ""
+
+
+def main(nodes: int, folder: Path) -> None:
+    """The first process of the parent namespace: builds the network, then buries what ends."""
+    _ip("link set lo up", "link add br0 type bridge", f"addr add {SUBNET}.254/24 dev br0", "link set br0 up")
+    inits = [_start_node(rank, folder) for rank in range(nodes)]
+    for rank in range(nodes):
+        _wait_for_sshd(f"{SUBNET}.{rank + 1}")
+    (folder / "ready.part").write_text(json.dumps(inits))
+    (folder / "ready.part").rename(folder / "ready.json")
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            time.sleep(1)
+
+
+def _start_node(rank: int, folder: Path) -> int:
+    read, write = os.pipe()
+    environment = {**os.environ, "RANK": str(rank), "FOLDER": str(folder), "SUBNET": SUBNET}
+    command = [*NAMESPACE, "bash", "-ec", f"exec 9<&{read}\n{NODE}"]
+    node = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, pass_fds=[read])
+    os.close(read)
+    ours = os.readlink("/proc/self/ns/net")
+    while not (first := _children(node.pid)) or os.readlink(f"/proc/{first[0]}/ns/net") == ours:
+        time.sleep(0.002)
+    _ip(f"link add v{rank} type veth peer name eth0 netns {first[0]}", f"link set v{rank} master br0 up")
+    os.write(write, b"go\n")
+    os.close(write)
+    return first[0]
+
+
+def _wait_for_sshd(address: str) -> None:
+    while True:
+        try:
+            with socket.create_connection((address, 22), timeout=0.5) as sock:
+                if sock.recv(4) == b"SSH-":
+                    return
+        except OSError:
+            time.sleep(0.01)
+
+
+def _ip(*lines: str) -> None:
+    subprocess.run(["ip", "-batch", "-"], input="".join(f"{line}\n" for line in lines), text=True, check=True)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))
