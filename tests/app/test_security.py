@@ -81,7 +81,7 @@ def test_no_route_but_the_login_page_answers_without_a_session(app, stranger):
 
 
 def test_a_browser_without_a_session_is_sent_to_the_login_page(stranger):
-    for path, place in (("/", "/login"), ("/zh/", "/login?lang=zh"), ("/en/", "/login?lang=en")):
+    for path, place in (("/", "/login"), ("/zh/", "/login?lang=zh"), ("/?lang=zh", "/login?lang=zh")):
         answer = stranger.get(path, headers={"accept": "text/html"})
         assert (answer.status_code, answer.headers["location"]) == (303, place)
 

@@ -1,0 +1,216 @@
+"""The real server in a real browser: the door, the frame around wizard and monitor, and the server's end."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+
+pytestmark = [
+    pytest.mark.ui,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+]
+READY_S, END_S = 120, 20
+
+
+class Server:
+    """`megaboard serve` on a free port with a home folder of its own."""
+
+    def __init__(self, home: Path) -> None:
+        environment = {**os.environ, "MEGABOARD_HOME": str(home), "LANG": "C.UTF-8"}
+        command = [sys.executable, "-m", "app.main", "serve", "--port", "0"]
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.said = ""
+        deadline = time.monotonic() + READY_S
+        while "Ctrl-C" not in self.said:
+            line = self.process.stdout.readline()
+            assert line, f"it ended: {self.said}"
+            assert time.monotonic() < deadline, self.said
+            self.said += line
+        self.address = re.search(r"http://127\.0\.0\.1:\d+", self.said)[0]
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(END_S)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def server(home):
+    server = Server(home)
+    yield server
+    if server.process.poll() is None:
+        server.end(signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def password(server):
+    """A server that does not speak to a terminal leaves its first password in a file, not in a log."""
+    path = Path(re.search(r"in (/\S+password-\d+\.txt)", server.said)[1])
+    assert path.stat().st_mode & 0o777 == 0o600
+    return path.read_text().strip()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with playwright.sync_playwright() as driver:
+        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium, server, password):
+    """Opens a logged-in page in a context of its own; `page.faults` lists what the browser complained about."""
+    contexts = []
+
+    def open_page(locale="en-US", scheme="light", path="/"):
+        context = chromium.new_context(locale=locale, color_scheme=scheme, viewport={"width": 1280, "height": 900})
+        contexts.append(context)
+        page = context.new_page()
+        page.faults = []
+        page.on("pageerror", lambda error: page.faults.append(str(error)))
+        page.on("console", lambda message: message.type == "error" and page.faults.append(message.text))
+        page.on("request", lambda request: _note_foreign(page, request.url, server.address))
+        page.goto(server.address + path)
+        page.fill("#password", password)
+        page.press("#password", "Enter")
+        ready(page)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+def _note_foreign(page, url, own):
+    if not url.startswith((own, "data:", "blob:")):
+        page.faults.append(f"request to {url}")
+
+
+def ready(page):
+    page.wait_for_selector(".mb-steps a[aria-current]", timeout=60_000)
+    page.wait_for_selector("#step-launch", state="attached")
+
+
+def shown_steps(page):
+    return page.locator(".mb-step:visible").evaluate_all("steps => steps.map(step => step.id)")
+
+
+def focused(page):
+    return page.evaluate("document.activeElement.id")
+
+
+@pytest.mark.parametrize(("locale", "language"), [("en-US", "en"), ("zh-CN", "zh-CN")])
+def test_the_page_runs_under_its_policy_without_a_complaint_or_a_foreign_request(open_page, locale, language):
+    page = open_page(locale)
+    assert page.evaluate("document.documentElement.lang") == language
+    for place in ("plan", "review", "runs", "hardware"):
+        page.evaluate("place => Megaboard.go(place)", place)
+        page.wait_for_timeout(300)
+    assert page.faults == []
+
+
+def test_next_and_back_show_one_step_and_move_the_focus_to_its_heading(open_page):
+    page = open_page()
+    assert shown_steps(page) == ["step-hardware"]
+    page.locator("#step-hardware .mb-turn button").press("Enter")
+    assert shown_steps(page) == ["step-model"]
+    assert focused(page) == "heading-model"
+    assert page.locator(".mb-steps a[aria-current=step]").get_attribute("data-step") == "model"
+    page.locator("#step-model .mb-turn button").first.press("Enter")
+    assert shown_steps(page) == ["step-hardware"]
+    page.go_back()
+    assert shown_steps(page) == ["step-model"]
+
+
+def test_the_location_keeps_the_place_over_a_reload_and_a_change_of_language(open_page):
+    page = open_page()
+    page.click(".mb-steps a[data-step=plan]")
+    page.reload()
+    ready(page)
+    assert shown_steps(page) == ["step-plan"]
+    page.click("a[data-language=zh]")
+    ready(page)
+    assert page.url.endswith("/zh/#plan")
+    assert shown_steps(page) == ["step-plan"]
+    page.goto(page.url.split("/zh/")[0] + "/")
+    ready(page)
+    assert page.url.endswith("/zh/")
+
+
+def test_the_areas_switch_without_losing_the_step(open_page):
+    page = open_page()
+    page.click(".mb-steps a[data-step=training]")
+    page.click(".mb-areas a[data-area=monitor]")
+    assert page.locator("#area-monitor").is_visible()
+    assert shown_steps(page) == []
+    page.click(".mb-areas a[data-area=wizard]")
+    assert shown_steps(page) == ["step-training"]
+
+
+def test_the_theme_is_remembered(open_page):
+    page = open_page(scheme="light")
+    assert not page.evaluate("document.body.classList.contains('dark')")
+    page.click("[data-theme-toggle]")
+    assert page.get_attribute("[data-theme-toggle]", "aria-pressed") == "true"
+    page.reload()
+    ready(page)
+    assert page.evaluate("document.body.classList.contains('dark')")
+    assert open_page(scheme="dark").evaluate("document.body.classList.contains('dark')")
+
+
+def test_everything_in_the_frame_is_reached_by_the_keyboard(open_page):
+    page = open_page()
+    reached = []
+    for _ in range(16):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.outerHTML.slice(0, 200)"))
+    expected = ("data-skip", 'data-area="monitor"', 'data-language="zh"', "data-theme-toggle", 'data-step="launch"')
+    places = [next(i for i, html in enumerate(reached) if part in html) for part in expected]
+    assert places == sorted(places)
+
+
+def test_the_session_cookie_is_hidden_from_scripts(open_page):
+    page = open_page()
+    assert "megaboard" not in page.evaluate("document.cookie")
+    (cookie,) = [one for one in page.context.cookies() if re.fullmatch(r"megaboard_[0-9a-f]{8}", one["name"])]
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+
+
+def test_logging_out_ends_every_tab(open_page, server):
+    page = open_page()
+    other = page.context.new_page()
+    other.goto(server.address + "/en/")
+    ready(other)
+    page.click(".mb-tools form button")
+    page.wait_for_selector("#password")
+    other.evaluate("fetch('/en/config').catch(() => null)")
+    other.wait_for_selector("#password", timeout=15_000)
+
+
+def test_a_signal_ends_the_server_and_the_next_start_knows_the_password(home, server, password, chromium):
+    assert server.end() == 0
+    again = Server(home)
+    assert password not in again.said
+    page = chromium.new_page()
+    page.goto(again.address)
+    page.fill("#password", password)
+    page.press("#password", "Enter")
+    ready(page)
+    assert again.end(signal.SIGINT) == 0
