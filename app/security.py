@@ -194,8 +194,9 @@ def _ask_to_log_in(scope: Scope, headers: Headers) -> Response:
     is_page = scope.get("method") in ("GET", "HEAD") and headers.get("sec-fetch-dest", "document") == "document"
     if not is_page or "text/html" not in headers.get("accept", ""):
         return JSONResponse({"code": "not_logged_in"}, 401)
-    area = scope["path"].split("/")[1]
-    return RedirectResponse(f"/login?lang={area}" if area in LANGUAGES else "/login", 303)
+    asked = [scope["path"].split("/")[1], HTTPConnection(scope).query_params.get("lang")]
+    lang = next((one for one in asked if one in LANGUAGES), None)
+    return RedirectResponse(f"/login?lang={lang}" if lang else "/login", 303)
 
 
 async def _refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
