@@ -66,7 +66,7 @@
       text(title, head.name);
       setBadge(state, "state", head.state);
       if (changed) text(spoken, w("state.spoken", { name: head.name, state: w(`state.${head.state}`) }));
-      text(about, w("about", { id, engine: head.engine, attempt: head.attempt, nodes: head.nodes, started: moment(head.created) }));
+      text(about, w(head.attempt ? "about" : "about.unstarted", { id, engine: head.engine, attempt: head.attempt, nodes: head.nodes, started: moment(head.created) }));
       save.hidden = stop.hidden = head.is_final;
       save.disabled = !head.can_save;
       stop.disabled = !head.can_stop;

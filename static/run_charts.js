@@ -87,24 +87,37 @@
       const { x, y } = series[name] ?? { x: [], y: [] };
       chart.data[name] = { x: [...x], y: [...y] };
     }
-    const traces = chart.spec.series.map((name) => trace(chart, name));
-    window.Plotly.react(chart.plot, traces, layout(chart, run), config());
-    chart.drawn = true;
     chart.run = run;
+    draw(chart);
+  }
+
+  function draw(chart) {
+    const traces = chart.spec.series.map((name) => trace(chart, name));
+    window.Plotly.react(chart.plot, traces, layout(chart), config());
+    chart.drawn = true;
   }
 
   function extend(chart, series) {
     const grown = chart.spec.series.map((name, place) => ({ name, place, more: series[name] })).filter((one) => one.more);
     if (!grown.length) return;
     const fewBefore = isFew(chart);
+    const emptyBefore = isEmpty(chart);
     for (const { name, more } of grown) {
       chart.data[name].x.push(...more.x);
       chart.data[name].y.push(...more.y);
+    }
+    if (emptyBefore) {
+      draw(chart);
+      return;
     }
     // Plotly appends to arrays of its own: the traces were given copies.
     const update = { x: grown.map((one) => one.more.x), y: grown.map((one) => one.more.y) };
     window.Plotly.extendTraces(chart.plot, update, grown.map((one) => one.place));
     if (fewBefore && !isFew(chart)) window.Plotly.restyle(chart.plot, { mode: "lines" }, [0]);
+  }
+
+  function isEmpty(chart) {
+    return Object.values(chart.data).every((one) => !one.x.length);
   }
 
   function isFew(chart) {
@@ -129,23 +142,25 @@
     };
   }
 
-  function layout(chart, run) {
+  function layout(chart) {
     const colours = palette(chart.plot);
     const axis = {
       gridcolor: colours.grid, linecolor: colours.grid, zeroline: false, tickfont: { size: 11, color: colours.quiet },
-      automargin: true,
+      automargin: true, visible: !isEmpty(chart),
     };
     return {
-      uirevision: run,
+      uirevision: chart.run,
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: colours.family, color: colours.text, size: 12 },
       margin: { l: 8, r: 8, t: 6, b: 8 },
       xaxis: { ...axis, rangemode: "tozero", nticks: chart.spec.wide ? 12 : 6, tickformat: ",d",
+        unifiedhovertitle: { text: `${w("axis.step")} %{x:,d}` },
         title: { text: w("axis.step"), font: { size: 11, color: colours.quiet }, standoff: 4 } },
       yaxis: { ...axis, nticks: 6, exponentformat: chart.spec.name === "tokens_per_s" ? "SI" : "e" },
       hovermode: "x unified",
       hoverlabel: { bgcolor: colours.card, bordercolor: colours.grid, font: { color: colours.text, size: 12 } },
+      modebar: { bgcolor: colours.card, color: colours.quiet, activecolor: colours.text },
       dragmode: "zoom",
       showlegend: false,
     };
@@ -173,10 +188,7 @@
   }
 
   function recolour(chart) {
-    if (!chart.drawn) return;
-    const traces = chart.spec.series.map((name) => trace(chart, name));
-    // The same range as shown: a change of theme must not lose a zoom.
-    window.Plotly.react(chart.plot, traces, layout(chart, chart.run), config());
+    if (chart.drawn) draw(chart);
   }
 
   function fit(plot) {

@@ -35,6 +35,7 @@
       if (!log || log.node !== state.node || (state.file !== null && log.file !== state.file)) return;
       offer(file, log.files, (name) => name, (name) => name);
       state.file = log.file;
+      file.hidden = !log.files.length;
       if (log.file) file.value = log.file;
       if (log.before !== undefined) prepend(log);
       else if (log.from === undefined) replace(log);

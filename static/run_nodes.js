@@ -15,6 +15,7 @@
 
     function take(nodes) {
       rows = nodes;
+      root.hidden = !rows.length;
       keyed(body, rows, (node) => node.rank, makeRow, updateRow);
       heat.take(rows);
       age();

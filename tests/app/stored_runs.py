@@ -30,6 +30,7 @@ class StoredRun:
         nodes: int = 4,
         gpus_per_node: int = 1,
         addresses: Sequence[str] = (),
+        attempted: bool = True,
     ) -> None:
         self._store = store
         self.id = run
@@ -50,6 +51,8 @@ class StoredRun:
                 c, run, name=name, engine=engine, job=dump_mapping(job), addresses=self.addresses, time=now
             )
         )
+        if not attempted:
+            return
         store.write(
             lambda c: ledger.create_attempt(c, run, 1, master=("10.0.0.1", 29500), rendered={}, nodes=records, time=now)
         )

@@ -151,6 +151,18 @@ def test_a_failure_is_told_in_words_with_its_node_and_last_lines(tmp_path, lang,
     desk.store.close()
 
 
+def test_a_run_that_preflight_refused_tells_why_without_nodes(desk):
+    run = StoredRun(desk.store, RUN, now=desk.now, attempted=False)
+    run.tell(EventKind.PREFLIGHT)
+    why = problem("node_lost", "10.0.0.1", seconds=3)
+    run.tell(EventKind.FAILING, problem=why)
+    run.tell(EventKind.FAILED, problem=why)
+    answer = desk.ask(run=RUN)
+    assert (answer["head"]["attempt"], answer["head"]["proof"], answer["nodes"]) == (0, None, [])
+    assert "10.0.0.1" in answer["head"]["cause"]["message"]
+    assert answer["log"]["files"] == []
+
+
 def test_a_node_that_proved_nothing_is_counted_as_open(desk):
     run = desk.run()
     run.tell(EventKind.STOP_REQUESTED, save=False)

@@ -1,0 +1,145 @@
+"""Does an open monitor stay small? Hundreds of ticks in a real browser; heap, nodes, listeners and bytes, in a table.
+
+    python -m benchmarks.monitor_soak [--ticks 500] [--tick 0.2] [--nodes 4] [--gpus 8]
+
+Every tick brings one step, one heartbeat a node and one log line. A leak shows as a row that grows with the ticks.
+"""
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+from playwright.sync_api import CDPSession, Page, sync_playwright
+
+from backend.jobs.store import Store
+from tests.app.stored_runs import StoredRun
+from tests.ui.monitor_server import PASSWORD
+
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+WARM_UP_TICKS = 30
+RUN = "20260101-000000-soak-0000"
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ticks", type=int, default=500)
+    parser.add_argument("--tick", type=float, default=0.2, help="seconds between two ticks; the page's own is 2")
+    parser.add_argument("--nodes", type=int, default=4)
+    parser.add_argument("--gpus", type=int, default=8)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        store = Store(home / "megaboard.db")
+        run = StoredRun(store, RUN, now=time.time(), name="soak", nodes=options.nodes, gpus_per_node=options.gpus)
+        run.start()
+        run.steps(1, 200, step_s=0.01)
+        url, server = _serve(home, options.tick)
+        try:
+            rows = _soak(url, server.pid, run, options.ticks, options.tick)
+        finally:
+            server.kill()
+            server.wait()
+            store.close()
+    _print(rows, options)
+
+
+def _serve(home: Path, tick_s: float) -> tuple[str, "subprocess.Popen[bytes]"]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    argv = [sys.executable, "-m", "tests.ui.monitor_server", str(port), str(home), str(tick_s)]
+    server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    while server.poll() is None:
+        try:
+            httpx.get(f"{url}/login")
+            return url, server
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise SystemExit("the server did not start")
+
+
+def _soak(url: str, pid: int, run: StoredRun, ticks: int, tick_s: float) -> list[dict[str, float]]:
+    sizes: list[int] = []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(f"{url}/login?lang=en")
+        page.fill("#password", PASSWORD)
+        page.click("button[type=submit]")
+        page.goto(f"{url}/en/#runs/{RUN}")
+        page.wait_for_selector(f'[data-run="{RUN}"] h2:not(:empty)')
+        page.on("requestfinished", lambda request: sizes.append(_size(request)) if "predict" in request.url else None)
+        session = page.context.new_cdp_session(page)
+        session.send("Performance.enable")
+        step = 200
+        rows = []
+        for target in (WARM_UP_TICKS, WARM_UP_TICKS + ticks // 2, WARM_UP_TICKS + ticks):
+            while len(sizes) < target:
+                step += 1
+                _move(run, step)
+                page.wait_for_timeout(1000 * tick_s)
+            rows.append(_measure(page, session, pid, sizes))
+        browser.close()
+    return rows
+
+
+def _move(run: StoredRun, step: int) -> None:
+    run.now = time.time()
+    run.steps(step, step, step_s=0.001)
+    run.beat()
+    run.log(0, "rank0.log", b"{'loss': 1.234, 'grad_norm': 0.9, 'learning_rate': 1e-05, 'epoch': 0.1}\n")
+
+
+def _size(request: Any) -> int:
+    sizes = request.sizes()
+    return int(sizes["responseBodySize"] + sizes["responseHeadersSize"])
+
+
+def _measure(page: Page, session: CDPSession, pid: int, sizes: list[int]) -> dict[str, float]:
+    session.send("HeapProfiler.collectGarbage")
+    metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    return {
+        "ticks": len(sizes),
+        "heap MB": metrics["JSHeapUsedSize"] / 1e6,
+        "DOM nodes": metrics["Nodes"],
+        "listeners": metrics["JSEventListeners"],
+        "script s": metrics["ScriptDuration"],
+        "server CPU s": _cpu_s(pid),
+        "bytes": sum(sizes),
+        "points": page.evaluate("() => Megaboard.monitor.view().charts.data('loss').x.length"),
+        "log lines": page.evaluate("() => document.querySelector('.mbm-log').childElementCount"),
+    }
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+
+
+def _print(rows: list[dict[str, float]], options: argparse.Namespace) -> None:
+    names = list(rows[0])
+    print(f"{options.nodes} nodes x {options.gpus} GPUs, a tick every {options.tick} s, load {os.getloadavg()[0]:.1f}")
+    print("| " + " | ".join(names) + " |")
+    print("|" + "---|" * len(names))
+    for row in rows:
+        print("| " + " | ".join(f"{row[name]:,.2f}" if row[name] % 1 else f"{row[name]:,.0f}" for name in names) + " |")
+    first, last = rows[0], rows[-1]
+    ticks = last["ticks"] - first["ticks"]
+    print(f"a tick: {(last['bytes'] - first['bytes']) / ticks:,.0f} bytes with headers,", end=" ")
+    print(f"{1000 * (last['script s'] - first['script s']) / ticks:.1f} ms script,", end=" ")
+    print(f"{1000 * (last['server CPU s'] - first['server CPU s']) / ticks:.1f} ms server CPU", end="; ")
+    print(f"heap grew {1000 * (last['heap MB'] - first['heap MB']) / ticks:.1f} kB a tick")
+
+
+if __name__ == "__main__":
+    main()
