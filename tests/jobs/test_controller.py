@@ -30,7 +30,7 @@ from backend.jobs.store import Store
 pytestmark = pytest.mark.contract
 
 NODES = 2
-QUICK = Timing(poll_s=0.05, grace_s=2.0, drain_s=0.5, retry_s=0.2)
+QUICK = Timing(poll_s=0.2, grace_s=2.0, drain_s=0.5, retry_s=0.2)
 ENGINE = Path(__file__).with_name("engine")
 
 
@@ -128,7 +128,7 @@ def _until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def _steps(controller: Controller, run: str) -> dict[int, list[int]]:

@@ -23,7 +23,7 @@ def main() -> int:
     parser.add_argument("folder")
     options = parser.parse_args()
     first = options.node_rank * options.nproc_per_node
-    command = [sys.executable, __file__, "worker", options.folder, str(options.node_rank)]
+    command = [sys.executable, "-S", "-B", __file__, "worker", options.folder, str(options.node_rank)]
     workers = [
         subprocess.Popen([*command, str(rank)], start_new_session=True)
         for rank in range(first, first + options.nproc_per_node)
