@@ -32,6 +32,8 @@ HEARTBEAT_S = 2.0
 TICK_S = 0.1
 GIVE_UP_S = 20.0
 """After the first SIGKILL; what is left then is stuck in a driver and is reported."""
+LOGS = ("out.log", "rank*.log", "steps.rank*.jsonl")
+"""What grows while a run is alive."""
 PR_SET_CHILD_SUBREAPER = 36
 GPU_QUERY = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
 GPU_KEYS = ("index", "utilization", "memory_used_mib", "memory_total_mib", "power_w", "temperature_c")
@@ -183,7 +185,7 @@ def read_json(path: str) -> dict[str, Any] | None:
 def holder(lock: str) -> dict[str, Any] | None:
     """Who holds the node: the lock's content while its supervisor or any process of its run lives."""
     content = read_json(lock)
-    if content is None or content["boot"] != boot_id():
+    if content is None or content.get("boot") != boot_id():
         return None
     alive = find_process(content["pid"], content["start"]) or members(content["mark"])
     return content if alive else None
@@ -360,19 +362,15 @@ class Supervisor:
             self.known = [(p.pid, p.start) for p in members(self.mark, self.known, os.getpid())]
             # A node with thousands of processes takes long to look through: at most a twentieth of a core for it.
             self.next_scan = now + 20 * (time.monotonic() - now)
-        logs = [
-            f"{self.folder}/out.log",
-            *glob.glob(f"{self.folder}/*.rank*.jsonl"),
-            *glob.glob(f"{self.folder}/rank*.log"),
-        ]
-        size = sum(os.path.getsize(path) for path in logs)
-        if size != self.log_bytes:
-            self.log_bytes, self.log_grew = size, now
         try:
+            paths = [path for logs in LOGS for path in glob.glob(f"{self.folder}/{logs}")]
+            size = sum(map(os.path.getsize, paths))
+            if size != self.log_bytes:
+                self.log_bytes, self.log_grew = size, now
             line = {"protocol": PROTOCOL, "time": time.time(), "members": self.known, "gpus": self.gpus.gpus}
             with open(f"{self.folder}/heartbeat.jsonl", "a") as file:
                 file.write(json.dumps({**line, **host_facts(self.folder)}) + "\n")
-        except OSError as error:  # A full disk is no reason to lose the run.
+        except OSError as error:  # A full disk, a log that someone removed: no reason to lose the run.
             print("no heartbeat:", error, flush=True)
 
     def write_exit(self, reason: str, status: int | None = None, left: Iterable[Process] = ()) -> None:

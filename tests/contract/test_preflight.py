@@ -1,8 +1,10 @@
 """The preflight on real nodes: what is wrong is found and named, and nothing is left behind."""
 
+import contextlib
 import json
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -113,14 +115,21 @@ def test_a_python_that_is_not_there_is_found(nodes: dict[int, Node], make: Calla
 def test_a_port_that_is_taken_is_found_and_another_is_chosen(nodes: dict[int, Node], make: Callable[..., Job]) -> None:
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
+        threading.Thread(target=_hang_up_on_everyone, args=(server,), daemon=True).start()
         assert ("master_port", 0, "port_taken") in failures(check(make(), nodes, port))
         assert choose_port(make(), nodes[0], [port, 0]) == 0
+
+
+def _hang_up_on_everyone(server: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            server.accept()[0].close()
 
 
 def test_a_master_that_cannot_be_dialled_is_found(
     nodes: dict[int, Node], make: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight_module, "DIAL_S", 1.0)
+    monkeypatch.setattr(preflight_module, "DIAL_S", 0.1)
     job = make()
     # TEST-NET-1 of RFC 5737: nobody answers there, as on the wrong network.
     first = replace(job.cluster.hosts[0], fabric_address="192.0.2.1")

@@ -84,7 +84,7 @@ def test_a_key_file_that_is_none_is_named(
 def test_a_protected_key_needs_its_passphrase(
     cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
-    key = make_key(tmp_path / "key", *options, "-N", "correct horse")
+    key = make_key(tmp_path / "key", *options, "-a", "1", "-N", "correct horse")
     host = replace(cluster.hosts()[0], identity_file=key)
     with (cluster.folder / "authorized_keys").open("a") as file:
         file.write(Path(f"{key}.pub").read_text())
