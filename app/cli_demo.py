@@ -77,7 +77,7 @@ def _run(
     _fill_in(home, cluster.cluster_mapping(python))
     address = binding.address(listener.getsockname()[1])
     words = [t(lang, "cli.demo.ready", nodes=chosen.nodes), t(lang, "cli.serve.address", address=address)]
-    words.append(t(lang, "cli.demo.password", password=made) if made else t(lang, "cli.serve.password.known"))
+    words.append(t(lang, "cli.demo.password", password=made) if made else t(lang, "cli.serve.password.given"))
     words.append(t(lang, "cli.demo.keeps" if chosen.keep else "cli.demo.ends"))
     return serve_page(home, binding, listener, password, words)
 

@@ -42,14 +42,13 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
     try:
         binding = binding_of(chosen)
         home = make_home(home_path())
-        password, typed = _password(home, chosen)
-        listener = binding.listen()
+        with binding.listen() as listener:
+            password, about_password = _password(home, chosen, lang)
+            address = binding.address(listener.getsockname()[1])
+            words = [t(lang, "cli.serve.address", address=address), about_password, t(lang, "cli.serve.end")]
+            return serve_page(home, binding, listener, password, words)
     except (ServerError, PasswordError) as error:
         return explain(error, lang)
-    with listener:
-        words = [t(lang, "cli.serve.address", address=binding.address(listener.getsockname()[1]))]
-        words.append(_about_password(lang, home, typed))
-        return serve_page(home, binding, listener, password, [*words, t(lang, "cli.serve.end")])
 
 
 def binding_of(chosen: argparse.Namespace) -> Binding:
@@ -107,23 +106,21 @@ def explain(error: ServerError | PasswordError, lang: str) -> int:
     return FAILED if error.code == "cannot_listen" else WRONG_INPUT
 
 
-def _password(home: Path, chosen: argparse.Namespace) -> tuple[PasswordHash, str | None]:
-    """The password's hash, and the password itself when it was made just now."""
+def _password(home: Path, chosen: argparse.Namespace, lang: str) -> tuple[PasswordHash, str]:
+    """The password's hash, and what to tell the user about it."""
     given = given_password(chosen)
     if given:
-        return given, None
+        return given, t(lang, "cli.serve.password.given")
     stored = None if chosen.new_password else load_hash(home)
     if stored:
-        return stored, None
+        return stored, t(lang, "cli.serve.password.known")
     made = random_password()
     hashed = PasswordHash.of(made)
     store_hash(home, hashed)
-    return hashed, made
+    return hashed, _hand_over(lang, home, made)
 
 
-def _about_password(lang: str, home: Path, made: str | None) -> str:
-    if made is None:
-        return t(lang, "cli.serve.password.known")
+def _hand_over(lang: str, home: Path, made: str) -> str:
     if sys.stdout.isatty():
         return t(lang, "cli.serve.password.made", password=made)
     # Not a terminal: what is printed ends in a log, and a log is no place for a password.
