@@ -29,6 +29,8 @@ from typing import Any, Iterable, NamedTuple, NoReturn  # noqa: UP035 - Python 3
 PROTOCOL = 1
 MARK = "MEGABOARD_RUN"
 HEARTBEAT_S = 2.0
+HEARTBEATS_BYTES = 16 << 20
+"""A larger heartbeat.jsonl is put aside, over the one put aside before: a run may last for weeks."""
 TICK_S = 0.1
 GIVE_UP_S = 20.0
 """After the first SIGKILL; what is left then is stuck in a driver and is reported."""
@@ -368,7 +370,10 @@ class Supervisor:
             if size != self.log_bytes:
                 self.log_bytes, self.log_grew = size, now
             line = {"protocol": PROTOCOL, "time": time.time(), "members": self.known, "gpus": self.gpus.gpus}
-            with open(f"{self.folder}/heartbeat.jsonl", "a") as file:
+            beats = f"{self.folder}/heartbeat.jsonl"
+            if os.path.exists(beats) and os.path.getsize(beats) > HEARTBEATS_BYTES:
+                os.replace(beats, f"{self.folder}/heartbeat.old.jsonl")
+            with open(beats, "a") as file:
                 file.write(json.dumps({**line, **host_facts(self.folder)}) + "\n")
         except OSError as error:  # A full disk, a log that someone removed: no reason to lose the run.
             print("no heartbeat:", error, flush=True)

@@ -295,6 +295,14 @@ def test_heartbeats_name_the_members_and_the_gpus(run: Run, tmp_path: Path, monk
     assert beat["memory_total_mib"] > beat["memory_used_mib"] > 0
 
 
+def test_a_long_heartbeat_file_is_put_aside(run: Run) -> None:
+    old = b"x" * supervisor.HEARTBEATS_BYTES + b"\n"
+    (run.folder / "heartbeat.jsonl").write_bytes(old)
+    run.start_tree()
+    wait_for(lambda: (run.folder / "heartbeat.old.jsonl").exists() and bool(_beats(run)))
+    assert (run.folder / "heartbeat.old.jsonl").read_bytes() == old
+
+
 def test_it_runs_on_python_3_8() -> None:
     for name in ("supervisor.py", "inspect_node.py", "entry.py"):
         ast.parse(SUPERVISOR.with_name(name).read_text(), feature_version=(3, 8))
