@@ -119,10 +119,7 @@ class DemoCluster:
         trees = [process for listener in listeners if listener for process in _with_children(listener)]
         for process in trees:
             send_signal(process, 15)
-        left = _wait_gone(trees, STOP_WITHIN_S)
-        if not left:
-            (self.folder / "nodes.json").unlink(missing_ok=True)
-        return [process.pid for process in left]
+        return [process.pid for process in _wait_gone(trees, STOP_WITHIN_S)]
 
     def _prepare(self) -> None:
         self.run_root.mkdir(parents=True, exist_ok=True)

@@ -69,6 +69,12 @@ def test_stop_ends_servers_and_sessions_by_identity_and_twice_is_no_error(demo: 
     node.close()
 
 
+def test_the_next_start_has_the_same_addresses_so_confirmed_host_keys_stay_known(demo: DemoCluster) -> None:
+    before = demo.hosts()
+    assert demo.stop() == []
+    assert demo.start() == before
+
+
 def test_stop_does_not_touch_a_process_that_got_a_recorded_id(demo: DemoCluster) -> None:
     with subprocess.Popen(["sleep", "60"]) as stranger:
         path = demo.folder / "nodes.json"
