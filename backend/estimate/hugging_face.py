@@ -44,7 +44,7 @@ def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, 
     parameters = _parameters(layers, tuning)
     count = parameters.trained_dense + parameters.trained_expert
     buckets = memory.bucket_bytes * count * choose(plan.data > 1, 1, 0)
-    fullest = fullest_moment(_moments(layers, plan, memory, tuning, count))
+    fullest = fullest_moment(_moments(layers, plan, memory, tuning, parameters))
     return StageMemory(
         stage=0,
         layers=layers.dense_count + layers.sparse_count,
@@ -107,35 +107,58 @@ def _form(tuning: Tuning, part_trained: bool) -> Eager:
     return Eager(residual=4 if whole else 2, trained=part_trained, casts=part_trained)
 
 
-def _moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, count: int) -> list[Moment]:
+def _moments(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
+) -> list[Moment]:
     """Loss in forward, loss in backward, output layer's backward, last layer's backward, end of backward."""
-    hidden = layers.output.hidden
-    vocabulary = layers.embedding // hidden
-    tokens = plan.tokens
     form = _form(tuning, tuning.trained.language)
     saved, live, tower_saved, tower_live = _activations(layers, plan, tuning, form)
-    everything = saved + tower_saved + tokens * eager_bytes(layers.output, form)
-    gradients = memory.gradient_bytes * count
+    everything = saved + tower_saved + plan.tokens * eager_bytes(layers.output, form)
+    gradients = memory.gradient_bytes * (parameters.trained_dense + parameters.trained_expert)
     held = choose(plan.micro_batches > 1, gradients, 0)
-    checkpointed = plan.recompute == "full"
-    copies = memory.autocast_bytes * (count - (layers.embedding if _head_trained(tuning) and not layers.tied else 0))
-    copies = 0 if tuning.adapters else copies
-    kept_copies = 0 if checkpointed else copies
-    forward_bytes, backward_bytes = memory.logits_forward_bytes, memory.logits_backward_bytes
-    logits = tokens * vocabulary
-    if tuning.liger:
-        # Chunks of tokens sized so that their logits are about as large as the hidden states.
-        forward_bytes, backward_bytes, logits = 4, 4, tokens * hidden
-    head = (memory.gradient_bytes + form.element) * vocabulary * hidden if _head_trained(tuning) else 0
+    copies, kept_copies = _cast_copies(layers, plan, memory, tuning, parameters)
+    forward_logits, backward_logits, gradient_logits = _logits(layers, plan, memory, tuning, form)
+    head = (memory.gradient_bytes + form.element) * layers.embedding if _head_trained(tuning) else 0
     work = _layer_work(layers, plan, memory, tuning, form)
-    moments = [
-        Moment(gradients=held, activations=everything, logits=forward_bytes * logits, workspace=copies),
-        Moment(gradients=held, activations=everything, logits=backward_bytes * logits, workspace=kept_copies),
-        Moment(gradients=held, activations=everything, logits=form.element * logits, workspace=head + kept_copies),
+    return [
+        Moment(gradients=held, activations=everything, logits=forward_logits, workspace=copies),
+        Moment(gradients=held, activations=everything, logits=backward_logits, workspace=kept_copies),
+        Moment(gradients=held, activations=everything, logits=gradient_logits, workspace=head + kept_copies),
         Moment(gradients=held, activations=saved + tower_saved + live, workspace=work + kept_copies),
         Moment(gradients=gradients, activations=tower_saved + live, workspace=work),
+        Moment(gradients=gradients, activations=tower_saved + tower_live),
     ]
-    return [*moments, Moment(gradients=gradients, activations=tower_saved + tower_live)]
+
+
+def _cast_copies(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
+) -> tuple[Number, Number]:
+    """16-bit copies of fp32 weights: those that autocast caches until the end of forward, those kept for backward.
+
+    Under checkpointing nothing saves them, and experts, which are slices of one parameter, are never cached.
+    """
+    if tuning.adapters:
+        return 0, 0
+    # An embedding is looked up in fp32; a tied one is cast for the output layer.
+    looked_up = layers.embedding if _head_trained(tuning) and not layers.tied else 0
+    dense = memory.autocast_bytes * (parameters.trained_dense - looked_up)
+    if plan.recompute == "full":
+        return dense, 0
+    every = dense + memory.autocast_bytes * parameters.trained_expert
+    return every, every
+
+
+def _logits(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager
+) -> tuple[Number, Number, Number]:
+    """Bytes of logits at the loss in forward, at the loss in backward and in the output layer's backward."""
+    hidden = layers.output.hidden
+    if tuning.liger:
+        # Chunks of tokens sized so that their fp32 logits are about as large as the hidden states.
+        chunk = 4 * plan.tokens * hidden
+        return chunk, chunk, chunk
+    logits = plan.tokens * (layers.embedding // hidden)
+    return memory.logits_forward_bytes * logits, memory.logits_backward_bytes * logits, form.element * logits
 
 
 def _head_trained(tuning: Tuning) -> bool:

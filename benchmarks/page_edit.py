@@ -1,0 +1,168 @@
+"""How long an edit on the Plan step takes until it is painted: real page, real estimator, real Chromium.
+
+    python -m benchmarks.page_edit [--edits 40] [--gpus 32] [--json]
+
+Measured in the page, from a synthetic input event to the task after the next frame, as shared measurements of Gradio
+were. Beside it an empty event of the same page (a number that the server hands back), so that machines compare.
+"""
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+PASSWORD = "benchmark-password"  # noqa: S105 - of a server that lives as long as this script
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+TARGET_MEDIAN_MS, TARGET_P95_MS = 150, 250
+
+# Sets a number box as a user would and waits until what follows from it is painted.
+MEASURE = """
+([selector, value, event]) => new Promise((done) => {
+  const box = document.querySelector(selector);
+  const painted = () => requestAnimationFrame(() => {
+    const channel = new MessageChannel();
+    channel.port1.onmessage = () => done(performance.now() - begun);
+    channel.port2.postMessage(0);
+  });
+  document.addEventListener(event, painted, { once: true });
+  Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set.call(box, value);
+  const begun = performance.now();
+  box.dispatchEvent(new Event("input", { bubbles: true }));
+})
+"""
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--edits", type=int, default=40)
+    parser.add_argument("--gpus", type=int, default=32, help="GPUs of the cluster, eight a node")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--serve", nargs=2, metavar=("PORT", "HOME"), help=argparse.SUPPRESS)
+    chosen = parser.parse_args()
+    if chosen.serve:
+        serve(int(chosen.serve[0]), Path(chosen.serve[1]), chosen.gpus)
+        return
+    with tempfile.TemporaryDirectory() as home:
+        result = measure(Path(home), chosen.edits, chosen.gpus)
+    print(json.dumps(result, indent=1) if chosen.json else as_text(result))
+
+
+def serve(port: int, home: Path, gpus: int) -> None:
+    """The page with one more widget on it, whose event does nothing."""
+    from app.binding import Binding
+    from app.gradio_settings import prepare_gradio
+
+    prepare_gradio(home)
+    import gradio as gr
+
+    from app.passwords import PasswordHash
+    from app.server import create_app
+    from app.server import serve as answer
+    from app.services import Services
+    from app.shell import build
+
+    services = Services.open(home)
+    services.draft.edit_all({"cluster.nodes": gpus // 8, "parallel.tensor": 4})
+    page = build("en", services)
+    with page:
+        box = gr.Number(elem_id="empty")
+        told = gr.HTML(
+            "", js_on_load="watch('value', () => document.dispatchEvent(new Event('empty:drawn')))", elem_id="told"
+        )
+        box.input(str, box, told, queue=False, trigger_mode="always_last", show_progress="hidden")
+    binding = Binding(port=port)
+    password = PasswordHash.of(PASSWORD)
+    app = create_app({"en": page}, home=home, password=password, audit=services.audit, clock=time.time, binding=binding)
+    answer(app, binding, binding.listen())
+
+
+def measure(home: Path, edits: int, gpus: int) -> dict[str, Any]:
+    """Milliseconds of `edits` edits of the micro-batch on the Plan step, and of as many empty events."""
+    from playwright.sync_api import sync_playwright
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    argv = [sys.executable, "-m", "benchmarks.page_edit", "--gpus", str(gpus), "--serve", str(port), str(home)]
+    server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _wait_for(port)
+        with (
+            sync_playwright() as playwright,
+            playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS) as browser,
+        ):
+            page = browser.new_page(viewport={"width": 1280, "height": 900})
+            page.goto(f"http://127.0.0.1:{port}/login?lang=en")
+            page.fill("input[type=password]", PASSWORD)
+            page.keyboard.press("Enter")
+            page.wait_for_url("**/en/**")
+            page.goto(f"http://127.0.0.1:{port}/en/#plan")
+            page.reload()
+            page.wait_for_selector(".mb-plans tr[data-index]", timeout=60_000)
+            micro_batch = "#field-training-micro_batch_size input"
+
+            def run(selector: str, event: str) -> list[float]:
+                took = []
+                for number in range(edits + 3):
+                    took.append(page.evaluate(MEASURE, [selector, str(2 - number % 2), event]))
+                    page.wait_for_timeout(60)
+                return took[3:]
+
+            empty = run("#empty input", "empty:drawn")
+            edit = run(micro_batch, "megaboard:drawn")
+            rows = page.get_attribute(".mb-plans", "aria-rowcount")
+    finally:
+        server.terminate()
+        server.wait()
+    return {
+        "plans": int(rows or 1) - 1,
+        "gpus": gpus,
+        "edit_ms": _figures(edit),
+        "empty_ms": _figures(empty),
+        "ratio": round(statistics.median(edit) / statistics.median(empty), 2),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def as_text(result: dict[str, Any]) -> str:
+    """One table."""
+    lines = [f"{result['plans']} plans, {result['gpus']} GPUs, load average {result['load']}"]
+    lines.append(f"{'':14}{'median':>8}{'p95':>8}{'max':>8}  ms")
+    for name in ("edit_ms", "empty_ms"):
+        figures = result[name]
+        lines.append(f"{name:14}{figures['median']:8.0f}{figures['p95']:8.0f}{figures['max']:8.0f}")
+    lines.append(f"target         {TARGET_MEDIAN_MS:7}{TARGET_P95_MS:8}")
+    lines.append(f"an edit costs {result['ratio']} empty events")
+    return "\n".join(lines)
+
+
+def _figures(took: list[float]) -> dict[str, float]:
+    ordered = sorted(took)
+    return {
+        "median": round(statistics.median(ordered), 1),
+        "p95": round(ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))], 1),
+        "max": round(ordered[-1], 1),
+    }
+
+
+def _wait_for(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise SystemExit("the page did not start")
+
+
+if __name__ == "__main__":
+    main()

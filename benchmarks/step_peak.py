@@ -1,0 +1,164 @@
+"""Peak of live tensor storages over a whole optimizer step of Hugging Face models on CPU, beside our formula.
+
+    .venv-node/bin/python -m benchmarks.step_peak
+
+Needs torch, transformers and peft (the node environment). One process, so without DDP's buckets; small models, whose
+tensors are as many as a large model's. CPU kernels keep what the CUDA kernels keep, but for some temporary buffers.
+"""
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3MoeConfig
+
+from backend.estimate.hugging_face import Tuning, data_parallel_memory
+from backend.estimate.layers import model_layers
+from backend.estimate.plan import Plan
+from backend.estimate.stage import Trained
+from backend.estimate.terms import STATIC_BYTES
+from backend.job.model import parse_model
+from backend.job.traits import TRAITS
+
+MIB = 2**20
+SEQUENCE, BATCH = 256, 2
+SMALL = {
+    "hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "num_hidden_layers": 4,
+}  # fmt: skip
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256}
+TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One run."""
+
+    config: Any
+    vocabulary: int = 4096
+    checkpointing: bool = True
+    accumulation: int = 2
+    lora: bool = False
+    extra: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def settings(self) -> dict[str, int]:
+        return {**SMALL, **dict(self.extra), "vocab_size": self.vocabulary}
+
+
+CASES = [
+    Case(config=LlamaConfig),
+    Case(config=LlamaConfig, accumulation=1),
+    Case(config=LlamaConfig, checkpointing=False),
+    Case(config=LlamaConfig, lora=True),
+    Case(config=LlamaConfig, lora=True, checkpointing=False, vocabulary=512),
+    Case(config=LlamaConfig, vocabulary=512),
+    Case(config=Qwen3Config),
+    Case(config=Qwen3Config, checkpointing=False, vocabulary=512),
+    Case(config=Qwen3MoeConfig, extra=tuple(EXPERTS.items())),
+    Case(config=Qwen3MoeConfig, extra=tuple(EXPERTS.items()), checkpointing=False, vocabulary=512),
+]
+
+
+class LiveStorages(TorchDispatchMode):
+    """Counts the bytes of storages from the operator that makes them until they are freed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: dict[int, int] = {}
+        self.now = self.peak = 0
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Count the storage of a tensor that is alive."""
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if key in self.sizes:
+            return
+        self.sizes[key] = size
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._free, key)
+
+    def _free(self, key: int) -> None:
+        self.now -= self.sizes.pop(key, 0)
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self.add(leaf)
+        return result
+
+
+def main() -> None:
+    """Print one line a case."""
+    print(f"{'case':64} {'torch MiB':>9} {'ours MiB':>9} {'error':>7}")
+    for case in CASES:
+        measured, formula = _measure(case), _formula(case)
+        name = (
+            f"{case.config.model_type}, vocabulary {case.vocabulary}, accumulation {case.accumulation}"
+            f"{', LoRA' if case.lora else ''}{'' if case.checkpointing else ', no checkpointing'}"
+        )
+        print(f"{name:64} {measured:9.1f} {formula:9.1f} {formula / measured - 1:+7.2%}")
+
+
+def _formula(case: Case) -> float:
+    memory = TRAITS["llamafactory-ddp"].memory
+    if memory is None:
+        raise RuntimeError("DDP is not modelled")
+    layers = model_layers(parse_model({"model_type": case.config.model_type, **case.settings}))
+    plan = Plan(
+        sequence_length=SEQUENCE,
+        micro_batch=BATCH,
+        micro_batches=case.accumulation,
+        recompute="full" if case.checkpointing else "none",
+    )
+    tuning = Tuning(trained=Trained(), method="lora" if case.lora else "full")
+    return float(data_parallel_memory(layers, plan, memory, tuning).peak - STATIC_BYTES) / MIB
+
+
+def _measure(case: Case) -> float:
+    model = _build(case)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
+    tokens = torch.randint(0, case.vocabulary, (BATCH, SEQUENCE))
+    _step(model, optimizer, tokens, case.accumulation)
+    live = LiveStorages()
+    for parameter in model.parameters():
+        live.add(parameter)
+    for state in optimizer.state.values():
+        for value in state.values():
+            live.add(value)
+    with live:
+        _step(model, optimizer, tokens, case.accumulation)
+    return live.peak / MIB
+
+
+def _build(case: Case) -> Any:
+    config = case.config(**case.settings, use_cache=False)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").train()
+    base = model
+    if case.lora:
+        model = get_peft_model(model.to(torch.bfloat16), LoraConfig(r=8, target_modules=TARGETS))
+    if case.checkpointing:
+        base.gradient_checkpointing_enable({"use_reentrant": True})
+        base.enable_input_require_grads()
+    return model
+
+
+def _step(model: Any, optimizer: torch.optim.Optimizer, tokens: torch.Tensor, accumulation: int) -> None:
+    for _ in range(accumulation):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        del loss
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    main()

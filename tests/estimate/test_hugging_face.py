@@ -1,0 +1,95 @@
+"""The peak of a whole step on the Hugging Face path agrees with the storages that torch really holds."""
+
+from dataclasses import replace
+
+import pytest
+
+from backend.estimate.hugging_face import Tuning, data_parallel_memory
+from backend.estimate.layers import model_layers
+from backend.estimate.plan import Plan
+from backend.estimate.stage import Trained
+from backend.estimate.terms import STATIC_BYTES
+from backend.job.job import Model
+from backend.job.model import parse_model
+from backend.job.presets import resolve_model
+from backend.job.traits import TRAITS
+
+DDP = TRAITS["llamafactory-ddp"].memory
+SMALL = {
+    "hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64,
+    "num_hidden_layers": 4,
+}  # fmt: skip
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256}
+VISION = model_layers(resolve_model(Model(preset="qwen3-vl-2b")))
+
+# MiB of live storages at the peak of an optimizer step of two sequences of 256 tokens, by benchmarks/step_peak.py:
+# torch 2.13.0 on CPU, transformers 5.6.0, peft 0.18.1. (model type, vocabulary, accumulation, checkpointing, LoRA)
+MEASURED = {
+    ("llama", 4096, 2, True, False): 111.9,
+    ("llama", 4096, 1, True, False): 91.9,
+    ("llama", 4096, 2, False, False): 141.5,
+    ("llama", 4096, 2, True, True): 37.9,
+    ("llama", 512, 2, False, True): 38.0,
+    ("llama", 512, 2, True, False): 64.7,
+    ("qwen3", 4096, 2, True, False): 111.9,
+    ("qwen3", 512, 2, False, False): 95.3,
+    ("qwen3_moe", 4096, 2, True, False): 169.5,
+    ("qwen3_moe", 512, 2, False, False): 162.1,
+}
+
+
+@pytest.mark.parametrize("case", list(MEASURED), ids=lambda case: " ".join(map(str, case)))
+def test_the_peak_of_a_step_is_within_two_percent_of_torchs(case):
+    model_type, vocabulary, accumulation, checkpointing, lora = case
+    experts = EXPERTS if model_type == "qwen3_moe" else {}
+    config = {"model_type": model_type, **SMALL, **experts, "vocab_size": vocabulary}
+    plan = Plan(
+        sequence_length=256,
+        micro_batch=2,
+        micro_batches=accumulation,
+        recompute="full" if checkpointing else "none",
+    )
+    tuning = Tuning(trained=Trained(), method="lora" if lora else "full")
+    memory = data_parallel_memory(model_layers(parse_model(config)), plan, DDP, tuning)
+    assert (memory.peak - STATIC_BYTES) / 2**20 == pytest.approx(MEASURED[case], rel=0.02)
+
+
+def test_buckets_are_there_only_where_replicas_talk():
+    alone = Plan(sequence_length=256, micro_batches=2)
+    one, two = (
+        data_parallel_memory(VISION, replace(alone, data=copies), DDP, Tuning(trained=Trained())) for copies in (1, 2)
+    )
+    assert two.gradients - one.gradients == 4 * two.parameters.trained_dense
+
+
+def test_checkpointing_passes_by_a_frozen_decoder_which_then_keeps_everything():
+    plan = Plan(sequence_length=4096, micro_batches=2, recompute="full", images=1, patches=1764)
+    trained, frozen = (
+        data_parallel_memory(VISION, plan, DDP, Tuning(trained=Trained(language=language)))
+        for language in (True, False)
+    )
+    assert frozen.activations > 3 * trained.activations
+    assert frozen.weights < trained.weights
+
+
+def test_last_layers_alone_keep_only_their_own_activations():
+    layers = model_layers(resolve_model(Model(preset="llama-3.1-8b")))
+    plan = Plan(sequence_length=4096, micro_batches=2, recompute="none")
+    two, four = (
+        data_parallel_memory(layers, plan, DDP, Tuning(trained=Trained(), method="partial", last_layers=count))
+        for count in (2, 4)
+    )
+    assert four.parameters.trained_dense == 2 * two.parameters.trained_dense == 4 * 218112000
+    assert two.activations < four.activations < 2.1 * two.activations
+
+
+def test_adapters_reach_only_parts_that_are_not_frozen():
+    plan = Plan(sequence_length=4096, micro_batches=2, recompute="full")
+
+    def adapters(**parts):
+        tuning = Tuning(trained=Trained(**parts), method="lora")
+        return data_parallel_memory(VISION, plan, DDP, tuning).parameters.trained_dense
+
+    everything, tower_frozen = adapters(), adapters(tower=False)
+    assert 0 < tower_frozen < everything
+    assert adapters(language=False) == everything - tower_frozen
