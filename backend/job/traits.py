@@ -11,7 +11,7 @@ from typing import Literal
 Stage = Literal["pt", "sft", "dpo"]
 Method = Literal["full", "lora", "qlora", "partial"]
 
-# hparams/parser.py `_check_...` and extras/constants.py MCA_SUPPORTED_MODELS of LLaMA-Factory 0.9.5
+# extras/constants.py MCA_SUPPORTED_MODELS of LLaMA-Factory 0.9.5
 MCA_MODEL_TYPES = frozenset(
     {
         "deepseek_v3",
