@@ -2,6 +2,9 @@
 // #runs is the list, #runs/<id> one run. The server keeps nothing about a tab: each question says what the tab has.
 (() => {
   const { badge, el, keyed, moment, number, setBadge, setWords, text, w, whole } = window.Megaboard.live;
+  // A question without an answer for so long is given up; an answer is drawn after so long.
+  const PATIENCE_MS = 15000;
+  const DRAWN_MS = 50;
   const NAMES = ["name", "state", "engine", "nodes", "started", "progress", "loss"];
 
   function attach(element, trigger, props, watch) {
@@ -13,6 +16,8 @@
     let view = null;
     let shown = null;
     let skew = 0;
+    let askedAt = 0;
+    let again = false;
 
     const link = { now: () => Date.now() / 1000 + skew, ask, act };
 
@@ -39,8 +44,22 @@
       return { run: shown, seen: view.versions, ...view.wanted() };
     }
 
+    // One question at a time: a second one asked meanwhile would not know what the first is going to bring.
     function ask() {
-      if (view && place() && !document.hidden && !window.Megaboard.isLost()) trigger("poll", { question: question() });
+      if (!view || !place() || document.hidden || window.Megaboard.isLost()) return;
+      again = askedAt > Date.now() - PATIENCE_MS;
+      if (again) return;
+      askedAt = Date.now();
+      trigger("poll", { question: question() });
+    }
+
+    function answered() {
+      askedAt = 0;
+      if (again) setTimeout(ask, DRAWN_MS);
+    }
+
+    function tick() {
+      if (askedAt <= Date.now() - PATIENCE_MS) ask();
     }
 
     function act(name) {
@@ -66,9 +85,9 @@
     document.addEventListener("megaboard:show", show);
     document.addEventListener("visibilitychange", ask);
     window.addEventListener("hashchange", show);
-    setInterval(ask, props.interval_ms);
+    setInterval(tick, props.interval_ms);
     setInterval(() => view?.everySecond(), 1000);
-    window.Megaboard.monitor = { link, view: () => view };
+    window.Megaboard.monitor = { answered, view: () => view };
     show();
   }
 

@@ -16,7 +16,12 @@
     const twin = figures();
     const root = el("section.mbm-charts", { "aria-label": w("charts") }, ...charts.map((c) => c.card), twin);
     const resize = new ResizeObserver((changes) => changes.forEach((change) => fit(change.target)));
-    const theme = new MutationObserver(() => charts.forEach(recolour));
+    let dark = isDark();
+    const theme = new MutationObserver(() => {
+      if (dark === isDark()) return;
+      dark = isDark();
+      charts.forEach(recolour);
+    });
     charts.forEach((chart) => resize.observe(chart.plot));
     theme.observe(document.body, { attributes: true, attributeFilter: ["class"] });
     let have = { run: "", generation: null, seq: null };
@@ -62,6 +67,10 @@
         charts.forEach((chart) => window.Plotly.purge(chart.plot));
       },
     };
+  }
+
+  function isDark() {
+    return document.body.classList.contains("dark");
   }
 
   function build(spec) {
