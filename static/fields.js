@@ -4,7 +4,7 @@
   const idOf = (path) => `field-${path.replaceAll(".", "-")}`;
 
   function place(bundle) {
-    if (bundle.hidden) hide(new Set(bundle.hidden.map(idOf)));
+    if (bundle.hidden && bundle.hidden.join() !== hiddenNow) hide(bundle.hidden);
     const byId = new Map();
     for (const problem of bundle.problems) {
       const id = idOf(problem.at);
@@ -15,7 +15,10 @@
     marks(bundle);
   }
 
-  function hide(ids) {
+  let hiddenNow = null;
+  function hide(paths) {
+    hiddenNow = paths.join();
+    const ids = new Set(paths.map(idOf));
     for (const block of document.querySelectorAll('[id^="field-"]'))
       block.toggleAttribute("data-off", ids.has(block.id));
     document.querySelectorAll(".mb-fields > .form").forEach(balance);
@@ -26,11 +29,11 @@
   function balance(form) {
     const count = [...form.children].filter((child) => !child.hasAttribute("data-off")).length;
     form.parentElement.toggleAttribute("data-off", count === 0);
+    watched.observe(form);
     const most = Math.max(1, Math.floor((form.clientWidth + GAP) / (COLUMN + GAP)));
     if (!form.clientWidth || !count) return;
     const columns = Math.min(most, Math.max(FEWEST, Math.ceil(count / Math.ceil(count / most))));
     form.style.setProperty("--columns", columns);
-    watched.observe(form);
   }
   const watched = new ResizeObserver((entries) => entries.forEach((entry) => balance(entry.target)));
 

@@ -32,8 +32,10 @@
     document.dispatchEvent(new CustomEvent("megaboard:drawn", { detail: { at: latest.at } }));
   }
 
+  // What is on no visible step is drawn when its step is shown: that asks for a bundle anyway.
   function draw(name, element) {
-    if (latest && panels[name]) panels[name](element, latest);
+    const home = element.closest(".mb-step")?.id;
+    if (latest && panels[name] && (!home || home === `step-${step()}`)) panels[name](element, latest);
   }
 
   function mounted(element) {

@@ -5,6 +5,7 @@ A widget's element id is `field-<path with dots as dashes>`, so that scripts fin
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import gradio as gr
@@ -13,7 +14,7 @@ from gradio.components import Component
 from app.i18n import has, t
 from app.wizard.hosts import FIELD as HOSTS
 from app.wizard.hosts import SHARED, to_form
-from app.wizard.reading import TEXTS, text_of
+from app.wizard.texts import TEXTS, text_of
 from backend.engines import ENGINES
 from backend.job.job import Environment, Host
 from backend.job.mapping import parameters
@@ -31,6 +32,7 @@ _TINY = 1e-3
 """A number that is usually smaller is typed as text, because a number box cannot show 2e-5."""
 
 
+@cache
 def table() -> Mapping[str, Parameter]:
     """Every parameter that a widget may show: the job file's, and those inside its mappings."""
     extra: list[Parameter] = [

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,13 +66,15 @@ def _shown(form: Form, problem: Problem, *, launch: bool) -> dict[str, Any]:
     """A problem in words, with the widget it belongs to; what only a launch needs is not called an error."""
     at = form.place_of(problem.field)
     parameter = table().get(at or problem.field)
-    values = {**problem.values, "field": label_of(form.lang, parameter)} if parameter else problem.values
+    label = label_of(form.lang, parameter) if parameter else ""
+    if found := re.match(r"cluster\.hosts\[(\d+)\]", problem.field):
+        label = t(form.lang, "wizard.hosts.node", rank=found[1])
+    values = {**problem.values, "field": label} if label else problem.values
     words = render_problem(form.lang, dataclasses.replace(problem, values=values))
     if problem.code == "wrong_type" and has(form.lang, key := f"wizard.type.{problem.values['expected']}"):
         words |= {"message": t(form.lang, key), "fix": ""}
     severity = "missing" if launch and problem.code in _ABSENT else problem.severity
     step = form.steps[at] if at else _STEP_OF.get(problem.field.partition(".")[0], "plan")
-    label = label_of(form.lang, parameter) if parameter else ""
     return {**words, "severity": severity, "at": at or "", "step": step, "label": label,
             "edits": dict(problem.edit) or None}  # fmt: skip
 

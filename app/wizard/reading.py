@@ -1,19 +1,17 @@
 """From the draft to a Job: what was typed is kept in the draft as it is, and read here, with what is wrong with it."""
 
-import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from app.home import with_cluster
-from app.wizard.hosts import from_form
+from app.wizard.texts import owner_of, read_texts
 from backend.engines import check_engine
 from backend.estimate.estimate import Estimate, estimate_resolved
 from backend.job.job import Job
 from backend.job.launch_rules import check_launch
-from backend.job.mapping import dump_mapping, load_mapping, parse_job
+from backend.job.mapping import parse_job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors
@@ -47,142 +45,72 @@ class Reading:
 
 
 def read(draft: Mapping[str, Any], home: Path) -> Reading:
-    """The draft as a job, with everything that is wrong with it."""
+    """The draft as a job, with everything that is wrong with it.
+
+    What only a launch needs does not stop a plan: wrong hosts or folders are reported and left out of the job.
+    """
     try:
         mapping, problems = read_texts(with_cluster(draft, home))
     except ProblemsError as error:
-        return Reading(job=None, shape=None, gpu=None, estimate=None, problems=error.problems, missing=())
+        return _unread(error.problems)
     job, found = parse_job(mapping)
     problems += found
     if job is None:
-        return Reading(job=None, shape=None, gpu=None, estimate=None, problems=tuple(problems), missing=())
+        job, _ = parse_job(_without(mapping, [p.field for p in errors(found) if _is_for_launch(p.field)]))
+    if job is None:
+        return _unread(problems)
     gpu, shape = _try(lambda: resolve_gpu(job.cluster), problems), _try(lambda: resolve_model(job.model), problems)
-    figures = None
     if gpu and shape:
         problems += [*check_resolved(job, shape, gpu), *check_engine(job)]
-        if not errors(problems):
-            figures = _try(lambda: estimate_resolved(job, shape, gpu), problems)
-        if figures and not figures.fits:
-            problems.append(_over_memory(figures))
-    missing = tuple(check_launch(job))
-    return Reading(job=job, shape=shape, gpu=gpu, estimate=figures, problems=tuple(problems), missing=missing)
+    figures = None
+    if gpu and shape and not errors(p for p in problems if not _is_for_launch(p.field)):
+        figures = _try(lambda: estimate_resolved(job, shape, gpu), problems)
+    if figures and not figures.fits:
+        problems.append(_over_memory(figures))
+    reported = {_bare(problem.field) for problem in errors(problems)}
+    problems += [problem for problem in check_launch(job) if _bare(problem.field) not in reported]
+    now, later = _split(problems)
+    return Reading(job=job, shape=shape, gpu=gpu, estimate=figures, problems=now, missing=later)
 
 
-def read_texts(draft: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """The draft with every typed text replaced by what it says; a text that says nothing is left out and reported."""
-    mapping = dict(draft)
-    problems: list[Problem] = []
-    for path, (reader, _) in TEXTS.items():
-        owner, name = _owner(mapping, path)
-        if owner is None or not isinstance(owner.get(name), str):
-            continue
-        try:
-            owner[name] = reader(owner[name])
-        except ProblemsError as error:
-            problems += error.problems
-            del owner[name]
-    cluster = mapping.get("cluster")
-    if isinstance(cluster, Mapping):
-        mapping["cluster"] = _read_cluster(cluster, problems)
-    return mapping, problems
+LAUNCH_FIELDS = (
+    "name", "cluster.hosts", "cluster.environments", "cluster.run_root", "cluster.port_range", "model.path",
+    "training.dataset", "training.dataset_dir", "training.template", "training.output_dir", "environment", "extra",
+)  # fmt: skip
+"""What no plan depends on."""
 
 
-def text_of(path: str, value: Any) -> str:
-    """What the text box of `path` shows."""
-    if isinstance(value, str) or value is None:
-        return value or ""
-    return TEXTS[path][1](value)
+def _unread(problems: Iterable[Problem]) -> Reading:
+    now, later = _split(problems)
+    return Reading(job=None, shape=None, gpu=None, estimate=None, problems=now, missing=later)
 
 
-def read_pairs(text: str) -> dict[str, str]:
-    """`NAME=value` lines as a mapping; raises ProblemsError."""
-    pairs = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        name, equals, value = line.strip().partition("=")
-        if not line.strip():
-            continue
-        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise _error("bad_environment_line", "environment", line=number, text=line.strip())
-        pairs[name] = value
-    return pairs
+def _split(problems: Iterable[Problem]) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
+    """(those of the plan, those that matter at a launch)."""
+    found = tuple(problems)
+    return (
+        tuple(problem for problem in found if not _is_for_launch(problem.field)),
+        tuple(problem for problem in found if _is_for_launch(problem.field)),
+    )
 
 
-def _read_cluster(cluster: Mapping[str, Any], problems: list[Problem]) -> dict[str, Any]:
-    cluster = dict(cluster)
-    if isinstance(cluster.get("hosts"), Mapping):
-        cluster["hosts"], found = from_form(cluster["hosts"])
-        problems += found
-    environments = cluster.get("environments")
-    if isinstance(environments, Mapping):
-        is_named = {name: any(value.values()) if isinstance(value, Mapping) else True
-                    for name, value in environments.items()}  # fmt: skip
-        cluster["environments"] = {name: value for name, value in environments.items() if is_named[name]}
-    return cluster
+def _is_for_launch(field: str) -> bool:
+    return any(field == known or field.startswith((f"{known}.", f"{known}[")) for known in LAUNCH_FIELDS)
 
 
-def _read_json(text: str) -> Mapping[str, Any]:
-    if not text.strip():
-        return {}
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", 1)
-        raise _error("not_json", "model.hf_config", line=line, reason=getattr(error, "msg", str(error))) from error
-    if not isinstance(value, dict):
-        raise _error("not_json", "model.hf_config", line=1, reason="{ expected")
-    return value
+def _bare(field: str) -> str:
+    return field.partition("[")[0]
 
 
-def _read_yaml(text: str) -> Mapping[str, Any]:
-    if not text.strip():
-        return {}
-    mapping, problem = load_mapping(text)
-    if problem:
-        raise ProblemsError([Problem(code=problem.code, field="extra", values=problem.values)])
+def _without(mapping: dict[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+    """The mapping without the keys that these fields belong to."""
+    mapping = dict(mapping)
+    for field in fields:
+        key = next(known for known in LAUNCH_FIELDS if field == known or field.startswith((f"{known}.", f"{known}[")))
+        owner, name = owner_of(mapping, key)
+        if owner is not None:
+            owner.pop(name, None)
     return mapping
-
-
-def _read_ports(text: str) -> list[int]:
-    numbers = re.findall(r"\d+", text)
-    if len(numbers) != 2 or not re.fullmatch(r"\s*\d+\s*[-–,\s]\s*\d+\s*", text):
-        raise _error("bad_port_range", "cluster.port_range")
-    return [int(number) for number in numbers]
-
-
-def _write_json(value: Any) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False) if value else ""
-
-
-def _write_yaml(value: Any) -> str:
-    return dump_mapping(value) if value else ""
-
-
-def _write_pairs(value: Any) -> str:
-    return "\n".join(f"{name}={item}" for name, item in value.items())
-
-
-def _write_ports(value: Any) -> str:
-    return "-".join(str(port) for port in value)
-
-
-TEXTS: Mapping[str, tuple[Callable[[str], Any], Callable[[Any], str]]] = {
-    "model.hf_config": (_read_json, _write_json),
-    "environment": (read_pairs, _write_pairs),
-    "extra": (_read_yaml, _write_yaml),
-    "cluster.port_range": (_read_ports, _write_ports),
-}
-"""Job path -> (text to value, value to text) of the keys that people write as text."""
-
-
-def _owner(mapping: dict[str, Any], path: str) -> tuple[dict[str, Any] | None, str]:
-    """The mapping that holds the last name of a path, copied on the way down; None when it is not there."""
-    *parents, last = path.split(".")
-    for name in parents:
-        if not isinstance(mapping.get(name), Mapping):
-            return None, last
-        mapping[name] = dict(mapping[name])
-        mapping = mapping[name]
-    return mapping, last
 
 
 def _over_memory(figures: Estimate) -> Problem:
@@ -197,7 +125,3 @@ def _try(resolve: Callable[[], Any], problems: list[Problem]) -> Any:
     except ProblemsError as error:
         problems += error.problems
         return None
-
-
-def _error(code: str, field: str, **values: object) -> ProblemsError:
-    return ProblemsError([Problem(code=code, field=field, values=values)])
