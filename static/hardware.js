@@ -37,7 +37,7 @@
     board.fill(element, h("div", { class: "mb-model" },
       h("div", { class: "mb-model-name" }, h("strong", {}, model.name || t("wizard.model.unnamed")),
         model.type && h("code", {}, model.type),
-        model.published && h("span", {}, t("wizard.model.published", { count: count(model.published) }))),
+        h("span", {}, t("wizard.model.parameters", { count: count(model.parameters) }))),
       h("dl", {}, model.facts.map(([name, value]) => h("div", {}, h("dt", {}, t(`wizard.model.${name}`)),
         h("dd", {}, value.toLocaleString("en-US")))))));
   };

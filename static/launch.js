@@ -31,8 +31,9 @@
   }
 
   function checkButton(desk, isBusy) {
-    const { h, t } = board;
-    return button("check", t(desk.checks ? "wizard.launch.check_again" : "wizard.launch.check"), !desk.complete || isBusy, !desk.ready);
+    const { t } = board;
+    return button("check", t(desk.phase === "checked" ? "wizard.launch.check_again" : "wizard.launch.check"),
+      !desk.complete || isBusy, !desk.ready && !desk.keys.length);
   }
 
   function launchButton(desk, isBusy) {
@@ -55,14 +56,14 @@
     const { h, t } = board;
     const seconds = h("span", { "data-seconds": "", "aria-hidden": "true" });
     if (isBusy) return [h("span", { class: "mb-spinner", "aria-hidden": "true" }),
-      t(`wizard.launch.${desk.phase}`, { count: desk.nodes.length }), " ", seconds];
+      t(`wizard.launch.${desk.phase}`, { count: desk.nodes }), " ", seconds];
     if (!desk.complete) return t("wizard.launch.incomplete");
     if (desk.ready) return h("span", { class: "mb-good" }, t("wizard.launch.ready"));
     if (desk.phase === "launched") return [t("wizard.launch.launched"), " ", h("a", { href: `#runs/${desk.run}`, "data-go": `runs/${desk.run}` }, desk.run)];
     if (desk.phase === "checked" && !desk.same) return t("wizard.launch.changed");
     if (desk.keys.length) return t("wizard.launch.keys_wait");
     if (desk.phase === "checked") return h("span", { class: "mb-bad" }, t("wizard.launch.red"));
-    return t("wizard.launch.begin", { count: desk.nodes.length });
+    return t("wizard.launch.begin", { count: desk.nodes });
   }
 
   function tick(element, desk, isBusy) {

@@ -20,7 +20,7 @@
     gpu = plans.gpu_gib;
     const before = chosen;
     chosen = keyOf(plans.own);
-    columns = SIZES.filter((name) => ALWAYS.has(name) || rows.some((row) => row[name] > 1));
+    columns = SIZES.filter((name) => (rows.length > 1 && ALWAYS.has(name)) || rows.some((row) => row[name] > 1));
     header(element);
     paint();
     if (chosen === before) return;

@@ -59,11 +59,11 @@
     const command = review.commands[Math.min(shownNode, review.commands.length - 1)];
     const variables = review.environment.map(([name, value]) => `${name}=${value}`).join("\n");
     return card(t("wizard.review.commands"), h("p", { class: "mb-quiet" }, t("wizard.review.commands.lead")),
-      h("div", { class: "mb-bar" }, pick(review.commands.map((one) => [one.rank, `${one.rank} · ${one.address}`]), command.rank, (rank) => {
+      h("div", { class: "mb-bar" }, pick(review.commands.map((one) => [one.rank, `${one.rank} · ${one.node}`]), command.rank, (rank) => {
         shownNode = rank;
         draw(element, bundle);
       }), board.copyButton(command.text)),
-      h("pre", { class: "mb-code mb-wrap", tabindex: "0", "aria-label": command.address }, command.text),
+      h("pre", { class: "mb-code mb-wrap", tabindex: "0", "aria-label": command.node }, command.text),
       h("div", { class: "mb-bar" }, h("h4", {}, t("wizard.review.environment")), board.copyButton(variables)),
       h("pre", { class: "mb-code", tabindex: "0" }, variables));
   }

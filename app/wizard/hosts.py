@@ -7,6 +7,7 @@ cannot be read yet stays as it was typed.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from backend.job.job import Host
 from backend.job.problems import Problem
 
 FIELD = "cluster.hosts"
@@ -44,6 +45,11 @@ def from_form(form: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[Probl
             continue
         hosts.append({**host, **kept.get(host["address"], {})})
     return hosts, problems
+
+
+def node_name(host: Host) -> str:
+    """What the page calls a node: its address, with the port where it is not SSH's own."""
+    return host.address if host.port == 22 else f"{host.address}:{host.port}"
 
 
 def _line(host: Mapping[str, Any], shared: Mapping[str, Any]) -> str:

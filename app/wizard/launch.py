@@ -12,6 +12,7 @@ from app.wizard.reading import Reading, read
 from backend.cluster.checks import CheckResult
 from backend.cluster.hostkeys import HostKey
 from backend.job.problems import ProblemsError
+from backend.jobs.checkup import PreflightReport
 
 STEP = "launch"
 _KEY_FILES = {"ssh-ed25519": "ed25519", "ssh-rsa": "rsa"}
@@ -40,10 +41,10 @@ def data(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
             "green": report is not None and not report.problems,
             "run": state.run,
             "name": job.name if job else "",
-            "nodes": [host.address for host in job.cluster.hosts] if job else [],
+            "nodes": job.cluster.nodes if job else 0,
             "problems": [render_problem(lang, problem) for problem in state.problems],
             "keys": [_key(key) for key in report.unknown_host_keys] if report else [],
-            "checks": _table(lang, report.checks) if report else None,
+            "checks": _table(lang, report.checks) if report and not _waits_for_keys(report) else None,
         }
     }
 
@@ -71,6 +72,11 @@ def _key(key: HostKey) -> dict[str, Any]:
     command = f"ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
     return {"host": key.host, "port": key.port, "type": key.key_type, "fingerprint": key.fingerprint,
             "command": command}  # fmt: skip
+
+
+def _waits_for_keys(report: PreflightReport) -> bool:
+    """Whether unknown host keys are all that is wrong: then nothing was checked yet."""
+    return bool(report.unknown_host_keys) and all(p.code == "host_key_unknown" for p in report.problems)
 
 
 def _table(lang: str, checks: Sequence[CheckResult]) -> dict[str, Any]:

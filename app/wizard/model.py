@@ -6,6 +6,8 @@ from app.services import Services
 from app.wizard.fields import Form
 from app.wizard.layout import grid, place, section
 from app.wizard.reading import Reading
+from backend.estimate.layers import model_layers
+from backend.estimate.parameters import model_parameters
 from backend.job.model import ModelShape
 from backend.job.presets import models
 
@@ -29,9 +31,9 @@ def data(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
     if shape is None or job is None:
         return {"model": None}
     preset = models().get(job.model.preset or "")
-    published = preset.parameters if preset else None
-    return {"model": {"name": preset.name if preset else shape.model_type, "type": shape.model_type,
-                      "published": published, "facts": _facts(shape)}}  # fmt: skip
+    parameters = preset.parameters if preset else model_parameters(model_layers(shape))
+    return {"model": {"name": preset.name if preset else "", "type": shape.model_type, "parameters": parameters,
+                      "facts": _facts(shape)}}  # fmt: skip
 
 
 def _facts(shape: ModelShape) -> list[tuple[str, Any]]:

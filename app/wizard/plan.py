@@ -6,6 +6,7 @@ from typing import Any
 from app.i18n import render_problem, t
 from app.services import Services
 from app.wizard.fields import Form
+from app.wizard.hosts import node_name
 from app.wizard.layout import grid, more, place, section
 from app.wizard.reading import Reading
 from backend.estimate.estimate import Estimate
@@ -93,6 +94,8 @@ def explain(rows: Sequence[Mapping[str, Any]], gpu_gib: float, lang: str) -> str
         smallest = min(rows, key=lambda row: row["need_gib"])
         values |= {"plan": plan_name(smallest), "need": f"{smallest['need_gib']:.1f}"}
         return t(lang, "wizard.plan.no_fit", **values)
+    if len(rows) == 1:
+        return t(lang, "wizard.plan.only", **values)
     fitting = sum(bool(row["fits"]) for row in rows)
     ties = sum(bool(row["fits"]) and row["bubble"] == best["bubble"] for row in rows)
     key = "wizard.plan.best_tie" if ties > 1 else "wizard.plan.best"
@@ -100,10 +103,13 @@ def explain(rows: Sequence[Mapping[str, Any]], gpu_gib: float, lang: str) -> str
 
 
 def plan_name(sizes: Mapping[str, Any]) -> str:
-    """`TP4 PP2 VPP2 DP4`: what is split at all, and DP."""
-    short = {"virtual_pipeline": "VPP", "context": "CP", "expert": "EP", "expert_tensor": "ETP"}
-    extra = [f"{word}{sizes[name]}" for name, word in short.items() if sizes[name] > 1]
-    return " ".join([f"TP{sizes['tensor']}", f"PP{sizes['pipeline']}", *extra, f"DP{sizes['data']}"])
+    """`TP4 PP2 VPP2 DP4`: what is split, and DP; `DP32` where nothing is."""
+    short = {"tensor": "TP", "pipeline": "PP", "virtual_pipeline": "VPP", "context": "CP", "expert": "EP",
+             "expert_tensor": "ETP"}  # fmt: skip
+    is_split = any(sizes[name] > 1 for name in short)
+    always = ("tensor", "pipeline") if is_split else ()
+    split = [f"{word}{sizes[name]}" for name, word in short.items() if sizes[name] > 1 or name in always]
+    return " ".join([*split, f"DP{sizes['data']}"])
 
 
 def placement(job: Job) -> dict[str, Any]:
@@ -128,7 +134,7 @@ def placement(job: Job) -> dict[str, Any]:
     kinds = [name for name, size in sized.items() if size > 1] or ["data"]
     per_node = job.cluster.gpus_per_node
     shown = min(job.cluster.nodes, SHOWN_NODES)
-    hosts = [host.address for host in job.cluster.hosts[:shown]]
+    hosts = [node_name(host) for host in job.cluster.hosts[:shown]]
     return {
         "kinds": kinds,
         "nodes": hosts + [""] * (shown - len(hosts)),

@@ -11,6 +11,7 @@ from typing import Any
 from app.i18n import render_problem
 from app.services import Services
 from app.wizard.fields import Form
+from app.wizard.hosts import node_name
 from app.wizard.layout import place
 from app.wizard.reading import Reading
 from backend.engines import NodeCommand, NodePlace, Place, export, render
@@ -82,8 +83,8 @@ def archive(job: Job) -> bytes:
 
 
 def _command(job: Job, command: NodeCommand) -> dict[str, Any]:
-    host = job.cluster.hosts[command.rank]
-    return {"rank": command.rank, "address": host.address, "text": shlex.join(command.argv)}
+    name = node_name(job.cluster.hosts[command.rank])
+    return {"rank": command.rank, "node": name, "text": shlex.join(command.argv)}
 
 
 def _shared(commands: tuple[NodeCommand, ...]) -> Mapping[str, str]:
