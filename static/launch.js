@@ -96,8 +96,9 @@
     const { nodes, rows, findings } = desk.checks;
     return h("section", { class: "mb-card mb-section" }, h("h3", {}, t("wizard.checks")),
       findings.map((finding) => h("div", { class: "mb-problem", "data-severity": finding.severity },
-        h("b", {}, t("wizard.checks.finding", { rank: finding.rank, node: nodes[finding.rank], check: finding.check })), " ",
-        finding.message, " ", h("span", { class: "mb-fix" }, finding.fix))),
+        h("b", {}, t("wizard.checks.finding", finding)), " ",
+        finding.message, " ", h("span", { class: "mb-fix" }, finding.fix),
+        finding.at && h("button", { type: "button", class: "mb-apply", onclick: () => board.fields.goTo(finding.at, finding.step) }, finding.label))),
       h("div", { class: "mb-scroll" }, h("table", { class: "mb-table mb-checks" },
         h("thead", {}, h("tr", {}, h("th", { scope: "col" }, t("wizard.checks.check")),
           nodes.map((node, rank) => h("th", { scope: "col", title: node }, h("small", {}, t("wizard.checks.node", { rank })), node)))),

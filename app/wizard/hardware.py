@@ -41,7 +41,7 @@ def cluster_edits(key: str) -> dict[str, Any]:
     return {f"cluster.{name}": value for name, value in clusters()[key]["cluster"].items()}
 
 
-def data(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
+def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     """What the step's pictures show: the presets, and the nodes as they were understood."""
     job = reading.job
     current = job.cluster if job else None

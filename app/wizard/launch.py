@@ -1,14 +1,15 @@
 """Step 6: check the nodes, confirm their host keys, start the run; a launch needs a green check of this very draft."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
-from app.i18n import render_problem, t
+from app.i18n import t
 from app.services import Services
 from app.wizard.desk import Desk, DeskState, desk_of
 from app.wizard.fields import Form
 from app.wizard.layout import place
 from app.wizard.reading import Reading, read
+from app.wizard.words import in_words
 from backend.cluster.checks import CheckResult
 from backend.cluster.hostkeys import HostKey
 from backend.job.problems import ProblemsError
@@ -25,7 +26,7 @@ def build(form: Form) -> None:
     place("launch")
 
 
-def data(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
+def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     """What the desk knows, seen from the draft as it is now."""
     state = desk(services).state()
     report = state.report
@@ -42,9 +43,9 @@ def data(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
             "run": state.run,
             "name": job.name if job else "",
             "nodes": job.cluster.nodes if job else 0,
-            "problems": [render_problem(lang, problem) for problem in state.problems],
+            "problems": [in_words(form, problem) for problem in state.problems],
             "keys": [_key(key) for key in report.unknown_host_keys] if report else [],
-            "checks": _table(lang, report.checks) if report and not _waits_for_keys(report) else None,
+            "checks": _table(form, report.checks) if report and not _waits_for_keys(report) else None,
         }
     }
 
@@ -79,18 +80,31 @@ def _waits_for_keys(report: PreflightReport) -> bool:
     return bool(report.unknown_host_keys) and all(p.code == "host_key_unknown" for p in report.problems)
 
 
-def _table(lang: str, checks: Sequence[CheckResult]) -> dict[str, Any]:
+def _table(form: Form, checks: Sequence[CheckResult]) -> dict[str, Any]:
     """The checks as a table of check by node, and what there is to say about those that are not well."""
     names = list(dict.fromkeys(check.name for check in checks))
     nodes = {check.rank: check.node for check in checks}
     found = {(check.name, check.rank): check.status for check in checks}
     rows = [
-        {"name": t(lang, f"check.{name}"), "cells": [found.get((name, rank), "skipped") for rank in nodes]}
-        for name in names
+        {"name": _name(form, name), "cells": [found.get((name, rank), "skipped") for rank in nodes]} for name in names
     ]
-    findings = [
-        {"check": t(lang, f"check.{check.name}"), "rank": check.rank, "status": check.status,
-         **render_problem(lang, check.problem)}
-        for check in checks if check.problem and check.problem.code != "host_key_unknown"
+    return {"nodes": list(nodes.values()), "rows": rows, "findings": _findings(form, checks)}
+
+
+def _findings(form: Form, checks: Sequence[CheckResult]) -> list[dict[str, Any]]:
+    """What is wrong, once for all nodes where the same is wrong."""
+    grouped: dict[Hashable, list[CheckResult]] = {}
+    for check in checks:
+        if check.problem and check.problem.code != "host_key_unknown":
+            values = {name: str(value) for name, value in check.problem.values.items() if name != "node"}
+            key = (check.name, check.problem.code, tuple(sorted(values.items())))
+            grouped.setdefault(key, []).append(check)
+    return [
+        {"check": _name(form, alike[0].name), "ranks": ", ".join(str(check.rank) for check in alike),
+         **in_words(form, alike[0].problem)}
+        for alike in grouped.values() if alike[0].problem
     ]  # fmt: skip
-    return {"nodes": list(nodes.values()), "rows": rows, "findings": findings}
+
+
+def _name(form: Form, check: str) -> str:
+    return t(form.lang, f"check.{check}")

@@ -25,7 +25,7 @@ def build(form: Form) -> None:
         place("model")
 
 
-def data(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
+def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     """The model's card: name, published size, shape."""
     shape, job = reading.shape, reading.job
     if shape is None or job is None:

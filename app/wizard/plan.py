@@ -60,10 +60,10 @@ def edits_of(asked: Mapping[str, Any]) -> dict[str, int]:
     return edits
 
 
-def data(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
+def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     """The table of plans, why the first is first, and the chosen one's memory and map."""
     memory, ranks = _memory(reading), placement(reading.job) if reading.job and reading.is_sound else None
-    return {"plans": _plans(reading, lang), "memory": memory, "ranks": ranks}
+    return {"plans": _plans(reading, form.lang), "memory": memory, "ranks": ranks}
 
 
 def _plans(reading: Reading, lang: str) -> dict[str, Any]:

@@ -8,12 +8,12 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any
 
-from app.i18n import render_problem
 from app.services import Services
 from app.wizard.fields import Form
 from app.wizard.hosts import node_name
 from app.wizard.layout import place
 from app.wizard.reading import Reading
+from app.wizard.words import in_words
 from backend.engines import NodeCommand, NodePlace, Place, export, render
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -32,7 +32,7 @@ def build(form: Form) -> None:
     place("review")
 
 
-def data(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
+def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     """Job file, engine files, environment and one command a node; what is missing where they cannot be made yet."""
     job = reading.job
     if job is None or not reading.is_sound:
@@ -42,13 +42,13 @@ def data(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
         try:
             rendered = render(job, sample_place(job))
         except ProblemsError as error:
-            return {"review": {**review, "problems": [render_problem(lang, problem) for problem in error.problems]}}
+            return {"review": {**review, "problems": [in_words(form, problem) for problem in error.problems]}}
         review |= {
             "complete": True,
             "files": [{"name": name, "text": text} for name, text in rendered.files.items()],
             "commands": [_command(job, command) for command in rendered.commands],
             "environment": [list(item) for item in sorted(_shared(rendered.commands).items())],
-            "notes": [render_problem(lang, note) for note in rendered.notes],
+            "notes": [in_words(form, note) for note in rendered.notes],
         }
     return {"review": review}
 

@@ -9,13 +9,13 @@ from gradio.components import Component
 from gradio.context import Context
 
 from app.home import with_cluster
-from app.i18n import render_problem
 from app.services import Services
 from app.wizard import hardware, launch, plan
 from app.wizard.fields import GPU_FIGURES, OWN, Form, look_up
 from app.wizard.hosts import FIELD as HOSTS
 from app.wizard.hosts import to_form
 from app.wizard.panel import bundle
+from app.wizard.words import in_words
 from backend.job.presets import gpus
 from backend.job.problems import ProblemsError
 
@@ -152,7 +152,7 @@ def _desk(form: Form, services: Services) -> Callable[[gr.EventData], Iterator[s
         try:
             state = launch.act(services, event._data)
         except ProblemsError as error:
-            refusal = [render_problem(form.lang, problem) for problem in error.problems]
+            refusal = [in_words(form, problem) for problem in error.problems]
             state = launch.desk(services).state()
         yield bundle(form, services, launch.STEP, refusal=refusal)
         while state.is_busy:

@@ -1,0 +1,29 @@
+"""Problems as the page shows them: in the user's language, at their field, on their step."""
+
+import dataclasses
+import re
+from typing import Any
+
+from app.i18n import has, render_problem, t
+from app.wizard.fields import Form, label_of, table
+from backend.job.problems import Problem
+
+_ABSENT = frozenset({"needed_for_launch", "no_environment", "hosts_not_nodes"})
+_STEP_OF = {"cluster": "hardware", "model": "model", "training": "training", "name": "training", "parallel": "plan"}
+
+
+def in_words(form: Form, problem: Problem, *, for_launch: bool = False) -> dict[str, Any]:
+    """A problem with the widget it belongs to (`at`); what only a launch still needs is not called an error."""
+    at = form.place_of(problem.field)
+    parameter = table().get(at or problem.field)
+    label = label_of(form.lang, parameter) if parameter else ""
+    if found := re.match(r"cluster\.hosts\[(\d+)\]", problem.field):
+        label = t(form.lang, "wizard.hosts.node", rank=found[1])
+    values = {**problem.values, "field": label} if label else problem.values
+    words = render_problem(form.lang, dataclasses.replace(problem, values=values))
+    if problem.code == "wrong_type" and has(form.lang, key := f"wizard.type.{problem.values['expected']}"):
+        words |= {"message": t(form.lang, key), "fix": ""}
+    severity = "missing" if for_launch and problem.code in _ABSENT else problem.severity
+    step = form.steps[at] if at else _STEP_OF.get(problem.field.partition(".")[0], "plan")
+    return {**words, "severity": severity, "at": at or "", "step": step, "label": label,
+            "edits": dict(problem.edit) or None}  # fmt: skip
