@@ -1,10 +1,11 @@
 """What one plan costs: memory by stage and term, the pipeline's bubble, FLOPs. The entry point of this package."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backend.estimate.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.layers import ModelLayers, model_layers
-from backend.estimate.megatron import pipeline_memory
+from backend.estimate.megatron import Run, pipeline_memory
+from backend.estimate.megatron_adapters import Adapters
 from backend.estimate.plan import Plan, in_precision, plan_of, unsplit
 from backend.estimate.schedule import bubble_fraction, textbook_bubble
 from backend.estimate.stage import Trained, trained_parts
@@ -14,7 +15,7 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError
-from backend.job.traits import MemoryTraits
+from backend.job.traits import MemoryTraits, Offload
 
 GIB = 2.0**30
 
@@ -90,9 +91,12 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
     memory = _memory_traits(job, shape)
     layers, trained = model_layers(shape), trained_parts(job, shape)
     plan = plan_of(job, shape.vision, flash_attention=gpu.supports_bf16)
+    adapted = job.training.method in ("lora", "qlora")
     if job.traits.is_megatron:
-        memories = pipeline_memory(layers, plan, memory, trained)
-        works = pipeline_work(layers, plan, trained) if plan.pipeline > 1 else []
+        lora = Adapters(rank=job.training.lora.rank, targets=job.training.lora.targets) if adapted else None
+        run = Run(trained=trained, adapters=lora, reference=_has_reference(job))
+        memories = pipeline_memory(layers, plan, memory, run)
+        works = pipeline_work(layers, plan, trained, adapters=adapted) if plan.pipeline > 1 else []
     else:
         memories = [data_parallel_memory(layers, plan, memory, _tuning(job, trained))]
         works = []
@@ -107,7 +111,7 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
         reserved_gib=peak_gib * RESERVED_PER_ALLOCATED,
         peak_stage=worst.stage,
         stages=tuple(_stage(item) for item in memories),
-        host_memory_gib=_host_bytes(memory, plan, memories, job.cluster.gpus_per_node) / GIB,
+        host_memory_gib=job.cluster.gpus_per_node * max(float(item.host) for item in memories) / GIB,
         data_parallel=job.data_parallel,
         global_batch_size=job.global_batch,
         micro_batches=plan.micro_batches,
@@ -118,19 +122,28 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
 
 
 def _memory_traits(job: Job, shape: ModelShape) -> MemoryTraits:
-    """The engine's memory facts in the job's precision; raises estimate_not_modelled."""
-    training, traits = job.training, job.traits
+    """The engine's memory facts under the job's options; raises estimate_not_modelled."""
+    training, traits, parallel = job.training, job.traits, job.parallel
     if traits.memory is None:
         raise _not_modelled("engine", job.engine)
     if training.method not in traits.methods:
         raise _not_modelled("training.method", f"{training.method}, {job.engine}")
-    if training.stage == "dpo":
-        raise _not_modelled("training.stage", "DPO")
-    if training.precision == "fp32" and traits.is_megatron:
-        raise _not_modelled("training.precision", "fp32, Megatron")
-    if training.method == "partial" and shape.vision:
-        raise _not_modelled("training.method", "partial, vision")
-    return in_precision(traits.memory, training.precision, megatron=traits.is_megatron)
+    memory = in_precision(traits.memory, training.precision, megatron=traits.is_megatron)
+    # mcore_adapter's fused loss works at TP 1 alone.
+    if traits.is_megatron and parallel.cross_entropy_fusion and parallel.tensor == 1 and memory.fused_logits_bytes:
+        memory = replace(
+            memory, logits_forward_bytes=memory.fused_logits_bytes, logits_backward_bytes=memory.fused_logits_bytes
+        )
+    if job.engine == "llamafactory-fsdp":
+        kept = memory.live_elements if parallel.fsdp.reshard_after_forward else float("inf")
+        offloads: Offload = "everything" if parallel.fsdp.offload else memory.offloads
+        memory = replace(memory, live_elements=kept, offloads=offloads)
+    return memory
+
+
+def _has_reference(job: Job) -> bool:
+    """Adapters switch off to be their own reference."""
+    return job.training.stage == "dpo" and job.training.method not in ("lora", "qlora")
 
 
 def _not_modelled(field: str, what: str) -> ProblemsError:
@@ -148,6 +161,7 @@ def _tuning(job: Job, trained: Trained) -> Tuning:
         last_layers=training.trainable_layers,
         liger=training.liger,
         single_precision=training.precision == "fp32",
+        pairs=training.stage == "dpo",
     )
 
 
@@ -167,19 +181,6 @@ def _stage(memory: StageMemory) -> StageEstimate:
         workspace_gib=memory.workspace / GIB,
         peak_gib=float(memory.peak) / GIB,
     )
-
-
-def _host_bytes(memory: MemoryTraits, plan: Plan, stages: list[StageMemory], gpus_per_node: int) -> float:
-    """Optimizer states offloaded by all GPUs of a node, and their fp32 gradients, pinned."""
-    if not plan.offload_fraction:
-        return 0.0
-    each = memory.optimizer_bytes + 4
-    shards = max(
-        item.parameters.trained_dense / plan.optimizer_shards
-        + item.parameters.trained_expert / plan.expert_optimizer_shards
-        for item in stages
-    )
-    return float(each * shards * plan.offload_fraction * gpus_per_node)
 
 
 def _bubble(plan: Plan, works: list[Work]) -> float:

@@ -1,8 +1,8 @@
-"""Memory of a rank under LLaMA-Factory's Hugging Face path with torch DDP, term by term, in bytes.
+"""Memory of a rank under LLaMA-Factory's Hugging Face path (DDP, DeepSpeed ZeRO, FSDP), term by term, in bytes.
 
-Every rank holds the whole model. Trainable parameters are fp32 and run under autocast (model/adapter.py), DDP keeps
-communication buckets beside the gradients, and gradient checkpointing reaches only layers with something to train
-(model/model_utils/checkpointing.py). The saved tensors of the modules are those of saved.py.
+Under DDP trainable parameters are fp32 and run under autocast (model/adapter.py); ZeRO and FSDP run 16-bit parameters.
+Gradient checkpointing reaches only layers with something to train (model/model_utils/checkpointing.py). What ranks
+divide is in sharding.py; the saved tensors of the modules are those of saved.py.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from backend.estimate.numeric import Number, choose, largest
 from backend.estimate.parameters import layer_counts, model_parameters, vision_parameters
 from backend.estimate.plan import Plan
 from backend.estimate.saved import Eager, eager_bytes
+from backend.estimate.sharding import States, largest_unit, shared_states
 from backend.estimate.stage import RankParameters, Trained
 from backend.estimate.terms import FROZEN_BYTES, STATIC_BYTES, Moment, StageMemory, fullest_moment
 from backend.job.traits import MemoryTraits
@@ -33,6 +34,8 @@ class Tuning:
     """Liger's fused output layer and loss, which never hold all logits."""
     single_precision: bool = False
     """fp32 without autocast."""
+    pairs: bool = False
+    """DPO: a chosen and a rejected answer a sample, judged beside a reference model."""
 
     @property
     def adapters(self) -> bool:
@@ -40,22 +43,38 @@ class Tuning:
 
 
 def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> StageMemory:
-    """The memory of one DDP rank; `memory` in the precision of the run."""
+    """The memory of one rank; `memory` in the precision of the run."""
     parameters = _parameters(layers, tuning)
-    count = parameters.trained_dense + parameters.trained_expert
-    buckets = memory.bucket_bytes * count * choose(plan.data > 1, 1, 0)
-    fullest = fullest_moment(_moments(layers, plan, memory, tuning, parameters))
+    frozen = _frozen_bytes(layers, tuning, parameters)
+    states = shared_states(layers, plan, memory, parameters, frozen)
+    reference, reference_host = _reference(plan, memory, tuning, parameters)
+    fullest = fullest_moment(_moments(layers, plan, memory, tuning, parameters, states))
     return StageMemory(
         stage=0,
         layers=layers.dense_count + layers.sparse_count,
         parameters=parameters,
-        weights=memory.weight_bytes * count + _frozen_bytes(layers, tuning, parameters),
-        gradients=buckets + fullest.gradients,
-        optimizer=memory.optimizer_bytes * count,
+        weights=states.weights + reference,
+        gradients=states.buckets + fullest.gradients,
+        optimizer=states.optimizer,
         activations=fullest.activations,
         logits=fullest.logits,
-        workspace=fullest.workspace + STATIC_BYTES,
+        workspace=fullest.workspace + states.gathered + STATIC_BYTES,
+        host=states.host + reference_host,
     )
+
+
+def _reference(plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters) -> tuple[Number, Number]:
+    """Bytes of DPO's reference model on the GPU and on the host: a 16-bit copy; adapters switch off and need none.
+
+    LLaMA-Factory's train/trainer_utils.py create_ref_model and train/dpo/trainer.py.
+    """
+    if not tuning.pairs or tuning.adapters:
+        return 0.0, 0.0
+    copy = FROZEN_BYTES * (parameters.dense + parameters.expert)
+    if memory.shards == "parameters" and memory.frozen_gathers:
+        copy = copy / plan.data
+        return (0.0, copy) if memory.offloads == "everything" else (copy, 0.0)
+    return copy, 0.0
 
 
 def _parameters(layers: ModelLayers, tuning: Tuning) -> RankParameters:
@@ -96,29 +115,35 @@ def _frozen_bytes(layers: ModelLayers, tuning: Tuning, parameters: RankParameter
     return NF4_BYTES * packed + each * (frozen - packed)
 
 
-def _form(tuning: Tuning, part_trained: bool) -> Eager:
+def _form(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> Eager:
     """How the modules of a part run."""
     if tuning.single_precision:
         return Eager(element=4, residual=4, trained=part_trained)
+    autocast = memory.autocast_bytes > 0
     if tuning.adapters:
-        return Eager(trained=False, adapters=part_trained, casts=part_trained)
+        return Eager(trained=False, adapters=part_trained, casts=part_trained and autocast)
     # The residual stream is fp32 where the fp32 embedding is trained; the frozen one of `partial` hands on bf16.
-    whole = part_trained and tuning.method == "full"
-    return Eager(residual=4 if whole else 2, trained=part_trained, casts=part_trained)
+    whole = part_trained and autocast and tuning.method == "full"
+    return Eager(residual=4 if whole else 2, trained=part_trained, casts=part_trained and autocast)
 
 
 def _moments(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
+    layers: ModelLayers,
+    plan: Plan,
+    memory: MemoryTraits,
+    tuning: Tuning,
+    parameters: RankParameters,
+    states: States,
 ) -> list[Moment]:
-    """Loss in forward, loss in backward, output layer's backward, last layer's backward, end of backward."""
-    form = _form(tuning, tuning.trained.language)
-    saved, live, tower_saved, tower_live = _activations(layers, plan, tuning, form)
+    """Loss in forward, loss in backward, output layer's backward, last layer's backward, end of backward, step."""
+    form = _form(tuning, memory, tuning.trained.language)
+    saved, live, tower_saved, tower_live = _activations(layers, plan, memory, tuning, form)
     everything = saved + tower_saved + plan.tokens * eager_bytes(layers.output, form)
-    gradients = memory.gradient_bytes * (parameters.trained_dense + parameters.trained_expert)
+    gradients = states.gradients
     held = choose(plan.micro_batches > 1, gradients, 0)
     copies, kept_copies = _cast_copies(layers, plan, memory, tuning, parameters)
     forward_logits, backward_logits, gradient_logits = _logits(layers, plan, memory, tuning, form)
-    head = (memory.gradient_bytes + form.element) * layers.embedding if _head_trained(tuning) else 0
+    head = (_passing(memory) + form.element) * layers.embedding if _head_trained(tuning) else 0
     work = _layer_work(layers, plan, memory, tuning, form)
     return [
         Moment(gradients=held, activations=everything, logits=forward_logits, workspace=copies),
@@ -127,7 +152,13 @@ def _moments(
         Moment(gradients=held, activations=saved + tower_saved + live, workspace=work + kept_copies),
         Moment(gradients=gradients, activations=tower_saved + live, workspace=work),
         Moment(gradients=gradients, activations=tower_saved + tower_live),
+        Moment(gradients=gradients, workspace=states.step),
     ]
+
+
+def _passing(memory: MemoryTraits) -> float:
+    """Bytes of a new gradient beside its 16-bit form."""
+    return memory.gradient_bytes if memory.passing_gradient_bytes is None else memory.passing_gradient_bytes
 
 
 def _cast_copies(
@@ -158,14 +189,18 @@ def _logits(
         chunk = 4 * plan.tokens * hidden
         return chunk, chunk, chunk
     logits = plan.tokens * (layers.embedding // hidden)
-    return memory.logits_forward_bytes * logits, memory.logits_backward_bytes * logits, form.element * logits
+    # DPO's policy keeps its fp32 logits and log-probabilities while the reference makes its own: 8 + 10 B.
+    forward = memory.logits_forward_bytes + (8 if tuning.pairs else 0)
+    return forward * logits, memory.logits_backward_bytes * logits, form.element * logits
 
 
 def _head_trained(tuning: Tuning) -> bool:
     return tuning.method == "full" and tuning.trained.language
 
 
-def _activations(layers: ModelLayers, plan: Plan, tuning: Tuning, form: Eager) -> tuple[Number, Number, Number, Number]:
+def _activations(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager
+) -> tuple[Number, Number, Number, Number]:
     """Bytes that the decoder saves, that its largest layer revives, and the same of the vision tower."""
     checkpointed = plan.recompute == "full"
     counts = [(layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count)]
@@ -182,16 +217,18 @@ def _activations(layers: ModelLayers, plan: Plan, tuning: Tuning, form: Eager) -
             live = largest(live, full)
         else:
             saved = saved + count * full
-    tower_saved, tower_live = _tower(layers, plan, tuning, checkpointed)
+    tower_saved, tower_live = _tower(layers, plan, memory, tuning, checkpointed)
     return saved, live, tower_saved, tower_live
 
 
-def _tower(layers: ModelLayers, plan: Plan, tuning: Tuning, checkpointed: bool) -> tuple[Number, Number]:
+def _tower(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, checkpointed: bool
+) -> tuple[Number, Number]:
     vision, trained = layers.vision, tuning.trained
     if vision is None or tuning.method == "partial":
         return 0.0, 0.0
     merged = vision.merger.hidden // vision.block.hidden
-    form = _form(tuning, part_trained=True)
+    form = _form(tuning, memory, part_trained=True)
     per_patch = eager_bytes(vision.merger, form) * trained.merger / merged
     per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged
     live = 0.0
@@ -211,7 +248,10 @@ def _layer_work(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: T
         widths = [op.width * (2 if op.gated else 1) for op in kind.operators if isinstance(op, Activation)]
         # Routed experts are one parameter of three dimensions in transformers 5: their gradient comes whole.
         sizes = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
-        weight = max(sizes) * (memory.gradient_bytes + form.element) if form.trained else 0
+        weight = max(sizes) * (_passing(memory) + form.element) if form.trained else 0
+        if form.trained and memory.shards == "parameters" and not memory.live_elements:
+            # FSDP reduces the gradients of a whole layer at once.
+            weight = largest_unit(layers) * (_passing(memory) + form.element)
         unpacked = max(sizes) * form.element if tuning.method == "qlora" else 0
         most = largest(most, plan.tokens * form.element * max(widths) + weight + unpacked)
     return most

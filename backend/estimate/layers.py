@@ -87,9 +87,11 @@ class Dispatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Keep:
-    """A slice of a projection's output that is needed again (MLA's rotary key)."""
+    """Elements that the backward pass needs again: MLA's rotary key, a dropout's mask."""
 
     width: int
+    bytes: int = 2
+    """Of one element."""
 
 
 Operator = Norm | Linear | Attention | Activation | Dispatch | Keep
@@ -126,6 +128,8 @@ class ModelLayers:
 
     embedding: int
     """Elements of the embedding table, without padding."""
+    positions: int = 0
+    """Elements of a learned table of positions (GPT), whole on every TP rank of the first stage."""
     dense: LayerKind
     dense_count: int
     sparse: LayerKind | None

@@ -7,12 +7,13 @@ tensors of Transformer Engine's modules are those of saved.py. Checked against p
 from dataclasses import dataclass
 
 from backend.estimate.layers import Activation, Attention, LayerKind, Linear, ModelLayers, VisionLayers
+from backend.estimate.megatron_adapters import Adapters, adapter_bytes, adapter_counts, tower_adapters
 from backend.estimate.numeric import Number, choose, largest
 from backend.estimate.plan import Plan
 from backend.estimate.saved import Eager, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
 from backend.estimate.schedule import in_flight
-from backend.estimate.stage import Stage, Trained, rank_parameters, stages
-from backend.estimate.terms import FROZEN_BYTES, STATIC_BYTES, Moment, StageMemory, fullest_moment
+from backend.estimate.stage import RankParameters, Stage, Trained, rank_parameters, stages
+from backend.estimate.terms import GROUPED_BYTES, STATIC_BYTES, Moment, StageMemory, fullest_moment
 from backend.job.traits import MemoryTraits
 
 
@@ -38,40 +39,87 @@ class PlanCosts:
     """Saved activations of the vision tower for one micro-batch."""
 
 
-def pipeline_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> list[StageMemory]:
-    """The memory of each stage, first to last; memory traits of mixed precision (bf16, fp16)."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What is trained of a Megatron model, and beside what."""
+
+    trained: Trained
+    adapters: Adapters | None = None
+    """LoRA; all other weights are then frozen."""
+    reference: bool = False
+    """A frozen copy of the model beside it (DPO)."""
+
+    @property
+    def weights_trained(self) -> bool:
+        """Whether the decoder's own weights are."""
+        return self.trained.language and not self.adapters
+
+
+def pipeline_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained: Trained | Run) -> list[StageMemory]:
+    """The memory of each stage, first to last; memory traits in the precision of the run."""
+    run = Run(trained=trained) if isinstance(trained, Trained) else trained
     costs = PlanCosts(
-        dense=layer_cost(layers.dense, plan, memory, trained),
-        sparse=layer_cost(layers.sparse, plan, memory, trained) if layers.sparse else None,
-        unit=2 * layers.output.hidden * plan.tokens * plan.whole_share,
-        tower=_tower_bytes(layers.vision, plan, trained) if layers.vision else 0.0,
+        dense=layer_cost(layers.dense, plan, memory, run),
+        sparse=layer_cost(layers.sparse, plan, memory, run) if layers.sparse else None,
+        unit=element_bytes(memory) * layers.output.hidden * plan.tokens * plan.whole_share,
+        tower=_tower_bytes(layers.vision, plan, memory, run.trained) if layers.vision else 0.0,
     )
-    return [_stage_memory(layers, plan, memory, trained, stage, costs) for stage in stages(layers, plan)]
+    return [_stage_memory(layers, plan, memory, run, stage, costs) for stage in stages(layers, plan)]
+
+
+def element_bytes(memory: MemoryTraits) -> float:
+    """Of an activation: as wide as a weight."""
+    return memory.weight_bytes
 
 
 def _stage_memory(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained: Trained, stage: Stage, costs: PlanCosts
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage: Stage, costs: PlanCosts
 ) -> StageMemory:
-    parameters = rank_parameters(layers, plan, stage, trained, memory.vocabulary_padding)
+    parameters = _stage_parameters(layers, plan, memory, run, stage)
     count = parameters.trained_dense + parameters.trained_expert
     frozen = parameters.dense + parameters.expert - count
+    reference = frozen + count if run.reference else 0
     shards = parameters.trained_dense / plan.optimizer_shards + parameters.trained_expert / plan.expert_optimizer_shards
-    cached = _cached_gradients(layers, plan, stage) if memory.cached_weight_gradients else 0.0
+    cached = cached_gradients(layers, plan, stage) if memory.cached_weight_gradients and run.weights_trained else 0.0
     present = ((costs.dense, stage.dense), (costs.sparse, stage.sparse))
     moments = [cost.moment for cost, layers_of_kind in present if cost and layers_of_kind]
     if stage.last:
-        moments += _head_moments(layers, plan, memory, trained)
+        moments += _head_moments(layers, plan, memory, run)
     fullest = fullest_moment(moments)
+    offloaded = memory.optimizer_bytes * shards * plan.offload_fraction
     return StageMemory(
         stage=stage.index,
         layers=stage.dense + stage.sparse,
         parameters=parameters,
-        weights=memory.weight_bytes * count + FROZEN_BYTES * frozen,
+        weights=memory.weight_bytes * (count + reference) + element_bytes(memory) * frozen,
         gradients=memory.gradient_bytes * count,
-        optimizer=memory.optimizer_bytes * shards * (1 - plan.offload_fraction),
+        optimizer=memory.optimizer_bytes * shards - offloaded,
         activations=_saved(plan, stage, costs) + fullest.activations,
         logits=fullest.logits,
-        workspace=fullest.workspace + cached + STATIC_BYTES,
+        workspace=fullest.workspace + cached + STATIC_BYTES + (GROUPED_BYTES if stage.sparse else 0.0),
+        # The host's Adam also needs the gradients in fp32.
+        host=offloaded * (1 + 4 / memory.optimizer_bytes),
+    )
+
+
+def _stage_parameters(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage: Stage) -> RankParameters:
+    """On one rank; with adapters only these are trained."""
+    parameters = rank_parameters(layers, plan, stage, run.trained, memory.vocabulary_padding)
+    if not run.adapters:
+        return parameters
+    dense: Number = 0
+    expert: Number = 0
+    for kind, count in stage.kinds(layers) if run.trained.language else ():
+        counts = adapter_counts(kind, run.adapters)
+        dense = dense + count * (counts.split // plan.tensor + counts.whole)
+        expert = expert + count * (counts.expert // (plan.expert * plan.expert_tensor))
+    if stage.first and layers.vision and run.trained.tower:
+        dense = dense + tower_adapters(layers.vision, run.adapters)
+    return RankParameters(
+        dense=parameters.dense + dense,
+        expert=parameters.expert + expert,
+        trained_dense=dense,
+        trained_expert=expert,
     )
 
 
@@ -88,25 +136,32 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts) -> Number:
     return total
 
 
-def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, trained: Trained) -> LayerCost:
+def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> LayerCost:
     """In a layer's backward: what it recomputes, the FFN's gradients, one weight's gradient."""
     attention = next(operator for operator in kind.operators if isinstance(operator, Attention))
     recomputed = plan.recompute_modules
-    saved = fused_bytes(kind, recomputed=recomputed, trained=trained.language, context_a2a=plan.context_a2a)
-    kept = _spread(saved, plan, attention)
-    revived = _spread(recomputed_bytes(kind, recomputed), plan, attention) if recomputed else 0.0
-    work = _ffn_gradients(kind, plan)
+    scale = element_bytes(memory) / 2
+    inputs_kept = run.trained.language
+    saved = fused_bytes(kind, recomputed=recomputed, trained=inputs_kept, context_a2a=plan.context_a2a)
+    kept = scale * _spread(saved, plan, attention)
+    if run.adapters and run.trained.language:
+        outputs, gathered = adapter_bytes(kind, run.adapters)
+        kept = kept + scale * plan.tokens * (outputs + gathered * (1 - plan.whole_share))
+    revived = scale * _spread(recomputed_bytes(kind, recomputed), plan, attention) if recomputed else 0.0
+    work = scale * _ffn_gradients(kind, plan)
     if not plan.flash_attention:
-        probabilities = 2 * attention.heads * plan.sequence_length / plan.context * plan.tokens / plan.tensor
+        each = plan.tokens * attention.heads * plan.sequence_length / plan.context / plan.tensor
+        probabilities = 2 * scale * each
         work = largest(work, probabilities)
         if "core_attn" in recomputed:
             revived = revived + probabilities
         else:
-            kept = kept + probabilities
+            # Dropout keeps a mask of bytes and the probabilities that it leaves.
+            kept = kept + probabilities + ((1 + 2 * scale) * each if plan.attention_dropout else 0.0)
     if plan.recompute == "full":
         revived = plan.recompute_layers * kept
-    if trained.language and not memory.cached_weight_gradients:
-        work = work + 2 * _largest_weight(kind, plan)
+    if run.weights_trained and not memory.cached_weight_gradients:
+        work = work + 2 * scale * _largest_weight(kind, plan)
     return LayerCost(kept=kept, moment=Moment(activations=revived, workspace=work))
 
 
@@ -117,15 +172,16 @@ def _spread(saved: SavedBytes, plan: Plan, attention: Attention) -> Number:
     return plan.tokens * (whole * plan.whole_share + shared)
 
 
-def _tower_bytes(vision: VisionLayers, plan: Plan, trained: Trained) -> Number:
+def _tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> Number:
     """The vision tower is the Hugging Face module, whole on each rank; only full recompute reaches it."""
-    form = Eager()
+    each = int(element_bytes(memory))
+    form = Eager(element=each, residual=each)
     per_merged_token = eager_bytes(vision.merger, form) * trained.merger
     per_merged_token += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack
     merged = vision.merger.hidden // vision.block.hidden
     per_patch = per_merged_token / merged
     if trained.tower:
-        block = 2 * vision.block.hidden if plan.recompute == "full" else eager_bytes(vision.block, form)
+        block = each * vision.block.hidden if plan.recompute == "full" else eager_bytes(vision.block, form)
         per_patch += vision.depth * block + eager_bytes(vision.patch_embedding, form)
     return plan.vision_patches * per_patch
 
@@ -157,7 +213,7 @@ def _cut(operator: Linear, plan: Plan) -> Number:
     return plan.tensor if operator.share == "split" else 1
 
 
-def _cached_gradients(layers: ModelLayers, plan: Plan, stage: Stage) -> Number:
+def cached_gradients(layers: ModelLayers, plan: Plan, stage: Stage) -> Number:
     """Transformer Engine >= 2.3 keeps one dummy gradient for every distinct weight shape; experts share theirs."""
     shapes: dict[tuple[int, int, str], Number] = {}
     kinds = [kind for kind, _ in stage.kinds(layers)]
@@ -170,18 +226,19 @@ def _cached_gradients(layers: ModelLayers, plan: Plan, stage: Stage) -> Number:
     return sum(shapes.values())
 
 
-def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> list[Moment]:
+def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> list[Moment]:
     """The loss, and the backward of the output layer."""
     hidden = layers.output.hidden
     vocabulary = layers.embedding // hidden
-    norm = 4 * hidden * plan.tokens * plan.whole_share
+    each = element_bytes(memory)
+    norm = 2 * each * hidden * plan.tokens * plan.whole_share
     logits = plan.tokens * vocabulary / plan.tensor
     # With sequence parallel the gathered input and the gradient before its reduction are whole.
-    gathered = choose(plan.sequence_parallel, 4 * hidden * plan.tokens, 0.0)
-    own_gradient = trained.language and not memory.cached_weight_gradients
-    weight = 2 * vocabulary * hidden / plan.tensor if own_gradient else 0.0
+    gathered = choose(plan.sequence_parallel, 2 * each * hidden * plan.tokens, 0.0)
+    own_gradient = run.weights_trained and not memory.cached_weight_gradients
+    weight = each * vocabulary * hidden / plan.tensor if own_gradient else 0.0
     most = max(memory.logits_forward_bytes, memory.logits_backward_bytes)
     return [
         Moment(activations=norm, logits=most * logits),
-        Moment(activations=norm, logits=2 * logits, workspace=gathered + weight),
+        Moment(activations=norm, logits=each * logits, workspace=gathered + weight),
     ]

@@ -37,6 +37,8 @@ class Plan:
     account_for_loss: bool = False
     flash_attention: bool = True
     """False on GPUs that have no flash attention: the attention probabilities are materialised."""
+    attention_dropout: bool = False
+    """Materialised probabilities then come with their mask and their dropped-out copy."""
     context_a2a: bool = False
     """Context parallelism by all-to-all instead of a ring."""
     images: Number = 0
@@ -84,16 +86,18 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     """The plan a job describes, on any engine; Hugging Face engines have data parallelism alone."""
     training, parallel = job.training, job.parallel
     modules = parallel.recompute_modules or ("core_attn",)
+    # A pair of DPO is two sequences.
+    sequences = training.micro_batch_size * (2 if training.stage == "dpo" else 1)
     return Plan(
         data=job.data_parallel,
         sequence_length=training.cutoff_len,
-        micro_batch=training.micro_batch_size,
+        micro_batch=sequences,
         micro_batches=job.accumulation,
         recompute=job.recompute,
         recompute_modules=modules if job.recompute == "selective" else (),
         recompute_layers=parallel.recompute_num_layers or 1,
-        flash_attention=flash_attention,
-        images=training.micro_batch_size * training.images_per_sample if vision else 0,
+        flash_attention=flash_attention and training.precision != "fp32",
+        images=sequences * training.images_per_sample if vision else 0,
         patches=patches_per_image(vision, training.image_max_pixels) if vision else 0,
         **(_megatron_sizes(parallel) if job.traits.is_megatron else {}),
     )
@@ -136,11 +140,12 @@ def patches_per_image(vision: VisionShape, max_pixels: int) -> int:
 def in_precision(memory: MemoryTraits, precision: str, *, megatron: bool) -> MemoryTraits:
     """An engine's bytes in another precision than bf16.
 
-    fp32 needs neither master copies nor autocast. Megatron accumulates fp16 gradients in fp16, because mcore_adapter
+    fp32 needs neither master copies nor autocast, and has no flash attention. Megatron accumulates fp16 gradients in fp16, because mcore_adapter
     asks for fp32 only with bf16.
     """
     if precision == "fp32":
-        return replace(memory, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8, autocast_bytes=0)
+        single = replace(memory, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8, autocast_bytes=0)
+        return replace(single, logits_forward_bytes=8, logits_backward_bytes=8) if megatron else single
     if precision == "fp16" and megatron:
         return replace(memory, gradient_bytes=2)
     return memory

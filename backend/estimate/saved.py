@@ -69,7 +69,7 @@ def _items(kind: LayerKind, context_a2a: bool) -> Iterator[_Item]:
             yield _Item(spread="dispatched", bytes=bytes_sent, dropped_by=("moe",), weight_only=True)
             yield _Item(spread="routed", bytes=8 * operator.experts, dropped_by=("moe",))
         elif isinstance(operator, Keep):
-            yield _Item(spread="whole", bytes=2 * operator.width)
+            yield _Item(spread="whole", bytes=operator.bytes * operator.width)
 
 
 def _norm_items(norm: Norm, *, in_mlp: bool) -> Iterator[_Item]:

@@ -36,7 +36,9 @@ def trained_parts(job: Job, shape: ModelShape) -> Trained:
         language=not freeze.language_model,
         tower=not freeze.vision_tower,
         merger=not freeze.projector,
-        deep_stack=not (freeze.vision_tower and traits.deep_stack_frozen_with_tower),
+        deep_stack=not {"tower": freeze.vision_tower, "projector": freeze.projector, "nothing": False}[
+            traits.deep_stack_frozen_with
+        ],
     )
 
 
@@ -122,7 +124,7 @@ def rank_parameters(
         expert = expert + count * (counts.expert // (plan.expert * plan.expert_tensor))
     table = _table(layers, plan, vocabulary_padding)
     if stage.first:
-        dense = dense + table
+        dense = dense + table + layers.positions
     if stage.last:
         dense = dense + layers.output.hidden
         # One copy of a tied weight where both ends meet; with PP > 1 the first and the last stage each hold one.

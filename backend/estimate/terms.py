@@ -12,6 +12,10 @@ STATIC_BYTES = 0.10 * 2**30
 """Workspaces of cuBLAS and Transformer Engine and masks: allocator bytes that are in no tensor of the model; the
 median of Megatron-LM's own CI runs is 78 MiB on A100 and 105 MiB on H100."""
 
+GROUPED_BYTES = 4 * 32 * 2**20
+"""Transformer Engine's grouped GEMM of experts runs on four streams with a 32 MiB workspace each (4 MiB on Ampere):
+transformer_engine/pytorch/cpp_extensions/gemm.py; Megatron-LM's CI readings show both."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageMemory:
@@ -26,6 +30,8 @@ class StageMemory:
     activations: Number
     logits: Number
     workspace: Number
+    host: Number = 0.0
+    """Of this rank in host memory; no part of `peak`."""
 
     @property
     def peak(self) -> Number:

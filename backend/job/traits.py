@@ -10,6 +10,8 @@ from typing import Literal
 
 Stage = Literal["pt", "sft", "dpo"]
 Method = Literal["full", "lora", "qlora", "partial"]
+Sharding = Literal["none", "optimizer", "gradients", "parameters"]
+Offload = Literal["none", "optimizer", "everything"]
 
 # extras/constants.py MCA_SUPPORTED_MODELS of LLaMA-Factory 0.9.5
 MCA_MODEL_TYPES = frozenset(
@@ -55,6 +57,25 @@ class MemoryTraits:
     """The same in backward."""
     vocabulary_padding: int = 1
     """The vocabulary is padded to a multiple of this times TP."""
+    fused_logits_bytes: float | None = None
+    """The same with the fused cross entropy switched on; None: there is none."""
+    shards: Sharding = "none"
+    """What data-parallel ranks divide among themselves on Hugging Face engines; each includes those before it."""
+    passing_gradient_bytes: float | None = None
+    """What a weight's new gradient needs beside its 16-bit form before it is added or reduced; None: gradient_bytes."""
+    reduce_bucket_elements: float = 0.0
+    """Of a buffer that stays allocated and holds 16-bit gradients on their way."""
+    live_elements: float = 0.0
+    """Gathered 16-bit parameters that stay alive (DeepSpeed's stage3_max_live_parameters); 0: two layers and the
+    embeddings, as FSDP gathers them."""
+    step_gradient_bytes: float = 0.0
+    """A gradient's fp32 copy while the optimizer steps."""
+    step_elements: float = float("inf")
+    """Parameters that the optimizer steps at a time (DeepSpeed's sub_group_size)."""
+    offloads: Offload = "none"
+    """What always lives in host memory."""
+    frozen_gathers: bool = True
+    """Whether a reference model (DPO) is sharded like the trained one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +91,8 @@ class EngineTraits:
     """The first is the one to fall back to."""
     model_types: frozenset[str] | None = None
     """Hugging Face model types it accepts; None: whatever transformers knows."""
-    deep_stack_frozen_with_tower: bool = True
-    """Whether freezing the vision tower also freezes Qwen3-VL's deep-stack mergers."""
+    deep_stack_frozen_with: Literal["tower", "projector", "nothing"] = "tower"
+    """Which freeze option also freezes Qwen3-VL's deep-stack mergers."""
     freezes_in_pretraining: bool = True
     """Whether freeze_* has an effect in stage pt."""
     memory: MemoryTraits | None = None
@@ -86,8 +107,11 @@ MEGATRON_LM_MEMORY = MemoryTraits(
     logits_forward_bytes=6,
     logits_backward_bytes=6,
     vocabulary_padding=128,
+    fused_logits_bytes=10,
 )
-"""Megatron-LM's own training script with Transformer Engine and native cross entropy: what published runs used."""
+"""Megatron-LM's own training script with Transformer Engine and native cross entropy: what published runs used. Its
+jit-fused cross entropy keeps 16-bit logits, and the shifted logits and their exponentials in fp32 (megatron-core
+fusions/fused_cross_entropy.py)."""
 
 # mcore_adapter never sets gradient_accumulation_fusion, whose default in megatron-core is False.
 _MCA_MEMORY = replace(MEGATRON_LM_MEMORY, cached_weight_gradients=False, vocabulary_padding=1)
@@ -104,6 +128,39 @@ _DDP_MEMORY = MemoryTraits(
     logits_backward_bytes=12,
 )
 
+# DeepSpeed casts the model to 16 bits and keeps fp32 masters and moments; runtime/zero/stage_1_and_2.py averages
+# 16-bit gradients through a bucket of reduce_bucket_size elements (5e8 in examples/deepspeed/ds_z2_config.json).
+_ZERO2_MEMORY = replace(
+    _DDP_MEMORY,
+    weight_bytes=2,
+    gradient_bytes=2,
+    bucket_bytes=0,
+    autocast_bytes=0,
+    optimizer_bytes=12,
+    shards="gradients",
+    passing_gradient_bytes=0,
+    reduce_bucket_elements=5e8,
+    step_gradient_bytes=4,
+)
+# runtime/zero/stage3.py with examples/deepspeed/ds_z3_config.json: reduce bucket of hidden^2 (auto), 1e9 live
+# parameters, sub-groups of 1e9 parameters whose gradients are fp32 at the step.
+_ZERO3_MEMORY = replace(
+    _ZERO2_MEMORY, shards="parameters", reduce_bucket_elements=0, live_elements=1e9, step_elements=1e9
+)
+# examples/accelerate/fsdp_config.yaml: fp32 shards (LLaMA-Factory upcasts what is trained), 16-bit gathered units, fp32
+# input of the reduce-scatter. accelerate prepares a reference model for evaluation without sharding it.
+_FSDP_MEMORY = replace(
+    _DDP_MEMORY,
+    bucket_bytes=0,
+    autocast_bytes=0,
+    shards="parameters",
+    passing_gradient_bytes=4,
+    frozen_gathers=False,
+)
+# mcore-bridge trains with Transformer Engine and gradient accumulation fusion where apex is installed, as its docs ask,
+# and with the fused cross entropy by default (swift/megatron/arguments/megatron_args.py).
+_SWIFT_MEMORY = replace(MEGATRON_LM_MEMORY, vocabulary_padding=1)
+
 _MEGATRON = EngineTraits(
     engine="llamafactory-megatron",
     environment="llamafactory",
@@ -112,7 +169,7 @@ _MEGATRON = EngineTraits(
     methods=("full",),
     model_types=MCA_MODEL_TYPES,
     # train/mca/workflow.py _freeze_model_parameters: no prefix matches deepstack_merger_list, and pt never calls it.
-    deep_stack_frozen_with_tower=False,
+    deep_stack_frozen_with="nothing",
     freezes_in_pretraining=False,
     memory=_MCA_MEMORY,
 )
@@ -132,20 +189,28 @@ TRAITS: Mapping[str, EngineTraits] = {
     for traits in (
         _MEGATRON,
         _HUGGING_FACE,
-        replace(_HUGGING_FACE, engine="llamafactory-zero2", memory=None),
-        replace(_HUGGING_FACE, engine="llamafactory-zero2-offload", memory=None),
-        replace(_HUGGING_FACE, engine="llamafactory-zero3", methods=_NO_QLORA, memory=None),
-        replace(_HUGGING_FACE, engine="llamafactory-zero3-offload", methods=_NO_QLORA, memory=None),
-        replace(_HUGGING_FACE, engine="llamafactory-fsdp", memory=None),
+        replace(_HUGGING_FACE, engine="llamafactory-zero2", memory=_ZERO2_MEMORY),
+        replace(
+            _HUGGING_FACE, engine="llamafactory-zero2-offload", memory=replace(_ZERO2_MEMORY, offloads="optimizer")
+        ),
+        replace(_HUGGING_FACE, engine="llamafactory-zero3", methods=_NO_QLORA, memory=_ZERO3_MEMORY),
+        replace(
+            _HUGGING_FACE,
+            engine="llamafactory-zero3-offload",
+            methods=_NO_QLORA,
+            memory=replace(_ZERO3_MEMORY, offloads="everything"),
+        ),
+        replace(_HUGGING_FACE, engine="llamafactory-fsdp", memory=_FSDP_MEMORY),
         replace(
             _MEGATRON,
             engine="swift-megatron",
             environment="swift",
             methods=("full", "lora"),
             model_types=None,
-            deep_stack_frozen_with_tower=True,
+            # mcore-bridge counts visual.deepstack_merger_list among the aligner's modules.
+            deep_stack_frozen_with="projector",
             freezes_in_pretraining=True,
-            memory=None,
+            memory=_SWIFT_MEMORY,
         ),
     )
 }

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.estimate.layers import model_layers
-from backend.estimate.megatron import layer_cost, pipeline_memory
+from backend.estimate.megatron import Run, layer_cost, pipeline_memory
 from backend.estimate.plan import Plan
 from backend.estimate.schedule import in_flight
 from backend.estimate.stage import Trained
@@ -83,7 +83,7 @@ def test_recompute_never_raises_what_is_kept(layers, plan, modules):
 
 def _revived(layers, plan):
     kinds = [kind for kind in (layers.dense, layers.sparse) if kind]
-    return max(layer_cost(kind, plan, MCA, Trained()).kept for kind in kinds)
+    return max(layer_cost(kind, plan, MCA, Run(trained=Trained())).kept for kind in kinds)
 
 
 @settings(max_examples=25, deadline=None)

@@ -9,6 +9,7 @@ from backend.estimate import estimate, to_json
 from backend.estimate.estimate import RESERVED_PER_ALLOCATED
 from backend.job.problems import ProblemsError
 from backend.job.rules import check
+from backend.job.traits import TRAITS
 from tests.estimate.cases import NO_IMAGES, TP2_PP2_VPP2, TP4, TP8, job
 
 TERMS = ("weights_gib", "gradients_gib", "optimizer_gib", "activations_gib", "logits_gib", "workspace_gib")
@@ -139,24 +140,24 @@ def test_frozen_weights_on_the_gradients_path_cost_two_thirds():
     assert lora - attention == pytest.approx((full - attention) * 2 / 3)
 
 
-@pytest.mark.parametrize(
-    ("edits", "field"),
-    [
-        ({"engine": "llamafactory-zero3"}, "engine"),
-        ({"engine": "llamafactory-fsdp"}, "engine"),
-        ({"engine": "swift-megatron"}, "engine"),
-        ({"training.stage": "dpo"}, "training.stage"),
-        ({"training.method": "lora"}, "training.method"),
-        ({"training.precision": "fp32"}, "training.precision"),
-        ({"engine": "llamafactory-ddp", "training.method": "partial"}, "training.method"),
-    ],
-    ids=["ZeRO-3", "FSDP", "ms-swift", "DPO", "LoRA on Megatron", "fp32 on Megatron", "partial with vision"],
-)
-def test_what_is_not_modelled_is_said_and_not_guessed(edits, field):
+def test_a_method_that_the_engine_does_not_have_is_said_and_not_guessed():
     with pytest.raises(ProblemsError) as raised:
-        estimate(job(edits))
+        estimate(job(training__method="lora"))
     [problem] = raised.value.problems
-    assert (problem.code, problem.field, problem.severity) == ("estimate_not_modelled", field, "warning")
+    assert (problem.code, problem.field, problem.severity) == ("estimate_not_modelled", "training.method", "warning")
+
+
+@pytest.mark.parametrize("engine", list(TRAITS))
+@pytest.mark.parametrize("preset", ["qwen3-8b", "qwen3-30b-a3b", "qwen3-vl-8b"])
+def test_every_engine_has_an_estimate_for_all_that_it_offers(engine, preset):
+    traits = TRAITS[engine]
+    for stage in traits.stages:
+        for method in traits.methods:
+            for precision in ("bf16", "fp16", "fp32"):
+                edits = {"training.stage": stage, "training.method": method, "training.precision": precision}
+                found = estimate(job(edits, engine=engine, model__preset=preset))
+                assert 0 < found.peak_gib < 2000
+                assert 0 < found.stages[0].trainable_parameters <= found.stages[0].parameters
 
 
 def test_an_unknown_model_is_a_problem_of_its_field():

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from backend.job.mapping import with_values
-from backend.job.problems import ProblemsError, errors
+from backend.job.problems import errors
 from backend.job.rules import check
 from backend.planning import candidates, enumerate_plans
 from tests.estimate.cases import TP4, job
@@ -67,12 +67,9 @@ def test_experts_are_spread_in_every_way_that_divides():
     assert all(32 % (item.expert * item.expert_tensor * item.pipeline) == 0 for item in found)
 
 
-def test_ddp_has_one_plan():
-    [only] = candidates(job(engine="llamafactory-ddp"))
+@pytest.mark.parametrize(
+    "engine", ["llamafactory-ddp", "llamafactory-zero2", "llamafactory-zero3", "llamafactory-fsdp"]
+)
+def test_a_hugging_face_engine_has_one_plan(engine):
+    [only] = candidates(job(engine=engine))
     assert only.estimate.data_parallel == 32
-
-
-def test_plans_of_an_engine_without_an_estimate_are_refused_with_the_reason():
-    with pytest.raises(ProblemsError) as raised:
-        candidates(job(engine="llamafactory-zero3"))
-    assert raised.value.problems[0].code == "estimate_not_modelled"

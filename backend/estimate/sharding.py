@@ -1,0 +1,78 @@
+"""What a data-parallel rank of a Hugging Face engine holds of the model states, and what it gathers besides, in bytes.
+
+torch DDP holds everything; DeepSpeed ZeRO (arXiv 1910.02054) and FSDP divide optimizer, gradients and parameters among
+the ranks, and gather 16-bit parameters while a layer runs. What an engine divides is its traits'.
+"""
+
+from dataclasses import dataclass
+
+from backend.estimate.layers import ModelLayers
+from backend.estimate.numeric import Number, choose, least
+from backend.estimate.parameters import layer_counts
+from backend.estimate.plan import Plan
+from backend.estimate.stage import RankParameters
+from backend.job.traits import MemoryTraits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class States:
+    """Bytes of one rank; on the GPU, unless said."""
+
+    weights: Number
+    """Trained and frozen."""
+    gradients: Number
+    """Accumulated over micro-batches."""
+    buckets: Number
+    """That stay allocated beside the gradients."""
+    optimizer: Number
+    gathered: Number
+    """Whole 16-bit parameters while layers run."""
+    step: Number
+    """fp32 gradients while the optimizer steps."""
+    host: Number
+    """Of this rank in host memory."""
+
+
+def shared_states(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, parameters: RankParameters, frozen_bytes: Number
+) -> States:
+    """The states of one rank; `parameters` are those of the whole model."""
+    count = parameters.trained_dense + parameters.trained_expert
+    sharded = memory.shards != "none"
+    held = count / plan.data if sharded else count
+    whole = memory.shards != "parameters"
+    weights = memory.weight_bytes * (count if whole else held)
+    frozen = frozen_bytes if whole else frozen_bytes / plan.data
+    gradients = memory.gradient_bytes * (held if memory.shards in ("gradients", "parameters") else count)
+    optimizer, stepping = memory.optimizer_bytes * held, least(held, memory.step_elements)
+    moved, host = 0.0, 0.0
+    if memory.offloads != "none":
+        # Masters, moments and the fp32 gradients that the host's Adam reads.
+        moved, host = 1.0, optimizer + 4 * held
+    if memory.offloads == "everything":
+        host = host + weights + frozen
+        weights, frozen = 0.0, 0.0
+    return States(
+        weights=weights + frozen,
+        gradients=gradients * (1 - moved),
+        buckets=memory.bucket_bytes * count * choose(plan.data > 1, 1, 0)
+        + 2 * memory.reduce_bucket_elements * choose(count > 0, 1, 0),
+        optimizer=optimizer * (1 - moved),
+        gathered=_gathered(layers, memory, parameters) if not whole else 0.0,
+        step=memory.step_gradient_bytes * stepping * (1 - moved),
+        host=host,
+    )
+
+
+def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParameters) -> Number:
+    total = parameters.dense + parameters.expert
+    if memory.live_elements:
+        return 2 * least(total, largest_unit(layers) + memory.live_elements)
+    ends = layers.embedding * (1 if layers.tied else 2)
+    return 2 * least(total, ends + 2 * largest_unit(layers))
+
+
+def largest_unit(layers: ModelLayers) -> int:
+    """Elements of the largest decoder layer: what FSDP gathers at a time."""
+    kinds = (layers.dense if layers.dense_count else None, layers.sparse if layers.sparse_count else None)
+    return max(layer_counts(kind).total for kind in kinds if kind)

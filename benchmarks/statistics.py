@@ -1,0 +1,64 @@
+"""What a benchmark says of its errors: by source, how many rows, how many not, and how far off."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Result:
+    """One published measurement beside our figure, in the unit of the source."""
+
+    source: str
+    case: str
+    measured: float
+    ours: float
+    baseline: float
+    """What the dumbest rule says: 18 bytes a parameter over the ranks that hold a copy of the model."""
+
+    @property
+    def error(self) -> float:
+        """Ours, relative to what was measured."""
+        return self.ours / self.measured - 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Skip:
+    """A row without a figure of ours, and why; decided from the row's arguments alone."""
+
+    source: str
+    case: str
+    reason: str
+
+
+def summary(results: Iterable[Result], skips: Iterable[Skip]) -> dict[str, dict[str, Any]]:
+    """{source: {rows, skipped, mean, median, p90, max, baseline_median}}; errors are absolute fractions."""
+    by_source: dict[str, list[Result]] = {}
+    for result in results:
+        by_source.setdefault(result.source, []).append(result)
+    reasons: dict[str, Counter[str]] = {}
+    for skip in skips:
+        reasons.setdefault(skip.source, Counter())[skip.reason] += 1
+    return {
+        source: {
+            "rows": len(by_source.get(source, ())),
+            "skipped": dict(reasons.get(source, {})),
+            **_figures(by_source.get(source, ())),
+        }
+        for source in sorted({*by_source, *reasons})
+    }
+
+
+def _figures(results: Sequence[Result]) -> dict[str, float | None]:
+    if not results:
+        return dict.fromkeys(("mean", "median", "p90", "max", "baseline_median"))
+    errors = sorted(abs(result.error) for result in results)
+    return {
+        "mean": statistics.fmean(errors),
+        "median": statistics.median(errors),
+        "p90": errors[min(len(errors) - 1, int(0.9 * len(errors)))],
+        "max": errors[-1],
+        "baseline_median": statistics.median(abs(result.baseline / result.measured - 1) for result in results),
+    }

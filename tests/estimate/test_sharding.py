@@ -1,0 +1,101 @@
+"""What ranks of ZeRO and FSDP share, what is offloaded, and what a reference model adds."""
+
+import pytest
+
+from backend.estimate import estimate
+from backend.estimate.estimate import GIB
+from tests.estimate.cases import job
+
+PARAMETERS = 8190735360
+"""Of Qwen3-8B."""
+
+
+def of(engine, **values):
+    return estimate(job(engine=f"llamafactory-{engine}", model__preset="qwen3-8b", **values))
+
+
+@pytest.mark.parametrize(
+    ("engine", "weights", "gradients", "optimizer"),
+    [
+        ("ddp", 4, 8, 8),
+        ("zero2", 2, 2 / 32, 12 / 32),
+        ("zero3", 2 / 32, 2 / 32, 12 / 32),
+        ("fsdp", 4 / 32, 4 / 32, 8 / 32),
+    ],
+)
+def test_each_engine_holds_its_share_of_the_states(engine, weights, gradients, optimizer):
+    [stage] = of(engine).stages
+    bucket = 2 * 5e8 / GIB if engine == "zero2" else 0
+    assert stage.weights_gib == pytest.approx(weights * PARAMETERS / GIB)
+    assert stage.gradients_gib == pytest.approx(gradients * PARAMETERS / GIB + bucket)
+    assert stage.optimizer_gib == pytest.approx(optimizer * PARAMETERS / GIB)
+
+
+def test_more_sharding_never_needs_more():
+    ddp, zero2, zero3 = (of(engine).peak_gib for engine in ("ddp", "zero2", "zero3"))
+    assert zero3 < zero2 < ddp
+
+
+@pytest.mark.parametrize(("engine", "host_bytes"), [("zero2-offload", 12 + 4), ("zero3-offload", 12 + 4 + 2)])
+def test_offloaded_states_leave_the_gpu_and_are_counted_on_each_node(engine, host_bytes):
+    offloaded, kept = of(engine), of(engine.removesuffix("-offload"))
+    assert offloaded.stages[0].optimizer_gib == 0
+    assert offloaded.peak_gib < kept.peak_gib
+    assert kept.host_memory_gib == 0
+    assert offloaded.host_memory_gib == pytest.approx(8 * host_bytes * PARAMETERS / 32 / GIB)
+
+
+def test_fsdp_keeps_all_parameters_gathered_when_it_does_not_reshard():
+    resharded, kept = of("fsdp"), of("fsdp", parallel__fsdp__reshard_after_forward=False)
+    assert kept.peak_gib - resharded.peak_gib > 8
+    assert kept.stages[0].workspace_gib > 2 * PARAMETERS / GIB
+
+
+def test_fsdp_offload_moves_the_shards_to_the_host():
+    offloaded = of("fsdp", parallel__fsdp__offload=True)
+    assert offloaded.stages[0].weights_gib == offloaded.stages[0].optimizer_gib == 0
+    assert offloaded.host_memory_gib == pytest.approx(8 * 16 * PARAMETERS / 32 / GIB)
+
+
+@pytest.mark.parametrize(("engine", "copy_bytes"), [("zero2", 2), ("zero3", 2 / 32), ("fsdp", 2)])
+def test_dpo_holds_a_reference_model_beside_the_trained_one(engine, copy_bytes):
+    sft, dpo = of(engine), of(engine, training__stage="dpo")
+    assert dpo.stages[0].weights_gib - sft.stages[0].weights_gib == pytest.approx(copy_bytes * PARAMETERS / GIB)
+    assert dpo.stages[0].activations_gib >= sft.stages[0].activations_gib
+
+
+def test_adapters_are_their_own_reference():
+    sft, dpo = (of("zero2", training__stage=stage, training__method="lora") for stage in ("sft", "dpo"))
+    assert dpo.stages[0].weights_gib == sft.stages[0].weights_gib
+
+
+def test_lora_on_megatron_trains_adapters_alone():
+    swift = {"engine": "swift-megatron", "model__preset": "qwen3-8b", "parallel__tensor": 2}
+    full, lora = (estimate(job(training__method=method, **swift)).stages[0] for method in ("full", "lora"))
+    hidden, ffn, heads, layers = 4096, 12288, 4096, 36
+    whole = 8 * (hidden + hidden + hidden + hidden)  # A of qkv and fc1, B of proj and fc2
+    split = 8 * (heads + 2 * 1024 + 2 * ffn + heads + ffn)
+    assert lora.trainable_parameters == layers * (whole + split // 2)
+    assert lora.parameters == full.parameters + lora.trainable_parameters
+    assert lora.peak_gib < full.peak_gib
+    assert lora.gradients_gib < 0.1
+
+
+def test_experts_have_adapters_of_their_own_on_megatron():
+    swift = {"engine": "swift-megatron", "model__preset": "qwen3-30b-a3b", "training__method": "lora"}
+    wide, narrow = (estimate(job(parallel__expert=size, **swift)).stages[0] for size in (8, 1))
+    assert narrow.trainable_parameters > 5 * wide.trainable_parameters
+
+
+def test_fp32_on_megatron_doubles_the_weights_and_has_no_flash_attention():
+    bf16, fp32 = (estimate(job(parallel__tensor=4, training__precision=kind)).stages[0] for kind in ("bf16", "fp32"))
+    assert fp32.weights_gib == pytest.approx(2 * bf16.weights_gib)
+    assert fp32.activations_gib > 2 * bf16.activations_gib
+
+
+def test_swift_freezes_deep_stack_mergers_with_the_projector():
+    def trained(**freeze):
+        edits = {f"training__freeze__{part}": value for part, value in freeze.items()}
+        return estimate(job(engine="swift-megatron", parallel__tensor=4, **edits)).stages[0].trainable_parameters
+
+    assert trained(vision_tower=True, projector=True) < trained(vision_tower=True)
