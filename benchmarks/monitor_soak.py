@@ -1,6 +1,6 @@
 """Does an open monitor stay small? Hundreds of ticks in a real browser; heap, nodes, listeners and bytes, in a table.
 
-    python -m benchmarks.monitor_soak [--ticks 500] [--tick 0.2] [--nodes 4] [--gpus 8]
+    python -m benchmarks.monitor_soak [--ticks 500] [--tick 0.2] [--nodes 4] [--gpus 8] [--steps 200]
 
 Every tick brings one step, one heartbeat a node and one log line. A leak shows as a row that grows with the ticks.
 """
@@ -26,6 +26,7 @@ CHROMIUM = "/usr/bin/chromium"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 WARM_UP_TICKS = 30
 RUN = "20260101-000000-soak-0000"
+LOG_LINE = b"{'loss': 1.234, 'grad_norm': 0.9, 'learning_rate': 1e-05, 'epoch': 0.1}\n"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -35,16 +36,18 @@ def main() -> None:
     parser.add_argument("--tick", type=float, default=0.2, help="seconds between two ticks; the page's own is 2")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--gpus", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=200, help="steps and log lines that are there at the start")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         store = Store(home / "megaboard.db")
         run = StoredRun(store, RUN, now=time.time(), name="soak", nodes=options.nodes, gpus_per_node=options.gpus)
         run.start()
-        run.steps(1, 200, step_s=0.01)
+        run.steps(1, options.steps, step_s=0.01)
+        run.log(0, "rank0.log", LOG_LINE * options.steps)
         url, server = _serve(home, options.tick)
         try:
-            rows = _soak(url, server.pid, run, options.ticks, options.tick)
+            rows = _soak(url, server.pid, run, options)
         finally:
             server.kill()
             server.wait()
@@ -68,7 +71,7 @@ def _serve(home: Path, tick_s: float) -> tuple[str, "subprocess.Popen[bytes]"]:
     raise SystemExit("the server did not start")
 
 
-def _soak(url: str, pid: int, run: StoredRun, ticks: int, tick_s: float) -> list[dict[str, float]]:
+def _soak(url: str, pid: int, run: StoredRun, options: argparse.Namespace) -> list[dict[str, float]]:
     sizes: list[int] = []
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
@@ -81,13 +84,13 @@ def _soak(url: str, pid: int, run: StoredRun, ticks: int, tick_s: float) -> list
         page.on("requestfinished", lambda request: sizes.append(_size(request)) if "predict" in request.url else None)
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable")
-        step = 200
+        step = options.steps
         rows = []
-        for target in (WARM_UP_TICKS, WARM_UP_TICKS + ticks // 2, WARM_UP_TICKS + ticks):
+        for target in (WARM_UP_TICKS, WARM_UP_TICKS + options.ticks // 2, WARM_UP_TICKS + options.ticks):
             while len(sizes) < target:
                 step += 1
                 _move(run, step)
-                page.wait_for_timeout(1000 * tick_s)
+                page.wait_for_timeout(1000 * options.tick)
             rows.append(_measure(page, session, pid, sizes))
         browser.close()
     return rows
@@ -97,7 +100,7 @@ def _move(run: StoredRun, step: int) -> None:
     run.now = time.time()
     run.steps(step, step, step_s=0.001)
     run.beat()
-    run.log(0, "rank0.log", b"{'loss': 1.234, 'grad_norm': 0.9, 'learning_rate': 1e-05, 'epoch': 0.1}\n")
+    run.log(0, "rank0.log", LOG_LINE)
 
 
 def _size(request: Any) -> int:

@@ -51,7 +51,8 @@ def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
         interval_ms=round(1000 * tick_s),
     )
     quiet = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
-    asked = panel.poll(poll, None, panel, trigger_mode="always_last", **quiet)
+    # The script asks one question at a time. "always_last" would send a held-back one with the data of the first.
+    asked = panel.poll(poll, None, panel, trigger_mode="multiple", **quiet)
     asked.then(None, js="() => window.Megaboard.monitor.answered()", **quiet)
     panel.act(act, None, panel, trigger_mode="once", **quiet)
     return panel

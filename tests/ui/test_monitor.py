@@ -211,6 +211,33 @@ def test_a_tab_that_slept_catches_up_by_itself(site, page):
     assert shown_loss(page)["x"] == list(range(1, 301))
 
 
+SLOW_FETCH = """() => {
+    const plain = window.fetch;
+    Object.assign(window, { open: 0, most: 0, whole: 0 });
+    window.fetch = async (...request) => {
+        if (!String(request[0]).includes('predict')) return plain(...request);
+        most = Math.max(most, ++open);
+        if (JSON.parse(request[1].body).event_data.question.points.seq === undefined) whole += 1;
+        await new Promise((done) => setTimeout(done, 1200));
+        try { return await plain(...request); } finally { open -= 1; }
+    };
+}"""
+
+
+def test_a_slow_server_is_asked_one_question_at_a_time_and_for_nothing_twice(site, page):
+    run = site.run("20260101-000450-slow-6666")
+    run.start()
+    run.steps(1, 10)
+    open_run(page, site, run.id)
+    wait_for_points(page, 10)
+    page.evaluate(SLOW_FETCH)
+    for last in (11, 12, 13):
+        run.steps(last, last)
+        wait_for_points(page, last)
+    assert page.evaluate("() => [most, whole]") == [1, 0]
+    assert shown_loss(page)["x"] == list(range(1, 14))
+
+
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
     run = site.run(f"20260101-000500-fails-{lang}ff")
