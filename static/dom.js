@@ -1,4 +1,4 @@
-// Elements made without innerHTML, so that a string from a node or a model is only ever text. Numbers and words.
+// Elements made one by one, never from strings: what a node or a model sends is only ever text. Numbers and words.
 (() => {
   const words = {};
 

@@ -1,0 +1,390 @@
+"""The wizard without a browser: what was typed is kept, what follows from it is right, a launch begins once."""
+
+import io
+import json
+import re
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import gradio as gr
+import pytest
+
+from app.i18n import LANGUAGES, catalogue
+from app.services import Draft, Services
+from app.wizard import hardware, launch, model, plan, review, training
+from app.wizard.desk import Desk
+from app.wizard.fields import Form
+from app.wizard.hosts import from_form, to_form
+from app.wizard.panel import bundle
+from app.wizard.reading import read
+from app.wizard.wire import change
+from backend.cluster.hostkeys import HostKey
+from backend.job.job import Job
+from backend.job.mapping import parameters, parse_job
+from backend.job.presets import data_folder
+from backend.job.problems import Problem, ProblemsError
+from backend.jobs.checkup import PreflightReport
+from backend.jobs.controller import Controller
+from backend.jobs.store import Store
+
+OURS = ("dom", "fields", "hardware", "launch", "memory", "plan", "ranks", "review", "summary", "wizard")
+STEPS = (hardware, model, training, plan, review, launch)
+READY = {
+    "cluster.hosts.lines": "10.0.0.1\n10.0.0.2\n10.0.0.3\n10.0.0.4",
+    "cluster.environments.llamafactory.python": "/opt/lf/bin/python",
+    "model.path": "/models/qwen",
+    "training.dataset": "mine",
+    "training.dataset_dir": "/data",
+    "training.template": "qwen3_vl_nothink",
+    "training.output_dir": "/runs",
+    "parallel.tensor": 4,
+}
+
+
+@pytest.fixture(scope="module")
+def form() -> Form:
+    made = Form("en")
+    with gr.Blocks(analytics_enabled=False):
+        for step in STEPS:
+            step.build(made)
+    return made
+
+
+@pytest.fixture
+def services(tmp_path: Path) -> Iterator[Services]:
+    store = Store(tmp_path / "megaboard.db")
+    services = SimpleNamespace(
+        home=tmp_path, store=store, draft=Draft(store, tmp_path), controller=None, clock=lambda: 0.0
+    )
+    yield cast(Services, services)
+    store.close()
+
+
+def shown(form: Form, services: Services, step: str = "training") -> dict[str, Any]:
+    return cast(dict[str, Any], json.loads(bundle(form, services, step)))
+
+
+class TestFields:
+    def test_every_parameter_of_the_job_file_has_a_widget(self, form: Form) -> None:
+        instead = {"version": None, "cluster.hosts": "cluster.hosts.lines",
+                   "cluster.environments": "cluster.environments.swift.python"}  # fmt: skip
+        missing = {path for path in parameters() if instead.get(path, path) not in {*form.components, None}}
+        assert missing == set()
+
+    def test_no_parameter_has_two_widgets(self, form: Form) -> None:
+        with gr.Blocks(analytics_enabled=False), pytest.raises(ValueError, match="widget already"):
+            form.field("name")
+
+    def test_a_number_box_shows_nothing_for_what_is_no_number_and_the_draft_keeps_it(
+        self, form: Form, services: Services
+    ) -> None:
+        change(services, {"cluster.nodes": "four"})
+        assert form.shown(services.draft.job_mapping())["cluster.nodes"] is None
+        problem = next(p for p in shown(form, services)["problems"] if p["at"] == "cluster.nodes")
+        assert problem["message"] == "A whole number is needed here."
+        assert services.draft.job_mapping()["cluster"]["nodes"] == "four"
+
+    @pytest.mark.parametrize(("typed", "kept"), [("2e-5", 2e-5), ("0.001", 0.001), ("fast", "fast")])
+    def test_a_learning_rate_is_typed_as_people_write_it(self, form: Form, typed: str, kept: object) -> None:
+        assert form.value("training.learning_rate", typed) == kept
+
+    def test_an_emptied_optional_field_takes_its_default(self, form: Form) -> None:
+        assert form.value("training.dataset", " ") is None
+
+    def test_a_gpu_of_ones_own_starts_from_the_figures_of_the_last(self, form: Form, services: Services) -> None:
+        change(services, {"cluster.gpu": ""})
+        assert services.draft.job_mapping()["cluster"]["gpu"]["memory_gib"] == 79.11
+        assert shown(form, services)["summary"]["sound"]
+
+
+class TestHosts:
+    def test_lines_and_shared_values_become_hosts_and_come_back(self) -> None:
+        form = {"lines": "10.0.0.1\nroot@10.0.0.2:2222 fabric=192.168.0.2\n[fe80::1]:23 key=/k", "user": "train"}
+        hosts, problems = from_form(form)
+        assert problems == []
+        assert hosts == [
+            {"user": "train", "address": "10.0.0.1"},
+            {"user": "root", "address": "10.0.0.2", "port": 2222, "fabric_address": "192.168.0.2"},
+            {"user": "train", "address": "fe80::1", "port": 23, "identity_file": "/k"},
+        ]
+        assert from_form(to_form(hosts))[0] == hosts
+
+    def test_what_lines_cannot_say_is_kept(self) -> None:
+        hosts = [{"address": "a", "environments": {"llamafactory": {"python": "/p"}}}]
+        assert from_form(to_form(hosts))[0] == hosts
+
+    @pytest.mark.parametrize("line", ["user@", "host:", "host:ssh", "host fabric", "host colour=red", "@host"])
+    def test_a_line_that_cannot_be_read_is_named_and_left_out(self, line: str) -> None:
+        hosts, problems = from_form({"lines": f"good\n{line}"})
+        assert hosts == [{"address": "good"}]
+        assert [(p.code, p.values["line"]) for p in problems] == [("bad_host_line", 2)]
+
+
+class TestReading:
+    def test_wrong_hosts_and_folders_do_not_stop_a_plan(self, services: Services) -> None:
+        change(services, {"cluster.hosts.lines": "bad;host\nuser@", "model.path": "not a path", "name": "a;b"})
+        reading = read(services.draft.job_mapping(), services.home)
+        assert reading.is_sound
+        assert reading.estimate is not None
+        assert not reading.can_launch
+        assert {"bad_host_line", "bad_format"} <= {problem.code for problem in reading.missing}
+
+    def test_a_config_json_is_read_from_its_text_and_the_text_is_kept(self, form: Form, services: Services) -> None:
+        change(services, {"model.preset": None, "model.hf_config": '{"hidden_size": 64,'})
+        assert "not_json" in {p["code"] for p in shown(form, services)["problems"]}
+        text = json.dumps({"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+                           "num_attention_heads": 4, "vocab_size": 512})  # fmt: skip
+        change(services, {"model.hf_config": text})
+        assert form.shown(services.draft.job_mapping())["model.hf_config"] == text
+        assert read(services.draft.job_mapping(), services.home).is_sound
+
+    def test_deep_json_is_refused_not_crashed_on(self, form: Form, services: Services) -> None:
+        change(services, {"model.preset": None, "model.hf_config": "[" * 100_000})
+        assert "not_json" in {p["code"] for p in shown(form, services)["problems"]}
+
+    def test_variables_and_extra_keys_are_read_from_text(self, services: Services) -> None:
+        change(services, {"environment": "NCCL_DEBUG=WARN\n\nA=b=c", "extra": "max_grad_norm: 1.0"})
+        job = read(services.draft.job_mapping(), services.home).job
+        assert job is not None
+        assert job.environment == {"NCCL_DEBUG": "WARN", "A": "b=c"}
+        assert job.extra == {"max_grad_norm": 1.0}
+
+    def test_a_plan_that_does_not_fit_is_a_warning(self, services: Services) -> None:
+        change(services, {"parallel.tensor": 1})
+        problems = read(services.draft.job_mapping(), services.home).problems
+        assert [(p.code, p.severity) for p in problems] == [("over_memory", "warning")]
+
+
+class TestBundle:
+    def test_problems_name_the_widget_the_step_and_the_one_click_fix(self, form: Form, services: Services) -> None:
+        change(services, {"training.seed": 0})
+        got = shown(form, services)
+        problem = next(p for p in got["problems"] if p["code"] == "seed_not_positive")
+        assert (problem["at"], problem["step"], problem["edits"]) == (
+            "training.seed",
+            "training",
+            {"training.seed": 42},
+        )
+        assert got["marks"]["training"]["errors"] == 1
+        assert got["summary"] == {"sound": False, "errors": 1}
+
+    def test_what_only_a_launch_needs_is_counted_apart(self, form: Form, services: Services) -> None:
+        marks = shown(form, services)["marks"]
+        assert marks["hardware"] == {"errors": 0, "missing": 1}
+        assert marks["training"] == {"errors": 0, "missing": 4}
+
+    def test_fields_without_a_say_are_left_out_unless_they_have_a_problem(self, form: Form, services: Services) -> None:
+        assert "training.freeze.vision_tower" not in shown(form, services)["hidden"]
+        change(services, {"model.preset": "qwen3-8b"})
+        assert "training.freeze.vision_tower" in shown(form, services)["hidden"]
+        change(services, {"training.freeze.vision_tower": True})
+        assert "training.freeze.vision_tower" not in shown(form, services)["hidden"]
+
+    def test_a_later_bundle_has_a_higher_stamp(self, form: Form, services: Services) -> None:
+        assert shown(form, services)["at"] < shown(form, services)["at"]
+
+    def test_every_plan_of_the_table_can_be_chosen(self, form: Form, services: Services) -> None:
+        plans = shown(form, services, "plan")["data"]["plans"]
+        for row in plans["rows"]:
+            change(services, plan.edits_of(row))
+            reading = read(services.draft.job_mapping(), services.home)
+            assert reading.is_sound
+            assert reading.job is not None
+            assert reading.job.global_batch == 256
+            assert plan.need_gib(reading.estimate) == row["need_gib"]
+
+    def test_the_stages_terms_add_up(self, form: Form, services: Services) -> None:
+        change(services, {"parallel.tensor": 2, "parallel.pipeline": 2})
+        memory = shown(form, services, "plan")["data"]["memory"]
+        for stage in memory["stages"]:
+            assert sum(stage[term] for term in memory["terms"]) == pytest.approx(stage["need_gib"], abs=0.01)
+
+    @pytest.mark.parametrize("lang", LANGUAGES)
+    def test_the_first_plan_is_explained(self, services: Services, lang: str) -> None:
+        rows = plan.data(read(services.draft.job_mapping(), services.home), Form(lang), services)["plans"]["rows"]
+        text = plan.explain(rows, 79.11, lang)
+        assert plan.plan_name(rows[0]) in text
+        assert f"{rows[0]['need_gib']:.1f}" in text
+        over = plan.explain([{**row, "fits": False} for row in rows], 1.0, lang)
+        assert over not in (text, "")
+        assert plan.explain([], 1.0, lang)
+
+
+class TestPlacement:
+    def job(self, **parallel: int) -> Job:
+        mapping = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model": {"preset": "qwen3-30b-a3b"},
+                   "parallel": parallel}  # fmt: skip
+        job, _ = parse_job(mapping)
+        assert job is not None
+        return job
+
+    def test_tensor_groups_are_neighbours_and_stages_are_furthest_apart(self) -> None:
+        ranks = plan.placement(self.job(tensor=4, pipeline=2))
+        assert ranks["groups"]["tensor"][:9] == [0, 0, 0, 0, 1, 1, 1, 1, 2]
+        assert ranks["groups"]["pipeline"][0] == ranks["groups"]["pipeline"][16]
+        assert ranks["groups"]["data"][0] == ranks["groups"]["data"][4] != ranks["groups"]["data"][1]
+        assert ranks["spans"]["tensor"] == {"groups": 8, "ranks": 4, "nodes": 1}
+        assert ranks["spans"]["pipeline"] == {"groups": 16, "ranks": 2, "nodes": 2}
+
+    def test_expert_groups_have_their_own_order(self) -> None:
+        ranks = plan.placement(self.job(tensor=4, expert=8))
+        assert ranks["groups"]["expert"][:9] == [0] * 8 + [1]
+
+    def test_a_large_cluster_is_not_drawn_whole(self) -> None:
+        mapping = {"cluster": {"gpu": "h100-80g", "nodes": 100, "gpus_per_node": 8}, "model": {"preset": "qwen3-8b"}}
+        job, _ = parse_job(mapping)
+        assert job is not None
+        ranks = plan.placement(job)
+        assert (len(ranks["nodes"]), ranks["left_out"]) == (plan.SHOWN_NODES, 100 - plan.SHOWN_NODES)
+        assert len(ranks["groups"]["data"]) == 8 * plan.SHOWN_NODES
+
+
+class TestReview:
+    def test_a_ready_job_shows_files_and_one_command_a_node(self, form: Form, services: Services) -> None:
+        change(services, READY)
+        got = shown(form, services, "review")["data"]["review"]
+        assert got["complete"]
+        assert [file["name"] for file in got["files"]] == ["config.yaml"]
+        assert len(got["commands"]) == 4
+        assert "--node_rank 3" in got["commands"][3]["text"]
+
+    def test_an_unready_job_still_shows_its_file(self, form: Form, services: Services) -> None:
+        got = shown(form, services, "review")["data"]["review"]
+        assert not got["complete"]
+        assert "preset: qwen3-vl-8b" in got["job"]
+
+    def test_the_archive_holds_the_job_and_a_script(self, services: Services) -> None:
+        change(services, READY)
+        job = read(services.draft.job_mapping(), services.home).job
+        assert job is not None
+        with zipfile.ZipFile(io.BytesIO(review.archive(job))) as packed:
+            assert {"my-run/job.yaml", "my-run/config.yaml", "my-run/launch.sh"} <= set(packed.namelist())
+            assert packed.getinfo("my-run/launch.sh").external_attr >> 16 & 0o111
+
+    def test_an_unready_job_has_no_archive(self, services: Services) -> None:
+        job = read(services.draft.job_mapping(), services.home).job
+        assert job is not None
+        with pytest.raises(ProblemsError):
+            review.archive(job)
+
+
+class Nodes:
+    """A controller whose nodes answer when they are let; counts launches."""
+
+    def __init__(self, *reports: PreflightReport) -> None:
+        self.reports = list(reports)
+        self.let = threading.Event()
+        self.launched: list[Job] = []
+        self.accepted: list[HostKey] = []
+
+    def preflight(self, job: Job) -> PreflightReport:
+        assert self.let.wait(10)
+        return self.reports.pop(0)
+
+    def accept_host_keys(self, keys: list[HostKey]) -> None:
+        self.accepted += keys
+
+    def launch(self, job: Job) -> str:
+        assert self.let.wait(10)
+        self.launched.append(job)
+        return f"run-{len(self.launched)}"
+
+
+def rest(desk: Desk) -> Any:
+    state = desk.state()
+    while state.is_busy:
+        state = desk.wait(state.version, 10)
+    return state
+
+
+class TestDesk:
+    @pytest.fixture
+    def job(self, services: Services) -> Job:
+        change(services, READY)
+        job = read(services.draft.job_mapping(), services.home).job
+        assert job is not None
+        return job
+
+    def desk(self, nodes: Nodes) -> Desk:
+        return Desk(cast(Controller, nodes), lambda: 0.0)
+
+    def test_a_green_check_serves_one_launch(self, job: Job) -> None:
+        nodes = Nodes(PreflightReport())
+        nodes.let.set()
+        desk = self.desk(nodes)
+        with pytest.raises(ProblemsError):
+            desk.launch(job)
+        desk.check(job)
+        assert rest(desk).is_green_for(job)
+        nodes.let.clear()
+        desk.launch(job)
+        with pytest.raises(ProblemsError):
+            desk.launch(job)
+        nodes.let.set()
+        assert rest(desk).run == "run-1"
+        with pytest.raises(ProblemsError):
+            desk.launch(job)
+        assert len(nodes.launched) == 1
+
+    def test_an_edit_after_the_check_closes_the_launch(self, job: Job, services: Services) -> None:
+        nodes = Nodes(PreflightReport())
+        nodes.let.set()
+        desk = self.desk(nodes)
+        desk.check(job)
+        rest(desk)
+        change(services, {"training.max_steps": 7})
+        edited = read(services.draft.job_mapping(), services.home).job
+        assert not desk.state().is_green_for(edited)
+        with pytest.raises(ProblemsError):
+            desk.launch(cast(Job, edited))
+        assert desk.state().is_green_for(job)
+
+    def test_a_red_check_opens_nothing(self, job: Job) -> None:
+        nodes = Nodes(PreflightReport(problems=(Problem(code="unreachable", node="10.0.0.1"),)))
+        nodes.let.set()
+        desk = self.desk(nodes)
+        desk.check(job)
+        assert not rest(desk).is_green_for(job)
+
+    def test_two_checks_at_once_are_one(self, job: Job) -> None:
+        nodes = Nodes(PreflightReport())
+        desk = self.desk(nodes)
+        desk.check(job)
+        desk.check(job)
+        nodes.let.set()
+        assert rest(desk).phase == "checked"
+        assert nodes.reports == []
+
+    def test_only_confirmed_fingerprints_are_accepted_and_the_nodes_checked_again(self, job: Job) -> None:
+        keys = tuple(
+            HostKey(host=f"10.0.0.{n}", port=22, key_type="ssh-ed25519", fingerprint=f"SHA256:{n}", line="")
+            for n in (1, 2)
+        )
+        unknown = PreflightReport(unknown_host_keys=keys, problems=(Problem(code="host_key_unknown"),))
+        nodes = Nodes(unknown, PreflightReport())
+        nodes.let.set()
+        desk = self.desk(nodes)
+        desk.check(job)
+        rest(desk)
+        desk.accept(["SHA256:2", "SHA256:of-something-else"])
+        assert nodes.accepted == [keys[1]]
+        assert rest(desk).is_green_for(job)
+
+
+class TestScripts:
+    def scripts(self) -> dict[str, str]:
+        return {name: (data_folder("static") / f"{name}.js").read_text() for name in OURS}
+
+    def test_no_script_makes_html_from_strings(self) -> None:
+        makes = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function")
+        assert [name for name, text in self.scripts().items() if makes.search(text)] == []
+
+    def test_every_word_that_a_script_asks_for_is_there(self) -> None:
+        asked = {
+            key for text in self.scripts().values() for key in re.findall(r'["\'](wizard\.[a-z_.]+[a-z])["\']', text)
+        }
+        assert asked - set(catalogue("en")) == set()
