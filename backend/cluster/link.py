@@ -24,7 +24,8 @@ from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.node import NodeError
 from backend.job.job import Host
 
-logging.getLogger("paramiko").addHandler(logging.NullHandler())
+# What it logs of a failed connection, whole tracebacks, is raised here as a NodeError.
+logging.getLogger("paramiko").setLevel(logging.CRITICAL)
 _log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 5
@@ -134,9 +135,19 @@ def find_target(host: Host, ssh_folder: Path) -> Target:
         address=config.get("hostname", host.address),
         port=host.port if host.port != 22 else int(config.get("port", 22)),
         user=host.user or config.get("user") or getpass.getuser(),
-        identity_files=tuple(Path(name).expanduser() for name in named),
+        identity_files=tuple(_expanded(name, host) for name in named),
         jump=host.proxy_jump or _jump_of(config),
     )
+
+
+def _expanded(name: str, host: Host) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:  # `~name` of a user that this machine does not have
+        node = display_name(host)
+        raise NodeError(
+            "bad_identity_file", node, key="identity_file", identity_file=name, detail=str(error)
+        ) from error
 
 
 def _jump_of(config: paramiko.SSHConfigDict) -> str | None:
@@ -164,8 +175,8 @@ def _open_jump(
     if depth == MAX_JUMPS:
         raise NodeError("unreachable", target.node, key="proxy_jump", detail=f"more than {MAX_JUMPS} jumps")
     *before, last = str(target.jump).split(",")
-    match = re.fullmatch(r"(?:(?P<user>[^@]+)@)?(?P<address>[^@:]+|\[[^\]]+\])(?::(?P<port>\d+))?", last)
-    if match is None:
+    match = re.fullmatch(r"(?:(?P<user>[^@]+)@)?(?P<address>[^@:]+|\[[^\]]+\])(?::(?P<port>\d{1,5}))?", last)
+    if match is None or int(match["port"] or 22) > 65_535:
         raise NodeError("bad_proxy_jump", target.node, key="proxy_jump", jump=target.jump)
     host = Host(
         address=match["address"].strip("[]"),
@@ -174,9 +185,13 @@ def _open_jump(
         identity_file=str(target.identity_files[0]) if target.identity_files else None,
         proxy_jump=",".join(before) or None,
     )
-    return open_link(
-        host, known_hosts, passphrase=passphrase, timeout_s=timeout_s, ssh_folder=ssh_folder, depth=depth + 1
-    )
+    try:
+        return open_link(
+            host, known_hosts, passphrase=passphrase, timeout_s=timeout_s, ssh_folder=ssh_folder, depth=depth + 1
+        )
+    except NodeError as error:
+        error.key = "proxy_jump"
+        raise
 
 
 def _dial(target: Target, through: Link | None, timeout_s: float) -> socket.socket | paramiko.Channel:

@@ -93,6 +93,11 @@ def test_a_protected_key_needs_its_passphrase(
     connect(host, known_hosts, passphrase="correct horse").close()
 
 
+def test_a_key_in_the_home_of_nobody_is_named(cluster: DemoCluster, known_hosts: KnownHosts) -> None:
+    error = refused(replace(cluster.hosts()[0], identity_file="~no-such-user/id"), known_hosts)
+    assert (error.code, error.key) == ("bad_identity_file", "identity_file")
+
+
 def test_a_host_that_is_down_is_named_with_its_port(known_hosts: KnownHosts) -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
@@ -142,6 +147,17 @@ def test_a_node_behind_another_is_reached_through_it(cluster: DemoCluster, known
     node = connect(host, known_hosts)
     assert node.run(["printenv", "MEGABOARD_NODE"], timeout_s=10).out == "node1\n"
     node.close()
+
+
+@pytest.mark.parametrize(
+    ("jump", "code"), [("127.0.0.1:1", "unreachable"), ("127.0.0.1:65536", "bad_proxy_jump")], ids=("down", "no_port")
+)
+def test_a_host_in_between_that_fails_is_told_at_its_own_field(
+    cluster: DemoCluster, known_hosts: KnownHosts, jump: str, code: str
+) -> None:
+    with pytest.raises(NodeError) as caught:
+        connect(replace(cluster.hosts()[1], proxy_jump=jump), known_hosts, timeout_s=5)
+    assert (caught.value.code, caught.value.key) == (code, "proxy_jump")
 
 
 def test_the_ssh_configuration_is_followed(cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path) -> None:
