@@ -111,8 +111,13 @@ def find_datasets(folder: str, names: list[str]) -> dict[str, Any]:
         with open(os.path.join(folder, "dataset_info.json"), encoding="utf-8") as file:
             known = json.load(file)
     except (OSError, ValueError):
+        known = None
+    if not isinstance(known, dict):
         return {"info": False, "unknown": [], "missing": []}
-    files = [os.path.join(folder, known[name]["file_name"]) for name in names if "file_name" in known.get(name, {})]
+    known = {name: entry for name, entry in known.items() if isinstance(entry, dict)}
+    files = [
+        os.path.join(folder, str(known[name]["file_name"])) for name in names if "file_name" in known.get(name, {})
+    ]
     missing = [path for path in files if not os.path.exists(path)]
     return {"info": True, "unknown": [name for name in names if name not in known], "missing": missing}
 
