@@ -26,7 +26,8 @@ def print_json(value: Any, *, compact: bool = False) -> None:
     """JSON on standard output, flushed, so that a reader at the other end of a pipe never waits."""
     # NaN and infinity are no JSON: an estimate that yields one is a bug to be seen here.
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=None if compact else 2)
-    print(text, flush=True)
+    # A lone surrogate, which JSON can write and UTF-8 cannot, must not end the answers to the lines behind it.
+    print(text.encode(errors="replace").decode(), flush=True)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

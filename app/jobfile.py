@@ -53,8 +53,12 @@ def _with_model_config(mapping: dict[str, Any], folder: Path) -> dict[str, Any]:
         return mapping
     try:
         config = json.loads((folder / Path(given).expanduser()).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        values = {"path": given, "reason": getattr(error, "strerror", None) or "not JSON"}
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: `~name` of a user that is not there
+        values = {"path": given, "reason": _reason(error)}
         problem = Problem(code="model_config_unreadable", field="model.hf_config", values=values)
         raise ProblemsError([problem]) from error
     return {**mapping, "model": {**model, "hf_config": config}}
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, RuntimeError) else getattr(error, "strerror", None) or "not JSON"

@@ -146,6 +146,7 @@ def test_jsonl_answers_every_line_whatever_it_holds(run, monkeypatch):
         "[1]",
         '{"cluster": 5}',
         "[" * 100_000,
+        '{"cluster": "\\ud800", "model": {}}',
         "",
         json.dumps({**JOB, "name": "last"}),
     ]
@@ -153,8 +154,13 @@ def test_jsonl_answers_every_line_whatever_it_holds(run, monkeypatch):
     status, out, _ = run("estimate", "--jsonl", "-")
     answers = [json.loads(line) for line in out.splitlines()]
     assert status == 0
-    assert [answer["name"] for answer in answers] == ["seed", "2", "3", "4", "5", "last"]
-    assert [bool(answer["problems"]) for answer in answers] == [False, True, True, True, True, False]
+    assert [answer["name"] for answer in answers] == ["seed", "2", "3", "4", "5", "6", "last"]
+    assert [bool(answer["problems"]) for answer in answers] == [False, True, True, True, True, True, False]
+
+
+def test_a_model_configuration_of_a_user_that_is_not_there_is_named(run, job_file):
+    status, _, error = run("estimate", job_file(model={"hf_config": "~no-such-user/config.json"}))
+    assert (status, "model.hf_config" in error) == (2, True)
 
 
 def test_a_model_configuration_may_lie_beside_the_job(run, job_file, tmp_path):
