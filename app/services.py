@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from app.audit import Audit
 from app.home import with_cluster
 from backend.cluster.hostkeys import KnownHosts
-from backend.job.mapping import dump_mapping, load_mapping
+from backend.job.mapping import MAXIMUM_TEXT, dump_mapping, load_mapping
+from backend.job.problems import Problem, ProblemsError
 from backend.jobs.controller import Controller
 from backend.jobs.store import Store
 
@@ -47,7 +49,8 @@ class Draft:
     def edit_all(self, edits: Mapping[str, object]) -> None:
         """Set several paths as one change.
 
-        Raises ProblemsError when a part of a named cluster is edited and the cluster's file cannot be read.
+        Raises ProblemsError when a part of a named cluster is edited and the cluster's file cannot be read, or when the
+        job would be larger than a job file may be: it could not be read back.
         """
         with self._lock:
             mapping = copy.deepcopy(self._mapping)
@@ -58,14 +61,19 @@ class Draft:
             self._keep(mapping)
 
     def replace(self, mapping: Mapping[str, object]) -> None:
-        """Take another job whole."""
+        """Take another job whole. Raises ProblemsError when it is larger than a job file may be."""
         with self._lock:
             self._keep(copy.deepcopy(dict(mapping)))
 
     def _keep(self, mapping: dict[str, object]) -> None:
-        if mapping != self._mapping:
-            self._store.set_draft(dump_mapping(mapping))
-            self._mapping = mapping
+        mapping = _writable(mapping)
+        if mapping == self._mapping:
+            return
+        text = dump_mapping(mapping)
+        if len(text) > MAXIMUM_TEXT:
+            raise ProblemsError([Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT})])
+        self._store.set_draft(text)
+        self._mapping = mapping
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,6 +106,15 @@ class Services:
 def _read(text: str | None) -> dict[str, object]:
     mapping, problem = load_mapping(text) if text else (FIRST_DRAFT, None)
     return copy.deepcopy(dict(FIRST_DRAFT if problem else mapping))
+
+
+def _writable(value: Any) -> Any:
+    """The same with every lone surrogate, which a browser may send and YAML cannot read back, as a question mark."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {_writable(key): _writable(one) for key, one in value.items()}
+    return [_writable(one) for one in value] if isinstance(value, list) else value
 
 
 def _set(mapping: dict[str, object], path: list[str], value: object) -> None:

@@ -165,7 +165,7 @@ class Training:
     precision: Literal["bf16", "fp16", "fp32"] = parameter("bf16")
     micro_batch_size: int = parameter(1, minimum=1, maximum=4096)
     gradient_accumulation_steps: int = parameter(8, minimum=1, maximum=65_536)
-    global_batch_size: int | None = parameter(None, minimum=1)
+    global_batch_size: int | None = parameter(None, minimum=1, maximum=16_777_216)
     """The wanted one; accumulation then follows from each plan."""
     num_train_epochs: float = parameter(3.0, above=0, maximum=10_000)
     max_steps: int | None = parameter(None, minimum=1)

@@ -105,3 +105,17 @@ def test_services_open_and_close_twice_on_one_home(tmp_path):
         services = Services.open(tmp_path)
         services.controller.start()
         services.close()
+
+
+def test_half_a_letter_from_a_browser_does_not_lose_the_draft(store, tmp_path):
+    Draft(store, tmp_path).edit_all({"name": "a\ud83d", "environment": {"\ud800": ["\udfff"]}})
+    again = Draft(store, tmp_path).job_mapping()
+    assert (again["name"], again["environment"]) == ("a?", {"?": ["?"]})
+
+
+def test_a_draft_that_could_not_be_read_back_is_refused(store, tmp_path):
+    draft = Draft(store, tmp_path)
+    with pytest.raises(ProblemsError) as caught:
+        draft.edit("name", "x" * 300_000)
+    assert caught.value.problems[0].code == "file_too_large"
+    assert draft.job_mapping() == Draft(store, tmp_path).job_mapping()
