@@ -140,8 +140,8 @@ def patches_per_image(vision: VisionShape, max_pixels: int) -> int:
 def in_precision(memory: MemoryTraits, precision: str, *, megatron: bool) -> MemoryTraits:
     """An engine's bytes in another precision than bf16.
 
-    fp32 needs neither master copies nor autocast, and has no flash attention. Megatron accumulates fp16 gradients in fp16, because mcore_adapter
-    asks for fp32 only with bf16.
+    fp32 needs neither master copies nor autocast, and has no flash attention. Megatron accumulates fp16 gradients in
+    fp16, because mcore_adapter asks for fp32 only with bf16.
     """
     if precision == "fp32":
         single = replace(memory, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8, autocast_bytes=0)

@@ -1,0 +1,320 @@
+"""Published rows of memory, turned into the estimate's own types; never through the job file.
+
+A row: {source, model, model_arch, gpus, tp, pp, vpp, dp, cp, ep, etp, mbs, gbs, seq, recompute, zero, precision,
+method, measured_mem_gb, mem_kind, flags, ...}. What is not modelled is told from these alone.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from backend.estimate.estimate import RESERVED_PER_ALLOCATED
+from backend.estimate.hugging_face import Tuning, data_parallel_memory
+from backend.estimate.layers import Activation, Attention, ModelLayers, model_layers
+from backend.estimate.megatron import Run, pipeline_memory
+from backend.estimate.megatron_adapters import Adapters
+from backend.estimate.parameters import model_parameters
+from backend.estimate.plan import Plan
+from backend.estimate.stage import Trained
+from backend.job.model import ModelShape, parse_model
+from backend.job.problems import ProblemsError
+from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
+from benchmarks.statistics import Result, Skip
+
+GIB = 2.0**30
+DATA = Path(__file__).parent / "data"
+_TUNERS = "galore|fsdp_qlora|unsloth|hqq|sequence_parallel|new_special_tokens|dora|pissa|olora|muon"
+"""What scripts of ms-swift are named after, and the estimate does not know."""
+OUTSIDE_GIB = 1.5
+"""Context and NCCL, where nvidia-smi was read; the default of cluster.outside_gib."""
+
+
+class NotModelled(Exception):
+    """A row's arguments ask for something that the estimate does not know, or leave out what it needs."""
+
+
+def measured_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], list[Skip]]:
+    """Ours beside every row with a memory figure; rows that repeat a case count once."""
+    results, skips, seen = [], [], set()
+    for row in rows:
+        if not row.get("measured_mem_gb"):
+            continue
+        case = _case(row)
+        try:
+            if case in seen:
+                raise NotModelled("the same case again")
+            results += _results(row, case)
+            seen.add(case)
+        except (NotModelled, ProblemsError) as problem:
+            skips.append(Skip(source=_source(row), case=case, reason=str(problem)))
+    return results, skips
+
+
+def _case(row: Mapping[str, Any]) -> str:
+    sizes = " ".join(f"{key}{row[key]}" for key in ("tp", "pp", "vpp", "cp", "ep", "mbs", "seq") if row.get(key))
+    parts = (row["model"], sizes, row.get("recompute"), row.get("method"), row.get("precision"), row.get("notes"))
+    script = row["source_ref"].split()[-1] if "script" in row["source"] else ""
+    return " | ".join(str(part) for part in (*parts, script) if part)
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    return "Megatron-Bridge" if row["source"].startswith("Megatron-Bridge") else str(row["source"])
+
+
+def _results(row: Mapping[str, Any], case: str) -> list[Result]:
+    _refuse(row)
+    layers = model_layers(_shape(row))
+    peaks = [peak / GIB for peak in _peaks(row, layers)]
+    kind = row["mem_kind"]
+    measured = row["measured_mem_gb"] * (1 if "GiB" in kind or "header" in kind else 1e9 / GIB)
+    ours = max(peaks)
+    if "reserved" in kind:
+        ours *= RESERVED_PER_ALLOCATED
+    elif "nvidia-smi" in kind or "header" in kind:
+        ours = ours * RESERVED_PER_ALLOCATED + OUTSIDE_GIB
+    holders = (row.get("tp") or 1) * (row.get("pp") or 1) * (row.get("ep") or 1)
+    rule = 18 * model_parameters(layers) / holders / GIB
+    source = _source(row)
+    result = Result(source=source, case=case, measured=measured, ours=ours, baseline=rule)
+    by_stage = row.get("measured_mem_by_stage_gb") or []
+    if len(by_stage) < 2 or len(by_stage) != len(peaks):
+        return [result]
+    each = [
+        Result(source=f"{source}, each stage", case=f"{case}, stage {stage}", measured=real, ours=mine, baseline=rule)
+        for stage, (real, mine) in enumerate(zip(by_stage, peaks, strict=True))
+    ]
+    return [result, *each]
+
+
+def _peaks(row: Mapping[str, Any], layers: ModelLayers) -> list[float]:
+    """Ours for each pipeline stage."""
+    source = row["source"]
+    if "ms-swift" in source and "megatron/" not in row["source_ref"]:
+        return [_hugging_face(row, layers, *_swift_tuning(row))]
+    if "DeepSpeed" in source:
+        offload = "offload" in (row.get("method") or "")
+        name = f"llamafactory-zero{_needed(row, 'zero')}" + ("-offload" if offload else "")
+        return [_hugging_face(row, layers, _traits(name), Tuning(trained=Trained()))]
+    if "torchtitan" in source:
+        if (row.get("tp") or 1) * (row.get("pp") or 1) > 1:
+            raise NotModelled("FSDP2 with tensor or pipeline parallelism, which no engine here launches")
+        if not row.get("recompute"):
+            raise NotModelled("not published: recompute")
+        return [_hugging_face(row, layers, _traits("llamafactory-fsdp"), Tuning(trained=Trained()))]
+    memories = pipeline_memory(layers, _megatron_plan(row), _megatron_memory(row), _megatron_run(row))
+    return [float(memory.peak) for memory in memories]
+
+
+def _refuse(row: Mapping[str, Any]) -> None:
+    source, method = row["source"], row.get("method") or ""
+    if "CI golden" in source:
+        raise NotModelled("counted with the golden file")
+    if "Figure 1" in source:
+        raise NotModelled("computed by its authors, not measured")
+    if str(row.get("flags") or "").startswith("header names"):
+        raise NotModelled("the script is another variant than its header")
+    # torchtitan's float8 is the matrix products' alone: weights stay fp32, what is saved bf16.
+    known = ("bf16", "bfloat16", "float8") if "torchtitan" in source else ("bf16", "bfloat16")
+    if not str(row.get("precision") or "bf16").lower().startswith(known) or "fp8" in method:
+        raise NotModelled("not bf16")
+    kind = re.search(r"rlhf_type=(\S+)", method)
+    if kind and kind[1] not in ("dpo",):
+        raise NotModelled(f"training stage: {kind[1]}")
+    for word in ("mbedding", "eranker", "seq_cls"):
+        if word in row["source_ref"]:
+            raise NotModelled("another head than language modelling")
+    tuner = re.search(r"tuner_type=(\S+)", method)
+    if tuner and tuner[1] not in ("full", "lora"):
+        raise NotModelled(f"tuner: {tuner[1]}")
+    found = re.search(rf"/({_TUNERS})", row["source_ref"])
+    if found:
+        raise NotModelled(f"tuner: {found[1]}")
+    if "ZeRO3" in str(row.get("notes")) and "megatron/" in row["source_ref"]:
+        raise NotModelled("the script is another variant than its header")
+    if row.get("zero") in (2, 3) and row.get("gpus") == 1:
+        raise NotModelled("not published: gpus")
+    if "re-gather" in method:
+        raise NotModelled("tuner: input gathered again")
+
+
+def _needed(row: Mapping[str, Any], key: str) -> int:
+    value = row.get(key)
+    if value is None:
+        raise NotModelled(f"not published: {key}")
+    return int(value)
+
+
+@cache
+def _shapes() -> Mapping[str, Mapping[str, Any]]:
+    """config.json keys by every name that a source gives the model."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for key, entry in json.loads((DATA / "shapes.json").read_text()).items():
+        found |= {name.split("/")[-1].lower(): entry["hf_config"] for name in (key, *entry["names"])}
+    return found
+
+
+def _shape(row: Mapping[str, Any]) -> ModelShape:
+    arch = row.get("model_arch")
+    if arch and {"hidden", "layers", "heads", "vocab"} <= arch.keys():
+        return parse_model(_plain(arch))
+    known = _shapes()
+    name = row["model"].split("/")[-1].lower().removeprefix("meta-")
+    for tried in (name, *(name.removesuffix(tail) for tail in ("-instruct", "-base", "-instruct-2507", "-fp8"))):
+        if tried in known:
+            return parse_model(known[tried])
+    raise NotModelled("architecture not published or not supported")
+
+
+def _plain(arch: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {
+        "hidden_size": arch["hidden"],
+        "intermediate_size": arch.get("ffn") or arch.get("dense_ffn"),
+        "num_hidden_layers": arch["layers"],
+        "num_attention_heads": arch["heads"],
+        "num_key_value_heads": arch.get("kv") or arch["heads"],
+        "vocab_size": arch["vocab"],
+        "mlp_gated": not arch.get("gelu"),
+        "head_dim": arch.get("head_dim") or arch["hidden"] // arch["heads"],
+    }
+    names = {
+        "experts": "num_experts", "topk": "num_experts_per_tok", "moe_ffn": "moe_intermediate_size",
+        "shared_ffn": "shared_expert_intermediate_size", "dense_layers": "first_k_dense_replace",
+        "q_lora": "q_lora_rank", "kv_lora": "kv_lora_rank", "qk_head": "qk_nope_head_dim",
+        "rope_head": "qk_rope_head_dim", "v_head": "v_head_dim",
+    }  # fmt: skip
+    return plain | {ours: arch[theirs] for theirs, ours in names.items() if arch.get(theirs)}
+
+
+def _recompute(row: Mapping[str, Any]) -> dict[str, Any]:
+    text = str(row.get("recompute") or "none")
+    if text.startswith("full"):
+        return {"recompute": "full"}
+    modules = tuple(re.findall(r"core_attn|moe_act|mla_up_proj|layernorm|mlp|moe\b|shared_experts", text))
+    if text.startswith("selective"):
+        chosen = modules or (() if "[]" in text else ("core_attn",))
+        return {"recompute": "selective" if chosen else "none", "recompute_modules": chosen}
+    return {}
+
+
+def _megatron_plan(row: Mapping[str, Any]) -> Plan:
+    method = row.get("method") or ""
+    tensor, pipeline, context = _needed(row, "tp"), _needed(row, "pp"), row.get("cp") or 1
+    data = row.get("dp") or max(1, _needed(row, "gpus") // (tensor * pipeline * context))
+    micro_batch = _needed(row, "mbs")
+    # A pack of DPO holds whole pairs within the sequence length.
+    pairs = 2 if "rlhf_type=dpo" in method and "packing=true" not in method else 1
+    return Plan(
+        tensor=tensor,
+        pipeline=pipeline,
+        virtual_pipeline=row.get("vpp") or 1,
+        context=context,
+        expert=row.get("ep") or 1,
+        expert_tensor=row.get("etp") or 1,
+        data=data,
+        sequence_parallel=tensor > 1,
+        sequence_length=_needed(row, "seq"),
+        micro_batch=micro_batch * pairs,
+        micro_batches=max(1, (row.get("gbs") or micro_batch * data) // (micro_batch * data)),
+        offload_fraction=1.0 if "optimizer_cpu_offload=true" in method else 0.0,
+        context_a2a="SimuMax" in row["source"] and context > 1,
+        **_recompute(row),
+    )
+
+
+def _megatron_memory(row: Mapping[str, Any]) -> MemoryTraits:
+    source = row["source"]
+    if "ms-swift" in source:
+        memory = _traits("swift-megatron")
+        fused = memory.fused_logits_bytes or memory.logits_forward_bytes
+        return replace(memory, logits_forward_bytes=fused, logits_backward_bytes=fused)
+    if "LLaMA-Factory" in source:
+        return _traits("llamafactory-megatron")
+    if row["model"].startswith("Moonlight"):
+        # Its recipe (recipes/moonlight/moonlight_16b.py): 16-bit gradients and moments, fp32 masters.
+        return replace(
+            MEGATRON_LM_MEMORY, gradient_bytes=2, optimizer_bytes=8, logits_forward_bytes=2, logits_backward_bytes=2
+        )
+    if "SimuMax" in source or "Bridge" in source:
+        # Transformer Engine's fused cross entropy works in place on the 16-bit logits; both run it.
+        return replace(MEGATRON_LM_MEMORY, logits_forward_bytes=2, logits_backward_bytes=2)
+    return MEGATRON_LM_MEMORY
+
+
+def _megatron_run(row: Mapping[str, Any]) -> Run:
+    method = row.get("method") or ""
+    adapted = "lora" in method.lower()
+    return Run(
+        trained=_trained(method),
+        adapters=Adapters(rank=_rank(method)) if adapted else None,
+        reference="rlhf_type=dpo" in method and not adapted,
+    )
+
+
+def _trained(method: str) -> Trained:
+    """ms-swift freezes the vision tower and its projector unless told otherwise."""
+    tower, merger = "freeze_vit=false" in method, "freeze_aligner=false" in method
+    return Trained(language="freeze_llm=true" not in method, tower=tower, merger=merger, deep_stack=merger)
+
+
+def _rank(method: str) -> int:
+    found = re.search(r"lora_rank=(\d+)", method)
+    return int(found[1]) if found else 8
+
+
+def _traits(engine: str) -> MemoryTraits:
+    memory = TRAITS[engine].memory
+    if memory is None:
+        raise NotModelled(f"engine: {engine}")
+    return memory
+
+
+def _swift_tuning(row: Mapping[str, Any]) -> tuple[MemoryTraits, Tuning]:
+    """ms-swift trains bf16 weights with bf16 Adam where DeepSpeed keeps no masters."""
+    method = row.get("method") or ""
+    if row.get("zero") in (2, 3):
+        memory = _traits(f"llamafactory-zero{row['zero']}")
+    else:
+        ddp = _traits("llamafactory-ddp")
+        memory = replace(ddp, weight_bytes=2, gradient_bytes=2, bucket_bytes=2, autocast_bytes=0, optimizer_bytes=4)
+    lora = "tuner_type=lora" in method
+    quantised = "qlora" in row["source_ref"]
+    return memory, Tuning(
+        trained=_trained(method),
+        method="qlora" if quantised else "lora" if lora else "full",
+        lora_rank=_rank(method),
+        pairs="rlhf_type=dpo" in method,
+    )
+
+
+def _hugging_face(row: Mapping[str, Any], layers: ModelLayers, memory: MemoryTraits, tuning: Tuning) -> float:
+    gpus, micro_batch = _needed(row, "gpus"), _needed(row, "mbs")
+    data = row.get("dp") or gpus
+    single = "(op)" in str(row.get("recompute"))
+    full = single or "ms-swift" in row["source"]
+    plan = Plan(
+        data=data,
+        context=row.get("cp") or 1,
+        sequence_length=_needed(row, "seq"),
+        micro_batch=micro_batch * (2 if tuning.pairs and "packing=true" not in (row.get("method") or "") else 1),
+        micro_batches=max(1, (row.get("gbs") or micro_batch * data) // (micro_batch * data)),
+        **({"recompute": "full"} if full else _recompute(row)),
+    )
+    peak = float(data_parallel_memory(layers, plan, memory, tuning).peak)
+    return peak + (_single_operators(layers, plan) if single else 0.0)
+
+
+def _single_operators(layers: ModelLayers, plan: Plan) -> float:
+    """What torchtitan's operator-wise checkpointing keeps beside each layer's input: every other matrix product (q, v,
+    gate, down) and the attention's output with its statistics (torchtitan/distributed/activation_checkpoint.py)."""
+    per_token = 0.0
+    for operator in layers.dense.operators:
+        if isinstance(operator, Attention):
+            per_token += operator.heads * (2 * operator.key_dim + 2 * operator.value_dim + 4)
+            per_token += 2 * operator.kv_heads * operator.value_dim
+        elif isinstance(operator, Activation):
+            per_token += 2 * operator.width + 2 * layers.dense.hidden
+    return layers.dense_count * per_token * float(plan.tokens)

@@ -1,0 +1,63 @@
+"""Error of the memory estimate on published measurements, by source, beside the dumbest rule.
+
+    python -m benchmarks.memory [--measured FILE] [--golden FILE] [--json]
+
+Without files, on the rows that the project carries. --json prints {source: {rows, skipped: {reason: count}, mean,
+median, p90, max, baseline_median}} with absolute errors as fractions.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.golden import golden_results, within_tolerance
+from benchmarks.measured import DATA, measured_results
+from benchmarks.statistics import Result, Skip, summary
+
+WORST = 5
+
+
+def main() -> None:
+    """Print the table, or the summary as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--measured", type=Path, default=DATA / "published_memory.json", metavar="FILE")
+    parser.add_argument("--golden", type=Path, default=DATA / "megatron_golden.json", metavar="FILE")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    results, skips, constants = evaluate(arguments.measured, arguments.golden)
+    found = summary(results, skips)
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+        return
+    _print(found, results)
+    print(f"\nstatic bytes within 20 MiB + 1%: {within_tolerance(results):.1%}")
+    print("MiB added per environment:", {name: round(value, 1) for name, value in constants.items()})
+
+
+def evaluate(measured: Path, golden: Path) -> tuple[list[Result], list[Skip], dict[str, float]]:
+    """Results and skips of both files, and the golden file's constants in MiB."""
+    rows = json.loads(measured.read_text())
+    results, skips = measured_results(rows["rows"] if isinstance(rows, dict) else rows)
+    golden_found, golden_skips, constants = golden_results(json.loads(golden.read_text()))
+    return [*results, *golden_found], [*skips, *golden_skips], constants
+
+
+def _print(found: Mapping[str, Mapping[str, Any]], results: Sequence[Result]) -> None:
+    print(f"{'source':56} {'rows':>5} {'mean':>7} {'median':>7} {'p90':>7} {'max':>7} {'18 B rule':>9}")
+    for source, figures in found.items():
+        if figures["rows"]:
+            numbers = " ".join(f"{figures[key]:7.2%}" for key in ("mean", "median", "p90", "max"))
+            print(f"{source:56} {figures['rows']:5} {numbers} {figures['baseline_median']:9.1%}")
+        else:
+            print(f"{source:56}     0")
+        for reason, count in sorted(figures["skipped"].items(), key=lambda item: -item[1]):
+            print(f"{'':8}skipped {count:4}: {reason}")
+        mine = sorted((item for item in results if item.source == source), key=lambda item: -abs(item.error))
+        for item in mine[:WORST]:
+            print(f"{'':8}{item.error:+8.2%} {item.measured:8.2f} {item.ours:8.2f}  {item.case[:130]}")
+
+
+if __name__ == "__main__":
+    main()
