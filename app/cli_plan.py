@@ -13,7 +13,7 @@ from app.home import home_path
 from app.i18n import render_problem, t
 from app.jobfile import STDIN, job_of, read_job, refuse_errors
 from backend.engines import export
-from backend.estimate import Estimate, estimate, to_json
+from backend.estimate import Estimate, estimate, over_memory, to_json
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
@@ -97,24 +97,15 @@ def _estimate(read: Callable[[], tuple[Job, list[Problem]]]) -> tuple[Estimate |
         job, problems = read()
         problems = [*problems, *check(job)]
         refuse_errors(problems)
-        return _with_fit(estimate(job), problems)
+        figures = estimate(job)
+        return figures, [*problems, *over_memory(figures)]
     except ProblemsError as error:
         return None, list(error.problems)
 
 
-def _with_fit(figures: Estimate, problems: list[Problem]) -> tuple[Estimate, list[Problem]]:
-    if figures.fits:
-        return figures, problems
-    values = {
-        "needed_gib": round(figures.reserved_gib + figures.outside_gib, 1),
-        "stage": figures.peak_stage,
-        "memory_gib": round(figures.gpu_memory_gib, 1),
-    }
-    return figures, [*problems, Problem(code="over_memory", field="parallel", severity="warning", values=values)]
-
-
 def _plan(candidate: Candidate, lang: str) -> dict[str, Any]:
-    figures, problems = _with_fit(candidate.estimate, list(candidate.warnings))
+    figures = candidate.estimate
+    problems = [*candidate.warnings, *over_memory(figures)]
     return {**_answer(figures, problems, lang, ""), "parallel": {axis: getattr(candidate, axis) for axis in AXES}}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from app.home import with_cluster
 from app.wizard.texts import owner_of, read_texts
 from backend.engines import check_engine
-from backend.estimate.estimate import Estimate, estimate_resolved
+from backend.estimate import Estimate, estimate_resolved, over_memory
 from backend.job.job import Job
 from backend.job.launch_rules import check_launch
 from backend.job.mapping import parse_job
@@ -65,8 +65,8 @@ def read(draft: Mapping[str, Any], home: Path) -> Reading:
     figures = None
     if gpu and shape and not errors(p for p in problems if not _is_for_launch(p.field)):
         figures = _try(lambda: estimate_resolved(job, shape, gpu), problems)
-    if figures and not figures.fits:
-        problems.append(_over_memory(figures))
+    if figures:
+        problems += over_memory(figures)
     reported = {_bare(problem.field) for problem in errors(problems)}
     problems += [problem for problem in check_launch(job) if _bare(problem.field) not in reported]
     now, later = _split(problems)
@@ -111,12 +111,6 @@ def _without(mapping: dict[str, Any], fields: Iterable[str]) -> dict[str, Any]:
         if owner is not None:
             owner.pop(name, None)
     return mapping
-
-
-def _over_memory(figures: Estimate) -> Problem:
-    values = {"needed_gib": round(figures.reserved_gib + figures.outside_gib, 1), "stage": figures.peak_stage,
-              "memory_gib": round(figures.gpu_memory_gib, 1)}  # fmt: skip
-    return Problem(code="over_memory", field="parallel", severity="warning", values=values)
 
 
 def _try(resolve: Callable[[], Any], problems: list[Problem]) -> Any:

@@ -4,6 +4,7 @@ Reading order: estimate.py, layers.py, saved.py, megatron.py (or hugging_face.py
 """
 
 from backend.estimate.estimate import Estimate, StageEstimate, estimate, estimate_resolved
+from backend.estimate.fit import over_memory
 from backend.estimate.report import to_json
 
-__all__ = ["Estimate", "StageEstimate", "estimate", "estimate_resolved", "to_json"]
+__all__ = ["Estimate", "StageEstimate", "estimate", "estimate_resolved", "over_memory", "to_json"]
