@@ -20,7 +20,7 @@ test: packages-test environments lint
 	.venv/bin/pytest
 
 test-fast: .venv/.ready
-	.venv/bin/pytest -m "not ui and not e2e and not chaos"
+	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos"
 
 chaos: packages-test environments
 	.venv/bin/pytest -m chaos
