@@ -132,7 +132,7 @@ def to_widget(parameter: Parameter, value: Any) -> Any:
     if parameter.kind == "bool":
         return bool(value)
     if parameter.kind == "list":
-        return [item for item in value or () if item in parameter.choices]
+        return [item for item in value if item in parameter.choices] if isinstance(value, list | tuple) else []
     if parameter.kind == "choice" or parameter.path in _PICKED:
         return OWN if value is None else value
     if parameter.kind in ("int", "float") and not _is_tiny(parameter):

@@ -30,7 +30,7 @@ def to_form(hosts: Any) -> dict[str, Any]:
 def from_form(form: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[Problem]]:
     """The job file's list of hosts, with what is wrong in the lines; a line that cannot be read is left out."""
     shared = {name: form[name] for name in SHARED if form.get(name)}
-    kept = form.get("kept") or {}
+    kept = form["kept"] if isinstance(form.get("kept"), Mapping) else {}
     hosts: list[dict[str, Any]] = []
     problems: list[Problem] = []
     for number, line in enumerate(str(form.get("lines") or "").splitlines(), 1):
@@ -43,7 +43,8 @@ def from_form(form: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[Probl
             values = {"line": number, "text": str(error)}
             problems.append(Problem(code="bad_host_line", field=FIELD, values=values))
             continue
-        hosts.append({**host, **kept.get(host["address"], {})})
+        more = kept.get(host["address"])
+        hosts.append({**host, **more} if isinstance(more, Mapping) else host)
     return hosts, problems
 
 

@@ -33,7 +33,9 @@ def text_of(path: str, value: Any) -> str:
     """What the text box of `path` shows."""
     if isinstance(value, str) or value is None:
         return value or ""
-    return TEXTS[path][1](value)
+    # A cluster's file is written by hand: what is of the wrong type is shown as it is, to be corrected.
+    is_writable = isinstance(value, list | tuple if path == "cluster.port_range" else Mapping)
+    return TEXTS[path][1](value) if is_writable else str(value)
 
 
 def owner_of(mapping: dict[str, Any], path: str) -> tuple[dict[str, Any] | None, str]:

@@ -1,0 +1,37 @@
+"""Whatever a cluster file or a request has put into the draft, the page opens and shows it, to be corrected there."""
+
+from pathlib import Path
+
+import gradio as gr
+import pytest
+
+from app.services import Services
+from app.wizard import hardware, launch, model, plan, review, training
+from app.wizard.fields import Form
+from app.wizard.panel import bundle
+
+
+@pytest.fixture(scope="module")
+def form():
+    form = Form("en")
+    with gr.Blocks():
+        for step in (hardware, model, training, plan, review, launch):
+            form.start(step.STEP)
+            step.build(form)
+    return form
+
+
+@pytest.mark.parametrize("value", [True, 7, 1.5, "x", [], [1], ["a"], [[]], {}, {"a": 1}, {"a": {"b": None}}])
+@pytest.mark.parametrize(
+    "path",
+    ["cluster.port_range", "cluster.hosts", "cluster.hosts.kept", "cluster.environments", "environment", "extra",
+     "model.hf_config", "training.report_to", "parallel.recompute_modules", "training", "cluster"],
+)  # fmt: skip
+def test_a_value_of_a_wrong_type_does_not_shut_the_page(form, tmp_path: Path, path, value):
+    services = Services.open(tmp_path)
+    try:
+        services.draft.edit_all({"cluster.hosts": {"lines": "a\nb"}, path: value})
+        form.shown(services.draft.job_mapping())
+        assert bundle(form, services, review.STEP)
+    finally:
+        services.close()
