@@ -1,0 +1,149 @@
+"""Parameters counted on the real modules: Megatron-Core's on each rank, and Hugging Face's of each preset.
+
+    .venv-node/bin/python -m benchmarks.real_modules megatron < cases.json
+    .venv-node/bin/python -m benchmarks.real_modules hugging-face
+
+Needs the node environment (torch, megatron-core, transformers); nothing is allocated: modules stand on the meta device,
+ranks in torch's fake process group. A case is {model, tensor, pipeline, virtual_pipeline, expert, expert_tensor,
+world} with a model's preset or config.json keys; the answer [[dense, expert], ...] for the first rank of each stage.
+"""
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from backend.job.model import ModelShape, parse_model
+from backend.job.presets import models
+
+
+def megatron(cases: list[Mapping[str, Any]]) -> list[list[list[int]]]:
+    """[dense, expert] parameters of the first rank of every stage, for each case."""
+    from megatron.core.transformer import torch_norm
+
+    # The stock norm refuses sequence parallel; its weights are the same.
+    torch_norm.WrappedTorchNorm.__new__ = staticmethod(
+        lambda _cls, config, hidden_size, eps=1e-5, *_a, **_k: torch.nn.RMSNorm(hidden_size, eps=eps)
+    )
+    # A tied weight of two stages is moved to the GPU and made equal there.
+    torch.Tensor.cuda = lambda tensor, *_a, **_k: tensor
+    return [[_stage(case, stage) for stage in range(case["pipeline"])] for case in cases]
+
+
+def _shape(model: str | Mapping[str, Any]) -> ModelShape:
+    return parse_model(models()[model].hf_config if isinstance(model, str) else model)
+
+
+def _stage(case: Mapping[str, Any], stage: int) -> list[int]:
+    import torch.distributed as distributed
+    from megatron.core import parallel_state
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    world, virtual = case["world"], case["virtual_pipeline"]
+    if distributed.is_initialized():
+        parallel_state.destroy_model_parallel()
+        distributed.destroy_process_group()
+    rank = stage * (world // case["pipeline"])
+    distributed.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
+    sizes = {
+        "tensor_model_parallel_size": case["tensor"],
+        "pipeline_model_parallel_size": case["pipeline"],
+        "virtual_pipeline_model_parallel_size": virtual if virtual > 1 else None,
+        "expert_model_parallel_size": case["expert"],
+        "expert_tensor_parallel_size": case["expert_tensor"],
+    }
+    parallel_state.initialize_model_parallel(**sizes, create_gloo_process_groups=False)
+    dense = expert = 0
+    for chunk in range(virtual):
+        for parameter in _chunk(_shape(case["model"]), sizes, chunk if virtual > 1 else None).parameters():
+            # Megatron marks what data parallelism must not reduce as it does dense weights: experts.
+            if getattr(parameter, "allreduce", True):
+                dense += parameter.numel()
+            else:
+                expert += parameter.numel()
+    return [dense, expert]
+
+
+def _chunk(shape: ModelShape, sizes: Mapping[str, int | None], chunk: int | None) -> torch.nn.Module:
+    from megatron.core import parallel_state
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
+    from megatron.core.models.gpt.gpt_model import GPTModel
+
+    config = _config(shape, sizes)
+    virtual = {} if chunk is None else {"vp_stage": chunk}
+    if shape.experts:
+        spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", **virtual)
+    else:
+        spec = get_gpt_layer_local_spec(qk_layernorm=shape.qk_norm, normalization="RMSNorm")
+    with torch.device("meta"):
+        return GPTModel(
+            config,
+            spec,
+            shape.vocab,
+            4096,
+            position_embedding_type="rope",
+            pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, **virtual),
+            post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, **virtual),
+            share_embeddings_and_output_weights=shape.tied,
+            **virtual,
+        )
+
+
+def _config(shape: ModelShape, sizes: Mapping[str, int | None]) -> Any:
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    experts: dict[str, Any] = {}
+    if shape.experts:
+        experts = {
+            "num_moe_experts": shape.experts,
+            "moe_router_topk": shape.top_k,
+            "moe_ffn_hidden_size": shape.expert_ffn,
+            "moe_shared_expert_intermediate_size": shape.shared_ffn or None,
+            # The other dispatchers ask for a CUDA stream.
+            "moe_token_dispatcher_type": "allgather",
+        }
+    return TransformerConfig(
+        num_layers=shape.layers,
+        hidden_size=shape.hidden,
+        ffn_hidden_size=shape.ffn,
+        num_attention_heads=shape.heads,
+        num_query_groups=shape.kv_heads,
+        kv_channels=shape.head_dim,
+        qk_layernorm=shape.qk_norm,
+        add_qkv_bias=shape.attention_bias,
+        add_bias_linear=False,
+        gated_linear_unit=shape.gated,
+        activation_func=torch.nn.functional.silu,
+        normalization="RMSNorm",
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        sequence_parallel=(sizes["tensor_model_parallel_size"] or 1) > 1,
+        bf16=True,
+        params_dtype=torch.bfloat16,
+        pipeline_dtype=torch.bfloat16,
+        use_cpu_initialization=True,
+        perform_initialization=False,
+        **sizes,
+        **experts,
+    )
+
+
+def hugging_face() -> dict[str, int]:
+    """Parameters of every preset, built as its Hugging Face class."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    found = {}
+    for key, preset in models().items():
+        config = CONFIG_MAPPING[preset.hf_config["model_type"]].from_dict(dict(preset.hf_config))
+        kind = AutoModelForImageTextToText if "vision_config" in preset.hf_config else AutoModelForCausalLM
+        with torch.device("meta"):
+            found[key] = sum(parameter.numel() for parameter in kind.from_config(config).parameters())
+    return found
+
+
+if __name__ == "__main__":
+    answer = hugging_face() if sys.argv[1] == "hugging-face" else megatron(json.load(sys.stdin))
+    json.dump(answer, sys.stdout)

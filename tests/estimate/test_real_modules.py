@@ -1,0 +1,96 @@
+"""Parameters on each rank are those of real Megatron-Core modules, and of whole presets those of Hugging Face's.
+
+The modules are built afresh in the node environment, on the meta device under a fake process group; cheaper tests hold
+counts that were made so once (test_parameters.py), and cannot see that an upgrade changed a module.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from backend.estimate.layers import model_layers
+from backend.estimate.parameters import model_parameters
+from backend.estimate.plan import Plan
+from backend.estimate.stage import Trained, rank_parameters, stages
+from backend.job.model import parse_model
+from backend.job.presets import models
+
+ROOT = Path(__file__).parents[2]
+PYTHON = ROOT / ".venv-node" / "bin" / "python"
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not (PYTHON.parents[1] / ".ready").exists(), reason=".venv-node is not built"),
+]
+
+QWEN2 = {
+    "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+    "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+}  # fmt: skip
+QWEN2_TIED = {
+    "model_type": "qwen2", "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36,
+    "num_attention_heads": 16, "num_key_value_heads": 2, "vocab_size": 151936, "tie_word_embeddings": True,
+}  # fmt: skip
+# (model, tensor, pipeline, virtual, expert, expert tensor)
+CASES = [
+    ("llama-3.1-8b", 1, 1, 1, 1, 1),
+    ("llama-3.1-8b", 2, 1, 1, 1, 1),
+    ("llama-3.1-8b", 8, 1, 1, 1, 1),
+    ("llama-3.1-8b", 1, 4, 2, 1, 1),
+    ("llama-3.1-8b", 2, 4, 1, 1, 1),
+    ("llama-3.1-70b", 8, 4, 1, 1, 1),
+    ("llama-3.1-70b", 4, 8, 5, 1, 1),
+    ("llama-3.1-70b", 4, 4, 5, 1, 1),
+    ("qwen3-0.6b", 1, 1, 1, 1, 1),
+    ("qwen3-0.6b", 1, 2, 1, 1, 1),
+    ("qwen3-0.6b", 2, 2, 7, 1, 1),
+    ("qwen3-0.6b", 4, 4, 1, 1, 1),
+    ("qwen3-8b", 4, 1, 1, 1, 1),
+    ("qwen3-8b", 2, 2, 1, 1, 1),
+    ("qwen3-8b", 2, 4, 3, 1, 1),
+    ("qwen3-32b", 8, 1, 1, 1, 1),
+    ("qwen3-32b", 4, 2, 4, 1, 1),
+    (QWEN2, 1, 1, 1, 1, 1),
+    (QWEN2, 2, 2, 1, 1, 1),
+    (QWEN2, 4, 4, 7, 1, 1),
+    (QWEN2_TIED, 2, 1, 1, 1, 1),
+    (QWEN2_TIED, 1, 4, 3, 1, 1),
+    ("qwen3-30b-a3b", 1, 1, 1, 8, 1),
+    ("qwen3-30b-a3b", 4, 2, 1, 4, 1),
+    ("qwen3-30b-a3b", 1, 4, 3, 8, 1),
+    ("qwen3-30b-a3b", 4, 1, 1, 8, 4),
+    ("mixtral-8x7b", 2, 4, 1, 4, 1),
+    ("mixtral-8x7b", 2, 2, 2, 8, 1),
+    ("mixtral-8x7b", 4, 2, 1, 4, 4),
+    ("mixtral-8x7b", 2, 2, 1, 2, 2),
+]
+SIZES = ("tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor")
+
+
+def real(what, given=""):
+    command = [str(PYTHON), "-W", "ignore", "-m", "benchmarks.real_modules", what]
+    done = subprocess.run(
+        command, input=given, capture_output=True, text=True, cwd=ROOT, timeout=280, check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_every_rank_holds_what_megatron_core_builds_in_30_plans_of_8_models():
+    cases = [{"model": model, "world": 32, **dict(zip(SIZES, sizes, strict=True))} for model, *sizes in CASES]
+    for case, built in zip(cases, real("megatron", json.dumps(cases)), strict=True):
+        model = case["model"]
+        layers = model_layers(parse_model(models()[model].hf_config if isinstance(model, str) else model))
+        sizes = {size: case[size] for size in SIZES}
+        data = 32 // (case["tensor"] * case["pipeline"])
+        plan = Plan(**sizes, data=data, sequence_length=4096, micro_batches=8)
+        found = [rank_parameters(layers, plan, stage, Trained()) for stage in stages(layers, plan)]
+        assert [[item.dense, item.expert] for item in found] == built, case
+
+
+def test_every_preset_has_as_many_parameters_as_its_hugging_face_class():
+    counted = {key: model_parameters(model_layers(parse_model(preset.hf_config))) for key, preset in models().items()}
+    assert counted == real("hugging-face")
