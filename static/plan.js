@@ -19,7 +19,7 @@
     keepsBatch = plans.keeps_batch;
     gpu = plans.gpu_gib;
     const before = chosen;
-    chosen = keyOf(plans.own);
+    if (board.wizard.isSettled()) chosen = keyOf(plans.own);
     columns = SIZES.filter((name) => (rows.length > 1 && ALWAYS.has(name)) || rows.some((row) => row[name] > 1));
     header(element);
     paint();
@@ -93,7 +93,7 @@
     bringIntoView();
     paint();
     const plan = Object.fromEntries(SIZES.map((name) => [name, row[name]]));
-    board.wizard.send("choose", { plan: { ...plan, accumulation: keepsBatch ? row.accumulation : null } });
+    board.wizard.sendNewest("choose", { plan: { ...plan, accumulation: keepsBatch ? row.accumulation : null } });
   }
 
   function onClick(event) {

@@ -21,6 +21,7 @@
     const got = text ? JSON.parse(text) : {};
     if (got.words) Object.assign(board.words, got.words);
     // Two edits may be answered out of order: what is older than what is on screen is dropped.
+    if (got.ticket) answered(got.ticket);
     if (!got.at || (latest && got.at <= latest.at)) return;
     latest = { ...latest, ...got, data: { ...latest?.data, ...got.data } };
     drawAll();
@@ -44,14 +45,39 @@
     draw(place.dataset.panel, place);
   }
 
+  // Choices that replace each other (a key held down on the plans): one under way, and the newest after it. Gradio
+  // sends every event of a script at once, and the server may finish them in another order.
+  const PATIENCE_MS = 8000;
+  let ticket = 0, isUnderWay = false, next = null, impatience = 0;
+
+  function sendNewest(name, data) {
+    if (isUnderWay) {
+      next = [name, data];
+      return;
+    }
+    isUnderWay = true;
+    ask(name, { ...data, ticket: ++ticket });
+    const mine = ticket;
+    impatience = setTimeout(() => answered(mine), PATIENCE_MS);
+  }
+
+  function answered(one) {
+    if (one !== ticket || !isUnderWay) return;
+    clearTimeout(impatience);
+    isUnderWay = false;
+    const [name, data] = next || [];
+    next = null;
+    if (name) sendNewest(name, data);
+  }
+
   // Another step shows other figures.
-  const refresh = () => send("refresh", { step: step() });
+  const ask = (name, data) => send(name, { ...data, step: step() });
+  const refresh = () => ask("refresh");
 
   document.addEventListener("megaboard:show", ({ detail }) => {
     if (detail.area === "wizard" && latest) refresh();
   });
   document.addEventListener("megaboard:theme", () => latest && drawAll());
 
-  board.wizard = { carrier, mounted, step, send: (name, data) => send(name, { ...data, step: step() }),
-    bundle: () => latest };
+  board.wizard = { carrier, take, mounted, step, send: ask, sendNewest, isSettled: () => !isUnderWay, bundle: () => latest };
 })();

@@ -4,7 +4,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from app.i18n import catalogue
@@ -37,8 +37,8 @@ def opening(lang: str) -> str:
     return json.dumps({"words": words}, ensure_ascii=False)
 
 
-def bundle(form: Form, services: Services, step: str, *, refusal: Sequence[Mapping[str, str]] | None = None) -> str:
-    """The draft as it is now, for a page that shows `step`; `refusal` says why what was asked was not done."""
+def bundle(form: Form, services: Services, step: str, **answer: Any) -> str:
+    """The draft as it is now, for a page that shows `step`; `answer` tells a script how its own request went."""
     stamp = _stamp()
     reading = read(services.draft.job_mapping(), services.home)
     problems = [in_words(form, problem) for problem in reading.problems]
@@ -52,7 +52,8 @@ def bundle(form: Form, services: Services, step: str, *, refusal: Sequence[Mappi
             "hidden": hidden(form, reading),
             "summary": summarise(reading),
             "data": section(reading, form, services) if section else {},
-            "refusal": refusal,
+            "refusal": None,
+            **answer,
         },
         ensure_ascii=False,
         separators=(",", ":"),

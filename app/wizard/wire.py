@@ -31,6 +31,7 @@ _EDIT: dict[str, Any] = {
     "show_progress": "hidden",
     "api_visibility": "private",
 }
+# What a script sends carries data, and `always_last` would send the first data again in place of the last.
 _ACT = {**_EDIT, "trigger_mode": "multiple"}
 _WORK = {**_ACT, "queue": True, "concurrency_limit": None}
 _WITH_STEP = "(value) => [value, window.Megaboard.wizard.step()]"
@@ -52,8 +53,8 @@ def wire(form: Form, carrier: gr.HTML, services: Services) -> None:
         event(_edit(form, services, path), [component, step], [carrier, *followers], js=_WITH_STEP, **_EDIT)
     widgets = list(form.components.values())
     plan_widgets = [form.components[path] for path in plan.EDITED]
-    carrier.refresh(_refresh(form, services), None, carrier, **_EDIT)
-    carrier.choose(_choose(form, services), None, [carrier, *plan_widgets], **_EDIT)
+    carrier.refresh(_refresh(form, services), None, carrier, **_ACT)
+    carrier.choose(_choose(form, services), None, [carrier, *plan_widgets], **_ACT)
     carrier.apply(_apply(form, carrier, services), None, [carrier, *widgets], **_ACT)
     carrier.desk(_desk(form, services), None, carrier, **_WORK)
     page = Context.root_block
@@ -127,7 +128,8 @@ def _choose(form: Form, services: Services) -> Callable[[gr.EventData], list[Any
     def choose(event: gr.EventData) -> list[Any]:
         edits = plan.edits_of(event.plan)
         change(services, edits)
-        return [bundle(form, services, event.step), *(edits.get(path, gr.skip()) for path in plan.EDITED)]
+        told = bundle(form, services, event.step, ticket=event.ticket)
+        return [told, *(edits.get(path, gr.skip()) for path in plan.EDITED)]
 
     return choose
 

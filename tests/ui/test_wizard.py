@@ -1,0 +1,251 @@
+"""The wizard in a real browser: what is typed, pasted or chosen reaches the draft; problems stand by their fields."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
+
+CHECKOUT = Path(__file__).parents[2]
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+PASSWORD = "correct-horse-battery"
+STEPS = ("hardware", "model", "training", "plan", "review", "launch")
+
+pytestmark = [
+    pytest.mark.ui,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"),
+]
+expect = getattr(playwright, "expect", None)
+
+
+class Site:
+    """`megaboard serve` in a process of its own, which can be ended and started again."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.password_file = home / "password"
+        self.password_file.write_text(PASSWORD)
+        self.password_file.chmod(0o600)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        argv = [sys.executable, "-m", "app.main", "serve", "--port", str(self.port)]
+        argv += ["--password-file", str(self.password_file)]
+        log = self.home / "server.log"
+        with log.open("ab") as out:
+            environment = {**os.environ, "MEGABOARD_HOME": str(self.home)}
+            self.process = subprocess.Popen(argv, stdout=out, stderr=out, env=environment, cwd=CHECKOUT)
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                httpx.get(f"{self.url}/login")
+                return
+            except httpx.TransportError:
+                time.sleep(0.1)
+        self.end()
+        raise AssertionError(log.read_text())
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Iterator[Site]:
+    site = Site(tmp_path_factory.mktemp("wizard"))
+    site.start()
+    yield site
+    site.end()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def page(browser, site) -> Iterator[Any]:
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.grant_permissions(["clipboard-read", "clipboard-write"], origin=site.url)
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("dialog", lambda dialog: faults.append(f"a script ran: {dialog.message}"))
+    log_in(page, site)
+    yield page
+    assert faults == []
+
+
+def log_in(page, site: Site) -> None:
+    page.goto(f"{site.url}/login?lang=en")
+    page.fill("input[type=password]", PASSWORD)
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/en/**")
+
+
+def go(page, site: Site, step: str, lang: str = "en") -> None:
+    """Open a step as a reload does, and wait for its bundle."""
+    page.goto(f"{site.url}/{lang}/#{step}")
+    page.reload()
+    page.wait_for_function("() => Megaboard.wizard?.bundle()")
+
+
+def box(page, path: str):
+    return page.locator(f"#field-{path.replace('.', '-')} :is(input, textarea)").first
+
+
+def problems(page, path: str):
+    return page.locator(f"#field-{path.replace('.', '-')} .mb-problem")
+
+
+def until(page, holds: str) -> None:
+    """Wait for a condition on the newest bundle, `b`."""
+    page.wait_for_function(f"() => {{ const b = Megaboard.wizard.bundle(); return {holds}; }}")
+
+
+def test_pasted_typed_and_deleted_text_all_count(page, site):
+    go(page, site, "hardware")
+    lines = box(page, "cluster.hosts.lines")
+    page.evaluate("navigator.clipboard.writeText('train@10.0.0.1\\n10.0.0.2:2222 fabric=192.168.0.2')")
+    lines.focus()
+    page.keyboard.press("Control+V")
+    until(page, "b.data.hosts?.length === 2")
+    expect(page.locator("#place-hosts")).to_contain_text("train@10.0.0.1:22")
+    expect(page.locator("#place-hosts")).to_contain_text("192.168.0.2")
+    for _ in range(len("\n10.0.0.2:2222 fabric=192.168.0.2")):
+        page.keyboard.press("Backspace")
+    until(page, "b.data.hosts?.length === 1")
+    page.keyboard.type("\nbad host")
+    expect(problems(page, "cluster.hosts.lines").first).to_contain_text("Line 2")
+    expect(page.locator('.mb-steps a[data-step="hardware"] .mb-mark[data-kind="errors"]')).to_have_text(re.compile("1"))
+
+
+def test_what_a_node_or_a_model_is_called_is_never_markup(page, site):
+    go(page, site, "hardware")
+    box(page, "cluster.hosts.lines").fill("<img/src=x/onerror=alert(1)>\nok")
+    expect(problems(page, "cluster.hosts.lines").first).to_contain_text("<img/src=x/onerror=alert(1)>")
+    go(page, site, "model")
+    page.locator("#field-model-preset input").click()
+    page.get_by_role("option", name="Another model").click()
+    box(page, "model.hf_config").fill('{"model_type": "<img src=x onerror=alert(2)>", "hidden_size": 1}')
+    named = page.locator("#step-model .mb-problem").filter(has_text="<img src=x onerror=alert(2)>")
+    expect(named).to_be_visible()
+    assert page.locator("#area-wizard img").count() == 0
+    page.locator("#field-model-preset input").click()
+    page.get_by_role("option", name="Qwen3-VL 8B").click()
+    until(page, "b.summary.sound")
+    go(page, site, "hardware")
+    box(page, "cluster.hosts.lines").fill("")
+    until(page, "b.data.hosts?.length === 0 && !b.marks.hardware.errors")
+
+
+def test_a_problem_stands_by_its_field_and_its_fix_is_one_click(page, site):
+    go(page, site, "training")
+    page.locator('[data-more="wizard-training-more"]').click()
+    box(page, "training.seed").fill("0")
+    expect(problems(page, "training.seed")).to_contain_text("above 0")
+    assert box(page, "training.seed").get_attribute("aria-invalid") == "true"
+    problems(page, "training.seed").get_by_role("button", name="Apply").click()
+    expect(box(page, "training.seed")).to_have_value("42")
+    expect(problems(page, "training.seed")).to_have_count(0)
+
+
+def test_a_field_with_an_error_is_reached_from_the_list_of_what_is_missing(page, site):
+    go(page, site, "launch")
+    expect(page.locator('[data-act="check"]')).to_be_disabled()
+    expect(page.locator(".mb-desk-words")).to_contain_text("A launch needs what is listed here")
+    page.locator(".mb-todo").get_by_role("button", name="Model folder on the nodes").click()
+    assert page.evaluate("() => document.documentElement.dataset.step") == "model"
+    assert page.evaluate("() => document.activeElement.closest('.block').id") == "field-model-path"
+
+
+def test_a_plan_is_chosen_by_keys_and_the_last_one_counts(page, site):
+    go(page, site, "plan")
+    page.locator(".mb-plans tbody tr[data-index]").first.wait_for()
+    page.locator(".mb-plans").focus()
+    page.keyboard.press("Home")
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+    chosen = page.locator('.mb-plans tr[aria-selected="true"]')
+    expect(chosen).to_have_attribute("data-index", "3")
+    sizes = [int(text) for text in chosen.locator("td").all_inner_texts()[:2]]
+    expect(box(page, "parallel.tensor")).to_have_value(str(sizes[0]))
+    until(page, f"b.summary.plan.startsWith('TP{sizes[0]} PP{sizes[1]} ')")
+    assert page.get_attribute(".mb-plans", "aria-activedescendant") == "plan-3"
+    expect(page.locator("#place-memory .mb-stack")).to_have_count(sizes[1])
+    page.locator("#place-ranks").get_by_role("button", name="PP groups").click()
+    expect(page.locator("#place-ranks")).to_contain_text("PP groups: 16 of 2 ranks, each over 2 nodes")
+
+
+def test_the_estimate_follows_an_edit_and_says_in_words_whether_it_fits(page, site):
+    go(page, site, "plan")
+    page.locator(".mb-plans").focus()
+    page.keyboard.press("Home")
+    expect(page.locator(".mb-summary")).to_contain_text("Fits")
+    box(page, "training.micro_batch_size").fill("64")
+    expect(page.locator(".mb-summary")).to_contain_text("Does not fit")
+    box(page, "training.micro_batch_size").fill("1")
+    expect(page.locator(".mb-summary")).to_contain_text("Fits")
+
+
+def test_values_survive_a_reload_another_language_and_a_restart(page, site):
+    go(page, site, "training")
+    box(page, "training.dataset").fill("identity,mine")
+    box(page, "training.learning_rate").fill("3e-5")
+    box(page, "training.cutoff_len").fill("")
+    expect(problems(page, "training.cutoff_len")).to_contain_text("whole number")
+    go(page, site, "training", "zh")
+    expect(box(page, "training.dataset")).to_have_value("identity,mine")
+    expect(box(page, "training.learning_rate")).to_have_value("3e-5")
+    expect(problems(page, "training.cutoff_len")).to_contain_text("整数")
+    box(page, "training.cutoff_len").fill("2048")
+    until(page, "b.summary.sound")
+    site.end()
+    site.start()
+    log_in(page, site)
+    go(page, site, "training")
+    expect(box(page, "training.dataset")).to_have_value("identity,mine")
+    expect(box(page, "training.cutoff_len")).to_have_value("2048")
+
+
+def test_an_answer_older_than_what_is_shown_is_dropped(page, site):
+    go(page, site, "plan")
+    until(page, "b.summary.sound")
+    shown = page.inner_text(".mb-summary")
+    page.evaluate(
+        """() => {
+          const bundle = Megaboard.wizard.bundle();
+          const old = { ...bundle, at: bundle.at - 1, summary: { sound: false, errors: 9 } };
+          Megaboard.wizard.take(JSON.stringify(old));
+        }"""
+    )
+    assert page.inner_text(".mb-summary") == shown
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_no_step_is_wider_than_1280_pixels(page, site, lang):
+    go(page, site, "hardware", lang)
+    for step in STEPS:
+        page.click(f'.mb-steps a[data-step="{step}"]')
+        page.wait_for_function(f"() => document.documentElement.dataset.step === '{step}'")
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= 1280, step
+        assert page.locator(f"#step-{step} h2").is_visible()
