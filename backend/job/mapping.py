@@ -21,6 +21,9 @@ from backend.job.problems import Problem, errors
 MAXIMUM_TEXT = 262_144
 """Characters of a job file; more is refused before YAML sees it."""
 
+QUOTED = 80
+"""Characters of a wrong value that a message shows."""
+
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -220,7 +223,7 @@ def _parse_scalar(hint: Any, value: Any, path: str, limits: Mapping[str, Any], p
         choices = typing.get_args(hint)
         if value not in choices:
             problems.append(
-                Problem(code="not_a_choice", field=path, values={"value": value, "choices": ", ".join(choices)})
+                Problem(code="not_a_choice", field=path, values={"value": _short(value), "choices": ", ".join(choices)})
             )
         return value
     converted = _convert(hint, value)
@@ -267,5 +270,11 @@ def _out_of_range(value: Any, path: str, limits: Mapping[str, Any]) -> Problem |
         if high is not None and value > high:
             return Problem(code="too_large", field=path, values={"value": value, "limit": high}, edit={path: high})
     if isinstance(value, str) and (pattern := limits.get("pattern")) and not re.fullmatch(pattern, value):
-        return Problem(code="bad_format", field=path, values={"value": value, "pattern": pattern})
+        return Problem(code="bad_format", field=path, values={"value": _short(value), "pattern": pattern})
     return None
+
+
+def _short(value: Any) -> str:
+    """What a message quotes of a value that was typed: its start, when somebody pasted a page."""
+    text = str(value)
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]}..."

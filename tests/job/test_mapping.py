@@ -138,3 +138,9 @@ def test_an_edit_at_a_path_changes_only_that():
     edited = with_values(job, {"parallel.tensor": 4, "name": "x"})
     assert (edited.parallel.tensor, edited.name) == (4, "x")
     assert with_values(edited, {"parallel.tensor": 1, "name": "job"}) == job
+
+
+@pytest.mark.parametrize("changes", [{"name": "x" * 10_000}, {"engine": "y" * 10_000}])
+def test_a_message_quotes_the_start_of_a_long_value(changes):
+    _, problems = parse_job({**SMALLEST, **changes})
+    assert len(str(problems[0].values["value"])) < 100
