@@ -20,7 +20,7 @@ from backend.cluster.ssh import connect as connect_by_ssh
 from backend.engines import check_engine, render
 from backend.job.job import Host, Job
 from backend.job.launch_rules import check_launch
-from backend.job.mapping import dump_job
+from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
 from backend.jobs import launch as launching
@@ -96,7 +96,7 @@ class Controller:
 
         ProblemsError when the job alone is not ready to be launched.
         """
-        _check_alone(job)
+        check_alone(job)
         return examine(job, meet(job, self._connections), launching.candidate_ports(job))
 
     def accept_host_keys(self, keys: Iterable[HostKey]) -> None:
@@ -110,7 +110,7 @@ class Controller:
 
         A refused launch leaves no process behind; from preflight on it stays in the history as failed.
         """
-        _check_alone(job)
+        check_alone(job)
         meeting = meet(job, self._connections)
         if meeting.failures:
             raise ProblemsError(meeting.problems)
@@ -265,8 +265,11 @@ class Controller:
             self._closing.wait(LOOK_FOR_RUNS_S)
 
 
-def _check_alone(job: Job) -> None:
+def check_alone(job: Job) -> None:
     """ProblemsError for what is wrong whatever the nodes are like."""
     found = errors([*check(job), *check_launch(job), *check_engine(job)])
+    if len(dump_job(job)) > MAXIMUM_TEXT:
+        # The store keeps the job as its file, and a run whose file cannot be read back could not be watched.
+        found.append(Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT}))
     if found:
         raise ProblemsError(found)

@@ -8,9 +8,12 @@ from backend.cluster.node import NodeError
 from backend.cluster.probe import NodeFacts
 from backend.engines import NodeCommand, Rendered
 from backend.job.job import Job
-from backend.job.mapping import parse_job
+from backend.job.mapping import parse_job, with_values
+from backend.job.problems import ProblemsError
 from backend.jobs import launch
+from backend.jobs.controller import check_alone
 from backend.jobs.launchlock import LaunchLock, is_launching
+from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 
 FACTS = NodeFacts(home="/home/me", hostname="h", python="3.11", cpus=1, memory_mib=1, interface="eth0")
@@ -122,3 +125,11 @@ def test_a_launch_lock_is_seen_by_others_and_gone_afterwards(home) -> None:  # t
             pass
     assert not is_launching(home, "r")
     assert list((home / "launching").iterdir()) == []
+
+
+def test_a_job_that_could_not_be_read_back_from_the_store_is_refused():
+    job = make_job()
+    check_alone(job)
+    with pytest.raises(ProblemsError) as caught:
+        check_alone(with_values(job, {"environment": {"LONG": "x" * 300_000}}))
+    assert [problem.code for problem in caught.value.problems] == ["file_too_large"]
