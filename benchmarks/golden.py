@@ -112,6 +112,7 @@ def _peaks(replays: list[Replay]) -> Iterable[Result]:
                 measured=item.row["mem_max_allocated_bytes"] / GIB,
                 ours=float(item.last_stage.peak) / GIB,
                 baseline=item.rule_bytes / GIB,
+                family="megatron" if item.row["mem_max_allocated_bytes"] > 10 * GIB else None,
             )
             for item in items
         ]

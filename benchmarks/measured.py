@@ -79,7 +79,9 @@ def _results(row: Mapping[str, Any], case: str) -> list[Result]:
     holders = (row.get("tp") or 1) * (row.get("pp") or 1) * (row.get("ep") or 1)
     rule = 18 * model_parameters(layers) / holders / GIB
     source = _source(row)
-    result = Result(source=source, case=case, measured=measured, ours=ours, baseline=rule)
+    apart = "torchtitan" in source or "DeepSpeed" in source or _is_swift_script(row)
+    family = "hugging_face" if apart else "megatron"
+    result = Result(source=source, case=case, measured=measured, ours=ours, baseline=rule, family=family)
     by_stage = row.get("measured_mem_by_stage_gb") or []
     if len(by_stage) < 2 or len(by_stage) != len(peaks):
         return [result]
@@ -93,7 +95,7 @@ def _results(row: Mapping[str, Any], case: str) -> list[Result]:
 def _peaks(row: Mapping[str, Any], layers: ModelLayers) -> list[float]:
     """Ours for each pipeline stage."""
     source = row["source"]
-    if "ms-swift" in source and "megatron/" not in row["source_ref"]:
+    if _is_swift_script(row):
         return [_hugging_face(row, layers, *_swift_tuning(row))]
     if "DeepSpeed" in source:
         offload = "offload" in (row.get("method") or "")
@@ -107,6 +109,11 @@ def _peaks(row: Mapping[str, Any], layers: ModelLayers) -> list[float]:
         return [_hugging_face(row, layers, _traits("llamafactory-fsdp"), Tuning(trained=Trained()))]
     memories = pipeline_memory(layers, _megatron_plan(row), _megatron_memory(row), _megatron_run(row))
     return [float(memory.peak) for memory in memories]
+
+
+def _is_swift_script(row: Mapping[str, Any]) -> bool:
+    """Whether ms-swift runs it on Hugging Face's Trainer."""
+    return "ms-swift" in row["source"] and "megatron/" not in row["source_ref"]
 
 
 def _refuse(row: Mapping[str, Any]) -> None:

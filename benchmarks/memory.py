@@ -1,20 +1,22 @@
 """Error of the memory estimate on published measurements, by source, beside the dumbest rule.
 
-    python -m benchmarks.memory [--measured FILE] [--golden FILE] [--json]
+    python -m benchmarks.memory [--measured FILE] [--golden FILE] [--json] [--write FILE]
 
 Without files, on the rows that the project carries. --json prints {source: {rows, skipped: {reason: count}, mean,
-median, p90, max, baseline_median}} with absolute errors as fractions.
+median, p90, max, baseline_median}} with absolute errors as fractions. --write keeps the figures of each engine family
+for the page: presets/accuracy.yaml.
 """
 
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.golden import golden_results, within_tolerance
 from benchmarks.measured import DATA, measured_results
-from benchmarks.statistics import Result, Skip, summary
+from benchmarks.statistics import Result, Skip, by_family, summary
 
 WORST = 5
 
@@ -25,9 +27,12 @@ def main() -> None:
     parser.add_argument("--measured", type=Path, default=DATA / "published_memory.json", metavar="FILE")
     parser.add_argument("--golden", type=Path, default=DATA / "megatron_golden.json", metavar="FILE")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--write", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     results, skips, constants = evaluate(arguments.measured, arguments.golden)
     found = summary(results, skips)
+    if arguments.write:
+        arguments.write.write_text(_kept(results, datetime.now(tz=UTC).date().isoformat()))
     if arguments.json:
         print(json.dumps(found, indent=1))
         return
@@ -42,6 +47,18 @@ def evaluate(measured: Path, golden: Path) -> tuple[list[Result], list[Skip], di
     results, skips = measured_results(rows["rows"] if isinstance(rows, dict) else rows)
     golden_found, golden_skips, constants = golden_results(json.loads(golden.read_text()))
     return [*results, *golden_found], [*skips, *golden_skips], constants
+
+
+def _kept(results: Sequence[Result], date: str) -> str:
+    """The errors of each engine family as YAML."""
+    lines = [
+        "# How far the memory estimate was off on published runs, by engine family; absolute errors as fractions.",
+        "# Written by: python -m benchmarks.memory --write presets/accuracy.yaml",
+    ]
+    for family, figures in by_family(results).items():
+        numbers = ", ".join(f"{key}: {figures[key]:.4f}" for key in ("mean", "median", "p90", "max"))
+        lines.append(f"{family}: {{rows: {figures['rows']}, {numbers}, date: '{date}'}}")
+    return "\n".join(lines) + "\n"
 
 
 def _print(found: Mapping[str, Mapping[str, Any]], results: Sequence[Result]) -> None:

@@ -17,6 +17,8 @@ class Result:
     ours: float
     baseline: float
     """What the dumbest rule says: 18 bytes a parameter over the ranks that hold a copy of the model."""
+    family: str | None = None
+    """megatron or hugging_face, where the figure is the peak of a whole run: what the page may quote."""
 
     @property
     def error(self) -> float:
@@ -49,6 +51,15 @@ def summary(results: Iterable[Result], skips: Iterable[Skip]) -> dict[str, dict[
         }
         for source in sorted({*by_source, *reasons})
     }
+
+
+def by_family(results: Iterable[Result]) -> dict[str, dict[str, float | int | None]]:
+    """The same figures of all peaks of an engine family, whatever their source."""
+    families: dict[str, list[Result]] = {}
+    for result in results:
+        if result.family:
+            families.setdefault(result.family, []).append(result)
+    return {name: {"rows": len(found), **_figures(found)} for name, found in sorted(families.items())}
 
 
 def _figures(results: Sequence[Result]) -> dict[str, float | None]:

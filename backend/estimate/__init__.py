@@ -4,7 +4,18 @@ Reading order: estimate.py, layers.py, saved.py, megatron.py (or hugging_face.py
 """
 
 from backend.estimate.estimate import Estimate, StageEstimate, estimate, estimate_resolved
-from backend.estimate.fit import over_memory
+from backend.estimate.explain import Part, explain
+from backend.estimate.fit import accuracy_of, over_memory
 from backend.estimate.report import to_json
 
-__all__ = ["Estimate", "StageEstimate", "estimate", "estimate_resolved", "over_memory", "to_json"]
+__all__ = [
+    "Estimate",
+    "Part",
+    "StageEstimate",
+    "accuracy_of",
+    "estimate",
+    "estimate_resolved",
+    "explain",
+    "over_memory",
+    "to_json",
+]

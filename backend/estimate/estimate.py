@@ -88,18 +88,9 @@ def estimate(job: Job) -> Estimate:
 
 def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
     """`estimate` for a model and a GPU that are at hand."""
-    memory = _memory_traits(job, shape)
-    layers, trained = model_layers(shape), trained_parts(job, shape)
-    plan = plan_of(job, shape.vision, flash_attention=gpu.supports_bf16)
-    adapted = job.training.method in ("lora", "qlora")
-    if job.traits.is_megatron:
-        lora = Adapters(rank=job.training.lora.rank, targets=job.training.lora.targets) if adapted else None
-        run = Run(trained=trained, adapters=lora, reference=_has_reference(job))
-        memories = pipeline_memory(layers, plan, memory, run)
-        works = pipeline_work(layers, plan, trained, adapters=adapted) if plan.pipeline > 1 else []
-    else:
-        memories = [data_parallel_memory(layers, plan, memory, _tuning(job, trained))]
-        works = []
+    found = modelled(job, shape, gpu)
+    plan, memories = found.plan, found.memories
+    works = _works(job, found)
     worst = max(memories, key=lambda item: float(item.peak))
     peak_gib = float(worst.peak) / GIB
     return Estimate(
@@ -117,8 +108,51 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
         micro_batches=plan.micro_batches,
         bubble_fraction=_bubble(plan, works),
         bubble_textbook=textbook_bubble(plan.pipeline, plan.virtual_pipeline, plan.micro_batches),
-        flops_per_token=_flops(job, layers, plan, trained),
+        flops_per_token=_flops(job, found.layers, plan, found.trained),
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Modelled:
+    """A job in the terms of the formulas, with the memory of every stage in bytes."""
+
+    layers: ModelLayers
+    plan: Plan
+    traits: MemoryTraits
+    trained: Trained
+    run: Run | None
+    """None on Hugging Face engines."""
+    memories: list[StageMemory]
+
+    @property
+    def is_megatron(self) -> bool:
+        return self.run is not None
+
+
+def modelled(job: Job, shape: ModelShape, gpu: Gpu) -> Modelled:
+    """The job's memory, and what it was computed from."""
+    memory = _memory_traits(job, shape)
+    layers, trained = model_layers(shape), trained_parts(job, shape)
+    plan = plan_of(job, shape.vision, flash_attention=gpu.supports_bf16)
+    run = None
+    if job.traits.is_megatron:
+        lora = Adapters(rank=job.training.lora.rank, targets=job.training.lora.targets) if _is_adapted(job) else None
+        run = Run(trained=trained, adapters=lora, reference=job.training.stage == "dpo" and lora is None)
+        memories = pipeline_memory(layers, plan, memory, run)
+    else:
+        memories = [data_parallel_memory(layers, plan, memory, _tuning(job, trained))]
+    return Modelled(layers=layers, plan=plan, traits=memory, trained=trained, run=run, memories=memories)
+
+
+def _is_adapted(job: Job) -> bool:
+    return job.training.method in ("lora", "qlora")
+
+
+def _works(job: Job, found: Modelled) -> list[Work]:
+    """Of the stages of a pipeline; empty without one."""
+    if not found.is_megatron or found.plan.pipeline == 1:
+        return []
+    return pipeline_work(found.layers, found.plan, found.trained, adapters=_is_adapted(job))
 
 
 def _memory_traits(job: Job, shape: ModelShape) -> MemoryTraits:
@@ -139,11 +173,6 @@ def _memory_traits(job: Job, shape: ModelShape) -> MemoryTraits:
         offloads: Offload = "everything" if parallel.fsdp.offload else memory.offloads
         memory = replace(memory, live_elements=kept, offloads=offloads)
     return memory
-
-
-def _has_reference(job: Job) -> bool:
-    """Adapters switch off to be their own reference."""
-    return job.training.stage == "dpo" and job.training.method not in ("lora", "qlora")
 
 
 def _not_modelled(field: str, what: str) -> ProblemsError:

@@ -1,6 +1,8 @@
-"""Whether a plan fits its GPUs, as a problem of the job."""
+"""What a user must know beside the figures: whether a plan fits its GPUs, and how far such figures were off."""
 
 from backend.estimate.estimate import Estimate
+from backend.job.job import Job
+from backend.job.presets import Accuracy, accuracy
 from backend.job.problems import Problem
 
 
@@ -14,3 +16,8 @@ def over_memory(found: Estimate) -> list[Problem]:
         "memory_gib": round(found.gpu_memory_gib, 1),
     }
     return [Problem(code="over_memory", field="parallel", severity="warning", values=values)]
+
+
+def accuracy_of(job: Job) -> Accuracy | None:
+    """The errors on published runs of the job's kind of engine; None where it was never compared."""
+    return accuracy().get("megatron" if job.traits.is_megatron else "hugging_face")

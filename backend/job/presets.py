@@ -84,6 +84,24 @@ def recipes() -> Mapping[str, Mapping[str, Any]]:
     return MappingProxyType(_load("recipes"))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accuracy:
+    """How far the memory estimate was off on published runs of an engine family; errors are absolute fractions."""
+
+    rows: int
+    mean: float
+    median: float
+    p90: float
+    max: float
+    date: str
+
+
+@cache
+def accuracy() -> Mapping[str, Accuracy]:
+    """By engine family: megatron, hugging_face. Written by benchmarks/memory.py."""
+    return MappingProxyType({family: Accuracy(**entry) for family, entry in _load("accuracy").items()})
+
+
 def resolve_gpu(cluster: Cluster) -> Gpu:
     """The GPU a cluster names or describes; raises ProblemsError (unknown_gpu, bad_gpu)."""
     if isinstance(cluster.gpu, str):

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from backend.estimate import accuracy_of
+from backend.job.presets import accuracy
 from benchmarks.golden import PEAK, SMALL_PEAK, golden_results, replay, within_tolerance
 from benchmarks.measured import DATA, measured_results
-from benchmarks.statistics import Result, Skip, summary
+from benchmarks.statistics import Result, Skip, by_family, summary
+from tests.estimate.cases import job
 
 GOLDEN = json.loads((DATA / "megatron_golden.json").read_text())
 MEASURED = json.loads((DATA / "published_memory.json").read_text())["rows"]
@@ -85,3 +88,14 @@ def test_the_summary_has_the_figures_of_each_source():
 
 def test_the_data_lies_in_the_project():
     assert Path(DATA).is_dir()
+
+
+def test_the_page_quotes_the_errors_of_this_benchmark():
+    results = [*measured_results(MEASURED)[0], *golden_results(GOLDEN)[0]]
+    for family, figures in by_family(results).items():
+        kept = accuracy()[family]
+        assert (kept.rows, kept.median, kept.max) == pytest.approx(
+            (figures["rows"], figures["median"], figures["max"]), abs=1e-4
+        ), "run: python -m benchmarks.memory --write presets/accuracy.yaml"
+    assert accuracy_of(job()) == accuracy()["megatron"]
+    assert accuracy_of(job(engine="llamafactory-zero3")) == accuracy()["hugging_face"]

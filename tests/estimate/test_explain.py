@@ -1,0 +1,52 @@
+"""Every term is taken apart into products that add up to it."""
+
+from math import prod
+
+import pytest
+
+from backend.estimate import estimate_resolved
+from backend.estimate.estimate import GIB
+from backend.estimate.explain import TERMS, explain
+from backend.job.presets import resolve_gpu, resolve_model
+from tests.estimate.cases import TP2_PP2_VPP2, TP4, job
+
+JOBS = {
+    "TP4": TP4,
+    "VPP": TP2_PP2_VPP2,
+    "recompute": {"parallel.recompute": "full", "parallel.pipeline": 4},
+    "offload": {**TP4, "parallel.optimizer_offload_fraction": 0.5},
+    "experts": {"model.preset": "qwen3-30b-a3b", "parallel.pipeline": 2, "parallel.expert": 8},
+    "LoRA": {"engine": "swift-megatron", "training.method": "lora"},
+    "DDP": {"engine": "llamafactory-ddp"},
+    "ZeRO-2": {"engine": "llamafactory-zero2"},
+    "ZeRO-3": {"engine": "llamafactory-zero3", "model.preset": "qwen3-30b-a3b"},
+    "ZeRO-3 offload": {"engine": "llamafactory-zero3-offload"},
+    "FSDP": {"engine": "llamafactory-fsdp", "training.method": "lora"},
+}
+
+
+@pytest.mark.parametrize("edits", JOBS.values(), ids=JOBS)
+def test_parts_add_up_to_their_term_on_every_stage(edits):
+    tried = job(edits)
+    shape, gpu = resolve_model(tried.model), resolve_gpu(tried.cluster)
+    stages = estimate_resolved(tried, shape, gpu).stages
+    for stage, parts in zip(stages, explain(tried, shape, gpu), strict=True):
+        for term in TERMS:
+            total = sum(part.gib for part in parts if part.term == term)
+            assert total == pytest.approx(getattr(stage, f"{term}_gib"), abs=1e-4 * stage.peak_gib), term
+        assert all(part.gib == pytest.approx(prod(number for _, number in part.factors) / GIB) for part in parts)
+
+
+def test_the_weights_of_a_plain_plan_are_two_bytes_a_parameter():
+    tried = job(TP4, model__preset="qwen3-8b")
+    [parts] = explain(tried, resolve_model(tried.model), resolve_gpu(tried.cluster))
+    [weights] = [part for part in parts if part.term == "weights"]
+    assert weights.name == "weights_dense"
+    assert weights.factors == (("bytes_each", 2), ("dense_trained", 2047915008))
+
+
+def test_activations_are_layers_in_flight_times_tokens_times_bytes():
+    tried = job({"model.preset": "qwen3-8b", "parallel.pipeline": 2, "parallel.tensor": 2})
+    first, last = explain(tried, resolve_model(tried.model), resolve_gpu(tried.cluster))
+    held = [dict(part.factors)["layer_micro_batches"] for part in (*first, *last) if part.name == "activations_dense"]
+    assert held == [36, 18]
