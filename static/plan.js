@@ -10,10 +10,14 @@
   function draw(element, bundle) {
     const plans = bundle.data.plans;
     if (element !== place) build(element);
-    const box = element.querySelector(".mb-plans-box"), note = element.querySelector(".mb-plans-note");
     if (!plans) return;
-    box.hidden = !plans.rows.length;
-    note.textContent = plans.why;
+    const part = (name) => element.querySelector(`.mb-plans-${name}`);
+    const isListed = plans.rows.some((row) => keyOf(row) === keyOf(plans.own));
+    part("note").textContent = plans.why;
+    part("else").textContent = board.t("wizard.plan.elsewhere");
+    part("else").hidden = !plans.rows.length || isListed;
+    part("box").hidden = !plans.rows.length;
+    part("order").hidden = plans.rows.length < 2;
     if (!plans.rows.length) return;
     rows = plans.rows;
     keepsBatch = plans.keeps_batch;
@@ -40,8 +44,8 @@
     place = element;
     const table = h("table", { class: "mb-plans", role: "grid", tabindex: "0", "aria-label": t("wizard.plans"), onkeydown: onKey },
       h("thead", {}), h("tbody", { onclick: onClick }));
-    element.replaceChildren(h("p", { class: "mb-plans-note" }),
-      h("div", { class: "mb-plans-box", onscroll: () => requestAnimationFrame(paint) }, table));
+    element.replaceChildren(h("p", { class: "mb-plans-note" }), h("p", { class: "mb-plans-else mb-problem", "data-severity": "warning" }),
+      h("div", { class: "mb-plans-box", onscroll: () => requestAnimationFrame(paint) }, table), h("p", { class: "mb-plans-order mb-quiet" }, t("wizard.plan.order")));
   }
 
   function header(element) {

@@ -6,11 +6,12 @@ from typing import Any
 from app.i18n import render_problem, t
 from app.services import Services
 from app.wizard.fields import Form
-from app.wizard.hosts import node_name
 from app.wizard.layout import grid, more, place, section
+from app.wizard.placement import placement
 from app.wizard.reading import Reading
 from backend.estimate.estimate import Estimate
 from backend.job.job import Job, Parallel
+from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
 from backend.planning import Candidate, candidates
 
@@ -19,8 +20,6 @@ SIZES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_
 """What distinguishes one plan from another: fields of Parallel."""
 EDITED = (*(f"parallel.{name}" for name in SIZES), "training.gradient_accumulation_steps")
 """What choosing a plan may write."""
-SHOWN_NODES = 64
-"""Nodes on the map; a larger cluster repeats the same picture."""
 
 
 def build(form: Form) -> None:
@@ -71,7 +70,7 @@ def _plans(reading: Reading, lang: str) -> dict[str, Any]:
     if job is None or reading.shape is None or reading.gpu is None:
         return {"rows": [], "why": t(lang, "wizard.plan.unread")}
     try:
-        rows = [_row(candidate) for candidate in candidates(job)]
+        rows = _rows(job)
     except ProblemsError as error:
         return {"rows": [], "why": render_problem(lang, error.problems[0])["message"]}
     return {
@@ -81,6 +80,19 @@ def _plans(reading: Reading, lang: str) -> dict[str, Any]:
         "gpu_gib": reading.gpu.memory_gib,
         "why": explain(rows, reading.gpu.memory_gib, lang),
     }
+
+
+_newest: tuple[Job, int, list[dict[str, Any]]] | None = None
+
+
+def _rows(job: Job) -> list[dict[str, Any]]:
+    """The table's rows; kept while only another plan is chosen, for the table does not depend on that."""
+    global _newest
+    bare = with_values(job, {path: 1 for path in EDITED if path != "parallel.context"})
+    kept = _newest
+    if kept is None or kept[0] != bare or kept[1] != job.global_batch:
+        kept = _newest = (bare, job.global_batch, [_row(candidate) for candidate in candidates(job)])
+    return kept[2]
 
 
 def explain(rows: Sequence[Mapping[str, Any]], gpu_gib: float, lang: str) -> str:
@@ -110,70 +122,6 @@ def plan_name(sizes: Mapping[str, Any]) -> str:
     always = ("tensor", "pipeline") if is_split else ()
     split = [f"{word}{sizes[name]}" for name, word in short.items() if sizes[name] > 1 or name in always]
     return " ".join([*split, f"DP{sizes['data']}"])
-
-
-def placement(job: Job) -> dict[str, Any]:
-    """Which group of each kind every rank belongs to, and over how many nodes the groups spread.
-
-    The order of ranks is megatron-core's default, tp-cp-ep-dp-pp (parallel_state.py initialize_model_parallel): TP
-    neighbours are next to each other, pipeline stages furthest apart. Experts order etp-ep-dp-pp in the same ranks.
-    """
-    sizes = job.parallel if job.traits.is_megatron else Parallel()
-    dense = _split(job.world_size, tensor=sizes.tensor, context=sizes.context, data=job.data_parallel)
-    experts = _split(job.world_size, expert_tensor=sizes.expert_tensor, expert=sizes.expert,
-                     rest=job.world_size // (sizes.expert_tensor * sizes.expert * sizes.pipeline))  # fmt: skip
-    groups = {
-        "tensor": _groups(dense, "tensor"),
-        "pipeline": _groups(dense, "last"),
-        "data": _groups(dense, "data"),
-        "context": _groups(dense, "context"),
-        "expert": _groups(experts, "expert"),
-    }
-    sized = {"tensor": sizes.tensor, "pipeline": sizes.pipeline, "data": job.data_parallel, "context": sizes.context,
-             "expert": sizes.expert}  # fmt: skip
-    kinds = [name for name, size in sized.items() if size > 1] or ["data"]
-    per_node = job.cluster.gpus_per_node
-    shown = min(job.cluster.nodes, SHOWN_NODES)
-    hosts = [node_name(host) for host in job.cluster.hosts[:shown]]
-    return {
-        "kinds": kinds,
-        "nodes": hosts + [""] * (shown - len(hosts)),
-        "per_node": per_node,
-        "left_out": job.cluster.nodes - shown,
-        "groups": {name: groups[name][: shown * per_node] for name in kinds},
-        "spans": {name: _span(groups[name], per_node) for name in kinds},
-    }
-
-
-def _split(world: int, **sizes: int) -> list[dict[str, int]]:
-    """Every rank's coordinates: the first size changes fastest; `last` is what remains."""
-    ranks = []
-    for rank in range(world):
-        coordinates, rest = {}, rank
-        for name, size in sizes.items():
-            coordinates[name], rest = rest % size, rest // size
-        ranks.append({**coordinates, "last": rest})
-    return ranks
-
-
-def _groups(ranks: Sequence[Mapping[str, int]], along: str) -> list[int]:
-    """Ranks that differ in one coordinate alone talk to each other: the number of each rank's group."""
-    numbers: dict[tuple[int, ...], int] = {}
-    return [
-        numbers.setdefault(tuple(value for name, value in rank.items() if name != along), len(numbers))
-        for rank in ranks
-    ]
-
-
-def _span(groups: Sequence[int], per_node: int) -> dict[str, int]:
-    nodes: dict[int, set[int]] = {}
-    for rank, group in enumerate(groups):
-        nodes.setdefault(group, set()).add(rank // per_node)
-    return {
-        "groups": len(nodes),
-        "ranks": len(groups) // len(nodes),
-        "nodes": max(len(found) for found in nodes.values()),
-    }
 
 
 def _row(candidate: Candidate) -> dict[str, Any]:

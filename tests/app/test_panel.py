@@ -20,6 +20,7 @@ from app.wizard.desk import Desk
 from app.wizard.fields import Form
 from app.wizard.hosts import from_form, to_form
 from app.wizard.panel import bundle
+from app.wizard.placement import SHOWN_NODES, placement
 from app.wizard.reading import read
 from app.wizard.wire import change
 from backend.cluster.hostkeys import HostKey
@@ -223,7 +224,7 @@ class TestPlacement:
         return job
 
     def test_tensor_groups_are_neighbours_and_stages_are_furthest_apart(self) -> None:
-        ranks = plan.placement(self.job(tensor=4, pipeline=2))
+        ranks = placement(self.job(tensor=4, pipeline=2))
         assert ranks["groups"]["tensor"][:9] == [0, 0, 0, 0, 1, 1, 1, 1, 2]
         assert ranks["groups"]["pipeline"][0] == ranks["groups"]["pipeline"][16]
         assert ranks["groups"]["data"][0] == ranks["groups"]["data"][4] != ranks["groups"]["data"][1]
@@ -231,16 +232,16 @@ class TestPlacement:
         assert ranks["spans"]["pipeline"] == {"groups": 16, "ranks": 2, "nodes": 2}
 
     def test_expert_groups_have_their_own_order(self) -> None:
-        ranks = plan.placement(self.job(tensor=4, expert=8))
+        ranks = placement(self.job(tensor=4, expert=8))
         assert ranks["groups"]["expert"][:9] == [0] * 8 + [1]
 
     def test_a_large_cluster_is_not_drawn_whole(self) -> None:
         mapping = {"cluster": {"gpu": "h100-80g", "nodes": 100, "gpus_per_node": 8}, "model": {"preset": "qwen3-8b"}}
         job, _ = parse_job(mapping)
         assert job is not None
-        ranks = plan.placement(job)
-        assert (len(ranks["nodes"]), ranks["left_out"]) == (plan.SHOWN_NODES, 100 - plan.SHOWN_NODES)
-        assert len(ranks["groups"]["data"]) == 8 * plan.SHOWN_NODES
+        ranks = placement(job)
+        assert (len(ranks["nodes"]), ranks["left_out"]) == (SHOWN_NODES, 100 - SHOWN_NODES)
+        assert len(ranks["groups"]["data"]) == 8 * SHOWN_NODES
 
 
 class TestReview:
