@@ -21,8 +21,14 @@ from backend.job.traits import MEGATRON_LM_MEMORY, MemoryTraits
 from benchmarks.statistics import Result, Skip
 
 GIB = 2.0**30
-GPT2_VOCABULARY = 50257
-"""Of the tokenizer that Megatron-LM's functional tests use where no other is named."""
+VOCABULARIES = {
+    "GPT2BPETokenizer": 50257,
+    "Llama2Tokenizer": 32000,
+    # The 256k model that Megatron-LM's release tests use with it.
+    "GPTSentencePieceTokenizer": 256000,
+    # Comes with --vocab-size.
+    "NullTokenizer": 0,
+}
 STATIC, PEAK = "Megatron-LM CI, static bytes", "Megatron-LM CI, peaks over 10 GiB"
 SMALL_PEAK = "Megatron-LM CI, smaller peaks"
 
@@ -152,7 +158,7 @@ def _refusal(row: Mapping[str, Any], args: Mapping[str, Any]) -> str | None:
         return f"optimizer: {args['--optimizer']}"
     if args.get("--use-distributed-optimizer") and _world(row, args) is None:
         return "world size not published"
-    if args.get("--tokenizer-type", "GPT2BPETokenizer") not in ("GPT2BPETokenizer", "NullTokenizer", "Llama2Tokenizer"):
+    if args.get("--tokenizer-type", "GPT2BPETokenizer") not in VOCABULARIES:
         return "vocabulary not published"
     return None
 
@@ -253,7 +259,7 @@ def _layers(args: Mapping[str, Any]) -> ModelLayers:
     # megatron/training/arguments.py narrows the FFN where SwiGLU adds a third matrix.
     ffn = _number(args, "--ffn-hidden-size", int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden)
     experts = _number(args, "--num-experts", 0)
-    vocabulary = 32000 if args.get("--tokenizer-type") == "Llama2Tokenizer" else GPT2_VOCABULARY
+    vocabulary = VOCABULARIES[args.get("--tokenizer-type", "GPT2BPETokenizer")]
     leading = re.match(r"\(\[0\]\*(\d+)", str(args.get("--moe-layer-freq", "")))
     shape = parse_model(
         {
