@@ -28,6 +28,9 @@ GPU_FIGURES = ("memory_gib", "bf16_tflops", "hbm_gb_per_s")
 _UNITS = {"memory_gib": "GiB", "bf16_tflops": "TFLOP/s", "hbm_gb_per_s": "GB/s"}
 _SIDE_BY_SIDE = 20
 """Width in letters up to which the choices of a field stand side by side; more go into a list that opens."""
+_EXACT = 2**53
+"""Up to here every integer is a number in a browser too."""
+_FLOAT_LIMIT = 1e308
 _TINY = 1e-3
 """A number that is usually smaller is typed as text, because a number box cannot show 2e-5."""
 
@@ -136,8 +139,15 @@ def to_widget(parameter: Parameter, value: Any) -> Any:
     if parameter.kind == "choice" or parameter.path in _PICKED:
         return OWN if value is None else value
     if parameter.kind in ("int", "float") and not _is_tiny(parameter):
-        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+        return _sendable(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
     return "" if value is None else _short(value)
+
+
+def _sendable(value: float) -> float | None:
+    """A number as Gradio can send it to the browser: its JSON refuses integers of more than 64 bits."""
+    if isinstance(value, int) and abs(value) > _EXACT:
+        return float(value) if abs(value) < _FLOAT_LIMIT else None
+    return value
 
 
 def label_of(lang: str, parameter: Parameter) -> str:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import gradio as gr
+import orjson
 import pytest
 
 from app.services import Services
@@ -32,6 +33,20 @@ def test_a_value_of_a_wrong_type_does_not_shut_the_page(form, tmp_path: Path, pa
     try:
         services.draft.edit_all({"cluster.hosts": {"lines": "a\nb"}, path: value})
         form.shown(services.draft.job_mapping())
+        assert bundle(form, services, review.STEP)
+    finally:
+        services.close()
+
+
+@pytest.mark.parametrize("value", [1e39, 10**39, 10**400, -(2**63), 2**64, float("inf"), float("nan")])
+def test_a_number_beyond_every_machine_does_not_shut_the_page(form, tmp_path: Path, value):
+    services = Services.open(tmp_path)
+    try:
+        typed = form.value("cluster.nodes", value)
+        services.draft.edit_all({"cluster.nodes": typed, "training.samples": value})
+        shown = form.shown(services.draft.job_mapping())
+        assert orjson.loads(orjson.dumps(list(shown.values())))  # as Gradio sends it
+        assert shown["cluster.nodes"] is None or shown["cluster.nodes"] == pytest.approx(float(value), nan_ok=True)
         assert bundle(form, services, review.STEP)
     finally:
         services.close()
