@@ -91,7 +91,7 @@ def events(connection: sqlite3.Connection, run: str, *, after: int = 0, newest: 
 def has_event(connection: sqlite3.Connection, run: str, attempt: int, kind: EventKind, rank: int | None = None) -> bool:
     """Whether the attempt has an event of this kind, on this node if one is given."""
     row = connection.execute(
-        "SELECT 1 FROM events WHERE run = ?1 AND attempt = ?2 AND kind = ?3 AND (?4 IS NULL OR rank = ?4) LIMIT 1",
+        "SELECT 1 FROM events WHERE run = ? AND attempt = ? AND kind = ? AND rank IS coalesce(?, rank) LIMIT 1",
         (run, attempt, kind.value, rank),
     ).fetchone()
     return row is not None
