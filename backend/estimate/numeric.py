@@ -11,18 +11,18 @@ Number = Any
 
 def largest(*values: Number) -> Number:
     """The largest of the values, entry by entry where one of them is an array."""
-    for value in values:
-        if isinstance(value, np.ndarray):
-            return reduce(np.maximum, values)
-    return max(values)
+    try:
+        return max(values)
+    except ValueError:  # the truth of an array: cheaper than asking every value for its type
+        return reduce(np.maximum, values)
 
 
 def least(*values: Number) -> Number:
     """The smallest of the values, entry by entry where one of them is an array."""
-    for value in values:
-        if isinstance(value, np.ndarray):
-            return reduce(np.minimum, values)
-    return min(values)
+    try:
+        return min(values)
+    except ValueError:
+        return reduce(np.minimum, values)
 
 
 def choose(condition: Number, true: Number, false: Number) -> Number:
