@@ -19,7 +19,7 @@ def placement(job: Job) -> dict[str, Any]:
     sizes = job.parallel if job.traits.is_megatron else Parallel()
     dense = _split(job.world_size, tensor=sizes.tensor, context=sizes.context, data=job.data_parallel)
     experts = _split(job.world_size, expert_tensor=sizes.expert_tensor, expert=sizes.expert,
-                     rest=job.world_size // (sizes.expert_tensor * sizes.expert * sizes.pipeline))  # fmt: skip
+                     rest=max(1, job.world_size // (sizes.expert_tensor * sizes.expert * sizes.pipeline)))  # fmt: skip
     groups = {
         "tensor": _groups(dense, "tensor"),
         "pipeline": _groups(dense, "last"),

@@ -17,7 +17,7 @@ from app.i18n import LANGUAGES, catalogue
 from app.services import Draft, Services
 from app.wizard import hardware, launch, model, plan, review, training
 from app.wizard.desk import Desk
-from app.wizard.fields import Form
+from app.wizard.fields import Form, table
 from app.wizard.hosts import from_form, to_form
 from app.wizard.panel import bundle
 from app.wizard.placement import SHOWN_NODES, placement
@@ -213,6 +213,17 @@ class TestBundle:
         over = plan.explain([{**row, "fits": False} for row in rows], 1.0, lang)
         assert over not in (text, "")
         assert plan.explain([], 1.0, lang)
+
+
+class TestNothingTypedBreaksThePage:
+    @pytest.mark.parametrize("typed", [None, "", "x", -1, 10**6, [1], {"a": 1}], ids=str)
+    def test_any_value_in_any_field_still_gives_a_bundle(self, form: Form, services: Services, typed: object) -> None:
+        start = services.draft.job_mapping()
+        for path in table():
+            services.draft.replace(start)
+            change(services, {path: typed})
+            form.shown(services.draft.job_mapping())
+            assert shown(form, services, "review")["at"]
 
 
 class TestPlacement:
