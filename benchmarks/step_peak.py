@@ -14,7 +14,14 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3MoeConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    LlamaConfig,
+    Qwen3Config,
+    Qwen3MoeConfig,
+    Qwen3VLConfig,
+)
 
 from backend.estimate.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.layers import model_layers
@@ -31,6 +38,14 @@ SMALL = {
     "num_hidden_layers": 4,
 }  # fmt: skip
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256}
+VISION = {
+    "depth": 4, "hidden_size": 256, "intermediate_size": 1024, "num_heads": 4, "out_hidden_size": 256,
+    "deepstack_visual_indexes": [1], "num_position_embeddings": 256, "patch_size": 16, "spatial_merge_size": 2,
+    "temporal_patch_size": 2, "in_channels": 3,
+}  # fmt: skip
+IMAGE, START = 4095, 4094
+GRID = 16
+"""Patches along an edge of the one image of each sequence."""
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -46,8 +61,16 @@ class Case:
     extra: tuple[tuple[str, int], ...] = ()
 
     @property
-    def settings(self) -> dict[str, int]:
-        return {**SMALL, **dict(self.extra), "vocab_size": self.vocabulary}
+    def settings(self) -> dict[str, Any]:
+        text = {**SMALL, **dict(self.extra), "vocab_size": self.vocabulary}
+        if not self.sees:
+            return text
+        return {"text_config": text, "vision_config": VISION, "tie_word_embeddings": False}
+
+    @property
+    def sees(self) -> bool:
+        """Whether the model has a vision tower."""
+        return bool(self.config is Qwen3VLConfig)
 
 
 CASES = [
@@ -61,6 +84,8 @@ CASES = [
     Case(config=Qwen3Config, checkpointing=False, vocabulary=512),
     Case(config=Qwen3MoeConfig, extra=tuple(EXPERTS.items())),
     Case(config=Qwen3MoeConfig, extra=tuple(EXPERTS.items()), checkpointing=False, vocabulary=512),
+    Case(config=Qwen3VLConfig),
+    Case(config=Qwen3VLConfig, checkpointing=False),
 ]
 
 
@@ -116,6 +141,8 @@ def _formula(case: Case) -> float:
         micro_batch=BATCH,
         micro_batches=case.accumulation,
         recompute="full" if case.checkpointing else "none",
+        images=BATCH if case.sees else 0,
+        patches=GRID**2,
     )
     tuning = Tuning(trained=Trained(), method="lora" if case.lora else "full")
     return float(data_parallel_memory(layers, plan, memory, tuning).peak - STATIC_BYTES) / MIB
@@ -125,7 +152,7 @@ def _measure(case: Case) -> float:
     model = _build(case)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
-    tokens = torch.randint(0, case.vocabulary, (BATCH, SEQUENCE))
+    tokens = _inputs(case)
     _step(model, optimizer, tokens, case.accumulation)
     live = LiveStorages()
     for parameter in model.parameters():
@@ -138,9 +165,24 @@ def _measure(case: Case) -> float:
     return live.peak / MIB
 
 
+def _inputs(case: Case) -> dict[str, torch.Tensor]:
+    tokens = torch.randint(0, min(case.vocabulary, START), (BATCH, SEQUENCE))
+    if not case.sees:
+        return {"input_ids": tokens, "labels": tokens}
+    merged = GRID**2 // 4
+    tokens[:, 0], tokens[:, 1 : 1 + merged] = START, IMAGE
+    kinds = (tokens == IMAGE).int()
+    pixels = torch.randn(BATCH * GRID**2, 3 * 2 * 16 * 16)
+    grid = torch.tensor([[1, GRID, GRID]] * BATCH)
+    images = {"pixel_values": pixels, "image_grid_thw": grid, "mm_token_type_ids": kinds}
+    return {"input_ids": tokens, "labels": tokens, **images}
+
+
 def _build(case: Case) -> Any:
-    config = case.config(**case.settings, use_cache=False)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").train()
+    kind = AutoModelForImageTextToText if case.sees else AutoModelForCausalLM
+    special = {"image_token_id": IMAGE, "vision_start_token_id": START} if case.sees else {"use_cache": False}
+    config = case.config(**case.settings, **special)
+    model = kind.from_config(config, attn_implementation="sdpa").train()
     base = model
     if case.lora:
         model = get_peft_model(model.to(torch.bfloat16), LoraConfig(r=8, target_modules=TARGETS))
@@ -150,10 +192,10 @@ def _build(case: Case) -> Any:
     return model
 
 
-def _step(model: Any, optimizer: torch.optim.Optimizer, tokens: torch.Tensor, accumulation: int) -> None:
+def _step(model: Any, optimizer: torch.optim.Optimizer, inputs: dict[str, torch.Tensor], accumulation: int) -> None:
     for _ in range(accumulation):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss = model(input_ids=tokens, labels=tokens).loss
+            loss = model(**inputs).loss
         loss.backward()
         del loss
     optimizer.step()

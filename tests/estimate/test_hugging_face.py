@@ -54,6 +54,25 @@ def test_the_peak_of_a_step_is_within_two_percent_of_torchs(case):
     assert (memory.peak - STATIC_BYTES) / 2**20 == pytest.approx(MEASURED[case], rel=0.02)
 
 
+SEEING = {
+    "model_type": "qwen3_vl",
+    "text_config": {**SMALL, "vocab_size": 4096},
+    "vision_config": {
+        "depth": 4, "hidden_size": 256, "intermediate_size": 1024, "num_heads": 4, "out_hidden_size": 256,
+        "deepstack_visual_indexes": [1], "num_position_embeddings": 256, "patch_size": 16, "spatial_merge_size": 2,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("recompute", "measured"), [("full", 227.9), ("none", 281.0)])
+def test_the_peak_of_a_vision_language_step_is_within_three_percent_of_torchs(recompute, measured):
+    plan = Plan(
+        sequence_length=256, micro_batch=2, micro_batches=2, recompute=recompute, images=2, patches=256
+    )  # measured as above, one image of 16 x 16 patches a sequence
+    memory = data_parallel_memory(model_layers(parse_model(SEEING)), plan, DDP, Tuning(trained=Trained()))
+    assert (memory.peak - STATIC_BYTES) / 2**20 == pytest.approx(measured, rel=0.03)
+
+
 def test_buckets_are_there_only_where_replicas_talk():
     alone = Plan(sequence_length=256, micro_batches=2)
     one, two = (

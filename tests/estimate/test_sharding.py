@@ -1,6 +1,8 @@
 """What ranks of ZeRO and FSDP share, what is offloaded, and what a reference model adds."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from backend.estimate import estimate
 from backend.estimate.estimate import GIB
@@ -99,3 +101,47 @@ def test_swift_freezes_deep_stack_mergers_with_the_projector():
         return estimate(job(engine="swift-megatron", parallel__tensor=4, **edits)).stages[0].trainable_parameters
 
     assert trained(vision_tower=True, projector=True) < trained(vision_tower=True)
+
+
+HUGGING_FACE = ("ddp", "zero2", "zero2-offload", "zero3", "zero3-offload", "fsdp")
+models = st.sampled_from(["qwen3-8b", "qwen3-30b-a3b", "qwen3-vl-8b"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    engine=st.sampled_from(HUGGING_FACE),
+    model=models,
+    stage=st.sampled_from(["sft", "dpo"]),
+    recompute=st.sampled_from(["none", "full"]),
+    tower=st.booleans(),
+    method=st.sampled_from(["lora", "partial"]),
+)
+def test_frozen_parts_adapters_and_last_layers_never_exceed_full(engine, model, stage, recompute, tower, method):
+    def peak(**edits):
+        common = {"training__stage": stage, "parallel__recompute": recompute}
+        return estimate(job(engine=f"llamafactory-{engine}", model__preset=model, **common, **edits)).peak_gib
+
+    # Where the states of full training are in host memory, adapters and the inputs they keep come on top.
+    full = peak() * (1.05 if engine.endswith("offload") and method == "lora" else 1)
+    assert peak(training__freeze__vision_tower=tower) <= full
+    assert peak(training__method=method, training__freeze__vision_tower=tower) <= full
+
+
+@settings(max_examples=30, deadline=None)
+@given(engine=st.sampled_from(HUGGING_FACE), model=models, nodes=st.sampled_from([1, 2, 4]))
+def test_more_ranks_never_raise_the_states_of_a_rank(engine, model, nodes):
+    def states(count):
+        [stage] = estimate(job(engine=f"llamafactory-{engine}", model__preset=model, cluster__nodes=count)).stages
+        return stage.weights_gib + stage.gradients_gib + stage.optimizer_gib
+
+    assert states(2 * nodes) <= states(nodes) * 1.0001
+
+
+@settings(max_examples=30, deadline=None)
+@given(tensor=st.sampled_from([1, 2, 4]), pipeline=st.sampled_from([1, 2, 4]), model=models)
+def test_lora_on_megatron_never_exceeds_full(tensor, pipeline, model):
+    def peak(method):
+        sizes = {"parallel__tensor": tensor, "parallel__pipeline": pipeline}
+        return estimate(job(engine="swift-megatron", model__preset=model, training__method=method, **sizes)).peak_gib
+
+    assert peak("lora") <= peak("full")
