@@ -65,7 +65,7 @@ def run_plan(chosen: argparse.Namespace, lang: str) -> int:
     job, problems = read_job(chosen.file, home_path())
     print_problems(lang, problems)
     found = enumerate_plans(job)
-    shown = found.candidates[: chosen.top]
+    shown = found.candidates if chosen.top is None else found.candidates[: max(0, chosen.top)]
     if chosen.json:
         plans = [_plan(one, lang) for one in shown]
         print_json({"count": len(found.candidates), "rejected": dict(found.rejected), "plans": plans})

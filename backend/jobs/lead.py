@@ -33,6 +33,8 @@ class Timing:
 
     poll_s: float = 1.0
     lost_after_s: float = gang.LOST_AFTER_S
+    silent_after_s: float = 8.0
+    """Four heartbeats missed on a node that answers: its supervisor is asked for."""
     grace_s: float = 10.0
     """Between TERM and KILL."""
     stop_call_s: float = 60.0
@@ -75,7 +77,7 @@ class Lead:
         self._stopping_since: float | None = None
         self._next_try = 0.0
         self._proved: dict[int, float] = {}
-        self._next_status = monotonic() + timing.lost_after_s
+        self._next_status = monotonic() + timing.silent_after_s
 
     def tick(self) -> bool:
         """Look and act once; True when the run has ended. May take as long as stopping its nodes takes."""
@@ -118,10 +120,10 @@ class Lead:
 
     def _check_silent(self, records: Sequence[NodeRecord], views: Sequence[NodeView]) -> None:
         """A node that answers but whose heartbeat stopped: ask it whether its supervisor still lives."""
-        silent = [v.rank for v in views if v.up_s and not v.is_over and v.silent_s > self._timing.lost_after_s]
+        silent = [v.rank for v in views if v.up_s and not v.is_over and v.silent_s > self._timing.silent_after_s]
         if not silent or self._monotonic() < self._next_status:
             return
-        self._next_status = self._monotonic() + self._timing.lost_after_s
+        self._next_status = self._monotonic() + self._timing.silent_after_s
         answers, failures = try_all({rank: records[rank] for rank in silent}, self._ask_status, STATUS_S + 10)
         for rank, failure in failures.items():
             _log.warning("status of node %d of %s: %s", rank, self._run, failure)
