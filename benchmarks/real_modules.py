@@ -131,7 +131,7 @@ def _config(shape: ModelShape, sizes: Mapping[str, int | None]) -> Any:
 
 
 def hugging_face() -> dict[str, int]:
-    """Parameters of every preset, built as its Hugging Face class."""
+    """Parameters of every preset, built as its Hugging Face class; checkpoints count a router's bias as one."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -140,7 +140,9 @@ def hugging_face() -> dict[str, int]:
         config = CONFIG_MAPPING[preset.hf_config["model_type"]].from_dict(dict(preset.hf_config))
         kind = AutoModelForImageTextToText if "vision_config" in preset.hf_config else AutoModelForCausalLM
         with torch.device("meta"):
-            found[key] = sum(parameter.numel() for parameter in kind.from_config(config).parameters())
+            model = kind.from_config(config)
+        biases = [buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
+        found[key] = sum(tensor.numel() for tensor in (*model.parameters(), *biases))
     return found
 
 
