@@ -57,8 +57,12 @@ def measured_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], l
 def _case(row: Mapping[str, Any]) -> str:
     sizes = " ".join(f"{key}{row[key]}" for key in ("tp", "pp", "vpp", "cp", "ep", "mbs", "seq") if row.get(key))
     parts = (row["model"], sizes, row.get("recompute"), row.get("method"), row.get("precision"), row.get("notes"))
-    script = row["source_ref"].split()[-1] if "script" in row["source"] else ""
+    script = _reference(row).rpartition(" ")[2] if "script" in row["source"] else ""
     return " | ".join(str(part) for part in (*parts, script) if part)
+
+
+def _reference(row: Mapping[str, Any]) -> str:
+    return str(row.get("source_ref") or "")
 
 
 def _source(row: Mapping[str, Any]) -> str:
@@ -69,7 +73,7 @@ def _results(row: Mapping[str, Any], case: str) -> list[Result]:
     _refuse(row)
     layers = model_layers(_shape(row))
     peaks = [peak / GIB for peak in _peaks(row, layers)]
-    kind = row["mem_kind"]
+    kind = str(row.get("mem_kind") or "GiB")
     measured = row["measured_mem_gb"] * (1 if "GiB" in kind or "header" in kind else 1e9 / GIB)
     ours = max(peaks)
     if "reserved" in kind:
@@ -97,23 +101,31 @@ def _peaks(row: Mapping[str, Any], layers: ModelLayers) -> list[float]:
     source = row["source"]
     if _is_swift_script(row):
         return [_hugging_face(row, layers, *_swift_tuning(row))]
-    if "DeepSpeed" in source:
+    if "DeepSpeed" in source or (row.get("zero") in (2, 3) and not row.get("fsdp")):
+        _refuse_model_parallel(row)
         offload = "offload" in (row.get("method") or "")
         name = f"llamafactory-zero{_needed(row, 'zero')}" + ("-offload" if offload else "")
         return [_hugging_face(row, layers, _traits(name), Tuning(trained=Trained()))]
-    if "torchtitan" in source:
-        if (row.get("tp") or 1) * (row.get("pp") or 1) > 1:
-            raise NotModelled("FSDP2 with tensor or pipeline parallelism, which no engine here launches")
+    if row.get("fsdp"):
+        _refuse_model_parallel(row)
         if not row.get("recompute"):
             raise NotModelled("not published: recompute")
         return [_hugging_face(row, layers, _traits("llamafactory-fsdp"), Tuning(trained=Trained()))]
-    memories = pipeline_memory(layers, _megatron_plan(row), _megatron_memory(row), _megatron_run(row))
+    plan = _megatron_plan(row)
+    if (layers.dense_count + layers.sparse_count) % (plan.pipeline * plan.virtual_pipeline):
+        raise NotModelled("layers that do not divide over the stages")
+    memories = pipeline_memory(layers, plan, _megatron_memory(row), _megatron_run(row))
     return [float(memory.peak) for memory in memories]
+
+
+def _refuse_model_parallel(row: Mapping[str, Any]) -> None:
+    if (row.get("tp") or 1) * (row.get("pp") or 1) > 1:
+        raise NotModelled("sharded parameters with tensor or pipeline parallelism, which no engine here launches")
 
 
 def _is_swift_script(row: Mapping[str, Any]) -> bool:
     """Whether ms-swift runs it on Hugging Face's Trainer."""
-    return "ms-swift" in row["source"] and "megatron/" not in row["source_ref"]
+    return "ms-swift" in row["source"] and "megatron/" not in _reference(row)
 
 
 def _refuse(row: Mapping[str, Any]) -> None:
@@ -132,15 +144,15 @@ def _refuse(row: Mapping[str, Any]) -> None:
     if kind and kind[1] not in ("dpo",):
         raise NotModelled(f"training stage: {kind[1]}")
     for word in ("mbedding", "eranker", "seq_cls"):
-        if word in row["source_ref"]:
+        if word in _reference(row):
             raise NotModelled("another head than language modelling")
     tuner = re.search(r"tuner_type=(\S+)", method)
     if tuner and tuner[1] not in ("full", "lora"):
         raise NotModelled(f"tuner: {tuner[1]}")
-    found = re.search(rf"/({_TUNERS})", row["source_ref"])
+    found = re.search(rf"/({_TUNERS})", _reference(row))
     if found:
         raise NotModelled(f"tuner: {found[1]}")
-    if "ZeRO3" in str(row.get("notes")) and "megatron/" in row["source_ref"]:
+    if "ZeRO3" in str(row.get("notes")) and "megatron/" in _reference(row):
         raise NotModelled("the script is another variant than its header")
     if row.get("zero") in (2, 3) and row.get("gpus") == 1:
         raise NotModelled("not published: gpus")
@@ -288,7 +300,7 @@ def _swift_tuning(row: Mapping[str, Any]) -> tuple[MemoryTraits, Tuning]:
         ddp = _traits("llamafactory-ddp")
         memory = replace(ddp, weight_bytes=2, gradient_bytes=2, bucket_bytes=2, autocast_bytes=0, optimizer_bytes=4)
     lora = "tuner_type=lora" in method
-    quantised = "qlora" in row["source_ref"]
+    quantised = "qlora" in _reference(row)
     return memory, Tuning(
         trained=_trained(method),
         method="qlora" if quantised else "lora" if lora else "full",
