@@ -11,24 +11,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backend.estimate.layers import Keep, LayerKind, Linear, ModelLayers, Norm, Operator, model_layers
+from backend.estimate.layers import ModelLayers
 from backend.estimate.megatron import cached_gradients, pipeline_memory
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained, rank_parameters, stages
 from backend.estimate.terms import StageMemory
-from backend.job.model import Mla, parse_model
 from backend.job.traits import MEGATRON_LM_MEMORY, MemoryTraits
+from benchmarks.gpt_layers import VOCABULARIES, gpt_layers, number
 from benchmarks.statistics import Result, Skip
 
 GIB = 2.0**30
-VOCABULARIES = {
-    "GPT2BPETokenizer": 50257,
-    "Llama2Tokenizer": 32000,
-    # The 256k model that Megatron-LM's release tests use with it.
-    "GPTSentencePieceTokenizer": 256000,
-    # Comes with --vocab-size.
-    "NullTokenizer": 0,
-}
 STATIC, PEAK = "Megatron-LM CI, static bytes", "Megatron-LM CI, peaks over 10 GiB"
 SMALL_PEAK = "Megatron-LM CI, smaller peaks"
 
@@ -139,7 +131,7 @@ def replay(row: Mapping[str, Any]) -> Replay | Skip:
     if reason:
         return Skip(source="Megatron-LM CI", case=f"{row['case']} {row['env']}", reason=reason)
     try:
-        found = Replay(row=row, layers=_layers(args), plan=_plan(row, args), memory=_memory(row, args))
+        found = Replay(row=row, layers=gpt_layers(args), plan=_plan(row, args), memory=_memory(row, args))
         if int(args["--num-layers"]) % (found.plan.pipeline * found.plan.virtual_pipeline) == 0:
             return found
         return Skip(
@@ -200,19 +192,15 @@ def _library_bytes(row: Mapping[str, Any]) -> float:
     return total * 2**20
 
 
-def _number(args: Mapping[str, Any], key: str, default: int = 1) -> int:
-    return int(args.get(key) or default)
-
-
 def _plan(row: Mapping[str, Any], args: Mapping[str, Any]) -> Plan:
-    tensor, pipeline = _number(args, "--tensor-model-parallel-size"), _number(args, "--pipeline-model-parallel-size")
-    context = _number(args, "--context-parallel-size")
+    tensor, pipeline = number(args, "--tensor-model-parallel-size"), number(args, "--pipeline-model-parallel-size")
+    context = number(args, "--context-parallel-size")
     # Without a distributed optimizer nothing depends on the number of replicas but the micro-batches in flight.
     world = _world(row, args) or tensor * pipeline * context
     data = max(1, world // (tensor * pipeline * context))
     micro_batch = int(args["--micro-batch-size"])
     layers = int(args["--num-layers"])
-    virtual = _number(args, "--num-virtual-stages-per-pipeline-rank")
+    virtual = number(args, "--num-virtual-stages-per-pipeline-rank")
     if "--num-layers-per-virtual-pipeline-stage" in args and pipeline > 1:
         virtual = layers // pipeline // int(args["--num-layers-per-virtual-pipeline-stage"])
     recompute = args.get("--recompute-granularity", "none")
@@ -222,17 +210,17 @@ def _plan(row: Mapping[str, Any], args: Mapping[str, Any]) -> Plan:
         pipeline=pipeline,
         virtual_pipeline=virtual,
         context=context,
-        expert=_number(args, "--expert-model-parallel-size"),
-        expert_tensor=_number(args, "--expert-tensor-parallel-size", tensor if args.get("--num-experts") else 1),
+        expert=number(args, "--expert-model-parallel-size"),
+        expert_tensor=number(args, "--expert-tensor-parallel-size", tensor if args.get("--num-experts") else 1),
         data=data,
         sequence_parallel=bool(args.get("--sequence-parallel")) and tensor > 1,
         sequence_length=int(args["--seq-length"]),
         micro_batch=micro_batch,
-        micro_batches=max(1, _number(args, "--global-batch-size", micro_batch * data) // (micro_batch * data)),
+        micro_batches=max(1, number(args, "--global-batch-size", micro_batch * data) // (micro_batch * data)),
         distributed_optimizer=bool(args.get("--use-distributed-optimizer")),
         recompute=recompute,
         recompute_modules=modules if recompute == "selective" else (),
-        recompute_layers=_number(args, "--recompute-num-layers"),
+        recompute_layers=number(args, "--recompute-num-layers"),
         flash_attention=args.get("--attention-backend") not in ("unfused", "local")
         and args.get("--transformer-impl") != "local",
         attention_dropout=float(args.get("--attention-dropout", 0.1)) > 0,
@@ -256,82 +244,5 @@ def _memory(row: Mapping[str, Any], args: Mapping[str, Any]) -> MemoryTraits:
         and not row["env"].startswith("lts"),
         logits_forward_bytes=logits,
         logits_backward_bytes=logits,
-        vocabulary_padding=_number(args, "--make-vocab-size-divisible-by", 128),
+        vocabulary_padding=number(args, "--make-vocab-size-divisible-by", 128),
     )
-
-
-def _layers(args: Mapping[str, Any]) -> ModelLayers:
-    hidden, heads = int(args["--hidden-size"]), int(args["--num-attention-heads"])
-    latent = bool(args.get("--multi-latent-attention"))
-    gated, biased = bool(args.get("--swiglu")), not args.get("--disable-bias-linear")
-    # megatron/training/arguments.py narrows the FFN where SwiGLU adds a third matrix.
-    ffn = _number(args, "--ffn-hidden-size", int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden)
-    experts = _number(args, "--num-experts", 0)
-    vocabulary = VOCABULARIES[args.get("--tokenizer-type", "GPT2BPETokenizer")]
-    leading = re.match(r"\(\[0\]\*(\d+)", str(args.get("--moe-layer-freq", "")))
-    shape = parse_model(
-        {
-            "hidden_size": hidden,
-            "intermediate_size": ffn,
-            "num_hidden_layers": int(args["--num-layers"]),
-            "num_attention_heads": heads,
-            "num_key_value_heads": _number(args, "--num-query-groups", heads),
-            "head_dim": _number(args, "--kv-channels", hidden // heads),
-            "vocab_size": _number(args, "--vocab-size", vocabulary),
-            "tie_word_embeddings": not args.get("--untie-embeddings-and-output-weights"),
-            "attention_bias": biased,
-            "mlp_gated": gated,
-            "qk_norm": bool(args.get("--qk-layernorm")) and not latent,
-            "num_experts": experts,
-            "num_experts_per_tok": _number(args, "--moe-router-topk", 2),
-            "moe_intermediate_size": _number(args, "--moe-ffn-hidden-size", ffn),
-            "shared_expert_intermediate_size": _number(args, "--moe-shared-expert-intermediate-size", 0),
-            "first_k_dense_replace": int(leading[1]) if leading else 0,
-        }
-    )
-    if latent:
-        ranks = {"q_lora": _number(args, "--q-lora-rank", 0), "kv_lora": _number(args, "--kv-lora-rank", 32)}
-        # Widths of heads: defaults of megatron-core's MLATransformerConfig.
-        shape = replace(shape, mla=Mla(**ranks, nope_dim=128, rope_dim=64, value_dim=128))
-    layers = model_layers(shape)
-    options = _Gpt(
-        bias=biased,
-        layer_norm=args.get("--normalization", "LayerNorm") == "LayerNorm",
-        dropout=float(args.get("--hidden-dropout", 0.1)) > 0,
-    )
-    learned = args.get("--position-embedding-type", "learned_absolute") == "learned_absolute"
-    return replace(
-        layers,
-        positions=int(args["--seq-length"]) * hidden if learned else 0,
-        dense=options.kind(layers.dense),
-        sparse=options.kind(layers.sparse) if layers.sparse else None,
-        output=replace(layers.output, operators=tuple(options.norms(layers.output.operators))),
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Gpt:
-    """What a GPT of Megatron-LM has that the families of presets have not."""
-
-    bias: bool
-    layer_norm: bool
-    dropout: bool
-
-    def kind(self, kind: LayerKind) -> LayerKind:
-        """The layer with biases in its FFN, LayerNorms and the masks of its two dropouts."""
-        operators = list(self.norms(kind.operators))
-        if self.dropout:
-            operators += [Keep(width=2 * kind.hidden, bytes=1)]
-        return replace(kind, operators=tuple(operators))
-
-    def norms(self, operators: Iterable[Operator]) -> Iterable[Operator]:
-        """The operators with the weights that LayerNorm and biases add."""
-        for operator in operators:
-            if isinstance(operator, Norm) and self.layer_norm:
-                yield replace(operator, parameters=2 * operator.parameters)
-            elif isinstance(operator, Linear) and self.bias and operator.name in ("up", "shared_up"):
-                yield replace(operator, bias=operator.outputs)
-            elif isinstance(operator, Linear) and self.bias and operator.name in ("down", "shared_down"):
-                yield replace(operator, whole_bias=operator.outputs)
-            else:
-                yield operator

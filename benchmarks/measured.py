@@ -4,12 +4,9 @@ A row: {source, model, model_arch, gpus, tp, pp, vpp, dp, cp, ep, etp, mbs, gbs,
 method, measured_mem_gb, mem_kind, flags, ...}. What is not modelled is told from these alone.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from backend.estimate.estimate import RESERVED_PER_ALLOCATED
@@ -20,21 +17,16 @@ from backend.estimate.megatron_adapters import Adapters
 from backend.estimate.parameters import model_parameters
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained
-from backend.job.model import ModelShape, parse_model
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
+from benchmarks.shapes import NotModelled, published_shape
 from benchmarks.statistics import Result, Skip
 
 GIB = 2.0**30
-DATA = Path(__file__).parent / "data"
 _TUNERS = "galore|fsdp_qlora|unsloth|hqq|sequence_parallel|new_special_tokens|dora|pissa|olora|muon"
 """What scripts of ms-swift are named after, and the estimate does not know."""
 OUTSIDE_GIB = 1.5
 """Context and NCCL, where nvidia-smi was read; the default of cluster.outside_gib."""
-
-
-class NotModelled(Exception):
-    """A row's arguments ask for something that the estimate does not know, or leave out what it needs."""
 
 
 def measured_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], list[Skip]]:
@@ -71,7 +63,7 @@ def _source(row: Mapping[str, Any]) -> str:
 
 def _results(row: Mapping[str, Any], case: str) -> list[Result]:
     _refuse(row)
-    layers = model_layers(_shape(row))
+    layers = model_layers(published_shape(row))
     peaks = [peak / GIB for peak in _peaks(row, layers)]
     kind = str(row.get("mem_kind") or "GiB")
     measured = row["measured_mem_gb"] * (1 if "GiB" in kind or "header" in kind else 1e9 / GIB)
@@ -165,47 +157,6 @@ def _needed(row: Mapping[str, Any], key: str) -> int:
     if value is None:
         raise NotModelled(f"not published: {key}")
     return int(value)
-
-
-@cache
-def _shapes() -> Mapping[str, Mapping[str, Any]]:
-    """config.json keys by every name that a source gives the model."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for key, entry in json.loads((DATA / "shapes.json").read_text()).items():
-        found |= {name.split("/")[-1].lower(): entry["hf_config"] for name in (key, *entry["names"])}
-    return found
-
-
-def _shape(row: Mapping[str, Any]) -> ModelShape:
-    arch = row.get("model_arch")
-    if arch and {"hidden", "layers", "heads", "vocab"} <= arch.keys():
-        return parse_model(_plain(arch))
-    known = _shapes()
-    name = row["model"].split("/")[-1].lower().removeprefix("meta-")
-    for tried in (name, *(name.removesuffix(tail) for tail in ("-instruct", "-base", "-instruct-2507", "-fp8"))):
-        if tried in known:
-            return parse_model(known[tried])
-    raise NotModelled("architecture not published or not supported")
-
-
-def _plain(arch: Mapping[str, Any]) -> dict[str, Any]:
-    plain = {
-        "hidden_size": arch["hidden"],
-        "intermediate_size": arch.get("ffn") or arch.get("dense_ffn"),
-        "num_hidden_layers": arch["layers"],
-        "num_attention_heads": arch["heads"],
-        "num_key_value_heads": arch.get("kv") or arch["heads"],
-        "vocab_size": arch["vocab"],
-        "mlp_gated": not arch.get("gelu"),
-        "head_dim": arch.get("head_dim") or arch["hidden"] // arch["heads"],
-    }
-    names = {
-        "experts": "num_experts", "topk": "num_experts_per_tok", "moe_ffn": "moe_intermediate_size",
-        "shared_ffn": "shared_expert_intermediate_size", "dense_layers": "first_k_dense_replace",
-        "q_lora": "q_lora_rank", "kv_lora": "kv_lora_rank", "qk_head": "qk_nope_head_dim",
-        "rope_head": "qk_rope_head_dim", "v_head": "v_head_dim",
-    }  # fmt: skip
-    return plain | {ours: arch[theirs] for theirs, ours in names.items() if arch.get(theirs)}
 
 
 def _recompute(row: Mapping[str, Any]) -> dict[str, Any]:

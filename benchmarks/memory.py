@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.golden import golden_results, within_tolerance
-from benchmarks.measured import DATA, measured_results
+from benchmarks.measured import measured_results
+from benchmarks.shapes import DATA
 from benchmarks.statistics import Result, Skip, by_family, summary
 
 WORST = 5

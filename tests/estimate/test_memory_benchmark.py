@@ -8,7 +8,8 @@ import pytest
 from backend.estimate import accuracy_of
 from backend.job.presets import accuracy
 from benchmarks.golden import PEAK, SMALL_PEAK, golden_results, replay, within_tolerance
-from benchmarks.measured import DATA, measured_results
+from benchmarks.measured import measured_results
+from benchmarks.shapes import DATA
 from benchmarks.statistics import Result, Skip, by_family, summary
 from tests.estimate.cases import job
 
