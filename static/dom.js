@@ -15,7 +15,8 @@
     return node;
   }
 
-  const present = (children) => children.flat(3).filter((child) => child !== false && child !== null && child !== undefined);
+  const isThere = (child) => child !== false && child !== null && child !== undefined;
+  const present = (children) => children.flat(3).filter(isThere);
   const fill = (element, ...children) => element.replaceChildren(...present(children));
 
   function t(key, values) {
@@ -28,9 +29,21 @@
   const percent = (value) => `${value ? (100 * value).toFixed(1) : 0} %`;
 
   function count(value) {
-    for (const [size, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]])
-      if (value >= size) return `${(value / size).toFixed(value / size >= 100 ? 0 : value / size >= 10 ? 1 : 2)} ${letter}`;
+    for (const [size, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]]) {
+      const digits = value >= 100 * size ? 0 : value >= 10 * size ? 1 : 2;
+      if (value >= size) return `${(value / size).toFixed(digits)} ${letter}`;
+    }
     return String(value);
+  }
+
+  // A cell that is an element stands as it is; the first cell of a row names the row.
+  function table(classes, head, rows, caption) {
+    const heading = (cell) => cell instanceof Element ? cell : h("th", { scope: "col" }, cell);
+    const cellOf = (cell, index) => cell instanceof HTMLTableCellElement ? cell
+      : index ? h("td", {}, cell) : h("th", { scope: "row" }, cell);
+    return h("div", { class: "mb-scroll" }, h("table", { class: classes }, caption && h("caption", {}, caption),
+      h("thead", {}, h("tr", {}, head.map(heading))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cellOf))))));
   }
 
   function copyButton(text, label) {
@@ -59,5 +72,6 @@
     }
   }
 
-  window.Megaboard = Object.assign(window.Megaboard || {}, { h, fill, t, words, gib, percent, count, copyButton });
+  const ours = { h, fill, table, t, words, gib, percent, count, copyButton };
+  window.Megaboard = Object.assign(window.Megaboard || {}, ours);
 })();

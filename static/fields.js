@@ -59,7 +59,7 @@
   function drawProblem(problem) {
     const { h, t } = board;
     if (problem.code === "needed_for_launch")
-      return h("div", { class: "mb-problem", "data-severity": "missing", "data-code": problem.code }, t("wizard.needed"));
+      return h("div", { class: "mb-problem", "data-severity": problem.severity }, t("wizard.needed"));
     return h("div", { class: "mb-problem", "data-severity": problem.severity, "data-code": problem.code },
       h("span", {}, h("b", {}, t(`wizard.severity.${problem.severity}`)), " ", problem.message, " "),
       h("span", { class: "mb-fix" }, problem.fix),

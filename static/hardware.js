@@ -16,18 +16,22 @@
   };
 
   panels.hosts = (element, bundle) => {
-    const { h, t } = board;
+    const { h, t, table } = board;
     const hosts = bundle.data.hosts;
     if (!hosts) return;
-    if (!hosts.length) return board.fill(element);
-    const names = ["rank", "login", "key", "fabric", "jump"].filter((name) => name !== "jump" || hosts.some((host) => host.jump));
-    const login = (host) => `${host.user ? `${host.user}@` : ""}${host.address}:${host.port}`;
-    board.fill(element, h("div", { class: "mb-scroll" }, h("table", { class: "mb-table" },
-      h("caption", {}, t("wizard.hosts.caption", { count: hosts.length })),
-      h("thead", {}, h("tr", {}, names.map((name) => h("th", { scope: "col" }, t(`wizard.hosts.${name}`))))),
-      h("tbody", {}, hosts.map((host, rank) => h("tr", {}, names.map((name) => h("td", {},
-        name === "rank" ? (rank ? String(rank) : t("wizard.hosts.master")) : name === "login" ? login(host)
-          : host[name] || h("span", { class: "mb-quiet" }, t("wizard.hosts.own"))))))))));
+    if (!hosts.length) return element.replaceChildren();
+    const hasGateway = hosts.some((host) => host.jump);
+    const names = ["rank", "login", "key", "fabric", ...(hasGateway ? ["jump"] : [])];
+    const cells = {
+      rank: (host, rank) => rank ? String(rank) : t("wizard.hosts.master"),
+      login: (host) => `${host.user ? `${host.user}@` : ""}${host.address}:${host.port}`,
+      key: (host) => host.key || h("span", { class: "mb-quiet" }, t("wizard.hosts.own")),
+      fabric: (host) => host.fabric,
+      jump: (host) => host.jump || "",
+    };
+    const rows = hosts.map((host, rank) => names.map((name) => cells[name](host, rank)));
+    const caption = t("wizard.hosts.caption", { count: hosts.length });
+    board.fill(element, table("mb-table", names.map((name) => t(`wizard.hosts.${name}`)), rows, caption));
   };
 
   panels.model = (element, bundle) => {

@@ -59,7 +59,9 @@
       t(`wizard.launch.${desk.phase}`, { count: desk.nodes }), " ", seconds];
     if (!desk.complete) return t("wizard.launch.incomplete");
     if (desk.ready) return h("span", { class: "mb-good" }, t("wizard.launch.ready"));
-    if (desk.phase === "launched") return [t("wizard.launch.launched"), " ", h("a", { href: `#runs/${desk.run}`, "data-go": `runs/${desk.run}` }, desk.run)];
+    const place = `runs/${desk.run}`;
+    if (desk.phase === "launched")
+      return [t("wizard.launch.launched"), " ", h("a", { href: `#${place}`, "data-go": place }, desk.run)];
     if (desk.phase === "checked" && !desk.same) return t("wizard.launch.changed");
     if (desk.keys.length) return t("wizard.launch.keys_wait");
     if (desk.phase === "checked") return h("span", { class: "mb-bad" }, t("wizard.launch.red"));
@@ -82,28 +84,36 @@
   function hostKeys(desk, isBusy) {
     const { h, t } = board;
     const fingerprints = desk.keys.map((key) => key.fingerprint);
-    return h("section", { class: "mb-card mb-section" }, h("h3", {}, t("wizard.keys")), h("p", {}, t("wizard.keys.lead")),
-      h("div", { class: "mb-scroll" }, h("table", { class: "mb-table" },
-        h("thead", {}, h("tr", {}, ["host", "type", "fingerprint", "command"].map((name) => h("th", { scope: "col" }, t(`wizard.keys.${name}`))))),
-        h("tbody", {}, desk.keys.map((key) => h("tr", {}, h("th", { scope: "row" }, `${key.host}:${key.port}`), h("td", {}, key.type),
-          h("td", {}, h("code", {}, key.fingerprint)), h("td", {}, h("code", {}, key.command))))))),
-      h("div", { class: "mb-desk" }, button("accept", t("wizard.keys.accept", { count: desk.keys.length }), isBusy, true, { fingerprints })));
+    const head = ["host", "type", "fingerprint", "command"].map((name) => t(`wizard.keys.${name}`));
+    const rows = desk.keys.map((key) =>
+      [`${key.host}:${key.port}`, key.type, h("code", {}, key.fingerprint), h("code", {}, key.command)]);
+    const label = t("wizard.keys.accept", { count: desk.keys.length });
+    return h("section", { class: "mb-card mb-section" }, h("h3", {}, t("wizard.keys")),
+      h("p", {}, t("wizard.keys.lead")),
+      board.table("mb-table", head, rows),
+      h("div", { class: "mb-desk" }, button("accept", label, isBusy, true, { fingerprints })));
   }
 
   function table(desk) {
     const { h, t } = board;
     const sign = { ok: "✓", warning: "!", failure: "✕", skipped: "–" };
     const { nodes, rows, findings } = desk.checks;
-    return h("section", { class: "mb-card mb-section" }, h("h3", {}, t("wizard.checks")),
-      findings.map((finding) => h("div", { class: "mb-problem", "data-severity": finding.severity },
-        h("b", {}, t("wizard.checks.finding", finding)), " ",
-        finding.message, " ", h("span", { class: "mb-fix" }, finding.fix),
-        finding.at && h("button", { type: "button", class: "mb-apply", onclick: () => board.fields.goTo(finding.at, finding.step) }, finding.label))),
-      h("div", { class: "mb-scroll" }, h("table", { class: "mb-table mb-checks" },
-        h("thead", {}, h("tr", {}, h("th", { scope: "col" }, t("wizard.checks.check")),
-          nodes.map((node, rank) => h("th", { scope: "col", title: node }, h("small", {}, t("wizard.checks.node", { rank })), node)))),
-        h("tbody", {}, rows.map((row) => h("tr", {}, h("th", { scope: "row" }, row.name), row.cells.map((status) =>
-          h("td", { "data-status": status }, h("span", { "aria-hidden": "true" }, sign[status]), " ", t(`check.status.${status}`)))))))));
+    const named = (node, rank) => h("th", { scope: "col", title: node },
+      h("small", {}, t("wizard.checks.node", { rank })), node);
+    const cell = (status) => h("td", { "data-status": status },
+      h("span", { "aria-hidden": "true" }, sign[status]), " ", t(`check.status.${status}`));
+    return h("section", { class: "mb-card mb-section" }, h("h3", {}, t("wizard.checks")), findings.map(drawFinding),
+      board.table("mb-table mb-checks", [t("wizard.checks.check"), ...nodes.map(named)],
+        rows.map((row) => [row.name, ...row.cells.map(cell)])));
+  }
+
+  function drawFinding(finding) {
+    const { h, t } = board;
+    const goTo = () => board.fields.goTo(finding.at, finding.step);
+    return h("div", { class: "mb-problem", "data-severity": finding.severity },
+      h("b", {}, t("wizard.checks.finding", finding)), " ", finding.message, " ",
+      h("span", { class: "mb-fix" }, finding.fix),
+      finding.at && h("button", { type: "button", class: "mb-apply", onclick: goTo }, finding.label));
   }
 
   (board.panels = board.panels || {}).launch = draw;

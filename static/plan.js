@@ -42,10 +42,12 @@
   function build(element) {
     const { h, t } = board;
     place = element;
-    const table = h("table", { class: "mb-plans", role: "grid", tabindex: "0", "aria-label": t("wizard.plans"), onkeydown: onKey },
-      h("thead", {}), h("tbody", { onclick: onClick }));
-    element.replaceChildren(h("p", { class: "mb-plans-note" }), h("p", { class: "mb-plans-else mb-problem", "data-severity": "warning" }),
-      h("div", { class: "mb-plans-box", onscroll: () => requestAnimationFrame(paint) }, table), h("p", { class: "mb-plans-order mb-quiet" }, t("wizard.plan.order")));
+    const grid = { class: "mb-plans", role: "grid", tabindex: "0", "aria-label": t("wizard.plans"), onkeydown: onKey };
+    const table = h("table", grid, h("thead", {}), h("tbody", { onclick: onClick }));
+    board.fill(element, h("p", { class: "mb-plans-note" }),
+      h("p", { class: "mb-plans-else mb-problem", "data-severity": "warning" }),
+      h("div", { class: "mb-plans-box", onscroll: () => requestAnimationFrame(paint) }, table),
+      h("p", { class: "mb-plans-order mb-quiet" }, t("wizard.plan.order")));
   }
 
   function header(element) {
@@ -56,7 +58,8 @@
     const cells = names.map(([short, long], index) => h("th", { scope: "col", role: "columnheader", title: long,
       class: index === names.length - 2 ? "mb-wide" : null }, short));
     const head = element.querySelector("thead");
-    if (head.textContent !== names.map(([short]) => short).join("")) head.replaceChildren(h("tr", { role: "row" }, cells));
+    const isNew = head.textContent !== names.map(([short]) => short).join("");
+    if (isNew) board.fill(head, h("tr", { role: "row" }, cells));
     element.querySelector("table").setAttribute("aria-rowcount", String(rows.length + 1));
   }
 

@@ -25,7 +25,8 @@
       h("div", { class: "mb-nodes", "aria-hidden": "true", onmouseover: light, onmouseleave: light },
         ranks.nodes.map((name, node) => h("div", { class: "mb-node" },
           h("span", { class: "mb-node-name", title: name }, name),
-          h("div", { class: "mb-gpus" }, Array.from({ length: ranks.per_node }, (_, gpu) => cell(ranks, groups, node * ranks.per_node + gpu)))))),
+          h("div", { class: "mb-gpus" }, Array.from({ length: ranks.per_node }, (_, gpu) =>
+            cell(ranks, groups, node * ranks.per_node + gpu)))))),
       ranks.left_out > 0 && h("p", { class: "mb-quiet" }, t("wizard.ranks.left_out", { count: ranks.left_out })),
       list(ranks, groups));
   }
@@ -46,10 +47,14 @@
     const { h, t } = board;
     const members = new Map();
     groups.forEach((group, rank) => members.set(group, [...(members.get(group) || []), rank]));
-    const nodesOf = (list) => [...new Set(list.map((rank) => ranks.nodes[Math.floor(rank / ranks.per_node)]))].join(", ");
-    return h("details", { class: "mb-twin" }, h("summary", {}, t("wizard.ranks.list")),
-      h("ul", {}, [...members].map(([group, list]) => h("li", {},
-        t("wizard.ranks.group", { group: `${t(`wizard.ranks.${kind}.short`)}${group}`, ranks: list.join(", "), nodes: nodesOf(list) })))));
+    const nodeOf = (rank) => ranks.nodes[Math.floor(rank / ranks.per_node)];
+    const line = ([group, list]) => h("li", {}, t("wizard.ranks.group", {
+      group: `${t(`wizard.ranks.${kind}.short`)}${group}`,
+      ranks: list.join(", "),
+      nodes: [...new Set(list.map(nodeOf))].join(", "),
+    }));
+    const lines = h("ul", {}, [...members].map(line));
+    return h("details", { class: "mb-twin" }, h("summary", {}, t("wizard.ranks.list")), lines);
   }
 
   function pick(element, bundle, name) {

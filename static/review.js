@@ -15,7 +15,8 @@
       return;
     }
     board.fill(element, 
-      !review.complete && card(t("wizard.review.missing"), h("p", { class: "mb-quiet" }, t("wizard.review.missing.lead")),
+      !review.complete && card(t("wizard.review.missing"),
+        h("p", { class: "mb-quiet" }, t("wizard.review.missing.lead")),
         (review.problems || []).map(board.fields.drawProblem), list(bundle, "missing", "error")),
       files(element, bundle, review), commands(element, bundle, review),
       review.difference && difference(review.difference));
@@ -31,10 +32,11 @@
     const { h, t, steps } = board;
     const found = bundle.problems.filter((problem) => severities.includes(problem.severity));
     found.sort((one, other) => steps.indexOf(one.step) - steps.indexOf(other.step));
+    const link = ({ at, step, label }) => h("button", { type: "button", class: "mb-link",
+      onclick: () => board.fields.goTo(at, step) }, label || t(`step.${step}`));
     return h("ul", { class: "mb-todo" }, found.map((problem) => h("li", {},
       h("span", { class: "mb-quiet" }, t(`step.${problem.step}`)),
-      h("span", {}, h("button", { type: "button", class: "mb-link", onclick: () => board.fields.goTo(problem.at, problem.step) },
-        problem.label || t(`step.${problem.step}`)),
+      h("span", {}, link(problem),
         problem.code !== "needed_for_launch" && [" ", problem.message, " ", problem.fix]))));
   }
 
@@ -57,9 +59,10 @@
     if (!review.complete) return null;
     const { h, t } = board;
     const command = review.commands[Math.min(shownNode, review.commands.length - 1)];
+    const nodes = review.commands.map((one) => [one.rank, `${one.rank} · ${one.node}`]);
     const variables = review.environment.map(([name, value]) => `${name}=${value}`).join("\n");
     return card(t("wizard.review.commands"), h("p", { class: "mb-quiet" }, t("wizard.review.commands.lead")),
-      h("div", { class: "mb-bar" }, pick(review.commands.map((one) => [one.rank, `${one.rank} · ${one.node}`]), command.rank, (rank) => {
+      h("div", { class: "mb-bar" }, pick(nodes, command.rank, (rank) => {
         shownNode = rank;
         draw(element, bundle);
       }), board.copyButton(command.text)),
@@ -76,8 +79,9 @@
 
   function difference({ run, lines }) {
     const { h, t } = board;
-    const kind = (line) => line.startsWith("+") ? "added" : line.startsWith("-") ? "removed" : line.startsWith("@@") ? "place" : null;
-    return card(t("wizard.review.difference"), h("p", { class: "mb-quiet" }, t(lines.length ? "wizard.review.difference.lead" : "wizard.review.difference.none", { run })),
+    const kind = (line) => ({ "+": "added", "-": "removed", "@": "place" })[line[0]];
+    const lead = t(lines.length ? "wizard.review.difference.lead" : "wizard.review.difference.none", { run });
+    return card(t("wizard.review.difference"), h("p", { class: "mb-quiet" }, lead),
       lines.length > 0 && h("pre", { class: "mb-code", tabindex: "0" }, lines.map((line) =>
         h("span", { class: "mb-diff", "data-kind": kind(line) }, `${line}\n`))));
   }

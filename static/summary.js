@@ -12,10 +12,12 @@
       return say(element, "");
     }
     const state = figures.fits === null ? "unknown" : figures.fits ? "fits" : "over";
+    const memory = figures.need_gib !== null
+      && t("wizard.summary.memory", { need: gib(figures.need_gib), gpu: gib(figures.gpu_gib) });
     const verdict = t(`wizard.summary.${state}`);
     board.fill(element, h("div", { class: "mb-summary", "data-state": state },
       h("div", { class: "mb-verdict" }, h("strong", {}, verdict),
-        figures.need_gib !== null && h("span", {}, t("wizard.summary.memory", { need: gib(figures.need_gib), gpu: gib(figures.gpu_gib) }))),
+        memory && h("span", {}, memory)),
       figures.need_gib !== null && h("div", { class: "mb-gauge", "aria-hidden": "true" },
         h("i", { style: { width: `${Math.min(100, 100 * figures.need_gib / figures.gpu_gib)}%` } })),
       fact("plan", figures.plan),

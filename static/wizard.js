@@ -79,5 +79,7 @@
   });
   document.addEventListener("megaboard:theme", () => latest && drawAll());
 
-  board.wizard = { carrier, take, mounted, step, send: ask, sendNewest, isSettled: () => !isUnderWay, bundle: () => latest };
+  const isSettled = () => !isUnderWay;
+  const bundle = () => latest;
+  board.wizard = { carrier, take, mounted, step, send: ask, sendNewest, isSettled, bundle };
 })();
