@@ -164,7 +164,8 @@ def _memory_traits(job: Job, shape: ModelShape) -> MemoryTraits:
         raise _not_modelled("training.method", f"{training.method}, {job.engine}")
     memory = in_precision(traits.memory, training.precision, megatron=traits.is_megatron)
     # mcore_adapter's fused loss works at TP 1 alone.
-    if traits.is_megatron and parallel.cross_entropy_fusion and parallel.tensor == 1 and memory.fused_logits_bytes:
+    fusable = parallel.tensor == 1 or traits.environment == "swift"
+    if traits.is_megatron and parallel.cross_entropy_fusion and fusable and memory.fused_logits_bytes:
         memory = replace(
             memory, logits_forward_bytes=memory.fused_logits_bytes, logits_backward_bytes=memory.fused_logits_bytes
         )

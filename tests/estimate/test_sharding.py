@@ -145,3 +145,13 @@ def test_lora_on_megatron_never_exceeds_full(tensor, pipeline, model):
         return estimate(job(engine="swift-megatron", model__preset=model, training__method=method, **sizes)).peak_gib
 
     assert peak("lora") <= peak("full")
+
+
+@pytest.mark.parametrize(("engine", "tensor", "more"), [
+    ("llamafactory-megatron", 1, True), ("llamafactory-megatron", 2, False), ("swift-megatron", 2, True),
+])  # fmt: skip
+def test_the_fused_loss_keeps_more_where_it_takes_effect(engine, tensor, more):
+    plain, fused = (
+        estimate(job(engine=engine, parallel__tensor=tensor, parallel__cross_entropy_fusion=on)) for on in (False, True)
+    )
+    assert (fused.peak_gib > plain.peak_gib) is more
