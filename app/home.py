@@ -52,3 +52,11 @@ def _mapping_in(path: Path) -> dict[str, Any] | None:
     except (OSError, UnicodeDecodeError):
         return None
     return None if problem else dict(mapping)
+
+
+def with_readable_cluster(mapping: Mapping[str, object], home: Path) -> dict[str, object]:
+    """`with_cluster`, with an empty cluster in place of one that cannot be read."""
+    try:
+        return with_cluster(mapping, home)
+    except ProblemsError:
+        return {**mapping, "cluster": {}}

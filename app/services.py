@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.audit import Audit
-from app.home import with_cluster
+from app.home import with_readable_cluster
 from backend.cluster.hostkeys import KnownHosts
 from backend.job.mapping import MAXIMUM_TEXT, dump_mapping, load_mapping
 from backend.job.problems import Problem, ProblemsError
@@ -21,6 +21,7 @@ FIRST_DRAFT: Mapping[str, object] = {
     "name": "my-run",
     "cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8},
     "model": {"preset": "qwen3-vl-8b"},
+    "parallel": {"tensor": 4},
 }
 """What a new home starts from: four nodes of eight H100, the case this program was first asked about."""
 
@@ -47,15 +48,14 @@ class Draft:
         self.edit_all({path: value})
 
     def edit_all(self, edits: Mapping[str, object]) -> None:
-        """Set several paths as one change.
+        """Set several paths as one change; a named cluster that cannot be read gives way to the parts that are set.
 
-        Raises ProblemsError when a part of a named cluster is edited and the cluster's file cannot be read, or when the
-        job would be larger than a job file may be: it could not be read back.
+        Raises ProblemsError when the job would be larger than a job file may be: it could not be read back.
         """
         with self._lock:
             mapping = copy.deepcopy(self._mapping)
             if any(path.startswith("cluster.") for path in edits):
-                mapping = with_cluster(mapping, self._home)
+                mapping = with_readable_cluster(mapping, self._home)
             for path, value in edits.items():
                 _set(mapping, path.split("."), copy.deepcopy(value))
             self._keep(mapping)

@@ -16,6 +16,7 @@ from app.wizard.reading import Reading, read
 from app.wizard.relevance import hidden
 from app.wizard.summary import summarise
 from app.wizard.words import in_words
+from backend.job.problems import Problem
 
 Section = Callable[[Reading, Form, Services], dict[str, Any]]
 
@@ -37,11 +38,14 @@ def opening(lang: str) -> str:
     return json.dumps({"words": words}, ensure_ascii=False)
 
 
-def bundle(form: Form, services: Services, step: str, **answer: Any) -> str:
-    """The draft as it is now, for a page that shows `step`; `answer` tells a script how its own request went."""
+def bundle(form: Form, services: Services, step: str, refused: Iterable[Problem] = (), **answer: Any) -> str:
+    """The draft as it is now, for a page that shows `step`.
+
+    `refused` says why an edit was not taken; `answer` tells a script how its own request went.
+    """
     stamp = _stamp()
     reading = read(services.draft.job_mapping(), services.home)
-    problems = [in_words(form, problem) for problem in reading.problems]
+    problems = [in_words(form, problem) for problem in (*refused, *reading.problems)]
     missing = [in_words(form, problem, for_launch=True) for problem in reading.missing]
     section = SECTIONS.get(step)
     return json.dumps(

@@ -8,7 +8,7 @@ import gradio as gr
 from gradio.components import Component
 from gradio.context import Context
 
-from app.home import with_cluster
+from app.home import with_readable_cluster
 from app.services import Services
 from app.wizard import hardware, launch, plan
 from app.wizard.fields import GPU_FIGURES, OWN, Form, look_up
@@ -17,7 +17,7 @@ from app.wizard.hosts import to_form
 from app.wizard.panel import bundle
 from app.wizard.words import in_words
 from backend.job.presets import gpus
-from backend.job.problems import ProblemsError
+from backend.job.problems import Problem, ProblemsError
 
 WATCH_S = 20.0
 """A page that watches the desk hears from it at least this often."""
@@ -63,23 +63,24 @@ def wire(form: Form, carrier: gr.HTML, services: Services) -> None:
     page.load(_load(form, services), [step, step], [carrier, *widgets], js=_WITH_STEP, **_ACT)
 
 
-def change(services: Services, edits: Mapping[str, Any]) -> None:
+def change(services: Services, edits: Mapping[str, Any]) -> tuple[Problem, ...]:
     """Write edits into the draft as one change; what belongs to the hosts' lines goes into their form.
 
-    A named cluster whose file cannot be read refuses edits of its parts; the bundle then says why.
+    Answers why nothing was written, where the draft refuses.
     """
     with _edit_lock:
-        draft = services.draft.job_mapping()
+        draft = _draft(services)
         plain = {path: value for path, value in edits.items() if not path.startswith(f"{HOSTS}.")}
         hosts = {path.rpartition(".")[2]: value for path, value in edits.items() if path not in plain}
         try:
             if hosts:
-                plain[HOSTS] = {**to_form(look_up(with_cluster(draft, services.home), HOSTS)), **hosts}
+                plain[HOSTS] = {**to_form(look_up(draft, HOSTS)), **hosts}
             if plain.get("cluster.gpu") == OWN:
                 plain["cluster.gpu"] = _own_gpu(look_up(draft, "cluster.gpu"))
             services.draft.edit_all(plain)
-        except ProblemsError:
-            return
+        except ProblemsError as error:
+            return error.problems
+    return ()
 
 
 def _own_gpu(current: Any) -> Mapping[str, Any]:
@@ -91,21 +92,19 @@ def _own_gpu(current: Any) -> Mapping[str, Any]:
 
 
 def _draft(services: Services) -> Mapping[str, Any]:
-    """The draft with a named cluster in place of its name, as far as its file can be read."""
-    draft = services.draft.job_mapping()
-    try:
-        return with_cluster(draft, services.home)
-    except ProblemsError:
-        return {**draft, "cluster": {}}
+    return with_readable_cluster(services.draft.job_mapping(), services.home)
 
 
 def _edit(form: Form, services: Services, path: str) -> Callable[[Any, str], Any]:
     def edit(raw: Any, step: str) -> Any:
         if form.shown_at(_draft(services), path) == raw:
             return gr.skip()
-        change(services, {path: form.value(path, raw)})
+        refused = change(services, {path: form.value(path, raw)})
         draft = _draft(services)
-        return [bundle(form, services, step), *(form.shown_at(draft, name) for name in _FOLLOWERS.get(path, ()))]
+        return [
+            bundle(form, services, step, refused),
+            *(form.shown_at(draft, name) for name in _FOLLOWERS.get(path, ())),
+        ]
 
     return edit
 
@@ -127,8 +126,8 @@ def _refresh(form: Form, services: Services) -> Callable[[gr.EventData], str]:
 def _choose(form: Form, services: Services) -> Callable[[gr.EventData], list[Any]]:
     def choose(event: gr.EventData) -> list[Any]:
         edits = plan.edits_of(event.plan)
-        change(services, edits)
-        told = bundle(form, services, event.step, ticket=event.ticket)
+        refused = change(services, edits)
+        told = bundle(form, services, event.step, refused, ticket=event.ticket)
         return [told, *(edits.get(path, gr.skip()) for path in plan.EDITED)]
 
     return choose
@@ -139,10 +138,10 @@ def _apply(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.Eve
         asked = event._data
         edits = hardware.cluster_edits(asked["cluster"]) if "cluster" in asked else dict(asked["edits"])
         before = form.shown(_draft(services))
-        change(services, edits)
+        refused = change(services, edits)
         after = form.shown(_draft(services))
         changed = {form.components[path]: value for path, value in after.items() if value != before[path]}
-        return {**changed, carrier: bundle(form, services, asked["step"])}
+        return {**changed, carrier: bundle(form, services, asked["step"], refused)}
 
     return apply
 

@@ -156,11 +156,11 @@ class Training:
     dataset_dir: str | None = parameter(None, pattern=NODE_PATH)
     template: str | None = parameter(None, pattern=WORDS)
     cutoff_len: int = parameter(4096, minimum=8, maximum=4_194_304, unit="tokens")
-    image_max_pixels: int = parameter(451_584, minimum=1024, unit="pixels")
-    video_max_pixels: int = parameter(16_384, minimum=256, unit="pixels")
-    images_per_sample: int = parameter(1, minimum=0)
+    image_max_pixels: int = parameter(451_584, minimum=1024, maximum=10**9, unit="pixels")
+    video_max_pixels: int = parameter(16_384, minimum=256, maximum=10**9, unit="pixels")
+    images_per_sample: int = parameter(1, minimum=0, maximum=4096)
     """For the estimate."""
-    samples: int | None = parameter(None, minimum=1)
+    samples: int | None = parameter(None, minimum=1, maximum=10**12)
     """For the estimate; read on the node when known."""
     precision: Literal["bf16", "fp16", "fp32"] = parameter("bf16")
     micro_batch_size: int = parameter(1, minimum=1, maximum=4096)
@@ -168,7 +168,7 @@ class Training:
     global_batch_size: int | None = parameter(None, minimum=1, maximum=16_777_216)
     """The wanted one; accumulation then follows from each plan."""
     num_train_epochs: float = parameter(3.0, above=0, maximum=10_000)
-    max_steps: int | None = parameter(None, minimum=1)
+    max_steps: int | None = parameter(None, minimum=1, maximum=10**9)
     """Takes the place of the epochs when set."""
     learning_rate: float = parameter(2.0e-5, above=0, maximum=10)
     lr_scheduler: Literal[

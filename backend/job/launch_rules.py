@@ -27,7 +27,8 @@ def _check_hosts(job: Job) -> list[Problem]:
     hosts = job.cluster.hosts
     if len(hosts) != job.cluster.nodes:
         values = {"hosts": len(hosts), "nodes": job.cluster.nodes}
-        return [Problem(code="hosts_not_nodes", field="cluster.hosts", values=values)]
+        edit = {"cluster.nodes": len(hosts)} if hosts else {}
+        return [Problem(code="hosts_not_nodes", field="cluster.hosts", values=values, edit=edit)]
     problems = []
     seen: dict[tuple[str, int], int] = {}
     for rank, host in enumerate(hosts):

@@ -96,6 +96,21 @@ class TestFields:
     def test_an_emptied_optional_field_takes_its_default(self, form: Form) -> None:
         assert form.value("training.dataset", " ") is None
 
+    def test_a_named_cluster_that_cannot_be_read_gives_way_to_what_is_typed(
+        self, form: Form, services: Services
+    ) -> None:
+        services.draft.replace({**services.draft.job_mapping(), "cluster": "gone"})
+        assert "unknown_cluster" in {problem["code"] for problem in shown(form, services)["problems"]}
+        assert change(services, {"cluster.gpu": "h100-80g", "cluster.nodes": 4, "cluster.gpus_per_node": 8}) == ()
+        assert shown(form, services)["summary"]["sound"]
+
+    def test_an_edit_that_is_not_taken_is_told(self, form: Form, services: Services) -> None:
+        before = services.draft.job_mapping()
+        refused = change(services, {"environment": "A=" + "x" * 300_000})
+        assert services.draft.job_mapping() == before
+        told = json.loads(bundle(form, services, "training", refused))
+        assert "file_too_large" in {problem["code"] for problem in told["problems"]}
+
     def test_a_gpu_of_ones_own_starts_from_the_figures_of_the_last(self, form: Form, services: Services) -> None:
         change(services, {"cluster.gpu": ""})
         assert services.draft.job_mapping()["cluster"]["gpu"]["memory_gib"] == 79.11
@@ -195,7 +210,7 @@ class TestBundle:
             reading = read(services.draft.job_mapping(), services.home)
             assert reading.is_sound
             assert reading.job is not None
-            assert reading.job.global_batch == 256
+            assert reading.job.global_batch == 64
             assert plan.need_gib(reading.estimate) == row["need_gib"]
 
     def test_the_stages_terms_add_up(self, form: Form, services: Services) -> None:
