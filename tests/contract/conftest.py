@@ -5,19 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster.demo import DemoCluster, DemoError
+from backend.cluster.demo import DemoCluster
 from backend.cluster.hostkeys import KnownHosts
+from tests.nodes import ssh_nodes
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
-    demo = DemoCluster(tmp_path_factory.mktemp("cluster"), nodes=4)
-    try:
-        demo.start()
-    except DemoError as error:
-        pytest.skip(str(error))
-    yield demo
-    assert demo.stop() == []
+    with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=4) as demo:
+        yield demo
 
 
 @pytest.fixture(scope="session")

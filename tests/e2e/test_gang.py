@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from backend.cluster import demo_model
-from backend.cluster.demo import DemoCluster, DemoError
+from backend.cluster.demo import DemoCluster
 from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.supervisor import members
 from backend.job.job import Job
@@ -22,6 +22,7 @@ from backend.jobs import ledger
 from backend.jobs.controller import Controller
 from backend.jobs.states import RunState
 from backend.jobs.store import Store
+from tests.nodes import ssh_nodes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -37,13 +38,8 @@ FIRST_STEP_S = 240.0
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
     if not (ROOT / ".venv-node/.ready").exists():
         pytest.skip("no .venv-node: run `make environments`")
-    demo = DemoCluster(tmp_path_factory.mktemp("cluster"), nodes=NODES)
-    try:
-        demo.start()
-    except DemoError as error:
-        pytest.skip(str(error))
-    yield demo
-    assert demo.stop() == []
+    with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=NODES) as demo:
+        yield demo
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from backend.cluster import demo as demo_module
-from backend.cluster.demo import DemoCluster, DemoError
+from backend.cluster.demo import DemoCluster
 from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.supervisor import members
 from backend.job.job import Job
@@ -26,6 +26,7 @@ from backend.jobs.controller import Controller
 from backend.jobs.lead import Timing
 from backend.jobs.states import RunState
 from backend.jobs.store import Store
+from tests.nodes import ssh_nodes
 
 pytestmark = pytest.mark.contract
 
@@ -36,16 +37,11 @@ ENGINE = Path(__file__).with_name("engine")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
-    demo = DemoCluster(tmp_path_factory.mktemp("cluster"), nodes=NODES)
     with pytest.MonkeyPatch.context() as patch:
         # bash reads ~/.bashrc at shell level 1 only; what the developer's holds can take seconds of every command
         patch.setattr(demo_module, "CONFIGURATION", demo_module.CONFIGURATION.replace("SetEnv ", "SetEnv SHLVL=1 "))
-        try:
-            demo.start()
-        except DemoError as error:
-            pytest.skip(str(error))
-    yield demo
-    assert demo.stop() == []
+        with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=NODES) as demo:
+            yield demo
 
 
 @pytest.fixture(scope="module")
