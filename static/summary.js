@@ -16,7 +16,8 @@
       && t("wizard.summary.memory", { need: gib(figures.need_gib), gpu: gib(figures.gpu_gib) });
     const verdict = t(`wizard.summary.${state}`);
     board.fill(element, h("div", { class: "mb-summary", "data-state": state },
-      h("div", { class: "mb-verdict" }, h("strong", {}, verdict),
+      h("div", { class: "mb-verdict", title: figures.need_gib !== null && accuracy(figures.accuracy) },
+        h("strong", {}, verdict),
         memory && h("span", {}, memory)),
       figures.need_gib !== null && h("div", { class: "mb-gauge", "aria-hidden": "true" },
         h("i", { style: { width: `${Math.min(100, 100 * figures.need_gib / figures.gpu_gib)}%` } })),
@@ -25,6 +26,13 @@
       fact("batch", figures.global_batch),
       fact("parameters", count(figures.parameters))));
     say(element, verdict);
+  }
+
+  // How far such figures were off: a computed number without its error says too much.
+  function accuracy(known) {
+    const { t, percent } = board;
+    if (!known) return t("accuracy.unknown");
+    return t("accuracy.within", { rows: known.rows, median: percent(known.median), largest: percent(known.largest) });
   }
 
   function fact(name, value) {
@@ -45,5 +53,6 @@
     region.textContent = text;
   }
 
+  board.accuracy = accuracy;
   (board.panels = board.panels || {}).summary = draw;
 })();

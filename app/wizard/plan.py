@@ -7,6 +7,7 @@ from app.i18n import render_problem, t
 from app.services import Services
 from app.wizard.fields import Form
 from app.wizard.layout import grid, more, place, section
+from app.wizard.memory import memory
 from app.wizard.placement import placement
 from app.wizard.reading import Reading
 from backend.estimate.estimate import Estimate
@@ -61,8 +62,8 @@ def edits_of(asked: Mapping[str, Any]) -> dict[str, int]:
 
 def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     """The table of plans, why the first is first, and the chosen one's memory and map."""
-    memory, ranks = _memory(reading), placement(reading.job) if reading.job and reading.is_sound else None
-    return {"plans": _plans(reading, form.lang), "memory": memory, "ranks": ranks}
+    ranks = placement(reading.job) if reading.job and reading.is_sound else None
+    return {"plans": _plans(reading, form.lang), "memory": memory(reading), "ranks": ranks}
 
 
 def _plans(reading: Reading, lang: str) -> dict[str, Any]:
@@ -146,22 +147,3 @@ def plan_sizes(job: Job) -> dict[str, int]:
 def need_gib(found: Estimate | None) -> float | None:
     """What the fullest GPU needs in all: the allocator's reserve and what lies outside it."""
     return round(found.reserved_gib + found.outside_gib, 3) if found else None
-
-
-def _memory(reading: Reading) -> dict[str, Any] | None:
-    """Each stage's terms, in the order they are stacked."""
-    found = reading.estimate
-    if found is None:
-        return None
-    stages = []
-    for stage in found.stages:
-        terms = {term: getattr(stage, f"{term}_gib") for term in _TERMS}
-        reserved = stage.peak_gib * (found.reserved_gib / found.peak_gib - 1)
-        rounded = {name: round(value, 3) for name, value in (terms | {"reserved": reserved}).items()}
-        need = stage.peak_gib + reserved + found.outside_gib
-        stages.append({"stage": stage.stage, "layers": stage.layers, "parameters": stage.parameters, **rounded,
-                       "outside": found.outside_gib, "need_gib": round(need, 3)})  # fmt: skip
-    return {"gpu_gib": found.gpu_memory_gib, "terms": [*_TERMS, "reserved", "outside"], "stages": stages}
-
-
-_TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")

@@ -4,8 +4,10 @@ from typing import Any
 
 from app.wizard.plan import need_gib, plan_name, plan_sizes
 from app.wizard.reading import Reading
+from backend.estimate import accuracy_of
 from backend.estimate.layers import model_layers
 from backend.estimate.parameters import model_parameters
+from backend.job.job import Job
 from backend.job.problems import errors
 
 
@@ -24,4 +26,11 @@ def summarise(reading: Reading) -> dict[str, Any]:
         "data_parallel": job.data_parallel,
         "global_batch": job.global_batch,
         "parameters": model_parameters(model_layers(reading.shape)),
+        "accuracy": _accuracy(job) if found else None,
     }
+
+
+def _accuracy(job: Job) -> dict[str, Any] | None:
+    """How far the memory of measured runs was off; None where nothing was compared."""
+    known = accuracy_of(job)
+    return {"rows": known.rows, "median": known.median, "largest": known.max} if known else None

@@ -19,14 +19,14 @@ from app.wizard import hardware, launch, model, plan, review, training
 from app.wizard.desk import Desk
 from app.wizard.fields import Form, table
 from app.wizard.hosts import from_form, to_form
-from app.wizard.panel import bundle
+from app.wizard.panel import SECTIONS, bundle, opening
 from app.wizard.placement import SHOWN_NODES, placement
 from app.wizard.reading import read
 from app.wizard.wire import change
 from backend.cluster.hostkeys import HostKey
 from backend.job.job import Job
 from backend.job.mapping import parameters, parse_job
-from backend.job.presets import data_folder
+from backend.job.presets import accuracy, data_folder
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.checkup import PreflightReport
 from backend.jobs.controller import Controller
@@ -43,6 +43,13 @@ READY = {
     "training.template": "qwen3_vl_nothink",
     "training.output_dir": "/runs",
     "parallel.tensor": 4,
+}
+EXPLAINED = {
+    "TP2 PP2": {"parallel.tensor": 2, "parallel.pipeline": 2},
+    "full recompute": {"parallel.recompute": "full", "parallel.pipeline": 4},
+    "experts": {"model.preset": "qwen3-30b-a3b", "parallel.pipeline": 2, "parallel.expert": 8},
+    "LoRA": {"engine": "llamafactory-ddp", "training.method": "lora"},
+    "offload": {"parallel.optimizer_offload_fraction": 0.5},
 }
 
 
@@ -218,6 +225,32 @@ class TestBundle:
         memory = shown(form, services, "plan")["data"]["memory"]
         for stage in memory["stages"]:
             assert sum(stage[term] for term in memory["terms"]) == pytest.approx(stage["need_gib"], abs=0.01)
+
+    @pytest.mark.parametrize("edits", EXPLAINED.values(), ids=EXPLAINED)
+    def test_every_piece_of_a_bar_is_explained_and_its_products_add_up_to_it(
+        self, form: Form, services: Services, edits: dict[str, Any]
+    ) -> None:
+        change(services, edits)
+        memory = shown(form, services, "plan")["data"]["memory"]
+        for stage in memory["stages"]:
+            for term in memory["terms"]:
+                parts = [part for part in stage["why"] if part["term"] == term]
+                assert bool(parts) == (stage[term] > 0), term
+                assert sum(part["gib"] for part in parts) == pytest.approx(stage[term], abs=0.005), term
+        named = [part for stage in memory["stages"] for part in stage["why"]]
+        asked = {f"explain.{part['name']}" for part in named}
+        asked |= {f"explain.factor.{name}" for part in named for name, _ in part["factors"]}
+        for lang in LANGUAGES:
+            assert asked <= set(json.loads(opening(lang))["words"])
+
+    def test_the_figures_come_with_the_error_of_measured_runs(self, form: Form, services: Services) -> None:
+        known = accuracy()["megatron"]
+        said = shown(form, services)["summary"]["accuracy"]
+        assert said == {"rows": known.rows, "median": known.median, "largest": known.max}
+
+    def test_only_the_plan_step_carries_the_explanation(self, services: Services) -> None:
+        form = Form("en")
+        assert [step for step in SECTIONS if "memory" in shown(form, services, step)["data"]] == [plan.STEP]
 
     @pytest.mark.parametrize("lang", LANGUAGES)
     def test_the_first_plan_is_explained(self, services: Services, lang: str) -> None:

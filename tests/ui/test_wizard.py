@@ -207,6 +207,25 @@ def test_the_estimate_follows_an_edit_and_says_in_words_whether_it_fits(page, si
     expect(page.locator(".mb-summary")).to_contain_text("Fits")
 
 
+def test_a_stage_says_by_keys_why_it_needs_its_memory_and_stays_open_after_an_edit(page, site):
+    go(page, site, "plan")
+    stage = page.locator("#place-memory .mb-why").first
+    stage.locator("summary").focus()
+    page.keyboard.press("Enter")
+    expect(stage.locator("tbody th").first).to_have_text("Weights")
+    expect(stage.locator(".mb-formula").first).to_contain_text("2 bytes each × ")
+    shown = page.evaluate("() => Megaboard.wizard.bundle().at")
+    page.evaluate("() => Megaboard.wizard.send('refresh')")
+    until(page, f"b.at > {shown} && document.activeElement.closest('.mb-why')?.open")
+    box(page, "training.micro_batch_size").fill("2")
+    expect(stage.locator(".mb-formula", has_text="tokens of a micro-batch").first).to_contain_text("8,192 tokens")
+    box(page, "training.micro_batch_size").fill("1")
+    expect(page.locator("#place-memory .mb-accuracy")).to_contain_text("measured runs")
+    stage.locator("summary").focus()
+    page.keyboard.press("Space")
+    expect(stage.locator("table")).to_be_hidden()
+
+
 def test_values_survive_a_reload_another_language_and_a_restart(page, site):
     go(page, site, "training")
     box(page, "training.dataset").fill("identity,mine")

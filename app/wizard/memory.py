@@ -1,0 +1,37 @@
+"""The chosen plan's memory: each stage's terms as they are stacked, and the products each term was computed from."""
+
+from typing import Any
+
+from app.wizard.reading import Reading
+from backend.estimate import Estimate, Part, StageEstimate, explain
+
+TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
+"""What torch's allocator hands out, in the order it is stacked."""
+
+
+def memory(reading: Reading) -> dict[str, Any] | None:
+    """Every stage's terms with why they are as large as they are, GiB; None where memory is not modelled."""
+    found, job = reading.estimate, reading.job
+    if found is None or job is None or reading.shape is None or reading.gpu is None:
+        return None
+    explained = explain(job, reading.shape, reading.gpu)
+    stages = [_stage(found, stage, parts) for stage, parts in zip(found.stages, explained, strict=True)]
+    return {"gpu_gib": found.gpu_memory_gib, "terms": [*TERMS, "reserved", "outside"], "stages": stages}
+
+
+def _stage(found: Estimate, stage: StageEstimate, parts: tuple[Part, ...]) -> dict[str, Any]:
+    share = found.reserved_gib / found.peak_gib - 1
+    terms = {term: getattr(stage, f"{term}_gib") for term in TERMS}
+    terms |= {"reserved": stage.peak_gib * share, "outside": found.outside_gib}
+    why = [_line(part.term, part.name, part.factors, part.gib) for part in parts]
+    allocated = (("allocated_gib", stage.peak_gib), ("reserve_share", share))
+    why.append(_line("reserved", "reserved", allocated, terms["reserved"]))
+    why.append(_line("outside", "outside", (("outside_gib", found.outside_gib),), found.outside_gib))
+    rounded = {name: round(value, 3) for name, value in terms.items()}
+    return {"stage": stage.stage, "layers": stage.layers, "parameters": stage.parameters, **rounded,
+            "need_gib": round(sum(terms.values()), 3), "why": why}  # fmt: skip
+
+
+def _line(term: str, name: str, factors: tuple[tuple[str, float], ...], gib: float) -> dict[str, Any]:
+    """Words under `explain.<name>` and `explain.factor.<factor>`."""
+    return {"term": term, "name": name, "gib": round(gib, 3), "factors": [[key, number] for key, number in factors]}
