@@ -1,7 +1,6 @@
 """Words for users: flat catalogues, one a language, looked up by key.
 
-`en.json` and `zh.json` beside this file, and `parts/<area>.<language>.json`, hold the words. Keys and
-placeholders are equal in all languages (a test compares them).
+`en.json` and `zh.json` beside this file hold the words; keys and placeholders are equal in both (a test compares them).
 """
 
 import json
@@ -61,16 +60,8 @@ def catalogue(lang: str) -> Mapping[str, str]:
     """All words of one language; ValueError for a language there is no catalogue of."""
     if lang not in LANGUAGES:
         raise ValueError(f"no catalogue for language {lang!r}")
-    words: dict[str, str] = {}
-    for path in catalogue_files(lang):
-        words.update(json.loads(path.read_text(encoding="utf-8")))
+    words: dict[str, str] = json.loads((FOLDER / f"{lang}.json").read_text(encoding="utf-8"))
     return words
-
-
-def catalogue_files(lang: str) -> list[Path]:
-    """The files that make up one language, in the order they are read."""
-    files = [FOLDER / f"{lang}.json", *sorted((FOLDER / "parts").glob(f"*.{lang}.json"))]
-    return [path for path in files if path.exists()]
 
 
 def _text(value: object) -> object:
