@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 SUBNET = "10.88.0"
+# A bridge left to itself takes the lowest address of its ports, and so a new one when that port's node dies: what the
+# living nodes send goes to the old one until they ask again, seconds later.
+BRIDGE = "02:00:0a:58:00:fe"
 WITHIN_S = 30.0
 NAMESPACE = ["unshare", "--net", "--pid", "--mount", "--uts", "--fork", "--kill-child=KILL", "--mount-proc"]
 CLONE_NEWNET = 0x40000000
@@ -128,7 +131,8 @@ def why_not() -> str:
 
 def main(nodes: int, folder: Path) -> None:
     """The first process of the parent namespace: builds the network, then buries what ends."""
-    _ip("link set lo up", "link add br0 type bridge", f"addr add {SUBNET}.254/24 dev br0", "link set br0 up")
+    bridge = f"link add br0 address {BRIDGE} type bridge"
+    _ip("link set lo up", bridge, f"addr add {SUBNET}.254/24 dev br0", "link set br0 up")
     inits = [_start_node(rank, folder) for rank in range(nodes)]
     for rank in range(nodes):
         _wait_for_sshd(f"{SUBNET}.{rank + 1}")
