@@ -1,8 +1,7 @@
-"""Properties that every plan must have, and that arrays of plans give what single plans give."""
+"""Properties that every plan must have."""
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +13,7 @@ from backend.estimate.schedule import in_flight
 from backend.estimate.stage import Trained
 from backend.job.job import Model
 from backend.job.presets import resolve_model
-from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS
+from backend.job.traits import TRAITS
 
 MCA = TRAITS["llamafactory-megatron"].memory
 DENSE = model_layers(resolve_model(Model(preset="llama-3.1-8b")))
@@ -123,27 +122,3 @@ def test_the_tower_is_held_for_every_micro_batch_in_flight_in_the_first_chunk():
     bare = pipeline_memory(VISION, replace(plan, pipeline=1, virtual_pipeline=1, images=0), MCA, Trained())[0]
     assert in_flight(2, 2, 8, 0)[0] == 3
     assert with_images - without == pytest.approx(3 * (alone - bare.activations))
-
-
-@pytest.mark.parametrize("layers", [DENSE, SPARSE, VISION], ids=["dense", "sparse", "vision"])
-@pytest.mark.parametrize("memory", [MCA, MEGATRON_LM_MEMORY], ids=["mcore_adapter", "Megatron-LM"])
-@pytest.mark.parametrize(("pipeline", "virtual"), [(1, 1), (4, 1), (4, 3)])
-def test_arrays_of_plans_give_what_single_plans_give(layers, memory, pipeline, virtual):
-    columns = {
-        "tensor": [1, 2, 4, 8],
-        "context": [1, 2, 1, 1],
-        "data": [8, 2, 4, 8],
-        "micro_batch": [1, 2, 1, 4],
-        "micro_batches": [4, 8, 16, 32],
-        "sequence_length": [4096, 4096, 8192, 1024],
-        "sequence_parallel": [False, True, True, False],
-        "images": [1, 2, 4, 8],
-    }
-    fixed = {"pipeline": pipeline, "virtual_pipeline": virtual, "patches": 1764}
-    together = pipeline_memory(layers, Plan(**fixed, **{k: np.array(v) for k, v in columns.items()}), memory, Trained())
-    for row in range(4):
-        single = Plan(**fixed, **{name: values[row] for name, values in columns.items()})
-        for found, expected in zip(together, pipeline_memory(layers, single, memory, Trained()), strict=True):
-            for term in TERMS:
-                value = np.broadcast_to(getattr(found, term), 4)[row]
-                assert value == pytest.approx(getattr(expected, term)), term
