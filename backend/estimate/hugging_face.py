@@ -173,10 +173,8 @@ def _cast_copies(
     # An embedding is looked up in fp32; a tied one is cast for the output layer.
     looked_up = layers.embedding if _head_trained(tuning) and not layers.tied else 0
     dense = memory.autocast_bytes * (parameters.trained_dense - looked_up)
-    if plan.recompute == "full":
-        return dense, 0
     every = dense + memory.autocast_bytes * parameters.trained_expert
-    return every, every
+    return choose(plan.full_recompute, dense, every), choose(plan.full_recompute, 0, every)
 
 
 def _logits(
@@ -202,7 +200,7 @@ def _activations(
     layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager
 ) -> tuple[Number, Number, Number, Number]:
     """Bytes that the decoder saves, that its largest layer revives, and the same of the vision tower."""
-    checkpointed = plan.recompute == "full"
+    checkpointed = plan.full_recompute
     counts = [(layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count)]
     kinds = [(kind, count) for kind, count in counts if kind and count]
     if tuning.method == "partial":
@@ -212,17 +210,15 @@ def _activations(
     for kind, count in kinds:
         full = plan.tokens * eager_bytes(kind, form)
         # Checkpointing passes by layers without trainable parameters: they save all that they need.
-        if checkpointed and tuning.trained.language:
-            saved = saved + count * form.residual * kind.hidden * plan.tokens
-            live = largest(live, full)
-        else:
-            saved = saved + count * full
+        reached = checkpointed & tuning.trained.language
+        saved = saved + count * choose(reached, form.residual * kind.hidden * plan.tokens, full)
+        live = choose(reached, largest(live, full), live)
     tower_saved, tower_live = _tower(layers, plan, memory, tuning, checkpointed)
     return saved, live, tower_saved, tower_live
 
 
 def _tower(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, checkpointed: bool
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, checkpointed: Number
 ) -> tuple[Number, Number]:
     vision, trained = layers.vision, tuning.trained
     if vision is None or tuning.method == "partial":
@@ -231,11 +227,11 @@ def _tower(
     form = _form(tuning, memory, part_trained=True)
     per_patch = eager_bytes(vision.merger, form) * trained.merger / merged
     per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged
-    live = 0.0
+    live: Number = 0.0
     if trained.tower:
         block = eager_bytes(vision.block, form)
-        per_patch += vision.depth * (form.residual * vision.block.hidden if checkpointed else block)
-        live = block if checkpointed else 0.0
+        per_patch = per_patch + vision.depth * choose(checkpointed, form.residual * vision.block.hidden, block)
+        live = choose(checkpointed, block, 0.0)
     return plan.vision_patches * per_patch, plan.vision_patches * live
 
 

@@ -4,7 +4,8 @@ Formulas: Korthikanti et al. 2022 (arXiv 2205.05198) for the schedule and tensor
 tensors of Transformer Engine's modules are those of saved.py. Checked against published B200 runs.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 
 from backend.estimate.layers import Activation, Attention, LayerKind, Linear, ModelLayers, VisionLayers
 from backend.estimate.megatron_adapters import Adapters, adapter_bytes, adapter_counts, tower_adapters
@@ -127,42 +128,52 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts) -> Number:
     """Activations of every micro-batch in flight."""
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     total: Number = counts[0] * costs.tower if stage.first else 0.0
+    full = plan.full_recompute
     for (dense, sparse), flying in zip(stage.chunks, counts, strict=True):
-        if plan.recompute == "full":
-            kept = -(-(dense + sparse) // plan.recompute_layers) * costs.unit
-        else:
-            kept = dense * costs.dense.kept + (sparse * costs.sparse.kept if costs.sparse else 0.0)
-        total = total + flying * kept
+        inputs = -(-(dense + sparse) // plan.recompute_layers) * costs.unit
+        every = dense * costs.dense.kept + (sparse * costs.sparse.kept if costs.sparse else 0.0)
+        total = total + flying * choose(full, inputs, every)
     return total
 
 
 def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> LayerCost:
     """In a layer's backward: what it recomputes, the FFN's gradients, one weight's gradient."""
     attention = next(operator for operator in kind.operators if isinstance(operator, Attention))
-    recomputed = plan.recompute_modules
     scale = element_bytes(memory) / 2
-    inputs_kept = run.trained.language
-    saved = fused_bytes(kind, recomputed=recomputed, trained=inputs_kept, context_a2a=plan.context_a2a)
-    kept = scale * _spread(saved, plan, attention)
+
+    def kept_without(modules: tuple[str, ...]) -> SavedBytes:
+        return fused_bytes(kind, recomputed=modules, trained=run.trained.language, context_a2a=plan.context_a2a)
+
+    kept = scale * _spread(_by_modules(plan, kept_without), plan, attention)
     if run.adapters and run.trained.language:
         outputs, gathered = adapter_bytes(kind, run.adapters)
         kept = kept + scale * plan.tokens * (outputs + gathered * (1 - plan.whole_share))
-    revived = scale * _spread(recomputed_bytes(kind, recomputed), plan, attention) if recomputed else 0.0
+    again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules))
+    revived = scale * _spread(again, plan, attention)
     work = scale * _ffn_gradients(kind, plan)
     if not plan.flash_attention:
         each = plan.tokens * attention.heads * plan.sequence_length / plan.context / plan.tensor
         probabilities = 2 * scale * each
         work = largest(work, probabilities)
-        if "core_attn" in recomputed:
-            revived = revived + probabilities
-        else:
-            # Dropout keeps a mask of bytes and the probabilities that it leaves.
-            kept = kept + probabilities + ((1 + 2 * scale) * each if plan.attention_dropout else 0.0)
-    if plan.recompute == "full":
-        revived = plan.recompute_layers * kept
+        recomputed = plan.by_recompute(lambda _, modules: "core_attn" in modules)
+        revived = revived + choose(recomputed, probabilities, 0.0)
+        # Dropout keeps a mask of bytes and the probabilities that it leaves.
+        dropped = (1 + 2 * scale) * each if plan.attention_dropout else 0.0
+        kept = kept + choose(recomputed, 0.0, probabilities + dropped)
+    revived = choose(plan.full_recompute, plan.recompute_layers * kept, revived)
     if run.weights_trained and not memory.cached_weight_gradients:
         work = work + 2 * scale * _largest_weight(kind, plan)
     return LayerCost(kept=kept, moment=Moment(activations=revived, workspace=work))
+
+
+def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> SavedBytes:
+    """`saved(recomputed modules)` of the plan, entry by entry where plans differ in them."""
+    if not plan.recompute_choices:
+        return saved(plan.recompute_modules)
+    names = [field.name for field in fields(SavedBytes)]
+    return SavedBytes(
+        **{name: plan.by_recompute(lambda _, modules, name=name: getattr(saved(modules), name)) for name in names}
+    )
 
 
 def _spread(saved: SavedBytes, plan: Plan, attention: Attention) -> Number:
@@ -181,8 +192,8 @@ def _tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained
     merged = vision.merger.hidden // vision.block.hidden
     per_patch = per_merged_token / merged
     if trained.tower:
-        block = each * vision.block.hidden if plan.recompute == "full" else eager_bytes(vision.block, form)
-        per_patch += vision.depth * block + eager_bytes(vision.patch_embedding, form)
+        block = choose(plan.full_recompute, each * vision.block.hidden, eager_bytes(vision.block, form))
+        per_patch = per_patch + vision.depth * block + eager_bytes(vision.patch_embedding, form)
     return plan.vision_patches * per_patch
 
 
@@ -237,7 +248,7 @@ def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Ru
     gathered = choose(plan.sequence_parallel, 2 * each * hidden * plan.tokens, 0.0)
     own_gradient = run.weights_trained and not memory.cached_weight_gradients
     weight = each * vocabulary * hidden / plan.tensor if own_gradient else 0.0
-    most = max(memory.logits_forward_bytes, memory.logits_backward_bytes)
+    most = largest(memory.logits_forward_bytes, memory.logits_backward_bytes)
     return [
         Moment(activations=norm, logits=most * logits),
         Moment(activations=norm, logits=each * logits, workspace=gathered + weight),

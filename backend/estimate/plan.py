@@ -1,7 +1,10 @@
 """The numbers of one plan that the formulas read; fields typed Number may be arrays with one entry a plan."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+import numpy as np
 
 from backend.estimate.numeric import Number, choose
 from backend.job.job import Job, Parallel
@@ -26,13 +29,17 @@ class Plan:
     micro_batch: Number = 1
     micro_batches: Number
     """Micro-batches a step (gradient accumulation)."""
-    distributed_optimizer: bool = True
+    distributed_optimizer: Number = True
     offload_fraction: float = 0.0
     """Share of the optimizer kept in host memory."""
     recompute: Literal["none", "selective", "full"] = "none"
     recompute_modules: tuple[str, ...] = ()
     recompute_layers: int = 1
     """Layers a unit of full recompute holds."""
+    recompute_choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Where the plans of an array differ in it: every (recompute, modules) that occurs, in place of the two above."""
+    recompute_choice: Number = 0
+    """The place of each plan's in recompute_choices."""
     account_for_embedding: bool = False
     account_for_loss: bool = False
     flash_attention: bool = True
@@ -45,6 +52,17 @@ class Plan:
     """Images in a micro-batch."""
     patches: int = 0
     """Vision patches of one image."""
+
+    def by_recompute(self, value: Callable[[str, tuple[str, ...]], float]) -> Number:
+        """`value(recompute, modules)` for the plan, entry by entry where plans differ in it."""
+        if not self.recompute_choices:
+            return value(self.recompute, self.recompute_modules)
+        return np.array([value(*choice) for choice in self.recompute_choices])[self.recompute_choice]
+
+    @property
+    def full_recompute(self) -> Number:
+        """Whether layers keep nothing but their inputs."""
+        return self.by_recompute(lambda recompute, _: recompute == "full")
 
     @property
     def tokens(self) -> Number:
@@ -65,12 +83,12 @@ class Plan:
     @property
     def optimizer_shards(self) -> Number:
         """Ranks that share the optimizer of dense parameters."""
-        return self.data * self.context if self.distributed_optimizer else 1
+        return choose(self.distributed_optimizer, self.data * self.context, 1)
 
     @property
     def expert_optimizer_shards(self) -> Number:
         """Ranks that share the optimizer of expert parameters."""
-        return self.expert_data if self.distributed_optimizer else 1
+        return choose(self.distributed_optimizer, self.expert_data, 1)
 
     @property
     def vision_patches(self) -> Number:
@@ -112,7 +130,7 @@ def _megatron_sizes(parallel: Parallel) -> dict[str, Any]:
         "expert": parallel.expert,
         "expert_tensor": parallel.expert_tensor,
         # mcore_adapter turns sequence parallel on by itself where TP and EP meet.
-        "sequence_parallel": parallel.tensor > 1 and (parallel.sequence or parallel.expert > 1),
+        "sequence_parallel": (parallel.tensor > 1) & (parallel.sequence | (parallel.expert > 1)),
         "distributed_optimizer": parallel.distributed_optimizer,
         "offload_fraction": parallel.optimizer_offload_fraction,
         "account_for_embedding": parallel.account_for_embedding,

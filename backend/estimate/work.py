@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from backend.estimate.flops import layer_flops
 from backend.estimate.layers import LayerKind, ModelLayers, VisionLayers
-from backend.estimate.numeric import Number
+from backend.estimate.numeric import Number, choose
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained, stages
 
@@ -59,13 +59,11 @@ def _layer(kind: LayerKind, plan: Plan, trained: bool, inputs_need: bool, *, rec
     flops = layer_flops(kind)
     scale = plan.tokens / plan.tensor
     forward = scale * flops.forward(plan.sequence_length)
+    core = flops.attention * plan.sequence_length
+    attention = plan.by_recompute(lambda _, modules: core if "core_attn" in modules else 0.0)
     backward = scale * flops.backward(plan.sequence_length, weights_trained=trained, inputs_need=inputs_need or trained)
-    recomputed: Number = 0.0
-    if recomputable and plan.recompute == "full":
-        recomputed = forward
-    elif recomputable and "core_attn" in plan.recompute_modules:
-        recomputed = scale * flops.attention * plan.sequence_length
-    return Work(forward=forward, backward=backward, recomputed=recomputed)
+    again = choose(plan.full_recompute, flops.forward(plan.sequence_length), attention) if recomputable else 0.0
+    return Work(forward=forward, backward=backward, recomputed=scale * again)
 
 
 def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -> Work:
@@ -85,7 +83,7 @@ def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -
             plan.patches, weights_trained=weights_trained and not adapters, inputs_need=inputs_need
         )
         backward *= count * rows
-        again = forward if kind is vision.block and plan.recompute == "full" and trained.tower else 0.0
+        again = choose(plan.full_recompute, forward, 0.0) if kind is vision.block and trained.tower else 0.0
         work += Work(forward=forward, backward=backward, recomputed=again)
     return work
 
