@@ -170,10 +170,11 @@ def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> S
     """`saved(recomputed modules)` of the plan, entry by entry where plans differ in them."""
     if not plan.recompute_choices:
         return saved(plan.recompute_modules)
-    names = [field.name for field in fields(SavedBytes)]
-    return SavedBytes(
-        **{name: plan.by_recompute(lambda _, modules, name=name: getattr(saved(modules), name)) for name in names}
-    )
+
+    def of(name: str) -> Number:
+        return plan.by_recompute(lambda _, modules: float(getattr(saved(modules), name)))
+
+    return SavedBytes(**{field.name: of(field.name) for field in fields(SavedBytes)})
 
 
 def _spread(saved: SavedBytes, plan: Plan, attention: Attention) -> Number:
