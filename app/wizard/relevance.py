@@ -59,6 +59,8 @@ def _irrelevant(job: Job, reading: Reading) -> Iterator[str]:
         yield from ("parallel.fsdp.version", "parallel.fsdp.reshard_after_forward", "parallel.fsdp.offload")
     if "offload" not in job.engine:
         yield "parallel.offload_device"
+    if "offload" not in job.engine or job.parallel.offload_device != "nvme":
+        yield "parallel.offload_folder"
     for name in ENVIRONMENTS:
         if name != traits.environment:
             yield from (f"cluster.environments.{name}.python", f"cluster.environments.{name}.setup")

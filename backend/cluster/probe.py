@@ -60,7 +60,7 @@ def needed_modules(job: Job) -> dict[str, str]:
     """What the job's engine imports: import name -> distribution."""
     traits = job.traits
     megatron = {"megatron": "megatron-core", **_MEGATRON[traits.environment]} if traits.is_megatron else {}
-    deepspeed = {"deepspeed": "deepspeed"} if "-zero" in job.engine else {}
+    deepspeed = {"deepspeed": "deepspeed"} if traits.zero_stage else {}
     return {**_COMMON, **_ENGINE[traits.environment], **megatron, **deepspeed}
 
 

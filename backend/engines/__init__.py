@@ -6,7 +6,7 @@ backend.job.traits, its rules in backend.job.rules.
 
 from collections.abc import Mapping
 
-from backend.engines import llamafactory_ddp, llamafactory_megatron
+from backend.engines import llamafactory_ddp, llamafactory_fsdp, llamafactory_megatron, llamafactory_zero
 from backend.engines.checks import check_passed_on
 from backend.engines.engine import Engine, Target, target_of
 from backend.engines.environment import merged, node_variables, shared_variables
@@ -33,7 +33,13 @@ __all__ = [
 ]
 
 ENGINES: Mapping[str, Engine] = {
-    module.ENGINE.name: module.ENGINE for module in (llamafactory_megatron, llamafactory_ddp)
+    engine.name: engine
+    for engine in (
+        llamafactory_megatron.ENGINE,
+        llamafactory_ddp.ENGINE,
+        *llamafactory_zero.ENGINES,
+        llamafactory_fsdp.ENGINE,
+    )
 }
 """The engines that can be rendered, by the job's `engine`."""
 
@@ -68,7 +74,7 @@ def render(job: Job, place: Place) -> Rendered:
         )
         for node in place.nodes
     )
-    files = {CONFIG: _config_text(engine, target, place.run_id)}
+    files = {CONFIG: _config_text(engine, target, place.run_id), **engine.files(target)}
     return Rendered(files=files, commands=commands, notes=engine.notes(target))
 
 
@@ -81,7 +87,8 @@ def export(job: Job, *, placeholders: bool = False) -> Mapping[str, str]:
     job = with_placeholders(job) if placeholders else job
     engine, target = _ready(job)
     variables = merged(target, shared_variables(target, engine))
-    return {CONFIG: _config_text(engine, target, job.name), **exported_files(job, variables)}
+    files = {CONFIG: _config_text(engine, target, job.name), **engine.files(target)}
+    return files | exported_files(job, variables, files)
 
 
 def _ready(job: Job) -> tuple[Engine, Target]:

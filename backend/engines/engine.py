@@ -36,9 +36,11 @@ class Engine:
     """The job's `engine`."""
     config: Callable[[Target, str], dict[str, object]]
     """(target, output folder) -> the engine's configuration, without the job's `extra`."""
-    environment: Mapping[str, str]
+    environment: Callable[[Target], Mapping[str, str]]
     """Variables that select or tune the engine."""
     owned: Mapping[str, str]
     """Configuration key -> the job path that decides it; `extra` may not name these."""
     notes: Callable[[Target], tuple[Problem, ...]]
     """Where the configuration must differ from the letter of the job."""
+    files: Callable[[Target], Mapping[str, str]] = lambda target: {}
+    """File name -> text of what the configuration names besides itself; ranks start in the folder that holds both."""

@@ -32,7 +32,7 @@ def shared_variables(target: Target, engine: Engine) -> dict[str, str]:
         variables["ACCELERATE_TORCH_DEVICE"] = "cpu"
     else:
         variables |= _FLIGHT_RECORDER | _ALLOCATOR
-    return variables | dict(engine.environment)
+    return variables | dict(engine.environment(target))
 
 
 def node_variables(target: Target, *, interface: str | None, folder: str) -> dict[str, str]:

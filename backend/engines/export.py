@@ -1,7 +1,7 @@
 """A job as plain shell scripts that need ssh and LLaMA-Factory, and nothing of Megaboard."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
 from backend.job.job import Environment, Host, Job
@@ -67,7 +67,7 @@ each_node() {{
 copy() {{
   local rank=$1
   shift
-  for file in config.yaml attached.sh "node$rank.sh"; do
+  for file in {files} attached.sh "node$rank.sh"; do
     ssh -o BatchMode=yes "$@" "mkdir -p $folder && cat > $folder/$file" < "$file" || exit 1
   done
 }}
@@ -132,10 +132,13 @@ def with_placeholders(job: Job) -> Job:
     return with_values(job, values)
 
 
-def exported_files(job: Job, variables: Mapping[str, str]) -> dict[str, str]:
-    """launch.sh and what it copies to the nodes, with the ranks' `variables`; the job must have passed check_launch."""
+def exported_files(job: Job, variables: Mapping[str, str], files: Iterable[str]) -> dict[str, str]:
+    """launch.sh and what it copies to the nodes besides `files`; `variables` are the ranks'.
+
+    The job must have passed check_launch.
+    """
     scripts = {f"node{rank}.sh": _node_script(job, rank, variables) for rank in range(job.cluster.nodes)}
-    return {LAUNCH: _launch_script(job), "attached.sh": _ATTACHED, **scripts}
+    return {LAUNCH: _launch_script(job, files), "attached.sh": _ATTACHED, **scripts}
 
 
 def _node_script(job: Job, rank: int, variables: Mapping[str, str]) -> str:
@@ -154,11 +157,12 @@ def _node_script(job: Job, rank: int, variables: Mapping[str, str]) -> str:
     )
 
 
-def _launch_script(job: Job) -> str:
+def _launch_script(job: Job, files: Iterable[str]) -> str:
     return _LAUNCH.format(
         name=job.name,
         nodes=job.cluster.nodes,
         folder=shlex.quote(_path(f"{job.cluster.run_root}/plain/{job.name}")),
+        files=" ".join(files),
         each="\n".join(f'  "$1" {rank} {_ssh_arguments(host)}' for rank, host in enumerate(job.cluster.hosts)),
     )
 

@@ -1,5 +1,7 @@
 """LLaMA-Factory's Hugging Face trainer under plain DDP: full, partial and LoRA training."""
 
+from collections.abc import Mapping
+
 from backend.engines.engine import Engine, Target
 from backend.engines.llamafactory import OWNED, common_config, cpu_config, precision
 
@@ -18,21 +20,19 @@ def hugging_face_config(target: Target, output_dir: str) -> dict[str, object]:
     return config | cpu_config(target)
 
 
-def _no_notes(target: Target) -> tuple[()]:
-    return ()
-
+HUGGING_FACE_OWNED: Mapping[str, str] = {
+    **OWNED,
+    "disable_gradient_checkpointing": "parallel.recompute",
+    "gradient_checkpointing": "parallel.recompute",
+    "enable_liger_kernel": "training.liger",
+    "include_num_input_tokens_seen": "training.logging_steps",
+    "logging_nan_inf_filter": "training.logging_steps",
+}
 
 ENGINE = Engine(
     name="llamafactory-ddp",
     config=hugging_face_config,
-    environment={},
-    owned={
-        **OWNED,
-        "disable_gradient_checkpointing": "parallel.recompute",
-        "gradient_checkpointing": "parallel.recompute",
-        "enable_liger_kernel": "training.liger",
-        "include_num_input_tokens_seen": "training.logging_steps",
-        "logging_nan_inf_filter": "training.logging_steps",
-    },
-    notes=_no_notes,
+    environment=lambda target: {},
+    owned=HUGGING_FACE_OWNED,
+    notes=lambda target: (),
 )

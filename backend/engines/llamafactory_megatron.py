@@ -152,7 +152,7 @@ ENGINE = Engine(
     config=megatron_config,
     # One hardware queue: kernels then start in the order in which Megatron issues them, which its overlap of tensor
     # parallel communication relies on.
-    environment={"USE_MCA": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
+    environment=lambda target: {"USE_MCA": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
     owned={**OWNED, **PARALLEL_OWNED},
     notes=_notes,
 )

@@ -226,6 +226,8 @@ class Parallel:
     optimizer_offload_fraction: float = parameter(0.0, minimum=0, maximum=1)
     offload_device: Literal["cpu", "nvme"] = parameter("cpu")
     """DeepSpeed engines."""
+    offload_folder: str | None = parameter(None, pattern=NODE_PATH)
+    """With nvme: a folder on each node's own NVMe disk."""
     gradient_dtype: Literal["fp32", "bf16"] = parameter("fp32")
     overlap_grad_reduce: bool = parameter(False)
     overlap_param_gather: bool = parameter(False)

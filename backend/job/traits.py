@@ -95,8 +95,16 @@ class EngineTraits:
     """Which freeze option also freezes Qwen3-VL's deep-stack mergers."""
     freezes_in_pretraining: bool = True
     """Whether freeze_* has an effect in stage pt."""
+    zero_stage: Literal[0, 2, 3] = 0
+    """Of DeepSpeed ZeRO; 0: not DeepSpeed."""
+    is_fsdp: bool = False
     memory: MemoryTraits | None = None
     """None: its memory is not modelled."""
+
+    @property
+    def offloads(self) -> Offload:
+        """What always lives in host memory."""
+        return self.memory.offloads if self.memory else "none"
 
 
 MEGATRON_LM_MEMORY = MemoryTraits(
@@ -183,24 +191,19 @@ _HUGGING_FACE = EngineTraits(
 )
 # DeepSpeed ZeRO-3 and FSDP shard parameters, which bitsandbytes' 4-bit weights only survive under FSDP.
 _NO_QLORA: tuple[Method, ...] = ("full", "lora", "partial")
+_ZERO2 = replace(_HUGGING_FACE, engine="llamafactory-zero2", zero_stage=2, memory=_ZERO2_MEMORY)
+_ZERO3 = replace(_HUGGING_FACE, engine="llamafactory-zero3", methods=_NO_QLORA, zero_stage=3, memory=_ZERO3_MEMORY)
 
 TRAITS: Mapping[str, EngineTraits] = {
     traits.engine: traits
     for traits in (
         _MEGATRON,
         _HUGGING_FACE,
-        replace(_HUGGING_FACE, engine="llamafactory-zero2", memory=_ZERO2_MEMORY),
-        replace(
-            _HUGGING_FACE, engine="llamafactory-zero2-offload", memory=replace(_ZERO2_MEMORY, offloads="optimizer")
-        ),
-        replace(_HUGGING_FACE, engine="llamafactory-zero3", methods=_NO_QLORA, memory=_ZERO3_MEMORY),
-        replace(
-            _HUGGING_FACE,
-            engine="llamafactory-zero3-offload",
-            methods=_NO_QLORA,
-            memory=replace(_ZERO3_MEMORY, offloads="everything"),
-        ),
-        replace(_HUGGING_FACE, engine="llamafactory-fsdp", memory=_FSDP_MEMORY),
+        _ZERO2,
+        replace(_ZERO2, engine="llamafactory-zero2-offload", memory=replace(_ZERO2_MEMORY, offloads="optimizer")),
+        _ZERO3,
+        replace(_ZERO3, engine="llamafactory-zero3-offload", memory=replace(_ZERO3_MEMORY, offloads="everything")),
+        replace(_HUGGING_FACE, engine="llamafactory-fsdp", is_fsdp=True, memory=_FSDP_MEMORY),
         replace(
             _MEGATRON,
             engine="swift-megatron",

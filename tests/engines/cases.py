@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from backend.job.job import Job
-from tests.engines.jobs import ddp, job
+from tests.engines.jobs import ddp, job, sharded
 
 HUGGING_FACE: Mapping[str, Job] = {
     "full": ddp(),
@@ -23,6 +23,25 @@ HUGGING_FACE: Mapping[str, Job] = {
         extra={"val_size": 0.1, "neftune_noise_alpha": 5.0},
     ),
     "hostile": ddp(training__dataset="no,1e3,用户;rm -rf $HOME '\"", training__report_to=("tensorboard", "wandb")),
+}
+
+SHARDED: Mapping[str, Job] = {
+    "zero2": sharded("zero2"),
+    "zero2 qlora": sharded("zero2", training__method="qlora"),
+    "zero2 partial": sharded("zero2-offload", training__method="partial", training__precision="fp16"),
+    "zero3": sharded("zero3", "qwen3-30b-a3b", nodes=4, ranks=8),
+    "zero3 lora dpo": sharded("zero3", training__stage="dpo", training__method="lora"),
+    "zero3 offload": sharded("zero3-offload", training__stage="pt", training__template=None),
+    "zero3 nvme": sharded(
+        "zero3-offload", parallel__offload_device="nvme", parallel__offload_folder="/local/nvme/offload"
+    ),
+    "zero3 vision": sharded("zero3", "qwen3-vl-2b", training__freeze__vision_tower=True),
+    "zero3 cpu": sharded("zero3", gpu="cpu", training__precision="fp32"),
+    "fsdp2": sharded("fsdp"),
+    "fsdp2 offload": sharded("fsdp", parallel__fsdp__offload=True, parallel__fsdp__reshard_after_forward=False),
+    "fsdp1": sharded("fsdp", parallel__fsdp__version=1, training__stage="dpo"),
+    "fsdp1 qlora": sharded("fsdp", parallel__fsdp__version=1, training__method="qlora"),
+    "fsdp1 cpu": sharded("fsdp", gpu="cpu", parallel__fsdp__version=1, training__precision="fp32"),
 }
 
 MEGATRON: Mapping[str, Job] = {

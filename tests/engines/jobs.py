@@ -33,6 +33,11 @@ def ddp(preset: str = "qwen3-0.6b", **values: Any) -> Job:
     return job(preset, engine="llamafactory-ddp", **values)
 
 
+def sharded(engine: str, preset: str = "qwen3-0.6b", **values: Any) -> Job:
+    """A job of LLaMA-Factory's Hugging Face trainer whose ranks share the model: `engine` without its first word."""
+    return job(preset, engine=f"llamafactory-{engine}", **values)
+
+
 def place(made: Job, *, interface: str | None = "eth1") -> Place:
     """The job's nodes, as launch would find them."""
     return Place(

@@ -62,6 +62,8 @@ def test_a_key_belongs_to_the_engine_that_has_it() -> None:
     [
         ("USE_MCA", "0", "environment_owned"),
         ("MASTER_ADDR", "1.2.3.4", "environment_owned"),
+        ("ACCELERATE_USE_FSDP", "true", "environment_owned"),
+        ("FSDP_VERSION", "2", "environment_owned"),
         ("PET_LOG_DIR", "/tmp", "environment_owned"),
         ("MEGABOARD_RUN", "x", "environment_owned"),
         ("WANDB_API_KEY", "x", "environment_secret"),

@@ -8,7 +8,7 @@ import yaml
 from backend.engines import ENGINES
 from backend.engines.engine import target_of
 from backend.job.job import Job
-from tests.engines.cases import HUGGING_FACE, MEGATRON
+from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import ddp, job
 
 FIELDS = {
@@ -21,7 +21,7 @@ def config_of(made: Job) -> dict[str, object]:
     return ENGINES[made.engine].config(target_of(made), "/runs/it")
 
 
-@pytest.mark.parametrize("made", HUGGING_FACE.values(), ids=HUGGING_FACE)
+@pytest.mark.parametrize("made", [*HUGGING_FACE.values(), *SHARDED.values()], ids=[*HUGGING_FACE, *SHARDED])
 def test_the_hugging_face_trainer_knows_every_key(made: Job) -> None:
     assert config_of(made).keys() <= FIELDS["llamafactory"] | FIELDS["transformers"] | FIELDS["llamafactory_trainer"]
 
@@ -31,7 +31,7 @@ def test_mcore_adapter_knows_every_key(made: Job) -> None:
     assert config_of(made).keys() <= FIELDS["llamafactory"] | FIELDS["transformers"] | FIELDS["mcore_adapter"]
 
 
-@pytest.mark.parametrize("made", [*HUGGING_FACE.values(), *MEGATRON.values()])
+@pytest.mark.parametrize("made", [*HUGGING_FACE.values(), *SHARDED.values(), *MEGATRON.values()])
 def test_every_key_names_the_job_path_that_decides_it(made: Job) -> None:
     free = {"lr_scheduler_kwargs"}
     assert config_of(made).keys() - ENGINES[made.engine].owned.keys() <= free

@@ -9,7 +9,7 @@ from app.i18n import LANGUAGES, render_problem
 from backend.engines import ENGINES, render
 from backend.job.job import Job
 from backend.job.problems import ProblemsError
-from tests.engines.cases import HUGGING_FACE, MEGATRON
+from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import RUN, ddp, job, place
 
 
@@ -24,7 +24,7 @@ def codes_of(made: Job) -> set[str]:
     return {problem.code for problem in raised.value.problems}
 
 
-@pytest.mark.parametrize("made", [*HUGGING_FACE.values(), *MEGATRON.values()])
+@pytest.mark.parametrize("made", [*HUGGING_FACE.values(), *SHARDED.values(), *MEGATRON.values()])
 def test_the_same_job_gives_the_same_bytes(made: Job) -> None:
     assert render(made, place(made)) == render(dataclasses.replace(made), place(made))
 
@@ -88,7 +88,7 @@ def test_extra_keys_reach_the_engine() -> None:
 
 
 def test_an_engine_that_cannot_be_launched_yet_is_named() -> None:
-    made = job(engine="llamafactory-zero3")
+    made = job(engine="swift-megatron")
     assert "engine_not_available_yet" in codes_of(made)
     with pytest.raises(ProblemsError) as raised:
         render(made, place(made))
