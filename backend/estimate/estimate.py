@@ -1,6 +1,8 @@
-"""What one plan costs: memory by stage and term, the pipeline's bubble, FLOPs. The entry point of this package."""
+"""What one plan costs: memory by stage and term, bubble, FLOPs, time. The entry point of this package."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from backend.estimate.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.layers import ModelLayers, model_layers
@@ -10,6 +12,7 @@ from backend.estimate.plan import Plan, in_precision, plan_of, unsplit
 from backend.estimate.schedule import bubble_fraction, textbook_bubble
 from backend.estimate.stage import Trained, trained_parts
 from backend.estimate.terms import StageMemory
+from backend.estimate.timing import Speed, speed_of
 from backend.estimate.work import Work, flops_of_last_layers, flops_per_token, pipeline_work
 from backend.job.job import Job
 from backend.job.model import ModelShape
@@ -48,7 +51,7 @@ class StageEstimate:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Estimate:
-    """The cost of one plan. Figures of time are None: not modelled yet."""
+    """The cost of one plan. Figures of time are None where the GPU's speed is not known."""
 
     name: str
     fits: bool
@@ -70,11 +73,21 @@ class Estimate:
     bubble_textbook: float
     flops_per_token: float
     iteration_s: float | None = None
+    """Of one optimizer step."""
     tokens_per_s_per_gpu: float | None = None
     model_tflops_per_gpu: float | None = None
     mfu: float | None = None
+    """Model FLOPs over the GPU's dense peak; nothing recomputed counted."""
     hours: float | None = None
-    communication_s: None = None
+    """Of the whole run; None also where the number of samples is not known."""
+    communication_s: Mapping[str, float] | None = None
+    """Exposed seconds of an iteration: tensor, pipeline, data, context, expert."""
+    time_s: Mapping[str, float] | None = None
+    """Parts that add up to iteration_s: compute, recompute, bubble, those of communication_s, optimizer, offload."""
+    stage_times: tuple[tuple[float, float], ...] | None = None
+    """Forward and backward seconds of one micro-batch on each stage, communication included."""
+    time_error: float | None = None
+    """Typical relative error of these times on measured runs, as a fraction."""
 
 
 def estimate(job: Job) -> Estimate:
@@ -90,7 +103,8 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
     """`estimate` for a model and a GPU that are at hand."""
     found = modelled(job, shape, gpu)
     plan, memories = found.plan, found.memories
-    works = _works(job, found)
+    flops = _flops(job, found.layers, plan, found.trained)
+    speed = speed_of(job, gpu, found.layers, plan, found.traits, found.trained, memories, flops)
     worst = max(memories, key=lambda item: float(item.peak))
     peak_gib = float(worst.peak) / GIB
     return Estimate(
@@ -106,10 +120,16 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
         data_parallel=job.data_parallel,
         global_batch_size=job.global_batch,
         micro_batches=plan.micro_batches,
-        bubble_fraction=_bubble(plan, works),
+        bubble_fraction=speed.bubble_fraction if speed else _bubble(plan, _works(job, found)),
         bubble_textbook=textbook_bubble(plan.pipeline, plan.virtual_pipeline, plan.micro_batches),
-        flops_per_token=_flops(job, found.layers, plan, found.trained),
+        flops_per_token=flops,
+        **(_times(speed) if speed else {}),
     )
+
+
+def _times(speed: Speed) -> dict[str, Any]:
+    names = ("iteration_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hours", "communication_s")
+    return {name: getattr(speed, name) for name in (*names, "time_s", "stage_times", "time_error")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

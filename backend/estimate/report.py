@@ -17,4 +17,6 @@ def to_json(estimate: Estimate | None, problems: Iterable[Mapping[str, Any]] = (
         return {"name": name, "problems": rendered}
     figures = dataclasses.asdict(estimate)
     figures["stages"] = [dict(stage) for stage in figures["stages"]]
+    if estimate.stage_times is not None:
+        figures["stage_times"] = [list(times) for times in estimate.stage_times]
     return {**figures, "problems": rendered}

@@ -25,6 +25,12 @@ class Gpu:
     bf16_tflops: float
     """Dense peak; on a GPU without bf16, that of fp16."""
     hbm_gb_per_s: float
+    matmul_tflops: float | None = None
+    """What the best matrix product was measured to reach; None where no measurement is known."""
+    fp32_tflops: float | None = None
+    """Dense peak without tensor cores; None where not known."""
+    host_gb_per_s: float = 31.0
+    """To host memory, one direction."""
     device: Literal["cuda", "cpu"] = "cuda"
     supports_bf16: bool = True
     source: str = ""
@@ -100,6 +106,24 @@ class Accuracy:
 def accuracy() -> Mapping[str, Accuracy]:
     """By engine family: megatron, hugging_face. Written by benchmarks/memory.py."""
     return MappingProxyType({family: Accuracy(**entry) for family, entry in _load("accuracy").items()})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EfficiencyFigures:
+    """The constants of the time model with the errors of their fit; errors are absolute fractions."""
+
+    constants: Mapping[str, float]
+    typical_error: float
+    """Median on the runs that the fit did not see, over all of them."""
+    date: str
+    rows: Mapping[str, int]
+    errors: Mapping[str, Mapping[str, float]]
+
+
+@cache
+def efficiency_figures() -> EfficiencyFigures:
+    """Written by benchmarks/fit.py."""
+    return EfficiencyFigures(**_load("efficiency"))
 
 
 def resolve_gpu(cluster: Cluster) -> Gpu:

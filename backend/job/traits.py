@@ -100,6 +100,9 @@ class EngineTraits:
     is_fsdp: bool = False
     memory: MemoryTraits | None = None
     """None: its memory is not modelled."""
+    overlaps: bool = True
+    """Whether data-parallel communication runs beside computation on a Hugging Face engine; on Megatron the job says.
+    LLaMA-Factory's examples/deepspeed/*.json set overlap_comm false."""
 
     @property
     def offloads(self) -> Offload:
@@ -191,8 +194,10 @@ _HUGGING_FACE = EngineTraits(
 )
 # DeepSpeed ZeRO-3 and FSDP shard parameters, which bitsandbytes' 4-bit weights only survive under FSDP.
 _NO_QLORA: tuple[Method, ...] = ("full", "lora", "partial")
-_ZERO2 = replace(_HUGGING_FACE, engine="llamafactory-zero2", zero_stage=2, memory=_ZERO2_MEMORY)
-_ZERO3 = replace(_HUGGING_FACE, engine="llamafactory-zero3", methods=_NO_QLORA, zero_stage=3, memory=_ZERO3_MEMORY)
+_ZERO2 = replace(_HUGGING_FACE, engine="llamafactory-zero2", overlaps=False, zero_stage=2, memory=_ZERO2_MEMORY)
+_ZERO3 = replace(
+    _HUGGING_FACE, engine="llamafactory-zero3", overlaps=False, methods=_NO_QLORA, zero_stage=3, memory=_ZERO3_MEMORY
+)
 
 TRAITS: Mapping[str, EngineTraits] = {
     traits.engine: traits
@@ -200,7 +205,12 @@ TRAITS: Mapping[str, EngineTraits] = {
         _MEGATRON,
         _HUGGING_FACE,
         _ZERO2,
-        replace(_ZERO2, engine="llamafactory-zero2-offload", memory=replace(_ZERO2_MEMORY, offloads="optimizer")),
+        replace(
+            _ZERO2,
+            engine="llamafactory-zero2-offload",
+            overlaps=False,
+            memory=replace(_ZERO2_MEMORY, offloads="optimizer"),
+        ),
         _ZERO3,
         replace(_ZERO3, engine="llamafactory-zero3-offload", memory=replace(_ZERO3_MEMORY, offloads="everything")),
         replace(_HUGGING_FACE, engine="llamafactory-fsdp", is_fsdp=True, memory=_FSDP_MEMORY),

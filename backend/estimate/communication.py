@@ -1,0 +1,69 @@
+"""Seconds of collectives from what each rank holds, by the topology of their group.
+
+Ranks are numbered as in Megatron-Core: TP varies first, then CP, then DP, then PP (experts: ETP, EP, their copies); a
+group's members are `stride` ranks apart. Inside a node they talk over its links; a ring that leaves the node shares
+the node's network ports with the rings beside it, and is as fast as its slowest edge.
+"""
+
+from typing import NamedTuple
+
+from backend.estimate.efficiency import Efficiency, Machine
+from backend.estimate.numeric import Number, choose, clip, largest, least, logarithm
+
+
+class Group(NamedTuple):
+    """Ranks that communicate."""
+
+    size: Number
+    stride: Number
+    """Ranks between two neighbours of the group."""
+
+
+def ring_seconds(received: Number, group: Group, machine: Machine, efficiency: Efficiency) -> Number:
+    """A gather or a reduce-scatter of `received` bytes in all: each rank passes on all but its own part.
+
+    An all-reduce is both, one after the other.
+    """
+    passed = received * (group.size - 1) / group.size
+    speed = _ring_speed(group, machine, efficiency)
+    return passed / speed + _latency(group, efficiency)
+
+
+def exchange_seconds(sent: Number, group: Group, machine: Machine, efficiency: Efficiency) -> Number:
+    """An all-to-all in which each rank sends `sent` bytes in all, its own part included.
+
+    What stays in the node and what leaves it travel at the same time.
+    """
+    local = _local(group, machine)
+    inside = sent * (local - 1) / group.size / (machine.link * efficiency.link_share)
+    outside = sent * (group.size - local) / group.size / (machine.network * efficiency.network_share)
+    return largest(inside, outside) + _latency(group, efficiency)
+
+
+def send_seconds(size: Number, group: Group, machine: Machine, efficiency: Efficiency) -> Number:
+    """One message to the next stage; the slowest boundary sets the pace."""
+    link, network = machine.link * efficiency.link_share, machine.network * efficiency.network_share
+    speed = choose(group.size * group.stride <= machine.node, link, least(link, network))
+    return size / speed + efficiency.latency_s
+
+
+def exposed(seconds: Number, window: Number, efficiency: Efficiency) -> Number:
+    """What remains of communication that runs beside `window` seconds of computation."""
+    return seconds - efficiency.overlap_share * least(seconds, window)
+
+
+def _local(group: Group, machine: Machine) -> Number:
+    """Ranks of a group in one node."""
+    return clip(machine.node / group.stride, 1, group.size)
+
+
+def _ring_speed(group: Group, machine: Machine, efficiency: Efficiency) -> Number:
+    link = machine.link * efficiency.link_share
+    local = _local(group, machine)
+    # The group's ring leaves the node once; its members there share the ports of as many GPUs.
+    leaving = least(link, machine.network * efficiency.network_share * local)
+    return choose(local >= group.size, link, leaving)
+
+
+def _latency(group: Group, efficiency: Efficiency) -> Number:
+    return efficiency.latency_s * logarithm(group.size)

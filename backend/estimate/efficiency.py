@@ -1,0 +1,84 @@
+"""How fast a machine really is: hardware figures of the job's cluster, and the few constants that relate them to runs.
+
+The constants are the same for every model, plan, GPU and network. benchmarks/fit.py fits them once on half of the
+published runs that the project carries, and writes them with their errors into presets/efficiency.yaml.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from backend.estimate.numeric import Number
+from backend.job.job import Cluster
+from backend.job.presets import Gpu, efficiency_figures
+
+HOST_MEMORY_GB_PER_S = 300.0
+"""Of a node, for an optimizer that steps on the CPU; assumed: eight to twelve channels of DDR4 or DDR5 per socket."""
+
+UNMEASURED_PRODUCTS = 0.8
+"""The best matrix product's share of the peak on a GPU for which presets/gpus.yaml has no measurement: an H100's."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Efficiency:
+    """Global constants, none of them of a model, a plan or a source; shares are of a hardware figure, at most 1."""
+
+    product_share: float
+    """Of the best matrix product's speed that a GPU reaches: in layers, averaged over shapes, with a warm GPU."""
+    attention_share: float
+    """Of the peak, in the kernels of fused attention."""
+    memory_share: float
+    """Of the memory's bandwidth, in kernels bound by it."""
+    kernel_s: float
+    """Of each kernel, on top of its work: launch, first and last wave."""
+    link_share: float
+    """Of the bandwidth inside a node, in collectives."""
+    network_share: float
+    """Of the bandwidth of the network ports, in collectives."""
+    latency_s: float
+    """Of one collective, for each doubling of its ranks."""
+    overlap_share: float
+    """Of communication that is meant to run beside computation and does."""
+
+
+@lru_cache(maxsize=1)
+def default_efficiency() -> Efficiency:
+    """The fitted constants."""
+    return Efficiency(**efficiency_figures().constants)
+
+
+class Machine(NamedTuple):
+    """Speeds of one GPU and its connections in SI units, one direction, before any efficiency."""
+
+    products: Number
+    """FLOP/s of the best matrix product."""
+    peak: Number
+    """FLOP/s."""
+    memory: Number
+    """Bytes/s."""
+    link: Number
+    """Bytes/s to GPUs of the same node."""
+    network: Number
+    """Bytes/s to other nodes: a GPU's share of the node's ports."""
+    host: Number
+    """Bytes/s to host memory."""
+    node: int
+    """GPUs of a node."""
+
+
+def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "fp32"] = "bf16") -> Machine | None:
+    """The machine of a cluster; None where the GPU's speed in this precision is not known."""
+    single = precision == "fp32"
+    if single and gpu.fp32_tflops is None:
+        return None
+    peak = gpu.fp32_tflops if single else gpu.bf16_tflops
+    best = None if single else gpu.matmul_tflops
+    return Machine(
+        products=1e12 * (best or UNMEASURED_PRODUCTS * (peak or 0.0)),
+        peak=1e12 * (peak or 0.0),
+        memory=1e9 * gpu.hbm_gb_per_s,
+        link=1e9 * cluster.intra_node_gb_per_s / 2,
+        network=1e9 / 8 * cluster.inter_node_gbit_per_s * cluster.nics_per_node / cluster.gpus_per_node,
+        host=1e9 * gpu.host_gb_per_s,
+        node=cluster.gpus_per_node,
+    )

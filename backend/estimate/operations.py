@@ -1,0 +1,155 @@
+"""What one layer does on a GPU besides arithmetic: bytes it moves and kernels it starts, from its operators.
+
+A matrix product reads both operands and writes the result; everything else (norms, activations, residual sums, routing)
+is bound by memory. Two implementations, as in saved.py: fused kernels (Transformer Engine) and Hugging Face's modules.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from backend.estimate.layers import Activation, Attention, Dispatch, LayerKind, Linear, Norm, Operator
+
+_ROW_PARALLEL = ("o", "down", "shared_down", "expert_down", "proj", "merge_out")
+"""Projections whose input is split over TP and whose output is whole; all others the reverse."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operations:
+    """One layer, forward, for one token unless said otherwise; `split` is divided by TP, `expert` goes by the experts'
+    tokens, `whole` by TP with sequence parallel only."""
+
+    products_split: float = 0.0
+    """Multiply-adds in projections."""
+    products_whole: float = 0.0
+    products_expert: float = 0.0
+    weights_split: float = 0.0
+    """Elements of those weights, whatever the number of tokens."""
+    weights_whole: float = 0.0
+    weights_expert: float = 0.0
+    operands_split: float = 0.0
+    """Elements of inputs and outputs of the projections."""
+    operands_full: float = 0.0
+    """The same, gathered over TP."""
+    operands_expert: float = 0.0
+    attention: float = 0.0
+    """FLOPs of the attention core for a token of context, all tokens seen."""
+    causal: bool = False
+    scores: float = 0.0
+    """Attention heads: entries of the score matrix for a token of context."""
+    moved_split: float = 0.0
+    """Bytes that memory-bound kernels read and write."""
+    moved_whole: float = 0.0
+    moved_expert: float = 0.0
+    kernels: int = 0
+    """Started, whatever the number of tokens."""
+    outputs_gathered: int = 0
+    """Pairs of a gather before and a reduction after TP-split projections."""
+    gathered: float = 0.0
+    """Elements that each of these exchanges."""
+    dispatched: float = 0.0
+    """Elements sent to experts, and back."""
+    keys: float = 0.0
+    """Elements of keys and values: what a ring of context parallelism passes on."""
+    queries: float = 0.0
+    """Elements of queries and outputs: with the keys, what its all-to-all exchanges."""
+
+
+@lru_cache(maxsize=2048)
+def operations(kind: LayerKind, *, fused: bool, only: tuple[str, ...] | None = None) -> Operations:
+    """The layer's sums; `only`: of the operators that these recompute modules run again."""
+    sums: dict[str, float] = {}
+    causal = True
+    for index, operator in enumerate(kind.operators):
+        if only is not None and not {*_modules(kind, index)} & {*only}:
+            continue
+        if isinstance(operator, Attention):
+            causal = operator.causal
+        for name, value in _of(operator, kind.hidden, fused).items():
+            sums[name] = sums.get(name, 0) + value
+    return Operations(**sums, causal=causal)  # type: ignore[arg-type]
+
+
+def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:
+    """The recompute modules that contain an operator."""
+    operator = kind.operators[index]
+    if isinstance(operator, Attention):
+        return ("core_attn",)
+    if isinstance(operator, Activation):
+        return {"mlp": ("mlp",), "moe": ("moe", "moe_act"), "shared_experts": ("moe", "shared_experts")}[
+            operator.module
+        ]
+    if isinstance(operator, Linear):
+        if operator.name in ("q_up", "kv_up"):
+            return ("mla_up_proj",)
+        if operator.name.startswith("shared"):
+            return ("moe", "shared_experts")
+        if operator.name.startswith("expert") or operator.name == "router":
+            return ("moe",)
+        return ("mlp",) if operator.name in ("up", "down") else ()
+    if isinstance(operator, Dispatch):
+        return ("moe",)
+    return ("layernorm",) if isinstance(operator, Norm) and operator.detached else ()
+
+
+def _of(operator: Operator, hidden: int, fused: bool) -> dict[str, float]:
+    if isinstance(operator, Linear):
+        return _linear(operator, fused)
+    if isinstance(operator, Attention):
+        width = operator.heads * (operator.key_dim + operator.value_dim)
+        keys = operator.kv_heads * (operator.key_dim + operator.value_dim)
+        # Rotary embedding reads and writes queries and keys.
+        return {
+            "attention": 2.0 * width,
+            "scores": operator.heads,
+            "moved_split": (4 if fused else 16) * (operator.heads + operator.kv_heads) * operator.key_dim,
+            "kernels": 3 if fused else 12,
+            "keys": keys,
+            "queries": width,
+        }
+    if isinstance(operator, Norm):
+        return _norm(operator, hidden, fused)
+    if isinstance(operator, Activation):
+        # Fused: reads its input, writes its output. In modules: one kernel for the function, one for the product.
+        parts = 2 if operator.gated else 1
+        moved = 2 * operator.width * (parts + 1 + (0 if fused else 2 * (parts - 1)))
+        where = "moved_expert" if operator.module == "moe" else "moved_split"
+        return {where: moved, "kernels": 1 if fused else parts}
+    if isinstance(operator, Dispatch):
+        # Permute, unpermute: each reads and writes every copy; the router's softmax, top-k and counts in fp32.
+        return {
+            "moved_expert": 8.0 * operator.top_k * operator.hidden,
+            "moved_whole": 24.0 * operator.experts,
+            "dispatched": operator.top_k * operator.hidden,
+            "kernels": 20 if fused else 30,
+        }
+    return {}
+
+
+def _norm(norm: Norm, hidden: int, fused: bool) -> dict[str, float]:
+    """A norm of the residual stream comes with the sum that updates it."""
+    if norm.heads:
+        return {"moved_split": (4 if fused else 16) * norm.width, "kernels": 2 if fused else 12}
+    residual = 6 if norm.width == hidden else 0
+    # RMSNorm in modules: to fp32, square, mean, scale, back, weight.
+    each = 4 if fused or norm.layer_norm else 20
+    return {"moved_whole": (each + residual) * norm.width, "kernels": 2 if fused or norm.layer_norm else 7}
+
+
+def _linear(linear: Linear, fused: bool) -> dict[str, float]:
+    size = float(linear.inputs * linear.outputs)
+    where = linear.share
+    found = {
+        f"products_{where}": size * linear.active,
+        f"weights_{where}": size * linear.copies,
+        "kernels": 1 if fused else linear.parts,
+    }
+    if where == "expert":
+        found["operands_expert"] = (linear.inputs + linear.outputs) * linear.active
+    elif where == "whole":
+        found["operands_full"] = linear.inputs + linear.outputs
+    elif linear.name in _ROW_PARALLEL:
+        found |= {"operands_split": linear.inputs, "operands_full": linear.outputs}
+        found |= {"outputs_gathered": 1, "gathered": linear.outputs}
+    else:
+        found |= {"operands_split": linear.outputs, "operands_full": linear.inputs}
+    return found

@@ -1,0 +1,252 @@
+"""Seconds of a training step and its parts: stages of a pipeline, data parallelism, optimizer, host memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from backend.estimate.communication import Group, exposed, ring_seconds, send_seconds
+from backend.estimate.efficiency import HOST_MEMORY_GB_PER_S
+from backend.estimate.layer_time import NO_PASSES, NOTHING, Pass, Passes, Setting, layer_passes
+from backend.estimate.layers import ModelLayers, VisionLayers
+from backend.estimate.numeric import Number, choose, largest
+from backend.estimate.plan import Plan
+from backend.estimate.schedule import bubble_fraction, iteration_time
+from backend.estimate.stage import RankParameters, Trained, stages
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepTime:
+    """One optimizer step of a plan, in seconds."""
+
+    iteration_s: Number
+    parts: Mapping[str, Number]
+    """compute, recompute, bubble, tensor, pipeline, data, context, expert, optimizer, offload: a rank's mean over the
+    stages; they add up to iteration_s."""
+    forward: tuple[Number, ...]
+    """Of one micro-batch on each stage, its communication included."""
+    backward: tuple[Number, ...]
+    bubble: Number
+    """1 - mean busy compute of the stages / compute part of the iteration."""
+
+
+def step_time(
+    layers: ModelLayers,
+    setting: Setting,
+    trained: Trained,
+    parameters: Sequence[RankParameters],
+    *,
+    adapters: bool = False,
+    last_layers: int | None = None,
+) -> StepTime:
+    """The time of a step; `parameters` of one rank of each stage, `last_layers` where only these are trained."""
+    plan = setting.plan
+    works = stage_passes(layers, setting, trained, adapters=adapters, last_layers=last_layers)
+    sends = _sends(layers, setting)
+    forward = tuple(work.forward.total + sends for work in works)
+    backward = tuple(work.backward.total + work.recomputed.total + sends for work in works)
+    schedule = iteration_time(forward, backward, plan.virtual_pipeline, plan.micro_batches)
+    data = largest(*(_data(setting, rank, f, b) for rank, f, b in zip(parameters, forward, backward, strict=True)))
+    optimizer = largest(*(_optimizer(setting, rank) for rank in parameters))
+    offload = largest(*(_offload(setting, rank) for rank in parameters))
+    parts = _parts(works, plan, sends) | {"data": data, "optimizer": optimizer, "offload": offload}
+    parts["bubble"] = largest(0.0, schedule - sum(parts[name] for name in _IN_SCHEDULE))
+    return StepTime(
+        iteration_s=schedule + data + optimizer + offload,
+        parts=parts,
+        forward=forward,
+        backward=backward,
+        bubble=_bubble(works, plan),
+    )
+
+
+_IN_SCHEDULE = ("compute", "recompute", "tensor", "context", "expert", "pipeline")
+
+
+def stage_passes(
+    layers: ModelLayers, setting: Setting, trained: Trained, *, adapters: bool = False, last_layers: int | None = None
+) -> list[Passes]:
+    """Passes of one micro-batch through each stage: layers, the output layer on the last, the tower on the first."""
+    plan = setting.plan
+    language = trained.language and not adapters
+    inputs_need = trained.language or (trained.vision and layers.vision is not None)
+    dense = layer_passes(layers.dense, setting, weights_trained=language, inputs_need=inputs_need)
+    sparse = (
+        layer_passes(layers.sparse, setting, weights_trained=language, inputs_need=inputs_need)
+        if layers.sparse
+        else NO_PASSES
+    )
+    works = []
+    known: dict[tuple[int, int, bool, bool], Passes] = {}
+    for stage in stages(layers, plan):
+        key = (stage.dense, stage.sparse, stage.first, stage.last)
+        if key not in known:
+            work = dense.times(stage.dense)
+            if stage.sparse:
+                work = work.plus(sparse.times(stage.sparse))
+            if stage.last:
+                work = work.plus(_head(layers, setting, language))
+            if stage.first and layers.vision:
+                work = work.plus(_tower(layers.vision, setting, trained, adapters))
+            if last_layers is not None:
+                share = min(1.0, last_layers / max(1, layers.dense_count + layers.sparse_count))
+                work = Passes(work.forward, work.backward.times(share), work.recomputed.times(share))
+            if setting.run.reference:
+                work = Passes(work.forward.times(2), work.backward, work.recomputed)
+            known[key] = work
+        works.append(known[key])
+    return works
+
+
+def _head(layers: ModelLayers, setting: Setting, trained: bool) -> Passes:
+    """The output layer and the loss, whose memory-bound part follows from the bytes an engine holds of the logits."""
+    plan, memory = setting.plan, setting.run.memory
+    own = setting._replace(plan=_without_recompute(plan)) if plan.recompute != "none" else setting
+    passes = layer_passes(layers.output, own, weights_trained=trained, inputs_need=True)
+    entries = plan.tokens * (layers.embedding // layers.output.hidden) / plan.tensor / setting.memory_speed
+    there = Pass(2 * memory.logits_forward_bytes * entries, 0.0, 0.0, 0.0)
+    back = Pass(memory.logits_backward_bytes * entries, 0.0, 0.0, 0.0)
+    return passes.plus(Passes(there, back, NOTHING))
+
+
+def _without_recompute(plan: Plan) -> Plan:
+    return replace(plan, recompute="none", recompute_modules=())
+
+
+def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: bool) -> Passes:
+    """The tower is Hugging Face's module, whole on every TP rank, and sees all patches of an image at once."""
+    if isinstance(setting.plan.images, int) and not setting.plan.images:
+        return NO_PASSES
+    merged = vision.merger.hidden // vision.block.hidden
+    parts = (
+        (vision.patch_embedding, 1, 1, trained.tower, False),
+        (vision.block, vision.depth, 1, trained.tower, trained.tower),
+        (vision.merger, 1, merged, trained.merger, trained.tower),
+        (vision.deep_stack_merger, vision.deep_stack, merged, trained.deep_stack, trained.tower),
+    )
+    plan, found = setting.plan, NO_PASSES
+    for kind, count, joined, weights_trained, inputs_need in parts:
+        again = kind is vision.block and trained.tower and plan.recompute == "full"
+        own = Plan(
+            sequence_length=plan.patches,
+            micro_batch=plan.vision_patches / max(plan.patches, 1) / joined,
+            micro_batches=1,
+            flash_attention=plan.flash_attention,
+            recompute="full" if again else "none",
+        )
+        eager = setting._replace(plan=own, run=replace(setting.run, fused=False))
+        passes = layer_passes(kind, eager, weights_trained=weights_trained and not adapters, inputs_need=inputs_need)
+        found = found.plus(passes.times(count))
+    return found
+
+
+def _sends(layers: ModelLayers, setting: Setting) -> Number:
+    """Handing one micro-batch's activations, or their gradients, to the next stage, once a model chunk."""
+    plan = setting.plan
+    if plan.pipeline == 1:
+        return 0.0
+    size = setting.run.element_bytes * plan.tokens * plan.whole_share * layers.output.hidden
+    group = Group(plan.pipeline, plan.tensor * plan.context * plan.data)
+    seconds = plan.virtual_pipeline * send_seconds(size, group, setting.machine, setting.efficiency)
+    return seconds * (1 - setting.efficiency.overlap_share) if setting.run.overlap_sends else seconds
+
+
+def _data(setting: Setting, rank: RankParameters, forward: Number, backward: Number) -> Number:
+    """Exposed seconds of gradients and parameters among the copies of a stage."""
+    plan = setting.plan
+    dense = Group(plan.data * plan.context, plan.tensor)
+    expert = Group(plan.expert_data, plan.expert * plan.expert_tensor)
+    return _shared(setting, rank, dense, expert, forward, backward)
+
+
+def _shared(
+    setting: Setting, rank: RankParameters, dense: Group, expert: Group, forward: Number, backward: Number
+) -> Number:
+    plan, run, memory = setting.plan, setting.run, setting.run.memory
+
+    def both(dense_size: Number, expert_size: Number) -> Number:
+        """One gather, or one reduction, of both kinds of parameters."""
+        seconds = choose(dense.size > 1, ring_seconds(dense_size, dense, setting.machine, setting.efficiency), 0.0)
+        if isinstance(expert_size, int) and expert_size == 0:
+            return seconds
+        more = choose(expert.size > 1, ring_seconds(expert_size, expert, setting.machine, setting.efficiency), 0.0)
+        return seconds + more
+
+    trained = (rank.trained_dense, rank.trained_expert)
+    reduced = both(*(memory.gradient_bytes * count for count in trained))
+    # With the optimizer divided, weights come back; else the other half of an all-reduce.
+    divided = plan.distributed_optimizer if run.megatron else memory.shards != "none"
+    gathered = both(*(run.element_bytes * count for count in trained)) if divided else reduced
+    last = backward if run.overlap_gradients else 0.0
+    first = (forward if divided else backward) if run.overlap_parameters else 0.0
+    there, back = exposed(gathered, first, setting.efficiency), exposed(reduced, last, setting.efficiency)
+    if run.megatron or memory.shards in ("none", "optimizer"):
+        return there + back
+    if memory.shards == "gradients":
+        return plan.micro_batches * back + gathered
+    everything = both(run.element_bytes * rank.dense, run.element_bytes * rank.expert)
+    there = exposed(everything, first, setting.efficiency)
+    return plan.micro_batches * (there + exposed(everything + reduced, last, setting.efficiency))
+
+
+def _shards(setting: Setting, rank: RankParameters) -> Number:
+    """Parameters whose optimizer state this rank steps."""
+    plan = setting.plan
+    if setting.run.megatron:
+        return rank.trained_dense / plan.optimizer_shards + rank.trained_expert / plan.expert_optimizer_shards
+    every = rank.trained_dense + rank.trained_expert
+    return every if setting.run.memory.shards == "none" else every / plan.data
+
+
+def _optimizer(setting: Setting, rank: RankParameters) -> Number:
+    """Adam reads and writes its state, reads gradients, writes weights; before, gradients are normed, then zeroed."""
+    plan, memory = setting.plan, setting.run.memory
+    stepped = _shards(setting, rank)
+    held = rank.trained_dense + rank.trained_expert
+    if memory.shards in ("gradients", "parameters"):
+        held = held / plan.data
+    moved = stepped * (2 * memory.optimizer_bytes + memory.gradient_bytes + memory.weight_bytes)
+    on_gpu = _on_gpu(setting)
+    return (on_gpu * moved + 2 * memory.gradient_bytes * held) / setting.memory_speed
+
+
+def _on_gpu(setting: Setting) -> Number:
+    if setting.run.memory.offloads != "none":
+        return 0.0
+    return 1 - setting.plan.offload_fraction
+
+
+def _offload(setting: Setting, rank: RankParameters) -> Number:
+    """The host's Adam, gradients down, weights up; where all parameters live there, every gather reads them."""
+    memory, machine = setting.run.memory, setting.machine
+    away = 1 - _on_gpu(setting)
+    if isinstance(away, int | float) and not away:
+        return 0.0
+    stepped = away * _shards(setting, rank)
+    each = 2 * memory.optimizer_bytes + 4 + memory.weight_bytes
+    seconds = stepped * each / (1e9 * HOST_MEMORY_GB_PER_S / machine.node)
+    seconds = seconds + stepped * (memory.gradient_bytes + setting.run.element_bytes) / machine.host
+    if memory.offloads == "everything":
+        held = (rank.dense + rank.expert) / setting.plan.data
+        seconds = seconds + 2 * setting.plan.micro_batches * held * setting.run.element_bytes / machine.host
+    return seconds
+
+
+def _parts(works: Sequence[Passes], plan: Plan, sends: Number) -> dict[str, Number]:
+    """Seconds of an iteration that a stage spends with each, on average."""
+    times = plan.micro_batches / len(works)
+    ways = [(work.forward, work.backward, work.recomputed) for work in works]
+    return {
+        "compute": times * sum(there.compute + back.compute for there, back, _ in ways),
+        "recompute": times * sum(again.compute for _, _, again in ways),
+        "tensor": times * sum(one.tensor for way in ways for one in way),
+        "context": times * sum(one.context for way in ways for one in way),
+        "expert": times * sum(one.expert for way in ways for one in way),
+        "pipeline": 2 * plan.micro_batches * sends,
+    }
+
+
+def _bubble(works: Sequence[Passes], plan: Plan) -> Number:
+    if len(works) == 1:
+        return 0.0
+    forward = [work.forward.compute for work in works]
+    backward = [work.backward.compute + work.recomputed.compute for work in works]
+    return bubble_fraction(forward, backward, plan.virtual_pipeline, plan.micro_batches)

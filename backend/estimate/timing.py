@@ -1,0 +1,113 @@
+"""A job's time: how its engine runs a step on its machine, seconds of an iteration, speed, hours for the data set."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from backend.estimate.efficiency import default_efficiency, machine_of
+from backend.estimate.layer_time import Execution, Setting
+from backend.estimate.layers import ModelLayers
+from backend.estimate.plan import Plan
+from backend.estimate.stage import Trained
+from backend.estimate.step_time import StepTime, step_time
+from backend.estimate.terms import StageMemory
+from backend.job.job import Job
+from backend.job.presets import Gpu, efficiency_figures
+from backend.job.traits import MemoryTraits
+
+COMMUNICATION = ("tensor", "pipeline", "data", "context", "expert")
+_REFERENCE_FREE = ("orpo", "simpo")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Speed:
+    """The figures of time of an estimate."""
+
+    iteration_s: float
+    tokens_per_s_per_gpu: float
+    model_tflops_per_gpu: float
+    mfu: float
+    hours: float | None
+    communication_s: Mapping[str, float]
+    time_s: Mapping[str, float]
+    stage_times: tuple[tuple[float, float], ...]
+    time_error: float
+    bubble_fraction: float
+
+
+def speed_of(
+    job: Job,
+    gpu: Gpu,
+    layers: ModelLayers,
+    plan: Plan,
+    memory: MemoryTraits,
+    trained: Trained,
+    memories: Sequence[StageMemory],
+    flops_per_token: float,
+    time_scale: float = 1.0,
+) -> Speed | None:
+    """The job's speed; None where the GPU's figures do not tell.
+
+    `time_scale` is what a measured step took over what was estimated for it: every time is multiplied by it.
+    """
+    machine = machine_of(job.cluster, gpu, job.training.precision)
+    if machine is None:
+        return None
+    setting = Setting(plan=plan, machine=machine, efficiency=default_efficiency(), run=execution(job, memory))
+    method = job.training.method
+    found = step_time(
+        layers,
+        setting,
+        trained,
+        [stage.parameters for stage in memories],
+        adapters=method in ("lora", "qlora"),
+        last_layers=job.training.trainable_layers if method == "partial" else None,
+    )
+    seconds = time_scale * float(found.iteration_s)
+    tokens = float(plan.sequence_length * plan.micro_batch * plan.micro_batches * plan.data)
+    rate = tokens / seconds / job.world_size
+    parts = {name: time_scale * float(value) for name, value in found.parts.items() if value}
+    return Speed(
+        iteration_s=seconds,
+        tokens_per_s_per_gpu=rate,
+        model_tflops_per_gpu=rate * flops_per_token / 1e12,
+        mfu=rate * flops_per_token / machine.peak,
+        hours=_hours(job, seconds),
+        communication_s={name: parts.get(name, 0.0) for name in COMMUNICATION},
+        time_s=parts,
+        stage_times=_stage_times(found, time_scale),
+        time_error=efficiency_figures().typical_error,
+        bubble_fraction=float(found.bubble),
+    )
+
+
+def execution(job: Job, memory: MemoryTraits) -> Execution:
+    """How the job's engine runs a step."""
+    parallel, megatron = job.parallel, job.traits.is_megatron
+    training = job.training
+    return Execution(
+        fused=megatron,
+        memory=memory,
+        element_bytes=4 if training.precision == "fp32" else 2,
+        megatron=megatron,
+        overlap_gradients=parallel.overlap_grad_reduce if megatron else job.traits.overlaps,
+        overlap_parameters=parallel.overlap_param_gather if megatron else job.traits.overlaps,
+        overlap_sends=parallel.virtual_pipeline > 1,
+        reference=training.stage == "dpo" and training.dpo.loss not in _REFERENCE_FREE,
+    )
+
+
+def _stage_times(found: StepTime, scale: float) -> tuple[tuple[float, float], ...]:
+    pairs: Any = zip(found.forward, found.backward, strict=True)
+    return tuple((scale * float(there), scale * float(back)) for there, back in pairs)
+
+
+def _hours(job: Job, seconds: float) -> float | None:
+    """Of the whole run: its steps, or those that its epochs over the samples take; None where neither is known."""
+    training = job.training
+    if training.max_steps:
+        return training.max_steps * seconds / 3600
+    if not training.samples:
+        return None
+    return ceil(training.samples * training.num_train_epochs / job.global_batch) * seconds / 3600
