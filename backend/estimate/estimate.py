@@ -8,6 +8,7 @@ from backend.estimate.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.layers import ModelLayers, model_layers
 from backend.estimate.megatron import Run, pipeline_memory
 from backend.estimate.megatron_adapters import Adapters
+from backend.estimate.numeric import choose
 from backend.estimate.plan import Plan, in_precision, plan_of, unsplit
 from backend.estimate.schedule import bubble_fraction, textbook_bubble
 from backend.estimate.stage import Trained, trained_parts
@@ -149,11 +150,11 @@ class Modelled:
         return self.run is not None
 
 
-def modelled(job: Job, shape: ModelShape, gpu: Gpu) -> Modelled:
-    """The job's memory, and what it was computed from."""
+def modelled(job: Job, shape: ModelShape, gpu: Gpu, plan: Plan | None = None) -> Modelled:
+    """The job's memory, and what it was computed from; `plan` in place of the job's own where many are in one."""
     memory = _memory_traits(job, shape)
     layers, trained = model_layers(shape), trained_parts(job, shape)
-    plan = plan_of(job, shape.vision, flash_attention=gpu.supports_bf16)
+    plan = plan or plan_of(job, shape.vision, flash_attention=gpu.supports_bf16)
     run = None
     if job.traits.is_megatron:
         lora = Adapters(rank=job.training.lora.rank, targets=job.training.lora.targets) if _is_adapted(job) else None
@@ -184,11 +185,13 @@ def _memory_traits(job: Job, shape: ModelShape) -> MemoryTraits:
         raise _not_modelled("training.method", f"{training.method}, {job.engine}")
     memory = in_precision(traits.memory, training.precision, megatron=traits.is_megatron)
     # mcore_adapter's fused loss works at TP 1 alone.
-    fusable = parallel.tensor == 1 or traits.environment == "swift"
-    if traits.is_megatron and parallel.cross_entropy_fusion and fusable and memory.fused_logits_bytes:
-        memory = replace(
-            memory, logits_forward_bytes=memory.fused_logits_bytes, logits_backward_bytes=memory.fused_logits_bytes
+    fusable = (parallel.tensor == 1) | (traits.environment == "swift")
+    if traits.is_megatron and parallel.cross_entropy_fusion and memory.fused_logits_bytes:
+        forward, backward = (
+            choose(fusable, memory.fused_logits_bytes, each)
+            for each in (memory.logits_forward_bytes, memory.logits_backward_bytes)
         )
+        memory = replace(memory, logits_forward_bytes=forward, logits_backward_bytes=backward)
     if job.engine == "llamafactory-fsdp":
         kept = memory.live_elements if parallel.fsdp.reshard_after_forward else float("inf")
         offloads: Offload = "everything" if parallel.fsdp.offload else memory.offloads

@@ -5,6 +5,7 @@ its memory-bound kernels, a start of every kernel, and the communication that no
 """
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import NamedTuple
 
 from backend.estimate.communication import Group, exchange_seconds, exposed, ring_seconds
@@ -113,18 +114,26 @@ class Setting(NamedTuple):
 
 def layer_passes(kind: LayerKind, setting: Setting, *, weights_trained: bool, inputs_need: bool) -> Passes:
     """One layer of a kind on one rank; `inputs_need`: a gradient goes on to what comes before."""
-    plan, run = setting.plan, setting.run
-    whole = operations(kind, fused=run.fused)
+    whole = operations(kind, fused=setting.run.fused)
     forward = _forward(whole, setting)
     if not (weights_trained or inputs_need):
         return Passes(forward, NOTHING, NOTHING)
     backward = _backward(whole, setting, weights_trained=weights_trained, inputs_need=inputs_need)
-    recomputed = NOTHING
-    if plan.recompute == "full":
-        recomputed = forward
-    elif plan.recompute_modules:
-        recomputed = _forward(operations(kind, fused=run.fused, only=plan.recompute_modules), setting)
-    return Passes(forward, backward, recomputed)
+    return Passes(forward, backward, _recomputed(kind, forward, setting))
+
+
+def _recomputed(kind: LayerKind, forward: Pass, setting: Setting) -> Pass:
+    plan = setting.plan
+
+    def by(recompute: str, modules: tuple[str, ...]) -> Pass:
+        if recompute == "full" or not modules:
+            return forward if recompute == "full" else NOTHING
+        return _forward(operations(kind, fused=setting.run.fused, only=modules), setting)
+
+    if not plan.recompute_choices:
+        return by(plan.recompute, plan.recompute_modules)
+    chosen = [by(*choice).times(plan.recompute_choice == place) for place, choice in enumerate(plan.recompute_choices)]
+    return reduce(Pass.plus, chosen)
 
 
 def _products(done: Operations, setting: Setting, weight_bytes: float) -> Number:

@@ -56,16 +56,26 @@ class Run:
         return self.trained.language and not self.adapters
 
 
-def pipeline_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained: Trained | Run) -> list[StageMemory]:
-    """The memory of each stage, first to last; memory traits in the precision of the run."""
+def pipeline_memory(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained: Trained | Run, costs: PlanCosts | None = None
+) -> list[StageMemory]:
+    """The memory of each stage, first to last; memory traits in the precision of the run.
+
+    `costs` are the plan's where they are known: they do not depend on how the layers are cut into stages.
+    """
     run = Run(trained=trained) if isinstance(trained, Trained) else trained
-    costs = PlanCosts(
+    costs = costs or plan_costs(layers, plan, memory, run)
+    return [_stage_memory(layers, plan, memory, run, stage, costs) for stage in stages(layers, plan)]
+
+
+def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> PlanCosts:
+    """What the layers of a plan cost, whichever stage they are on."""
+    return PlanCosts(
         dense=layer_cost(layers.dense, plan, memory, run),
         sparse=layer_cost(layers.sparse, plan, memory, run) if layers.sparse else None,
         unit=element_bytes(memory) * layers.output.hidden * plan.tokens * plan.whole_share,
         tower=_tower_bytes(layers.vision, plan, memory, run.trained) if layers.vision else 0.0,
     )
-    return [_stage_memory(layers, plan, memory, run, stage, costs) for stage in stages(layers, plan)]
 
 
 def element_bytes(memory: MemoryTraits) -> float:

@@ -34,7 +34,7 @@ class Plan:
     """Share of the optimizer kept in host memory."""
     recompute: Literal["none", "selective", "full"] = "none"
     recompute_modules: tuple[str, ...] = ()
-    recompute_layers: int = 1
+    recompute_layers: Number = 1
     """Layers a unit of full recompute holds."""
     recompute_choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Where the plans of an array differ in it: every (recompute, modules) that occurs, in place of the two above."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from backend.estimate.communication import Group, exposed, ring_seconds, send_seconds
 from backend.estimate.efficiency import HOST_MEMORY_GB_PER_S
@@ -28,6 +29,15 @@ class StepTime:
     """1 - mean busy compute of the stages / compute part of the iteration."""
 
 
+class KindPasses(NamedTuple):
+    """One micro-batch through one layer of each kind, through the output layer with the loss, and through the tower."""
+
+    dense: Passes
+    sparse: Passes
+    head: Passes
+    tower: Passes
+
+
 def step_time(
     layers: ModelLayers,
     setting: Setting,
@@ -36,10 +46,15 @@ def step_time(
     *,
     adapters: bool = False,
     last_layers: int | None = None,
+    kinds: KindPasses | None = None,
 ) -> StepTime:
-    """The time of a step; `parameters` of one rank of each stage, `last_layers` where only these are trained."""
+    """The time of a step; `parameters` of one rank of each stage, `last_layers` where only these are trained.
+
+    `kinds` are the plan's where they are known: they do not depend on how the layers are cut into stages.
+    """
     plan = setting.plan
-    works = stage_passes(layers, setting, trained, adapters=adapters, last_layers=last_layers)
+    kinds = kinds or kind_passes(layers, setting, trained, adapters=adapters)
+    works = _stage_passes(layers, setting, kinds, last_layers)
     sends = _sends(layers, setting)
     forward = tuple(work.forward.total + sends for work in works)
     backward = tuple(work.backward.total + work.recomputed.total + sends for work in works)
@@ -61,31 +76,34 @@ def step_time(
 _IN_SCHEDULE = ("compute", "recompute", "tensor", "context", "expert", "pipeline")
 
 
-def stage_passes(
-    layers: ModelLayers, setting: Setting, trained: Trained, *, adapters: bool = False, last_layers: int | None = None
-) -> list[Passes]:
-    """Passes of one micro-batch through each stage: layers, the output layer on the last, the tower on the first."""
-    plan = setting.plan
+def kind_passes(layers: ModelLayers, setting: Setting, trained: Trained, *, adapters: bool = False) -> KindPasses:
+    """What one micro-batch takes through each kind of layer, whichever stage it is on."""
     language = trained.language and not adapters
     inputs_need = trained.language or (trained.vision and layers.vision is not None)
-    dense = layer_passes(layers.dense, setting, weights_trained=language, inputs_need=inputs_need)
-    sparse = (
-        layer_passes(layers.sparse, setting, weights_trained=language, inputs_need=inputs_need)
-        if layers.sparse
-        else NO_PASSES
+    dense, sparse = (
+        layer_passes(kind, setting, weights_trained=language, inputs_need=inputs_need) if kind else NO_PASSES
+        for kind in (layers.dense, layers.sparse)
     )
+    tower = _tower(layers.vision, setting, trained, adapters) if layers.vision else NO_PASSES
+    return KindPasses(dense, sparse, _head(layers, setting, language), tower)
+
+
+def _stage_passes(
+    layers: ModelLayers, setting: Setting, kinds: KindPasses, last_layers: int | None = None
+) -> list[Passes]:
+    """Passes of one micro-batch through each stage: layers, the output layer on the last, the tower on the first."""
     works = []
     known: dict[tuple[int, int, bool, bool], Passes] = {}
-    for stage in stages(layers, plan):
+    for stage in stages(layers, setting.plan):
         key = (stage.dense, stage.sparse, stage.first, stage.last)
         if key not in known:
-            work = dense.times(stage.dense)
+            work = kinds.dense.times(stage.dense)
             if stage.sparse:
-                work = work.plus(sparse.times(stage.sparse))
+                work = work.plus(kinds.sparse.times(stage.sparse))
             if stage.last:
-                work = work.plus(_head(layers, setting, language))
+                work = work.plus(kinds.head)
             if stage.first and layers.vision:
-                work = work.plus(_tower(layers.vision, setting, trained, adapters))
+                work = work.plus(kinds.tower)
             if last_layers is not None:
                 share = min(1.0, last_layers / max(1, layers.dense_count + layers.sparse_count))
                 work = Passes(work.forward, work.backward.times(share), work.recomputed.times(share))
@@ -99,7 +117,8 @@ def stage_passes(
 def _head(layers: ModelLayers, setting: Setting, trained: bool) -> Passes:
     """The output layer and the loss, whose memory-bound part follows from the bytes an engine holds of the logits."""
     plan, memory = setting.plan, setting.run.memory
-    own = setting._replace(plan=_without_recompute(plan)) if plan.recompute != "none" else setting
+    keeps_all = plan.recompute == "none" and not plan.recompute_choices
+    own = setting if keeps_all else setting._replace(plan=_without_recompute(plan))
     passes = layer_passes(layers.output, own, weights_trained=trained, inputs_need=True)
     entries = plan.tokens * (layers.embedding // layers.output.hidden) / plan.tensor / setting.memory_speed
     there = Pass(2 * memory.logits_forward_bytes * entries, 0.0, 0.0, 0.0)
@@ -108,7 +127,7 @@ def _head(layers: ModelLayers, setting: Setting, trained: bool) -> Passes:
 
 
 def _without_recompute(plan: Plan) -> Plan:
-    return replace(plan, recompute="none", recompute_modules=())
+    return replace(plan, recompute="none", recompute_modules=(), recompute_choices=())
 
 
 def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: bool) -> Passes:
@@ -124,18 +143,25 @@ def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: b
     )
     plan, found = setting.plan, NO_PASSES
     for kind, count, joined, weights_trained, inputs_need in parts:
-        again = kind is vision.block and trained.tower and plan.recompute == "full"
         own = Plan(
             sequence_length=plan.patches,
             micro_batch=plan.vision_patches / max(plan.patches, 1) / joined,
             micro_batches=1,
             flash_attention=plan.flash_attention,
-            recompute="full" if again else "none",
+            **(_full_alone(plan) if kind is vision.block and trained.tower else {}),
         )
         eager = setting._replace(plan=own, run=replace(setting.run, fused=False))
         passes = layer_passes(kind, eager, weights_trained=weights_trained and not adapters, inputs_need=inputs_need)
         found = found.plus(passes.times(count))
     return found
+
+
+def _full_alone(plan: Plan) -> dict[str, Any]:
+    """The plan's recompute as far as it reaches the tower: full or none."""
+    if not plan.recompute_choices:
+        return {"recompute": "full" if plan.recompute == "full" else "none"}
+    choices = tuple(("full" if recompute == "full" else "none", ()) for recompute, _ in plan.recompute_choices)
+    return {"recompute_choices": choices, "recompute_choice": plan.recompute_choice}
 
 
 def _sends(layers: ModelLayers, setting: Setting) -> Number:
