@@ -1,12 +1,12 @@
-"""Pipeline schedules in closed form: micro-batches in flight, time of an iteration, bubble.
+"""Pipeline schedules, 1F1B and Megatron's interleaved one: micro-batches in flight, time of an iteration, bubble.
 
-1F1B and Megatron's interleaved schedule (micro-batch groups of PP). Checked against an event simulation in
-tests/estimate/test_schedule.py.
+What has an exact closed form is one; the time over unequal stages has none and comes from simulate.py.
 """
 
-from collections.abc import Sequence
+import numpy as np
 
 from backend.estimate.numeric import Number, clip, largest, least
+from backend.estimate.simulate import Times, chunk_times, duration
 
 
 def in_flight(pipeline: int, virtual: int, micro_batches: Number, stage: int) -> tuple[Number, ...]:
@@ -22,41 +22,57 @@ def in_flight(pipeline: int, virtual: int, micro_batches: Number, stage: int) ->
     return (first_round[0] + largest(0, total - virtual * pipeline), *first_round[1:])
 
 
-def iteration_time(
-    forward: Sequence[Number], backward: Sequence[Number], virtual: int, micro_batches: Number
-) -> Number:
+def iteration_time(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
     """Time of the compute part of an iteration, from each stage's forward and backward time of one micro-batch.
 
-    Stage k is busy for m (f + b). Before its first forward and after its last backward, one micro-batch passes the
-    stages in front of it. Behind it, one passes the later stages and comes back, which takes R; under 1F1B the stage
-    fills the start of that wait with its w = p - 1 - k warm-up forwards and the end with as many backwards. The
-    largest of these sums over k is the iteration. For equal stages it is (m - 1 + p) (f + b).
-
-    Interleaved: m max + (sum - max) / v, exact unless an early stage is the slowest; then too long, by at most 15%
-    on the grid of the test. In the unit of the arguments.
+    64 micro-batches, and 8 a stage, are followed pass by pass; then the order of passes has found its rhythm, and each
+    further one takes what the last of them took, and at least the slowest stage's work. A stage's time may be given
+    for each model chunk. In the unit of the arguments; arrays hold one entry a plan. Raises ValueError where
+    interleaved micro-batches do not fill groups of PP.
     """
-    stages = len(forward)
-    both = [f + b for f, b in zip(forward, backward, strict=True)]
-    total = sum(both)
-    if virtual > 1:
-        slowest = largest(*both)
-        return micro_batches * slowest + (total - slowest) / virtual
-    candidates, before = [], 0.0
-    for stage, (f, b) in enumerate(zip(forward, backward, strict=True)):
-        warm_up = stages - 1 - stage
-        behind = total - before - both[stage]
-        waits = largest(0, behind - warm_up * f) + largest(0, behind - warm_up * b)
-        candidates.append(before + micro_batches * both[stage] + waits)
-        before += both[stage]
-    return largest(*candidates)
+    if isinstance(micro_batches, np.ndarray):
+        return _by_count(forward, backward, virtual, micro_batches)
+    pipeline = len(forward)
+    if pipeline == 1:
+        return micro_batches * _slowest(forward, backward, virtual)
+    most = max(8, -(-64 // pipeline)) * pipeline
+    if micro_batches <= most:
+        return duration(forward, backward, virtual, micro_batches)
+    whole, shorter = (duration(forward, backward, virtual, count) for count in (most, most - pipeline))
+    more = micro_batches - most
+    return whole + more * largest((whole - shorter) / pipeline, _slowest(forward, backward, virtual))
 
 
-def bubble_fraction(
-    forward: Sequence[Number], backward: Sequence[Number], virtual: int, micro_batches: Number
-) -> Number:
+def _slowest(forward: Times, backward: Times, virtual: int) -> Number:
+    """The most that one micro-batch asks of any stage."""
+    return largest(*(sum(f) + sum(b) for f, b in _by_stage(forward, backward, virtual)))
+
+
+def _by_stage(forward: Times, backward: Times, virtual: int) -> list[tuple[list[Number], list[Number]]]:
+    return list(zip(chunk_times(forward, virtual), chunk_times(backward, virtual), strict=True))
+
+
+def _by_count(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
+    """One evaluation for each number of micro-batches that occurs."""
+    times = np.empty(len(micro_batches))
+    for count in np.unique(micro_batches).tolist():
+        chosen = micro_batches == count
+        there, back = (_entries(table, virtual, chosen) for table in (forward, backward))
+        times[chosen] = iteration_time(there, back, virtual, int(count))
+    return times
+
+
+def _entries(times: Times, virtual: int, chosen: Number) -> Times:
+    return [
+        [time[chosen] if isinstance(time, np.ndarray) else time for time in chunks]
+        for chunks in chunk_times(times, virtual)
+    ]
+
+
+def bubble_fraction(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
     """1 - mean busy time of the stages / compute part of the iteration; unequal stages count as idle time."""
-    busy = micro_batches * (sum(forward) + sum(backward)) / len(forward)
-    return 1 - busy / iteration_time(forward, backward, virtual, micro_batches)
+    busy = sum(sum(f) + sum(b) for f, b in _by_stage(forward, backward, virtual)) / len(forward)
+    return 1 - micro_batches * busy / iteration_time(forward, backward, virtual, micro_batches)
 
 
 def textbook_bubble(pipeline: int, virtual: int, micro_batches: Number) -> Number:

@@ -1,0 +1,179 @@
+"""An event simulation of Megatron's pipeline schedules, 1F1B and interleaved, over unequal stages and chunks.
+
+A stage runs its passes in the order of megatron-core 0.16.1's core/pipeline_parallel/schedules.py
+(get_pp_rank_microbatches, get_schedule_table, with micro-batch groups of PP) and waits for what a pass needs; sending
+takes no time. One run serves many plans at once: times may be NumPy arrays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from backend.estimate.numeric import Number
+
+Times = Sequence[Number | Sequence[Number]]
+"""For each stage the time of one micro-batch: one figure, spread evenly over its model chunks, or one for each."""
+
+
+class Pass(NamedTuple):
+    """The forward or backward pass of one micro-batch through one model chunk of a stage."""
+
+    is_forward: bool
+    chunk: int
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A pass where and when it runs, in the unit of the given times."""
+
+    stage: int
+    chunk: int
+    micro_batch: int
+    is_forward: bool
+    start: float
+    end: float
+
+
+def simulate(forward: Times, backward: Times, virtual: int, micro_batches: int) -> list[Event]:
+    """Every pass of an iteration, in an order in which they can run; times are plain numbers.
+
+    Raises ValueError where interleaved micro-batches do not fill groups of PP, as Megatron does.
+    """
+    order = _order(len(forward), virtual, micro_batches)
+    taken = _taken(order, forward, backward, virtual)
+    return [
+        Event(stage, one.chunk, one.micro_batch, one.is_forward, end - time, end)
+        for (stage, one), time, end in zip(order.passes, taken, _ends(order, taken), strict=True)
+    ]
+
+
+def duration(forward: Times, backward: Times, virtual: int, micro_batches: int) -> Number:
+    """When the last pass of an iteration ends; times may be arrays, one entry a plan. Raises as `simulate`."""
+    order = _order(len(forward), virtual, micro_batches)
+    taken = _taken(order, forward, backward, virtual)
+    return max(_ends(order, taken)) if isinstance(taken, list) else _ends_of_many(order, taken).max(axis=0)
+
+
+def chunk_times(times: Times, virtual: int) -> list[list[Number]]:
+    """Every stage's time of each of its chunks."""
+    return [list(one) if isinstance(one, Sequence) else [one / virtual] * virtual for one in times]
+
+
+def passes(pipeline: int, virtual: int, micro_batches: int, stage: int) -> list[Pass]:
+    """The order in which a stage runs its passes: warm-up forwards, pairs of one forward and one backward, the rest."""
+    group, count = pipeline * virtual, micro_batches * virtual
+
+    def unit(index: int, *, is_forward: bool) -> Pass:
+        chunk = index % group // pipeline
+        micro_batch = index // group * pipeline + index % pipeline
+        return Pass(is_forward, chunk if is_forward else virtual - 1 - chunk, micro_batch)
+
+    ahead = pipeline - stage - 1
+    warm_up = min(ahead if virtual == 1 else 2 * ahead + (virtual - 1) * pipeline, count)
+    forward = [unit(index, is_forward=True) for index in range(count)]
+    backward = [unit(index, is_forward=False) for index in range(count)]
+    steady = [one for pair in zip(forward[warm_up:], backward, strict=False) for one in pair]
+    return [*forward[:warm_up], *steady, *backward[count - warm_up :]]
+
+
+def waits_for(one: Pass, stage: int, pipeline: int, virtual: int) -> tuple[int, Pass] | None:
+    """The stage and the pass whose result a pass needs; None for what begins a micro-batch."""
+    _, chunk, index = one
+    if one.is_forward:
+        if stage:
+            return stage - 1, one
+        return (pipeline - 1, Pass(True, chunk - 1, index)) if chunk else None
+    if stage < pipeline - 1:
+        return stage + 1, one
+    if chunk < virtual - 1:
+        return 0, Pass(False, chunk + 1, index)
+    return stage, Pass(True, chunk, index)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Which pass waits for which, in levels: those of a level wait for earlier levels alone, so they run at once."""
+
+    passes: list[tuple[int, Pass]]
+    """(stage, pass), level by level."""
+    durations: list[int]
+    """For each pass, the index of its (direction, stage, chunk)."""
+    awaited: list[tuple[int, int]]
+    """For each pass, the two before it: on its own stage, and the one it needs; the number of passes for none."""
+    awaited_array: Any
+    bounds: list[tuple[int, int]]
+    """[first, last) pass of each level."""
+
+
+@lru_cache(maxsize=128)
+def _order(pipeline: int, virtual: int, micro_batches: int) -> _Order:
+    if virtual > 1 and micro_batches % pipeline:
+        raise ValueError(f"{micro_batches} micro-batches do not fill groups of {pipeline}")
+    orders = [passes(pipeline, virtual, micro_batches, stage) for stage in range(pipeline)]
+    found, awaited, levels = _followed(orders, virtual)
+    by_level = np.argsort(levels, kind="stable")
+    place = np.empty(len(found) + 1, dtype=int)
+    place[[*by_level, len(found)]] = np.arange(len(found) + 1)
+    ordered = [found[index] for index in by_level]
+    durations = [((not one.is_forward) * pipeline + stage) * virtual + one.chunk for stage, one in ordered]
+    edges = [0, *np.flatnonzero(np.diff(np.array(levels)[by_level])) + 1, len(found)]
+    pairs = place[np.array(awaited)[by_level]]
+    return _Order(ordered, durations, [(own, needed) for own, needed in pairs.tolist()], pairs, [*pairwise(edges)])
+
+
+def _followed(
+    orders: list[list[Pass]], virtual: int
+) -> tuple[list[tuple[int, Pass]], list[tuple[int, int]], list[int]]:
+    """The passes of all stages in an order in which they can run, what each awaits, and the level of each."""
+    pipeline, nothing = len(orders), sum(map(len, orders))
+    found: list[tuple[int, Pass]] = []
+    awaited: list[tuple[int, int]] = []
+    levels: list[int] = []
+    number: dict[tuple[int, Pass] | None, int] = {None: nothing}
+    places, last = [0] * pipeline, [nothing] * pipeline
+    while len(found) < nothing:
+        for stage, order in enumerate(orders):
+            while places[stage] < len(order):
+                one = order[places[stage]]
+                needed = number.get(waits_for(one, stage, pipeline, virtual))
+                if needed is None:
+                    break
+                pair = last[stage], needed
+                levels.append(1 + max((levels[index] for index in pair if index != nothing), default=-1))
+                awaited.append(pair)
+                last[stage] = number[stage, one] = len(found)
+                found.append((stage, one))
+                places[stage] += 1
+    return found, awaited, levels
+
+
+def _taken(order: _Order, forward: Times, backward: Times, virtual: int) -> Any:
+    """The time of each pass: a list, or an array with one column a plan."""
+    tables = chunk_times(forward, virtual), chunk_times(backward, virtual)
+    times = [time for table in tables for stage in table for time in stage]
+    if any(isinstance(time, np.ndarray) for time in times):
+        return np.stack(np.broadcast_arrays(*times)).astype(float)[order.durations]
+    return [times[index] for index in order.durations]
+
+
+def _ends(order: _Order, taken: list[float]) -> list[float]:
+    """When each pass ends."""
+    ends = [0.0] * (len(taken) + 1)
+    for index, (own, needed) in enumerate(order.awaited):
+        first, second = ends[own], ends[needed]
+        ends[index] = (first if first > second else second) + taken[index]
+    return ends[:-1]
+
+
+def _ends_of_many(order: _Order, taken: Any) -> Any:
+    """The same for many plans, a level at once."""
+    ends = np.zeros((len(taken) + 1, taken.shape[1]))
+    for first, last in order.bounds:
+        ready = ends[order.awaited_array[first:last]].max(axis=1)
+        np.add(ready, taken[first:last], out=ends[first:last])
+    return ends[:-1]

@@ -1,0 +1,54 @@
+"""The simulated order of passes is the one that the installed megatron-core computes for its interleaved schedule.
+
+Its tables are asked for in the node environment; cheaper tests simulate the order and cannot see an upgrade change it.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from backend.estimate.simulate import passes
+
+PYTHON = Path(__file__).parents[2] / ".venv-node" / "bin" / "python"
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not (PYTHON.parents[1] / ".ready").exists(), reason=".venv-node is not built"),
+]
+
+CASES = [(2, 2, 4), (4, 2, 4), (4, 2, 8), (4, 3, 16), (8, 4, 8), (8, 2, 32)]
+"""(pipeline, virtual, micro-batches)."""
+
+MEGATRON = """
+import json, sys
+from types import SimpleNamespace as Fake
+from megatron.core.pipeline_parallel.schedules import get_pp_rank_microbatches, get_schedule_table
+
+found = []
+for pipeline, virtual, micro_batches in json.loads(sys.argv[1]):
+    for stage in range(pipeline):
+        group = Fake(size=lambda: pipeline, rank=lambda: stage)
+        talk = Fake(pp_group=group, virtual_pipeline_model_parallel_size=virtual)
+        counts = get_pp_rank_microbatches(micro_batches, virtual, pipeline, p2p_communicator=talk)
+        found.append([counts[2], get_schedule_table(micro_batches, virtual, pipeline)])
+print(json.dumps(found))
+"""
+
+
+def test_warm_up_and_order_of_chunks_are_megatrons():
+    command = [str(PYTHON), "-W", "ignore", "-c", MEGATRON, json.dumps(CASES)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers = iter(json.loads(done.stdout.splitlines()[-1]))
+    for pipeline, virtual, micro_batches in CASES:
+        for stage in range(pipeline):
+            warm_up, table = next(answers)
+            order = passes(pipeline, virtual, micro_batches, stage)
+            forwards = [(one.micro_batch, one.chunk) for one in order if one.is_forward]
+            backwards = [(one.micro_batch, virtual - 1 - one.chunk) for one in order if not one.is_forward]
+            assert forwards == backwards == [tuple(unit) for unit in table]
+            kinds = [one.is_forward for one in order]
+            # Then one forward, one backward; all forwards may be warm-up.
+            steady = [True, False] * (len(table) - warm_up)
+            assert kinds == [True] * warm_up + steady + [False] * warm_up
