@@ -155,20 +155,31 @@ class SshNode:
             channel.close()
 
     def _over_sftp(self, path: str, action: Callable[[paramiko.SFTPClient], T]) -> T:
+        """Do `action`, which may be done twice: once more when the server lost the files' channel alone."""
         with self._sftp_lock:
+            link = self._link
             try:
-                with self._translated(FILE_TIMEOUT_S):
-                    return action(self._sftp_channel())
-            except FileNotFoundError as error:
-                raise NodeError("missing_file", self.name, path=path) from error
-            except NodeError:
-                # After a time-out the channel's next answer would belong to the last question.
-                sftp, self._sftp = self._sftp, None
-                if sftp:
-                    sftp.close()
-                raise
-            except OSError as error:
-                raise NodeError("node_io", self.name, path=path, detail=str(error)) from error
+                return self._try_over_sftp(path, action)
+            except NodeError as error:
+                if error.code != "lost" or link is None or link is not self._link or not link.alive:
+                    raise
+                _log.warning("%s: the file channel was lost, opening another: %s", self.name, error)
+            return self._try_over_sftp(path, action)
+
+    def _try_over_sftp(self, path: str, action: Callable[[paramiko.SFTPClient], T]) -> T:
+        try:
+            with self._translated(FILE_TIMEOUT_S):
+                return action(self._sftp_channel())
+        except FileNotFoundError as error:
+            raise NodeError("missing_file", self.name, path=path) from error
+        except NodeError:
+            # After a time-out the channel's next answer would belong to the last question.
+            sftp, self._sftp = self._sftp, None
+            if sftp:
+                sftp.close()
+            raise
+        except OSError as error:
+            raise NodeError("node_io", self.name, path=path, detail=str(error)) from error
 
     def _sftp_channel(self) -> paramiko.SFTPClient:
         transport = self._transport()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster.demo import DemoCluster
+from backend.cluster.demo import DemoCluster, _with_children
 from backend.cluster.hostkeys import KnownHosts, UnknownHostKey
 from backend.cluster.link import display_name, find_target, open_link
 from backend.cluster.node import NodeError
@@ -131,6 +131,30 @@ def test_a_lost_connection_is_opened_again_by_the_next_call(cluster: DemoCluster
     assert node.run(["echo", "again"], timeout_s=10).out == "again\n"
     assert node.exists("/tmp")
     node.close()
+
+
+def test_files_are_read_on_when_the_server_lost_their_channel_alone(
+    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
+) -> None:
+    """sshd serves files in a process of its own, which may die while the connection lives."""
+    node = connect(cluster.hosts()[3], known_hosts)
+    node.write(f"{tmp_path}/file", b"kept")
+    link = node._link
+    kill_file_server(cluster, 3)
+    assert node.read(f"{tmp_path}/file") == b"kept"
+    assert node._link is link
+    node.close()
+
+
+def kill_file_server(cluster: DemoCluster, rank: int) -> None:
+    server = json.loads((cluster.folder / "nodes.json").read_text())[str(rank)]
+    listener = read_process(server["pid"])
+    assert listener
+    tree = _with_children(listener)
+    parents = {process.parent for process in tree}
+    leaves = [process for process in tree if process.pid not in parents and process is not listener]
+    for process in leaves:
+        send_signal(process, 9)
 
 
 def kill_sessions(cluster: DemoCluster, rank: int) -> None:
