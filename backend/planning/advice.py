@@ -1,0 +1,123 @@
+"""The best plan of each training strategy for a job's model and cluster, each with one reason computed from figures."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from backend.job.job import EngineName, Job
+from backend.job.mapping import with_values
+from backend.job.presets import resolve_gpu, resolve_model
+from backend.job.problems import Problem, ProblemsError, errors
+from backend.job.rules import check_resolved
+from backend.planning.enumerate import Candidate, enumerate_plans
+
+StrategyKey = Literal[
+    "ddp", "zero2", "zero2-offload", "zero3", "zero3-offload", "fsdp", "megatron", "lora-ddp", "qlora"
+]
+_WAYS: Mapping[StrategyKey, tuple[EngineName, str]] = {
+    "ddp": ("llamafactory-ddp", "full"),
+    "zero2": ("llamafactory-zero2", "full"),
+    "zero2-offload": ("llamafactory-zero2-offload", "full"),
+    "zero3": ("llamafactory-zero3", "full"),
+    "zero3-offload": ("llamafactory-zero3-offload", "full"),
+    "fsdp": ("llamafactory-fsdp", "full"),
+    "megatron": ("llamafactory-megatron", "full"),
+    "lora-ddp": ("llamafactory-ddp", "lora"),
+    "qlora": ("llamafactory-ddp", "qlora"),
+}
+ADAPTERS = ("lora", "qlora")
+TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Strategy:
+    """One row of the strategy table."""
+
+    key: StrategyKey
+    engine: EngineName
+    method: str
+    """training.method: full, lora or qlora."""
+    best: Candidate | None = None
+    """Its fastest plan that fits, or the first of those that do not; None where none is legal."""
+    fits: bool = False
+    recommended: bool = False
+    """The fastest of those that fit and train as the job asks; with adapters where nothing else fits."""
+    memory_gib: float | None = None
+    """On the fullest GPU in all: the allocator's reserve and what lies outside it."""
+    tokens_per_s_per_gpu: float | None = None
+    hours: float | None = None
+    reason: str = ""
+    """fastest, slower, fits, adapters, too_large or refused: words under `advice.<reason>`."""
+    values: Mapping[str, object] = field(default_factory=dict)
+    """What the words' placeholders stand for. fastest, slower: part (words `advice.part.<part>`), share, percent.
+    too_large, fits: term (words `term.<term>`), term_gib, over_gib. adapters: trained, total (parameters)."""
+    problem: Problem | None = None
+    """Why none is legal, where a rule says it."""
+    edits: Mapping[str, object] = field(default_factory=dict)
+    """Job path -> value: what choosing it writes; empty where there is no plan."""
+
+
+def strategies(job: Job) -> tuple[Strategy, ...]:
+    """A row for each strategy, in the order of StrategyKey; raises ProblemsError where model or GPU is not known."""
+    resolve_gpu(job.cluster), resolve_model(job.model)
+    rows = [_best_of(job, key, engine, method) for key, (engine, method) in _WAYS.items()]
+    chosen = _recommended(job, rows)
+    return tuple(_explained(row, chosen) for row in rows)
+
+
+def _best_of(job: Job, key: StrategyKey, engine: EngineName, method: str) -> Strategy:
+    if key == "megatron" and job.traits.is_megatron:
+        engine = job.engine
+    tried = with_values(job, {"engine": engine, "training.method": method})
+    row = Strategy(key=key, engine=engine, method=method, reason="refused")
+    try:
+        found = enumerate_plans(tried).candidates
+    except ProblemsError as error:
+        return replace(row, problem=error.problems[0])
+    refused = errors(check_resolved(tried, resolve_model(job.model), resolve_gpu(job.cluster)))
+    about = [problem for problem in refused if problem.field in ("training.method", "training.stage", "model")]
+    if not found or about:
+        return replace(row, problem=next(iter(about or refused), None))
+    figures = found[0].estimate
+    return replace(
+        row,
+        best=found[0],
+        fits=figures.fits,
+        memory_gib=figures.reserved_gib + figures.outside_gib,
+        tokens_per_s_per_gpu=figures.tokens_per_s_per_gpu,
+        hours=figures.hours,
+        edits={"engine": engine, "training.method": method, **found[0].edits},
+    )
+
+
+def _recommended(job: Job, rows: Iterable[Strategy]) -> Strategy | None:
+    fitting = [row for row in rows if row.fits]
+    asked = [row for row in fitting if (row.method in ADAPTERS) == (job.training.method in ADAPTERS)]
+    return max(asked or fitting, key=lambda row: row.tokens_per_s_per_gpu or 0.0, default=None)
+
+
+def _explained(row: Strategy, chosen: Strategy | None) -> Strategy:
+    """The row with its reason."""
+    if row.best is None:
+        return row
+    figures = row.best.estimate
+    worst = figures.stages[figures.peak_stage]
+    term = max(TERMS, key=lambda name: getattr(worst, f"{name}_gib"))
+    held = {"term": term, "term_gib": getattr(worst, f"{term}_gib")}
+    if not row.fits:
+        over = figures.reserved_gib + figures.outside_gib - figures.gpu_memory_gib
+        return replace(row, reason="too_large", values={**held, "over_gib": over})
+    if row is chosen:
+        times = figures.time_s or {}
+        part = max(times, key=lambda name: times[name], default=None)
+        share = times[part] / sum(times.values()) if part else 0.0
+        return replace(row, recommended=True, reason="fastest", values={"part": part or "compute", "share": share})
+    if row.method in ADAPTERS:
+        trained = sum(stage.trainable_parameters for stage in figures.stages)
+        return replace(row, reason="adapters", values={"trained": trained, "total": worst.parameters})
+    ours, best = figures.time_s, chosen.best.estimate.time_s if chosen and chosen.best else None
+    if not ours or not best or not row.tokens_per_s_per_gpu or not chosen or not chosen.tokens_per_s_per_gpu:
+        return replace(row, reason="fits", values=held)
+    part = max(ours, key=lambda name: ours[name] - best.get(name, 0.0))
+    percent = 100 * (1 - row.tokens_per_s_per_gpu / chosen.tokens_per_s_per_gpu)
+    return replace(row, reason="slower", values={"part": part, "percent": percent})
