@@ -13,7 +13,7 @@ from app.home import home_path
 from app.i18n import render_problem, t
 from app.jobfile import STDIN, job_of, read_job, refuse_errors
 from backend.engines import export
-from backend.estimate import Estimate, estimate, over_memory, to_json
+from backend.estimate import Estimate, estimate, over_host_memory, over_memory, to_json
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
@@ -98,7 +98,7 @@ def _estimate(read: Callable[[], tuple[Job, list[Problem]]]) -> tuple[Estimate |
         problems = [*problems, *check(job)]
         refuse_errors(problems)
         figures = estimate(job)
-        return figures, [*problems, *over_memory(figures)]
+        return figures, [*problems, *over_memory(figures), *over_host_memory(job, figures)]
     except ProblemsError as error:
         return None, list(error.problems)
 

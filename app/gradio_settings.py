@@ -7,6 +7,7 @@ from pathlib import Path
 def prepare_gradio(home: Path) -> None:
     """Set what Gradio reads when it is imported; call before anything imports it.
 
+    With these Gradio asks no hub of its own accord; HF_HUB_OFFLINE stays the user's, who may fetch a config.json.
     Inherited GRADIO_ variables go: some of them open doors (vibe mode, root path, extra allowed paths).
     """
     for name in [name for name in os.environ if name.startswith("GRADIO_")]:
@@ -18,6 +19,5 @@ def prepare_gradio(home: Path) -> None:
         GRADIO_ANALYTICS_ENABLED="False",
         GRADIO_TEMP_DIR=str(temporary),
         GRADIO_EXAMPLES_CACHE=str(temporary),
-        HF_HUB_OFFLINE="1",
         HF_HUB_DISABLE_TELEMETRY="1",
     )

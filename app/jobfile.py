@@ -16,7 +16,7 @@ STDIN = "-"
 
 def read_job(source: str, home: Path) -> tuple[Job, list[Problem]]:
     """The job in a file or standard input, with its warnings and notes; ProblemsError when it has errors."""
-    text = _read(source)
+    text = read_text(source)
     mapping, problem = load_mapping(text)
     if problem:
         raise ProblemsError([problem])
@@ -24,7 +24,7 @@ def read_job(source: str, home: Path) -> tuple[Job, list[Problem]]:
 
 
 def job_of(mapping: Mapping[str, Any], home: Path, folder: Path) -> tuple[Job, list[Problem]]:
-    """The job of a mapping; a relative `model.hf_config` path is looked for in `folder`."""
+    """The job of a mapping; `model.hf_config` may be a path, of a file or a model's folder, relative to `folder`."""
     job, problems = parse_job(_with_model_config(with_cluster(mapping, home), folder))
     if job is None:
         raise ProblemsError(problems)
@@ -37,7 +37,8 @@ def refuse_errors(problems: list[Problem]) -> None:
         raise ProblemsError(problems)
 
 
-def _read(source: str) -> str:
+def read_text(source: str) -> str:
+    """What a file or standard input holds; ProblemsError when it cannot be read."""
     try:
         return sys.stdin.read() if source == STDIN else Path(source).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -52,7 +53,8 @@ def _with_model_config(mapping: dict[str, Any], folder: Path) -> dict[str, Any]:
     if not isinstance(given, str):
         return mapping
     try:
-        config = json.loads((folder / Path(given).expanduser()).read_text(encoding="utf-8"))
+        path = folder / Path(given).expanduser()
+        config = json.loads((path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: `~name` of a user that is not there
         values = {"path": given, "reason": _reason(error)}
         problem = Problem(code="model_config_unreadable", field="model.hf_config", values=values)

@@ -20,6 +20,8 @@ COMMANDS = {
     "estimate": "app.cli_plan",
     "plan": "app.cli_plan",
     "render": "app.cli_plan",
+    "model": "app.cli_model",
+    "import": "app.cli_import",
     "check": "app.cli_run",
     "launch": "app.cli_run",
     "status": "app.cli_run",

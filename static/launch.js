@@ -25,7 +25,7 @@
       (bundle.refusal || []).map((problem) => board.fields.drawProblem(problem)),
       desk.problems.map((problem) => board.fields.drawProblem(problem)),
       !desk.complete && board.review.list(bundle, "missing", "error")),
-      desk.keys.length > 0 && hostKeys(desk, isBusy), desk.checks && table(desk));
+      desk.keys.length > 0 && hostKeys(desk.keys, () => accept(desk), isBusy), desk.checks && table(desk));
     if (focused) element.querySelector(`[data-act="${focused}"]`)?.focus();
     tick(element, desk, isBusy);
   }
@@ -40,16 +40,18 @@
     return button("launch", board.t("wizard.launch.go", { name: desk.name }), !desk.ready || isBusy, desk.ready);
   }
 
-  function button(act, label, isOff, isPrimary, more = {}) {
+  function button(act, label, isOff, isPrimary) {
     return board.h("button", { type: "button", class: `mb-button${isPrimary ? " mb-primary" : ""}`, "data-act": act,
-      disabled: isOff, onclick: () => ask(act, more) }, label);
+      disabled: isOff, onclick: () => ask(act) }, label);
   }
 
-  function ask(act, more) {
+  function ask(act, more = {}) {
     mine = act;
     for (const one of document.querySelectorAll("[data-act]")) one.disabled = true;
     board.wizard.send("desk", { act, ...more });
   }
+
+  const accept = (desk) => ask("accept", { fingerprints: desk.keys.map((key) => key.fingerprint) });
 
   // Never a button that is shut without the reason beside it.
   function sentence(desk, isBusy) {
@@ -81,17 +83,17 @@
     show();
   }
 
-  function hostKeys(desk, isBusy) {
+  // Keys that nodes show for the first time; `accept` is called once the user has compared them.
+  function hostKeys(keys, accept, isBusy = false) {
     const { h, t } = board;
-    const fingerprints = desk.keys.map((key) => key.fingerprint);
     const head = ["host", "type", "fingerprint", "command"].map((name) => t(`wizard.keys.${name}`));
-    const rows = desk.keys.map((key) =>
+    const rows = keys.map((key) =>
       [`${key.host}:${key.port}`, key.type, h("code", {}, key.fingerprint), h("code", {}, key.command)]);
-    const label = t("wizard.keys.accept", { count: desk.keys.length });
     return h("section", { class: "mb-card mb-section" }, h("h3", {}, t("wizard.keys")),
       h("p", {}, t("wizard.keys.lead")),
       board.table("mb-table", head, rows),
-      h("div", { class: "mb-desk" }, button("accept", label, isBusy, true, { fingerprints })));
+      h("div", { class: "mb-desk" }, h("button", { type: "button", class: "mb-button mb-primary", "data-act": "accept",
+        disabled: isBusy, onclick: accept }, t("wizard.keys.accept", { count: keys.length }))));
   }
 
   function table(desk) {
@@ -116,5 +118,6 @@
       finding.at && h("button", { type: "button", class: "mb-apply", onclick: goTo }, finding.label));
   }
 
+  board.hostKeys = hostKeys;
   (board.panels = board.panels || {}).launch = draw;
 })();

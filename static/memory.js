@@ -21,9 +21,19 @@
         h("div", { class: "mb-limit", "aria-hidden": "true" },
           h("span", {}, t("wizard.memory.limit", { gib: gib(memory.gpu_gib) }))),
         memory.stages.map((stage) => stack(memory, stage, whole))),
-      h("p", { class: "mb-accuracy mb-quiet" }, board.accuracy(bundle.summary.accuracy)),
+      memory.host && host(memory.host),
+      h("p", { class: "mb-accuracy mb-quiet" }, board.accuracy(bundle.summary.accuracy),
+        memory.cutoff_len && ` ${t("wizard.memory.unpacked", { tokens: memory.cutoff_len })}`),
       figures(memory, isOpen));
     if (held) element.querySelector(`[data-key="${held}"]`)?.focus({ preventScroll: true });
+  }
+
+  // RAM of a node beside what is offloaded to it.
+  function host({ need_gib: need, node_gib: node }) {
+    const { h, t, gib } = board;
+    if (node === null) return h("p", { class: "mb-host" }, t("wizard.memory.host", { need: gib(need) }));
+    const words = t("wizard.memory.host_of", { need: gib(need), node: gib(node) });
+    return h("p", { class: need > node ? "mb-host mb-bad" : "mb-host" }, words);
   }
 
   const swatch = (term) => board.h("i", { class: "mb-swatch", "data-term": term, "aria-hidden": "true" });

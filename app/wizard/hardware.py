@@ -23,6 +23,7 @@ def build(form: Form) -> None:
             form.fields("cluster.gpu", "cluster.nodes", "cluster.gpus_per_node")
             form.fields(*(f"cluster.gpu.{name}" for name in GPU_FIGURES))
             form.fields("cluster.intra_node_gb_per_s", "cluster.inter_node_gbit_per_s", "cluster.nics_per_node")
+            form.field("cluster.host_memory_gib")
     with section(form.lang, "access"):
         form.field("cluster.hosts.lines", lines=4, placeholder=_HOSTS_PLACEHOLDER)
         with grid():
@@ -30,6 +31,7 @@ def build(form: Form) -> None:
             for name in ENVIRONMENTS:
                 form.field(f"cluster.environments.{name}.python", placeholder="/opt/train/bin/python")
         place("hosts")
+        place("fetch_memory")
         with more(form.lang, "access.more"), grid():
             form.field("cluster.hosts.proxy_jump", placeholder="user@gateway:22")
             form.fields(*(f"cluster.environments.{name}.setup" for name in ENVIRONMENTS))

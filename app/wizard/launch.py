@@ -44,7 +44,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
             "name": job.name if job else "",
             "nodes": job.cluster.nodes if job else 0,
             "problems": [in_words(form, problem) for problem in state.problems],
-            "keys": [_key(key) for key in report.unknown_host_keys] if report else [],
+            "keys": [shown_key(key) for key in report.unknown_host_keys] if report else [],
             "checks": _table(form, report.checks) if report and not _waits_for_keys(report) else None,
         }
     }
@@ -68,7 +68,8 @@ def desk(services: Services) -> Desk:
     return desk_of(services.controller, services.clock)
 
 
-def _key(key: HostKey) -> dict[str, Any]:
+def shown_key(key: HostKey) -> dict[str, Any]:
+    """A host key with the command that prints its fingerprint on the node itself."""
     kind = _KEY_FILES.get(key.key_type, "ecdsa")
     command = f"ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
     return {"host": key.host, "port": key.port, "type": key.key_type, "fingerprint": key.fingerprint,

@@ -4,6 +4,7 @@ from typing import Any
 
 from app.wizard.reading import Reading
 from backend.estimate import Estimate, Part, StageEstimate, explain
+from backend.job.job import Job
 
 TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
 """What torch's allocator hands out, in the order it is stacked."""
@@ -16,7 +17,20 @@ def memory(reading: Reading) -> dict[str, Any] | None:
         return None
     explained = explain(job, reading.shape, reading.gpu)
     stages = [_stage(found, stage, parts) for stage, parts in zip(found.stages, explained, strict=True)]
-    return {"gpu_gib": found.gpu_memory_gib, "terms": [*TERMS, "reserved", "outside"], "stages": stages}
+    return {
+        "gpu_gib": found.gpu_memory_gib,
+        "terms": [*TERMS, "reserved", "outside"],
+        "stages": stages,
+        "host": _host(job, found),
+        "cutoff_len": None if job.training.packing else job.training.cutoff_len,
+    }
+
+
+def _host(job: Job, found: Estimate) -> dict[str, float | None] | None:
+    """What a node's RAM holds of the plan and what it is; None where nothing is offloaded."""
+    if not found.host_memory_gib:
+        return None
+    return {"need_gib": round(found.host_memory_gib, 3), "node_gib": job.cluster.host_memory_gib}
 
 
 def _stage(found: Estimate, stage: StageEstimate, parts: tuple[Part, ...]) -> dict[str, Any]:

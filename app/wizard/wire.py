@@ -10,7 +10,7 @@ from gradio.context import Context
 
 from app.home import with_readable_cluster
 from app.services import Services
-from app.wizard import hardware, launch, plan
+from app.wizard import hardware, launch, plan, sources
 from app.wizard.fields import GPU_FIGURES, OWN, Form, look_up
 from app.wizard.hosts import FIELD as HOSTS
 from app.wizard.hosts import to_form
@@ -22,7 +22,9 @@ from backend.job.problems import Problem, ProblemsError
 WATCH_S = 20.0
 """A page that watches the desk hears from it at least this often."""
 
-CARRIER_SCRIPT = "Megaboard.wizard.carrier(element, trigger, props, watch, ['refresh', 'choose', 'apply', 'desk'])"
+CARRIER_SCRIPT = (
+    "Megaboard.wizard.carrier(element, trigger, props, watch, ['refresh', 'choose', 'apply', 'fetch', 'desk'])"
+)
 """Gradio takes an event's name from the script that triggers it."""
 
 _EDIT: dict[str, Any] = {
@@ -56,6 +58,7 @@ def wire(form: Form, carrier: gr.HTML, services: Services) -> None:
     carrier.refresh(_refresh(form, services), None, carrier, **_ACT)
     carrier.choose(_choose(form, services), None, [carrier, *plan_widgets], **_ACT)
     carrier.apply(_apply(form, carrier, services), None, [carrier, *widgets], **_ACT)
+    carrier.fetch(_fetch(form, carrier, services), None, [carrier, *widgets], **_WORK)
     carrier.desk(_desk(form, services), None, carrier, **_WORK)
     page = Context.root_block
     if page is None:
@@ -137,13 +140,36 @@ def _apply(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.Eve
     def apply(event: gr.EventData) -> dict[Component, Any]:
         asked = event._data
         edits = hardware.cluster_edits(asked["cluster"]) if "cluster" in asked else dict(asked["edits"])
-        before = form.shown(_draft(services))
-        refused = change(services, edits)
-        after = form.shown(_draft(services))
-        changed = {form.components[path]: value for path, value in after.items() if value != before[path]}
+        changed, refused = _change_shown(form, services, edits)
         return {**changed, carrier: bundle(form, services, asked["step"], refused)}
 
     return apply
+
+
+def _fetch(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.EventData], dict[Component, Any]]:
+    def fetch(event: gr.EventData) -> dict[Component, Any]:
+        asked = event._data
+        found = sources.fetch(services, asked)
+        changed, refused = _change_shown(form, services, found.edits)
+        told = {
+            "kind": asked.get("kind"),
+            "note": found.note,
+            "problems": [in_words(form, problem) for problem in (*found.problems, *refused)],
+            "keys": [launch.shown_key(key) for key in found.host_keys],
+        }
+        return {**changed, carrier: bundle(form, services, asked["step"], fetched=told)}
+
+    return fetch
+
+
+def _change_shown(
+    form: Form, services: Services, edits: Mapping[str, Any]
+) -> tuple[dict[Component, Any], tuple[Problem, ...]]:
+    """Write edits into the draft: the widgets that now show something else, and why nothing was written."""
+    before = form.shown(_draft(services))
+    refused = change(services, edits) if edits else ()
+    after = form.shown(_draft(services))
+    return {form.components[path]: value for path, value in after.items() if value != before[path]}, refused
 
 
 def _desk(form: Form, services: Services) -> Callable[[gr.EventData], Iterator[str]]:

@@ -86,6 +86,8 @@ class Cluster:
     inter_node_gbit_per_s: float = parameter(400.0, above=0, unit="Gbit/s")
     """One port, one direction."""
     nics_per_node: int = parameter(8, minimum=1, maximum=64)
+    host_memory_gib: float | None = parameter(None, above=0, maximum=65_536, unit="GiB")
+    """RAM of the smallest node; null where it is not known."""
     outside_gib: float = parameter(1.5, minimum=0, maximum=64, unit="GiB")
     """Context, NCCL: memory outside torch's allocator."""
     port_range: tuple[int, ...] = parameter((29500, 29599), minimum=1024, maximum=65535)

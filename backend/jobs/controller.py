@@ -25,11 +25,13 @@ from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
 from backend.jobs import launch as launching
 from backend.jobs import ledger, series, snapshot
+from backend.jobs import look as looking
 from backend.jobs.checkup import Meeting, PreflightReport, examine, meet
 from backend.jobs.connections import Connections
 from backend.jobs.diagnose import readable
 from backend.jobs.launchlock import LaunchLock, is_launching
 from backend.jobs.lead import Timing
+from backend.jobs.look import Look, refuse_without
 from backend.jobs.records import Point, RunSnapshot, RunSummary, problem_to_json
 from backend.jobs.series import FileKey
 from backend.jobs.states import EventKind, RunState
@@ -98,6 +100,16 @@ class Controller:
         """
         check_alone(job)
         return examine(job, meet(job, self._connections), launching.candidate_ports(job))
+
+    def model_config(self, job: Job, limit: int) -> Look[bytes]:
+        """config.json of the model's folder, at most `limit` bytes; ProblemsError without hosts or a folder."""
+        refuse_without(job, "cluster.hosts", "model.path")
+        return looking.model_config(job, meet(job, self._connections), limit)
+
+    def host_memory(self, job: Job) -> Look[float]:
+        """GiB of memory of every node; ProblemsError without hosts."""
+        refuse_without(job, "cluster.hosts")
+        return looking.host_memory(meet(job, self._connections))
 
     def accept_host_keys(self, keys: Iterable[HostKey]) -> None:
         """Remember host keys that the user has confirmed."""

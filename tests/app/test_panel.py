@@ -32,7 +32,7 @@ from backend.jobs.checkup import PreflightReport
 from backend.jobs.controller import Controller
 from backend.jobs.store import Store
 
-OURS = ("dom", "fields", "hardware", "launch", "memory", "plan", "ranks", "review", "summary", "wizard")
+OURS = ("dom", "fetch", "fields", "hardware", "launch", "memory", "plan", "ranks", "review", "summary", "wizard")
 STEPS = (hardware, model, training, plan, review, launch)
 READY = {
     "cluster.hosts.lines": "10.0.0.1\n10.0.0.2\n10.0.0.3\n10.0.0.4",
@@ -225,6 +225,19 @@ class TestBundle:
         memory = shown(form, services, "plan")["data"]["memory"]
         for stage in memory["stages"]:
             assert sum(stage[term] for term in memory["terms"]) == pytest.approx(stage["need_gib"], abs=0.01)
+
+    def test_offloaded_memory_stands_beside_the_ram_of_a_node(self, form: Form, services: Services) -> None:
+        assert shown(form, services, "plan")["data"]["memory"]["host"] is None
+        change(services, {"parallel.optimizer_offload_fraction": 1.0, "cluster.host_memory_gib": 10})
+        got = shown(form, services, "plan")
+        host = got["data"]["memory"]["host"]
+        assert host["node_gib"] == 10 < host["need_gib"]
+        assert "host_memory_exceeded" in {problem["code"] for problem in got["problems"]}
+
+    def test_unpacked_samples_are_said_to_be_counted_in_full(self, form: Form, services: Services) -> None:
+        assert shown(form, services, "plan")["data"]["memory"]["cutoff_len"] == 4096
+        change(services, {"training.packing": True})
+        assert shown(form, services, "plan")["data"]["memory"]["cutoff_len"] is None
 
     @pytest.mark.parametrize("edits", EXPLAINED.values(), ids=EXPLAINED)
     def test_every_piece_of_a_bar_is_explained_and_its_products_add_up_to_it(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.estimate import estimate
+from backend.estimate import estimate, over_host_memory
 from backend.estimate.estimate import GIB
 from tests.estimate.cases import job
 
@@ -45,6 +45,19 @@ def test_offloaded_states_leave_the_gpu_and_are_counted_on_each_node(engine, hos
     assert offloaded.peak_gib < kept.peak_gib
     assert kept.host_memory_gib == 0
     assert offloaded.host_memory_gib == pytest.approx(8 * host_bytes * PARAMETERS / 32 / GIB)
+
+
+@pytest.mark.parametrize("engine", ["llamafactory-zero2-offload", "llamafactory-megatron"])
+def test_offloading_more_than_a_nodes_ram_is_warned_about_where_that_is_known(engine):
+    def codes(host_memory_gib):
+        tried = job(engine=engine, model__preset="qwen3-8b", cluster__host_memory_gib=host_memory_gib,
+                    parallel__optimizer_offload_fraction=1.0)  # fmt: skip
+        return [(problem.code, problem.severity) for problem in over_host_memory(tried, estimate(tried))]
+
+    needed = of("zero2-offload").host_memory_gib
+    assert codes(None) == []
+    assert codes(needed * 10) == []
+    assert codes(needed / 10) == [("host_memory_exceeded", "warning")]
 
 
 def test_fsdp_keeps_all_parameters_gathered_when_it_does_not_reshard():

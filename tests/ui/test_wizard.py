@@ -32,8 +32,9 @@ expect = getattr(playwright, "expect", None)
 class Site:
     """`megaboard serve` in a process of its own, which can be ended and started again."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, **environment: str) -> None:
         self.home = home
+        self.environment = environment
         self.password_file = home / "password"
         self.password_file.write_text(PASSWORD)
         self.password_file.chmod(0o600)
@@ -47,7 +48,7 @@ class Site:
         argv += ["--password-file", str(self.password_file)]
         log = self.home / "server.log"
         with log.open("ab") as out:
-            environment = {**os.environ, "MEGABOARD_HOME": str(self.home)}
+            environment = {**os.environ, "MEGABOARD_HOME": str(self.home), **self.environment}
             self.process = subprocess.Popen(argv, stdout=out, stderr=out, env=environment, cwd=CHECKOUT)
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline and self.process.poll() is None:

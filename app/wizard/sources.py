@@ -1,0 +1,100 @@
+"""What a step fetches when asked: a model's config.json from the hub or a node, the memory of the nodes."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from app.model_config import MAXIMUM_BYTES, from_hub, pretty, read_config, refuse_large
+from app.services import Services
+from app.wizard.reading import read
+from backend.cluster.hostkeys import HostKey
+from backend.job.job import Job
+from backend.job.problems import Problem, ProblemsError
+from backend.jobs.look import Look
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fetched:
+    """What came of it: edits of the draft, or what stands in the way."""
+
+    edits: Mapping[str, Any] = field(default_factory=dict)
+    note: Mapping[str, object] = field(default_factory=dict)
+    """Values of the sentence `wizard.fetch.<kind>.done`; empty where nothing was read."""
+    problems: tuple[Problem, ...] = ()
+    host_keys: tuple[HostKey, ...] = ()
+    """To be confirmed by the user, then asked again with their fingerprints."""
+
+
+def fetch(services: Services, asked: Mapping[str, Any]) -> Fetched:
+    """Do what `asked` says: `kind` is hub (with `id`), node or memory; `accept` holds confirmed fingerprints."""
+    try:
+        return KINDS[str(asked.get("kind"))](services, asked)
+    except ProblemsError as error:
+        return Fetched(problems=tuple(error.problems))
+    except Exception:  # the page waits for an answer, whatever happens
+        _log.exception("fetching for the wizard failed")
+        return Fetched(problems=(Problem(code="internal_error"),))
+
+
+def _from_hub(services: Services, asked: Mapping[str, Any]) -> Fetched:
+    model_id = str(asked.get("id") or "").strip()
+    return _model(from_hub(model_id), model_id)
+
+
+def _from_node(services: Services, asked: Mapping[str, Any]) -> Fetched:
+    job = _job(services)
+    found = _look(services, asked, lambda: services.controller.model_config(job, MAXIMUM_BYTES + 1))
+    for rank, data in found.answers.items():
+        source = f"{found.nodes[rank]}:{job.model.path}"
+        refuse_large(len(data), source)
+        return _model(data.decode("utf-8", errors="replace"), source)
+    return Fetched(problems=found.problems, host_keys=found.unknown_host_keys)
+
+
+def _memory(services: Services, asked: Mapping[str, Any]) -> Fetched:
+    job = _job(services)
+    found = _look(services, asked, lambda: services.controller.host_memory(job))
+    if not found.answers:
+        return Fetched(problems=found.problems, host_keys=found.unknown_host_keys)
+    least = round(min(found.answers.values()), 1)
+    return Fetched(
+        edits={"cluster.host_memory_gib": least},
+        note={"least": least, "nodes": len(found.answers)},
+        problems=found.problems,
+        host_keys=found.unknown_host_keys,
+    )
+
+
+def _look(services: Services, asked: Mapping[str, Any], ask: Callable[[], Look[Any]]) -> Look[Any]:
+    """The nodes' answers, asked again once host keys that they show now were confirmed by their fingerprints."""
+    found = ask()
+    confirmed = {str(one) for one in asked.get("accept") or ()}
+    keys = [key for key in found.unknown_host_keys if key.fingerprint in confirmed]
+    if not keys:
+        return found
+    services.controller.accept_host_keys(keys)
+    return ask()
+
+
+def _model(text: str, source: str) -> Fetched:
+    config, shape = read_config(text, source)
+    # The draft keeps it as the text that one would paste.
+    edits = {"model.preset": None, "model.hf_config": pretty(config)}
+    return Fetched(edits=edits, note={"source": source, "type": shape.model_type})
+
+
+def _job(services: Services) -> Job:
+    reading = read(services.draft.job_mapping(), services.home)
+    if reading.job is None:
+        raise ProblemsError((*reading.problems, *reading.missing))
+    return reading.job
+
+
+KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], Fetched]] = {
+    "hub": _from_hub,
+    "node": _from_node,
+    "memory": _memory,
+}

@@ -1,0 +1,88 @@
+"""What planning asks of the nodes before anything is checked or launched; it only reads files."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from backend.cluster.group import try_all
+from backend.cluster.hostkeys import HostKey
+from backend.cluster.node import Node, NodeError
+from backend.job.job import Job
+from backend.job.problems import Problem, ProblemsError
+from backend.jobs.checkup import Meeting
+
+READ_S = 30.0
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Where the sshd of a container finds what its container may use, with cgroup 2 and 1."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Look(Generic[T]):
+    """What the nodes that could be asked answered, and why the others did not."""
+
+    answers: Mapping[int, T]
+    """By node rank."""
+    nodes: Mapping[int, str]
+    """Names of the nodes that answered."""
+    unknown_host_keys: tuple[HostKey, ...]
+    """To be shown to the user, who confirms them or not; then ask again."""
+    problems: tuple[Problem, ...]
+
+
+def refuse_without(job: Job, *needed: str) -> None:
+    """Raises ProblemsError(needed_for_launch) for those of `cluster.hosts` and `model.path` that the job lacks."""
+    values = {"cluster.hosts": job.cluster.hosts, "model.path": job.model.path}
+    missing = [Problem(code="needed_for_launch", field=path) for path in needed if not values[path]]
+    if missing:
+        raise ProblemsError(missing)
+
+
+def model_config(job: Job, meeting: Meeting, limit: int) -> Look[bytes]:
+    """At most `limit` bytes of config.json in the model's folder, from the first node that can be reached."""
+    first = dict(list(meeting.nodes.items())[:1])
+    folder = str(job.model.path)
+    # SFTP starts in the log-in user's home folder.
+    path = f"{folder.removeprefix('~/')}/config.json"
+    found = _ask(first, lambda node: node.read(path, limit=limit))
+    if found.answers:
+        return found
+    return Look(answers={}, nodes={}, unknown_host_keys=meeting.unknown_host_keys,
+                problems=(*found.problems, *meeting.problems))  # fmt: skip
+
+
+def host_memory(meeting: Meeting) -> Look[float]:
+    """GiB of memory of every node, or what its container may use."""
+    found = _ask(meeting.nodes, _memory_gib)
+    return Look(answers=found.answers, nodes=found.nodes, unknown_host_keys=meeting.unknown_host_keys,
+                problems=(*found.problems, *meeting.problems))  # fmt: skip
+
+
+def _ask(nodes: Mapping[int, Node], question: Callable[[Node], T]) -> Look[T]:
+    answers, failures = try_all(nodes, lambda rank, node: question(node), READ_S)
+    return Look(
+        answers=answers,
+        nodes={rank: nodes[rank].name for rank in answers},
+        unknown_host_keys=(),
+        problems=tuple(failure.problem for failure in failures.values()),
+    )
+
+
+def _memory_gib(node: Node) -> float:
+    lines = node.read("/proc/meminfo", limit=4096).decode(errors="replace").splitlines()
+    total = next((line.split()[1] for line in lines if line.startswith("MemTotal:")), "")
+    if not total.isdigit():
+        raise NodeError("bad_answer", node.name, command="/proc/meminfo", exit=0, detail=lines[0] if lines else "")
+    return min(int(total) * 1024, *(_limit(node, path) for path in LIMITS)) / 2**30
+
+
+def _limit(node: Node, path: str) -> float:
+    """Bytes; infinite where there is no such file or it says `max`."""
+    try:
+        text = node.read(path, limit=64).decode(errors="replace").strip()
+    except NodeError as error:
+        if error.code != "missing_file":
+            raise
+        return float("inf")
+    return float(text) if text.isdigit() else float("inf")

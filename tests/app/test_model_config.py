@@ -1,0 +1,152 @@
+"""A config.json from the hub, through the real huggingface_hub and a hub on this machine."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from app.main import main
+from app.model_config import MAXIMUM_BYTES, from_hub, read_config
+from backend.job.presets import models
+from backend.job.problems import ProblemsError
+from tests.hub import hub
+
+QWEN = json.dumps(dict(models()["qwen3-8b"].hf_config)).encode()
+FILES = {
+    "Qwen/Qwen3-8B": QWEN,
+    "someone/strange": b'{"model_type": "mamba9", "hidden_size": 8}',
+    "someone/huge": b" " * (MAXIMUM_BYTES + 1),
+    "someone/words": b"not json",
+    "someone/latin": b'{"model_type": "\xe9"}',
+}
+
+
+def point_at(address, monkeypatch):
+    """As HF_ENDPOINT does when huggingface_hub is imported."""
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    template = constants.HUGGINGFACE_CO_URL_TEMPLATE
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + template[template.index("/{repo_id}") :])
+
+
+@pytest.fixture
+def ours(tmp_path, monkeypatch):
+    """A hub that huggingface_hub asks, and an empty cache."""
+    with hub(FILES) as (address, asked):
+        point_at(address, monkeypatch)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        yield asked
+
+
+def refused(model_id):
+    with pytest.raises(ProblemsError) as caught:
+        read_config(from_hub(model_id), model_id)
+    [problem] = caught.value.problems
+    assert problem.field == "model.hf_config"
+    return problem
+
+
+def test_a_model_id_becomes_the_shape_of_its_model(ours):
+    config, shape = read_config(from_hub("Qwen/Qwen3-8B"), "Qwen/Qwen3-8B")
+    assert config == json.loads(QWEN)
+    assert (shape.model_type, shape.layers) == ("qwen3", 36)
+    assert {path.partition(" ")[2] for path in ours if "resolve" in path} == {"/Qwen/Qwen3-8B/resolve/main/config.json"}
+
+
+@pytest.mark.parametrize(
+    ("model_id", "code"),
+    [
+        ("someone/gated", "model_gated"),
+        ("someone/private", "model_not_found"),
+        ("nobody/nothing", "model_not_found"),
+        ("someone/adapter", "no_model_config"),
+        ("someone/broken", "hub_unreachable"),
+        ("someone/strange", "unsupported_model_type"),
+        ("someone/huge", "bad_model_config"),
+        ("someone/words", "bad_model_config"),
+        ("someone/latin", "bad_model_config"),
+    ],
+)
+def test_what_is_no_known_model_is_refused_with_the_reason(ours, model_id, code):
+    assert refused(model_id).code == code
+
+
+def test_a_file_that_is_too_large_is_not_even_fetched(ours):
+    refused("someone/huge")
+    assert not [path for path in ours if path.startswith("GET") and "huge" in path]
+
+
+@pytest.mark.parametrize(
+    "model_id",
+    ["", "https://example.com/a", "//example.com/a", "../../etc/passwd", "a/../b", "a/b/c", "a/b?c", "a b", "a/b\n",
+     "a/" + "b" * 200, "a--b/c", "-a/b", "a/.b"],
+)  # fmt: skip
+def test_what_is_no_id_is_never_asked_for(ours, model_id):
+    assert refused(model_id).code == "bad_model_id"
+    assert ours == []
+
+
+def test_a_hub_that_breaks_is_asked_once(ours):
+    assert refused("someone/broken").values["reason"] == "HTTP 503"
+    assert len([path for path in ours if "broken" in path]) == 1
+
+
+def test_without_a_network_the_cached_file_serves(ours, monkeypatch):
+    fetched = from_hub("Qwen/Qwen3-8B")
+    point_at("http://127.0.0.1:9", monkeypatch)
+    assert from_hub("Qwen/Qwen3-8B") == fetched
+    assert refused("Qwen/Qwen3-4B").code == "hub_unreachable"
+
+
+def test_offline_mode_is_respected_and_named(ours, monkeypatch):
+    fetched = from_hub("Qwen/Qwen3-8B")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    before = len(ours)
+    assert from_hub("Qwen/Qwen3-8B") == fetched
+    assert refused("Qwen/Qwen3-4B").code == "hub_offline"
+    assert len(ours) == before
+
+
+def test_a_hub_that_says_nothing_is_given_up(monkeypatch, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        point_at(f"http://127.0.0.1:{server.getsockname()[1]}", monkeypatch)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+        with pytest.raises(ProblemsError) as caught:
+            from_hub("Qwen/Qwen3-8B", timeout_s=0.1)
+    assert caught.value.problems[0].code == "hub_unreachable"
+
+
+def test_a_deeply_nested_configuration_is_refused(ours):
+    with pytest.raises(ProblemsError) as caught:
+        read_config("[" * 100_000, "x")
+    assert caught.value.problems[0].code == "bad_model_config"
+
+
+def test_the_command_prints_a_configuration_that_a_job_file_takes(tmp_path):
+    """In a process of its own, because huggingface_hub reads HF_ENDPOINT when it is imported."""
+    with hub(FILES) as (address, _):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+        environment = {**kept, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "MEGABOARD_HOME": str(tmp_path)}
+        command = [sys.executable, "-m", "app.main", "--lang", "en", "model"]
+        options = {"capture_output": True, "text": True, "env": environment, "cwd": Path(__file__).parents[2]}
+        done = subprocess.run([*command, "Qwen/Qwen3-8B"], check=True, **options)
+        strange = subprocess.run([*command, "someone/strange"], check=False, **options)
+    assert "8.191 billion parameters" in done.stderr
+    assert json.loads(done.stdout) == json.loads(QWEN)
+    assert (strange.returncode, strange.stdout) == (2, "")
+    assert "mamba9" in strange.stderr
+
+
+def test_a_job_file_takes_the_folder_of_a_model(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_bytes(QWEN)
+    job = {"cluster": {"gpu": "h100-80g", "nodes": 1, "gpus_per_node": 8}, "model": {"hf_config": "model"}}
+    (tmp_path / "job.yaml").write_text(json.dumps(job))
+    assert main(["estimate", str(tmp_path / "job.yaml"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stages"][0]["parameters"] == 8190735360

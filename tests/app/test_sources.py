@@ -1,0 +1,144 @@
+"""What a step fetches into the draft: a config.json, the nodes' memory; host keys are confirmed by fingerprint."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from app.model_config import MAXIMUM_BYTES
+from app.services import Draft
+from app.wizard.reading import read
+from app.wizard.sources import fetch
+from app.wizard.wire import change
+from backend.cluster.hostkeys import HostKey, UnknownHostKey
+from backend.cluster.node import NodeError
+from backend.job.presets import models
+from backend.jobs.controller import Controller
+from backend.jobs.store import Store
+from tests.fakes import FakeNode
+
+CONFIG = json.dumps(dict(models()["qwen3-30b-a3b"].hf_config)).encode()
+PATH = "/models/mine/config.json"
+HOSTS = {"cluster.hosts.lines": "10.0.0.1\n10.0.0.2", "cluster.nodes": 2, "model.path": "/models/mine"}
+
+
+class Nodes:
+    """Two nodes by address, their host keys, and those that were confirmed."""
+
+    def __init__(self):
+        self.by_address = {name: FakeNode(name) for name in ("10.0.0.1", "10.0.0.2")}
+        for number, node in enumerate(self.by_address.values(), 1):
+            node.files["/proc/meminfo"] = b"MemTotal: %d kB\nMemFree: 1 kB\n" % (number * 2**29)
+        self.unknown = set()
+        self.accepted = []
+
+    def connect(self, host, known_hosts):
+        if host.address in self.unknown - {key.host for key in self.accepted}:
+            raise UnknownHostKey(host.address, self.key(host.address))
+        return self.by_address[host.address]
+
+    def key(self, address):
+        return HostKey(host=address, port=22, key_type="ssh-ed25519", fingerprint=f"SHA256:{address}", line="")
+
+
+@pytest.fixture
+def nodes():
+    return Nodes()
+
+
+@pytest.fixture
+def services(tmp_path, nodes):
+    store = Store(tmp_path / "megaboard.db")
+    known_hosts = SimpleNamespace(accept=nodes.accepted.append)
+    controller = Controller(tmp_path, store, known_hosts, connect=nodes.connect)
+    services = SimpleNamespace(home=tmp_path, draft=Draft(store, tmp_path), controller=controller)
+    change(services, HOSTS)
+    yield services
+    controller.close()
+    store.close()
+
+
+def shape_of(services):
+    return read(services.draft.job_mapping(), services.home).shape
+
+
+def test_a_configuration_on_a_node_becomes_the_drafts_model(services, nodes):
+    nodes.by_address["10.0.0.1"].files[PATH] = CONFIG
+    found = fetch(services, {"kind": "node"})
+    assert (found.problems, dict(found.note)) == ((), {"source": "10.0.0.1:/models/mine", "type": "qwen3_moe"})
+    assert change(services, found.edits) == ()
+    assert shape_of(services).experts == 128
+
+
+def test_a_folder_in_the_home_is_found_there(services, nodes):
+    change(services, {"model.path": "~/mine"})
+    nodes.by_address["10.0.0.1"].files["mine/config.json"] = CONFIG
+    assert fetch(services, {"kind": "node"}).edits
+
+
+def test_the_first_node_that_answers_is_read(services, nodes):
+    nodes.by_address["10.0.0.1"].broken = NodeError("unreachable", "10.0.0.1", port=22, detail="no route")
+    nodes.by_address["10.0.0.2"].files[PATH] = CONFIG
+    assert fetch(services, {"kind": "node"}).note["source"] == "10.0.0.2:/models/mine"
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (None, "missing_file"),
+        (b"{}", "missing_model_key"),
+        (b'{"model_type": "mamba9"}', "unsupported_model_type"),
+        (b"\xff\xfe", "bad_model_config"),
+        (b" " * (MAXIMUM_BYTES + 1), "bad_model_config"),
+    ],
+    ids=["no file", "no keys", "strange", "binary", "huge"],
+)
+def test_what_is_no_known_model_leaves_the_draft_alone(services, nodes, content, code):
+    if content is not None:
+        nodes.by_address["10.0.0.1"].files[PATH] = content
+    found = fetch(services, {"kind": "node"})
+    assert ([problem.code for problem in found.problems], dict(found.edits)) == ([code], {})
+
+
+def test_what_is_missing_for_it_is_named(services):
+    change(services, {"cluster.hosts.lines": "", "model.path": None})
+    found = fetch(services, {"kind": "node"})
+    assert [(p.code, p.field) for p in found.problems] == [
+        ("needed_for_launch", "cluster.hosts"),
+        ("needed_for_launch", "model.path"),
+    ]
+
+
+def test_an_unknown_host_key_is_asked_about_and_accepted_by_its_fingerprint_alone(services, nodes):
+    nodes.unknown = {"10.0.0.1", "10.0.0.2"}
+    nodes.by_address["10.0.0.1"].files[PATH] = CONFIG
+    found = fetch(services, {"kind": "node"})
+    assert [key.host for key in found.host_keys] == ["10.0.0.1", "10.0.0.2"]
+    fetch(services, {"kind": "node", "accept": ["SHA256:something-else"]})
+    assert nodes.accepted == []
+    again = fetch(services, {"kind": "node", "accept": [key.fingerprint for key in found.host_keys]})
+    assert [key.host for key in nodes.accepted] == ["10.0.0.1", "10.0.0.2"]
+    assert again.edits
+
+
+def test_the_memory_of_the_smallest_node_is_taken(services):
+    found = fetch(services, {"kind": "memory"})
+    assert dict(found.edits) == {"cluster.host_memory_gib": 512.0}
+    assert dict(found.note) == {"least": 512.0, "nodes": 2}
+
+
+def test_in_a_container_the_containers_limit_counts(services, nodes):
+    nodes.by_address["10.0.0.1"].files["/sys/fs/cgroup/memory.max"] = b"max\n"
+    nodes.by_address["10.0.0.2"].files["/sys/fs/cgroup/memory.max"] = b"%d\n" % 2**37
+    assert fetch(services, {"kind": "memory"}).edits == {"cluster.host_memory_gib": 128.0}
+
+
+def test_a_node_that_does_not_answer_is_named_beside_the_others_memory(services, nodes):
+    nodes.by_address["10.0.0.1"].broken = NodeError("unreachable", "10.0.0.1", port=22, detail="no route")
+    found = fetch(services, {"kind": "memory"})
+    assert found.edits == {"cluster.host_memory_gib": 1024.0}
+    assert [problem.code for problem in found.problems] == ["unreachable"]
+
+
+def test_a_fault_of_our_own_is_answered_too(services, caplog):
+    assert [problem.code for problem in fetch(services, {"kind": "nonsense"}).problems] == ["internal_error"]

@@ -1,0 +1,84 @@
+"""Fetching into the draft in a real browser: from a hub on this machine, and from real SSH nodes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.job.presets import models
+from tests.hub import hub
+from tests.nodes import ssh_nodes
+from tests.ui.test_wizard import CHROMIUM, FLAGS, Site, box, go, log_in, playwright, until
+
+pytestmark = [
+    pytest.mark.ui,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"),
+]
+expect = getattr(playwright, "expect", None)
+
+CONFIG = json.dumps(dict(models()["qwen3-30b-a3b"].hf_config)).encode()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Iterator[Site]:
+    home = tmp_path_factory.mktemp("fetch")
+    with hub({"Qwen/Qwen3-30B-A3B": CONFIG, "someone/strange": b'{"model_type": "mamba9"}'}) as (address, _):
+        site = Site(home, HF_ENDPOINT=address, HF_HOME=str(home / "hub"), HF_HUB_OFFLINE="0")
+        site.start()
+        yield site
+        site.end()
+
+
+@pytest.fixture(scope="module")
+def page(site) -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        page.set_default_timeout(60_000)
+        faults: list[str] = []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        log_in(page, site)
+        yield page
+        assert faults == []
+        browser.close()
+
+
+def test_a_model_of_the_hub_is_fetched_by_its_id(page, site):
+    go(page, site, "model")
+    answer = page.locator("#place-fetch_model .mb-fetch-answer")
+    page.fill(".mb-fetch-id", "someone/strange")
+    page.click('[data-fetch="hub"]')
+    expect(answer).to_contain_text("mamba9")
+    assert page.evaluate("Megaboard.wizard.bundle().data.model.name").startswith("Qwen3-VL")
+    page.fill(".mb-fetch-id", "Qwen/Qwen3-30B-A3B")
+    page.keyboard.press("Enter")
+    expect(answer).to_contain_text("qwen3_moe")
+    until(page, "b.data.model.facts.some(([name, value]) => name === 'experts' && value === 128)")
+    expect(box(page, "model.hf_config")).to_have_value(json.dumps(json.loads(CONFIG), indent=2))
+    assert page.input_value(".mb-fetch-id") == "Qwen/Qwen3-30B-A3B"
+
+
+def test_what_a_node_has_is_read_once_its_key_is_confirmed(page, site, tmp_path: Path):
+    (tmp_path / "config.json").write_text('{"model_type": "mamba9"}')
+    with ssh_nodes(tmp_path / "nodes", nodes=2) as nodes:
+        go(page, site, "hardware")
+        page.click('[data-fetch="memory"]')
+        expect(page.locator("#place-fetch_memory .mb-fetch-answer")).to_contain_text("Fill in first")
+        lines = [f"{host.user}@{host.address}:{host.port} key={host.identity_file}" for host in nodes.hosts()]
+        box(page, "cluster.hosts.lines").fill("\n".join(lines))
+        until(page, "b.data.hosts?.length === 2")
+        page.click('[data-fetch="memory"]')
+        page.click('#place-fetch_memory [data-act="accept"]')
+        expect(page.locator("#place-fetch_memory .mb-fetch-answer")).to_contain_text("Nodes read: 2")
+        assert float(box(page, "cluster.host_memory_gib").input_value()) > 0.1
+        go(page, site, "model")
+        box(page, "model.path").fill(str(tmp_path))
+        until(page, "!b.problems.concat().some((one) => one.at === 'model.path')")
+        answer = page.locator("#place-fetch_model .mb-fetch-answer")
+        page.click('[data-fetch="node"]')
+        expect(answer).to_contain_text("mamba9")
+        (tmp_path / "config.json").write_bytes(CONFIG)
+        page.click('[data-fetch="node"]')
+        expect(answer).to_contain_text("qwen3_moe")
