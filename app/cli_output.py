@@ -30,11 +30,14 @@ def print_json(value: Any, *, compact: bool = False) -> None:
     print(text.encode(errors="replace").decode(), flush=True)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns aligned for a terminal: the first to the left, numbers to the right; Chinese letters count two."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: bool = False) -> str:
+    """Columns aligned for a terminal: the first to the left, numbers to the right; Chinese letters count two.
+
+    `left` puts all to the left: words.
+    """
     lines = [head, *rows]
     widths = [max(_width(line[column]) for line in lines) for column in range(len(head))]
-    return "\n".join("  ".join(map(_padded, line, widths, [True] + [False] * len(line))).rstrip() for line in lines)
+    return "\n".join("  ".join(map(_padded, line, widths, [True] + [left] * len(line))).rstrip() for line in lines)
 
 
 def number(value: float | int | None, digits: int = 2) -> str:

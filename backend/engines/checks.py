@@ -38,6 +38,11 @@ def check_passed_on(job: Job, engine: Engine) -> list[Problem]:
     return problems
 
 
+def is_secret(name: str) -> bool:
+    """Whether a key or a variable is named like one that holds a secret."""
+    return _SECRET.fullmatch(name) is not None
+
+
 def _check_extra(key: Any, value: Any, engine: Engine) -> Problem | None:
     field, values = f"extra.{key}", {"key": key}
     if not isinstance(key, str) or not _KEY.fullmatch(key):
@@ -46,7 +51,7 @@ def _check_extra(key: Any, value: Any, engine: Engine) -> Problem | None:
         return Problem(code="extra_owned", field=field, values={**values, "path": path})
     if _REFUSED_KEY.fullmatch(key):
         return Problem(code="extra_refused", field=field, values={**values, "engine": engine.name})
-    if _SECRET.fullmatch(key):
+    if is_secret(key):
         return Problem(code="extra_secret", field=field, values=values)
     # OmegaConf, through which llamafactory-cli reads its file, would look the name up instead.
     if any("${" in text or _CONTROL.search(text) for text in _texts(value)):
@@ -72,7 +77,7 @@ def _check_variable(name: str, text: str) -> Problem | None:
         return Problem(code="environment_bad", field=field, values=values)
     if _OWNED_VARIABLE.fullmatch(name):
         return Problem(code="environment_owned", field=field, values=values)
-    if _SECRET.fullmatch(name):
+    if is_secret(name):
         return Problem(code="environment_secret", field=field, values=values)
     return None
 

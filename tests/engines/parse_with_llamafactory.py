@@ -1,19 +1,14 @@
 """Run by a node's python: LLaMA-Factory's own parser over many configurations, in one process as importing it is slow.
 
-stdin: JSON, case -> text of config.yaml. stdout, last line: JSON, case -> {error, warnings, arguments}, and
-"fields" -> the names of the keys by the program that defines them.
+stdin: JSON, case -> text of config.yaml. stdout, last line: JSON, case -> {error, warnings, arguments}.
 """
 
-import dataclasses
 import json
 import logging
-import os
 import sys
 
-import transformers
 import yaml
 from llamafactory import hparams
-from llamafactory.hparams.training_args import TrainingArguments
 from omegaconf import OmegaConf
 
 
@@ -53,21 +48,5 @@ def parse(text):
     return {"error": None, "warnings": heard.lines, "arguments": arguments}
 
 
-def names(*classes):
-    return {field.name for owner in classes for field in dataclasses.fields(owner) if field.init}
-
-
-def known_fields():
-    parts = (hparams.ModelArguments, hparams.DataArguments, hparams.FinetuningArguments, hparams.GeneratingArguments)
-    fields = {"llamafactory": names(*parts), "transformers": names(transformers.TrainingArguments)}
-    if os.environ.get("USE_MCA") == "1":
-        from mcore_adapter.training_args import MegatronArguments
-
-        fields["mcore_adapter"] = names(MegatronArguments)
-    else:
-        fields["llamafactory_trainer"] = names(TrainingArguments) - fields["transformers"]
-    return {part: sorted(found) for part, found in fields.items()}
-
-
 results = {case: parse(text) for case, text in json.load(sys.stdin).items()}
-print("\n" + json.dumps({**results, "fields": known_fields()}, default=str))
+print("\n" + json.dumps(results, default=str))

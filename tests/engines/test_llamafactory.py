@@ -1,20 +1,13 @@
 """The keys that LLaMA-Factory's trainers share, and those of its Hugging Face trainer."""
 
-from pathlib import Path
-
 import pytest
-import yaml
 
 from backend.engines import ENGINES
 from backend.engines.engine import target_of
+from backend.engines.known_keys import keys_of
 from backend.job.job import Job
 from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import ddp, job
-
-FIELDS = {
-    part: set(names.split())
-    for part, names in yaml.safe_load((Path(__file__).parent / "known_fields.yaml").read_text()).items()
-}
 
 
 def config_of(made: Job) -> dict[str, object]:
@@ -23,12 +16,12 @@ def config_of(made: Job) -> dict[str, object]:
 
 @pytest.mark.parametrize("made", [*HUGGING_FACE.values(), *SHARDED.values()], ids=[*HUGGING_FACE, *SHARDED])
 def test_the_hugging_face_trainer_knows_every_key(made: Job) -> None:
-    assert config_of(made).keys() <= FIELDS["llamafactory"] | FIELDS["transformers"] | FIELDS["llamafactory_trainer"]
+    assert config_of(made).keys() <= keys_of(made.engine).keys()
 
 
 @pytest.mark.parametrize("made", MEGATRON.values(), ids=MEGATRON)
 def test_mcore_adapter_knows_every_key(made: Job) -> None:
-    assert config_of(made).keys() <= FIELDS["llamafactory"] | FIELDS["transformers"] | FIELDS["mcore_adapter"]
+    assert config_of(made).keys() <= keys_of(made.engine).keys()
 
 
 @pytest.mark.parametrize("made", [*HUGGING_FACE.values(), *SHARDED.values(), *MEGATRON.values()])

@@ -13,28 +13,41 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from backend.engines import render
+from backend.engines.known_keys import EngineKey, programs
 from backend.job.job import Job
 from tests.engines.cases import HUGGING_FACE, MEGATRON
 from tests.engines.jobs import place
+from tests.engines.programs import LLAMAFACTORY_PYTHON as PYTHON
+from tests.engines.programs import MCORE_ADAPTER, mcore_adapter_source
+from tests.engines.write_engine_keys import ask
 
 pytestmark = pytest.mark.e2e
 
 HERE = Path(__file__).parent
-PYTHON = HERE.parents[1] / ".venv-node" / "bin" / "python"
-MCORE_ADAPTER = "MEGABOARD_MCORE_ADAPTER"
 
 # warmup_ratio is the only warm-up key that means the same to every transformers that LLaMA-Factory 0.9.5 takes; fp32
 # is what a CPU node trains in.
 EXPECTED_WORDS = ("warmup_ratio is deprecated", "We recommend enable mixed precision training.")
 
 
-def parsed(cases: Mapping[str, Job], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Case -> what the parser made of it; `fields` -> the names that each argument class knows."""
+def needs_llamafactory() -> None:
     if not (PYTHON.parents[1] / ".ready").exists():
         pytest.skip("no .venv-node: `make environments` builds what LLaMA-Factory runs in")
+
+
+def mcore_adapter() -> dict[str, str]:
+    """Variables that find it; skips where its source is not at hand."""
+    source = mcore_adapter_source()
+    if not source:
+        pytest.skip(f"{MCORE_ADAPTER} does not name mcore_adapter's src folder (github.com/alibaba/ROLL, not on PyPI)")
+    return {"PYTHONPATH": source}
+
+
+def parsed(cases: Mapping[str, Job], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Case -> what the parser made of it."""
+    needs_llamafactory()
     texts = {name: render(made, place(made)).files["config.yaml"] for name, made in cases.items()}
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -66,10 +79,7 @@ def hugging_face() -> dict[str, Any]:
 
 @cache
 def megatron() -> dict[str, Any]:
-    source = os.environ.get(MCORE_ADAPTER)
-    if not source:
-        pytest.skip(f"{MCORE_ADAPTER} does not name mcore_adapter's src folder (github.com/alibaba/ROLL, not on PyPI)")
-    return parsed(MEGATRON, {"USE_MCA": "1", "PYTHONPATH": source})
+    return parsed(MEGATRON, {"USE_MCA": "1", **mcore_adapter()})
 
 
 def assert_accepted(result: dict[str, Any]) -> None:
@@ -109,12 +119,15 @@ def test_megatron_reads_the_plan() -> None:
     assert megatron()["dense"]["arguments"]["accumulate_allreduce_grads_in_fp32"] is True
 
 
-@pytest.mark.parametrize(
-    ("results", "parts"),
-    [(hugging_face, ("llamafactory", "transformers", "llamafactory_trainer")), (megatron, ("mcore_adapter",))],
-    ids=["llamafactory", "mcore_adapter"],
-)
-def test_the_list_of_known_keys_is_what_the_programs_know(results: Any, parts: tuple[str, ...]) -> None:
-    known = yaml.safe_load((HERE / "known_fields.yaml").read_text())
+@pytest.mark.parametrize("environment", [{}, {"USE_MCA": "1"}], ids=["llamafactory", "mcore_adapter"])
+def test_the_kept_list_of_keys_is_what_the_programs_say(environment: dict[str, str]) -> None:
+    """Name, type, default and choices of every key; tests/engines/write_engine_keys.py writes the list."""
+    needs_llamafactory()
+    told = ask(PYTHON, "llamafactory", environment | mcore_adapter() if environment else {})
+    parts = ["mcore_adapter"] if environment else ["llamafactory", "transformers", "llamafactory_trainer"]
     for part in parts:
-        assert set(known[part].split()) == set(results()["fields"][part])
+        said = {
+            name: EngineKey(type=key["type"], default=key["default"], choices=tuple(key.get("choices", ())))
+            for name, key in told[part]["keys"].items()
+        }
+        assert said == programs()[part].keys

@@ -1,0 +1,156 @@
+"""Runs on a node, read from standard input: what the installed engine's own argument parser says. It changes nothing.
+
+    python - parse|keys JSON --token T
+
+Standard library, and the engine itself. Prints one line, `T{json}`. JSON holds `engine` (llamafactory or swift),
+`environment` (the variables that the ranks start with), and for `parse` the `files` that were rendered.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import importlib.metadata
+import json
+import os
+import socket
+import sys
+import tempfile
+import types
+import typing
+from typing import Any
+
+CONFIG = "config.yaml"
+LONGEST = 2000
+"""Characters of an error that are told."""
+PLAIN = (bool, int, float, str, type(None))
+
+
+def parse(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Whether the engine takes its configuration; its own words where it does not."""
+    alone()
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in wanted["files"].items():
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                file.write(text)
+        # Where the ranks start: what the configuration names stands beside it.
+        os.chdir(folder)
+        try:
+            PARSERS[wanted["engine"]]()
+        except Exception as error:
+            return {"error": type(error).__name__, "message": str(error)[:LONGEST]}
+        finally:
+            os.chdir("/")
+    return {"error": None, "message": ""}
+
+
+def alone() -> None:
+    """A gang of one rank: parsers look at RANK and WORLD_SIZE, and some of them start a process group."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    os.environ.update({**place, "MASTER_PORT": str(port)})
+
+
+def parse_llamafactory() -> None:
+    """Raises what LLaMA-Factory says against config.yaml."""
+    import yaml
+    from llamafactory import hparams
+    from llamafactory.data.template import TEMPLATES
+
+    with open(CONFIG, encoding="utf-8") as file:
+        config = yaml.safe_load(file)
+    hparams.get_train_args(config)
+    # Looked up only once the tokenizer is loaded, on every rank.
+    template = config.get("template")
+    if template is not None and template not in TEMPLATES:
+        raise ValueError(f"Template {template} does not exist.")
+
+
+PARSERS = {"llamafactory": parse_llamafactory}
+
+
+def keys(wanted: dict[str, Any]) -> dict[str, Any]:
+    """The keys that the installed engine takes, by the program that defines them: type, default, choices."""
+    alone()
+    import transformers
+    from llamafactory import hparams
+    from llamafactory.hparams.training_args import TrainingArguments
+
+    own = (hparams.ModelArguments, hparams.DataArguments, hparams.FinetuningArguments, hparams.GeneratingArguments)
+    parts = {"transformers": fields_of(transformers.TrainingArguments), "llamafactory": fields_of(*own)}
+    versions = {"transformers": transformers.__version__, "llamafactory": importlib.metadata.version("llamafactory")}
+    if os.environ.get("USE_MCA") == "1":
+        import mcore_adapter.training_args as mca
+
+        parts["mcore_adapter"] = fields_of(mca.MegatronArguments)
+        versions["mcore_adapter"] = version_of("mcore-adapter")
+    else:
+        trainer = fields_of(TrainingArguments)
+        parts["llamafactory_trainer"] = {n: f for n, f in trainer.items() if n not in parts["transformers"]}
+        versions["llamafactory_trainer"] = versions["llamafactory"]
+    return {part: {"version": versions[part], "keys": dict(sorted(found.items()))} for part, found in parts.items()}
+
+
+def version_of(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def fields_of(*owners: Any) -> dict[str, Any]:
+    """Name -> {type, default, choices} of every argument of dataclasses."""
+    found = {}
+    for owner in owners:
+        hints = typing.get_type_hints(owner)
+        for field in dataclasses.fields(owner):
+            if field.init:
+                found[field.name] = describe(hints[field.name], field)
+    return found
+
+
+def describe(hint: Any, field: Any) -> dict[str, Any]:
+    default = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory()
+    default = default.value if isinstance(default, enum.Enum) else default
+    said = {"type": name_of(hint), "default": default if isinstance(default, PLAIN) else plain(default)}
+    choices = [choice for one in typing.get_args(hint) or (hint,) for choice in choices_of(one)] or choices_of(hint)
+    return {**said, "choices": choices} if choices else said
+
+
+def plain(value: Any) -> Any:
+    """A default that JSON can say; a required argument has none."""
+    return value if isinstance(value, (list, dict)) else None
+
+
+def choices_of(hint: Any) -> list[Any]:
+    if typing.get_origin(hint) is typing.Literal:
+        return list(typing.get_args(hint))
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return [one.value for one in hint]
+    return []
+
+
+def name_of(hint: Any) -> str:
+    """`int`, `float | None`, ...: what a value is, in a few letters."""
+    union = getattr(types, "UnionType", typing.Union)
+    if typing.get_origin(hint) in (typing.Union, union):
+        return " | ".join(dict.fromkeys(name_of(one) for one in typing.get_args(hint)))
+    if hint is type(None):
+        return "None"
+    if choices := choices_of(hint):
+        return type(choices[0]).__name__
+    return getattr(typing.get_origin(hint) or hint, "__name__", "str")
+
+
+ACTIONS = {"parse": parse, "keys": keys}
+
+if __name__ == "__main__":
+    action, arguments, _, token = sys.argv[1:]
+    said = json.loads(arguments)
+    # Before the engine is imported: some of them choose what they import.
+    os.environ.update(said["environment"])
+    print("\n" + token + json.dumps(ACTIONS[action](said), default=str), flush=True)

@@ -1,0 +1,114 @@
+"""Which engine a LLaMA-Factory configuration runs on, and which are no training that is launched here."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from backend.engines.importing.report import because
+from backend.engines.known_keys import programs
+from backend.job.problems import Problem, ProblemsError
+
+ReadJson = Callable[[str], Mapping[str, Any] | None]
+"""The mapping in a JSON file that a configuration names, None where it is not at hand."""
+
+_ZERO_NAME = re.compile(r"z(?:ero)?[_-]?([0-3])", re.IGNORECASE)
+_STAGES = frozenset({"pt", "sft", "dpo"})
+_FSDP = re.compile(r"fsdp|FSDP_|ACCELERATE_USE_FSDP")
+_SHARED_WITH_MEGATRON = frozenset({"fp8"})
+"""Keys of mcore_adapter that LLaMA-Factory's own trainer has as well."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """The engine of a configuration."""
+
+    engine: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Job path -> value: what else the keys that choose it say."""
+    reasons: Mapping[str, Problem] = field(default_factory=dict)
+    """By key, why the engine is not the letter of the file."""
+
+
+def refuse_other_work(config: Mapping[str, Any]) -> None:
+    """Raises ProblemsError for a configuration that trains nothing, or in a way that no engine here does."""
+    if "model" in config and "model_name_or_path" not in config:
+        raise _refused("import_not_v0", "model")
+    if not config.get("do_train", False):
+        raise _refused("import_no_training", "do_train")
+    stage = str(config.get("stage", "sft"))
+    if stage not in _STAGES:
+        raise _refused("import_stage", "stage", stage=stage)
+    method = str(config.get("finetuning_type", "lora"))
+    if method not in ("full", "freeze", "lora"):
+        raise _refused("import_method", "finetuning_type", method=method)
+
+
+def choose_engine(config: Mapping[str, Any], read_json: ReadJson) -> Choice:
+    """The engine that shards as the configuration does."""
+    sharding = config.get("deepspeed")
+    if _is_megatron(config):
+        reasons = {key: because("import_sharding_with_megatron", key) for key in config if _FSDP.match(key)}
+        if sharding:
+            reasons["deepspeed"] = because("import_deepspeed_with_megatron", "deepspeed")
+        return Choice(engine="llamafactory-megatron", reasons=reasons)
+    if sharding:
+        return _zero(sharding, read_json)
+    if config.get("fsdp") or _is_on(config.get("ACCELERATE_USE_FSDP")):
+        return Choice(engine="llamafactory-fsdp", values=_fsdp_values(config))
+    return Choice(engine="llamafactory-ddp")
+
+
+def _is_megatron(config: Mapping[str, Any]) -> bool:
+    """Whether keys that only mcore_adapter knows are in it, or the switch itself."""
+    own = programs()["mcore_adapter"].keys.keys() - _SHARED_WITH_MEGATRON
+    return bool(own & config.keys()) or str(config.get("use_mca", config.get("USE_MCA", ""))).lower() in ("1", "true")
+
+
+def _fsdp_values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What transformers' two keys or accelerate's variables say of FSDP."""
+    words = config.get("fsdp") or ()
+    words = words.split() if isinstance(words, str) else words if isinstance(words, list) else ()
+    settings = config.get("fsdp_config")
+    settings = settings if isinstance(settings, Mapping) else {}
+    said = {str(key).removeprefix("fsdp_"): value for key, value in settings.items()}
+    said |= {key.removeprefix("FSDP_").lower(): value for key, value in config.items() if key.startswith("FSDP_")}
+    version = 2 if str(said.get("version", 1)) == "2" else 1
+    shards_always = "shard_grad_op" not in words and said.get("sharding_strategy") not in ("SHARD_GRAD_OP", 2)
+    values = {"version": version, "offload": "offload" in words or _is_on(said.get("offload_params"))}
+    values["reshard_after_forward"] = shards_always and _is_on(said.get("reshard_after_forward", True))
+    return {f"parallel.fsdp.{name}": value for name, value in values.items()}
+
+
+def _is_on(value: Any) -> bool:
+    return str(value).lower() in ("1", "true", "full_shard")
+
+
+def _zero(sharding: Any, read_json: ReadJson) -> Choice:
+    """The engine of a DeepSpeed configuration: its own words where they are at hand, else the name of its file."""
+    name = sharding if isinstance(sharding, str) else ""
+    settings = sharding if isinstance(sharding, Mapping) else read_json(name)
+    values: dict[str, Any] = {}
+    if settings is not None:
+        zero = settings.get("zero_optimization")
+        zero = zero if isinstance(zero, Mapping) else {}
+        stage = zero.get("stage", 0)
+        parts = [zero.get(key) for key in ("offload_optimizer", "offload_param")]
+        places = [part for part in parts if isinstance(part, Mapping) and part.get("device", "none") != "none"]
+        offload = bool(places)
+        if places and places[0]["device"] == "nvme":
+            values = {"parallel.offload_device": "nvme", "parallel.offload_folder": places[0].get("nvme_path")}
+    elif found := _ZERO_NAME.search(name.rpartition("/")[2]):
+        stage, offload = int(found[1]), "offload" in name.lower()
+    else:
+        reason = because("import_deepspeed_unknown", "deepspeed", path=name)
+        return Choice(engine="llamafactory-zero3", reasons={"deepspeed": reason})
+    if stage in (0, 1):
+        reason = because("import_deepspeed_stage", "deepspeed", stage=stage)
+        return Choice(engine="llamafactory-zero2" if stage else "llamafactory-ddp", reasons={"deepspeed": reason})
+    engine = f"llamafactory-zero{3 if stage == 3 else 2}{'-offload' if offload else ''}"
+    return Choice(engine=engine, values=values, reasons={"deepspeed": because("import_deepspeed_ours", "deepspeed")})
+
+
+def _refused(code: str, key: str, **values: object) -> ProblemsError:
+    return ProblemsError([Problem(code=code, field=key, values={"key": key, **values})])

@@ -1,0 +1,65 @@
+"""The configuration keys that each engine's program takes, as its own argument classes name them.
+
+presets/engine_keys.yaml is written by tests/engines/write_engine_keys.py, which asks the installed programs; a
+preflight asks those on the nodes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import yaml
+
+from backend.job.presets import data_folder
+from backend.job.traits import TRAITS
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineKey:
+    """One key of an engine's configuration."""
+
+    type: str
+    """As Python writes it, `float | None`."""
+    default: Any = None
+    """What the program takes where the key is left out; None too where it must be given."""
+    choices: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Program:
+    """A program that defines keys."""
+
+    version: str
+    keys: Mapping[str, EngineKey]
+
+
+@cache
+def programs() -> Mapping[str, Program]:
+    """Every program by name: llamafactory, transformers, llamafactory_trainer, mcore_adapter, ..."""
+    path = data_folder("presets") / "engine_keys.yaml"
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 - a safe one
+    return {name: Program(version=entry["version"], keys=_keys(entry["keys"])) for name, entry in loaded.items()}
+
+
+@cache
+def keys_of(engine: str) -> Mapping[str, EngineKey]:
+    """Every key that an engine takes."""
+    return {key: entry for name in programs_of(engine) for key, entry in programs()[name].keys.items()}
+
+
+def programs_of(engine: str) -> tuple[str, ...]:
+    """The programs whose argument classes an engine reads its configuration with."""
+    traits = TRAITS[engine]
+    if traits.environment == "swift":
+        return ("swift",)
+    # LLaMA-Factory's own trainer arguments are unknown under USE_MCA=1.
+    return ("llamafactory", "transformers", "mcore_adapter" if traits.is_megatron else "llamafactory_trainer")
+
+
+def _keys(entries: Mapping[str, Mapping[str, Any]]) -> Mapping[str, EngineKey]:
+    return {
+        name: EngineKey(type=entry["type"], default=entry.get("default"), choices=tuple(entry.get("choices", ())))
+        for name, entry in entries.items()
+    }

@@ -1,0 +1,343 @@
+"""A LLaMA-Factory configuration becomes the job it describes, and what cannot be carried is said."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.cli_import import reason_of
+from app.i18n import LANGUAGES, has
+from backend.engines import ENGINES
+from backend.engines.engine import target_of
+from backend.engines.importing import RENAMED, Imported, ImportLine, import_llamafactory
+from backend.engines.importing.readers import KEY_READERS, preset_of
+from backend.engines.yaml_text import to_yaml
+from backend.job.job import Job
+from backend.job.mapping import get_value, parameters, parse_job, with_values
+from backend.job.parameters import Parameter
+from backend.job.problems import ProblemsError
+from tests.engines.jobs import job as make_job
+
+CLUSTER = {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}
+SMALL = {"model_name_or_path": "/models/Qwen3-8B", "do_train": True, "stage": "sft", "finetuning_type": "full"}
+IMPORTING = Path(__file__).parents[2] / "backend" / "engines" / "importing"
+
+
+def imported(config: Mapping[str, Any], **more: Any) -> tuple[Job, dict[str, ImportLine]]:
+    """The job of SMALL with these keys, and the report by key."""
+    made = import_llamafactory({**SMALL, **config}, CLUSTER, **more)
+    return job_of(made), {line.key: line for line in made.lines}
+
+
+def job_of(made: Imported) -> Job:
+    job, problems = parse_job(made.mapping)
+    assert job is not None, problems
+    assert problems == []
+    return job
+
+
+ARTICLE = """
+model_name_or_path: /data/models/Qwen3-VL-8B-Instruct
+stage: sft
+do_train: true
+finetuning_type: full
+dataset: photos, captions
+template: qwen3_vl
+cutoff_len: 4096
+freeze_vision_tower: true
+output_dir: /data/runs/vl-sft
+overwrite_output_dir: true
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 2e-5
+evaluation_strategy: no
+bf16: true
+ddp_timeout: 180000000
+tensor_model_parallel_size: 4
+sequence_parallel: true
+use_distributed_optimizer: true
+deepspeed: examples/deepspeed/ds_z3_config.json
+save_hf_model: true
+micro_batch_size: 1
+wandb_api_key: hunter2
+USE_MCA: 1
+"""
+
+
+def test_an_article_s_file_keeps_its_plan_and_loses_its_traps() -> None:
+    made = import_llamafactory(yaml.safe_load(ARTICLE), CLUSTER)
+    job, lines = job_of(made), {line.key: line for line in made.lines}
+    assert (job.engine, job.parallel.tensor, job.parallel.sequence) == ("llamafactory-megatron", 4, True)
+    assert (job.training.learning_rate, job.training.eval_steps) == (2e-5, None)
+    assert (job.training.template, job.training.dataset) == ("qwen3_vl_nothink", "photos,captions")
+    assert (job.training.output_dir, job.name, job.training.ddp_timeout_s) == ("/data/runs", "vl-sft", 1800)
+    assert (job.model.preset, job.extra) == ("qwen3-vl-8b", {"save_hf_model": True})
+    outcomes = {key: (line.outcome, line.reason and line.reason.code) for key, line in lines.items()}
+    assert outcomes["cutoff_len"] == ("kept", None)
+    assert outcomes["evaluation_strategy"] == ("renamed", "import_renamed")
+    assert outcomes["template"] == ("changed", "import_thinking_template")
+    assert outcomes["deepspeed"] == ("changed", "import_deepspeed_with_megatron")
+    assert outcomes["ddp_timeout"] == ("changed", "import_timeout")
+    assert outcomes["overwrite_output_dir"] == ("dropped", "import_own_folder")
+    assert outcomes["micro_batch_size"] == ("dropped", "import_unknown")
+    assert outcomes["save_hf_model"] == ("passed_on", None)
+
+
+def test_every_key_of_the_file_has_one_line_with_words() -> None:
+    config = yaml.safe_load(ARTICLE)
+    made = import_llamafactory(config, CLUSTER)
+    assert [line.key for line in made.lines if line.outcome != "default"] == list(config)
+    for lang in LANGUAGES:
+        words = {line.key: reason_of(line, lang) for line in made.lines}
+        assert all(words[line.key] for line in made.lines if line.outcome not in ("kept", "passed_on"))
+
+
+def test_every_reason_the_code_gives_has_words() -> None:
+    codes = {code for path in IMPORTING.glob("*.py") for code in re.findall(r'"import_(\w+)", ', path.read_text())}
+    codes -= {"llamafactory"}
+    assert len(codes) > 20
+    for lang in LANGUAGES:
+        missing = [c for c in codes if not has(lang, f"import.why.{c}") and not has(lang, f"problem.import_{c}")]
+        assert missing == []
+
+
+def test_what_the_file_leaves_out_is_what_the_engine_takes_then() -> None:
+    job, lines = imported({"tensor_model_parallel_size": 2})
+    assert (job.training.cutoff_len, job.training.precision, job.training.micro_batch_size) == (2048, "fp32", 8)
+    assert (job.sequence_parallel, job.parallel.distributed_optimizer, job.parallel.rope_fusion) == (False,) * 3
+    assert lines["cutoff_len"].outcome == "default"
+    experts, _ = imported({"model_name_or_path": "/m/Qwen3-30B-A3B", "tensor_model_parallel_size": 2})
+    assert (experts.parallel.expert_tensor, experts.parallel.moe_token_dispatcher) == (2, "allgather")
+
+
+def test_the_method_defaults_to_lora_but_megatron_trains_everything() -> None:
+    without = {key: value for key, value in SMALL.items() if key != "finetuning_type"}
+    hugging_face = job_of(import_llamafactory(without, CLUSTER))
+    assert (hugging_face.training.method, hugging_face.training.lora.alpha) == ("lora", 16)
+    megatron = job_of(import_llamafactory({**without, "tensor_model_parallel_size": 2}, CLUSTER))
+    assert megatron.training.method == "full"
+
+
+def zero(stage: int, **more: Any) -> dict[str, Any]:
+    return {"deepspeed": {"zero_optimization": {"stage": stage, **more}}}
+
+
+@pytest.mark.parametrize(
+    ("config", "engine"),
+    [
+        ({}, "llamafactory-ddp"),
+        ({"use_mca": True}, "llamafactory-megatron"),
+        ({"deepspeed": "ds/ds_z2_offload_config.json"}, "llamafactory-zero2-offload"),
+        ({"deepspeed": "ds/ds_z3_config.json"}, "llamafactory-zero3"),
+        (zero(3, offload_param={"device": "cpu"}), "llamafactory-zero3-offload"),
+        (zero(2, offload_optimizer={"device": "none"}), "llamafactory-zero2"),
+        ({"deepspeed": "ds/ds_z0_config.json"}, "llamafactory-ddp"),
+        ({"fsdp": ["full_shard", "auto_wrap"]}, "llamafactory-fsdp"),
+        ({"ACCELERATE_USE_FSDP": True}, "llamafactory-fsdp"),
+        ({"deepspeed": None}, "llamafactory-ddp"),
+    ],
+)  # fmt: skip
+def test_the_engine_follows_from_what_shards(config: dict[str, Any], engine: str) -> None:
+    assert imported(config)[0].engine == engine
+
+
+@pytest.mark.parametrize(
+    ("config", "fsdp"),
+    [
+        ({"fsdp": "full_shard auto_wrap offload"}, (1, True, True)),
+        ({"fsdp": "shard_grad_op"}, (1, False, False)),
+        ({"fsdp": "full_shard", "fsdp_config": {"version": 2, "reshard_after_forward": False}}, (2, False, False)),
+    ],
+)
+def test_fsdp_keeps_its_version_and_what_it_shards(config: dict[str, Any], fsdp: tuple[int, bool, bool]) -> None:
+    made = imported(config)[0].parallel.fsdp
+    assert (made.version, made.reshard_after_forward, made.offload) == fsdp
+
+
+def test_deepspeed_settings_at_hand_count_more_than_the_name_of_their_file() -> None:
+    stage_2 = {"zero_optimization": {"stage": 2}}
+    job, lines = imported({"deepspeed": "ds_z3.json"}, read_json=lambda path: stage_2)
+    assert job.engine == "llamafactory-zero2"
+    assert imported({"deepspeed": "mine.json"})[1]["deepspeed"].reason.code == "import_deepspeed_unknown"  # type: ignore[union-attr]
+    assert lines["deepspeed"].outcome == "changed"
+
+
+@pytest.mark.parametrize(
+    ("config", "code"),
+    [
+        ({"stage": "kto"}, "import_stage"),
+        ({"stage": "ppo"}, "import_stage"),
+        ({"stage": "rm"}, "import_stage"),
+        ({"finetuning_type": "oft"}, "import_method"),
+        ({"do_train": False}, "import_no_training"),
+    ],
+)
+def test_training_that_no_engine_here_does_is_refused_not_guessed(config: dict[str, Any], code: str) -> None:
+    with pytest.raises(ProblemsError) as raised:
+        imported(config)
+    assert [problem.code for problem in raised.value.problems] == [code]
+
+
+def test_a_configuration_of_the_second_trainer_is_refused() -> None:
+    with pytest.raises(ProblemsError, match="import_not_v0"):
+        import_llamafactory({"model": "Qwen/Qwen3-0.6B", "train_dataset": "d.yaml"}, CLUSTER)
+
+
+def test_a_value_out_of_range_is_corrected_and_said() -> None:
+    job, lines = imported({"cutoff_len": 4, "lr_scheduler_type": "cosine_with_restarts", "seed": "x"})
+    assert (job.training.cutoff_len, job.training.seed) == (8, 42)
+    assert (lines["cutoff_len"].outcome, lines["seed"].outcome) == ("changed", "dropped")
+    assert (lines["lr_scheduler_type"].outcome, job.training.lr_scheduler) == ("dropped", "cosine")
+
+
+def test_a_secret_is_neither_kept_nor_shown() -> None:
+    job, lines = imported({"hub_token": "abc", "ms_hub_token": "abc", "WANDB_API_KEY": "abc"})
+    assert (dict(job.extra), dict(job.environment)) == ({}, {})
+    for key in ("hub_token", "ms_hub_token", "WANDB_API_KEY"):
+        assert lines[key].outcome == "dropped"
+        assert "abc" not in str((lines[key].value, lines[key].became, lines[key].reason))
+
+
+@pytest.mark.parametrize(
+    ("config", "path", "value"),
+    [
+        ({"quantization_bit": 4, "finetuning_type": "lora"}, "training.method", "qlora"),
+        ({"finetuning_type": "freeze", "num_layer_trainable": 3}, "training.trainable_layers", 3),
+        ({"image_resolution": 512, "model_name_or_path": "/m/Qwen3-VL-8B"}, "training.image_max_pixels", 512 * 512),
+        ({"image_resolution": 300_000, "model_name_or_path": "/m/Qwen3-VL-8B"}, "training.image_max_pixels", 300_000),
+        ({"warmup_steps": 10, "max_steps": 100}, "training.warmup_ratio", 0.1),
+        ({"warmup_steps": 10}, "training.warmup_ratio", 0.0),
+        ({"max_steps": -1}, "training.max_steps", None),
+        ({"eval_strategy": "steps", "logging_steps": 20}, "training.eval_steps", 20),
+        ({"eval_strategy": False}, "training.eval_steps", None),
+        ({"report_to": "none"}, "training.report_to", ()),
+        ({"lora_target": ["q_proj", "v_proj"], "finetuning_type": "lora"}, "training.lora.targets", "q_proj,v_proj"),
+        ({"learning_rate": "1e-4"}, "training.learning_rate", 1e-4),
+        ({"disable_gradient_checkpointing": True}, "parallel.recompute", "none"),
+        ({"dataset_dir": "data"}, "training.dataset_dir", None),
+        ({"dpo_beta": 0.2, "stage": "dpo"}, "training.dpo.beta", 0.2),
+        ({"save_strategy": False}, "extra", {"save_strategy": "no"}),
+        ({"adam_beta2": "0.95"}, "extra", {"adam_beta2": 0.95}),
+    ],
+)  # fmt: skip
+def test_a_key_means_what_the_engine_makes_of_it(config: dict[str, Any], path: str, value: Any) -> None:
+    assert get_value(imported(config)[0], path) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("Qwen/Qwen3-VL-8B-Instruct", "qwen3-vl-8b"),
+        ("/models/Qwen3-30B-A3B-Instruct-2507/", "qwen3-30b-a3b"),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("somebody/else-7B", None),
+    ],
+)
+def test_a_model_s_name_tells_the_preset(name: str, preset: str | None) -> None:
+    assert preset_of(name) == preset
+
+
+WILD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=4,
+)
+KEYS = sorted({key for engine in ENGINES.values() for key in engine.owned} | set(KEY_READERS) | set(RENAMED)
+              | {"fsdp", "fsdp_config", "deepspeed", "use_mca", "FSDP_VERSION", "RANK", "adam_beta1"})  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(wild=st.dictionaries(st.sampled_from(KEYS), WILD, max_size=5))
+def test_whatever_stands_in_a_file_it_is_imported_or_refused_with_words(wild: dict[str, Any]) -> None:
+    try:
+        made = import_llamafactory({**SMALL, **wild}, CLUSTER)
+    except ProblemsError:
+        return
+    job_of(made)
+    assert [line.key for line in made.lines if line.outcome != "default"] == list({**SMALL, **wild})
+    for line in made.lines:
+        reason_of(line, "en")
+
+
+MODELS = {
+    "qwen3-8b": ("/models/Qwen3-8B", "qwen3"),
+    "qwen3-30b-a3b": ("/models/Qwen3-30B-A3B", "qwen3"),
+    "qwen3-vl-8b": ("/models/Qwen3-VL-8B-Instruct", "qwen3_vl_nothink"),
+}
+NOT_SAID = ("cluster.", "model.", "version", "engine", "environment", "extra", "training.global_batch_size",
+            "training.samples", "training.images_per_sample")  # fmt: skip
+TEXTS = {
+    "name": st.just("it"),
+    "training.dataset": st.sampled_from(("a", "a,b")),
+    "training.dataset_dir": st.just("/data"),
+    "training.output_dir": st.just("/runs/base"),
+    "training.lora.targets": st.sampled_from(("all", "q_proj,v_proj")),
+    "training.template": st.none(),
+}
+
+
+def values_of(item: Parameter) -> st.SearchStrategy[Any]:
+    """Values of a parameter within its range."""
+    if item.path in TEXTS:
+        return TEXTS[item.path]
+    choices: dict[str, st.SearchStrategy[Any]] = {
+        "bool": st.booleans(),
+        "choice": st.sampled_from(item.choices or ("",)),
+        "list": st.lists(st.sampled_from(item.choices or ("",)), unique=True).map(tuple),
+    }
+    low = item.minimum if item.minimum is not None else item.above or 0
+    high = min(item.maximum if item.maximum is not None else 1e6, 86_400 if "timeout" in item.path else 1e6)
+    if item.kind == "int":
+        found = st.integers(int(low), int(high))
+    elif item.kind == "float":
+        found = st.floats(float(low), float(high), exclude_min=item.above is not None, allow_subnormal=False)
+    else:
+        found = choices[item.kind]
+    return st.one_of(st.none(), found) if item.optional else found
+
+
+LEAVES = {
+    path: values_of(item)
+    for path, item in parameters().items()
+    if not path.startswith(NOT_SAID) and (item.kind not in ("str", "mapping") or path in TEXTS)
+}
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    """A job whose every engine value may be anything within its range; plans need not be legal."""
+    name = draw(st.sampled_from([engine for engine in ENGINES if engine.startswith("llamafactory-")]))
+    preset = draw(st.sampled_from(list(MODELS)))
+    changed = draw(st.lists(st.sampled_from(list(LEAVES)), unique=True, max_size=12))
+    values = {path: draw(LEAVES[path]) for path in changed}
+    path, template = MODELS[preset]
+    values |= {"engine": name, "model.path": path, "training.template": template, "training.output_dir": "/runs/base"}
+    values |= {"training.method": draw(st.sampled_from(ENGINES_METHODS[name]))}
+    return with_values(make_job(preset), values)
+
+
+ENGINES_METHODS = {name: make_job(engine=name).traits.methods for name in ENGINES}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(job=jobs())
+def test_what_a_job_renders_to_is_imported_as_the_same_job_as_far_as_the_engine_carries_it(job: Job) -> None:
+    engine = ENGINES[job.engine]
+    folder = "/runs/base/20261121-120000-it-abcd"
+    target = target_of(job)
+    config, files, variables = engine.config(target, folder), engine.files(target), engine.environment(target)
+    made = import_llamafactory(
+        {**yaml.safe_load(to_yaml(config)), **variables},
+        CLUSTER,
+        lambda path: yaml.safe_load(files[path]) if path in files else None,
+    )
+    back = job_of(made)
+    assert (back.engine, back.name, back.training.output_dir) == (job.engine, "it", "/runs/base")
+    again = target_of(back)
+    assert engine.config(again, folder) == config
+    assert (engine.files(again), engine.environment(again)) == (files, variables)

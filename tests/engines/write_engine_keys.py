@@ -1,0 +1,77 @@
+"""Writes presets/engine_keys.yaml: what the programs in .venv-node and the named sources say of their own keys.
+
+    python -m tests.engines.write_engine_keys
+
+Needs .venv-node, MEGABOARD_MCORE_ADAPTER (mcore_adapter's src folder) and MEGABOARD_SWIFT_PYTHON (an interpreter that
+has ms-swift).
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.engines.programs import LLAMAFACTORY_PYTHON, mcore_adapter_source, swift_python
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "presets" / "engine_keys.yaml"
+ENGINE_WORD = ROOT / "backend" / "cluster" / "engine_word.py"
+SOURCES = {
+    "llamafactory": "https://github.com/hiyouga/LLaMA-Factory/tree/v{}/src/llamafactory/hparams",
+    "llamafactory_trainer": "https://github.com/hiyouga/LLaMA-Factory/blob/v{}/src/llamafactory/hparams/training_args.py",
+    "transformers": "https://github.com/huggingface/transformers/blob/v{}/src/transformers/training_args.py",
+    "mcore_adapter": "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/mcore_adapter/src/mcore_adapter/training_args.py",
+    "swift": "https://pypi.org/project/ms-swift/{}/ swift/megatron/arguments",
+}
+HEAD = """\
+# The keys that each program's argument classes take: type, default, choices. Written by
+# tests/engines/write_engine_keys.py, which asks the programs; test_real_parser.py compares.
+"""
+
+
+def ask(python: Path | str, engine: str, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Program -> {version, keys}, as an installed engine says."""
+    wanted = {"engine": engine, "environment": {"HF_HUB_OFFLINE": "1", **environment}}
+    command = [str(python), "-W", "ignore", "-", "keys", json.dumps(wanted), "--token", "T"]
+    env = {**os.environ, **environment}
+    done = subprocess.run(command, input=ENGINE_WORD.read_bytes(), env=env, capture_output=True, check=False)
+    lines = [line for line in done.stdout.decode().splitlines() if line.startswith("T{")]
+    if not lines:
+        sys.exit(done.stderr.decode())
+    told: dict[str, Any] = json.loads(lines[-1][1:])
+    return told
+
+
+def to_text(told: Mapping[str, Any]) -> str:
+    """One key a line."""
+    lines = [HEAD.rstrip()]
+    for name, program in told.items():
+        lines += [f"{name}:", f"  version: {program['version']}", f"  # {SOURCES[name].format(program['version'])}"]
+        lines.append("  keys:")
+        lines += [f"    {key}: {_flow(entry)}" for key, entry in program["keys"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _flow(entry: Mapping[str, Any]) -> str:
+    kept = {key: value for key, value in entry.items() if key != "default" or value is not None}
+    return yaml.safe_dump(kept, default_flow_style=True, sort_keys=False, width=float("inf")).strip()
+
+
+def main() -> None:
+    told = ask(LLAMAFACTORY_PYTHON, "llamafactory", {})
+    if source := mcore_adapter_source():
+        mca = ask(LLAMAFACTORY_PYTHON, "llamafactory", {"USE_MCA": "1", "PYTHONPATH": source})["mcore_adapter"]
+        told["mcore_adapter"] = mca
+    if python := swift_python():
+        told |= ask(python, "swift", {})
+    before = yaml.safe_load(FILE.read_text()) if FILE.exists() else {}
+    FILE.write_text(to_text({**before, **told}), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
