@@ -31,6 +31,8 @@ class Efficiency:
     """Of the memory's bandwidth, in kernels bound by it."""
     kernel_s: float
     """Of each kernel, on top of its work: launch, first and last wave."""
+    host_s: float
+    """Until the host has started one more kernel, Python and autograd included."""
     link_share: float
     """Of the bandwidth inside a node, in collectives."""
     network_share: float
@@ -67,18 +69,30 @@ class Machine(NamedTuple):
 
 
 def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "fp32"] = "bf16") -> Machine | None:
-    """The machine of a cluster; None where the GPU's speed in this precision is not known."""
+    """The machine of a cluster; None where the GPU's speed in this precision is not known.
+
+    What the probe measured there counts more than any figure; where no peak is known it stands for it.
+    """
     single = precision == "fp32"
-    if single and gpu.fp32_tflops is None:
-        return None
     peak = gpu.fp32_tflops if single else gpu.bf16_tflops
-    best = None if single else gpu.matmul_tflops
+    measured = _measured_products(cluster, single=single)
+    best = measured or (None if single else gpu.matmul_tflops)
+    if peak is None and best is None:
+        return None
     return Machine(
         products=1e12 * (best or UNMEASURED_PRODUCTS * (peak or 0.0)),
-        peak=1e12 * (peak or 0.0),
+        peak=1e12 * (peak or best or 0.0),
         memory=1e9 * gpu.hbm_gb_per_s,
         link=1e9 * cluster.intra_node_gb_per_s / 2,
         network=1e9 / 8 * cluster.inter_node_gbit_per_s * cluster.nics_per_node / cluster.gpus_per_node,
         host=1e9 * gpu.host_gb_per_s,
         node=cluster.gpus_per_node,
     )
+
+
+def _measured_products(cluster: Cluster, *, single: bool) -> float | None:
+    """TFLOP/s of the probe's matrix product in this precision."""
+    known = cluster.calibration
+    if not known.holds_for(cluster.gpu) or (known.matmul_precision == "fp32") != single:
+        return None
+    return known.matmul_tflops

@@ -35,6 +35,8 @@ ADDRESS = r"[A-Za-z0-9]([A-Za-z0-9.:_-]{0,252}[A-Za-z0-9])?"
 USER = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
 PRINTABLE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff]*"
 WORDS = r"[^\s\x00-\x1f'\"`$;&|<>\\]+"
+RUN = r"[A-Za-z0-9._-]{1,100}"
+DATE = r"\d{4}-\d{2}-\d{2}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,6 +75,39 @@ class Host:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """What was measured on this cluster, in place of what is assumed of such machines; null is not measured.
+
+    A run gives the ratios, the probe the speeds. It holds for the GPU it was made on.
+    """
+
+    gpu: str | Mapping[str, Any] | None = parameter(None, pattern=NAME)
+    """The cluster's `gpu` at that time."""
+    run: str | None = parameter(None, pattern=RUN)
+    """Id of the run that the ratios are of."""
+    run_date: str | None = parameter(None, pattern=DATE)
+    engine: EngineName | None = parameter(None)
+    """The run's engine; memory_ratio holds for it alone."""
+    time_ratio: float | None = parameter(None, minimum=0.01, maximum=100)
+    """Measured over estimated seconds of a step, with the probe's speeds in the estimate where there are any."""
+    memory_ratio: float | None = parameter(None, minimum=0.1, maximum=10)
+    """Measured peak that torch reserved over the estimated peak of its allocator."""
+    probe_date: str | None = parameter(None, pattern=DATE)
+    matmul_tflops: float | None = parameter(None, above=0, maximum=1e6, unit="TFLOP/s")
+    """Best matrix product of one rank, the median over the ranks."""
+    matmul_precision: Literal["bf16", "fp16", "fp32"] = parameter("bf16")
+    """What that product was computed in."""
+    intra_node_bus_gb_per_s: float | None = parameter(None, above=0, maximum=1e6, unit="GB/s")
+    """Bus bandwidth that an all-reduce inside a node reached: per GPU, one direction."""
+    inter_node_bus_gb_per_s: float | None = parameter(None, above=0, maximum=1e6, unit="GB/s")
+    """The same across nodes, every GPU with its counterparts on the other nodes, all at once."""
+
+    def holds_for(self, gpu: str | Mapping[str, Any]) -> bool:
+        """Whether it was made on this GPU, as far as it says."""
+        return self.gpu is None or self.gpu == gpu
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
     """The machines: what planning needs of them, and how to reach them."""
 
@@ -96,6 +131,8 @@ class Cluster:
     """Where run folders lie on the nodes; may be a shared home."""
     environments: Mapping[str, Environment] = parameter(default_factory=dict)
     """llamafactory | swift -> its environment on the nodes."""
+    calibration: Calibration = field(default_factory=Calibration)
+    """Written by `megaboard calibrate` and `megaboard probe`."""
     hosts: tuple[Host, ...] = parameter(())
     """Empty is enough for planning."""
 

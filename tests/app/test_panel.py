@@ -81,7 +81,8 @@ class TestFields:
         instead = {"version": None, "cluster.hosts": "cluster.hosts.lines",
                    "cluster.environments": "cluster.environments.swift.python"}  # fmt: skip
         missing = {path for path in parameters() if instead.get(path, path) not in {*form.components, None}}
-        assert missing == set()
+        # Measured, never typed.
+        assert {path for path in missing if not path.startswith("cluster.calibration.")} == set()
 
     def test_no_parameter_has_two_widgets(self, form: Form) -> None:
         with gr.Blocks(analytics_enabled=False), pytest.raises(ValueError, match="widget already"):

@@ -133,6 +133,47 @@ def test_a_job_written_and_read_again_is_equal(parallel, environment):
     assert load_job(dump_job(job)) == (job, [])
 
 
+CALIBRATION = {
+    "gpu": {"memory_gib": 80, "bf16_tflops": 900, "hbm_gb_per_s": 3000},
+    "run": "20261121-101500-qwen3-vl-8b-sft-0a1b",
+    "run_date": "2026-11-21",
+    "engine": "llamafactory-megatron",
+    "time_ratio": 1.09,
+    "memory_ratio": 1.02,
+    "probe_date": "2026-11-20",
+    "matmul_tflops": 612.5,
+    "matmul_precision": "fp16",
+    "intra_node_bus_gb_per_s": 361.0,
+    "inter_node_bus_gb_per_s": 38.5,
+}
+
+
+def test_a_calibration_is_kept_with_the_cluster():
+    job, problems = parse_job({**SMALLEST, "cluster": {**SMALLEST["cluster"], "calibration": CALIBRATION}})
+    assert problems == []
+    assert to_mapping(job)["cluster"]["calibration"] == CALIBRATION
+    assert load_job(dump_job(job)) == (job, [])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "code"),
+    [
+        ("time_ratio", 0, "too_small"),
+        ("time_ratio", 1000, "too_large"),
+        ("memory_ratio", "much", "wrong_type"),
+        ("matmul_tflops", -1, "not_above"),
+        ("inter_node_bus_gb_per_s", float("nan"), "wrong_type"),
+        ("run_date", "yesterday", "bad_format"),
+        ("run", "../../etc", "bad_format"),
+        ("engine", "abacus", "not_a_choice"),
+    ],
+)
+def test_a_wrong_calibration_is_named_by_its_field(key, value, code):
+    job, problems = parse_job({**SMALLEST, "cluster": {**SMALLEST["cluster"], "calibration": {key: value}}})
+    assert job is None
+    assert [(p.code, p.field) for p in problems] == [(code, f"cluster.calibration.{key}")]
+
+
 def test_an_edit_at_a_path_changes_only_that():
     job, _ = parse_job(SMALLEST)
     edited = with_values(job, {"parallel.tensor": 4, "name": "x"})

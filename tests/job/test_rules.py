@@ -2,6 +2,7 @@
 
 import pytest
 
+from backend.job.job import Calibration
 from backend.job.launch_rules import check_launch
 from backend.job.mapping import parse_job, with_values
 from backend.job.problems import errors
@@ -46,6 +47,9 @@ CASES = [
     (DENSE, {"engine": "llamafactory-ddp", "parallel.tensor": 4}, "parallel_ignored"),
     (DENSE, {"engine": "llamafactory-ddp", "parallel.recompute": "selective"}, "selective_is_megatrons"),
     (DENSE, {"engine": "llamafactory-ddp", "cluster.gpu": "cpu"}, "precision_on_cpu"),
+    (DENSE, {"cluster.calibration": Calibration(gpu="a100-80g", time_ratio=1.1)}, "calibration_other_gpu"),
+    (DENSE, {"cluster.calibration": Calibration(engine="llamafactory-ddp", memory_ratio=1.1)},
+     "calibration_other_engine"),
     (DENSE, {"engine": "llamafactory-ddp", "training.method": "partial", "training.trainable_layers": 99},
      "too_many_trainable_layers"),
     (VISION, {"training.stage": "pt", "training.freeze.vision_tower": True}, "freeze_ignored_in_pt"),

@@ -1,5 +1,7 @@
 """Rules that bind every engine, and those of the Hugging Face engines."""
 
+from dataclasses import fields
+
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
@@ -95,6 +97,27 @@ def timeout_is_sane(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         return None
     return problem("timeout_too_long", "training.ddp_timeout_s", "warning", hours=job.training.ddp_timeout_s // 3600,
                     edit={"training.ddp_timeout_s": 1800})  # fmt: skip
+
+
+@everywhere()
+def calibration_is_of_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """What was measured on another GPU says nothing about this one."""
+    known = job.cluster.calibration
+    if known.holds_for(job.cluster.gpu):
+        return None
+    measured = known.gpu if isinstance(known.gpu, str) else "another GPU"
+    return problem("calibration_other_gpu", "cluster.calibration.gpu", "warning", measured=measured, gpu=gpu.name,
+                    edit={f"cluster.calibration.{item.name}": item.default for item in fields(known)})  # fmt: skip
+
+
+@everywhere()
+def calibration_is_of_this_engine(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Engines hold memory differently, so a ratio of one is not used for another."""
+    known = job.cluster.calibration
+    if known.memory_ratio is None or known.engine == job.engine or not known.holds_for(job.cluster.gpu):
+        return None
+    return problem("calibration_other_engine", "cluster.calibration.engine", "note",
+                    measured=known.engine or "-", engine=job.engine)  # fmt: skip
 
 
 @everywhere(plan=True)

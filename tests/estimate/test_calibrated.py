@@ -1,0 +1,94 @@
+"""What was measured on a cluster takes the place of what is assumed of it, and only there."""
+
+import pytest
+
+from backend.estimate.calibrated import calibrated_on, efficiency_on, probed_on, reserved_ratio, time_ratio
+from backend.estimate.communication import Group, ring_seconds
+from backend.estimate.efficiency import default_efficiency, machine_of
+from backend.job.job import Calibration, Cluster, Job
+from backend.job.presets import gpus
+from tests.estimate.cases import job
+
+GB = 1e9
+
+
+def cluster_with(**measured: object) -> Cluster:
+    return Cluster(gpu="h100-80g", nodes=4, gpus_per_node=8, calibration=Calibration(**measured))  # type: ignore[arg-type]
+
+
+def job_with(**measured: object) -> Job:
+    return job({"cluster.calibration": Calibration(**measured)})  # type: ignore[arg-type]
+
+
+def test_a_ring_inside_a_node_runs_at_the_measured_bus_bandwidth():
+    cluster = cluster_with(intra_node_bus_gb_per_s=300.0)
+    machine = machine_of(cluster, gpus()["h100-80g"])
+    assert machine is not None
+    efficiency = efficiency_on(cluster, machine)
+    gathered = ring_seconds(8 * GB, Group(8, 1), machine, efficiency) - 3 * efficiency.latency_s
+    assert gathered == pytest.approx(8 * (7 / 8) / 300)
+
+
+def test_a_ring_of_counterparts_across_nodes_runs_at_the_measured_bus_bandwidth():
+    cluster = cluster_with(inter_node_bus_gb_per_s=40.0)
+    machine = machine_of(cluster, gpus()["h100-80g"])
+    assert machine is not None
+    efficiency = efficiency_on(cluster, machine)
+    gathered = ring_seconds(8 * GB, Group(4, 8), machine, efficiency) - 2 * efficiency.latency_s
+    assert gathered == pytest.approx(8 * (3 / 4) / 40)
+    assert efficiency.link_share == default_efficiency().link_share
+
+
+def test_the_measured_product_counts_in_its_own_precision_alone():
+    cluster = cluster_with(matmul_tflops=600.0, matmul_precision="bf16")
+    gpu = gpus()["h100-80g"]
+    assert machine_of(cluster, gpu, "bf16").products == 600e12  # type: ignore[union-attr]
+    assert machine_of(cluster, gpu, "fp16").products == 600e12  # type: ignore[union-attr]
+    assert machine_of(cluster, gpu, "fp32") == machine_of(cluster_with(), gpu, "fp32")
+
+
+def test_a_cpu_gets_its_speed_in_fp32_from_the_probe_alone():
+    cpu = gpus()["cpu"]
+    bare = Cluster(gpu="cpu", nodes=4, gpus_per_node=1)
+    assert machine_of(bare, cpu, "fp32") is None
+    probed = Cluster(
+        gpu="cpu", nodes=4, gpus_per_node=1, calibration=Calibration(matmul_tflops=0.06, matmul_precision="fp32")
+    )
+    found = machine_of(probed, cpu, "fp32")
+    assert found is not None
+    assert found.products == pytest.approx(0.06e12)
+
+
+def test_nothing_of_another_gpu_is_used():
+    other = job_with(
+        gpu="a100-80g",
+        run="r",
+        engine="llamafactory-megatron",
+        time_ratio=1.5,
+        memory_ratio=2.0,
+        probe_date="2026-11-21",
+        matmul_tflops=250.0,
+        intra_node_bus_gb_per_s=200.0,
+        inter_node_bus_gb_per_s=20.0,
+    )
+    machine = machine_of(other.cluster, gpus()["h100-80g"])
+    assert machine == machine_of(job().cluster, gpus()["h100-80g"])
+    assert machine is not None
+    assert efficiency_on(other.cluster, machine) == default_efficiency()
+    assert time_ratio(other.cluster) == 1.0
+    assert (reserved_ratio(other), calibrated_on(other), probed_on(other.cluster)) == (None, None, None)
+
+
+def test_time_is_corrected_for_every_engine_and_memory_for_the_measured_one():
+    measured = {"gpu": "h100-80g", "run": "r", "time_ratio": 1.1, "memory_ratio": 1.2}
+    ours = job_with(**measured, engine="llamafactory-megatron")
+    theirs = job_with(**measured, engine="llamafactory-ddp")
+    assert (time_ratio(ours.cluster), reserved_ratio(ours), calibrated_on(ours)) == (1.1, 1.2, "r")
+    assert (time_ratio(theirs.cluster), reserved_ratio(theirs), calibrated_on(theirs)) == (1.1, None, "r")
+    memory_alone = job_with(run="r", engine="llamafactory-ddp", memory_ratio=1.2)
+    assert calibrated_on(memory_alone) is None
+
+
+def test_a_probe_is_named_by_its_day():
+    assert probed_on(cluster_with(probe_date="2026-11-21", matmul_tflops=600.0)) == "2026-11-21"
+    assert probed_on(cluster_with(probe_date="2026-11-21")) is None
