@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from backend.estimate.calibrated import calibrated_on, probed_on, reserved_ratio
 from backend.estimate.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.layers import ModelLayers, model_layers
-from backend.estimate.megatron import Run, pipeline_memory
+from backend.estimate.megatron import PlanCosts, Run, pipeline_memory
 from backend.estimate.megatron_adapters import Adapters
 from backend.estimate.numeric import choose
 from backend.estimate.plan import Plan, in_precision, plan_of, unsplit
@@ -88,7 +89,11 @@ class Estimate:
     stage_times: tuple[tuple[float, float], ...] | None = None
     """Forward and backward seconds of one micro-batch on each stage, communication included."""
     time_error: float | None = None
-    """Typical relative error of these times on measured runs, as a fraction."""
+    """Typical relative error of these times on published runs, as a fraction; None where a run corrects them."""
+    calibrated_on: str | None = None
+    """The run whose measured step time or memory corrects these figures."""
+    probed_on: str | None = None
+    """The day on which the speeds in these figures were measured on the cluster."""
 
 
 def estimate(job: Job) -> Estimate:
@@ -108,13 +113,14 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
     speed = speed_of(job, gpu, found.layers, plan, found.traits, found.trained, memories, flops)
     worst = max(memories, key=lambda item: float(item.peak))
     peak_gib = float(worst.peak) / GIB
+    reserved_gib = peak_gib * (reserved_ratio(job) or RESERVED_PER_ALLOCATED)
     return Estimate(
         name=job.name,
-        fits=peak_gib * RESERVED_PER_ALLOCATED + job.cluster.outside_gib <= gpu.memory_gib,
+        fits=reserved_gib + job.cluster.outside_gib <= gpu.memory_gib,
         gpu_memory_gib=gpu.memory_gib,
         outside_gib=job.cluster.outside_gib,
         peak_gib=peak_gib,
-        reserved_gib=peak_gib * RESERVED_PER_ALLOCATED,
+        reserved_gib=reserved_gib,
         peak_stage=worst.stage,
         stages=tuple(_stage(item) for item in memories),
         host_memory_gib=job.cluster.gpus_per_node * max(float(item.host) for item in memories) / GIB,
@@ -125,6 +131,8 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
         bubble_textbook=textbook_bubble(plan.pipeline, plan.virtual_pipeline, plan.micro_batches),
         flops_per_token=flops,
         **(_times(speed) if speed else {}),
+        calibrated_on=calibrated_on(job),
+        probed_on=probed_on(job.cluster) if speed else None,
     )
 
 
@@ -150,16 +158,20 @@ class Modelled:
         return self.run is not None
 
 
-def modelled(job: Job, shape: ModelShape, gpu: Gpu, plan: Plan | None = None) -> Modelled:
-    """The job's memory, and what it was computed from; `plan` in place of the job's own where many are in one."""
-    memory = _memory_traits(job, shape)
+def modelled(
+    job: Job, shape: ModelShape, gpu: Gpu, plan: Plan | None = None, costs: PlanCosts | None = None
+) -> Modelled:
+    """The job's memory, and what it was computed from.
+
+    `plan` in place of the job's own where many are in one, with `costs` of their layers.
+    """
+    memory = memory_traits(job, shape)
     layers, trained = model_layers(shape), trained_parts(job, shape)
     plan = plan or plan_of(job, shape.vision, flash_attention=gpu.supports_bf16)
     run = None
     if job.traits.is_megatron:
-        lora = Adapters(rank=job.training.lora.rank, targets=job.training.lora.targets) if _is_adapted(job) else None
-        run = Run(trained=trained, adapters=lora, reference=job.training.stage == "dpo" and lora is None)
-        memories = pipeline_memory(layers, plan, memory, run)
+        run = run_of(job, trained)
+        memories = pipeline_memory(layers, plan, memory, run, costs)
     else:
         memories = [data_parallel_memory(layers, plan, memory, _tuning(job, trained))]
     return Modelled(layers=layers, plan=plan, traits=memory, trained=trained, run=run, memories=memories)
@@ -169,6 +181,12 @@ def _is_adapted(job: Job) -> bool:
     return job.training.method in ("lora", "qlora")
 
 
+def run_of(job: Job, trained: Trained) -> Run:
+    """What a Megatron job trains, and beside what."""
+    lora = Adapters(rank=job.training.lora.rank, targets=job.training.lora.targets) if _is_adapted(job) else None
+    return Run(trained=trained, adapters=lora, reference=job.training.stage == "dpo" and lora is None)
+
+
 def _works(job: Job, found: Modelled) -> list[Work]:
     """Of the stages of a pipeline; empty without one."""
     if not found.is_megatron or found.plan.pipeline == 1:
@@ -176,7 +194,7 @@ def _works(job: Job, found: Modelled) -> list[Work]:
     return pipeline_work(found.layers, found.plan, found.trained, adapters=_is_adapted(job))
 
 
-def _memory_traits(job: Job, shape: ModelShape) -> MemoryTraits:
+def memory_traits(job: Job, shape: ModelShape) -> MemoryTraits:
     """The engine's memory facts under the job's options; raises estimate_not_modelled."""
     training, traits, parallel = job.training, job.traits, job.parallel
     if traits.memory is None:

@@ -34,8 +34,8 @@ def choose(condition: Number, true: Number, false: Number) -> Number:
 
 
 def clip(value: Number, low: Number, high: Number) -> Number:
-    """The value within [low, high], entry by entry where it is an array."""
-    if isinstance(value, np.ndarray):
+    """The value within [low, high], entry by entry where it or the upper end is an array."""
+    if isinstance(value, np.ndarray) or isinstance(high, np.ndarray):
         return np.clip(value, low, high)
     return low if value < low else high if value > high else value
 

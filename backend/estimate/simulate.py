@@ -45,7 +45,8 @@ def simulate(forward: Times, backward: Times, virtual: int, micro_batches: int) 
     Raises ValueError where interleaved micro-batches do not fill groups of PP, as Megatron does.
     """
     order = _order(len(forward), virtual, micro_batches)
-    taken = _taken(order, forward, backward, virtual)
+    times = _times(forward, backward, virtual)
+    taken = [times[index] for index in order.durations.tolist()]
     return [
         Event(stage, one.chunk, one.micro_batch, one.is_forward, end - time, end)
         for (stage, one), time, end in zip(order.passes, taken, _ends(order, taken), strict=True)
@@ -55,8 +56,10 @@ def simulate(forward: Times, backward: Times, virtual: int, micro_batches: int) 
 def duration(forward: Times, backward: Times, virtual: int, micro_batches: int) -> Number:
     """When the last pass of an iteration ends; times may be arrays, one entry a plan. Raises as `simulate`."""
     order = _order(len(forward), virtual, micro_batches)
-    taken = _taken(order, forward, backward, virtual)
-    return max(_ends(order, taken)) if isinstance(taken, list) else _ends_of_many(order, taken).max(axis=0)
+    times = _times(forward, backward, virtual)
+    if any(isinstance(time, np.ndarray) for time in times):
+        return _end_of_many(order, np.stack(np.broadcast_arrays(*times)).astype(float))
+    return max(_ends(order, [times[index] for index in order.durations.tolist()]))
 
 
 def chunk_times(times: Times, virtual: int) -> list[list[Number]]:
@@ -101,16 +104,17 @@ class _Order:
 
     passes: list[tuple[int, Pass]]
     """(stage, pass), level by level."""
-    durations: list[int]
+    durations: Any
     """For each pass, the index of its (direction, stage, chunk)."""
-    awaited: list[tuple[int, int]]
-    """For each pass, the two before it: on its own stage, and the one it needs; the number of passes for none."""
-    awaited_array: Any
+    own: Any
+    """For each pass, the one before it on its stage; the number of passes for none."""
+    needed: Any
+    """For each pass, the one whose result it needs."""
     bounds: list[tuple[int, int]]
     """[first, last) pass of each level."""
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=512)
 def _order(pipeline: int, virtual: int, micro_batches: int) -> _Order:
     if virtual > 1 and micro_batches % pipeline:
         raise ValueError(f"{micro_batches} micro-batches do not fill groups of {pipeline}")
@@ -123,7 +127,8 @@ def _order(pipeline: int, virtual: int, micro_batches: int) -> _Order:
     durations = [((not one.is_forward) * pipeline + stage) * virtual + one.chunk for stage, one in ordered]
     edges = [0, *np.flatnonzero(np.diff(np.array(levels)[by_level])) + 1, len(found)]
     pairs = place[np.array(awaited)[by_level]]
-    return _Order(ordered, durations, [(own, needed) for own, needed in pairs.tolist()], pairs, [*pairwise(edges)])
+    own, needed = np.ascontiguousarray(pairs.T)
+    return _Order(ordered, np.array(durations), own, needed, [*pairwise(edges)])
 
 
 def _followed(
@@ -152,28 +157,29 @@ def _followed(
     return found, awaited, levels
 
 
-def _taken(order: _Order, forward: Times, backward: Times, virtual: int) -> Any:
-    """The time of each pass: a list, or an array with one column a plan."""
+def _times(forward: Times, backward: Times, virtual: int) -> list[Number]:
+    """The time of a pass by (direction, stage, chunk)."""
     tables = chunk_times(forward, virtual), chunk_times(backward, virtual)
-    times = [time for table in tables for stage in table for time in stage]
-    if any(isinstance(time, np.ndarray) for time in times):
-        return np.stack(np.broadcast_arrays(*times)).astype(float)[order.durations]
-    return [times[index] for index in order.durations]
+    return [time for table in tables for stage in table for time in stage]
 
 
 def _ends(order: _Order, taken: list[float]) -> list[float]:
     """When each pass ends."""
     ends = [0.0] * (len(taken) + 1)
-    for index, (own, needed) in enumerate(order.awaited):
+    for index, (own, needed) in enumerate(zip(order.own.tolist(), order.needed.tolist(), strict=True)):
         first, second = ends[own], ends[needed]
         ends[index] = (first if first > second else second) + taken[index]
     return ends[:-1]
 
 
-def _ends_of_many(order: _Order, taken: Any) -> Any:
-    """The same for many plans, a level at once."""
-    ends = np.zeros((len(taken) + 1, taken.shape[1]))
+def _end_of_many(order: _Order, times: Any) -> Any:
+    """When the last pass ends, for many plans, a level at once; `times` with one column a plan."""
+    count = len(order.own)
+    ends = np.zeros((count + 1, times.shape[1]))
     for first, last in order.bounds:
-        ready = ends[order.awaited_array[first:last]].max(axis=1)
-        np.add(ready, taken[first:last], out=ends[first:last])
-    return ends[:-1]
+        level = ends[first:last]
+        np.maximum(ends[order.own[first:last]], ends[order.needed[first:last]], out=level)
+        level += times[order.durations[first:last]]
+    # The last pass of a stage is one that no other follows there.
+    finals = np.setdiff1d(np.arange(count), order.own)
+    return ends[finals].max(axis=0)

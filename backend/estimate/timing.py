@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from backend.estimate.efficiency import default_efficiency, machine_of
+from backend.estimate.calibrated import calibrated_on, efficiency_on, time_ratio
+from backend.estimate.efficiency import Machine, machine_of
 from backend.estimate.layer_time import Execution, Setting
 from backend.estimate.layers import ModelLayers
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained
-from backend.estimate.step_time import StepTime, step_time
+from backend.estimate.step_time import KindPasses, StepTime, step_time
 from backend.estimate.terms import StageMemory
 from backend.job.job import Job
 from backend.job.presets import Gpu, efficiency_figures
@@ -32,7 +33,8 @@ class Speed:
     communication_s: Mapping[str, float]
     time_s: Mapping[str, float]
     stage_times: tuple[tuple[float, float], ...]
-    time_error: float
+    time_error: float | None
+    """None on a calibrated cluster: the published runs do not tell how far corrected times are off."""
     bubble_fraction: float
 
 
@@ -45,25 +47,13 @@ def speed_of(
     trained: Trained,
     memories: Sequence[StageMemory],
     flops_per_token: float,
-    time_scale: float = 1.0,
 ) -> Speed | None:
-    """The job's speed; None where the GPU's figures do not tell.
-
-    `time_scale` is what a measured step took over what was estimated for it: every time is multiplied by it.
-    """
+    """The job's speed; None where the GPU's figures do not tell. A calibrated cluster corrects every time."""
+    time_scale = time_ratio(job.cluster)
     machine = machine_of(job.cluster, gpu, job.training.precision)
     if machine is None:
         return None
-    setting = Setting(plan=plan, machine=machine, efficiency=default_efficiency(), run=execution(job, memory))
-    method = job.training.method
-    found = step_time(
-        layers,
-        setting,
-        trained,
-        [stage.parameters for stage in memories],
-        adapters=method in ("lora", "qlora"),
-        last_layers=job.training.trainable_layers if method == "partial" else None,
-    )
+    found = step_of(job, setting_of(job, machine, plan, memory), layers, trained, memories)
     seconds = time_scale * float(found.iteration_s)
     tokens = float(plan.sequence_length * plan.micro_batch * plan.micro_batches * plan.data)
     rate = tokens / seconds / job.world_size
@@ -73,12 +63,38 @@ def speed_of(
         tokens_per_s_per_gpu=rate,
         model_tflops_per_gpu=rate * flops_per_token / 1e12,
         mfu=rate * flops_per_token / machine.peak,
-        hours=_hours(job, seconds),
+        hours=hours_of(job, job.global_batch, seconds),
         communication_s={name: parts.get(name, 0.0) for name in COMMUNICATION},
         time_s=parts,
         stage_times=_stage_times(found, time_scale),
-        time_error=efficiency_figures().typical_error,
+        time_error=None if calibrated_on(job) else efficiency_figures().typical_error,
         bubble_fraction=float(found.bubble),
+    )
+
+
+def setting_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits) -> Setting:
+    """What the formulas of a job's time read."""
+    return Setting(plan=plan, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory))
+
+
+def step_of(
+    job: Job,
+    setting: Setting,
+    layers: ModelLayers,
+    trained: Trained,
+    memories: Sequence[StageMemory],
+    kinds: KindPasses | None = None,
+) -> StepTime:
+    """The time of a job's step; its plan may be many, and `kinds` theirs where they are known."""
+    method = job.training.method
+    return step_time(
+        layers,
+        setting,
+        trained,
+        [stage.parameters for stage in memories],
+        adapters=method in ("lora", "qlora"),
+        last_layers=job.training.trainable_layers if method == "partial" else None,
+        kinds=kinds,
     )
 
 
@@ -103,11 +119,14 @@ def _stage_times(found: StepTime, scale: float) -> tuple[tuple[float, float], ..
     return tuple((scale * float(there), scale * float(back)) for there, back in pairs)
 
 
-def _hours(job: Job, seconds: float) -> float | None:
-    """Of the whole run: its steps, or those that its epochs over the samples take; None where neither is known."""
+def hours_of(job: Job, global_batch: int, seconds: float) -> float | None:
+    """Of the whole run, from the seconds of a step: its steps, or those that its epochs over the samples take.
+
+    None where neither is known.
+    """
     training = job.training
     if training.max_steps:
         return training.max_steps * seconds / 3600
     if not training.samples:
         return None
-    return ceil(training.samples * training.num_train_epochs / job.global_batch) * seconds / 3600
+    return ceil(training.samples * training.num_train_epochs / global_batch) * seconds / 3600
