@@ -74,7 +74,9 @@ def speed_of(
 
 def setting_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits) -> Setting:
     """What the formulas of a job's time read."""
-    return Setting(plan=plan, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory))
+    return Setting(
+        plan=plan, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory)
+    )
 
 
 def step_of(
