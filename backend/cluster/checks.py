@@ -11,7 +11,17 @@ from backend.job.problems import Problem
 
 Status = Literal["ok", "warning", "failure", "skipped"]
 CheckName = Literal[
-    "login", "python", "engine", "model", "dataset", "run_root", "output_dir", "versions", "lock", "master_port"
+    "login",
+    "python",
+    "engine",
+    "configuration",
+    "model",
+    "dataset",
+    "run_root",
+    "output_dir",
+    "versions",
+    "lock",
+    "master_port",
 ]
 
 
@@ -44,6 +54,9 @@ class Checks:
 
     def failed(self, name: CheckName, problem: Problem) -> CheckResult:
         return CheckResult(name=name, status="failure", rank=self.rank, node=self.node, problem=problem)
+
+    def warned(self, name: CheckName, problem: Problem) -> CheckResult:
+        return CheckResult(name=name, status="warning", rank=self.rank, node=self.node, problem=problem)
 
     def wrong(self, name: CheckName, code: str, field: str, **values: object) -> CheckResult:
         problem = Problem(code=code, field=field, node=self.node, values={"node": self.node, **values})

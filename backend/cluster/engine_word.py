@@ -57,13 +57,14 @@ def parse_llamafactory() -> None:
     """Raises what LLaMA-Factory says against config.yaml."""
     import yaml
     from llamafactory import hparams
-    from llamafactory.data.template import TEMPLATES
 
     with open(CONFIG, encoding="utf-8") as file:
         config = yaml.safe_load(file)
     hparams.get_train_args(config)
     # Looked up only once the tokenizer is loaded, on every rank.
     template = config.get("template")
+    from llamafactory.data.template import TEMPLATES
+
     if template is not None and template not in TEMPLATES:
         raise ValueError(f"Template {template} does not exist.")
 

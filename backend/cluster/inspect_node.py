@@ -40,8 +40,18 @@ def facts(wanted: dict[str, Any]) -> dict[str, Any]:
         "gpus": find_gpus(),
         "modules": {module: version_of(module, name) for module, name in wanted["modules"].items()},
         "interface": find_interface(wanted["master"]) if wanted["master"] else None,
+        "machine": boot_id(),
         "time": time.time(),
     }
+
+
+def boot_id() -> str:
+    """The running kernel's own id; empty where there is none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
 
 
 def find_gpus() -> list[dict[str, Any]]:

@@ -50,6 +50,8 @@ class NodeFacts:
     """Version by import name; None where it cannot be imported."""
     interface: str | None = None
     """Network interface towards the master; None where there is no route."""
+    machine: str = ""
+    """The kernel's boot id, equal for nodes that are one machine; empty where there is none."""
     clock_offset_s: float = 0.0
     """The node's clock minus ours."""
     clock_error_s: float = 0.0
@@ -138,6 +140,7 @@ def _read(answer: Mapping[str, Any], asked: float, answered: float) -> NodeFacts
         gpus=tuple(_read_gpu(gpu) for gpu in answer["gpus"]),
         modules=answer["modules"],
         interface=answer["interface"],
+        machine=answer["machine"],
         clock_offset_s=answer["time"] - (asked + answered) / 2,
         clock_error_s=(answered - asked) / 2,
     )

@@ -1,18 +1,24 @@
 """Before a launch: reach every node, read what it is, and let the cluster layer check what the job needs of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from backend.cluster.checks import CheckResult
+from backend.cluster.checks import CheckResult, Checks
+from backend.cluster.engine_check import check_configuration
 from backend.cluster.group import try_all
 from backend.cluster.hostkeys import HostKey, UnknownHostKey
+from backend.cluster.link import display_name
 from backend.cluster.node import Node, NodeError
 from backend.cluster.preflight import choose_port, preflight
 from backend.cluster.probe import NodeFacts, probe_all
+from backend.engines import render
 from backend.job.job import Job
 from backend.job.problems import Problem, errors
 from backend.jobs.connections import Connections
+from backend.jobs.launch import make_place
 
+REHEARSAL = "preflight"
+"""The run id of a rendering that is shown to the engine and not started."""
 CONNECT_S = 60.0
 """For all nodes together, three tries each."""
 
@@ -69,6 +75,9 @@ def examine(job: Job, meeting: Meeting, ports: Sequence[int]) -> PreflightReport
     facts = {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
     port = _free_port(job, meeting.nodes[0], ports) if 0 in facts else ports[0]
     checks = preflight(job, {**meeting.nodes, **meeting.failures}, read, port)
+    able = {check.rank for check in checks if check.name == "engine" and check.status == "ok"}
+    if able and not meeting.failures:
+        checks += _hear_engine(job, meeting.nodes, facts, able, port)
     problems = [check.problem for check in checks if check.problem is not None]
     return PreflightReport(
         checks=tuple(checks),
@@ -77,6 +86,17 @@ def examine(job: Job, meeting: Meeting, ports: Sequence[int]) -> PreflightReport
         problems=tuple(errors(problems)),
         port=port,
     )
+
+
+def _hear_engine(
+    job: Job, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], able: Collection[int], port: int
+) -> list[CheckResult]:
+    """The engine's own word about the files that a launch would bring, from the nodes that have it."""
+    if len(facts) < len(nodes):
+        return []
+    rendered = render(job, make_place(job, REHEARSAL, 1, facts, port))
+    checks = {rank: Checks(rank, display_name(host)) for rank, host in enumerate(job.cluster.hosts)}
+    return check_configuration(job, checks, {rank: nodes[rank] for rank in able}, facts, rendered)
 
 
 def _free_port(job: Job, master: Node, ports: Sequence[int]) -> int:

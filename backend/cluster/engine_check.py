@@ -1,0 +1,105 @@
+"""The engine's own word in the preflight: its argument parser reads the rendered files on each node before torchrun.
+
+It takes seconds, most of which the engine needs to be imported, so nodes that are one machine are asked once, and a
+configuration that was taken is not asked about again while nothing of it has changed.
+"""
+
+import json
+import re
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from backend.cluster.checks import CheckResult, Checks
+from backend.cluster.group import try_all
+from backend.cluster.node import Node, NodeError, ask
+from backend.cluster.probe import NodeFacts, python_command
+from backend.engines import ENGINES, Rendered
+from backend.job.job import Job
+from backend.job.launch_rules import environment_of
+from backend.job.problems import Problem
+
+ENGINE_WORD = Path(__file__).with_name("engine_word.py")
+PARSE_S = 120.0
+"""Importing an engine from a slow shared disk takes a minute at times."""
+_ONE_RANK = re.compile(r"NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME|.*_FILE")
+"""Variables that differ between nodes, and mean nothing to a parser."""
+_REMEMBERED = 256
+
+_taken: set[Hashable] = set()
+"""What was asked in this process and taken."""
+
+
+def check_configuration(
+    job: Job,
+    checks: Mapping[int, Checks],
+    nodes: Mapping[int, Node],
+    facts: Mapping[int, NodeFacts],
+    rendered: Rendered,
+) -> list[CheckResult]:
+    """Whether the engine of each node takes the rendered files, in its own words where it does not."""
+    environments = {command.rank: _variables(command.environment) for command in rendered.commands}
+    keys = {rank: _key(job, rank, facts[rank], rendered, environments[rank]) for rank in nodes}
+    first = {key: rank for rank, key in reversed(keys.items()) if key not in _taken}
+
+    def work(rank: int, node: Node) -> Mapping[str, Any]:
+        wanted = {"engine": job.traits.environment, "environment": environments[rank], "files": dict(rendered.files)}
+        environment = environment_of(job, rank)
+        if environment is None:
+            raise NodeError("no_environment", node.name, name=job.traits.environment)
+        argv = python_command(environment, ["-", "parse", json.dumps(wanted)])
+        return ask(node, argv, timeout_s=PARSE_S, stdin=ENGINE_WORD.read_bytes())
+
+    answers, failures = try_all({rank: nodes[rank] for rank in first.values()}, work, PARSE_S + 10)
+    heard: dict[Hashable, Mapping[str, Any] | NodeError] = {keys[rank]: answer for rank, answer in answers.items()}
+    heard |= {keys[rank]: failure for rank, failure in failures.items()}
+    _remember(key for key, answer in heard.items() if not isinstance(answer, NodeError) and answer["error"] is None)
+    return [_judge(job, checks[rank], heard.get(key), rendered) for rank, key in keys.items()]
+
+
+def _judge(job: Job, checks: Checks, answer: Mapping[str, Any] | NodeError | None, rendered: Rendered) -> CheckResult:
+    if isinstance(answer, NodeError):
+        if answer.code != "timeout":
+            return checks.raised("configuration", answer)
+        values = {"node": checks.node, "engine": job.engine, "seconds": round(PARSE_S)}
+        return checks.warned("configuration", Problem(code="engine_slow", field="engine", node=checks.node,
+                                                      severity="warning", values=values))  # fmt: skip
+    if answer is None or answer["error"] is None:
+        return checks.ok("configuration")
+    said = " ".join(str(answer["message"]).split()) or str(answer["error"])
+    return checks.wrong("configuration", "engine_refuses", field_of(job, said), engine=job.engine, said=said)
+
+
+def field_of(job: Job, message: str) -> str:
+    """The job path that an engine's words are about: that of the key they name, else the engine's."""
+    owned = ENGINES[job.engine].owned
+    named = _named_keys(message, {*job.extra, *owned})
+    for key in named:
+        if key in job.extra:
+            return f"extra.{key}"
+    return owned[named[0]] if named else "engine"
+
+
+def _named_keys(message: str, keys: Collection[str]) -> list[str]:
+    """The keys in a message: those in quotes first, then in the order of their mention."""
+    quoted = [word for word in re.findall(r"[`'\"](?:--)?(\w+)", message) if word in keys]
+    plain = [word for word in re.findall(r"\w+", message.lower()) if word in keys]
+    return quoted + plain
+
+
+def _key(job: Job, rank: int, facts: NodeFacts, rendered: Rendered, variables: Mapping[str, str]) -> Hashable:
+    """Equal for nodes that must answer the same: one machine, one environment, one configuration."""
+    place = (facts.machine, facts.hostname, facts.home) if facts.machine else (rank, job.cluster.hosts[rank])
+    texts = (*sorted(rendered.files.items()), *sorted(variables.items()))
+    modules = tuple(sorted((name, version or "") for name, version in facts.modules.items()))
+    return str(place), environment_of(job, rank), job.engine, texts, modules
+
+
+def _variables(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in environment.items() if not _ONE_RANK.fullmatch(name)}
+
+
+def _remember(keys: Iterable[Hashable]) -> None:
+    if len(_taken) > _REMEMBERED:
+        _taken.clear()
+    _taken.update(keys)

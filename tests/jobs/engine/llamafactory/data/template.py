@@ -1,0 +1,3 @@
+"""No chat templates."""
+
+TEMPLATES = {}

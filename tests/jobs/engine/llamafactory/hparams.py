@@ -1,0 +1,5 @@
+"""Takes every configuration."""
+
+
+def get_train_args(config):
+    pass
