@@ -12,6 +12,19 @@ VISION = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model
 MOE = {**VISION, "model": {"preset": "qwen3-30b-a3b"}}
 DENSE = {**VISION, "model": {"preset": "qwen3-8b"}}
 
+ZERO3_OFFLOAD = {"engine": "llamafactory-zero3-offload"}
+SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 512,
+}
+QUANTISED = {
+    **DENSE,
+    "model": {"hf_config": {**SHAPE, "model_type": "qwen3", "quantization_config": {"quant_method": "gptq"}}},
+}
+
 
 def job_of(base, values):
     job, problems = parse_job(base)
@@ -57,6 +70,20 @@ CASES = [
     (DENSE, {"training.liger": True}, "liger_ignored"),
     (DENSE, {"training.report_to": ("wandb",)}, "wandb_dropped"),
     (DENSE, {"cluster.gpu": "cpu", "parallel.pipeline": 2, "parallel.virtual_pipeline": 2}, "virtual_on_cpu"),
+    (DENSE, {**ZERO3_OFFLOAD, "parallel.offload_device": "nvme"}, "offload_folder_missing"),
+    (DENSE, {"engine": "llamafactory-zero2-offload", "parallel.offload_device": "nvme",
+             "parallel.offload_folder": "/nvme"}, "nvme_needs_stage_3"),
+    (DENSE, {"engine": "llamafactory-zero2", "parallel.optimizer_offload_fraction": 0.5}, "offload_fraction_ignored"),
+    (DENSE, {"engine": "llamafactory-fsdp", "cluster.gpu": "cpu", "training.precision": "fp32"}, "fsdp_on_cpu"),
+    (QUANTISED, {"engine": "llamafactory-zero3", "training.method": "lora"}, "quantised_model_not_sharded"),
+    (QUANTISED, {"engine": "llamafactory-fsdp", "training.method": "lora"}, "quantised_model_not_sharded"),
+    (QUANTISED, {"engine": "llamafactory-ddp"}, "quantised_model_needs_lora"),
+    (DENSE, {"engine": "llamafactory-zero3", "training.method": "qlora"}, "method_not_supported"),
+    (DENSE, {"engine": "llamafactory-zero2", "extra": {"use_galore": True}}, "extra_clash"),
+    (DENSE, {"engine": "llamafactory-fsdp", "extra": {"use_badam": True}}, "extra_clash"),
+    (DENSE, {"engine": "llamafactory-zero3", "extra": {"pissa_init": True}}, "extra_clash"),
+    (DENSE, {"training.stage": "dpo", "extra": {"neat_packing": True}}, "extra_clash"),
+    (DENSE, {"engine": "llamafactory-ddp", "extra": {"streaming": True}}, "extra_clash"),
     (MOE, {"parallel.expert": 2, "parallel.tensor": 2, "parallel.sequence": False}, "sequence_forced"),
     (MOE, {"parallel.expert": 6}, "experts_not_divisible"),
     (MOE, {"parallel.expert": 32, "parallel.pipeline": 2}, "expert_ranks_not_divisible"),
@@ -81,8 +108,12 @@ def test_a_rule_names_what_is_out_and_its_edit_removes_it(base, values, code):
         (VISION, {"parallel.tensor": 2, "parallel.pipeline": 2, "parallel.virtual_pipeline": 2}),
         (MOE, {"parallel.pipeline": 4, "parallel.expert": 8}),
         (DENSE, {"engine": "llamafactory-ddp", "training.method": "lora"}),
+        (MOE, {"engine": "llamafactory-zero3"}),
+        (VISION, {"engine": "llamafactory-zero3-offload", "training.freeze.vision_tower": True}),
+        (DENSE, {"engine": "llamafactory-zero2", "training.method": "qlora"}),
+        (DENSE, {"engine": "llamafactory-fsdp", "extra": {"pissa_init": True}, "training.method": "lora"}),
     ],
-    ids=["tp4", "tp8", "tp2 pp2 vpp2", "moe", "ddp lora"],
+    ids=["tp4", "tp8", "tp2 pp2 vpp2", "moe", "ddp lora", "moe zero3", "vision zero3", "zero2 qlora", "fsdp pissa"],
 )
 def test_plans_people_use_have_no_problem(base, values):
     assert check(job_of(base, values)) == []

@@ -1,0 +1,74 @@
+"""Rules of the Hugging Face engines whose ranks share the model: DeepSpeed ZeRO and FSDP."""
+
+from backend.job.job import Job
+from backend.job.model import ModelShape
+from backend.job.presets import Gpu
+from backend.job.problems import Problem
+from backend.job.rules.bound import BoundRule, problem, registrar
+
+RULES: list[BoundRule] = []
+hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
+offloading = registrar(RULES, lambda traits: traits.zero_stage > 0 and traits.offloads != "none")
+fsdp = registrar(RULES, lambda traits: traits.is_fsdp)
+
+# LLaMA-Factory 0.9.5 model/model_utils/quantization.py: weights of these are expanded when they are loaded.
+_EXPANDED = ("mxfp4", "fp8")
+
+
+@offloading()
+def a_disk_needs_a_folder(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """DeepSpeed zero/partition_parameters.py: `"nvme_path" in DeepSpeed Config cannot be None`."""
+    if job.parallel.offload_device != "nvme" or job.parallel.offload_folder:
+        return None
+    return problem("offload_folder_missing", "parallel.offload_folder", edit={"parallel.offload_device": "cpu"})
+
+
+@offloading()
+def a_disk_needs_stage_3(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """DeepSpeed zero/stage_1_and_2.py takes every device that is not `none` for the host's memory."""
+    if job.parallel.offload_device != "nvme" or job.traits.zero_stage == 3:
+        return None
+    return problem("nvme_needs_stage_3", "parallel.offload_device", "warning", edit={"parallel.offload_device": "cpu"})
+
+
+@hugging_face()
+def offload_fraction_is_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """The engines that offload move the whole optimizer; the others none of it."""
+    if not job.parallel.optimizer_offload_fraction:
+        return None
+    return problem("offload_fraction_ignored", "parallel.optimizer_offload_fraction", "warning", engine=job.engine,
+                    edit={"parallel.optimizer_offload_fraction": 0.0})  # fmt: skip
+
+
+@fsdp()
+def sharding_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """accelerate 1.11.0 state.py: CPU ranks are not among those that may use FSDP, and train as under DDP."""
+    if gpu.device != "cpu":
+        return None
+    return problem("fsdp_on_cpu", "engine", "warning", edit={"engine": "llamafactory-ddp"})
+
+
+@hugging_face()
+def a_quantised_model_stays_whole(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """quantization.py: `DeepSpeed ZeRO-3 or FSDP is incompatible with PTQ-quantized models.`"""
+    method = _quantised_by(job)
+    if method is None or not (job.traits.zero_stage == 3 or job.traits.is_fsdp):
+        return None
+    return problem("quantised_model_not_sharded", "engine", engine=job.engine, method=method,
+                    edit={"engine": "llamafactory-zero2"})  # fmt: skip
+
+
+@hugging_face()
+def a_quantised_model_takes_adapters(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """adapter.py: `Quantized models can only be used for the LoRA or OFT tuning.`"""
+    method = _quantised_by(job)
+    if method is None or job.training.method in ("lora", "qlora"):
+        return None
+    return problem("quantised_model_needs_lora", "training.method", method=method, edit={"training.method": "lora"})
+
+
+def _quantised_by(job: Job) -> str | None:
+    """How the model's weights were quantised before, where they stay so; None: they were not."""
+    config = job.model.hf_config.get("quantization_config")
+    method = config.get("quant_method") if isinstance(config, dict) else None
+    return str(method) if method and method not in _EXPANDED else None
