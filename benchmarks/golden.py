@@ -5,24 +5,29 @@ The readings are of the last rank, so of the last pipeline stage. What is not mo
 alone, and no row is dropped for how far off it is.
 """
 
+import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from backend.estimate.fit import kind_of_run
 from backend.estimate.layers import ModelLayers
 from backend.estimate.megatron import cached_gradients, pipeline_memory
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained, rank_parameters, stages
-from backend.estimate.terms import StageMemory
+from backend.estimate.terms import GROUPED_BYTES, STATIC_BYTES, StageMemory
+from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, MemoryTraits
 from benchmarks.gpt_layers import VOCABULARIES, gpt_layers, number
-from benchmarks.statistics import Result, Skip
+from benchmarks.statistics import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
 
 GIB = 2.0**30
-STATIC, PEAK = "Megatron-LM CI, static bytes", "Megatron-LM CI, peaks over 10 GiB"
-SMALL_PEAK = "Megatron-LM CI, smaller peaks"
+SOURCE = "Megatron-LM CI"
+STATIC, PEAK = f"{SOURCE}, static bytes", f"{SOURCE}, peaks over 10 GiB"
+SMALL_PEAK = f"{SOURCE}, smaller peaks"
+ABOVE_STATIC = f"{SOURCE}, peak above static bytes, world size not published"
 
 # Checked in this order; the value says what the row has that is not modelled.
 _NOT_MODELLED = {
@@ -45,6 +50,8 @@ class Replay:
     layers: ModelLayers
     plan: Plan
     memory: MemoryTraits
+    has_world: bool
+    """Whether it is known how many ranks there were, where anything depends on it."""
 
     @property
     def last_stage(self) -> StageMemory:
@@ -55,9 +62,21 @@ class Replay:
     def static_bytes(self) -> float:
         """Weights, gradients, optimizer and cached buffers: what is there between two iterations."""
         memory = self.last_stage
-        stage = stages(self.layers, self.plan)[-1]
-        cached = cached_gradients(self.layers, self.plan, stage) if self.memory.cached_weight_gradients else 0.0
-        return float(memory.weights + memory.gradients + memory.optimizer + cached) + _library_bytes(self.row)
+        states = memory.weights + memory.gradients + memory.optimizer
+        return float(states + self._cached_bytes) + _library_bytes(self.row)
+
+    @property
+    def above_static_bytes(self) -> float:
+        """What a step adds to the static bytes; it does not depend on how many ranks share the optimizer."""
+        memory = self.last_stage
+        libraries = STATIC_BYTES + (GROUPED_BYTES if stages(self.layers, self.plan)[-1].sparse else 0.0)
+        return float(memory.activations + memory.logits + memory.workspace - self._cached_bytes) - libraries
+
+    @property
+    def _cached_bytes(self) -> float:
+        if not self.memory.cached_weight_gradients:
+            return 0.0
+        return float(cached_gradients(self.layers, self.plan, stages(self.layers, self.plan)[-1]))
 
     @property
     def rule_bytes(self) -> float:
@@ -71,12 +90,13 @@ def golden_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], lis
     """Errors of static bytes on the odd rows and of every peak; skips; MiB that each environment adds.
 
     The constant of an environment (workspaces of its libraries) is the median residual of its even rows. A case is
-    measured in several environments; its peak counts once, by the median of its errors.
+    measured in several environments; its peak counts once, by the median of its errors. Where the number of ranks is
+    not published, what a step adds to the static bytes is compared alone.
     """
-    replays, skips = [], []
-    for row in rows:
-        found = replay(row)
-        (skips if isinstance(found, Skip) else replays).append(found)  # type: ignore[arg-type]
+    found = [replay(row) for row in rows]
+    skips = [item for item in found if isinstance(item, Skip)]
+    readable = [item for item in found if isinstance(item, Replay)]
+    replays = [item for item in readable if item.has_world]
     constants: dict[str, float] = {}
     results: list[Result] = []
     for environment in sorted({item.row["env"] for item in replays}):
@@ -85,7 +105,9 @@ def golden_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], lis
         constant = statistics.median(even)
         constants[environment] = constant / 2**20
         results += [_static(item, constant) for item in mine[1::2]]
-    return [*results, *_peaks(replays)], skips, constants
+    results += _once_a_case(replays, _peak)
+    results += _once_a_case([item for item in readable if not item.has_world], _above_static)
+    return results, skips, constants
 
 
 def _static(item: Replay, constant: float) -> Result:
@@ -98,23 +120,32 @@ def _static(item: Replay, constant: float) -> Result:
     )
 
 
-def _peaks(replays: list[Replay]) -> Iterable[Result]:
+def _once_a_case(replays: list[Replay], judge: Callable[[Replay, str], Result]) -> Iterator[Result]:
+    """The middle one of the errors that a case has in its environments."""
     cases: dict[tuple[str, str], list[Replay]] = {}
     for item in replays:
         cases.setdefault((item.row["case"], item.row["test_type"]), []).append(item)
     for (name, kind), items in cases.items():
-        found = [
-            Result(
-                source=PEAK if item.row["mem_max_allocated_bytes"] > 10 * GIB else SMALL_PEAK,
-                case=f"{name} ({kind}, {len(items)} environments)",
-                measured=item.row["mem_max_allocated_bytes"] / GIB,
-                ours=float(item.last_stage.peak) / GIB,
-                baseline=item.rule_bytes / GIB,
-                family="megatron" if item.row["mem_max_allocated_bytes"] > 10 * GIB else None,
-            )
-            for item in items
-        ]
+        found = [judge(item, f"{name} ({kind}, {len(items)} environments)") for item in items]
         yield sorted(found, key=lambda result: result.error)[len(found) // 2]
+
+
+def _peak(item: Replay, case: str) -> Result:
+    is_large = item.row["mem_max_allocated_bytes"] > 10 * GIB
+    return Result(
+        source=PEAK if is_large else SMALL_PEAK,
+        case=case,
+        measured=item.row["mem_max_allocated_bytes"] / GIB,
+        ours=float(item.last_stage.peak) / GIB,
+        baseline=item.rule_bytes / GIB,
+        family="megatron" if is_large else None,
+        kind=kind_of_run(vision=False, experts=item.layers.sparse is not None, adapters=False),
+    )
+
+
+def _above_static(item: Replay, case: str) -> Result:
+    added = item.row["mem_max_allocated_bytes"] - item.row["mem_allocated_bytes"]
+    return Result(source=ABOVE_STATIC, case=case, measured=added / GIB, ours=item.above_static_bytes / GIB, baseline=0)
 
 
 def within_tolerance(results: Iterable[Result]) -> float:
@@ -126,23 +157,39 @@ def within_tolerance(results: Iterable[Result]) -> float:
 
 def replay(row: Mapping[str, Any]) -> Replay | Skip:
     """The row in our types, or why not."""
+    try:
+        found = _read(row)
+    except UNREADABLE as error:
+        found = unreadable(error)
+    except ProblemsError as error:
+        found = f"architecture: {error.problems[0].code}"
+    if isinstance(found, Replay):
+        return found
+    row = row if isinstance(row, Mapping) else {}
+    return Skip(source=SOURCE, case=f"{row.get('case')} {row.get('env')}", reason=found)
+
+
+def _read(row: Mapping[str, Any]) -> Replay | str:
+    """The row in our types, or the reason why it is not modelled; raises UNREADABLE for odd fields."""
     args = row["args"]
+    for key in ("case", "env", "family", "test_type"):
+        if not isinstance(row[key], str):
+            return f"not published: {key}"
     reason = _refusal(row, args)
     if reason:
-        return Skip(source="Megatron-LM CI", case=f"{row['case']} {row['env']}", reason=reason)
-    try:
-        found = Replay(row=row, layers=gpt_layers(args), plan=_plan(row, args), memory=_memory(row, args))
-        if int(args["--num-layers"]) % (found.plan.pipeline * found.plan.virtual_pipeline) == 0:
-            return found
-        return Skip(
-            source="Megatron-LM CI",
-            case=f"{row['case']} {row['env']}",
-            reason="layers that do not divide over the stages",
-        )
-    except KeyError as missing:
-        return Skip(
-            source="Megatron-LM CI", case=f"{row['case']} {row['env']}", reason=f"no {missing.args[0]} in the arguments"
-        )
+        return reason
+    static, peak = figure(row["mem_allocated_bytes"]), figure(row["mem_max_allocated_bytes"])
+    if static is None or peak is None or peak <= static:
+        return "no reading"
+    plan = _plan(row, args)
+    if plan.pipeline * plan.virtual_pipeline > MAXIMUM_STAGES:
+        return "no such pipeline"
+    layers = gpt_layers(args)
+    if (layers.dense_count + layers.sparse_count) % (plan.pipeline * plan.virtual_pipeline):
+        return "layers that do not divide over the stages"
+    known = not args.get("--use-distributed-optimizer") or _world(row, args) is not None
+    found = Replay(row=row, layers=layers, plan=plan, memory=_memory(row, args), has_world=known)
+    return found if 0 < found.static_bytes < math.inf and found.above_static_bytes > 0 else "no such plan"
 
 
 def _refusal(row: Mapping[str, Any], args: Mapping[str, Any]) -> str | None:
@@ -155,8 +202,6 @@ def _refusal(row: Mapping[str, Any], args: Mapping[str, Any]) -> str | None:
             return reason
     if args.get("--optimizer") not in (None, "adam"):
         return f"optimizer: {args['--optimizer']}"
-    if args.get("--use-distributed-optimizer") and _world(row, args) is None:
-        return "world size not published"
     if args.get("--tokenizer-type", "GPT2BPETokenizer") not in VOCABULARIES:
         return "vocabulary not published"
     return None

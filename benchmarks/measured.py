@@ -4,12 +4,14 @@ A row: {source, model, model_arch, gpus, tp, pp, vpp, dp, cp, ep, etp, mbs, gbs,
 method, measured_mem_gb, mem_kind, flags, ...}. What is not modelled is told from these alone.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from backend.estimate.estimate import RESERVED_PER_ALLOCATED
+from backend.estimate.fit import kind_of_run
 from backend.estimate.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.layers import Activation, Attention, ModelLayers, model_layers
 from backend.estimate.megatron import Run, pipeline_memory
@@ -20,11 +22,12 @@ from backend.estimate.stage import Trained
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
 from benchmarks.shapes import NotModelled, published_shape
-from benchmarks.statistics import Result, Skip
+from benchmarks.statistics import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
 
 GIB = 2.0**30
 _TUNERS = "galore|fsdp_qlora|unsloth|hqq|sequence_parallel|new_special_tokens|dora|pissa|olora|muon"
 """What scripts of ms-swift are named after, and the estimate does not know."""
+_SIZES = ("gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "gbs", "seq", "zero")
 OUTSIDE_GIB = 1.5
 """Context and NCCL, where nvidia-smi was read; the default of cluster.outside_gib."""
 
@@ -32,17 +35,20 @@ OUTSIDE_GIB = 1.5
 def measured_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], list[Skip]]:
     """Ours beside every row with a memory figure; rows that repeat a case count once."""
     results, skips, seen = [], [], set()
-    for row in rows:
-        if not row.get("measured_mem_gb"):
-            continue
-        case = _case(row)
+    for number, row in enumerate(rows, 1):
+        source, case = "unknown", f"row {number}"
         try:
+            if not row.get("measured_mem_gb"):
+                continue
+            source, case = _source(row), _case(row)
             if case in seen:
                 raise NotModelled("the same case again")
             results += _results(row, case)
             seen.add(case)
         except (NotModelled, ProblemsError) as problem:
-            skips.append(Skip(source=_source(row), case=case, reason=str(problem)))
+            skips.append(Skip(source=source, case=case, reason=str(problem)))
+        except UNREADABLE as error:
+            skips.append(Skip(source=source, case=case, reason=unreadable(error)))
     return results, skips
 
 
@@ -63,23 +69,31 @@ def _source(row: Mapping[str, Any]) -> str:
 
 def _results(row: Mapping[str, Any], case: str) -> list[Result]:
     _refuse(row)
-    layers = model_layers(published_shape(row))
+    given = figure(row["measured_mem_gb"])
+    if given is None:
+        raise NotModelled("no measured figure")
+    shape = published_shape(row)
+    layers = model_layers(shape)
     peaks = [peak / GIB for peak in _peaks(row, layers)]
-    kind = str(row.get("mem_kind") or "GiB")
-    measured = row["measured_mem_gb"] * (1 if "GiB" in kind or "header" in kind else 1e9 / GIB)
+    unit = str(row.get("mem_kind") or "GiB")
+    measured = given * (1 if "GiB" in unit or "header" in unit else 1e9 / GIB)
     ours = max(peaks)
-    if "reserved" in kind:
+    if not 0 < ours < math.inf:
+        raise NotModelled("no such plan")
+    if "reserved" in unit:
         ours *= RESERVED_PER_ALLOCATED
-    elif "nvidia-smi" in kind or "header" in kind:
+    elif "nvidia-smi" in unit or "header" in unit:
         ours = ours * RESERVED_PER_ALLOCATED + OUTSIDE_GIB
     holders = (row.get("tp") or 1) * (row.get("pp") or 1) * (row.get("ep") or 1)
     rule = 18 * model_parameters(layers) / holders / GIB
     source = _source(row)
     apart = "torchtitan" in source or "DeepSpeed" in source or _is_swift_script(row)
     family = "hugging_face" if apart else "megatron"
-    result = Result(source=source, case=case, measured=measured, ours=ours, baseline=rule, family=family)
-    by_stage = row.get("measured_mem_by_stage_gb") or []
-    if len(by_stage) < 2 or len(by_stage) != len(peaks):
+    adapted = "lora" in (row.get("method") or "").lower()
+    kind = kind_of_run(vision=bool(shape.vision), experts=bool(shape.experts), adapters=adapted)
+    result = Result(source=source, case=case, measured=measured, ours=ours, baseline=rule, family=family, kind=kind)
+    by_stage = [figure(value) for value in row.get("measured_mem_by_stage_gb") or []]
+    if len(by_stage) < 2 or len(by_stage) != len(peaks) or None in by_stage:
         return [result]
     each = [
         Result(source=f"{source}, each stage", case=f"{case}, stage {stage}", measured=real, ours=mine, baseline=rule)
@@ -104,7 +118,8 @@ def _peaks(row: Mapping[str, Any], layers: ModelLayers) -> list[float]:
             raise NotModelled("not published: recompute")
         return [_hugging_face(row, layers, _traits("llamafactory-fsdp"), Tuning(trained=Trained()))]
     plan = _megatron_plan(row)
-    if (layers.dense_count + layers.sparse_count) % (plan.pipeline * plan.virtual_pipeline):
+    stages = plan.pipeline * plan.virtual_pipeline
+    if not 0 < stages <= MAXIMUM_STAGES or (layers.dense_count + layers.sparse_count) % stages:
         raise NotModelled("layers that do not divide over the stages")
     memories = pipeline_memory(layers, plan, _megatron_memory(row), _megatron_run(row))
     return [float(memory.peak) for memory in memories]
@@ -122,6 +137,9 @@ def _is_swift_script(row: Mapping[str, Any]) -> bool:
 
 def _refuse(row: Mapping[str, Any]) -> None:
     source, method = row["source"], row.get("method") or ""
+    for key in _SIZES:
+        if row.get(key) is not None:
+            _needed(row, key)
     if "CI golden" in source:
         raise NotModelled("counted with the golden file")
     if "Figure 1" in source:
@@ -156,6 +174,8 @@ def _needed(row: Mapping[str, Any], key: str) -> int:
     value = row.get(key)
     if value is None:
         raise NotModelled(f"not published: {key}")
+    if isinstance(value, bool) or int(value) != value or value < 0:
+        raise NotModelled(f"a field that cannot be read: {key}")
     return int(value)
 
 

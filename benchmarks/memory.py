@@ -4,7 +4,7 @@
 
 Without files, on the rows that the project carries. --json prints {source: {rows, skipped: {reason: count}, mean,
 median, p90, max, baseline_median}} with absolute errors as fractions. --write keeps the figures of each engine family
-for the page: presets/accuracy.yaml.
+and kind of run for the page: presets/accuracy.yaml.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.golden import golden_results, within_tolerance
 from benchmarks.measured import measured_results
 from benchmarks.shapes import DATA
-from benchmarks.statistics import Result, Skip, by_family, summary
+from benchmarks.statistics import Result, Skip, by_group, summary
 
 WORST = 5
 
@@ -46,19 +46,22 @@ def evaluate(measured: Path, golden: Path) -> tuple[list[Result], list[Skip], di
     """Results and skips of both files, and the golden file's constants in MiB."""
     rows = json.loads(measured.read_text())
     results, skips = measured_results(rows["rows"] if isinstance(rows, dict) else rows)
-    golden_found, golden_skips, constants = golden_results(json.loads(golden.read_text()))
+    readings = json.loads(golden.read_text())
+    readings = readings["rows"] if isinstance(readings, dict) else readings
+    golden_found, golden_skips, constants = golden_results(readings)
     return [*results, *golden_found], [*skips, *golden_skips], constants
 
 
 def _kept(results: Sequence[Result], date: str) -> str:
-    """The errors of each engine family as YAML."""
+    """The errors of each engine family and kind of run as YAML."""
     lines = [
-        "# How far the memory estimate was off on published runs, by engine family; absolute errors as fractions.",
+        "# How far the memory estimate was off on published runs, by engine family and kind of run.",
+        "# Errors are absolute fractions.",
         "# Written by: python -m benchmarks.memory --write presets/accuracy.yaml",
     ]
-    for family, figures in by_family(results).items():
+    for group, figures in by_group(results).items():
         numbers = ", ".join(f"{key}: {figures[key]:.4f}" for key in ("mean", "median", "p90", "max"))
-        lines.append(f"{family}: {{rows: {figures['rows']}, {numbers}, date: '{date}'}}")
+        lines.append(f"{group}: {{rows: {figures['rows']}, {numbers}, date: '{date}'}}")
     return "\n".join(lines) + "\n"
 
 

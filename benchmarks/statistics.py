@@ -1,5 +1,6 @@
 """What a benchmark says of its errors: by source, how many rows, how many not, and how far off."""
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,8 @@ class Result:
     """What the dumbest rule says: 18 bytes a parameter over the ranks that hold a copy of the model."""
     family: str | None = None
     """megatron or hugging_face, where the figure is the peak of a whole run: what the page may quote."""
+    kind: str = ""
+    """Of the run within its family: backend.estimate.kind_of_run."""
 
     @property
     def error(self) -> float:
@@ -33,6 +36,27 @@ class Skip:
     source: str
     case: str
     reason: str
+
+
+FEWEST = 5
+"""Runs that a kind needs to have an error of its own."""
+MAXIMUM_STAGES = 4096
+"""More chunks of a pipeline than any run has; a row with more is a mistake."""
+UNREADABLE = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError, ZeroDivisionError)
+"""What a row with missing, empty or odd fields may raise while it is read."""
+
+
+def unreadable(error: Exception) -> str:
+    """The reason for skipping a row that raised one of UNREADABLE."""
+    if isinstance(error, KeyError):
+        return f"not published: {error.args[0]}"
+    return f"a field that cannot be read: {type(error).__name__}"
+
+
+def figure(value: object) -> float | None:
+    """A measured figure, None where there is none that means something."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and 0 < value < math.inf else None
 
 
 def summary(results: Iterable[Result], skips: Iterable[Skip]) -> dict[str, dict[str, Any]]:
@@ -53,13 +77,15 @@ def summary(results: Iterable[Result], skips: Iterable[Skip]) -> dict[str, dict[
     }
 
 
-def by_family(results: Iterable[Result]) -> dict[str, dict[str, float | int | None]]:
-    """The same figures of all peaks of an engine family, whatever their source."""
-    families: dict[str, list[Result]] = {}
+def by_group(results: Iterable[Result]) -> dict[str, dict[str, float | int | None]]:
+    """The same figures of all peaks of an engine family, and of each kind of run in it with enough of them."""
+    groups: dict[str, list[Result]] = {}
     for result in results:
         if result.family:
-            families.setdefault(result.family, []).append(result)
-    return {name: {"rows": len(found), **_figures(found)} for name, found in sorted(families.items())}
+            groups.setdefault(result.family, []).append(result)
+            groups.setdefault(f"{result.family}-{result.kind}", []).append(result)
+    large = {name: found for name, found in sorted(groups.items()) if "-" not in name or len(found) >= FEWEST}
+    return {name: {"rows": len(found), **_figures(found)} for name, found in large.items()}
 
 
 def _figures(results: Sequence[Result]) -> dict[str, float | None]:

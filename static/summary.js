@@ -32,7 +32,8 @@
   function accuracy(known) {
     const { t, percent } = board;
     if (!known) return t("accuracy.unknown");
-    return t("accuracy.within", { rows: known.rows, median: percent(known.median), largest: percent(known.largest) });
+    const figures = { rows: known.rows, median: percent(known.median), largest: percent(known.largest) };
+    return t("accuracy.within", { ...figures, group: t(`accuracy.group.${known.group}`) });
   }
 
   function fact(name, value) {

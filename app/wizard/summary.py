@@ -8,6 +8,7 @@ from backend.estimate import accuracy_of
 from backend.estimate.layers import model_layers
 from backend.estimate.parameters import model_parameters
 from backend.job.job import Job
+from backend.job.model import ModelShape
 from backend.job.problems import errors
 
 
@@ -26,11 +27,13 @@ def summarise(reading: Reading) -> dict[str, Any]:
         "data_parallel": job.data_parallel,
         "global_batch": job.global_batch,
         "parameters": model_parameters(model_layers(reading.shape)),
-        "accuracy": _accuracy(job) if found else None,
+        "accuracy": _accuracy(job, reading.shape) if found else None,
     }
 
 
-def _accuracy(job: Job) -> dict[str, Any] | None:
+def _accuracy(job: Job, shape: ModelShape) -> dict[str, Any] | None:
     """How far the memory of measured runs was off; None where nothing was compared."""
-    known = accuracy_of(job)
-    return {"rows": known.rows, "median": known.median, "largest": known.max} if known else None
+    known = accuracy_of(job, shape)
+    if known is None:
+        return None
+    return {"group": known.group, "rows": known.rows, "median": known.median, "largest": known.max}

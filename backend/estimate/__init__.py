@@ -5,7 +5,7 @@ Reading order: estimate.py, layers.py, saved.py, megatron.py (or hugging_face.py
 
 from backend.estimate.estimate import Estimate, StageEstimate, estimate, estimate_resolved
 from backend.estimate.explain import Part, explain
-from backend.estimate.fit import accuracy_of, over_host_memory, over_memory
+from backend.estimate.fit import accuracy_of, kind_of_run, over_host_memory, over_memory
 from backend.estimate.report import to_json
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "estimate",
     "estimate_resolved",
     "explain",
+    "kind_of_run",
     "over_host_memory",
     "over_memory",
     "to_json",

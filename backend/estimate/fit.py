@@ -2,6 +2,7 @@
 
 from backend.estimate.estimate import Estimate
 from backend.job.job import Job
+from backend.job.model import ModelShape
 from backend.job.presets import Accuracy, accuracy
 from backend.job.problems import Problem
 
@@ -28,6 +29,17 @@ def over_host_memory(job: Job, found: Estimate) -> list[Problem]:
     return [Problem(code="host_memory_exceeded", field=field, severity="warning", values=values)]
 
 
-def accuracy_of(job: Job) -> Accuracy | None:
-    """The errors on published runs of the job's kind of engine; None where it was never compared."""
-    return accuracy().get("megatron" if job.traits.is_megatron else "hugging_face")
+def accuracy_of(job: Job, shape: ModelShape) -> Accuracy | None:
+    """The errors on published runs like the job's: of its kind where there are enough of them, else of its family.
+
+    None where neither was ever compared.
+    """
+    family = "megatron" if job.traits.is_megatron else "hugging_face"
+    adapted = job.training.method in ("lora", "qlora")
+    kind = kind_of_run(vision=bool(shape.vision), experts=bool(shape.experts), adapters=adapted)
+    return accuracy().get(f"{family}-{kind}") or accuracy().get(family)
+
+
+def kind_of_run(*, vision: bool, experts: bool, adapters: bool) -> str:
+    """What runs are told apart by when errors are counted, besides the family of their engine."""
+    return "vision" if vision else "lora" if adapters else "moe" if experts else "dense"

@@ -92,8 +92,10 @@ def recipes() -> Mapping[str, Mapping[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accuracy:
-    """How far the memory estimate was off on published runs of an engine family; errors are absolute fractions."""
+    """How far the memory estimate was off on published runs of a group; errors are absolute fractions."""
 
+    group: str
+    """megatron or hugging_face, or a kind of run in it: `megatron-moe`. Words under `accuracy.group.<group>`."""
     rows: int
     mean: float
     median: float
@@ -104,8 +106,8 @@ class Accuracy:
 
 @cache
 def accuracy() -> Mapping[str, Accuracy]:
-    """By engine family: megatron, hugging_face. Written by benchmarks/memory.py."""
-    return MappingProxyType({family: Accuracy(**entry) for family, entry in _load("accuracy").items()})
+    """By engine family, and by kind of run where there are enough. Written by benchmarks/memory.py."""
+    return MappingProxyType({group: Accuracy(group=group, **entry) for group, entry in _load("accuracy").items()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

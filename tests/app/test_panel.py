@@ -260,7 +260,7 @@ class TestBundle:
     def test_the_figures_come_with_the_error_of_measured_runs(self, form: Form, services: Services) -> None:
         known = accuracy()["megatron"]
         said = shown(form, services)["summary"]["accuracy"]
-        assert said == {"rows": known.rows, "median": known.median, "largest": known.max}
+        assert said == {"group": "megatron", "rows": known.rows, "median": known.median, "largest": known.max}
 
     def test_only_the_plan_step_carries_the_explanation(self, services: Services) -> None:
         form = Form("en")
