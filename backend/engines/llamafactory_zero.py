@@ -82,7 +82,10 @@ def _offload(target: Target) -> dict[str, object]:
 
 
 def _config(target: Target, output_dir: str) -> dict[str, object]:
-    return hugging_face_config(target, output_dir) | {"deepspeed": DEEPSPEED}
+    config = hugging_face_config(target, output_dir) | {"deepspeed": DEEPSPEED}
+    # With it accelerate leaves DeepSpeed out (1.11.0 state.py), which then takes each rank for a world of its own.
+    config.pop("use_cpu", None)
+    return config
 
 
 def _files(target: Target) -> Mapping[str, str]:

@@ -58,6 +58,12 @@ def test_offloading_to_a_disk_names_the_folder() -> None:
     assert "nvme_path" not in zero_of(sharded("zero3-offload"))["offload_param"]
 
 
+def test_cpu_ranks_are_not_told_use_cpu_as_accelerate_would_leave_deepspeed_out() -> None:
+    config = yaml.safe_load(render(SHARDED["zero3 cpu"], place(SHARDED["zero3 cpu"])).files["config.yaml"])
+    assert "use_cpu" not in config
+    assert config["ddp_backend"] == "gloo"
+
+
 def test_what_the_trainer_knows_is_left_to_it() -> None:
     config = json.loads(render(sharded("zero2"), place(sharded("zero2"))).files["deepspeed.json"])
     names = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
