@@ -23,12 +23,17 @@ def efficiency_on(cluster: Cluster, machine: Machine) -> Efficiency:
     return replace(default_efficiency(), **measured)
 
 
+def is_timed(cluster: Cluster) -> bool:
+    """Whether a measured run corrects the times."""
+    return cluster.calibration.time_ratio is not None and cluster.calibration.holds_for(cluster.gpu)
+
+
 def time_ratio(cluster: Cluster) -> float:
-    """What every estimated time is multiplied by: 1 without a measured run. The same for all engines, so that their
-    plans stay comparable.
+    """What every estimated time is multiplied by, for all engines alike, so that their plans stay comparable.
+
+    1 without a measured run.
     """
-    known = cluster.calibration
-    return known.time_ratio if known.time_ratio and known.holds_for(cluster.gpu) else 1.0
+    return cluster.calibration.time_ratio or 1.0 if is_timed(cluster) else 1.0
 
 
 def reserved_ratio(job: Job) -> float | None:
@@ -39,9 +44,8 @@ def reserved_ratio(job: Job) -> float | None:
 
 def calibrated_on(job: Job) -> str | None:
     """The run whose measurements are in the job's figures; None where there is none."""
-    known = job.cluster.calibration
-    timed = known.time_ratio is not None and known.holds_for(job.cluster.gpu)
-    return known.run if timed or reserved_ratio(job) is not None else None
+    corrected = is_timed(job.cluster) or reserved_ratio(job) is not None
+    return job.cluster.calibration.run if corrected else None
 
 
 def probed_on(cluster: Cluster) -> str | None:

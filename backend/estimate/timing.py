@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from backend.estimate.calibrated import calibrated_on, efficiency_on, time_ratio
+from backend.estimate.calibrated import efficiency_on, is_timed, time_ratio
 from backend.estimate.efficiency import Machine, machine_of
 from backend.estimate.layer_time import Execution, Setting
 from backend.estimate.layers import ModelLayers
@@ -67,7 +67,7 @@ def speed_of(
         communication_s={name: parts.get(name, 0.0) for name in COMMUNICATION},
         time_s=parts,
         stage_times=_stage_times(found, time_scale),
-        time_error=None if calibrated_on(job) else efficiency_figures().typical_error,
+        time_error=None if is_timed(job.cluster) else efficiency_figures().typical_error,
         bubble_fraction=float(found.bubble),
     )
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from backend.estimate import estimate, to_json
 from backend.estimate.calibrated import calibrated_on, efficiency_on, probed_on, reserved_ratio, time_ratio
 from backend.estimate.communication import Group, ring_seconds
 from backend.estimate.efficiency import default_efficiency, machine_of
@@ -92,3 +93,24 @@ def test_time_is_corrected_for_every_engine_and_memory_for_the_measured_one():
 def test_a_probe_is_named_by_its_day():
     assert probed_on(cluster_with(probe_date="2026-11-21", matmul_tflops=600.0)) == "2026-11-21"
     assert probed_on(cluster_with(probe_date="2026-11-21")) is None
+
+
+def test_a_calibrated_estimate_is_corrected_says_by_what_and_claims_no_error():
+    bare = estimate(job())
+    found = estimate(
+        job_with(gpu="h100-80g", run="r-1", engine="llamafactory-megatron", time_ratio=1.25, memory_ratio=1.5)
+    )
+    assert found.iteration_s == pytest.approx(1.25 * bare.iteration_s)  # type: ignore[operator]
+    assert found.tokens_per_s_per_gpu == pytest.approx(bare.tokens_per_s_per_gpu / 1.25)  # type: ignore[operator]
+    assert sum(found.time_s.values()) == pytest.approx(found.iteration_s)  # type: ignore[union-attr]
+    assert found.peak_gib == bare.peak_gib
+    assert found.reserved_gib == pytest.approx(1.5 * bare.peak_gib)
+    assert (found.calibrated_on, found.time_error) == ("r-1", None)
+    assert (bare.calibrated_on, bare.probed_on) == (None, None)
+    assert to_json(found)["calibrated_on"] == "r-1"
+
+
+def test_a_memory_ratio_alone_leaves_the_error_of_the_times():
+    found = estimate(job_with(gpu="h100-80g", run="r-1", engine="llamafactory-megatron", memory_ratio=1.05))
+    assert found.calibrated_on == "r-1"
+    assert found.time_error == estimate(job()).time_error
