@@ -121,7 +121,8 @@ def rank_parameters(
     for kind, count in stage.kinds(layers):
         counts = layer_counts(kind)
         dense = dense + count * (counts.split // plan.tensor + counts.whole)
-        expert = expert + count * (counts.expert // (plan.expert * plan.expert_tensor))
+        if counts.expert:
+            expert = expert + count * (counts.expert // (plan.expert * plan.expert_tensor))
     table = _table(layers, plan, vocabulary_padding)
     if stage.first:
         dense = dense + table + layers.positions
