@@ -220,10 +220,11 @@ def _library_bytes(row: Mapping[str, Any]) -> float:
     """Workspaces that differ within an environment.
 
     Transformer Engine's grouped GEMM runs on four streams, each with a workspace: 32 MiB on Hopper and later, 4 MiB
-    before (its cpp_extensions/gemm.py). Deterministic runs give cuBLAS 32 MiB a handle (CUBLAS_WORKSPACE_CONFIG
-    :4096:8); others have torch's 8 MiB on all but Hopper, for the handles of forward and backward. Deterministic mode
-    allows neither flash attention nor a fused loss (megatron/training/arguments.py), and a test that resumes on another
-    layout (reshard) does not ask for it.
+    before (its cpp_extensions/gemm.py). torch gives each of cuBLAS's handles, one for forward and one for backward, a
+    workspace (parseChosenWorkspaceSize in aten/src/ATen/cuda/CublasHandlePool.cpp): 8 x 4096 KiB on Hopper, and in its
+    later versions on Blackwell, elsewhere 2 x 4096 + 8 x 16 KiB. What CUBLAS_WORKSPACE_CONFIG says goes first, and
+    deterministic runs say :4096:8, the size of Hopper. Deterministic mode allows neither flash attention nor a fused
+    loss (megatron/training/arguments.py), and a test that resumes on another layout (reshard) does not ask for it.
     """
     args, environment = row["args"], row["env"]
     if args.get("--transformer-impl") == "local":
@@ -233,7 +234,7 @@ def _library_bytes(row: Mapping[str, Any]) -> float:
     flash = ampere and args.get("--attention-backend") == "flash"
     free = (args.get("--cross-entropy-loss-fusion") or flash) and not args.get("--num-experts")
     if "h100" not in environment and (free or "_reshard_" in row["case"]):
-        total -= 2 * (32 - 8)
+        total -= 2 * (8 * 4096 - (2 * 4096 + 8 * 16)) / 1024
     return total * 2**20
 
 
