@@ -4,8 +4,9 @@ Reading order: estimate.py, layers.py, saved.py, megatron.py (or hugging_face.py
 """
 
 from backend.estimate.estimate import Estimate, StageEstimate, estimate, estimate_resolved
-from backend.estimate.explain import Part, explain
+from backend.estimate.explain import explain
 from backend.estimate.fit import accuracy_of, kind_of_run, over_host_memory, over_memory
+from backend.estimate.part import Part
 from backend.estimate.report import to_json
 
 __all__ = [

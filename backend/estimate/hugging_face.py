@@ -19,6 +19,9 @@ from backend.estimate.stage import RankParameters, Trained
 from backend.estimate.terms import FROZEN_BYTES, STATIC_BYTES, Moment, StageMemory, fullest_moment
 from backend.job.traits import MemoryTraits
 
+MOMENTS = ("loss", "loss_backward", "output_backward", "layer_backward", "last_backward", "tower_backward", "step")
+"""Of a training step, in this order; the peak is in one of them."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tuning:
@@ -41,14 +44,19 @@ class Tuning:
     def adapters(self) -> bool:
         return self.method in ("lora", "qlora")
 
+    @property
+    def trains_output(self) -> bool:
+        """Whether the embedding and the output layer are trained."""
+        return self.method == "full" and self.trained.language
+
 
 def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> StageMemory:
     """The memory of one rank; `memory` in the precision of the run."""
     parameters = _parameters(layers, tuning)
-    frozen = _frozen_bytes(layers, tuning, parameters)
+    frozen = frozen_bytes(layers, tuning, parameters)
     states = shared_states(layers, plan, memory, parameters, frozen)
     reference, reference_host = _reference(plan, memory, tuning, parameters)
-    fullest = fullest_moment(_moments(layers, plan, memory, tuning, parameters, states))
+    fullest = fullest_moment(step_moments(layers, plan, memory, tuning, parameters, states))
     return StageMemory(
         stage=0,
         layers=layers.dense_count + layers.sparse_count,
@@ -106,7 +114,7 @@ def _last(layers: ModelLayers, wanted: int) -> list[tuple[LayerKind, int]]:
     return [(layers.sparse, sparse), (layers.dense, min(wanted - sparse, layers.dense_count))]
 
 
-def _frozen_bytes(layers: ModelLayers, tuning: Tuning, parameters: RankParameters) -> Number:
+def frozen_bytes(layers: ModelLayers, tuning: Tuning, parameters: RankParameters) -> Number:
     frozen = parameters.dense + parameters.expert - parameters.trained_dense - parameters.trained_expert
     each = 4 if tuning.single_precision else FROZEN_BYTES
     if tuning.method != "qlora":
@@ -115,7 +123,7 @@ def _frozen_bytes(layers: ModelLayers, tuning: Tuning, parameters: RankParameter
     return NF4_BYTES * packed + each * (frozen - packed)
 
 
-def _form(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> Eager:
+def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> Eager:
     """How the modules of a part run."""
     if tuning.single_precision:
         return Eager(element=4, residual=4, trained=part_trained)
@@ -127,7 +135,7 @@ def _form(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> Eager:
     return Eager(residual=4 if whole else 2, trained=part_trained, casts=part_trained and autocast)
 
 
-def _moments(
+def step_moments(
     layers: ModelLayers,
     plan: Plan,
     memory: MemoryTraits,
@@ -135,16 +143,16 @@ def _moments(
     parameters: RankParameters,
     states: States,
 ) -> list[Moment]:
-    """Loss in forward, loss in backward, output layer's backward, last layer's backward, end of backward, step."""
-    form = _form(tuning, memory, tuning.trained.language)
-    saved, live, tower_saved, tower_live = _activations(layers, plan, memory, tuning, form)
+    """What each of MOMENTS needs."""
+    form = form_of(tuning, memory, tuning.trained.language)
+    saved, live, tower_saved, tower_live = activation_bytes(layers, plan, memory, tuning, form)
     everything = saved + tower_saved + plan.tokens * eager_bytes(layers.output, form)
     gradients = states.gradients
     held = choose(plan.micro_batches > 1, gradients, 0)
-    copies, kept_copies = _cast_copies(layers, plan, memory, tuning, parameters)
+    copies, kept_copies = cast_copies(layers, plan, memory, tuning, parameters)
     forward_logits, backward_logits, gradient_logits = _logits(layers, plan, memory, tuning, form)
-    head = (_passing(memory) + form.element) * layers.embedding if _head_trained(tuning) else 0
-    work = _layer_work(layers, plan, memory, tuning, form)
+    head = (passing_bytes(memory) + form.element) * layers.embedding if tuning.trains_output else 0
+    work = largest(*(one.total for one in layer_works(layers, plan, memory, tuning, form)))
     return [
         Moment(gradients=held, activations=everything, logits=forward_logits, workspace=copies),
         Moment(gradients=held, activations=everything, logits=backward_logits, workspace=kept_copies),
@@ -156,12 +164,12 @@ def _moments(
     ]
 
 
-def _passing(memory: MemoryTraits) -> float:
+def passing_bytes(memory: MemoryTraits) -> float:
     """Bytes of a new gradient beside its 16-bit form."""
     return memory.gradient_bytes if memory.passing_gradient_bytes is None else memory.passing_gradient_bytes
 
 
-def _cast_copies(
+def cast_copies(
     layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
 ) -> tuple[Number, Number]:
     """16-bit copies of fp32 weights: those that autocast caches until the end of forward, those kept for backward.
@@ -171,7 +179,7 @@ def _cast_copies(
     if tuning.adapters:
         return 0, 0
     # An embedding is looked up in fp32; a tied one is cast for the output layer.
-    looked_up = layers.embedding if _head_trained(tuning) and not layers.tied else 0
+    looked_up = layers.embedding if tuning.trains_output and not layers.tied else 0
     dense = memory.autocast_bytes * (parameters.trained_dense - looked_up)
     every = dense + memory.autocast_bytes * parameters.trained_expert
     return choose(plan.full_recompute, dense, every), choose(plan.full_recompute, 0, every)
@@ -192,22 +200,14 @@ def _logits(
     return forward * logits, memory.logits_backward_bytes * logits, form.element * logits
 
 
-def _head_trained(tuning: Tuning) -> bool:
-    return tuning.method == "full" and tuning.trained.language
-
-
-def _activations(
+def activation_bytes(
     layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager
 ) -> tuple[Number, Number, Number, Number]:
     """Bytes that the decoder saves, that its largest layer revives, and the same of the vision tower."""
     checkpointed = plan.full_recompute
-    counts = [(layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count)]
-    kinds = [(kind, count) for kind, count in counts if kind and count]
-    if tuning.method == "partial":
-        kinds = [(kind, count) for kind, count in _last(layers, tuning.last_layers) if count]
     saved: Number = 0.0
     live: Number = 0.0
-    for kind, count in kinds:
+    for kind, count in saving_layers(layers, tuning):
         full = plan.tokens * eager_bytes(kind, form)
         # Checkpointing passes by layers without trainable parameters: they save all that they need.
         reached = checkpointed & tuning.trained.language
@@ -217,6 +217,14 @@ def _activations(
     return saved, live, tower_saved, tower_live
 
 
+def saving_layers(layers: ModelLayers, tuning: Tuning) -> list[tuple[LayerKind, int]]:
+    """The kinds of layers that save something, with their counts: below the first trained one nothing is saved."""
+    counts = [(layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count)]
+    if tuning.method == "partial":
+        counts = _last(layers, tuning.last_layers)  # type: ignore[assignment]
+    return [(kind, count) for kind, count in counts if kind and count]
+
+
 def _tower(
     layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, checkpointed: Number
 ) -> tuple[Number, Number]:
@@ -224,7 +232,7 @@ def _tower(
     if vision is None or tuning.method == "partial":
         return 0.0, 0.0
     merged = vision.merger.hidden // vision.block.hidden
-    form = _form(tuning, memory, part_trained=True)
+    form = form_of(tuning, memory, part_trained=True)
     per_patch = eager_bytes(vision.merger, form) * trained.merger / merged
     per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged
     live: Number = 0.0
@@ -235,19 +243,39 @@ def _tower(
     return plan.vision_patches * per_patch, plan.vision_patches * live
 
 
-def _layer_work(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager) -> Number:
-    """Gradients inside the FFN's backward, and one weight's gradient in 16 bits and its fp32 copy."""
-    most: Number = 0.0
-    for kind in (layers.dense, layers.sparse):
-        if kind is None:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerWork:
+    """Bytes that the backward pass of one layer needs beside what is saved."""
+
+    ffn: Number
+    """Gradients inside the FFN."""
+    weight: float
+    """One weight's gradient in 16 bits and its fp32 copy."""
+    unpacked: float
+    """A weight of 4 bits in 16."""
+
+    @property
+    def total(self) -> Number:
+        return self.ffn + self.weight + self.unpacked
+
+
+def layer_works(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager) -> list[LayerWork]:
+    """Of each kind of layer that there is."""
+    found = []
+    for kind, count in ((layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count)):
+        if kind is None or not count:
             continue
         widths = [op.width * (2 if op.gated else 1) for op in kind.operators if isinstance(op, Activation)]
         # Routed experts are one parameter of three dimensions in transformers 5: their gradient comes whole.
         sizes = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
-        weight = max(sizes) * (_passing(memory) + form.element) if form.trained else 0
-        if form.trained and memory.shards == "parameters" and not memory.live_elements:
-            # FSDP reduces the gradients of a whole layer at once.
-            weight = largest_unit(layers) * (_passing(memory) + form.element)
-        unpacked = max(sizes) * form.element if tuning.method == "qlora" else 0
-        most = largest(most, plan.tokens * form.element * max(widths) + weight + unpacked)
-    return most
+        # FSDP reduces the gradients of a whole layer at once.
+        unit = memory.shards == "parameters" and not memory.live_elements
+        elements = (largest_unit(layers) if unit else max(sizes)) if form.trained else 0
+        found.append(
+            LayerWork(
+                ffn=plan.tokens * form.element * max(widths),
+                weight=elements * (passing_bytes(memory) + form.element),
+                unpacked=max(sizes) * form.element if tuning.method == "qlora" else 0,
+            )
+        )
+    return found

@@ -74,7 +74,7 @@ def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) 
         dense=layer_cost(layers.dense, plan, memory, run),
         sparse=layer_cost(layers.sparse, plan, memory, run) if layers.sparse else None,
         unit=element_bytes(memory) * layers.output.hidden * plan.tokens * plan.whole_share,
-        tower=_tower_bytes(layers.vision, plan, memory, run.trained) if layers.vision else 0.0,
+        tower=tower_bytes(layers.vision, plan, memory, run.trained) if layers.vision else 0.0,
     )
 
 
@@ -95,7 +95,7 @@ def _stage_memory(
     present = ((costs.dense, stage.dense), (costs.sparse, stage.sparse))
     moments = [cost.moment for cost, layers_of_kind in present if cost and layers_of_kind]
     if stage.last:
-        moments += _head_moments(layers, plan, memory, run)
+        moments += head_moments(layers, plan, memory, run)
     fullest = fullest_moment(moments)
     offloaded = memory.optimizer_bytes * shards * plan.offload_fraction
     return StageMemory(
@@ -172,7 +172,7 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         kept = kept + choose(recomputed, 0.0, probabilities + dropped)
     revived = choose(plan.full_recompute, plan.recompute_layers * kept, revived)
     if run.weights_trained and not memory.cached_weight_gradients:
-        work = work + 2 * scale * _largest_weight(kind, plan)
+        work = work + 2 * scale * largest_weight(kind, plan)
     return LayerCost(kept=kept, moment=Moment(activations=revived, workspace=work))
 
 
@@ -194,7 +194,7 @@ def _spread(saved: SavedBytes, plan: Plan, attention: Attention) -> Number:
     return plan.tokens * (whole * plan.whole_share + shared)
 
 
-def _tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> Number:
+def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> Number:
     """The vision tower is the Hugging Face module, whole on each rank; only full recompute reaches it."""
     each = int(element_bytes(memory))
     form = Eager(element=each, residual=each)
@@ -219,7 +219,7 @@ def _ffn_gradients(kind: LayerKind, plan: Plan) -> Number:
     return most
 
 
-def _largest_weight(kind: LayerKind, plan: Plan) -> Number:
+def largest_weight(kind: LayerKind, plan: Plan) -> Number:
     """Elements of the largest weight whose gradient lives before it is added up; grouped experts count together."""
     sizes = [
         operator.inputs * operator.outputs * operator.copies / _cut(operator, plan)
@@ -248,7 +248,7 @@ def cached_gradients(layers: ModelLayers, plan: Plan, stage: Stage) -> Number:
     return sum(shapes.values())
 
 
-def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> list[Moment]:
+def head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> list[Moment]:
     """The loss, and the backward of the output layer."""
     hidden = layers.output.hidden
     vocabulary = layers.embedding // hidden

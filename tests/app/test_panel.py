@@ -50,6 +50,7 @@ EXPLAINED = {
     "experts": {"model.preset": "qwen3-30b-a3b", "parallel.pipeline": 2, "parallel.expert": 8},
     "LoRA": {"engine": "llamafactory-ddp", "training.method": "lora"},
     "offload": {"parallel.optimizer_offload_fraction": 0.5},
+    "ZeRO-3": {"engine": "llamafactory-zero3", "model.preset": "qwen3-30b-a3b"},
 }
 
 

@@ -4,6 +4,7 @@ from math import prod
 
 import pytest
 
+from app.i18n import LANGUAGES, catalogue
 from backend.estimate import estimate_resolved
 from backend.estimate.estimate import GIB
 from backend.estimate.explain import TERMS, explain
@@ -22,6 +23,17 @@ JOBS = {
     "ZeRO-3": {"engine": "llamafactory-zero3", "model.preset": "qwen3-30b-a3b"},
     "ZeRO-3 offload": {"engine": "llamafactory-zero3-offload"},
     "FSDP": {"engine": "llamafactory-fsdp", "training.method": "lora"},
+    "FSDP offload": {"engine": "llamafactory-fsdp", "parallel.fsdp.offload": True, "training.stage": "dpo"},
+    "QLoRA": {"engine": "llamafactory-ddp", "training.method": "qlora", "training.liger": True},
+    "last layers": {"engine": "llamafactory-ddp", "training.method": "partial", "parallel.recompute": "none"},
+    "short samples": {"engine": "llamafactory-zero2", "training.cutoff_len": 64, "training.images_per_sample": 0},
+    "accumulating": {"engine": "llamafactory-ddp", "training.gradient_accumulation_steps": 1},
+    "DPO": {"training.stage": "dpo", "parallel.pipeline": 2, "parallel.tensor": 2},
+    "cached gradients": {"engine": "swift-megatron", "parallel.tensor": 2},
+    "units": {"parallel.recompute": "full", "parallel.recompute_num_layers": 3, "parallel.pipeline": 4},
+    "selective": {**TP4, "parallel.recompute": "selective", "parallel.recompute_modules": ("core_attn", "mlp")},
+    "fp32": {**TP4, "training.precision": "fp32"},
+    "frozen": {**TP4, "training.freeze.language_model": True, "training.freeze.vision_tower": True},
 }
 
 
@@ -34,6 +46,8 @@ def test_parts_add_up_to_their_term_on_every_stage(edits):
         for term in TERMS:
             total = sum(part.gib for part in parts if part.term == term)
             assert total == pytest.approx(getattr(stage, f"{term}_gib"), abs=1e-4 * stage.peak_gib), term
+        # What would be left over is shown as one number without a formula; nothing is.
+        assert [part.name for part in parts if part.name == "rest"] == []
         assert all(part.gib == pytest.approx(prod(number for _, number in part.factors) / GIB) for part in parts)
 
 
@@ -50,3 +64,28 @@ def test_activations_are_layers_in_flight_times_tokens_times_bytes():
     first, last = explain(tried, resolve_model(tried.model), resolve_gpu(tried.cluster))
     held = [dict(part.factors)["layer_micro_batches"] for part in (*first, *last) if part.name == "activations_dense"]
     assert held == [36, 18]
+
+
+def test_every_part_and_factor_has_words():
+    asked = set()
+    for edits in JOBS.values():
+        tried = job(edits)
+        parts = [
+            part for stage in explain(tried, resolve_model(tried.model), resolve_gpu(tried.cluster)) for part in stage
+        ]
+        asked |= {f"explain.{part.name}" for part in parts}
+        asked |= {f"explain.factor.{name}" for part in parts for name, _ in part.factors}
+    for lang in LANGUAGES:
+        assert asked <= set(catalogue(lang))
+
+
+def test_the_vision_towers_share_is_images_in_flight_times_patches():
+    first, last = explain_of({"parallel.pipeline": 2, "parallel.tensor": 2})
+    [tower] = [dict(part.factors) for part in first if part.name == "activations_tower"]
+    assert (tower["micro_batches"], tower["patches"]) == (2, 1764)
+    assert not [part for part in last if part.name == "activations_tower"]
+
+
+def explain_of(edits):
+    tried = job(edits)
+    return explain(tried, resolve_model(tried.model), resolve_gpu(tried.cluster))
