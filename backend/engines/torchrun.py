@@ -5,10 +5,10 @@ from backend.engines.place import NodePlace, Place
 ENTRY = "entry.py"
 
 
-def torchrun_command(place: Place, node: NodePlace, *, ranks: int) -> tuple[str, ...]:
+def torchrun_command(place: Place, node: NodePlace, *, ranks: int, program: str = ENTRY) -> tuple[str, ...]:
     """torchrun with static rendezvous: the node rank is the host order, and no agent restarts its ranks by itself.
 
-    `ranks` are the processes on this node. Each runs the entry script of the run folder.
+    `ranks` are the processes on this node. Each runs the entry script of the run folder, or another `program` there.
     """
     return (
         *(node.python, "-m", "torch.distributed.run"),
@@ -18,6 +18,6 @@ def torchrun_command(place: Place, node: NodePlace, *, ranks: int) -> tuple[str,
         *("--master_addr", place.master_address),
         *("--master_port", str(place.master_port)),
         *("--max_restarts", "0"),
-        f"{node.folder}/{ENTRY}",
+        f"{node.folder}/{program}",
         node.folder,
     )

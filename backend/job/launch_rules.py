@@ -14,7 +14,12 @@ def check_launch(job: Job) -> list[Problem]:
         "training.output_dir": job.training.output_dir,
     }
     problems = [Problem(code="needed_for_launch", field=path) for path, value in needed.items() if not value]
-    return problems + _check_hosts(job) + _check_ports(job)
+    return problems + check_nodes(job)
+
+
+def check_nodes(job: Job) -> list[Problem]:
+    """What is missing or contradictory for starting anything on the nodes."""
+    return _check_hosts(job) + _check_ports(job)
 
 
 def environment_of(job: Job, rank: int) -> Environment | None:

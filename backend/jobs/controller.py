@@ -10,6 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from backend.cluster.group import GroupError
@@ -19,7 +20,7 @@ from backend.cluster.node import Node
 from backend.cluster.ssh import connect as connect_by_ssh
 from backend.engines import check_engine, render
 from backend.job.job import Host, Job
-from backend.job.launch_rules import check_launch
+from backend.job.launch_rules import check_launch, check_nodes
 from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
@@ -34,6 +35,7 @@ from backend.jobs.lead import Timing
 from backend.jobs.look import Look, refuse_without
 from backend.jobs.records import Point, RunSnapshot, RunSummary, problem_to_json
 from backend.jobs.series import FileKey
+from backend.jobs.speed import Measurement, measure
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store, StoreError
 from backend.jobs.watch import Watch
@@ -110,6 +112,14 @@ class Controller:
         """GiB of memory of every node; ProblemsError without hosts."""
         refuse_without(job, "cluster.hosts")
         return looking.host_memory(meet(job, self._connections))
+
+    def measure_speed(self, job: Job) -> Measurement:
+        """What the job's nodes reach; nothing of it stays on them. ProblemsError when it cannot be measured."""
+        if found := errors(check_nodes(job)):
+            raise ProblemsError(found)
+        run = launching.new_run_id(replace(job, name="speed"), self._clock())
+        self._audit("measure_speed", run=run, nodes=[host.address for host in job.cluster.hosts])
+        return measure(job, meet(job, self._connections), run)
 
     def accept_host_keys(self, keys: Iterable[HostKey]) -> None:
         """Remember host keys that the user has confirmed."""

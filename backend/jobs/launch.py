@@ -45,6 +45,7 @@ class Attempt:
     rendered: Rendered
     records: tuple[NodeRecord, ...]
     grace_s: float
+    stall_s: float = STALL_S
 
 
 def new_run_id(job: Job, now: float) -> str:
@@ -172,7 +173,7 @@ def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:
         "secrets": None,
         "lock": lock_path(root, attempt.job.cluster.hosts[rank]),
         "grace_s": attempt.grace_s,
-        "stall_s": STALL_S,
+        "stall_s": attempt.stall_s,
     }
 
 

@@ -1,0 +1,100 @@
+"""A cluster's speed, measured on the four demo nodes: real sshd, real supervisors, real torchrun, gloo on CPU."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backend.cluster.demo import DemoCluster
+from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.supervisor import MARK
+from backend.job.job import Environment, Job
+from backend.job.mapping import parse_job, with_values
+from backend.job.problems import ProblemsError
+from backend.jobs.controller import Controller
+from backend.jobs.store import Store
+from tests.nodes import ssh_nodes
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).parents[2]
+NODE_PYTHON = ROOT / ".venv-node/bin/python"
+NODES = 4
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
+    if not (ROOT / ".venv-node/.ready").exists():
+        pytest.skip("no .venv-node: run `make environments`")
+    with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=NODES) as demo:
+        yield demo
+
+
+@pytest.fixture
+def job(cluster: DemoCluster) -> Job:
+    mapping = {"cluster": cluster.cluster_mapping(str(NODE_PYTHON)), "engine": "llamafactory-ddp"}
+    made, problems = parse_job(mapping)
+    assert made is not None, problems
+    return made
+
+
+@pytest.fixture
+def controller(cluster: DemoCluster, tmp_path: Path) -> Iterator[Controller]:
+    (tmp_path / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
+    store = Store(tmp_path / "megaboard.db")
+    controller = Controller(tmp_path, store, KnownHosts(tmp_path / "known_hosts"))
+    yield controller
+    controller.close()
+    store.close()
+
+
+def test_the_nodes_are_measured_together_and_nothing_is_left(
+    controller: Controller, job: Job, cluster: DemoCluster, record_property: Callable[[str, object], None]
+) -> None:
+    found = controller.measure_speed(job)
+    assert found.problems == ()
+    speeds = found.speeds
+    assert speeds is not None
+    record_property("speeds", speeds)
+    assert (speeds.device, speeds.precision) == ("CPU", "fp32")
+    assert speeds.matmul_tflops > 0
+    assert speeds.intra_node_bus_gb_per_s is None
+    assert speeds.inter_node_bus_gb_per_s is not None
+    assert speeds.inter_node_bus_gb_per_s > 0
+    assert list(cluster.run_root.iterdir()) == [cluster.run_root / "locks"]
+    assert list((cluster.run_root / "locks").iterdir()) == []
+    assert _marked() == []
+
+
+def test_a_node_that_fails_ends_the_whole_gang_and_its_words_are_told(
+    controller: Controller, job: Job, cluster: DemoCluster, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    fails = 'case "$*" in *torch.distributed.run*) echo no fabric here >&2; exit 7;; esac'
+    python.write_text(f'#!/bin/sh\n{fails}\nexec {NODE_PYTHON} "$@"\n')
+    python.chmod(0o755)
+    good, bad = job.cluster.hosts[:2]
+    bad = replace(bad, environments={"llamafactory": Environment(python=str(python))})
+    pair = with_values(job, {"cluster.nodes": 2, "cluster.hosts": (good, bad)})
+    with pytest.raises(ProblemsError) as told:
+        controller.measure_speed(pair)
+    (problem,) = told.value.problems
+    assert (problem.code, problem.node) == ("measure_failed", f"127.0.0.1:{bad.port}")
+    assert problem.values["lines"] == "no fabric here"
+    assert list(cluster.run_root.iterdir()) == [cluster.run_root / "locks"]
+    assert _marked() == []
+
+
+def _marked() -> list[str]:
+    """Processes of this machine that carry any mark and run the measurement."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes()
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"{MARK}=".encode() in environment and b"measure_node.py" in command:
+            found.append(process.name)
+    return found
