@@ -88,6 +88,8 @@ class Estimate:
     """Parts that add up to iteration_s: compute, recompute, bubble, those of communication_s, optimizer, offload."""
     stage_times: tuple[tuple[float, float], ...] | None = None
     """Forward and backward seconds of one micro-batch on each stage, communication included."""
+    chunk_times: tuple[tuple[tuple[float, float], ...], ...] | None = None
+    """The same for each model chunk of each stage."""
     time_error: float | None = None
     """Typical relative error of these times on published runs, as a fraction; None where a run corrects them."""
     calibrated_on: str | None = None
@@ -138,7 +140,7 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
 
 def _times(speed: Speed) -> dict[str, Any]:
     names = ("iteration_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu", "hours", "communication_s")
-    return {name: getattr(speed, name) for name in (*names, "time_s", "stage_times", "time_error")}
+    return {name: getattr(speed, name) for name in (*names, "time_s", "stage_times", "chunk_times", "time_error")}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -173,7 +175,7 @@ def modelled(
         run = run_of(job, trained)
         memories = pipeline_memory(layers, plan, memory, run, costs)
     else:
-        memories = [data_parallel_memory(layers, plan, memory, tuning_of(job, trained))]
+        memories = [data_parallel_memory(layers, plan, memory, _tuning(job, trained))]
     return Modelled(layers=layers, plan=plan, traits=memory, trained=trained, run=run, memories=memories)
 
 
@@ -222,8 +224,7 @@ def _not_modelled(field: str, what: str) -> ProblemsError:
     return ProblemsError([problem])
 
 
-def tuning_of(job: Job, trained: Trained) -> Tuning:
-    """What a job on a Hugging Face engine trains, and how."""
+def _tuning(job: Job, trained: Trained) -> Tuning:
     training = job.training
     return Tuning(
         trained=trained,

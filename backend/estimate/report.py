@@ -8,7 +8,7 @@ from backend.estimate.estimate import Estimate
 
 
 def to_json(estimate: Estimate | None, problems: Iterable[Mapping[str, Any]] = (), *, name: str = "") -> dict[str, Any]:
-    """Every figure of `estimate` with its unit in the key, and the problems, which the caller has rendered.
+    """Every figure of `estimate` but those of single model chunks, and the problems, which the caller has rendered.
 
     Without an estimate (an illegal plan, or one that is not modelled) there are the name and the problems only.
     """
@@ -16,6 +16,7 @@ def to_json(estimate: Estimate | None, problems: Iterable[Mapping[str, Any]] = (
     if estimate is None:
         return {"name": name, "problems": rendered}
     figures = dataclasses.asdict(estimate)
+    del figures["chunk_times"]
     figures["stages"] = [dict(stage) for stage in figures["stages"]]
     if estimate.stage_times is not None:
         figures["stage_times"] = [list(times) for times in estimate.stage_times]

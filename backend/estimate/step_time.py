@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 from backend.estimate.communication import Group, exposed, ring_seconds, send_seconds
@@ -10,8 +11,10 @@ from backend.estimate.layer_time import NO_PASSES, NOTHING, Pass, Passes, Settin
 from backend.estimate.layers import ModelLayers, VisionLayers
 from backend.estimate.numeric import Number, choose, largest
 from backend.estimate.plan import Plan
-from backend.estimate.schedule import bubble_fraction, iteration_time
+from backend.estimate.schedule import iteration_time
 from backend.estimate.stage import RankParameters, Trained, stages
+
+ChunkTimes = tuple[tuple[Number, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,8 +28,11 @@ class StepTime:
     forward: tuple[Number, ...]
     """Of one micro-batch on each stage, its communication included."""
     backward: tuple[Number, ...]
+    chunk_forward: ChunkTimes
+    """The same for each model chunk of each stage."""
+    chunk_backward: ChunkTimes
     bubble: Number
-    """1 - mean busy compute of the stages / compute part of the iteration."""
+    """1 - mean busy time of the stages / the part of the iteration in which passes run."""
 
 
 class KindPasses(NamedTuple):
@@ -54,22 +60,26 @@ def step_time(
     """
     plan = setting.plan
     kinds = kinds or kind_passes(layers, setting, trained, adapters=adapters)
-    works = _stage_passes(layers, setting, kinds, last_layers)
+    chunks = _chunk_passes(layers, setting, kinds, last_layers)
+    works = [reduce(Passes.plus, stage) for stage in chunks]
     sends = _sends(layers, setting)
-    forward = tuple(work.forward.total + sends for work in works)
-    backward = tuple(work.backward.total + work.recomputed.total + sends for work in works)
-    schedule = iteration_time(forward, backward, plan.virtual_pipeline, plan.micro_batches)
+    chunk_forward, chunk_backward = _seconds(chunks, sends / plan.virtual_pipeline)
+    forward, backward = (tuple(sum(stage) for stage in way) for way in (chunk_forward, chunk_backward))
+    schedule = iteration_time(chunk_forward, chunk_backward, plan.virtual_pipeline, plan.micro_batches)
     data = largest(*(_data(setting, rank, f, b) for rank, f, b in zip(parameters, forward, backward, strict=True)))
     optimizer = largest(*(_optimizer(setting, rank) for rank in parameters))
     offload = largest(*(_offload(setting, rank) for rank in parameters))
     parts = _parts(works, plan, sends) | {"data": data, "optimizer": optimizer, "offload": offload}
-    parts["bubble"] = largest(0.0, schedule - sum(parts[name] for name in _IN_SCHEDULE))
+    in_passes = sum(parts[name] for name in _IN_SCHEDULE)
+    parts["bubble"] = largest(0.0, schedule - in_passes) if len(works) > 1 else 0.0
     return StepTime(
         iteration_s=schedule + data + optimizer + offload,
         parts=parts,
         forward=forward,
         backward=backward,
-        bubble=_bubble(works, plan),
+        chunk_forward=chunk_forward,
+        chunk_backward=chunk_backward,
+        bubble=parts["bubble"] / schedule,
     )
 
 
@@ -88,30 +98,45 @@ def kind_passes(layers: ModelLayers, setting: Setting, trained: Trained, *, adap
     return KindPasses(dense, sparse, _head(layers, setting, language), tower)
 
 
-def _stage_passes(
+def _chunk_passes(
     layers: ModelLayers, setting: Setting, kinds: KindPasses, last_layers: int | None = None
-) -> list[Passes]:
-    """Passes of one micro-batch through each stage: layers, the output layer on the last, the tower on the first."""
-    works = []
+) -> list[list[Passes]]:
+    """One micro-batch through each chunk of each stage: its layers, the tower in the first, the output layer last."""
+    last_chunk = setting.plan.virtual_pipeline - 1
     known: dict[tuple[int, int, bool, bool], Passes] = {}
-    for stage in stages(layers, setting.plan):
-        key = (stage.dense, stage.sparse, stage.first, stage.last)
+
+    def passes(dense: int, sparse: int, *, tower: bool, head: bool) -> Passes:
+        key = (dense, sparse, tower, head)
         if key not in known:
-            work = kinds.dense.times(stage.dense)
-            if stage.sparse:
-                work = work.plus(kinds.sparse.times(stage.sparse))
-            if stage.last:
-                work = work.plus(kinds.head)
-            if stage.first and layers.vision:
-                work = work.plus(kinds.tower)
+            work = kinds.dense.times(dense)
+            for part, held in ((kinds.sparse.times(sparse), sparse), (kinds.head, head), (kinds.tower, tower)):
+                work = work.plus(part) if held else work
             if last_layers is not None:
                 share = min(1.0, last_layers / max(1, layers.dense_count + layers.sparse_count))
                 work = Passes(work.forward, work.backward.times(share), work.recomputed.times(share))
             if setting.run.reference:
                 work = Passes(work.forward.times(2), work.backward, work.recomputed)
             known[key] = work
-        works.append(known[key])
-    return works
+        return known[key]
+
+    return [
+        [
+            passes(
+                *counts,
+                tower=stage.first and chunk == 0 and layers.vision is not None,
+                head=stage.last and chunk == last_chunk,
+            )
+            for chunk, counts in enumerate(stage.chunks)
+        ]
+        for stage in stages(layers, setting.plan)
+    ]
+
+
+def _seconds(chunks: Sequence[Sequence[Passes]], sends: Number) -> tuple[ChunkTimes, ChunkTimes]:
+    """Forward and backward of one micro-batch for each chunk of each stage, sends included."""
+    forward = tuple(tuple(work.forward.total + sends for work in stage) for stage in chunks)
+    backward = tuple(tuple(work.backward.total + work.recomputed.total + sends for work in stage) for stage in chunks)
+    return forward, backward
 
 
 def _head(layers: ModelLayers, setting: Setting, trained: bool) -> Passes:
@@ -268,11 +293,3 @@ def _parts(works: Sequence[Passes], plan: Plan, sends: Number) -> dict[str, Numb
         "expert": times * sum(one.expert for way in ways for one in way),
         "pipeline": 2 * plan.micro_batches * sends,
     }
-
-
-def _bubble(works: Sequence[Passes], plan: Plan) -> Number:
-    if len(works) == 1:
-        return 0.0
-    forward = [work.forward.compute for work in works]
-    backward = [work.backward.compute + work.recomputed.compute for work in works]
-    return bubble_fraction(forward, backward, plan.virtual_pipeline, plan.micro_batches)

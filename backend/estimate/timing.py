@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 from backend.estimate.calibrated import efficiency_on, is_timed, time_ratio
 from backend.estimate.efficiency import Machine, machine_of
 from backend.estimate.layer_time import Execution, Setting
 from backend.estimate.layers import ModelLayers
+from backend.estimate.numeric import Number
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained
 from backend.estimate.step_time import KindPasses, StepTime, step_time
@@ -33,6 +33,7 @@ class Speed:
     communication_s: Mapping[str, float]
     time_s: Mapping[str, float]
     stage_times: tuple[tuple[float, float], ...]
+    chunk_times: tuple[tuple[tuple[float, float], ...], ...]
     time_error: float | None
     """None on a calibrated cluster: the published runs do not tell how far corrected times are off."""
     bubble_fraction: float
@@ -66,7 +67,11 @@ def speed_of(
         hours=hours_of(job, job.global_batch, seconds),
         communication_s={name: parts.get(name, 0.0) for name in COMMUNICATION},
         time_s=parts,
-        stage_times=_stage_times(found, time_scale),
+        stage_times=_pairs(found.forward, found.backward, time_scale),
+        chunk_times=tuple(
+            _pairs(there, back, time_scale)
+            for there, back in zip(found.chunk_forward, found.chunk_backward, strict=True)
+        ),
         time_error=None if is_timed(job.cluster) else efficiency_figures().typical_error,
         bubble_fraction=float(found.bubble),
     )
@@ -116,9 +121,8 @@ def execution(job: Job, memory: MemoryTraits) -> Execution:
     )
 
 
-def _stage_times(found: StepTime, scale: float) -> tuple[tuple[float, float], ...]:
-    pairs: Any = zip(found.forward, found.backward, strict=True)
-    return tuple((scale * float(there), scale * float(back)) for there, back in pairs)
+def _pairs(forward: Sequence[Number], backward: Sequence[Number], scale: float) -> tuple[tuple[float, float], ...]:
+    return tuple((scale * float(there), scale * float(back)) for there, back in zip(forward, backward, strict=True))
 
 
 def hours_of(job: Job, global_batch: int, seconds: float) -> float | None:
