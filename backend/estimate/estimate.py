@@ -175,7 +175,7 @@ def modelled(
         run = run_of(job, trained)
         memories = pipeline_memory(layers, plan, memory, run, costs)
     else:
-        memories = [data_parallel_memory(layers, plan, memory, _tuning(job, trained))]
+        memories = [data_parallel_memory(layers, plan, memory, tuning_of(job, trained))]
     return Modelled(layers=layers, plan=plan, traits=memory, trained=trained, run=run, memories=memories)
 
 
@@ -224,7 +224,8 @@ def _not_modelled(field: str, what: str) -> ProblemsError:
     return ProblemsError([problem])
 
 
-def _tuning(job: Job, trained: Trained) -> Tuning:
+def tuning_of(job: Job, trained: Trained) -> Tuning:
+    """What a job on a Hugging Face engine trains, and how."""
     training = job.training
     return Tuning(
         trained=trained,
