@@ -29,14 +29,21 @@ def ring_seconds(received: Number, group: Group, machine: Machine, efficiency: E
     return passed / speed + _latency(group, efficiency)
 
 
-def exchange_seconds(sent: Number, group: Group, machine: Machine, efficiency: Efficiency) -> Number:
+def exchange_seconds(
+    sent: Number, group: Group, machine: Machine, efficiency: Efficiency, *, copies: Number = 1.0
+) -> Number:
     """An all-to-all in which each rank sends `sent` bytes in all, its own part included.
 
-    What stays in the node and what leaves it travel at the same time.
+    What stays in the node and what leaves it travel at the same time. `copies` > 1: of so many equal ones that go to
+    ranks chosen evenly, those for the same other node leave as one, and that node copies them.
     """
     local = _local(group, machine)
     inside = sent * (local - 1) / group.size / (machine.link * efficiency.link_share)
-    outside = sent * (group.size - local) / group.size / (machine.network * efficiency.network_share)
+    nodes = group.size / local
+    # Other nodes that at least one copy goes to, over copies: 1 for one copy.
+    merged = nodes * (1 - (1 - 1 / nodes) ** copies) / copies
+    leaving = sent * merged * (nodes - 1) / nodes
+    outside = leaving / (machine.network * efficiency.network_share)
     return largest(inside, outside) + _latency(group, efficiency)
 
 

@@ -27,10 +27,13 @@ class Efficiency:
     """Of the best matrix product's speed that a GPU reaches: in layers, averaged over shapes, with a warm GPU."""
     attention_share: float
     """Of the peak, in the kernels of fused attention."""
+    decline: float
+    """How both shares fall as GPUs get faster: with (312 TFLOP/s / peak) to this power. Power limits and clocks hold a
+    faster GPU further below its peak when it is busy for long."""
     memory_share: float
     """Of the memory's bandwidth, in kernels bound by it."""
     kernel_s: float
-    """Of each kernel, on top of its work: launch, first and last wave."""
+    """Of each kernel on the GPU, on top of its work: launch, ramp, tail."""
     host_s: float
     """Until the host has started one more kernel, Python and autograd included."""
     link_share: float
@@ -41,6 +44,14 @@ class Efficiency:
     """Of one collective, for each doubling of its ranks."""
     overlap_share: float
     """Of communication that is meant to run beside computation and does."""
+
+    def sustained(self, peak: Number) -> Number:
+        """What `decline` leaves at a peak in FLOP/s; 1 on an A100."""
+        return (REFERENCE_PEAK / peak) ** self.decline
+
+
+REFERENCE_PEAK = 312e12
+"""An A100's."""
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from backend.estimate.communication import Group, exchange_seconds, exposed, ring_seconds
 from backend.estimate.efficiency import Efficiency, Machine
 from backend.estimate.layers import LayerKind
-from backend.estimate.numeric import Number, choose
+from backend.estimate.numeric import Number, choose, largest
 from backend.estimate.operations import Operations, operations
 from backend.estimate.plan import Plan
 from backend.job.traits import MemoryTraits
@@ -22,6 +22,9 @@ ATTENTION_BACKWARD = 2.5
 MOVED_BACKWARD = 1.6
 """Bytes of memory-bound kernels, backward over forward: a norm reads its input and a gradient and writes one (6 against
 4 bytes an element), a residual sum is as large, SwiGLU reads three and writes two (10 against 6)."""
+
+TILE_ROWS = 128
+"""Rows of a matrix product that are computed together: those of cuBLAS's and CUTLASS's large tiles."""
 
 UNFUSED_SCORES = 13
 """Bytes an entry of the score matrix moves where attention is not fused: product 2, softmax 4, dropout 5, product 2."""
@@ -44,6 +47,10 @@ class Execution:
     """Tensor parallel communication runs inside the products (user buffers)."""
     overlap_sends: bool = False
     """Interleaved schedule: messages between stages run beside the other chunk's work."""
+    overlap_expert: bool = False
+    """Tokens travel to and from their experts beside another micro-batch's computation."""
+    one_copy_a_node: bool = False
+    """A token goes to each node once, however many of its experts are there (DeepEP, HybridEP)."""
     megatron: bool = True
     reference: bool = False
     """A frozen model judges every micro-batch too (DPO)."""
@@ -108,6 +115,14 @@ class Setting(NamedTuple):
     run: Execution
 
     @property
+    def product_speed(self) -> Number:
+        return self.machine.products * self.efficiency.product_share * self.efficiency.sustained(self.machine.peak)
+
+    @property
+    def attention_speed(self) -> Number:
+        return self.machine.peak * self.efficiency.attention_share * self.efficiency.sustained(self.machine.peak)
+
+    @property
     def memory_speed(self) -> Number:
         return self.machine.memory * self.efficiency.memory_share
 
@@ -136,18 +151,25 @@ def _recomputed(kind: LayerKind, forward: Pass, setting: Setting) -> Pass:
     return reduce(Pass.plus, chosen)
 
 
-def _products(done: Operations, setting: Setting, weight_bytes: float) -> Number:
-    """Seconds of all projections once over: arithmetic, and operands through memory."""
+def _products(done: Operations, setting: Setting, *, of_weights: bool = False) -> Number:
+    """Seconds of all projections once over: their arithmetic, and operands through memory.
+
+    `of_weights`: the gradients of the weights, which are added to the accumulated ones.
+    """
     plan = setting.plan
     tensor, tokens, whole = plan.tensor, plan.tokens, plan.whole_share
-    work = done.products_split / tensor + (done.products_whole + done.products_expert) * whole
-    operands = done.operands_full + done.operands_split / tensor + done.operands_expert * whole
+    work = done.products_split / tensor + done.products_whole * whole
+    operands = done.operands_full + done.operands_split / tensor
     weights = done.weights_split / tensor + done.weights_whole
     if done.weights_expert:
-        weights = weights + done.weights_expert / (plan.expert * plan.expert_tensor)
+        held = done.weights_expert / (plan.expert * plan.expert_tensor)
+        weights = weights + held
+        # Each expert's rows fill whole tiles.
+        work = work + done.products_expert * whole + TILE_ROWS / 2 * held / tokens
+        operands = operands + done.operands_expert * whole
+    weight_bytes = 2 * setting.run.memory.gradient_bytes if of_weights else setting.run.element_bytes
     moved = weight_bytes * weights + setting.run.element_bytes * tokens * operands
-    speed = setting.machine.products * setting.efficiency.product_share
-    return 2 * tokens * work / speed + moved / setting.memory_speed
+    return 2 * tokens * work / setting.product_speed + moved / setting.memory_speed
 
 
 def _attention(done: Operations, setting: Setting, direction: float) -> Number:
@@ -157,11 +179,10 @@ def _attention(done: Operations, setting: Setting, direction: float) -> Number:
     flops = plan.tokens * plan.sequence_length * done.attention / plan.tensor
     if plan.flash_attention:
         seen = flops / 2 if done.causal else flops
-        return direction * seen / (setting.machine.peak * setting.efficiency.attention_share)
+        return direction * seen / setting.attention_speed
     entries = plan.tokens * plan.sequence_length * done.scores / plan.tensor
-    speed = setting.machine.products * setting.efficiency.product_share
     least_direction = 2 if direction > 1 else 1
-    return least_direction * (flops / speed + UNFUSED_SCORES * entries / setting.memory_speed)
+    return least_direction * (flops / setting.product_speed + UNFUSED_SCORES * entries / setting.memory_speed)
 
 
 def _moved(done: Operations, setting: Setting) -> Number:
@@ -171,31 +192,34 @@ def _moved(done: Operations, setting: Setting) -> Number:
 
 
 def _forward(done: Operations, setting: Setting) -> Pass:
-    plan = setting.plan
     attention = _attention(done, setting, 1.0)
-    compute = _products(done, setting, setting.run.element_bytes) + attention + _moved(done, setting)
-    compute = compute + done.kernels * setting.efficiency.kernel_s
+    compute = _products(done, setting) + attention + _moved(done, setting)
+    compute = _started(compute, done, setting, 1.0)
     # A gather before and a reduction after the split projections; without sequence parallel one all-reduce, the same.
     tensor = _tensor(done, setting, gathers=2)
-    return Pass(compute, tensor, _context(done, setting, attention), _expert(done, plan, setting))
+    return Pass(compute, tensor, _context(done, setting, attention), _expert(done, setting))
 
 
 def _backward(done: Operations, setting: Setting, *, weights_trained: bool, inputs_need: bool) -> Pass:
-    plan = setting.plan
-    bytes_each = setting.run.element_bytes
     attention = _attention(done, setting, ATTENTION_BACKWARD)
     compute = attention + MOVED_BACKWARD * _moved(done, setting)
     kernels = 1.0
     if inputs_need:
-        compute = compute + _products(done, setting, bytes_each)
+        compute = compute + _products(done, setting)
     if weights_trained:
-        # The gradient is added to the accumulated one: read and written.
-        compute = compute + _products(done, setting, 2 * setting.run.memory.gradient_bytes)
+        compute = compute + _products(done, setting, of_weights=True)
         kernels += inputs_need
-    compute = compute + kernels * done.kernels * setting.efficiency.kernel_s
+    compute = _started(compute, done, setting, kernels)
     # Of the split projections' four exchanges, those beside a weight's gradient are hidden behind it.
     tensor = _tensor(done, setting, gathers=1 if weights_trained else 2)
-    return Pass(compute, tensor, 2 * _context(done, setting, attention / 2), _expert(done, plan, setting))
+    return Pass(compute, tensor, 2 * _context(done, setting, attention / 2), _expert(done, setting))
+
+
+def _started(compute: Number, done: Operations, setting: Setting, times: float) -> Number:
+    """The host starts kernels, those of tensor parallel communication too, while earlier ones run; the slower waits."""
+    plan, efficiency = setting.plan, setting.efficiency
+    kernels = times * (done.kernels + choose(plan.tensor > 1, 4 * done.outputs_gathered, 0))
+    return largest(compute + kernels * efficiency.kernel_s, kernels * efficiency.host_s)
 
 
 def _tensor(done: Operations, setting: Setting, *, gathers: int) -> Number:
@@ -227,13 +251,17 @@ def _context(done: Operations, setting: Setting, attention: Number) -> Number:
     return choose(plan.context > 1, seconds, 0.0)
 
 
-def _expert(done: Operations, plan: Plan, setting: Setting) -> Number:
+def _expert(done: Operations, setting: Setting) -> Number:
     """Tokens to their experts and back; with ETP, gathered there."""
+    plan = setting.plan
     if not done.dispatched:
         return 0.0
     sent = setting.run.element_bytes * plan.tokens * plan.whole_share * done.dispatched
     group = Group(plan.expert, plan.expert_tensor)
-    seconds = 2 * exchange_seconds(sent, group, setting.machine, setting.efficiency)
+    copies = done.dispatched / done.hidden if setting.run.one_copy_a_node else 1.0
+    seconds = 2 * exchange_seconds(sent, group, setting.machine, setting.efficiency, copies=copies)
+    if setting.run.overlap_expert:
+        seconds = seconds * (1 - setting.efficiency.overlap_share)
     inner = 2 * ring_seconds(
         sent * plan.expert_tensor, Group(plan.expert_tensor, 1), setting.machine, setting.efficiency
     )

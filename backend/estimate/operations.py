@@ -48,6 +48,8 @@ class Operations:
     """Elements that each of these exchanges."""
     dispatched: float = 0.0
     """Elements sent to experts, and back."""
+    hidden: int = 0
+    """Elements of one of those copies."""
     keys: float = 0.0
     """Elements of keys and values: what a ring of context parallelism passes on."""
     queries: float = 0.0
@@ -115,12 +117,14 @@ def _of(operator: Operator, hidden: int, fused: bool) -> dict[str, float]:
         where = "moved_expert" if operator.module == "moe" else "moved_split"
         return {where: moved, "kernels": 1 if fused else parts}
     if isinstance(operator, Dispatch):
-        # Permute, unpermute: each reads and writes every copy; the router's softmax, top-k and counts in fp32.
+        # By rank before the exchange, by expert after it, and both back: four times every copy is read and written.
+        # The router's softmax, top-k and counts are in fp32.
         return {
-            "moved_expert": 8.0 * operator.top_k * operator.hidden,
+            "moved_expert": 16.0 * operator.top_k * operator.hidden,
             "moved_whole": 24.0 * operator.experts,
             "dispatched": operator.top_k * operator.hidden,
-            "kernels": 20 if fused else 30,
+            "hidden": operator.hidden,
+            "kernels": 14 if fused else 30,
         }
     return {}
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple
 
-from backend.estimate.communication import Group, exposed, ring_seconds, send_seconds
-from backend.estimate.efficiency import HOST_MEMORY_GB_PER_S
+from backend.estimate.communication import Group, send_seconds
+from backend.estimate.data_parallel import data_seconds, offload_seconds, optimizer_seconds
 from backend.estimate.layer_time import NO_PASSES, NOTHING, Pass, Passes, Setting, layer_passes
 from backend.estimate.layers import ModelLayers, VisionLayers
 from backend.estimate.numeric import Number, choose, largest
@@ -66,9 +66,9 @@ def step_time(
     chunk_forward, chunk_backward = _seconds(chunks, sends / plan.virtual_pipeline)
     forward, backward = (tuple(sum(stage) for stage in way) for way in (chunk_forward, chunk_backward))
     schedule = iteration_time(chunk_forward, chunk_backward, plan.virtual_pipeline, plan.micro_batches)
-    data = largest(*(_data(setting, rank, f, b) for rank, f, b in zip(parameters, forward, backward, strict=True)))
-    optimizer = largest(*(_optimizer(setting, rank) for rank in parameters))
-    offload = largest(*(_offload(setting, rank) for rank in parameters))
+    data = data_seconds(setting, parameters, forward, backward)
+    optimizer = largest(*(optimizer_seconds(setting, rank) for rank in parameters))
+    offload = largest(*(offload_seconds(setting, rank) for rank in parameters))
     parts = _parts(works, plan, sends) | {"data": data, "optimizer": optimizer, "offload": offload}
     in_passes = sum(parts[name] for name in _IN_SCHEDULE)
     parts["bubble"] = largest(0.0, schedule - in_passes) if len(works) > 1 else 0.0
@@ -198,87 +198,6 @@ def _sends(layers: ModelLayers, setting: Setting) -> Number:
     group = Group(plan.pipeline, plan.tensor * plan.context * plan.data)
     seconds = plan.virtual_pipeline * send_seconds(size, group, setting.machine, setting.efficiency)
     return seconds * (1 - setting.efficiency.overlap_share) if setting.run.overlap_sends else seconds
-
-
-def _data(setting: Setting, rank: RankParameters, forward: Number, backward: Number) -> Number:
-    """Exposed seconds of gradients and parameters among the copies of a stage."""
-    plan = setting.plan
-    dense = Group(plan.data * plan.context, plan.tensor)
-    expert = Group(plan.expert_data, plan.expert * plan.expert_tensor)
-    return _shared(setting, rank, dense, expert, forward, backward)
-
-
-def _shared(
-    setting: Setting, rank: RankParameters, dense: Group, expert: Group, forward: Number, backward: Number
-) -> Number:
-    plan, run, memory = setting.plan, setting.run, setting.run.memory
-
-    def both(dense_size: Number, expert_size: Number) -> Number:
-        """One gather, or one reduction, of both kinds of parameters."""
-        seconds = choose(dense.size > 1, ring_seconds(dense_size, dense, setting.machine, setting.efficiency), 0.0)
-        if isinstance(expert_size, int) and expert_size == 0:
-            return seconds
-        more = choose(expert.size > 1, ring_seconds(expert_size, expert, setting.machine, setting.efficiency), 0.0)
-        return seconds + more
-
-    trained = (rank.trained_dense, rank.trained_expert)
-    reduced = both(*(memory.gradient_bytes * count for count in trained))
-    # With the optimizer divided, weights come back; else the other half of an all-reduce.
-    divided = plan.distributed_optimizer if run.megatron else memory.shards != "none"
-    gathered = both(*(run.element_bytes * count for count in trained)) if divided else reduced
-    last = backward if run.overlap_gradients else 0.0
-    first = (forward if divided else backward) if run.overlap_parameters else 0.0
-    there, back = exposed(gathered, first, setting.efficiency), exposed(reduced, last, setting.efficiency)
-    if run.megatron or memory.shards in ("none", "optimizer"):
-        return there + back
-    if memory.shards == "gradients":
-        return plan.micro_batches * back + gathered
-    everything = both(run.element_bytes * rank.dense, run.element_bytes * rank.expert)
-    there = exposed(everything, first, setting.efficiency)
-    return plan.micro_batches * (there + exposed(everything + reduced, last, setting.efficiency))
-
-
-def _shards(setting: Setting, rank: RankParameters) -> Number:
-    """Parameters whose optimizer state this rank steps."""
-    plan = setting.plan
-    if setting.run.megatron:
-        return rank.trained_dense / plan.optimizer_shards + rank.trained_expert / plan.expert_optimizer_shards
-    every = rank.trained_dense + rank.trained_expert
-    return every if setting.run.memory.shards == "none" else every / plan.data
-
-
-def _optimizer(setting: Setting, rank: RankParameters) -> Number:
-    """Adam reads and writes its state, reads gradients, writes weights; before, gradients are normed, then zeroed."""
-    plan, memory = setting.plan, setting.run.memory
-    stepped = _shards(setting, rank)
-    held = rank.trained_dense + rank.trained_expert
-    if memory.shards in ("gradients", "parameters"):
-        held = held / plan.data
-    moved = stepped * (2 * memory.optimizer_bytes + memory.gradient_bytes + memory.weight_bytes)
-    on_gpu = _on_gpu(setting)
-    return (on_gpu * moved + 2 * memory.gradient_bytes * held) / setting.memory_speed
-
-
-def _on_gpu(setting: Setting) -> Number:
-    if setting.run.memory.offloads != "none":
-        return 0.0
-    return 1 - setting.plan.offload_fraction
-
-
-def _offload(setting: Setting, rank: RankParameters) -> Number:
-    """The host's Adam, gradients down, weights up; where all parameters live there, every gather reads them."""
-    memory, machine = setting.run.memory, setting.machine
-    away = 1 - _on_gpu(setting)
-    if isinstance(away, int | float) and not away:
-        return 0.0
-    stepped = away * _shards(setting, rank)
-    each = 2 * memory.optimizer_bytes + 4 + memory.weight_bytes
-    seconds = stepped * each / (1e9 * HOST_MEMORY_GB_PER_S / machine.node)
-    seconds = seconds + stepped * (memory.gradient_bytes + setting.run.element_bytes) / machine.host
-    if memory.offloads == "everything":
-        held = (rank.dense + rank.expert) / setting.plan.data
-        seconds = seconds + 2 * setting.plan.micro_batches * held * setting.run.element_bytes / machine.host
-    return seconds
 
 
 def _parts(works: Sequence[Passes], plan: Plan, sends: Number) -> dict[str, Number]:
