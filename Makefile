@@ -3,12 +3,13 @@
 export PYTHON TORCH_INDEX
 
 .NOTPARALLEL:
-.PHONY: help demo test test-fast chaos lint clean environments packages-demo packages-test
+.PHONY: help demo test test-fast engines chaos lint clean environments packages-demo packages-test
 
 help:
 	@echo "make demo       four SSH nodes on this machine and the page, ready to launch"
 	@echo "make test       every test (under 25 minutes, installation included)"
 	@echo "make test-fast  unit and contract tests (under a minute)"
+	@echo "make engines    every engine really trains, on CPU (half an hour on four free cores)"
 	@echo "make chaos      faults in network namespaces; needs root"
 	@echo "make lint       ruff and mypy"
 	@echo "make clean      removes both environments and the caches"
@@ -17,10 +18,13 @@ demo: packages-demo environments
 	@.venv/bin/megaboard demo
 
 test: packages-test environments lint
-	.venv/bin/pytest
+	.venv/bin/pytest -m "not engines"
 
 test-fast: .venv/.ready
 	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos"
+
+engines: packages-test environments .venv-node/extra/.ready
+	.venv/bin/pytest tests/e2e/test_engines.py --durations=0
 
 chaos: packages-test environments
 	.venv/bin/pytest -m chaos
@@ -40,6 +44,9 @@ environments: .venv/.ready .venv-node/.ready
 
 .venv-node/.ready: requirements/node.txt requirements/node-no-deps.txt tools/node_environment.sh
 	python=$$(tools/python.sh) && tools/node_environment.sh "$$python" .venv-node
+
+.venv-node/extra/.ready: .venv-node/.ready requirements/engines.txt tools/engine_packages.sh
+	tools/engine_packages.sh .venv-node
 
 packages-demo packages-test: packages-%:
 	@tools/debian-packages.sh $*

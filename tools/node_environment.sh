@@ -16,6 +16,8 @@ $pip install --quiet --upgrade pip
 $pip install --quiet --no-deps --retries 1 --timeout 20 --extra-index-url "$torch_index" \
     "$(grep '^torch==' "$requirements/node.txt")"
 $pip install --quiet -r "$requirements/node.txt"
+# Its setup.py imports torch, so it is built in this environment; its C++ parts are built where they are first used.
+DS_BUILD_OPS=0 $pip install --quiet --no-deps --no-build-isolation "$(grep '^deepspeed==' "$requirements/node-no-deps.txt")"
 $pip install --quiet --no-deps -r "$requirements/node-no-deps.txt"
 
 "$folder/bin/python" - <<'PYTHON'
@@ -25,5 +27,5 @@ from pathlib import Path
 for library in (Path(importlib.util.find_spec("torchaudio").origin).parent / "lib").glob("*.so"):
     library.unlink()
 PYTHON
-"$folder/bin/python" -W ignore -c "import llamafactory.train.tuner, megatron.core"
+"$folder/bin/python" -W ignore -c "import llamafactory.train.tuner, megatron.core, deepspeed"
 touch "$folder/.ready"

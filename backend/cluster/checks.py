@@ -15,6 +15,7 @@ CheckName = Literal[
     "python",
     "engine",
     "configuration",
+    "deepspeed",
     "model",
     "dataset",
     "run_root",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import importlib.metadata
 import importlib.util
 import ipaddress
@@ -112,6 +113,22 @@ def paths(wanted: dict[str, Any]) -> dict[str, Any]:
         "model": os.path.isfile(os.path.join(full(wanted["model"]), "config.json")),
         "dataset": find_datasets(full(wanted["dataset_dir"]), wanted["datasets"]),
         "not_writable": {path: why for path in wanted["writable"] for why in [why_not_writable(full(path))] if why},
+        "parts": find_parts(wanted["parts"], wanted["extensions"] or os.environ.get("TORCH_EXTENSIONS_DIR")),
+    }
+
+
+def find_parts(names: list[str], folder: str | None) -> dict[str, Any]:
+    """Which of DeepSpeed's parts in C++ are not built yet, the locks in their way, and whether there is a compiler."""
+    # Without the variable torch puts them into a folder for each version of Python and CUDA.
+    root = full(folder) if folder else os.path.join(full("~/.cache/torch_extensions"), "*")
+    spec = importlib.util.find_spec("deepspeed") if names else None
+    own = spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else root
+    # Those that were built when DeepSpeed was installed are not looked for elsewhere.
+    names = [name for name in names if not glob.glob(f"{own}/ops/**/{name}_op*.so", recursive=True)]
+    return {
+        "unbuilt": [name for name in names if not glob.glob(f"{root}/{name}/{name}.so")],
+        "locks": [lock for name in names for lock in glob.glob(f"{root}/{name}/lock")],
+        "compiler": shutil.which(os.environ.get("CXX", "c++")) is not None,
     }
 
 

@@ -19,6 +19,7 @@ from backend.cluster.checks import (
     check_writable,
     dataset_names,
 )
+from backend.cluster.deepspeed_parts import EXTENSIONS, check_parts, needed_parts
 from backend.cluster.group import try_all
 from backend.cluster.link import display_name
 from backend.cluster.node import Node, NodeError, ask
@@ -93,7 +94,12 @@ def _check_node(
         of,
         "model",
         found,
-        lambda it: [check_model(job, of, it), check_dataset(job, of, it), *check_writable(job, of, it)],
+        lambda it: [
+            check_model(job, of, it),
+            check_dataset(job, of, it),
+            *check_writable(job, of, it),
+            *check_parts(job, of, it),
+        ],
     )
     return results + _or_error(of, "lock", lock, lambda it: [check_lock(of, it)])
 
@@ -115,6 +121,8 @@ def _ask_paths(job: Job, rank: int, node: Node) -> Mapping[str, Any]:
         "dataset_dir": job.training.dataset_dir,
         "datasets": dataset_names(job),
         "writable": [job.cluster.run_root, job.training.output_dir],
+        "parts": needed_parts(job),
+        "extensions": job.environment.get(EXTENSIONS),
     }
     return inspect(node, _environment(job, rank), "paths", wanted, ASK_S)
 

@@ -17,7 +17,7 @@ import pytest
 from backend.engines import render
 from backend.engines.known_keys import EngineKey, programs
 from backend.job.job import Job
-from tests.engines.cases import HUGGING_FACE, MEGATRON
+from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import place
 from tests.engines.programs import LLAMAFACTORY_PYTHON as PYTHON
 from tests.engines.programs import MCORE_ADAPTER, mcore_adapter_source
@@ -48,7 +48,11 @@ def mcore_adapter() -> dict[str, str]:
 def parsed(cases: Mapping[str, Job], environment: Mapping[str, str]) -> dict[str, Any]:
     """Case -> what the parser made of it."""
     needs_llamafactory()
-    texts = {name: render(made, place(made)).files["config.yaml"] for name, made in cases.items()}
+    rendered = {name: render(made, place(made)) for name, made in cases.items()}
+    said = {
+        name: {"files": dict(one.files), "environment": dict(one.commands[0].environment)}
+        for name, one in rendered.items()
+    }
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     gang_of_one = {
@@ -60,7 +64,7 @@ def parsed(cases: Mapping[str, Job], environment: Mapping[str, str]) -> dict[str
     }
     done = subprocess.run(
         [str(PYTHON), "-W", "ignore", str(HERE / "parse_with_llamafactory.py")],
-        input=json.dumps(texts),
+        input=json.dumps(said),
         env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **gang_of_one, **environment},
         capture_output=True,
         text=True,
@@ -78,6 +82,11 @@ def hugging_face() -> dict[str, Any]:
 
 
 @cache
+def sharded() -> dict[str, Any]:
+    return parsed(SHARDED, {})
+
+
+@cache
 def megatron() -> dict[str, Any]:
     return parsed(MEGATRON, {"USE_MCA": "1", **mcore_adapter()})
 
@@ -90,6 +99,11 @@ def assert_accepted(result: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", HUGGING_FACE)
 def test_the_hugging_face_trainer_takes_every_rendered_file(case: str) -> None:
     assert_accepted(hugging_face()[case])
+
+
+@pytest.mark.parametrize("case", SHARDED)
+def test_llamafactory_and_deepspeed_or_accelerate_take_every_rendered_file(case: str) -> None:
+    assert_accepted(sharded()[case])
 
 
 @pytest.mark.parametrize("case", MEGATRON)
@@ -110,6 +124,28 @@ def test_the_trainer_reads_what_the_job_says() -> None:
 
 def test_hostile_names_arrive_as_they_are() -> None:
     assert hugging_face()["hostile"]["arguments"]["dataset"] == ["no", "1e3", "用户;rm -rf $HOME '\""]
+
+
+def test_deepspeed_reads_the_plan() -> None:
+    zero = {case: result["zero"] for case, result in sharded().items() if "zero" in result}
+    assert set(zero) == {case for case in SHARDED if "zero" in case}
+    assert (zero["zero2"]["stage"], zero["zero2"]["offload_optimizer"], zero["zero3"]["stage"]) == (2, None, 3)
+    # The sizes that the memory model reckons with.
+    assert zero["zero2"]["reduce_bucket_size"] == 500_000_000
+    assert zero["zero3"]["max_live_parameters"] == zero["zero3"]["sub_group_size"] == 1_000_000_000
+    assert zero["zero3"]["reduce_bucket_size"] == 1024 * 1024
+    offload = zero["zero3 nvme"]["offload_optimizer"]
+    assert (offload["device"], offload["nvme_path"]) == ("nvme", "/local/nvme/offload")
+
+
+def test_accelerate_reads_the_plan() -> None:
+    fsdp = {case: result["fsdp"] for case, result in sharded().items() if "fsdp" in result}
+    assert set(fsdp) == {case for case in SHARDED if "fsdp" in case}
+    assert (fsdp["fsdp2"]["fsdp_version"], fsdp["fsdp2"]["reshard_after_forward"]) == ("2", "True")
+    assert fsdp["fsdp2 offload"]["reshard_after_forward"] == "False"
+    assert "CPUOffloadPolicy" in fsdp["fsdp2 offload"]["cpu_offload"]
+    assert (fsdp["fsdp1 cpu"]["fsdp_version"], fsdp["fsdp1 cpu"]["use_orig_params"]) == ("1", "True")
+    assert "FULL_STATE_DICT" in fsdp["fsdp1 cpu"]["state_dict_type"]
 
 
 def test_megatron_reads_the_plan() -> None:
