@@ -66,7 +66,7 @@ class Estimate:
     peak_stage: int
     stages: tuple[StageEstimate, ...]
     host_memory_gib: float
-    """On a node, for what is offloaded."""
+    """Of the RAM of a node, for what is offloaded to it."""
     data_parallel: int
     global_batch_size: int
     micro_batches: int
@@ -125,7 +125,7 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
         reserved_gib=reserved_gib,
         peak_stage=worst.stage,
         stages=tuple(_stage(item) for item in memories),
-        host_memory_gib=job.cluster.gpus_per_node * max(float(item.host) for item in memories) / GIB,
+        host_memory_gib=_host_gib(job, memories),
         data_parallel=job.data_parallel,
         global_batch_size=job.global_batch,
         micro_batches=plan.micro_batches,
@@ -237,6 +237,13 @@ def tuning_of(job: Job, trained: Trained) -> Tuning:
         single_precision=training.precision == "fp32",
         pairs=training.stage == "dpo",
     )
+
+
+def _host_gib(job: Job, memories: list[StageMemory]) -> float:
+    """GiB of a node's RAM for what is offloaded to it; of what goes to NVMe only buffers are there, not counted."""
+    if job.parallel.offload_device == "nvme" and job.traits.zero_stage == 3:
+        return 0.0
+    return job.cluster.gpus_per_node * max(float(item.host) for item in memories) / GIB
 
 
 def _stage(memory: StageMemory) -> StageEstimate:

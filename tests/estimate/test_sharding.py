@@ -60,6 +60,11 @@ def test_offloading_more_than_a_nodes_ram_is_warned_about_where_that_is_known(en
     assert codes(needed / 10) == [("host_memory_exceeded", "warning")]
 
 
+def test_what_goes_to_nvme_is_no_host_memory():
+    assert of("zero3-offload", parallel__offload_device="nvme").host_memory_gib == 0
+    assert of("zero2-offload", parallel__offload_device="nvme").host_memory_gib > 0, "DeepSpeed takes the RAM there"
+
+
 def test_fsdp_keeps_all_parameters_gathered_when_it_does_not_reshard():
     resharded, kept = of("fsdp"), of("fsdp", parallel__fsdp__reshard_after_forward=False)
     assert kept.peak_gib - resharded.peak_gib > 8
