@@ -40,6 +40,16 @@ def offload_fraction_is_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Prob
                     edit={"parallel.optimizer_offload_fraction": 0.0})  # fmt: skip
 
 
+@hugging_face()
+def an_optimizer_on_the_host_needs_threads(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """torchrun's OMP_NUM_THREADS is 1: the whole optimizer step of a rank then runs on one core."""
+    on_host = job.traits.offloads != "none" or (job.traits.is_fsdp and job.parallel.fsdp.offload)
+    if not on_host or gpu.device == "cpu" or "OMP_NUM_THREADS" in job.environment:
+        return None
+    return problem("offload_on_one_thread", "engine", "warning",
+                    edit={"environment": {**job.environment, "OMP_NUM_THREADS": "8"}})  # fmt: skip
+
+
 @fsdp()
 def sharding_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """accelerate 1.11.0 state.py: CPU ranks are not among those that may use FSDP, and train as under DDP."""
