@@ -60,13 +60,28 @@ def parse_llamafactory() -> None:
 
     with open(CONFIG, encoding="utf-8") as file:
         config = yaml.safe_load(file)
-    hparams.get_train_args(config)
+    if config.get("deepspeed"):
+        # accelerate then does not start DeepSpeed, which would build parts of itself now, for minutes.
+        config["use_cpu"] = True
+    load_deepspeed(hparams.get_train_args(config)[2])
     # Looked up only once the tokenizer is loaded, on every rank.
     template = config.get("template")
     from llamafactory.data.template import TEMPLATES
 
     if template is not None and template not in TEMPLATES:
         raise ValueError(f"Template {template} does not exist.")
+
+
+def load_deepspeed(training: Any) -> None:
+    """Raises what DeepSpeed's own loader says against its file, once the trainer has filled in what is `auto`."""
+    if not getattr(training, "deepspeed", None):
+        return
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    # Sizes that follow from the model: any serves.
+    model = types.SimpleNamespace(config=types.SimpleNamespace(hidden_size=1024))
+    training.hf_deepspeed_config.trainer_config_finalize(training, model, 1)
+    DeepSpeedConfig(training.hf_deepspeed_config.config)
 
 
 PARSERS = {"llamafactory": parse_llamafactory}

@@ -48,6 +48,10 @@ def test_what_llamafactory_takes_passes(cluster: DemoCluster, node: Node) -> Non
     assert verdict(cluster, node, training={"template": "qwen3"}) is None
 
 
+def test_what_deepspeeds_own_loader_takes_passes(cluster: DemoCluster, node: Node) -> None:
+    assert verdict(cluster, node, engine="llamafactory-zero3-offload", training={"template": "qwen3"}) is None
+
+
 def test_an_unknown_template_and_an_unknown_key_are_refused_at_their_field(cluster: DemoCluster, node: Node) -> None:
     template = verdict(cluster, node, training={"template": "nonsense"})
     assert template is not None
