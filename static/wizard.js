@@ -35,13 +35,16 @@
 
   // What is on no visible step is drawn when its step is shown: that asks for a bundle anyway.
   function draw(name, element) {
-    const home = element.closest(".mb-step")?.id;
-    if (latest && panels[name] && (!home || home === `step-${step()}`)) panels[name](element, latest);
+    const home = element.closest(".mb-step")?.id, isHere = !home || home === `step-${step()}`;
+    if (latest && panels[name] && isHere && board.tabs.isShown(name)) panels[name](element, latest);
   }
+
+  const redraw = (name) => places.has(name) && draw(name, places.get(name));
 
   function mounted(element) {
     const place = element.querySelector("[data-panel]");
     places.set(place.dataset.panel, place);
+    board.tabs.arrange(place.dataset.panel);
     draw(place.dataset.panel, place);
   }
 
@@ -81,5 +84,5 @@
 
   const isSettled = () => !isUnderWay;
   const bundle = () => latest;
-  board.wizard = { carrier, take, mounted, step, send: ask, sendNewest, isSettled, bundle };
+  board.wizard = { carrier, take, mounted, redraw, step, send: ask, sendNewest, isSettled, bundle };
 })();

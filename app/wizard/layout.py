@@ -1,7 +1,7 @@
 """How the steps are laid out: sections with a heading, parts that open, and places that scripts draw in."""
 
 import html
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import gradio as gr
@@ -46,6 +46,27 @@ def more(lang: str, key: str) -> Iterator[None]:
     )
     with gr.Column(elem_classes="mb-more", elem_id=name):
         yield
+
+
+def tabs(lang: str, key: str, names: Sequence[str]) -> None:
+    """Places of which one is shown at a time, under a row of tabs; their words are `wizard.tab.<name>`.
+
+    static/tabs.js shows and hides them; what is hidden is not drawn.
+    """
+    buttons = [
+        f'<button type="button" role="tab" id="tab-{name}" data-tab="{name}" aria-controls="place-{name}" '
+        f'aria-selected="false" tabindex="-1">{html.escape(t(lang, f"wizard.tab.{name}"))}</button>'
+        for name in names
+    ]
+    label = html.escape(t(lang, f"wizard.{key}"))
+    gr.HTML(
+        f'<div class="mb-tabs" role="tablist" data-tabs="{key}" aria-label="{label}">{"".join(buttons)}</div>',
+        js_on_load="Megaboard.tabs.mounted(element)",
+        elem_classes="mb-tabs-head",
+        apply_default_css=False,
+    )
+    for name in names:
+        place(name)
 
 
 def place(name: str) -> gr.HTML:

@@ -6,10 +6,11 @@ from typing import Any
 from app.i18n import render_problem, t
 from app.services import Services
 from app.wizard.fields import Form
-from app.wizard.layout import grid, more, place, section
+from app.wizard.layout import grid, more, place, section, tabs
 from app.wizard.memory import memory
 from app.wizard.placement import placement
 from app.wizard.reading import Reading
+from app.wizard.timeline import timeline
 from backend.estimate.estimate import Estimate
 from backend.job.job import Job, Parallel
 from backend.job.mapping import with_values
@@ -38,10 +39,8 @@ def build(form: Form) -> None:
                 form.fields(*(f"parallel.{name}" for name in _REST))
     with section(form.lang, "plans"):
         place("plans")
-    with section(form.lang, "memory"):
-        place("memory")
-    with section(form.lang, "ranks"):
-        place("ranks")
+    with section(form.lang, "chosen"):
+        tabs(form.lang, "chosen", ("memory", "schedule", "ranks"))
 
 
 _REST = (
@@ -63,7 +62,12 @@ def edits_of(asked: Mapping[str, Any]) -> dict[str, int]:
 def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     """The table of plans, why the first is first, and the chosen one's memory and map."""
     ranks = placement(reading.job) if reading.job and reading.is_sound else None
-    return {"plans": _plans(reading, form.lang), "memory": memory(reading), "ranks": ranks}
+    return {
+        "plans": _plans(reading, form.lang),
+        "memory": memory(reading),
+        "schedule": timeline(reading),
+        "ranks": ranks,
+    }
 
 
 def _plans(reading: Reading, lang: str) -> dict[str, Any]:

@@ -193,6 +193,7 @@ def test_a_plan_is_chosen_by_keys_and_the_last_one_counts(page, site):
     until(page, f"b.summary.plan.startsWith('TP{sizes[0]} PP{sizes[1]} ')")
     assert page.get_attribute(".mb-plans", "aria-activedescendant") == "plan-3"
     expect(page.locator("#place-memory .mb-stack")).to_have_count(sizes[1])
+    page.locator("#tab-ranks").click()
     page.locator("#place-ranks").get_by_role("button", name="PP groups").click()
     expect(page.locator("#place-ranks")).to_contain_text("PP groups: 16 of 2 ranks, each over 2 nodes")
 
@@ -210,6 +211,7 @@ def test_the_estimate_follows_an_edit_and_says_in_words_whether_it_fits(page, si
 
 def test_a_stage_says_by_keys_why_it_needs_its_memory_and_stays_open_after_an_edit(page, site):
     go(page, site, "plan")
+    page.locator("#tab-memory").click()
     stage = page.locator("#place-memory .mb-why").first
     stage.locator("summary").focus()
     page.keyboard.press("Enter")
