@@ -10,7 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from app.cli_output import DONE, FAILED, number, print_json, print_problems, table
 from app.home import home_path, make_home
@@ -62,7 +62,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 def run_check(chosen: argparse.Namespace, lang: str) -> int:
     """Preflight: a line a check; 1 when something stands against a launch."""
     job = _launchable(chosen.file, lang)
-    with _services() as services:
+    with opened_services() as services:
         report = _preflight(services, job, chosen.accept_host_key)
     if chosen.json:
         print_json(_report_json(report, lang))
@@ -74,7 +74,7 @@ def run_check(chosen: argparse.Namespace, lang: str) -> int:
 def run_launch(chosen: argparse.Namespace, lang: str) -> int:
     """Launch; returns when every node has reported that it started, or with --wait when the run has ended."""
     job = _launchable(chosen.file, lang)
-    with _services() as services:
+    with opened_services() as services:
         if chosen.accept_host_key:
             _preflight(services, job, chosen.accept_host_key)
         run = services.controller.launch(job)
@@ -89,9 +89,9 @@ def run_launch(chosen: argparse.Namespace, lang: str) -> int:
 
 def run_status(chosen: argparse.Namespace, lang: str) -> int:
     """All runs, or one run with its nodes and why it failed."""
-    with _services() as services:
+    with opened_services() as services:
         if chosen.run_id:
-            snapshot = _fresh(services, _find(services, chosen.run_id))
+            snapshot = fresh(services, find_run(services, chosen.run_id))
             if chosen.json:
                 print_json(_plain(snapshot))
             else:
@@ -110,8 +110,8 @@ def run_status(chosen: argparse.Namespace, lang: str) -> int:
 
 def run_logs(chosen: argparse.Namespace, lang: str) -> int:
     """The end of one log of one node."""
-    with _services() as services:
-        snapshot = _fresh(services, _find(services, chosen.run_id))
+    with opened_services() as services:
+        snapshot = fresh(services, find_run(services, chosen.run_id))
         node = _first_failed(snapshot) if chosen.node is None else chosen.node
         with services.store.read() as connection:
             files = log_files(connection, snapshot.id, snapshot.attempt, node)
@@ -125,8 +125,8 @@ def run_logs(chosen: argparse.Namespace, lang: str) -> int:
 
 def run_stop(chosen: argparse.Namespace, lang: str) -> int:
     """Stop a run and wait for the nodes' proof that nothing of it is left."""
-    with _services() as services:
-        run = _find(services, chosen.run_id)
+    with opened_services() as services:
+        run = find_run(services, chosen.run_id)
         services.controller.stop(run, save=chosen.save)
         state = services.controller.wait(run, STOP_WITHIN_S)
         snapshot = services.controller.snapshot(run)
@@ -149,7 +149,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, str], int]] = {
 
 
 @contextmanager
-def _services() -> Iterator[Services]:
+def opened_services() -> Iterator[Services]:
+    """The home folder's services, closed afterwards."""
     services = Services.open(make_home(home_path()))
     try:
         yield services
@@ -166,16 +167,30 @@ def _launchable(source: str, lang: str) -> Job:
 
 
 def _preflight(services: Services, job: Job, fingerprints: list[str]) -> PreflightReport:
-    """The report, after remembering those unknown host keys whose fingerprints the user gave."""
-    report = services.controller.preflight(job)
-    accepted = [key for key in report.unknown_host_keys if key.fingerprint in fingerprints]
-    if not accepted:
-        return report
-    services.controller.accept_host_keys(accepted)
-    return services.controller.preflight(job)
+    return accepted(services, services.controller.preflight, job, fingerprints)
 
 
-def _find(services: Services, given: str) -> str:
+class Asking(Protocol):
+    """An answer of the nodes that may wait for their host keys."""
+
+    @property
+    def unknown_host_keys(self) -> tuple[HostKey, ...]: ...
+
+
+A = TypeVar("A", bound=Asking)
+
+
+def accepted(services: Services, ask: Callable[[Job], A], job: Job, fingerprints: list[str]) -> A:
+    """The answer, after remembering those unknown host keys whose fingerprints the user gave."""
+    answer = ask(job)
+    keys = [key for key in answer.unknown_host_keys if key.fingerprint in fingerprints]
+    if not keys:
+        return answer
+    services.controller.accept_host_keys(keys)
+    return ask(job)
+
+
+def find_run(services: Services, given: str) -> str:
     """The id of the one run that `given` is, or is a part of."""
     ids = [one.id for one in services.controller.runs()]
     found = [one for one in ids if one == given] or [one for one in ids if given in one]
@@ -186,7 +201,8 @@ def _find(services: Services, given: str) -> str:
     return found[0]
 
 
-def _fresh(services: Services, run: str) -> RunSnapshot:
+def fresh(services: Services, run: str) -> RunSnapshot:
+    """A run's snapshot, with what its nodes have written since."""
     snapshot = services.controller.snapshot(run)
     if snapshot.state.is_final:
         return snapshot

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,11 @@ def with_cluster(mapping: Mapping[str, Any], home: Path) -> dict[str, Any]:
     name = mapping.get("cluster")
     if not isinstance(name, str):
         return dict(mapping)
+    return {**mapping, "cluster": named_cluster(home, name)[1]}
+
+
+def named_cluster(home: Path, name: str) -> tuple[Path, dict[str, Any]]:
+    """A named cluster's file and what it holds; ProblemsError (unknown_cluster, bad_cluster_file)."""
     path = home / "clusters" / f"{name}.yaml"
     if not _NAME.fullmatch(name) or not path.is_file():
         raise ProblemsError([Problem(code="unknown_cluster", field="cluster", values={"name": name})])
@@ -43,7 +48,15 @@ def with_cluster(mapping: Mapping[str, Any], home: Path) -> dict[str, Any]:
     if cluster is None:
         values = {"name": name, "path": str(path)}
         raise ProblemsError([Problem(code="bad_cluster_file", field="cluster", values=values)])
-    return {**mapping, "cluster": cluster}
+    return path, cluster
+
+
+def named_clusters(home: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and content of every named cluster that can be read."""
+    for path in sorted((home / "clusters").glob("*.yaml")):
+        cluster = _mapping_in(path)
+        if cluster is not None and _NAME.fullmatch(path.stem):
+            yield path.stem, cluster
 
 
 def _mapping_in(path: Path) -> dict[str, Any] | None:

@@ -23,10 +23,12 @@ COMMANDS = {
     "model": "app.cli_model",
     "import": "app.cli_import",
     "check": "app.cli_run",
+    "probe": "app.cli_calibrate",
     "launch": "app.cli_run",
     "status": "app.cli_run",
     "logs": "app.cli_run",
     "stop": "app.cli_run",
+    "calibrate": "app.cli_calibrate",
 }
 DEFAULT = "serve"
 

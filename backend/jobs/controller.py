@@ -19,7 +19,7 @@ from backend.cluster.link import display_name
 from backend.cluster.node import Node
 from backend.cluster.ssh import connect as connect_by_ssh
 from backend.engines import check_engine, render
-from backend.job.job import Host, Job
+from backend.job.job import Calibration, Host, Job
 from backend.job.launch_rules import check_launch, check_nodes
 from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
@@ -27,6 +27,7 @@ from backend.job.rules import check
 from backend.jobs import launch as launching
 from backend.jobs import ledger, series, snapshot
 from backend.jobs import look as looking
+from backend.jobs.calibrate import RunMeasured, measure_run
 from backend.jobs.checkup import Meeting, PreflightReport, examine, meet
 from backend.jobs.connections import Connections
 from backend.jobs.diagnose import readable
@@ -47,6 +48,8 @@ LOOK_FOR_RUNS_S = 2.0
 LAUNCHING_S = 0.2
 """Between two looks whether another process is done launching."""
 LOG_BYTES = 64 << 10
+MEASURED_STEPS = 500
+"""The newest steps that a calibration looks at."""
 
 
 class Controller:
@@ -199,6 +202,20 @@ class Controller:
         """Steps of one global rank (None: of all) whose `seq` lies behind `after`."""
         with self._store.read() as connection:
             return series.points(connection, run_id, rank=rank, after=after)
+
+    def measured(self, run_id: str, known: Calibration | None = None) -> tuple[Job, RunMeasured]:
+        """A run's job and what its newest attempt says about estimates; ProblemsError(unknown_run).
+
+        `known`: what is known of its cluster now, in place of what the job was launched with.
+        """
+        with self._store.read() as connection:
+            job = snapshot.run_job(ledger.run_row(connection, run_id)["job"])
+            attempt = ledger.newest_attempt(connection, run_id)
+            steps = series.newest_points(connection, run_id, attempt, count=MEASURED_STEPS)
+            newest = series.newest_of_ranks(connection, run_id, attempt, ranks=job.world_size)
+        if known is not None:
+            job = replace(job, cluster=replace(job.cluster, calibration=known))
+        return job, measure_run(job, run_id, steps, newest)
 
     def log(self, run_id: str, node_rank: int, file: str, *, size: int = LOG_BYTES, before: int | None = None) -> str:
         """The newest `size` bytes of a log of a node, or those that end at an offset, as readable text."""

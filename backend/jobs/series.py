@@ -96,6 +96,18 @@ def newest_points(connection: sqlite3.Connection, run: str, attempt: int, *, cou
     return [_point(row) for row in reversed(rows)]
 
 
+def newest_of_ranks(connection: sqlite3.Connection, run: str, attempt: int, *, ranks: int) -> list[Point]:
+    """The newest point of each global rank below `ranks` that has one."""
+    rows = (
+        connection.execute(
+            "SELECT * FROM points WHERE run = ? AND attempt = ? AND rank = ? ORDER BY step DESC LIMIT 1",
+            (run, attempt, rank),
+        ).fetchone()
+        for rank in range(ranks)
+    )
+    return [_point(row) for row in rows if row is not None]
+
+
 def newest_loss(connection: sqlite3.Connection, run: str) -> float | None:
     """The newest loss that global rank 0 logged, NaN and infinity included; None before the first."""
     row = connection.execute(

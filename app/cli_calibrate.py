@@ -1,0 +1,158 @@
+"""`megaboard probe` and `megaboard calibrate`: what the cluster's own machines and runs say about its estimates."""
+
+import argparse
+import dataclasses
+from datetime import UTC, datetime
+from typing import Any
+
+import yaml
+
+from app.calibration import KEY, as_mapping, cluster_of, keep_in_cluster, read_calibration
+from app.cli_output import DONE, FAILED, number, print_json, print_problems, table
+from app.cli_run import accepted, find_run, fresh, opened_services
+from app.home import home_path, named_cluster
+from app.i18n import render_problem, t
+from app.jobfile import read_job, refuse_errors
+from app.services import Services
+from backend.cluster.speed import Slow, Speeds
+from backend.job.job import Calibration, Job
+from backend.job.launch_rules import check_nodes
+from backend.job.problems import ProblemsError
+from backend.jobs.calibrate import RunMeasured
+from backend.jobs.calibrate import calibration_of as calibration_of_run
+from backend.jobs.speed import Measurement
+from backend.jobs.speed import calibration_of as calibration_of_probe
+
+
+def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
+    """Options of the command."""
+    option = parser.add_argument
+    if name == "probe":
+        option("file", metavar="FILE", help=t(lang, "cli.file.help"))
+        accept = t(lang, "cli.accept.help")
+        option("--accept-host-key", action="append", default=[], metavar="FINGERPRINT", help=accept)
+    else:
+        option("run_id", metavar="RUN", help=t(lang, "cli.run.help"))
+    option("--keep", metavar="CLUSTER", nargs="?", const="", help=t(lang, "cli.keep.help"))
+    option("--json", action="store_true", help=t(lang, "cli.json.help"))
+    parser.set_defaults(run=run_probe if name == "probe" else run_calibrate)
+
+
+def run_probe(chosen: argparse.Namespace, lang: str) -> int:
+    """Measure the nodes' speed; it is kept with a named cluster where --keep says so, else shown as YAML."""
+    job, problems = read_job(chosen.file, home_path())
+    refuse_errors([*problems, *check_nodes(job)])
+    with opened_services() as services:
+        found = accepted(services, services.controller.measure_speed, job, chosen.accept_host_key)
+        if found.speeds is None:
+            return _ask_for_keys(found, chosen, lang)
+        calibration = calibration_of_probe(job, found.speeds, today())
+        name = None if chosen.keep is None else _target(services, chosen.keep, job)
+        if chosen.json:
+            print_json({"speeds": dataclasses.asdict(found.speeds), **_answer(calibration, name, found, lang)})
+        else:
+            print(speeds_text(found.speeds, job, lang))
+            print_problems(lang, found.problems)
+        return _keep(services, name, calibration, chosen, lang)
+
+
+def run_calibrate(chosen: argparse.Namespace, lang: str) -> int:
+    """What a run measured beside what was predicted; kept with a named cluster where --keep says so."""
+    with opened_services() as services:
+        run = find_run(services, chosen.run_id)
+        fresh(services, run)
+        job, _ = services.controller.measured(run)
+        name = None if chosen.keep is None else _target(services, chosen.keep, job)
+        known = read_calibration(named_cluster(services.home, name)[1]) if name else None
+        job, found = services.controller.measured(run, known)
+        if not found.is_useful:
+            raise ProblemsError(found.problems)
+        calibration = calibration_of_run(job, found, today())
+        if chosen.json:
+            figures = {item.name: getattr(found, item.name) for item in dataclasses.fields(found)}
+            print_json({**figures, **_answer(calibration, name, found, lang)})
+        else:
+            print(measured_text(found, lang))
+            print_problems(lang, found.problems)
+        return _keep(services, name, calibration, chosen, lang)
+
+
+def speeds_text(speeds: Speeds, job: Job, lang: str) -> str:
+    """The speeds as lines for a terminal: product, bandwidths by size, and who is slow."""
+    values = {"device": speeds.device, "precision": speeds.precision, "tflops": number(speeds.matmul_tflops, 3)}
+    lines = [t(lang, "cli.probe.product", ranks=job.world_size, **values)]
+    for name, best in (("intra", speeds.intra_node_bus_gb_per_s), ("inter", speeds.inter_node_bus_gb_per_s)):
+        if best is not None:
+            lines.append(t(lang, f"cli.probe.{name}", best=number(best)))
+    sizes = sorted({size for by_size in speeds.sizes.values() for size in by_size})
+    if sizes:
+        head = [t(lang, "cli.probe.size"), t(lang, "cli.probe.intra.short"), t(lang, "cli.probe.inter.short")]
+        rows = [
+            [f"{size} MiB", *(number(speeds.sizes[name].get(size)) for name in ("intra", "inter"))] for size in sizes
+        ]
+        lines.append(table(head, rows))
+    lines += [slow_text(slow, job, lang) for slow in speeds.slow]
+    return "\n".join(lines)
+
+
+def slow_text(slow: Slow, job: Job, lang: str) -> str:
+    """One rank, node or port that is behind, in words."""
+    node = "" if slow.node is None else job.cluster.hosts[slow.node].address
+    share = f"{100 * slow.measured / slow.median:.0f}"
+    words = {"node": node, "rank": slow.node, "gpu": slow.local_rank, "share": share}
+    return t(lang, f"speed.slow.{slow.what}", **words, measured=number(slow.measured), median=number(slow.median))
+
+
+def measured_text(found: RunMeasured, lang: str) -> str:
+    """Measured beside predicted, and the ratios."""
+    lines = [t(lang, "cli.calibrate.title", run=found.run, steps=found.steps)]
+    if found.step_s is not None and found.predicted_step_s is not None:
+        values = {"predicted": number(found.predicted_step_s, 3), "measured": number(found.step_s, 3)}
+        lines.append(t(lang, "cli.calibrate.time", **values))
+    if found.reserved_gib is not None:
+        values = {"predicted": number(found.predicted_reserved_gib), "measured": number(found.reserved_gib)}
+        lines.append(t(lang, "cli.calibrate.memory", **values))
+    if found.time_ratio is not None:
+        lines.append(t(lang, "cli.calibrate.time_ratio", ratio=number(found.time_ratio, 3)))
+    if found.memory_ratio is not None:
+        lines.append(t(lang, "cli.calibrate.memory_ratio", ratio=number(found.memory_ratio, 3)))
+    return "\n".join(lines)
+
+
+def today() -> str:
+    """The day in UTC."""
+    return datetime.now(UTC).date().isoformat()
+
+
+def _target(services: Services, given: str, job: Job) -> str:
+    """The named cluster that is meant: the one that was given, or the only one with the job's hosts."""
+    name = given or cluster_of(services.home, job) or ""
+    named_cluster(services.home, name)
+    return name
+
+
+def _keep(services: Services, name: str | None, calibration: Calibration, chosen: argparse.Namespace, lang: str) -> int:
+    if name is not None:
+        path = keep_in_cluster(services.home, name, calibration)
+        services.audit.record("calibrate", cluster=name, **as_mapping(calibration))
+        if not chosen.json:
+            print(t(lang, "cli.kept", cluster=name, path=path))
+    elif not chosen.json:
+        print(t(lang, "cli.not_kept"))
+        print(yaml.safe_dump({KEY: as_mapping(calibration)}, sort_keys=False), end="")
+    return DONE
+
+
+def _answer(calibration: Calibration, name: str | None, found: Measurement | RunMeasured, lang: str) -> dict[str, Any]:
+    problems = [render_problem(lang, one) for one in found.problems]
+    return {KEY: as_mapping(calibration), "kept_in": name, "problems": problems}
+
+
+def _ask_for_keys(found: Measurement, chosen: argparse.Namespace, lang: str) -> int:
+    if chosen.json:
+        print_json({"problems": [render_problem(lang, one) for one in found.problems]})
+        return FAILED
+    print_problems(lang, found.problems)
+    options = " ".join(f"--accept-host-key {key.fingerprint}" for key in found.unknown_host_keys)
+    print(t(lang, "cli.accept", options=options))
+    return FAILED

@@ -1,0 +1,125 @@
+"""`megaboard calibrate` on runs in the store, and what `megaboard probe` prints of measured speeds."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from app.cli_calibrate import speeds_text
+from app.main import main
+from backend.cluster.speed import Slow, Speeds
+from backend.estimate import estimate
+from backend.job.mapping import load_job, parse_job, with_values
+from backend.jobs import ledger
+from backend.jobs.store import Store
+from tests.app.stored_runs import StoredRun
+
+RUN = "20261121-101500-job-0a1b"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("LANG", "C")
+    (tmp_path / "home" / "clusters").mkdir(parents=True)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def predicted_s(home: Path) -> float:
+    """A finished run of 40 steps that took 1.1 times what was predicted for their tokens."""
+    store = Store(home / "megaboard.db")
+    run = StoredRun(store, RUN, now=1000.0, addresses=["10.0.0.1", "10.0.0.2"], gpus_per_node=4)
+    run.start()
+    with store.read() as connection:
+        job, _ = load_job(ledger.run_row(connection, RUN)["job"])
+    assert job is not None
+    seconds = estimate(with_values(job, {"training.cutoff_len": 1024})).iteration_s
+    assert seconds is not None
+    fixed = {"step_s": 1.1 * seconds, "tokens": job.global_batch * 1024, "reserved_gib": 60.0}
+    run.steps(1, 40, **fixed)
+    for rank in range(2):
+        run.exit(rank)
+    run.tell(ledger.EventKind.FINISHED)
+    store.close()
+    return seconds
+
+
+def cluster_file(home: Path, **more: object) -> Path:
+    hosts = [{"address": "10.0.0.1"}, {"address": "10.0.0.2"}]
+    path = home / "clusters" / "lab.yaml"
+    path.write_text(yaml.safe_dump({"gpu": "h100-80g", "nodes": 2, "gpus_per_node": 4, "hosts": hosts, **more}))
+    return path
+
+
+def test_a_run_is_shown_beside_its_prediction_and_nothing_is_written(home, predicted_s, capsys):
+    path = cluster_file(home)
+    before = path.read_text()
+    assert main(["calibrate", "job"]) == 0
+    told = capsys.readouterr().out
+    assert f"predicted {predicted_s:.3f} s" in told
+    assert f"run: {RUN}" in told
+    assert path.read_text() == before
+
+
+def test_kept_it_goes_to_the_cluster_with_the_runs_hosts_and_corrects_its_estimates(home, predicted_s, capsys):
+    path = cluster_file(home)
+    assert main(["calibrate", RUN, "--keep"]) == 0
+    job, problems = parse_job({"cluster": yaml.safe_load(path.read_text()), "model": {"preset": "qwen3-8b"}})
+    assert job is not None, problems
+    kept = job.cluster.calibration
+    assert (kept.run, kept.engine) == (RUN, "llamafactory-megatron")
+    # Stored steps scatter by a tenth.
+    assert kept.time_ratio == pytest.approx(1.1, rel=0.05)
+    assert estimate(job).calibrated_on == RUN
+    # Measured again it is the same: the ratio is of the uncorrected estimate.
+    assert main(["calibrate", RUN, "--keep", "lab"]) == 0
+    assert yaml.safe_load(path.read_text())["calibration"]["time_ratio"] == kept.time_ratio
+
+
+def test_json_carries_the_figures_and_why_memory_is_left_out(home, predicted_s, capsys):
+    assert main(["calibrate", RUN, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["time_ratio"] == pytest.approx(1.1, rel=0.05)
+    assert told["calibration"]["run"] == RUN
+    assert {problem["code"] for problem in told["problems"]} == {"calibrate_images_assumed", "calibrate_short_samples"}
+
+
+def test_without_a_cluster_of_these_hosts_keep_is_refused(home, predicted_s, capsys):
+    assert main(["calibrate", RUN, "--keep"]) == 2
+    assert "cluster" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_speeds_name_the_slow_node_in_words(lang):
+    job, _ = parse_job(
+        {
+            "cluster": {
+                "gpu": "h100-80g",
+                "nodes": 3,
+                "gpus_per_node": 8,
+                "hosts": [{"address": f"10.0.0.{i}"} for i in (1, 2, 3)],
+            }
+        }
+    )
+    assert job is not None
+    slow = (
+        Slow(what="network", node=2, measured=18.0, median=84.0),
+        Slow(what="product", node=1, local_rank=7, measured=500.0, median=700.0),
+        Slow(what="intra", node=0, measured=100.0, median=360.0),
+        Slow(what="port", local_rank=3, measured=20.0, median=40.0),
+    )
+    speeds = Speeds(
+        device="NVIDIA H100 80GB HBM3",
+        precision="bf16",
+        matmul_tflops=700.0,
+        intra_node_bus_gb_per_s=360.0,
+        inter_node_bus_gb_per_s=40.0,
+        sizes={"intra": {1: 90.0, 256: 360.0}, "inter": {1: 8.0}},
+        slow=slow,
+    )
+    text = speeds_text(speeds, job, lang)
+    assert "10.0.0.3" in text
+    assert "21%" in text
+    assert "360.00" in text
