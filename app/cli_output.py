@@ -3,7 +3,7 @@
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TextIO
 
 from app.i18n import render_problem, t
@@ -30,14 +30,30 @@ def print_json(value: Any, *, compact: bool = False) -> None:
     print(text.encode(errors="replace").decode(), flush=True)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, left: bool = False) -> str:
+def print_object(first: Mapping[str, Any], name: str, items: Iterable[Any]) -> None:
+    """One JSON object on standard output, with a last key `name` whose items are printed as they come, a line each."""
+    head = json.dumps(first, ensure_ascii=False, allow_nan=False, indent=2)
+    print(f"{head[:-2]},\n  {json.dumps(name)}: [", end="")
+    separator = "\n"
+    for item in items:
+        text = json.dumps(item, ensure_ascii=False, allow_nan=False)
+        print(f"{separator}    {text.encode(errors='replace').decode()}", end="")
+        separator = ",\n"
+    print("\n  ]\n}", flush=True)
+
+
+def table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, left: bool = False, words: Collection[int] = ()
+) -> str:
     """Columns aligned for a terminal: the first to the left, numbers to the right; Chinese letters count two.
 
-    `left` puts all to the left: words.
+    `left` puts all to the left, `words` these columns.
     """
     lines = [head, *rows]
-    widths = [max(_width(line[column]) for line in lines) for column in range(len(head))]
-    return "\n".join("  ".join(map(_padded, line, widths, [True] + [left] * len(line))).rstrip() for line in lines)
+    columns = range(len(head))
+    widths = [max(_width(line[column]) for line in lines) for column in columns]
+    sides = [left or column == 0 or column in words for column in columns]
+    return "\n".join("  ".join(map(_padded, line, widths, sides)).rstrip() for line in lines)
 
 
 def number(value: float | int | None, digits: int = 2) -> str:

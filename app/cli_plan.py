@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from app.cli_output import DONE, FAILED, WRONG_INPUT, print_json, print_problems
-from app.cli_tables import AXES, estimate_text, plans_text
+from app.cli_output import DONE, FAILED, WRONG_INPUT, print_json, print_object, print_problems
+from app.cli_tables import AXES, estimate_text, plans_text, strategies_text
 from app.home import home_path
 from app.i18n import render_problem, t
 from app.jobfile import STDIN, job_of, read_job, refuse_errors
+from app.plan_words import all_plans, reason_words, why_not_words
 from backend.engines import export
 from backend.estimate import Estimate, estimate, over_host_memory, over_memory, to_json
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
-from backend.planning.enumerate import Candidate, enumerate_plans
+from backend.planning import Candidate, Plans, Strategy, parse_sizes, strategies, why_not
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
@@ -31,7 +32,10 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
         return
     parser.add_argument("file", metavar="FILE", help=t(lang, "cli.file.help"))
     if name == "plan":
-        parser.add_argument("--top", type=int, metavar="N", help=t(lang, "cli.plan.top.help"))
+        form = parser.add_mutually_exclusive_group()
+        form.add_argument("--top", type=int, metavar="N", help=t(lang, "cli.plan.top.help"))
+        form.add_argument("--why-not", metavar="SIZES", help=t(lang, "cli.plan.why_not.help"))
+        form.add_argument("--strategies", action="store_true", help=t(lang, "cli.plan.strategies.help"))
         parser.add_argument("--json", action="store_true", help=t(lang, "cli.json.help"))
         parser.set_defaults(run=run_plan)
     else:
@@ -64,14 +68,63 @@ def run_plan(chosen: argparse.Namespace, lang: str) -> int:
     """List the legal plans, best first; 1 when there is none."""
     job, problems = read_job(chosen.file, home_path())
     print_problems(lang, problems)
-    found = enumerate_plans(job)
-    shown = found.candidates if chosen.top is None else found.candidates[: max(0, chosen.top)]
+    if chosen.strategies:
+        return _strategies(job, lang, as_json=chosen.json)
+    found = all_plans(job)
+    if chosen.why_not is not None:
+        return _why_not(job, found, chosen.why_not, lang, as_json=chosen.json)
+    top = chosen.top if chosen.top is not None else len(found) if chosen.json else SHOWN
+    shown = range(min(len(found), max(0, top)))
     if chosen.json:
-        plans = [_plan(one, lang) for one in shown]
-        print_json({"count": len(found.candidates), "rejected": dict(found.rejected), "plans": plans})
+        # One by one: there may be hundreds of thousands.
+        print_object({"count": len(found), "rejected": dict(found.rejected)}, "plans",
+                     (_plan(found[rank], lang) for rank in shown))  # fmt: skip
     else:
-        print(plans_text(shown, found, lang))
-    return DONE if found.candidates else FAILED
+        print(plans_text([found[rank] for rank in shown], found, lang))
+    return DONE if len(found) else FAILED
+
+
+SHOWN = 20
+"""Plans that a table shows unless more are asked for."""
+
+
+def _why_not(job: Job, plans: Plans, sizes: str, lang: str, *, as_json: bool) -> int:
+    found = why_not(job, parse_sizes(sizes), plans)
+    if as_json:
+        cost = found.cost and {"over_gib": found.cost.over_gib, "slower": found.cost.slower, "part": found.cost.part}
+        print_json({
+            "problems": [render_problem(lang, problem) for problem in found.problems],
+            "rank": found.rank + 1 if found.best else None,
+            "cost": cost,
+            "plan": _plan(found.best, lang) if found.best else None,
+        })  # fmt: skip
+    else:
+        print(why_not_words(found, plans, lang))
+    return DONE
+
+
+def _strategies(job: Job, lang: str, *, as_json: bool) -> int:
+    rows = strategies(job)
+    if as_json:
+        print_json({"strategies": [_strategy(row, lang) for row in rows]})
+    else:
+        print(strategies_text(job, rows, lang))
+    return DONE if any(row.best for row in rows) else FAILED
+
+
+def _strategy(row: Strategy, lang: str) -> dict[str, Any]:
+    return {
+        "strategy": row.key,
+        "engine": row.engine,
+        "method": row.method,
+        "fits": row.fits,
+        "recommended": row.recommended,
+        "memory_gib": row.memory_gib,
+        "tokens_per_s_per_gpu": row.tokens_per_s_per_gpu,
+        "hours": row.hours,
+        "reason": {"code": row.reason, "message": reason_words(row, lang)},
+        "plan": _plan(row.best, lang) if row.best else None,
+    }
 
 
 def run_render(chosen: argparse.Namespace, lang: str) -> int:
@@ -104,9 +157,17 @@ def _estimate(read: Callable[[], tuple[Job, list[Problem]]]) -> tuple[Estimate |
 
 
 def _plan(candidate: Candidate, lang: str) -> dict[str, Any]:
-    figures = candidate.estimate
+    figures, parallel = candidate.estimate, candidate.job.parallel
     problems = [*candidate.warnings, *over_memory(figures)]
-    return {**_answer(figures, problems, lang, ""), "parallel": {axis: getattr(candidate, axis) for axis in AXES}}
+    return {
+        **_answer(figures, problems, lang, ""),
+        "parallel": {axis: getattr(parallel, axis) if candidate.job.traits.is_megatron else 1 for axis in AXES},
+        "engine": candidate.job.engine,
+        "micro_batch_size": candidate.job.training.micro_batch_size,
+        "recompute": candidate.job.recompute,
+        "is_pareto": candidate.is_pareto,
+        "edits": dict(candidate.edits),
+    }
 
 
 def _answer(figures: Estimate | None, problems: list[Problem], lang: str, name: str) -> dict[str, Any]:

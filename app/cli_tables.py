@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from app.cli_output import number, table
 from app.i18n import t
+from app.plan_words import explain, need_gib, plan_name, plan_sizes, reason_words, recompute_words, rounded
 from backend.estimate import Estimate
-from backend.planning.enumerate import Candidate, Plans
+from backend.job.job import Job
+from backend.planning import Candidate, Plans, Strategy
 
 TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
 AXES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
@@ -47,30 +49,66 @@ def estimate_text(figures: Estimate, lang: str) -> str:
 
 
 def plans_text(shown: Sequence[Candidate], found: Plans, lang: str) -> str:
-    """One line a plan, best first; without any, how many each rule refused."""
-    if not shown:
+    """One line a plan, best first, and why the best is; without any, how many each rule refused."""
+    if not len(found):
         refused = ", ".join(f"{code} {number(count)}" for code, count in found.rejected.items())
         return t(lang, "cli.plan.none", refused=refused or "-")
-    head = ["TP", "PP", "VPP", "CP", "EP", "ETP", "DP", "GA"]
-    head += [t(lang, "cli.plan.memory"), t(lang, "cli.plan.bubble"), t(lang, "cli.plan.fits")]
-    rows = [
+    columns = _columns(shown, lang)
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    title = t(lang, "cli.plan.title", shown=number(len(shown)), count=number(len(found)))
+    return "\n".join([title, explain(found, lang), *([table(list(columns), rows)] if rows else [])])
+
+
+def _columns(shown: Sequence[Candidate], lang: str) -> dict[str, list[str]]:
+    """Cells by heading; sizes that are 1 everywhere are left out, but for TP and PP."""
+    jobs, figures = [plan.job for plan in shown], [plan.estimate for plan in shown]
+    columns = {t(lang, "cli.plan.engine"): [t(lang, f"wizard.engine.{job.engine}") for job in jobs]}
+    for word, axis in zip(("TP", "PP", "VPP", "CP", "EP", "ETP"), AXES, strict=True):
+        sizes = [getattr(job.parallel, axis) for job in jobs]
+        if axis in AXES[:2] or any(size > 1 for size in sizes):
+            columns[word] = [number(size) for size in sizes]
+    columns |= {
+        "DP": [number(job.data_parallel) for job in jobs],
+        "MBS": [number(job.training.micro_batch_size) for job in jobs],
+        "GA": [number(job.accumulation) for job in jobs],
+        t(lang, "cli.plan.recompute"): [recompute_words(job, lang) for job in jobs],
+        t(lang, "cli.plan.memory"): [number(need_gib(one), 1) for one in figures],
+        t(lang, "cli.plan.bubble"): [percent(one.bubble_fraction) for one in figures],
+    }
+    if all(one.iteration_s for one in figures):
+        columns[t(lang, "cli.plan.exposed")] = [percent(exposed(one)) for one in figures]
+        columns[t(lang, "cli.plan.speed")] = [number(rounded(one.tokens_per_s_per_gpu or 0.0)) for one in figures]
+    if any(one.hours for one in figures):
+        columns[t(lang, "cli.plan.hours")] = [number(one.hours, 1) for one in figures]
+    columns[t(lang, "cli.plan.fits")] = [t(lang, "cli.plan.yes" if one.fits else "cli.plan.no") for one in figures]
+    return columns
+
+
+def exposed(figures: Estimate) -> float:
+    """Share of an iteration spent on communication that no computation hides."""
+    return sum((figures.communication_s or {}).values()) / (figures.iteration_s or 1.0)
+
+
+def strategies_text(job: Job, rows: Sequence[Strategy], lang: str) -> str:
+    """One line a strategy, with its reason."""
+    head = [t(lang, f"cli.strategies.{name}") for name in ("strategy", "plan")]
+    head += [t(lang, f"cli.plan.{name}") for name in ("memory", "fits", "speed", "hours")]
+    head.append(t(lang, "cli.strategies.reason"))
+    lines = [
         [
-            *(number(axis) for axis in _axes(plan)),
-            number(plan.estimate.data_parallel),
-            number(plan.estimate.micro_batches),
-            number(plan.estimate.reserved_gib + plan.estimate.outside_gib),
-            percent(plan.estimate.bubble_fraction),
-            t(lang, "cli.plan.yes" if plan.estimate.fits else "cli.plan.no"),
+            t(lang, f"strategy.{row.key}") + (" *" if row.recommended else ""),
+            plan_name(plan_sizes(row.best.job)) if row.best else "-",
+            number(row.memory_gib, 1),
+            t(lang, "cli.plan.yes" if row.fits else "cli.plan.no") if row.best else "-",
+            number(rounded(row.tokens_per_s_per_gpu) if row.tokens_per_s_per_gpu else None),
+            number(row.hours, 1),
+            reason_words(row, lang),
         ]
-        for plan in shown
+        for row in rows
     ]
-    return "\n".join([t(lang, "cli.plan.title", shown=len(shown), count=len(found.candidates)), table(head, rows)])
+    return "\n".join([t(lang, "cli.strategies.title", name=job.name), table(head, lines, words=(1, len(head) - 1))])
 
 
 def percent(fraction: float) -> str:
     """A share with one decimal."""
     return f"{100 * fraction:.1f} %"
-
-
-def _axes(plan: Candidate) -> list[int]:
-    return [getattr(plan, axis) for axis in AXES]

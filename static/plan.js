@@ -1,39 +1,58 @@
-// The table of legal plans. Only the rows in view are in the document, so an edit costs the same for 20 and for 2,000.
+// The table of legal plans. Only the rows in view are in the document, so an edit costs the same for 20 and for 300.
 (() => {
   const board = (window.Megaboard = window.Megaboard || {});
   const ROW = 36, SPARE = 6;
   const SIZES = ["tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor"];
   const ALWAYS = new Set(["tensor", "pipeline"]);
-  const keyOf = (sizes) => SIZES.map((name) => sizes[name]).join("-");
-  let rows = [], columns = [], chosen = "", gpu = 1, keepsBatch = false, place = null;
+  const FILTERS = ["fits", "engine", "front"];
+  const NOTICED = 0.005;
+  const filters = new Set();
+  let all = [], rows = [], columns = [], plans = null, chosen = null, place = null;
 
   function draw(element, bundle) {
-    const plans = bundle.data.plans;
     if (element !== place) build(element);
-    if (!plans) return;
+    if (!bundle.data.plans) return;
+    plans = bundle.data.plans;
     const part = (name) => element.querySelector(`.mb-plans-${name}`);
-    const isListed = plans.rows.some((row) => keyOf(row) === keyOf(plans.own));
+    const isListed = plans.own !== null && plans.own !== undefined;
     part("note").textContent = plans.why;
-    part("else").textContent = board.t("wizard.plan.elsewhere");
     part("else").hidden = !plans.rows.length || isListed;
-    part("box").hidden = !plans.rows.length;
-    part("order").hidden = plans.rows.length < 2;
+    for (const name of ["box", "count", "filters", "ask"]) part(name).hidden = !plans.rows.length;
+    part("cost").hidden = part("guides").hidden = true;
     if (!plans.rows.length) return;
-    rows = plans.rows;
-    keepsBatch = plans.keeps_batch;
-    gpu = plans.gpu_gib;
-    const before = chosen;
-    if (board.wizard.isSettled()) chosen = keyOf(plans.own);
-    columns = SIZES.filter((name) => (rows.length > 1 && ALWAYS.has(name)) || rows.some((row) => row[name] > 1));
-    header(element);
-    paint();
-    if (chosen === before) return;
-    bringIntoView();
+    all = plans.rows.map((row) => Object.fromEntries(plans.keys.map((key, index) => [key, row[index]])));
+    const before = chosen && keyOf(chosen);
+    if (board.wizard.isSettled()) chosen = all.find((row) => row.rank === plans.own) || null;
+    part("count").textContent = board.t("wizard.plan.count", { shown: whole(all.length), count: whole(plans.count),
+      fitting: whole(plans.fitting) });
+    guides(part("guides"));
+    sift();
+    if (chosen && keyOf(chosen) !== before) {
+      bringIntoView();
+      paint();
+    }
+  }
+
+  const keyOf = (row) => plans.keys.slice(0, plans.keys.indexOf("rank")).map((name) => row[name]).join("|");
+  const isChosen = (row) => chosen !== null && keyOf(row) === keyOf(chosen);
+  const whole = (value) => value.toLocaleString("en");
+
+  // What the filters leave, and which columns tell these rows apart.
+  function sift() {
+    const engine = chosen?.engine ?? all[0].engine;
+    rows = all.filter((row) => (!filters.has("fits") || row.fits) && (!filters.has("engine") || row.engine === engine)
+      && (!filters.has("front") || row.marks.includes("p")));
+    const differs = (name) => new Set(all.map((row) => row[name])).size > 1;
+    columns = [all.some((row) => row.marks) && "marks", differs("engine") && "engine",
+      ...SIZES.filter((name) => ALWAYS.has(name) || all.some((row) => row[name] > 1)), "data", "micro_batch",
+      "accumulation", "recompute", "memory", "bubble", ...(all[0].speed === null ? [] : ["exposed", "speed"]),
+      all.some((row) => row.hours !== null) && "hours"].filter(Boolean);
+    header();
     paint();
   }
 
   function bringIntoView() {
-    const box = place.querySelector(".mb-plans-box"), index = rows.findIndex((row) => keyOf(row) === chosen);
+    const box = place.querySelector(".mb-plans-box"), index = rows.findIndex(isChosen);
     if (index < 0) return;
     if (index * ROW < box.scrollTop) box.scrollTop = index * ROW;
     else if ((index + 2) * ROW > box.scrollTop + box.clientHeight) box.scrollTop = (index + 2) * ROW - box.clientHeight;
@@ -45,69 +64,163 @@
     const grid = { class: "mb-plans", role: "grid", tabindex: "0", "aria-label": t("wizard.plans"), onkeydown: onKey };
     const table = h("table", grid, h("thead", {}), h("tbody", { onclick: onClick }));
     board.fill(element, h("p", { class: "mb-plans-note" }),
-      h("p", { class: "mb-plans-else mb-problem", "data-severity": "warning" }),
+      h("p", { class: "mb-plans-else mb-problem", "data-severity": "warning" }, t("wizard.plan.elsewhere")),
+      h("div", { class: "mb-plans-filters" }, FILTERS.map(filter)),
       h("div", { class: "mb-plans-box", onscroll: () => requestAnimationFrame(paint) }, table),
-      h("p", { class: "mb-plans-order mb-quiet" }, t("wizard.plan.order")));
+      h("p", { class: "mb-plans-cost", "aria-live": "polite" }),
+      h("p", { class: "mb-plans-count mb-quiet" }),
+      ask(), h("div", { class: "mb-plans-guides" }));
   }
 
-  function header(element) {
+  function filter(name) {
     const { h, t } = board;
-    const names = [...columns.map((name) => [t(`wizard.column.${name}`), t(`wizard.column.${name}.long`)]),
-      ...["data", "micro_batch", "accumulation", "memory", "bubble"].map((name) =>
-        [t(`wizard.column.${name}`), t(`wizard.column.${name}.long`)])];
-    const cells = names.map(([short, long], index) => h("th", { scope: "col", role: "columnheader", title: long,
-      class: index === names.length - 2 ? "mb-wide" : null }, short));
-    const head = element.querySelector("thead");
-    const isNew = head.textContent !== names.map(([short]) => short).join("");
-    if (isNew) board.fill(head, h("tr", { role: "row" }, cells));
-    element.querySelector("table").setAttribute("aria-rowcount", String(rows.length + 1));
+    const box = h("input", { type: "checkbox", onchange: () => {
+      filters[box.checked ? "add" : "delete"](name);
+      place.querySelector(".mb-plans-box").scrollTop = 0;
+      sift();
+    } });
+    return h("label", {}, box, t(`wizard.plan.only.${name}`));
   }
+
+  // "Why not TP=8 PP=3?": asked of the server, which knows the rules.
+  function ask() {
+    const { h, t } = board;
+    const answer = h("p", { class: "mb-plans-answer", "aria-live": "polite" });
+    const field = h("input", { type: "text", class: "mb-plans-sizes", maxlength: "80", placeholder: "TP=8 PP=3",
+      "aria-label": t("wizard.plan.ask.label"), autocomplete: "off", spellcheck: "false" });
+    const send = async (event) => {
+      event.preventDefault();
+      const query = new URLSearchParams({ sizes: field.value, lang: document.documentElement.lang || "en" });
+      try {
+        const got = await fetch(`/api/why-not?${query}`);
+        answer.textContent = got.ok ? (await got.json()).words : t("wizard.plan.ask.failed");
+      } catch {
+        answer.textContent = t("wizard.plan.ask.failed");
+      }
+    };
+    return h("form", { class: "mb-plans-ask", onsubmit: send }, h("label", {}, t("wizard.plan.ask"), field),
+      h("button", { type: "submit", class: "mb-tool" }, t("wizard.plan.ask.send")), answer);
+  }
+
+  function header() {
+    const { h, t } = board;
+    const names = columns.map((name) => [t(`wizard.column.${name}`), t(`wizard.column.${name}.long`)]);
+    const cells = names.map(([short, long], index) => h("th", { scope: "col", role: "columnheader", title: long,
+      class: classOf(columns[index]) }, short));
+    const head = place.querySelector("thead");
+    if (head.dataset.names !== columns.join()) board.fill(head, h("tr", { role: "row" }, cells));
+    head.dataset.names = columns.join();
+    place.querySelector("table").setAttribute("aria-rowcount", String(rows.length + 1));
+  }
+
+  const classOf = (name) => ({ memory: "mb-wide", engine: "mb-text", recompute: "mb-text", marks: "mb-marks" })[name];
 
   function paint() {
+    if (!plans?.rows.length) return;
     const box = place.querySelector(".mb-plans-box"), body = place.querySelector("tbody");
     const first = Math.max(0, Math.floor(box.scrollTop / ROW) - SPARE);
     const last = Math.min(rows.length, first + Math.ceil((box.clientHeight || 400) / ROW) + 2 * SPARE);
     body.replaceChildren(space(first), ...rows.slice(first, last).map((row, index) => line(row, first + index)),
       space(rows.length - last));
-    const index = rows.findIndex((row) => keyOf(row) === chosen);
-    const table = place.querySelector("table");
+    const index = rows.findIndex(isChosen), table = place.querySelector("table");
     if (index >= first && index < last) table.setAttribute("aria-activedescendant", `plan-${index}`);
     else table.removeAttribute("aria-activedescendant");
+    const told = place.querySelector(".mb-plans-cost");
+    told.hidden = chosen === null;
+    const words = chosen ? board.t("wizard.plan.cost", { cost: costOf(chosen) }) : "";
+    if (told.textContent !== words) told.textContent = words;
   }
 
   const space = (count) => board.h("tr", { "aria-hidden": "true", style: { height: `${count * ROW}px` } });
 
   function line(row, index) {
-    const { h, t, gib, percent } = board;
-    const isChosen = keyOf(row) === chosen;
-    const cell = (text, name) => h("td", { role: "gridcell", class: name }, text);
-    return h("tr", { role: "row", id: `plan-${index}`, "data-index": index, "aria-rowindex": index + 2,
-        "aria-selected": String(isChosen), class: row.fits === false ? "mb-over" : null },
-      columns.map((name) => cell(String(row[name]), row[name] === 1 ? "mb-one" : null)),
-      cell(row.data), cell(row.micro_batch), cell(row.accumulation),
-      h("td", { role: "gridcell", class: "mb-wide" }, h("div", { class: "mb-meter" },
-        h("span", { class: "mb-meter-bar", "aria-hidden": "true" },
-          h("i", { style: { width: `${Math.min(100, 100 * row.need_gib / gpu)}%` } })),
-        h("span", { class: "mb-meter-text" }, `${gib(row.need_gib)} GiB`),
-        h("span", { class: "mb-meter-verdict" }, t(row.fits ? "wizard.fits" : "wizard.over")))),
-      cell(percent(row.bubble)));
+    const { h } = board;
+    return h("tr", { role: "row", id: `plan-${index}`, "data-index": index, "aria-rowindex": index + 2, title: costOf(row),
+        "aria-selected": String(isChosen(row)), class: row.fits === false ? "mb-over" : null },
+      columns.map((name) => h("td", { role: "gridcell", class: classOf(name) ?? (row[name] === 1
+        && SIZES.includes(name) ? "mb-one" : null) }, cell(row, name))));
   }
 
-  function choose(index) {
-    const row = rows[index];
-    if (!row || keyOf(row) === chosen) return;
-    chosen = keyOf(row);
+  function cell(row, name) {
+    const { h, t, percent } = board;
+    if (name === "memory") return meter(row);
+    if (name === "engine") return t(`wizard.engine.${row.engine}`);
+    if (name === "recompute") return recompute(row);
+    if (name === "bubble" || name === "exposed") return percent(row[name]);
+    if (name === "speed") return whole(Number(row.speed.toPrecision(3)));
+    if (name === "hours") return row.hours === null ? "–" : row.hours.toFixed(row.hours < 10 ? 1 : 0);
+    if (name === "marks") return [row.marks.includes("p") && h("span", { title: t("wizard.plan.mark.front") }, "◆"),
+      row.marks.includes("g") && h("span", { title: t("wizard.plan.mark.guide") }, "★")];
+    return String(row[name]);
+  }
+
+  function meter(row) {
+    const { h, t, gib } = board;
+    return h("div", { class: "mb-meter" },
+      h("span", { class: "mb-meter-bar", "aria-hidden": "true" },
+        h("i", { style: { width: `${Math.min(100, 100 * row.need_gib / plans.gpu_gib)}%` } })),
+      h("span", { class: "mb-meter-text" }, `${gib(row.need_gib)} GiB`),
+      h("span", { class: "mb-meter-verdict" }, t(row.fits ? "wizard.fits" : "wizard.over")));
+  }
+
+  // What differs from the usual besides is said here too.
+  function recompute(row) {
+    const { t } = board;
+    const kind = row.recompute === "selective" ? row.recompute_modules.join("+") : t(`wizard.recompute.${row.recompute}`);
+    const layers = row.recompute_num_layers ? ` ×${row.recompute_num_layers}` : "";
+    const megatron = row.engine.endsWith("megatron");
+    return [kind + layers, megatron && row.tensor > 1 && !row.sequence && t("wizard.plan.no_sequence"),
+      megatron && !row.distributed_optimizer && t("wizard.plan.no_sharding")].filter(Boolean).join(", ");
+  }
+
+  function costOf(row) {
+    const { t, gib, percent } = board;
+    const says = [];
+    if (!row.fits) says.push(t("wizard.plan.cost.over", { gib: gib(row.need_gib - plans.gpu_gib) }));
+    if (row.rank === 0) says.push(t("wizard.plan.cost.best"));
+    else if (row.slower !== null && row.slower > NOTICED) says.push(t("wizard.plan.cost.slower",
+      { percent: percent(row.slower), part: t(`advice.part.${row.part}`) }));
+    else if (row.slower !== null && row.slower < -NOTICED) says.push(t("wizard.plan.cost.faster",
+      { percent: percent(-row.slower / (1 - row.slower)) }));
+    else if (row.slower !== null) says.push(t("wizard.plan.cost.same"));
+    const less = all[0].need_gib - row.need_gib;
+    if (row.fits && row.rank !== 0 && Math.abs(less) >= 0.05) says.push(t(less > 0 ? "wizard.plan.cost.less"
+      : "wizard.plan.cost.more", { gib: gib(Math.abs(less)) }));
+    return says.join(" ");
+  }
+
+  // What guides claim for this very case, beside our figures.
+  function guides(element) {
+    const { h, t, gib, percent } = board;
+    element.hidden = !plans.guides?.length;
+    if (element.hidden) return;
+    const number = (value) => whole(Number(value.toPrecision(3)));
+    const pair = (claim, ours, words) => [h("td", {}, claim ? [...new Set(claim.map(words))].join("–") : "–"),
+      h("td", { class: "mb-ours" }, ours === null ? "–" : words(ours))];
+    const rowsOf = plans.guides.map((one) => [one.name,
+      ...pair(one.claims.memory_gb, null, (value) => `${value} GB`).slice(0, 1), h("td", { class: "mb-ours" }, `${gib(one.ours.memory_gib)} GiB`),
+      ...pair(one.claims.speed, one.ours.speed, number), ...pair(one.claims.bubble, one.ours.bubble, percent),
+      ...pair(one.claims.speed_up, one.ours.speed_up, (value) => `${value.toFixed(1)}×`),
+      h("td", {}, h("button", { type: "button", class: "mb-tool", onclick: () => take(all.find((row) => row.rank === one.rank)) },
+        t("wizard.plan.choose")))]);
+    const head = ["plan", "memory", "ours", "speed", "ours", "bubble", "ours", "speed_up", "ours", "choose"].map((name) =>
+      t(`wizard.guide.${name}`));
+    board.fill(element, board.table("mb-table", head, rowsOf, t("wizard.guide.caption")));
+  }
+
+  function take(row) {
+    if (!row || isChosen(row)) return;
+    chosen = row;
     bringIntoView();
     paint();
-    const plan = Object.fromEntries(SIZES.map((name) => [name, row[name]]));
-    board.wizard.sendNewest("choose", { plan: { ...plan, accumulation: keepsBatch ? row.accumulation : null } });
+    board.wizard.sendNewest("choose", { plan: { ...row, accumulation: plans.keeps_batch ? row.accumulation : null } });
   }
 
   function onClick(event) {
     const line = event.target.closest("[data-index]");
     if (!line) return;
     place.querySelector("table").focus({ preventScroll: true });
-    choose(Number(line.dataset.index));
+    take(rows[Number(line.dataset.index)]);
   }
 
   function onKey(event) {
@@ -115,8 +228,8 @@
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -rows.length, End: rows.length };
     if (!(event.key in steps)) return;
     event.preventDefault();
-    const now = rows.findIndex((row) => keyOf(row) === chosen);
-    choose(Math.max(0, Math.min(rows.length - 1, now + steps[event.key])));
+    const now = rows.findIndex(isChosen);
+    take(rows[Math.max(0, Math.min(rows.length - 1, now + steps[event.key]))]);
   }
 
   (board.panels = board.panels || {}).plans = draw;

@@ -1,16 +1,21 @@
-"""The wizard's plain route, behind the gate like everything: the draft's files as one archive."""
+"""The wizard's plain routes, behind the gate like everything: the draft's files, and why a plan is not the best."""
 
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import Response
 
+from app.i18n import LANGUAGES
 from app.services import Services
+from app.wizard.plans import why_not_of as answer
 from app.wizard.reading import read
 from app.wizard.review import archive
 from backend.job.problems import ProblemsError
 
 
 def routes(services: Services) -> APIRouter:
-    """GET /api/archive: a zip of what the draft renders to, 409 while it cannot be rendered."""
+    """GET /api/archive: a zip of what the draft renders to, 409 while it cannot be rendered.
+
+    GET /api/why-not?sizes=TP=8 PP=3&lang=en: {words}, why the best plan of the draft does not have these sizes.
+    """
     router = APIRouter()
 
     @router.get("/api/archive")
@@ -24,5 +29,10 @@ def routes(services: Services) -> APIRouter:
             raise HTTPException(409, detail=[problem.code for problem in error.problems]) from error
         headers = {"content-disposition": f'attachment; filename="{job.name}.zip"'}
         return Response(packed, media_type="application/zip", headers=headers)
+
+    @router.get("/api/why-not")
+    def why_not(sizes: str, lang: str = "en") -> dict[str, str]:
+        reading = read(services.draft.job_mapping(), services.home)
+        return {"words": answer(reading, sizes, lang if lang in LANGUAGES else "en")}
 
     return router

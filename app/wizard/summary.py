@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.wizard.plan import need_gib, plan_name, plan_sizes
+from app.plan_words import need_gib, plan_name, plan_sizes
 from app.wizard.reading import Reading
 from backend.estimate import accuracy_of
 from backend.estimate.layers import model_layers

@@ -10,14 +10,16 @@ from gradio.context import Context
 
 from app.home import with_readable_cluster
 from app.services import Services
-from app.wizard import hardware, launch, plan, sources
+from app.wizard import hardware, launch, sources
 from app.wizard.fields import GPU_FIGURES, OWN, Form, look_up
 from app.wizard.hosts import FIELD as HOSTS
 from app.wizard.hosts import to_form
 from app.wizard.panel import bundle
+from app.wizard.plans import edits_of
 from app.wizard.words import in_words
 from backend.job.presets import gpus
 from backend.job.problems import Problem, ProblemsError
+from backend.planning.enumerate import EDITED
 
 WATCH_S = 20.0
 """A page that watches the desk hears from it at least this often."""
@@ -54,7 +56,7 @@ def wire(form: Form, carrier: gr.HTML, services: Services) -> None:
         event = component.change if isinstance(component, gr.Textbox) else component.input  # type: ignore[attr-defined]
         event(_edit(form, services, path), [component, step], [carrier, *followers], js=_WITH_STEP, **_EDIT)
     widgets = list(form.components.values())
-    plan_widgets = [form.components[path] for path in plan.EDITED]
+    plan_widgets = [form.components[path] for path in EDITED]
     carrier.refresh(_refresh(form, services), None, carrier, **_ACT)
     carrier.choose(_choose(form, services), None, [carrier, *plan_widgets], **_ACT)
     carrier.apply(_apply(form, carrier, services), None, [carrier, *widgets], **_ACT)
@@ -128,10 +130,15 @@ def _refresh(form: Form, services: Services) -> Callable[[gr.EventData], str]:
 
 def _choose(form: Form, services: Services) -> Callable[[gr.EventData], list[Any]]:
     def choose(event: gr.EventData) -> list[Any]:
-        edits = plan.edits_of(event.plan)
-        refused = change(services, edits)
-        told = bundle(form, services, event.step, refused, ticket=event.ticket)
-        return [told, *(edits.get(path, gr.skip()) for path in plan.EDITED)]
+        asked = event._data if isinstance(event._data, dict) else {}
+        try:
+            edits = edits_of(asked.get("plan"))
+            refused = change(services, edits)
+        except ProblemsError as error:
+            edits, refused = {}, error.problems
+        told = bundle(form, services, str(asked.get("step")), refused, ticket=asked.get("ticket"))
+        draft = _draft(services)
+        return [told, *(form.shown_at(draft, path) if path in edits else gr.skip() for path in EDITED)]
 
     return choose
 

@@ -9,13 +9,13 @@ from backend.estimate.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.layers import ModelLayers, model_layers
 from backend.estimate.megatron import PlanCosts, Run, pipeline_memory
 from backend.estimate.megatron_adapters import Adapters
-from backend.estimate.numeric import choose
+from backend.estimate.numeric import Number, choose
 from backend.estimate.plan import Plan, in_precision, plan_of, unsplit
 from backend.estimate.schedule import bubble_fraction, textbook_bubble
 from backend.estimate.stage import Trained, trained_parts
 from backend.estimate.terms import StageMemory
 from backend.estimate.timing import Speed, speed_of
-from backend.estimate.work import Work, flops_of_last_layers, flops_per_token, pipeline_work
+from backend.estimate.work import flops_of_last_layers, flops_per_token, pipeline_work
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
@@ -129,7 +129,7 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
         data_parallel=job.data_parallel,
         global_batch_size=job.global_batch,
         micro_batches=plan.micro_batches,
-        bubble_fraction=speed.bubble_fraction if speed else _bubble(plan, _works(job, found)),
+        bubble_fraction=speed.bubble_fraction if speed else float(bubble_of_work(job, found)),
         bubble_textbook=textbook_bubble(plan.pipeline, plan.virtual_pipeline, plan.micro_batches),
         flops_per_token=flops,
         **(_times(speed) if speed else {}),
@@ -187,13 +187,6 @@ def run_of(job: Job, trained: Trained) -> Run:
     """What a Megatron job trains, and beside what."""
     lora = Adapters(rank=job.training.lora.rank, targets=job.training.lora.targets) if _is_adapted(job) else None
     return Run(trained=trained, adapters=lora, reference=job.training.stage == "dpo" and lora is None)
-
-
-def _works(job: Job, found: Modelled) -> list[Work]:
-    """Of the stages of a pipeline; empty without one."""
-    if not found.is_megatron or found.plan.pipeline == 1:
-        return []
-    return pipeline_work(found.layers, found.plan, found.trained, adapters=_is_adapted(job))
 
 
 def memory_traits(job: Job, shape: ModelShape) -> MemoryTraits:
@@ -264,13 +257,15 @@ def _stage(memory: StageMemory) -> StageEstimate:
     )
 
 
-def _bubble(plan: Plan, works: list[Work]) -> float:
-    """Of the compute part, from FLOPs; stages run equally fast."""
-    if not works:
+def bubble_of_work(job: Job, found: Modelled) -> Number:
+    """Of the compute part, from FLOPs where the GPU's speed is not known; stages run equally fast."""
+    plan = found.plan
+    if not found.is_megatron or plan.pipeline == 1:
         return 0.0
+    works = pipeline_work(found.layers, plan, found.trained, adapters=_is_adapted(job))
     forward = [work.forward for work in works]
     backward = [work.backward + work.recomputed for work in works]
-    return float(bubble_fraction(forward, backward, plan.virtual_pipeline, plan.micro_batches))
+    return bubble_fraction(forward, backward, plan.virtual_pipeline, plan.micro_batches)
 
 
 def _flops(job: Job, layers: ModelLayers, plan: Plan, trained: Trained) -> float:

@@ -1,5 +1,30 @@
-"""Which plans a job has, and how they compare."""
+"""Which plans a job has, and how they compare.
 
+Reading order: space.py, backend/job/rules/many.py, backend/estimate/many.py, enumerate.py, compare.py.
+"""
+
+from backend.planning.advice import Strategy, strategies
+from backend.planning.compare import Cost, Sentence, best_of_splits, cost, front, why_best
 from backend.planning.enumerate import Candidate, Plans, candidates, enumerate_plans
+from backend.planning.guides import Checked, guides
+from backend.planning.why_not import WhyNot, parse_sizes, why_not
 
-__all__ = ["Candidate", "Plans", "candidates", "enumerate_plans"]
+__all__ = [
+    "Candidate",
+    "Checked",
+    "Cost",
+    "Plans",
+    "Sentence",
+    "Strategy",
+    "WhyNot",
+    "best_of_splits",
+    "candidates",
+    "cost",
+    "enumerate_plans",
+    "front",
+    "guides",
+    "parse_sizes",
+    "strategies",
+    "why_best",
+    "why_not",
+]

@@ -2,14 +2,16 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from backend.job.job import EngineName, Job
 from backend.job.mapping import with_values
-from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check_resolved
-from backend.planning.enumerate import Candidate, enumerate_plans
+from backend.job.traits import TRAITS
+from backend.planning.enumerate import Candidate, Plans, enumerate_plans
 
 StrategyKey = Literal[
     "ddp", "zero2", "zero2-offload", "zero3", "zero3-offload", "fsdp", "megatron", "lora-ddp", "qlora"
@@ -48,8 +50,8 @@ class Strategy:
     hours: float | None = None
     reason: str = ""
     """fastest, slower, fits, adapters, too_large or refused: words under `advice.<reason>`."""
-    values: Mapping[str, object] = field(default_factory=dict)
-    """What the words' placeholders stand for. fastest, slower: part (words `advice.part.<part>`), share, percent.
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """What the words' placeholders stand for. fastest, slower: part (words `advice.part.<part>`), share, slower.
     too_large, fits: term (words `term.<term>`), term_gib, over_gib. adapters: trained, total (parameters)."""
     problem: Problem | None = None
     """Why none is legal, where a rule says it."""
@@ -59,35 +61,42 @@ class Strategy:
 
 def strategies(job: Job) -> tuple[Strategy, ...]:
     """A row for each strategy, in the order of StrategyKey; raises ProblemsError where model or GPU is not known."""
-    resolve_gpu(job.cluster), resolve_model(job.model)
-    rows = [_best_of(job, key, engine, method) for key, (engine, method) in _WAYS.items()]
+    megatron: EngineName = job.engine if job.traits.is_megatron else "llamafactory-megatron"
+    ways: dict[StrategyKey, tuple[EngineName, str]] = {**_WAYS, "megatron": (megatron, "full")}
+    full = tuple(name for name in TRAITS if name in {engine for engine, _ in ways.values()})
+    rows = [_best_of(job, key, engine, method, full) for key, (engine, method) in ways.items()]
     chosen = _recommended(job, rows)
     return tuple(_explained(row, chosen) for row in rows)
 
 
-def _best_of(job: Job, key: StrategyKey, engine: EngineName, method: str) -> Strategy:
-    if key == "megatron" and job.traits.is_megatron:
-        engine = job.engine
+def _best_of(job: Job, key: StrategyKey, engine: EngineName, method: str, engines: tuple[EngineName, ...]) -> Strategy:
     tried = with_values(job, {"engine": engine, "training.method": method})
     row = Strategy(key=key, engine=engine, method=method, reason="refused")
     try:
-        found = enumerate_plans(tried).candidates
+        # All full fine-tuning is enumerated at once: the page has these plans already.
+        plans = enumerate_plans(tried, engines if method == "full" else (engine,))
     except ProblemsError as error:
         return replace(row, problem=error.problems[0])
-    refused = errors(check_resolved(tried, resolve_model(job.model), resolve_gpu(job.cluster)))
-    about = [problem for problem in refused if problem.field in ("training.method", "training.stage", "model")]
-    if not found or about:
-        return replace(row, problem=next(iter(about or refused), None))
-    figures = found[0].estimate
+    ranks = [rank for rank in _firsts(plans) if plans.spaces[plans.part[rank]].job.engine == engine]
+    refused = errors(check_resolved(tried, plans.shape, plans.gpu))
+    if not ranks:
+        return replace(row, problem=next(iter(refused), None))
+    best = plans[ranks[0]]
+    figures = best.estimate
     return replace(
         row,
-        best=found[0],
+        best=best,
         fits=figures.fits,
         memory_gib=figures.reserved_gib + figures.outside_gib,
         tokens_per_s_per_gpu=figures.tokens_per_s_per_gpu,
         hours=figures.hours,
-        edits={"engine": engine, "training.method": method, **found[0].edits},
+        edits={"training.method": method, **best.edits},
     )
+
+
+def _firsts(plans: Plans) -> list[int]:
+    """The rank of each engine's best plan."""
+    return [int(rank) for rank in np.unique(plans.part, return_index=True)[1]]
 
 
 def _recommended(job: Job, rows: Iterable[Strategy]) -> Strategy | None:
@@ -119,5 +128,5 @@ def _explained(row: Strategy, chosen: Strategy | None) -> Strategy:
     if not ours or not best or not row.tokens_per_s_per_gpu or not chosen or not chosen.tokens_per_s_per_gpu:
         return replace(row, reason="fits", values=held)
     part = max(ours, key=lambda name: ours[name] - best.get(name, 0.0))
-    percent = 100 * (1 - row.tokens_per_s_per_gpu / chosen.tokens_per_s_per_gpu)
-    return replace(row, reason="slower", values={"part": part, "percent": percent})
+    slower = 1 - row.tokens_per_s_per_gpu / chosen.tokens_per_s_per_gpu
+    return replace(row, reason="slower", values={"part": part, "slower": slower})

@@ -1,146 +1,305 @@
-"""Every legal plan of a job at its micro-batch and global batch, each with its estimate."""
+"""Every legal plan of a job at its global batch, of every engine that its environment has, ranked by speed."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from backend.estimate import Estimate, estimate_resolved
-from backend.job.job import Job, Parallel, Training
+from backend.estimate.many import Columns, Figures, evaluate
+from backend.job.job import EngineName, Job, Parallel
+from backend.job.mapping import with_values
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
-from backend.job.problems import Problem, errors
-from backend.job.rules import check_resolved
+from backend.job.problems import Problem, ProblemsError
+from backend.job.rules import RULES, check_resolved
+from backend.job.rules.many import Legal, Space, legal
+from backend.job.traits import TRAITS
+from backend.planning.space import ACCOUNTS, MICRO_BATCH, RECOMPUTE, SIZES, recompute_of, space_of
+
+Array = npt.NDArray[Any]
+ACCUMULATION = "training.gradient_accumulation_steps"
+_CHOSEN = tuple(f"parallel.{name}" for name in RECOMPUTE)
+_OF_PARALLEL = (*(f"parallel.{name}" for name in (*SIZES, *ACCOUNTS, "sequence", "distributed_optimizer")), *_CHOSEN)
+EDITED = ("engine", *_OF_PARALLEL, MICRO_BATCH, ACCUMULATION)
+"""What choosing a plan may write."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One plan: its parallel sizes, and the edit of the job that chooses it."""
+    """One plan; what is not needed to rank it is computed when asked for."""
 
-    tensor: int
-    pipeline: int
-    virtual_pipeline: int
-    context: int
-    expert: int
-    expert_tensor: int
-    micro_batch_size: int
+    job: Job
+    """The job with this plan."""
+    shape: ModelShape
+    gpu: Gpu
     edits: Mapping[str, object]
-    """Job path -> value; keeps the global batch."""
-    warnings: tuple[Problem, ...]
-    """What the rules say about a legal plan."""
-    estimate: Estimate
+    """Job path -> value: the edit that chooses it; keeps the global batch."""
+    is_pareto: bool
+    """No other plan needs less memory and is as fast."""
+
+    @cached_property
+    def estimate(self) -> Estimate:
+        """Its cost."""
+        return estimate_resolved(self.job, self.shape, self.gpu)
+
+    @cached_property
+    def warnings(self) -> tuple[Problem, ...]:
+        """What the rules say about it, though it is legal."""
+        return tuple(check_resolved(self.job, self.shape, self.gpu))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plans:
-    """The legal plans, best first, and how many others each rule refused."""
+@dataclass(frozen=True, kw_only=True)
+class Plans(Sequence[Candidate]):
+    """The legal plans, best first, as arrays with one entry a plan; a Candidate is made when asked for."""
 
-    candidates: tuple[Candidate, ...]
+    job: Job
+    shape: ModelShape
+    gpu: Gpu
+    global_batch: int
+    spaces: tuple[Space, ...]
+    """The legal plans of each engine, unordered."""
+    part: Array
+    """Which of `spaces` a plan is in."""
+    row: Array
+    """Its place there."""
+    figures: Figures
     rejected: Mapping[str, int]
+    """How many plans each rule refused, by the code of the first rule that refused each."""
+
+    @property
+    def candidates(self) -> "Plans":
+        """The plans themselves."""
+        return self
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @overload
+    def __getitem__(self, rank: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, rank: slice) -> list[Candidate]: ...
+    def __getitem__(self, rank: int | slice) -> Candidate | list[Candidate]:
+        if isinstance(rank, slice):
+            return [self[index] for index in range(*rank.indices(len(self)))]
+        if not -len(self) <= rank < len(self):
+            raise IndexError(rank)
+        edits = self.edits(rank)
+        return Candidate(
+            job=with_values(self.job, edits),
+            shape=self.shape,
+            gpu=self.gpu,
+            edits=edits,
+            is_pareto=bool(self.pareto[rank]),
+        )
+
+    def edits(self, rank: int) -> dict[str, Any]:
+        """Job path -> value: the edit that chooses a plan; keeps the global batch."""
+        space = self.spaces[self.part[rank]]
+        unsplit: dict[str, Any] = dict.fromkeys((f"parallel.{name}" for name in SIZES), 1)
+        edits = {"engine": space.job.engine, **unsplit, **space.values(int(self.row[rank]))}
+        if self.job.training.global_batch_size is None:
+            copies = space.job.world_size // int(self.model_parallel[rank])
+            edits[ACCUMULATION] = self.global_batch // (edits[MICRO_BATCH] * copies)
+        return edits
+
+    @property
+    def tokens_per_sample(self) -> int:
+        """Tokens of what one unit of the global batch holds; a pair of DPO is two sequences."""
+        return self.job.training.cutoff_len * (2 if self.job.training.stage == "dpo" else 1)
+
+    def recompute(self, rank: int) -> tuple[str, tuple[str, ...], int | None]:
+        """A plan's recompute, its modules, and the layers of a unit."""
+        space = self.spaces[self.part[rank]]
+        axis, _ = space.place["parallel.recompute"]
+        found: tuple[str, tuple[str, ...], int | None] = space.axes[axis].values[space.codes[axis][self.row[rank]]]
+        return found
+
+    def rank_of(self, job: Job) -> int | None:
+        """The place of a job's plan among these; None where it is not legal."""
+        parallel = job.parallel
+        engines = [space.job.engine for space in self.spaces]
+        if job.engine not in engines:
+            return None
+        chosen = (self.part == engines.index(job.engine)) & (self.column(MICRO_BATCH) == job.training.micro_batch_size)
+        if job.traits.is_megatron:
+            # What has no effect has one value among the plans.
+            sequence = parallel.sequence or parallel.tensor == 1 or parallel.expert > 1
+            effect = {"sequence": sequence, "distributed_optimizer": parallel.distributed_optimizer}
+            for name in (*SIZES, *ACCOUNTS):
+                effect[name] = getattr(parallel, name)
+            for name, value in effect.items():
+                chosen &= self.column(f"parallel.{name}") == value
+        wanted = recompute_of(job)
+        ranks = [rank for rank in np.flatnonzero(chosen).tolist() if self.recompute(rank) == wanted]
+        return next(iter(ranks), None)
+
+    def column(self, path: str, default: Any = 1) -> Array:
+        """Every plan's value at a path; `default` where an engine has no such choice."""
+        parts = [space.column(path) if path in space.place else np.full(space.size, default) for space in self.spaces]
+        return np.concatenate(parts)[self._place] if parts else np.zeros(0)
+
+    @cached_property
+    def _place(self) -> Array:
+        """A plan's place in the arrays of all spaces together."""
+        starts = np.cumsum([0, *(space.size for space in self.spaces)])
+        return starts[self.part] + self.row
+
+    @cached_property
+    def model_parallel(self) -> Array:
+        """Ranks that hold one copy of the model."""
+        tensor, pipeline, context = (self.column(f"parallel.{name}") for name in ("tensor", "pipeline", "context"))
+        return tensor * pipeline * context
+
+    @cached_property
+    def pareto(self) -> Array:
+        """Whether no other plan needs less memory and is as fast."""
+        memory, time = self.figures.reserved_gib, self.figures.iteration_s
+        if time is None:
+            return np.zeros(len(self), bool)
+        order = np.lexsort((time, memory))
+        before = np.minimum.accumulate(np.concatenate(([np.inf], time[order]))[:-1])
+        found = np.zeros(len(self), bool)
+        found[order] = time[order] < before
+        return found
 
 
-def candidates(job: Job) -> list[Candidate]:
-    """Every legal plan of the job's engine: those that fit first, then by bubble, then by memory.
+def candidates(job: Job) -> Sequence[Candidate]:
+    """Every legal plan: those that fit first, the fastest before others; then those that do not, by their need.
 
-    Raises ProblemsError as estimate does: unknown GPU or model, estimate_not_modelled.
+    Without times the bubble takes their place.
+
+    Raises ProblemsError as estimate does: unknown GPU or model, estimate_not_modelled where no engine is modelled.
     """
-    return list(enumerate_plans(job).candidates)
+    return enumerate_plans(job)
 
 
-def enumerate_plans(job: Job) -> Plans:
+def engines_of(job: Job) -> tuple[EngineName, ...]:
+    """The engines that the job's environment has."""
+    environment = job.traits.environment
+    return tuple(name for name, traits in TRAITS.items() if traits.environment == environment)  # type: ignore[misc]
+
+
+def enumerate_plans(job: Job, engines: Sequence[EngineName] | None = None) -> Plans:
     """`candidates`, with the count of refused plans by the code of the first rule that refused each.
 
-    TP is tried within a node only, CP at the job's own size, ETP at 1 and at TP. Without a wanted global batch
-    (training.global_batch_size) the one of the job's present plan is kept.
+    Without a wanted global batch (training.global_batch_size) the one of the job's present plan is kept. Raises as
+    `candidates`.
     """
     shape, gpu = resolve_model(job.model), resolve_gpu(job.cluster)
     wanted = job.training.global_batch_size or job.global_batch
-    found: list[Candidate] = []
+    spaces = [space_of(job, shape, engine, wanted) for engine in engines or engines_of(job)]
+    key = (_bare(job), shape, gpu, wanted, [(space.job.engine, id(space.codes)) for space in spaces])
+    kept = _newest.get(job.training.method)
+    if kept is None or kept[0] != key:
+        kept = _newest[job.training.method] = (key, spaces, _enumerate(job, shape, gpu, wanted, spaces))
+    return replace(kept[2], job=job)
+
+
+_newest: dict[str, Any] = {}
+"""The newest answer for each method: choosing one of its plans asks for the same plans again."""
+_legal: dict[EngineName, tuple[Any, ...]] = {}
+"""The newest answer of the rules for each engine."""
+
+
+def _bare(job: Job) -> Job:
+    """The job without what choosing a plan writes."""
+    defaults = Parallel()
+    names = [path.removeprefix("parallel.") for path in _OF_PARALLEL]
+    parallel = replace(job.parallel, **{name: getattr(defaults, name) for name in names})
+    training = replace(job.training, micro_batch_size=1, gradient_accumulation_steps=1)
+    return replace(job, engine="llamafactory-megatron", parallel=parallel, training=training)
+
+
+def _enumerate(job: Job, shape: ModelShape, gpu: Gpu, wanted: int, asked: Sequence[Space]) -> Plans:
     rejected: Counter[str] = Counter()
-    trainings: dict[int, Training] = {}
-    for parallel in _grid(job, shape):
-        tried = replace(job, parallel=parallel)
-        copies = tried.data_parallel
-        if copies not in trainings:
-            trainings[copies] = _training(job, copies, wanted)
-        tried = replace(tried, training=trainings[copies])
-        problems = check_resolved(tried, shape, gpu, plan_only=True)
-        refusals = errors(problems)
-        if tried.global_batch != wanted and not refusals:
-            refusals = [Problem(code="global_batch_not_divisible")]
-        if refusals:
-            rejected[refusals[0].code] += 1
-        else:
-            found.append(_candidate(job, tried, shape, gpu, problems))
-    return Plans(candidates=tuple(sorted(found, key=_rank)), rejected=dict(rejected))
+    spaces, figures, failures = [], [], []
+    for whole in asked:
+        found = _legal_of(whole, shape, gpu)
+        rejected.update(found.rejected)
+        space = replace(found.space, job=whole.job)
+        if not space.size:
+            continue
+        try:
+            figures.append(_evaluate(space, shape, gpu, wanted))
+        except ProblemsError as error:
+            failures.append(error)
+            rejected[error.problems[0].code] += space.size
+            continue
+        spaces.append(space)
+    if failures and not spaces:
+        raise failures[0]
+    return _ranked(job, shape, gpu, wanted, spaces, figures, rejected)
 
 
-def _grid(job: Job, shape: ModelShape) -> Iterator[Parallel]:
-    """Parallel sizes worth asking the rules about; each size divides what it must divide by itself."""
-    if not job.traits.is_megatron:
-        yield job.parallel
-        return
-    world, context = job.world_size, job.parallel.context
-    layers = shape.layers + job.parallel.account_for_embedding + job.parallel.account_for_loss
-    for tensor in _divisors(job.cluster.gpus_per_node):
-        for pipeline in _divisors(layers):
-            if world % (tensor * pipeline * context):
-                continue
-            for expert, expert_tensor in _expert_sizes(shape, world // pipeline, tensor):
-                for virtual in _divisors(layers // pipeline) if pipeline > 1 else (1,):
-                    yield replace(
-                        job.parallel,
-                        tensor=tensor,
-                        pipeline=pipeline,
-                        virtual_pipeline=virtual,
-                        expert=expert,
-                        expert_tensor=expert_tensor,
-                    )
+def _legal_of(space: Space, shape: ModelShape, gpu: Gpu) -> Legal:
+    """Most edits change nothing that the rules read: then their newest answer holds."""
+    kept = _legal.get(space.job.engine)
+    if kept:
+        codes, *known, answer = kept
+        if codes is space.codes and known == [shape, gpu] and answer.holds_for(space.job):
+            return answer  # type: ignore[no-any-return]
+    found = legal(space, shape, gpu, RULES)
+    _legal[space.job.engine] = (space.codes, shape, gpu, found)
+    return found
 
 
-def _expert_sizes(shape: ModelShape, ranks: int, tensor: int) -> Iterator[tuple[int, int]]:
-    if not shape.experts:
-        yield 1, 1
-        return
-    for expert_tensor in sorted({1, tensor}):
-        for expert in _divisors(shape.experts):
-            if ranks % (expert * expert_tensor) == 0:
-                yield expert, expert_tensor
+def _evaluate(space: Space, shape: ModelShape, gpu: Gpu, wanted: int) -> Figures:
+    columns: dict[str, Any] = {path: space.column(path) for path in space.place if path not in _CHOSEN}
+    axis, _ = space.place["parallel.recompute"]
+    choices = space.axes[axis].values
+    columns["parallel.recompute"] = space.codes[axis]
+    layers = np.array([choice[2] or 1 for choice in choices])
+    columns["parallel.recompute_num_layers"] = layers[space.codes[axis]]
+    columns[ACCUMULATION] = wanted // (columns[MICRO_BATCH] * _copies(space.job, columns))
+    return evaluate(space.job, shape, gpu, columns, tuple((choice[0], choice[1]) for choice in choices))
 
 
-def _divisors(number: int) -> list[int]:
-    return [size for size in range(1, number + 1) if number % size == 0]
+def _copies(job: Job, columns: Columns) -> Any:
+    sizes = [columns[path] for path in ("parallel.tensor", "parallel.pipeline", "parallel.context") if path in columns]
+    return job.world_size // (np.prod(sizes, axis=0) if sizes else 1)
 
 
-def _training(job: Job, copies: int, wanted: int) -> Training:
-    """The job's training with the accumulation that makes the wanted global batch with so many replicas."""
-    if job.training.global_batch_size is not None:
-        return job.training
-    micro_batches = max(1, wanted // max(1, job.training.micro_batch_size * copies))
-    return replace(job.training, gradient_accumulation_steps=micro_batches)
-
-
-def _candidate(job: Job, tried: Job, shape: ModelShape, gpu: Gpu, problems: list[Problem]) -> Candidate:
-    parallel = tried.parallel
-    sizes = {
-        "tensor": parallel.tensor,
-        "pipeline": parallel.pipeline,
-        "virtual_pipeline": parallel.virtual_pipeline,
-        "context": parallel.context,
-        "expert": parallel.expert,
-        "expert_tensor": parallel.expert_tensor,
-    }
-    edits: dict[str, object] = {f"parallel.{name}": size for name, size in sizes.items()}
-    if job.training.global_batch_size is None:
-        edits["training.gradient_accumulation_steps"] = tried.training.gradient_accumulation_steps
-    return Candidate(
-        **sizes,
-        micro_batch_size=tried.training.micro_batch_size,
-        edits=edits,
-        warnings=tuple(problems),
-        estimate=estimate_resolved(tried, shape, gpu),
+def _ranked(
+    job: Job,
+    shape: ModelShape,
+    gpu: Gpu,
+    wanted: int,
+    spaces: list[Space],
+    figures: list[Figures],
+    rejected: Mapping[str, int],
+) -> Plans:
+    part = np.repeat(np.arange(len(spaces)), [space.size for space in spaces])
+    row = np.concatenate([np.arange(space.size) for space in spaces]) if spaces else np.zeros(0, int)
+    joined: dict[str, Any] = {name: _joined(name, figures) for name in Figures.__dataclass_fields__}
+    order = _order(**joined)
+    ordered: dict[str, Any] = {name: None if values is None else values[..., order] for name, values in joined.items()}
+    return Plans(
+        job=job,
+        shape=shape,
+        gpu=gpu,
+        global_batch=wanted,
+        spaces=tuple(spaces),
+        part=part[order],
+        row=row[order],
+        figures=Figures(**ordered),
+        rejected=dict(rejected),
     )
 
 
-def _rank(candidate: Candidate) -> tuple[bool, float, float]:
-    found = candidate.estimate
-    return (not found.fits, round(found.bubble_fraction, 6), found.peak_gib)
+def _joined(name: str, figures: list[Figures]) -> Array | None:
+    parts = [getattr(one, name) for one in figures]
+    if not parts:
+        return np.zeros(0)
+    return None if any(values is None for values in parts) else np.concatenate(parts, axis=-1)
+
+
+def _order(*, reserved_gib: Array, fits: Array, bubble_fraction: Array, iteration_s: Array | None, **_: Any) -> Array:
+    """Those that fit first, the fastest of them before others; those that do not fit by how much they need."""
+    fitting = fits.astype(bool)
+    slowness = bubble_fraction if iteration_s is None else iteration_s
+    return np.lexsort((reserved_gib, np.where(fitting, slowness, 0.0), ~fitting))

@@ -14,6 +14,7 @@ import gradio as gr
 import pytest
 
 from app.i18n import LANGUAGES, catalogue
+from app.plan_words import all_plans, explain, need_gib, plan_name, plan_sizes
 from app.services import Draft, Services
 from app.wizard import hardware, launch, model, plan, review, training
 from app.wizard.desk import Desk
@@ -21,16 +22,18 @@ from app.wizard.fields import Form, table
 from app.wizard.hosts import from_form, to_form
 from app.wizard.panel import SECTIONS, bundle, opening
 from app.wizard.placement import SHOWN_NODES, placement
+from app.wizard.plans import KEYS, edits_of, plans_of, why_not_of
 from app.wizard.reading import read
 from app.wizard.wire import change
 from backend.cluster.hostkeys import HostKey
 from backend.job.job import Job
-from backend.job.mapping import parameters, parse_job
+from backend.job.mapping import parameters, parse_job, with_values
 from backend.job.presets import accuracy, data_folder
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.checkup import PreflightReport
 from backend.jobs.controller import Controller
 from backend.jobs.store import Store
+from backend.planning.space import SIZES
 
 OURS = ("dom", "fetch", "fields", "hardware", "launch", "memory", "plan", "ranks", "review", "summary", "wizard")
 STEPS = (hardware, model, training, plan, review, launch)
@@ -214,13 +217,46 @@ class TestBundle:
 
     def test_every_plan_of_the_table_can_be_chosen(self, form: Form, services: Services) -> None:
         plans = shown(form, services, "plan")["data"]["plans"]
-        for row in plans["rows"]:
-            change(services, plan.edits_of(row))
+        for values in plans["rows"][::9]:
+            row = dict(zip(plans["keys"], values, strict=True))
+            change(services, edits_of(row))
             reading = read(services.draft.job_mapping(), services.home)
             assert reading.is_sound
             assert reading.job is not None
             assert reading.job.global_batch == 64
-            assert plan.need_gib(reading.estimate) == row["need_gib"]
+            assert need_gib(reading.estimate) == pytest.approx(row["need_gib"], abs=0.002)
+            assert plans_of(reading, "en")["own"] == row["rank"]
+
+    def test_the_table_holds_the_best_of_every_split_the_guides_plans_and_the_drafts(
+        self, form: Form, services: Services
+    ) -> None:
+        change(services, {"parallel.tensor": 8, "parallel.context": 4, "training.global_batch_size": 64})
+        plans = shown(form, services, "plan")["data"]["plans"]
+        rows = [dict(zip(plans["keys"], values, strict=True)) for values in plans["rows"]]
+        assert [row["rank"] for row in rows] == sorted(row["rank"] for row in rows)
+        splits = {(row["engine"], *(row[name] for name in SIZES)) for row in rows}
+        assert {("llamafactory-megatron", 4, 1, 1, 1, 1, 1), ("llamafactory-megatron", 2, 2, 2, 1, 1, 1)} <= splits
+        assert sum("g" in row["marks"] for row in rows) == 3 == len(plans["guides"])
+        own = next(row for row in rows if row["rank"] == plans["own"])
+        assert (own["tensor"], own["context"]) == (8, 4)
+        assert len(rows) < plans["count"]
+
+    @pytest.mark.parametrize("asked", [None, 7, "x", [], {}, {"engine": 1}])
+    def test_an_event_that_names_no_row_is_refused(self, asked: Any) -> None:
+        with pytest.raises(ProblemsError, match="not_a_row"):
+            edits_of(asked)
+
+    @pytest.mark.parametrize("value", [None, {}, [], "x", -1, 10**30])
+    def test_a_row_of_wrong_values_is_answered(self, form: Form, services: Services, value: Any) -> None:
+        change(services, edits_of(dict.fromkeys(KEYS, value)))
+        assert bundle(form, services, "plan")
+
+    @pytest.mark.parametrize("lang", LANGUAGES)
+    def test_why_not_is_answered_in_words(self, services: Services, lang: str) -> None:
+        reading = read(services.draft.job_mapping(), services.home)
+        assert "24" in why_not_of(reading, "TP=8 PP=3", lang)
+        assert "TP8 PP1" in why_not_of(reading, "tp8", lang)
+        assert "TP=8 PP=3" in why_not_of(reading, "everything", lang)
 
     def test_the_stages_terms_add_up(self, form: Form, services: Services) -> None:
         change(services, {"parallel.tensor": 2, "parallel.pipeline": 2})
@@ -269,13 +305,16 @@ class TestBundle:
 
     @pytest.mark.parametrize("lang", LANGUAGES)
     def test_the_first_plan_is_explained(self, services: Services, lang: str) -> None:
-        rows = plan.data(read(services.draft.job_mapping(), services.home), Form(lang), services)["plans"]["rows"]
-        text = plan.explain(rows, 79.11, lang)
-        assert plan.plan_name(rows[0]) in text
-        assert f"{rows[0]['need_gib']:.1f}" in text
-        over = plan.explain([{**row, "fits": False} for row in rows], 1.0, lang)
-        assert over not in (text, "")
-        assert plan.explain([], 1.0, lang)
+        reading = read(services.draft.job_mapping(), services.home)
+        assert reading.job is not None
+        plans = all_plans(reading.job)
+        text = explain(plans, lang)
+        assert plan_name(plan_sizes(plans[0].job)) in text
+        assert "%" in text
+        small = with_values(reading.job, {"cluster.gpu": {"memory_gib": 1, "bf16_tflops": 100, "hbm_gb_per_s": 1000}})
+        assert plan_name(plan_sizes(all_plans(small)[0].job)) in explain(all_plans(small), lang)
+        none = with_values(reading.job, {"training.global_batch_size": 1})
+        assert explain(all_plans(none), lang)
 
 
 class TestNothingTypedBreaksThePage:

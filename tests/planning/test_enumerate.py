@@ -1,75 +1,178 @@
-"""The plans of a job: all that are legal, none that is not, at one global batch, best first."""
+"""The plans of a job: all that are legal, none that is not, at one global batch, the fastest that fits first."""
 
 import itertools
 
+import numpy as np
 import pytest
 
+from backend.estimate.many import PARTS
 from backend.job.mapping import with_values
 from backend.job.problems import errors
 from backend.job.rules import check
-from backend.planning import candidates, enumerate_plans
+from backend.planning import best_of_splits, candidates, enumerate_plans, front
+from backend.planning.enumerate import engines_of
 from tests.estimate.cases import TP4, job
 
 MODELS = ["qwen3-vl-8b", "llama-3.1-70b", "mixtral-8x7b"]
+MEGATRON = ["llamafactory-megatron"]
+
+
+def some(plans, count=25):
+    """Plans from every region of the ranking."""
+    return [plans[int(rank)] for rank in np.linspace(0, len(plans) - 1, count)]
 
 
 @pytest.mark.parametrize("preset", MODELS)
 def test_every_plan_is_legal_and_keeps_the_global_batch(preset):
     base = job(TP4, model__preset=preset)
-    found = candidates(base)
-    assert found
-    for candidate in found:
+    for candidate in some(candidates(base)):
         chosen = with_values(base, candidate.edits)
         assert errors(check(chosen)) == []
         assert candidate.estimate.global_batch_size == base.global_batch == chosen.global_batch
-        assert candidate.estimate.data_parallel == chosen.data_parallel
 
 
-def test_no_legal_plan_of_a_small_grid_is_missing():
+def test_no_legal_split_of_a_small_grid_is_missing():
     base = job(TP4, cluster__nodes=1, model__preset="llama-3.1-8b", training__global_batch_size=64)
     legal = set()
-    for tensor, pipeline, virtual in itertools.product(range(1, 9), range(1, 9), range(1, 33)):
-        tried = {"tensor": tensor, "pipeline": pipeline, "virtual_pipeline": virtual}
-        chosen = with_values(base, {f"parallel.{name}": size for name, size in tried.items()})
+    for tensor, pipeline, virtual, context in itertools.product(range(1, 9), range(1, 9), range(1, 33), (1, 2, 4, 8)):
+        sizes = {"tensor": tensor, "pipeline": pipeline, "virtual_pipeline": virtual, "context": context}
+        chosen = with_values(base, {f"parallel.{name}": size for name, size in sizes.items()})
         if chosen.data_parallel and chosen.global_batch == 64 and not errors(check(chosen)):
-            legal.add((tensor, pipeline, virtual))
-    assert {(item.tensor, item.pipeline, item.virtual_pipeline) for item in candidates(base)} == legal
+            legal.add((tensor, pipeline, virtual, context))
+    plans = enumerate_plans(base, MEGATRON)
+    bare = ~(plans.column("parallel.account_for_embedding") | plans.column("parallel.account_for_loss"))
+    paths = [f"parallel.{name}" for name in ("tensor", "pipeline", "virtual_pipeline", "context")]
+    assert {*zip(*(plans.column(path)[bare].tolist() for path in paths), strict=True)} == legal
+
+
+@pytest.mark.parametrize("preset", MODELS)
+def test_figures_of_many_plans_are_those_of_each_alone(preset):
+    base = job(TP4, model__preset=preset)
+    plans = enumerate_plans(base)
+    figures = plans.figures
+    for rank in np.linspace(0, len(plans) - 1, 30).astype(int).tolist():
+        alone = plans[rank].estimate
+        assert figures.reserved_gib[rank] == pytest.approx(alone.reserved_gib)
+        assert bool(figures.fits[rank]) == alone.fits
+        # Schedules of many plans are followed for fewer micro-batches.
+        assert figures.iteration_s[rank] == pytest.approx(alone.iteration_s, rel=0.02)
+        assert figures.bubble_fraction[rank] == pytest.approx(alone.bubble_fraction, abs=0.02)
+        times = dict(zip(PARTS, figures.parts_s[:, rank].tolist(), strict=True))
+        for part, seconds in alone.time_s.items():
+            if part != "bubble":
+                assert times[part] == pytest.approx(seconds), part
+        assert sum(times.values()) == pytest.approx(figures.iteration_s[rank])
+
+
+@pytest.mark.parametrize("engine", [*engines_of(job()), "swift-megatron"])
+@pytest.mark.parametrize("method", ["full", "lora", "qlora"])
+def test_every_engine_and_method_is_enumerated_or_refused_by_name(engine, method):
+    base = job(model__preset="qwen3-8b", training__method=method)
+    plans = enumerate_plans(base, [engine])
+    if not len(plans):
+        assert plans.rejected.keys() & {"method_not_supported", "estimate_not_modelled"}
+        return
+    assert plans[0].estimate.reserved_gib == pytest.approx(plans.figures.reserved_gib[0])
 
 
 def test_the_seeds_three_plans_are_among_them():
-    found = {(item.tensor, item.pipeline, item.virtual_pipeline) for item in candidates(job(TP4))}
-    assert {(4, 1, 1), (8, 1, 1), (2, 2, 2)} <= found
+    plans = enumerate_plans(job(TP4), MEGATRON)
+    paths = [f"parallel.{name}" for name in ("tensor", "pipeline", "virtual_pipeline")]
+    assert {(4, 1, 1), (8, 1, 1), (2, 2, 2)} <= {*zip(*(plans.column(path).tolist() for path in paths), strict=True)}
 
 
-def test_plans_that_fit_come_first_then_by_bubble_then_by_memory():
-    found = [item.estimate for item in candidates(job(TP4, model__preset="llama-3.1-70b"))]
-    assert not all(item.fits for item in found)
-    keys = [(not item.fits, round(item.bubble_fraction, 6), item.peak_gib) for item in found]
-    assert keys == sorted(keys)
+def test_what_fits_comes_first_by_speed_and_what_does_not_by_its_need():
+    plans = enumerate_plans(job(TP4, model__preset="llama-3.1-70b"))
+    fits, time, need = plans.figures.fits, plans.figures.iteration_s, plans.figures.reserved_gib
+    assert 0 < fits.sum() < len(plans)
+    assert (np.diff(fits.astype(int)) <= 0).all()
+    assert (np.diff(time[fits]) >= 0).all()
+    assert (np.diff(need[~fits]) >= 0).all()
+
+
+def test_without_a_known_speed_the_bubble_takes_its_place():
+    plans = enumerate_plans(job(TP4, training__precision="fp32", cluster__gpu="a100-80g"), MEGATRON)
+    if plans.figures.iteration_s is None:
+        fitting = plans.figures.fits
+        assert (np.diff(plans.figures.bubble_fraction[fitting]) >= -1e-12).all()
 
 
 def test_the_wanted_global_batch_decides_the_accumulation():
-    base = job(TP4, training__global_batch_size=128)
-    found = candidates(base)
-    assert {item.estimate.global_batch_size for item in found} == {128}
-    assert all("training.gradient_accumulation_steps" not in item.edits for item in found)
+    found = candidates(job(TP4, training__global_batch_size=128))
+    assert {item.estimate.global_batch_size for item in some(found)} == {128}
+    assert all("training.gradient_accumulation_steps" not in item.edits for item in some(found))
 
 
 def test_a_global_batch_that_replicas_cannot_share_is_counted_as_a_refusal():
     plans = enumerate_plans(job(TP4, training__global_batch_size=12))
     assert plans.rejected["global_batch_not_divisible"] > 0
-    assert all(12 % item.estimate.data_parallel == 0 for item in plans.candidates)
+    assert len(plans)
+    assert all(12 % item.estimate.data_parallel == 0 for item in some(plans))
 
 
 def test_experts_are_spread_in_every_way_that_divides():
-    found = candidates(job(model__preset="qwen3-30b-a3b"))
-    assert {item.expert for item in found} == {1, 2, 4, 8, 16, 32}
-    assert all(32 % (item.expert * item.expert_tensor * item.pipeline) == 0 for item in found)
+    plans = enumerate_plans(job(model__preset="qwen3-30b-a3b"), MEGATRON)
+    expert, tensor, pipeline = (plans.column(f"parallel.{name}") for name in ("expert", "expert_tensor", "pipeline"))
+    assert {*expert.tolist()} == {1, 2, 4, 8, 16, 32}
+    assert {*tensor.tolist()} == {1, 2, 4, 8}
+    assert (32 % (expert * tensor * pipeline) == 0).all()
 
 
-@pytest.mark.parametrize(
-    "engine", ["llamafactory-ddp", "llamafactory-zero2", "llamafactory-zero3", "llamafactory-fsdp"]
-)
-def test_a_hugging_face_engine_has_one_plan(engine):
-    [only] = candidates(job(engine=engine))
-    assert only.estimate.data_parallel == 32
+def test_choosing_a_plan_asks_for_the_same_plans_again():
+    base = job(TP4)
+    plans = enumerate_plans(base)
+    chosen = plans[len(plans) // 2].job
+    again = enumerate_plans(chosen)
+    assert again.figures is plans.figures
+    assert again.rank_of(chosen) == len(plans) // 2
+
+
+def test_a_job_finds_its_own_plan_by_what_takes_effect():
+    plans = enumerate_plans(job(TP4))
+    own = plans.rank_of(job(TP4))
+    assert own is not None
+    assert plans[own].job.parallel.tensor == 4
+    # Without TP, sequence parallel has no effect.
+    assert plans.rank_of(job(parallel__sequence=False)) == plans.rank_of(job(parallel__sequence=True))
+    assert plans.rank_of(job(parallel__tensor=16)) is None
+
+
+def test_an_edit_that_no_rule_reads_changes_figures_and_no_legality():
+    before, after = (enumerate_plans(job(TP4, training__cutoff_len=length)) for length in (4096, 2048))
+    assert len(before) == len(after)
+    assert before.rejected == after.rejected
+    assert after.figures.reserved_gib.max() < before.figures.reserved_gib.max()
+
+
+def test_what_a_rule_says_of_the_whole_job_leaves_its_plans_to_be_compared():
+    assert len(enumerate_plans(job(TP4, training__seed=0))) == len(enumerate_plans(job(TP4)))
+
+
+def test_no_plan_beats_one_of_the_front_in_both_memory_and_speed():
+    plans = enumerate_plans(job(TP4))
+    need, time = plans.figures.reserved_gib, plans.figures.iteration_s
+    ranks = front(plans, len(plans))
+    assert ranks
+    for rank in ranks:
+        assert not ((need < need[rank]) & (time < time[rank])).any()
+    assert np.argmin(time) in ranks
+
+
+def test_each_way_to_split_the_model_is_listed_once_with_its_best_plan():
+    plans = enumerate_plans(job(TP4))
+    ranks = best_of_splits(plans, len(plans))
+    assert ranks == sorted(ranks)
+    assert ranks[0] == 0
+    tensors = plans.column("parallel.tensor")[ranks]
+    assert {*tensors.tolist()} == {1, 2, 4, 8}
+    assert len(ranks) < len(plans) / 10
+
+
+def test_refusals_of_many_plans_are_those_of_each_alone():
+    base = job(model__preset="qwen3-vl-8b", training__global_batch_size=96)
+    plans = enumerate_plans(base, MEGATRON)
+    legal = {*zip(*(plans.column(f"parallel.{name}").tolist() for name in ("tensor", "pipeline")), strict=True)}
+    for tensor, pipeline in itertools.product((1, 2, 4, 8), (1, 2, 4, 8, 16, 32)):
+        alone = with_values(base, {"parallel.tensor": tensor, "parallel.pipeline": pipeline})
+        if not errors(check(alone)):
+            assert (tensor, pipeline) in legal

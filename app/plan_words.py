@@ -1,0 +1,154 @@
+"""Plans in words, for the page and for the command line: names, why the best is best, why another is not."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from app.i18n import render_problem, t
+from backend.engines import ENGINES
+from backend.estimate import Estimate
+from backend.job.job import Job, Parallel
+from backend.job.problems import Problem
+from backend.planning import Plans, Strategy, WhyNot, enumerate_plans, why_best
+from backend.planning.enumerate import engines_of
+from backend.planning.space import SIZES
+
+
+def all_plans(job: Job) -> Plans:
+    """The plans of the engines that can be launched, and of the job's own."""
+    return enumerate_plans(job, [engine for engine in engines_of(job) if engine in ENGINES or engine == job.engine])
+
+
+def explain(plans: Plans, lang: str) -> str:
+    """Why the first plan is first, from its figures."""
+    if not len(plans):
+        return t(lang, "wizard.plan.none")
+    best = plans[0].estimate
+    figures = {"plan": plan_name(plan_sizes(plans[0].job)), "need": f"{need_gib(best):.1f}",
+               "gpu": f"{best.gpu_memory_gib:.1f}", "count": f"{len(plans):,}",
+               "batch": plans[0].job.training.micro_batch_size}  # fmt: skip
+    if not best.fits:
+        return t(lang, "wizard.plan.no_fit", **figures)
+    if best.tokens_per_s_per_gpu is None:
+        return t(lang, "wizard.plan.best_untimed", **figures)
+    figures |= {"speed": about(best, lang), "engine": t(lang, f"wizard.engine.{plans[0].job.engine}")}
+    fastest = t(lang, "wizard.plan.best", **figures)
+    return ("" if lang == "zh" else " ").join([fastest, *_sentences(plans, lang)])
+
+
+def _sentences(plans: Plans, lang: str) -> Iterable[str]:
+    """What the best plan's time goes to, then what other sizes would cost."""
+    others = []
+    for sentence in why_best(plans):
+        values = dict(sentence.values)
+        if sentence.code == "spends":
+            shares = [(percent(share), part_name(lang, name)) for name, share in values["parts"]]
+            parts = [t(lang, "why.part", share=share, part=name) for share, name in shares]
+            yield t(lang, "why.spends", parts=t(lang, "why.and").join(parts))
+            continue
+        if "over_gib" in values:
+            values["over_gib"] = f"{values['over_gib']:.1f}"
+        else:
+            values |= {"slower": percent(values["slower"]), "part": part_name(lang, values["part"])}
+        others.append(t(lang, f"why.{sentence.code}", **values))
+    if others:
+        yield t(lang, "why.others", others=t(lang, "why.or").join(others))
+
+
+def about(found: Estimate, lang: str) -> str:
+    """Tokens per second and GPU with what it may be off."""
+    speed = f"{rounded(found.tokens_per_s_per_gpu or 0.0):,}"
+    return t(lang, "why.about", speed=speed, error=percent(found.time_error)) if found.time_error else speed
+
+
+def rounded(value: float) -> int:
+    """To three figures: more would be a promise."""
+    return int(float(f"{value:.3g}"))
+
+
+def part_name(lang: str, part: str) -> str:
+    """A part of an iteration, in words."""
+    return t(lang, f"advice.part.{part}")
+
+
+def percent(share: float) -> str:
+    """A share in percent, with a decimal where it is small."""
+    return f"{100 * share:.1f}%" if abs(share) < 0.1 else f"{100 * share:.0f}%"
+
+
+def why_not_words(found: WhyNot, plans: Plans, lang: str) -> str:
+    """The rules that refuse it, or what the best such plan costs against the best of all."""
+    if found.best is None or found.cost is None:
+        return " ".join(problem_words(lang, problem) for problem in found.problems)
+    figures = found.best.estimate
+    values = {
+        "plan": plan_name(plan_sizes(found.best.job)),
+        "batch": found.best.job.training.micro_batch_size,
+        "rank": f"{found.rank + 1:,}",
+        "count": f"{len(plans):,}",
+        "need": f"{need_gib(figures):.1f}",
+        "gpu": f"{figures.gpu_memory_gib:.1f}",
+        "over": f"{found.cost.over_gib:.1f}",
+    }
+    if found.rank == 0 and not found.cost.over_gib:
+        return t(lang, "why_not.best", **values)
+    if found.cost.over_gib:
+        return t(lang, "why_not.too_large", **values)
+    if found.cost.slower is None or found.cost.part is None:
+        return t(lang, "why_not.untimed", **values)
+    slower, part = percent(found.cost.slower), part_name(lang, found.cost.part)
+    return t(lang, "why_not.slower", **values, slower=slower, part=part)
+
+
+def reason_words(row: Strategy, lang: str) -> str:
+    """A strategy's reason."""
+    if row.problem is not None:
+        return problem_words(lang, row.problem)
+    values = dict(row.values)
+    for name in ("term_gib", "over_gib"):
+        if name in values:
+            values[name] = f"{values[name]:.1f}"
+    if "term" in values:
+        values["term"] = t(lang, f"term.{values['term']}")
+    if "part" in values:
+        values["part"] = part_name(lang, values["part"])
+    for name in ("share", "slower"):
+        if name in values:
+            values[name] = percent(values[name])
+    for name in ("trained", "total"):
+        if name in values:
+            values[name] = f"{values[name] / 1e9:.3g} B"
+    return t(lang, f"advice.{row.reason}", **values)
+
+
+def recompute_words(job: Job, lang: str) -> str:
+    """What a job's plan computes again, as the table says it."""
+    if job.recompute == "selective":
+        return "+".join(job.parallel.recompute_modules or ("core_attn",))
+    return t(lang, f"wizard.recompute.{job.recompute}")
+
+
+def problem_words(lang: str, problem: Problem) -> str:
+    """What is wrong and what to do, as one line."""
+    words = render_problem(lang, problem)
+    return f"{words['message']} {words['fix']}".strip()
+
+
+def plan_name(sizes: Mapping[str, Any]) -> str:
+    """`TP4 PP2 VPP2 DP4`: what is split, and DP; `DP32` where nothing is."""
+    short = {"tensor": "TP", "pipeline": "PP", "virtual_pipeline": "VPP", "context": "CP", "expert": "EP",
+             "expert_tensor": "ETP"}  # fmt: skip
+    is_split = any(sizes[name] > 1 for name in short)
+    always = ("tensor", "pipeline") if is_split else ()
+    split = [f"{word}{sizes[name]}" for name, word in short.items() if sizes[name] > 1 or name in always]
+    return " ".join([*split, f"DP{sizes['data']}"])
+
+
+def plan_sizes(job: Job) -> dict[str, int]:
+    """The parallel sizes and DP of a job's plan."""
+    parallel = job.parallel if job.traits.is_megatron else Parallel()
+    return {**{name: getattr(parallel, name) for name in SIZES}, "data": job.data_parallel}
+
+
+def need_gib(found: Estimate | None) -> float | None:
+    """What the fullest GPU needs in all: the allocator's reserve and what lies outside it."""
+    return round(found.reserved_gib + found.outside_gib, 3) if found else None

@@ -1,0 +1,137 @@
+"""The table of plans: the best of every way to split the model, what each costs against the best, and why."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from app.i18n import render_problem, t
+from app.plan_words import all_plans, explain, need_gib, problem_words, why_not_words
+from app.wizard.reading import Reading
+from backend.estimate.many import PARTS
+from backend.estimate.timing import COMMUNICATION, hours_of
+from backend.job.job import Job
+from backend.job.problems import Problem, ProblemsError
+from backend.planning import Plans, best_of_splits, front, guides, parse_sizes, why_not
+from backend.planning.space import RECOMPUTE, SIZES
+
+CHOICES = ("sequence", "distributed_optimizer", "account_for_embedding", "account_for_loss")
+KEYS = (
+    "engine", *SIZES, *CHOICES, "micro_batch", *RECOMPUTE, "rank", "data", "accumulation", "need_gib", "fits",
+    "bubble", "exposed", "speed", "hours", "slower", "part", "marks",
+)  # fmt: skip
+"""What a row says, in order; those before `rank` are what distinguishes one plan from another."""
+ROWS, FRONT = 300, 60
+"""Rows that are sent at most: the best of the ways to split the model, and the front of memory against speed."""
+_PATHS = {
+    "engine": "engine",
+    "micro_batch": "training.micro_batch_size",
+    "accumulation": "training.gradient_accumulation_steps",
+    **{name: f"parallel.{name}" for name in (*SIZES, *CHOICES, *RECOMPUTE)},
+}
+
+
+def edits_of(asked: Any) -> dict[str, Any]:
+    """What choosing a row writes into the draft; raises ProblemsError for what is no row."""
+    if not isinstance(asked, Mapping) or any(name not in asked for name in KEYS[: KEYS.index("rank")]):
+        raise ProblemsError([Problem(code="not_a_row")])
+    edits = {path: asked[name] for name, path in _PATHS.items() if name != "accumulation"}
+    if asked.get("accumulation") is not None:
+        edits[_PATHS["accumulation"]] = asked["accumulation"]
+    return edits
+
+
+def plans_of(reading: Reading, lang: str) -> dict[str, Any]:
+    """The table's rows, which of them is the draft's, and why the first is first."""
+    job = reading.job
+    if job is None or reading.shape is None or reading.gpu is None:
+        return {"rows": [], "why": t(lang, "wizard.plan.unread")}
+    try:
+        plans = all_plans(job)
+    except ProblemsError as error:
+        return {"rows": [], "why": render_problem(lang, error.problems[0])["message"]}
+    own, told = plans.rank_of(job), _guides(job, plans)
+    ranks = sorted({*best_of_splits(plans, ROWS), *front(plans, FRONT), *(row["rank"] for row in told), own} - {None})
+    return {
+        "keys": KEYS,
+        "rows": _rows(plans, ranks, {row["rank"] for row in told}),
+        "own": own,
+        "count": len(plans),
+        "fitting": int(plans.figures.fits.sum()),
+        "keeps_batch": job.training.global_batch_size is None,
+        "gpu_gib": reading.gpu.memory_gib,
+        "why": explain(plans, lang),
+        "guides": told,
+    }
+
+
+def why_not_of(reading: Reading, sizes: str, lang: str) -> str:
+    """Why the best plan of the draft does not have these sizes, in words; `sizes` as the user typed them."""
+    if reading.job is None or reading.shape is None or reading.gpu is None:
+        return t(lang, "wizard.plan.unread")
+    try:
+        plans = all_plans(reading.job)
+        return why_not_words(why_not(reading.job, parse_sizes(sizes), plans), plans, lang)
+    except ProblemsError as error:
+        return " ".join(problem_words(lang, problem) for problem in error.problems)
+
+
+def _rows(plans: Plans, ranks: Sequence[int], told: set[int]) -> list[list[Any]]:
+    """A list for each row, in the order of KEYS."""
+    at, figures = np.array(ranks, int), plans.figures
+    engines = np.array([space.job.engine for space in plans.spaces] or [""])
+    columns: dict[str, list[Any]] = {"engine": engines[plans.part[at]].tolist(), "rank": list(ranks)}
+    for name in (*SIZES, *CHOICES):
+        columns[name] = plans.column(f"parallel.{name}", name not in CHOICES or name == "sequence")[at].tolist()
+    columns["micro_batch"] = (batch := plans.column("training.micro_batch_size")[at]).tolist()
+    chosen = [plans.recompute(rank) for rank in ranks]
+    columns["recompute"] = [kind for kind, _, _ in chosen]
+    columns["recompute_modules"] = [list(modules) for _, modules, _ in chosen]
+    columns["recompute_num_layers"] = [layers for _, _, layers in chosen]
+    columns["data"] = (copies := plans.job.world_size // plans.model_parallel[at]).tolist()
+    columns["accumulation"] = (plans.global_batch // (batch * copies)).tolist()
+    columns["need_gib"] = np.round(figures.reserved_gib[at] + plans.job.cluster.outside_gib, 3).tolist()
+    columns["fits"] = figures.fits[at].astype(bool).tolist()
+    columns["bubble"] = np.round(figures.bubble_fraction[at], 4).tolist()
+    columns |= _speeds(plans, at)
+    columns["marks"] = [_marks(plans, rank, told) for rank in ranks]
+    return [list(row) for row in zip(*(columns[name] for name in KEYS), strict=True)]
+
+
+def _speeds(plans: Plans, at: Any) -> dict[str, list[Any]]:
+    """Speed, hours, and what is lost against the best, of some plans."""
+    figures = plans.figures
+    if figures.iteration_s is None or figures.parts_s is None:
+        return {name: [None] * len(at) for name in ("exposed", "speed", "hours", "slower", "part")}
+    seconds, parts = figures.iteration_s[at], figures.parts_s[:, at]
+    tokens = plans.global_batch * plans.tokens_per_sample / plans.job.world_size
+    communication = parts[[PARTS.index(name) for name in COMMUNICATION]].sum(axis=0)
+    grown = parts - figures.parts_s[:, :1]
+    return {
+        "exposed": np.round(communication / seconds, 4).tolist(),
+        "speed": np.round(tokens / seconds, 1).tolist(),
+        "hours": [hours_of(plans.job, plans.global_batch, each) for each in seconds.tolist()],
+        "slower": np.round(1 - figures.iteration_s[0] / seconds, 4).tolist(),
+        "part": [PARTS[place] for place in grown.argmax(axis=0).tolist()],
+    }
+
+
+def _marks(plans: Plans, rank: int, told: set[int]) -> str:
+    """p: on the front; g: a guide's plan."""
+    return ("p" if plans.pareto[rank] else "") + ("g" if rank in told else "")
+
+
+def _guides(job: Job, plans: Plans) -> list[dict[str, Any]]:
+    """The guides' plans for this case, their claims beside our figures."""
+    found = []
+    for one in guides(job):
+        claim, figures = one.claim, one.estimate
+        rank = plans.rank_of(one.job)
+        if rank is None:
+            continue
+        claims = {"memory_gb": claim.memory_gb, "speed": claim.tokens_per_s_per_gpu,
+                  "bubble": claim.bubble_fraction, "speed_up": claim.speed_up}  # fmt: skip
+        ours = {"memory_gib": need_gib(figures), "speed": figures.tokens_per_s_per_gpu,
+                "bubble": figures.bubble_fraction, "speed_up": one.speed_up}  # fmt: skip
+        found.append({"name": claim.name, "rank": rank, "claims": claims, "ours": ours})
+    return found

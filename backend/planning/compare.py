@@ -1,0 +1,98 @@
+"""What a plan costs against another, and why the best one is the best: sentences as codes and figures."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from backend.estimate.many import PARTS
+from backend.planning.enumerate import Array, Plans
+from backend.planning.space import ACCOUNTS, SIZES
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What a plan costs against the best."""
+
+    over_gib: float
+    """Memory that it needs beyond the GPU's; 0 where it fits."""
+    slower: float | None
+    """Share of the best's speed that it loses; negative where it is faster. None where times are not known."""
+    part: str | None
+    """The part of the iteration that grew most, one of PARTS."""
+
+
+def cost(plans: Plans, rank: int, best: int = 0) -> Cost:
+    """The cost of one plan against another."""
+    figures = plans.figures
+    over = float(figures.reserved_gib[rank]) + plans.job.cluster.outside_gib - plans.gpu.memory_gib
+    if figures.iteration_s is None or figures.parts_s is None:
+        return Cost(over_gib=max(0.0, over), slower=None, part=None)
+    grown = figures.parts_s[:, rank] - figures.parts_s[:, best]
+    slower = 1 - float(figures.iteration_s[best] / figures.iteration_s[rank])
+    return Cost(over_gib=max(0.0, over), slower=slower, part=PARTS[int(grown.argmax())])
+
+
+def best_of_splits(plans: Plans, most: int) -> list[int]:
+    """Of the plans that split the model in the same way on the same engine the best one each, as ranks, the best first.
+
+    They differ in micro-batch, recompute, sequence parallel and distributed optimizer alone.
+    """
+    key = plans.part.astype(np.int64)
+    for path in (f"parallel.{name}" for name in (*SIZES, *ACCOUNTS)):
+        values = plans.column(path).astype(np.int64)
+        key = key * (int(values.max(initial=0)) + 1) + values
+    _, first = np.unique(key, return_index=True)
+    return [int(rank) for rank in np.sort(first)[:most]]
+
+
+def front(plans: Plans, most: int) -> list[int]:
+    """Ranks of the plans that no other beats in both memory and speed, the best first."""
+    return [int(rank) for rank in np.flatnonzero(plans.pareto)[:most]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sentence:
+    """Words under `why.<code>`."""
+
+    code: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def why_best(plans: Plans) -> list[Sentence]:
+    """Why the first plan is the first: what its time goes to, and what other sizes would cost. Empty without times."""
+    times = plans.figures.parts_s
+    if not len(plans) or times is None:
+        return []
+    spent = times[:, 0] / times[:, 0].sum()
+    parts = [(PARTS[index], float(spent[index])) for index in np.argsort(-spent)[:3] if spent[index] > 0.005]
+    return [Sentence(code="spends", values={"parts": parts}), *_neighbours(plans)]
+
+
+NOTICED = 0.005
+"""Speed that two plans must differ by to be told apart."""
+
+
+def _neighbours(plans: Plans) -> Iterator[Sentence]:
+    """For TP, PP and the micro-batch: the best plan with the next smaller and the next larger one."""
+    same_engine = plans.part == plans.part[0]
+    for name, path in (("TP", "parallel.tensor"), ("PP", "parallel.pipeline"), ("mbs", "training.micro_batch_size")):
+        values = plans.column(path)
+        own = values[0]
+        for is_smaller in (True, False):
+            others = np.unique(values[same_engine & ((values < own) if is_smaller else (values > own))])
+            if len(others):
+                size = int(others[-1 if is_smaller else 0])
+                found = _neighbour(plans, name, size, same_engine & (values == size), is_smaller=is_smaller)
+                if found.code == "too_large" or found.values["slower"] > NOTICED:
+                    yield found
+
+
+def _neighbour(plans: Plans, name: str, size: int, chosen: Array, *, is_smaller: bool) -> Sentence:
+    """The first of the chosen plans against the best one; where none fits, that is the smallest."""
+    found = cost(plans, int(np.argmax(chosen)))
+    values: dict[str, Any] = {"axis": name, "size": size, "smaller": is_smaller}
+    if found.over_gib:
+        return Sentence(code="too_large", values={**values, "over_gib": found.over_gib})
+    return Sentence(code="slower", values={**values, "slower": found.slower, "part": found.part})

@@ -1,0 +1,187 @@
+"""Which plans are worth asking the rules about: every combination of sizes and choices, as numbers on axes.
+
+Sizes that cannot divide what they must are left out here only to keep the number down; legality is the rules' alone.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from backend.estimate.layers import Activation, Attention, LayerKind, Norm, model_layers
+from backend.job.job import EngineName, Job, Parallel
+from backend.job.model import ModelShape
+from backend.job.rules.many import Axis, Codes, Space
+
+SIZES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
+ACCOUNTS = ("account_for_embedding", "account_for_loss")
+RECOMPUTE = ("recompute", "recompute_modules", "recompute_num_layers")
+MICRO_BATCH = "training.micro_batch_size"
+CHEAP = ("layernorm", "moe_act", "mla_up_proj")
+"""Modules that Megatron-Core recomputes by discarding outputs: what its documentation pairs (transformer_config.py)."""
+
+
+def space_of(job: Job, shape: ModelShape, engine: EngineName, wanted: int) -> Space:
+    """The plans of one engine at the wanted global batch, legal or not; the same arrays for the same question."""
+    job = replace(job, engine=engine, training=replace(job.training, global_batch_size=wanted))
+    if not job.traits.is_megatron:
+        job = replace(job, parallel=replace(Parallel(), fsdp=job.parallel.fsdp, recompute=job.parallel.recompute))
+        axes, codes = _hugging_face(wanted // max(1, job.world_size), job.training.micro_batch_size, job.recompute)
+        return Space(job=job, axes=axes, codes=codes)
+    parallel = job.parallel
+    axes, codes = _megatron(
+        job.world_size,
+        job.cluster.gpus_per_node,
+        wanted,
+        shape.layers,
+        shape.experts,
+        job.training.micro_batch_size,
+        (parallel.account_for_embedding, parallel.account_for_loss),
+        _recompute_choices(job, shape),
+    )
+    return Space(job=job, axes=axes, codes=codes)
+
+
+Plain = tuple[tuple[Axis, ...], tuple[Codes, ...]]
+Choice = tuple[str, tuple[str, ...], int | None]
+
+
+@lru_cache(maxsize=16)
+def _hugging_face(most: int, own_batch: int, own_recompute: str) -> Plain:
+    """Data parallelism alone; recompute on or off, and the job's own choice."""
+    recompute = dict.fromkeys((("none", (), None), ("full", (), None), (own_recompute, (), None)))
+    axes = (
+        Axis(paths=(MICRO_BATCH,), values=tuple((size,) for size in _micro_batches(most, own_batch))),
+        Axis(paths=tuple(f"parallel.{name}" for name in RECOMPUTE), values=tuple(recompute)),
+    )
+    return axes, _product([len(axis.values) for axis in axes])
+
+
+@lru_cache(maxsize=8)
+def _megatron(
+    world: int,
+    per_node: int,
+    wanted: int,
+    layers: int,
+    experts: int,
+    own_batch: int,
+    own_accounts: tuple[bool, bool],
+    recompute: tuple[Choice, ...],
+) -> Plain:
+    """Rows of sizes, and for each of them every micro-batch that its copies can share and every other choice."""
+    sizes = np.array(list(_sizes(world, per_node, layers, experts, own_accounts)), np.int32)
+    tensor, copies = sizes[:, 0], world // (sizes[:, 0] * sizes[:, 1] * sizes[:, 3])
+    batches = _micro_batches(wanted // int(copies.min()), own_batch)
+    choices: list[tuple[tuple[str, ...], tuple[Any, ...]]] = [
+        ((MICRO_BATCH,), tuple((size,) for size in batches)),
+        (tuple(f"parallel.{name}" for name in RECOMPUTE), recompute),
+        (("parallel.sequence",), ((True,), (False,))),
+        (("parallel.distributed_optimizer",), ((True,), (False,))),
+    ]
+    rows, *chosen = _product([len(sizes), *(len(values) for _, values in choices)])
+    batch, sequence = np.array(batches)[chosen[0]], chosen[2]
+    # Sequence parallel splits what TP splits: without TP there is one choice. The smallest batch is always asked about.
+    is_asked = (batch * copies[rows] <= wanted) | (chosen[0] == 0)
+    is_asked &= (tensor[rows] > 1) | (sequence == 0)
+    rows = rows[is_asked]
+    axes, codes = [], []
+    for column, name in enumerate(SIZES):
+        values, code = np.unique(sizes[:, column], return_inverse=True)
+        axes.append(Axis(paths=(f"parallel.{name}",), values=tuple((int(value),) for value in values)))
+        codes.append(code.astype(np.int32)[rows])
+    accounts = ((False, False), (True, False), (False, True), (True, True))
+    axes.append(Axis(paths=tuple(f"parallel.{name}" for name in ACCOUNTS), values=accounts))
+    codes.append((sizes[:, 6] + 2 * sizes[:, 7])[rows])
+    for (paths, options), code in zip(choices, chosen, strict=True):
+        axes.append(Axis(paths=paths, values=options))
+        codes.append(code[is_asked])
+    return tuple(axes), tuple(codes)
+
+
+def _product(counts: list[int]) -> tuple[Any, ...]:
+    """Every combination of numbers below the counts, one array each."""
+    return tuple(axis.ravel() for axis in np.indices(counts, np.int32))
+
+
+def _micro_batches(most: int, own: int) -> list[int]:
+    """Powers of two up to the most that a copy of the model can take, and the job's own."""
+    return sorted({2**power for power in range(max(1, most).bit_length())} | {own})
+
+
+def _sizes(
+    world: int, per_node: int, layers: int, experts: int, accounts: tuple[bool, bool]
+) -> Iterator[tuple[int, ...]]:
+    """TP, PP, VPP, CP, EP, ETP and the two accounts: all whose products divide the ranks; TP within a node."""
+    for tensor in _divisors(per_node):
+        for pipeline in _divisors(world // tensor):
+            stages = list(_stages(layers, pipeline, accounts))
+            for expert, expert_tensor in _expert_sizes(per_node, experts, world // pipeline):
+                for context in _divisors(world // (tensor * pipeline)):
+                    for virtual, *counted in stages:
+                        yield tensor, pipeline, virtual, context, expert, expert_tensor, *counted
+
+
+def _stages(layers: int, pipeline: int, own: tuple[bool, bool]) -> Iterator[tuple[int, bool, bool]]:
+    """Ways to cut the layers: chunks a stage, and whether the embedding and the loss count as a layer."""
+    if pipeline == 1:
+        yield 1, *own
+        return
+    for accounts in ((False, False), (True, False), (False, True), (True, True)):
+        each, rest = divmod(layers + sum(accounts), pipeline)
+        if rest == 0 and each:
+            yield from ((virtual, *accounts) for virtual in _divisors(each))
+        elif accounts == own:
+            yield 1, *accounts
+
+
+def _expert_sizes(per_node: int, experts: int, ranks: int) -> Iterator[tuple[int, int]]:
+    if not experts:
+        yield 1, 1
+        return
+    for expert_tensor in _divisors(per_node):
+        for expert in _divisors(experts):
+            if ranks % (expert * expert_tensor) == 0:
+                yield expert, expert_tensor
+
+
+def _recompute_choices(job: Job, shape: ModelShape) -> tuple[Choice, ...]:
+    """None, each module that the model has alone, the cheap ones together, full, and the job's own choice."""
+    modules = _modules(shape)
+    cheap = tuple(module for module in CHEAP if module in modules)
+    sets = [(module,) for module in modules] + ([cheap] if cheap else [])
+    every: list[Choice] = [("none", (), None), *(("selective", chosen, None) for chosen in sets)]
+    return tuple(dict.fromkeys([*every, ("full", (), None), recompute_of(job)]))
+
+
+def recompute_of(job: Job) -> Choice:
+    """A job's recompute as far as it takes effect: megatron-core takes core_attn where no module is named."""
+    parallel = job.parallel
+    if not job.traits.is_megatron or job.recompute == "none":
+        return job.recompute, (), None
+    if job.recompute == "full":
+        return "full", (), parallel.recompute_num_layers
+    return "selective", parallel.recompute_modules or ("core_attn",), None
+
+
+@lru_cache(maxsize=64)
+def _modules(shape: ModelShape) -> tuple[str, ...]:
+    """What selective recompute can name and the model has (megatron-core transformer_config.py recompute_modules)."""
+    layers = model_layers(shape)
+    kinds: list[LayerKind] = [kind for kind in (layers.dense if layers.dense_count else None, layers.sparse) if kind]
+    operators = [operator for kind in kinds for operator in kind.operators]
+    found = {"core_attn"}
+    for operator in operators:
+        if isinstance(operator, Activation):
+            found |= {operator.module, "moe_act"} if operator.module == "moe" else {operator.module}
+        elif isinstance(operator, Attention) and operator.latent:
+            found.add("mla_up_proj")
+        elif isinstance(operator, Norm) and operator.detached:
+            found.add("layernorm")
+    return tuple(sorted(found))
+
+
+@lru_cache(maxsize=1024)
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(size for size in range(1, number + 1) if number % size == 0)
