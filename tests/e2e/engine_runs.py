@@ -1,0 +1,197 @@
+"""One tiny training run of an engine on demo nodes: through `megaboard launch --wait`, or by the plain scripts."""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from backend.cluster import demo_model
+from backend.cluster.demo import DemoCluster
+from backend.engines import export
+from backend.job.mapping import dump_mapping, parse_job, to_mapping, with_values
+from tests.e2e import tiny_data
+
+ROOT = Path(__file__).parents[2]
+NODE_ENVIRONMENT = ROOT / ".venv-node"
+NODE_PYTHON = NODE_ENVIRONMENT / "bin/python"
+EXTRA = NODE_ENVIRONMENT / "extra"
+"""What only some engine runs import: tools/engine_packages.sh."""
+EXTENSIONS = NODE_ENVIRONMENT / "torch_extensions"
+"""Where DeepSpeed builds its parts in C++, once."""
+PROOF = Path(__file__).with_name("proof")
+STEPS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A run: its engine, its nodes of one rank each, and how its job differs from the plain one."""
+
+    engine: str
+    nodes: int = 2
+    values: Mapping[str, Any] = field(default_factory=dict)
+    model: Literal["text", "vision", "experts"] = "text"
+    needs: str = ""
+    """A package of EXTRA."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """More variables."""
+    paths: Sequence[str] = ()
+    """More folders of Python packages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a finished run left behind, by rank where it is a list."""
+
+    state: int
+    output: str
+    steps: list[list[dict[str, Any]]]
+    proofs: list[dict[str, Any]]
+    results: Path
+    """What the engine wrote: checkpoints, logs."""
+
+    @property
+    def losses(self) -> list[float]:
+        return [row["loss"] for row in self.steps[0]]
+
+    @property
+    def last_checkpoint(self) -> Path:
+        return max(self.results.glob("checkpoint-*"), key=lambda folder: int(folder.name.rpartition("-")[2]))
+
+
+class Site:
+    """Demo nodes with models and data, and a home for `megaboard`."""
+
+    def __init__(self, cluster: DemoCluster) -> None:
+        self.cluster = cluster
+        self.folder = cluster.folder
+        self.home = self.folder / "home"
+        self.home.mkdir(mode=0o700)
+        (self.home / "known_hosts").write_text((self.folder / "known_hosts").read_text())
+        _node_python(demo_model.__file__, self.folder)
+        tiny_data.write_datasets(self.folder)
+
+    def model(self, kind: str) -> Path:
+        """The folder of a tiny model, made when it is first asked for."""
+        if kind == "text":
+            return self.folder / demo_model.MODEL_FOLDER
+        folder = self.folder / tiny_data.MODELS[kind]
+        if not folder.exists():
+            _node_python(tiny_data.__file__, self.folder, kind)
+        return folder
+
+    def job(self, name: str, case: Case) -> dict[str, Any]:
+        """The job file of a case."""
+        model, pictures = self.model(case.model), case.model == "vision"
+        cluster = self.cluster.cluster_mapping(str(NODE_PYTHON))
+        cluster["environments"]["llamafactory"]["setup"] = str(self._setup(case))
+        mapping = {
+            "name": name,
+            "cluster": {**cluster, "nodes": case.nodes, "hosts": cluster["hosts"][: case.nodes]},
+            "model": {"hf_config": json.loads((model / "config.json").read_text()), "path": str(model)},
+            "engine": case.engine,
+            "training": {
+                "dataset": tiny_data.PICTURES if pictures else demo_model.DATASET,
+                "dataset_dir": str(self.folder / demo_model.DATA_FOLDER),
+                "template": tiny_data.VISION_TEMPLATE if pictures else demo_model.TEMPLATE,
+                "output_dir": str(self.folder / "out"),
+                "precision": "fp32",
+                "cutoff_len": 128 if pictures else 64,
+                "image_max_pixels": 4096,
+                "micro_batch_size": 2,
+                "gradient_accumulation_steps": 1,
+                "learning_rate": 5.0e-3,
+                "lr_scheduler": "constant",
+                "warmup_ratio": 0,
+                "max_steps": STEPS,
+                "save_steps": STEPS // 2,
+                "workers": {"preprocessing": 1, "data_loader": 0},
+                "report_to": [],
+            },
+            "environment": case.environment | {"PYTHONPATH": _path(case), "TORCH_EXTENSIONS_DIR": str(EXTENSIONS)},
+        }
+        job, problems = parse_job(mapping)
+        assert job is not None, problems
+        assert not problems
+        return dict(to_mapping(with_values(job, dict(case.values))))
+
+    def _setup(self, case: Case) -> Path:
+        """What a user's modules would do: the engine's packages are found, in the preflight too."""
+        text = "".join(
+            f"export {name}={value}\n" for name, value in {**case.environment, "PYTHONPATH": _path(case)}.items()
+        )
+        file = self.folder / f"setup-{hashlib.sha256(text.encode()).hexdigest()[:8]}.sh"
+        file.write_text(text)
+        return file
+
+    def run(self, name: str, case: Case) -> Outcome:
+        """Launch and wait for the end."""
+        file = self.folder / f"{name}.yaml"
+        file.write_text(dump_mapping(self.job(name, case)))
+        done = subprocess.run(
+            [sys.executable, "-m", "app.main", "--lang", "en", "launch", str(file), "--wait"],
+            env={**os.environ, "MEGABOARD_HOME": str(self.home)},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        found = re.search(rf"\d{{8}}-\d{{6}}-{name}-\w{{4}}", done.stdout)
+        assert found, done.stdout
+        nodes = [self.folder / "run" / found[0] / "1" / f"node{rank}" for rank in range(case.nodes)]
+        return Outcome(
+            state=done.returncode,
+            output=done.stdout + _tail(nodes),
+            steps=[_rows(node / f"steps.rank{rank}.jsonl") for rank, node in enumerate(nodes)],
+            proofs=[_read(node / f"proof.rank{rank}.json") for rank, node in enumerate(nodes)],
+            results=self.folder / "out" / found[0],
+        )
+
+    def continue_plainly(self, name: str, case: Case, steps: int) -> list[dict[str, Any]]:
+        """Run the exported launch.sh up to `steps`; it goes on from what it finds. The engine's log, line by line."""
+        longer = replace(case, values={**case.values, "training.max_steps": steps})
+        job, _ = parse_job(self.job(name, longer))
+        assert job is not None
+        scripts = self.folder / f"{name}-{steps}"
+        scripts.mkdir()
+        for file, text in export(job).items():
+            (scripts / file).write_text(text)
+        ssh = scripts / "ssh"
+        ssh.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F none -o UserKnownHostsFile={self.home}/known_hosts "$@"\n')
+        ssh.chmod(0o700)
+        environment = {**os.environ, "PATH": f"{scripts}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            ["bash", scripts / "launch.sh"], env=environment, capture_output=True, text=True, check=False
+        )
+        logs = "".join(log.read_text()[-3000:] for log in (scripts / "logs").glob("*.log"))
+        assert done.returncode == 0, done.stdout + done.stderr + logs
+        return _rows(self.folder / "out" / name / "trainer_log.jsonl")
+
+
+def _path(case: Case) -> str:
+    return ":".join([str(PROOF), *case.paths, *([str(EXTRA)] if case.needs else [])])
+
+
+def _node_python(script: str, *arguments: str | Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{EXTRA}", "HF_HUB_OFFLINE": "1"}
+    subprocess.run([NODE_PYTHON, "-W", "ignore", script, *arguments], env=environment, check=True, timeout=600)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def _tail(nodes: list[Path]) -> str:
+    """The end of every rank's log, for whoever reads a failure."""
+    logs = [log for node in nodes for log in node.glob("rank*.log")]
+    return "".join(f"\n--- {log.parent.name}/{log.name}\n{log.read_text(errors='replace')[-3000:]}" for log in logs)

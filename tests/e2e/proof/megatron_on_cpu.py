@@ -1,0 +1,127 @@
+"""Megatron-Core on CPU ranks: what it asks of torch.cuda by name is answered by the CPU. No arithmetic changes.
+
+For tests of the real launch path, with megatron-core 0.16.1 and mcore_adapter 0.10.0.dev0: tensor, pipeline, expert and
+data parallelism, and checkpoints. Megatron's sequence parallel and virtual pipeline need real GPUs.
+"""
+
+import builtins
+import contextlib
+import types
+
+import torch
+
+MEMORY = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+SILENT = ("_lazy_init", "set_device", "synchronize", "empty_cache", "reset_peak_memory_stats", "manual_seed_all")
+FACTORIES = (
+    *("tensor", "as_tensor", "zeros", "ones", "empty", "full", "arange", "linspace", "rand", "randn"),
+    *("zeros_like", "ones_like", "empty_like", "full_like"),
+)
+TYPES = ("FloatTensor", "HalfTensor", "BFloat16Tensor", "IntTensor", "LongTensor", "DoubleTensor")
+
+
+class Ordered:
+    """A stream or an event: what runs on a CPU is in order already, and done."""
+
+    def __init__(self, *arguments, **options):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return False
+
+    def __getattr__(self, name):
+        return lambda *arguments, **options: self
+
+
+def patch():
+    _patch_device()
+    _patch_random_numbers()
+    for name in FACTORIES:
+        setattr(torch, name, _on_cpu(getattr(torch, name)))
+    _patch_tensors()
+    _patch_exchange()
+    # moe_utils.py names it, and defines it only where Transformer Engine is installed.
+    builtins.te_general_gemm = None
+
+
+def _patch_device():
+    cuda = torch.cuda
+    for name in SILENT:
+        setattr(cuda, name, _answer(None))
+    for name in MEMORY:
+        setattr(cuda, name, _answer(0))
+    cuda.current_device = _answer(torch.device("cpu"))
+    cuda.get_device_capability = _answer((8, 0))
+    cuda.get_device_name = _answer("cpu")
+    properties = types.SimpleNamespace(major=8, minor=0, multi_processor_count=1, total_memory=1 << 36, name="cpu")
+    cuda.get_device_properties = _answer(properties)
+    cuda.Stream = cuda.Event = Ordered
+    cuda.current_stream = cuda.default_stream = _answer(Ordered())
+    cuda.stream = lambda stream: contextlib.nullcontext()
+    for name in TYPES:
+        setattr(cuda, name, getattr(torch, name))
+
+
+def _patch_random_numbers():
+    def get_state(*arguments, **options):
+        return torch.get_rng_state()
+
+    def set_state(state, *arguments, **options):
+        torch.set_rng_state(state)
+
+    for module in (torch.cuda, torch.cuda.random, torch.cpu):
+        module.get_rng_state, module.set_rng_state = get_state, set_state
+        module.manual_seed = _answer(None)
+
+
+def _patch_tensors():
+    to, kind = torch.Tensor.to, torch.Tensor.type
+
+    def to_cpu(self, *arguments, **options):
+        arguments = [_device(one) if isinstance(one, str | torch.device) else one for one in arguments]
+        if "device" in options:
+            options["device"] = _device(options["device"])
+        return to(self, *arguments, **options)
+
+    def type_as_on_gpu(self, *arguments, **options):
+        """The optimizer goes by the names of the types on a GPU."""
+        if arguments or options:
+            return kind(self, *arguments, **options)
+        return kind(self).replace("torch.", "torch.cuda.")
+
+    def stay(self, *arguments, **options):
+        return self
+
+    torch.Tensor.to, torch.Tensor.type = to_cpu, type_as_on_gpu
+    torch.Tensor.cuda = torch.nn.Module.cuda = stay
+
+
+def _patch_exchange():
+    """On a GPU the dispatcher of experts reads its split sizes back as lists; here they stay tensors."""
+    exchange = torch.distributed.all_to_all_single
+
+    def all_to_all_single(output, input, output_split_sizes=None, input_split_sizes=None, **options):
+        sizes = [size.tolist() if torch.is_tensor(size) else size for size in (output_split_sizes, input_split_sizes)]
+        return exchange(output, input, *sizes, **options)
+
+    torch.distributed.all_to_all_single = all_to_all_single
+
+
+def _answer(value):
+    """A function of its own each time: dynamo refuses one that stands for two."""
+    return lambda *arguments, **options: value
+
+
+def _on_cpu(factory):
+    def make(*arguments, **options):
+        if "device" in options:
+            options["device"] = _device(options["device"])
+        return factory(*arguments, **options)
+
+    return make
+
+
+def _device(device):
+    return torch.device("cpu") if device is not None and str(device).startswith("cuda") else device

@@ -1,0 +1,169 @@
+"""Every Hugging Face engine trains on 2 to 4 nodes, its ranks together: real sshd, torchrun, LLaMA-Factory, on CPU.
+
+An exit status of 0 and a falling loss do not show that: ranks that train apart have both. Each rank therefore writes
+what it held and with whom (proof/). A few run in `make test`, all of them in `make engines`.
+"""
+
+import math
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.engine_runs import EXTENSIONS, EXTRA, NODE_ENVIRONMENT, NODE_PYTHON, STEPS, Case, Outcome, Site
+from tests.e2e.tiny_data import PREFERENCE, TEXT
+from tests.nodes import ssh_nodes
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+LORA = {"training.method": "lora", "training.learning_rate": 2e-2}
+QLORA = {**LORA, "training.method": "qlora"}
+DPO = {"training.stage": "dpo", "training.dataset": PREFERENCE, "training.learning_rate": 1e-3}
+PT = {"training.stage": "pt", "training.dataset": TEXT, "training.template": None}
+FSDP1 = {"parallel.fsdp.version": 1}
+FROZEN = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
+DDP, FSDP, ZERO2, ZERO3 = (f"llamafactory-{name}" for name in ("ddp", "fsdp", "zero2", "zero3"))
+
+ALWAYS = {
+    "ddp-lora": Case(engine=DDP, values=LORA),
+    "fsdp2": Case(engine=FSDP),
+    "zero3": Case(engine=ZERO3),
+}
+"""What `make test` runs."""
+
+CASES = {
+    **ALWAYS,
+    "ddp": Case(engine=DDP),
+    "ddp-4-nodes": Case(engine=DDP, nodes=4),
+    "ddp-partial": Case(engine=DDP, values={"training.method": "partial", "training.trainable_layers": 1}),
+    "ddp-qlora": Case(engine=DDP, values=QLORA, needs="bitsandbytes"),
+    "ddp-dpo": Case(engine=DDP, values=DPO),
+    "ddp-pt": Case(engine=DDP, values=PT),
+    "fsdp1": Case(engine=FSDP, values=FSDP1),
+    "fsdp2-lora": Case(engine=FSDP, values=LORA),
+    "fsdp1-lora": Case(engine=FSDP, values=LORA | FSDP1),
+    "fsdp2-dpo": Case(engine=FSDP, values=DPO),
+    "fsdp2-partial": Case(engine=FSDP, values={"training.method": "partial", "training.trainable_layers": 1}),
+    "zero2": Case(engine=ZERO2, nodes=3),
+    "zero2-lora": Case(engine=ZERO2, values=LORA),
+    "zero2-qlora": Case(engine=ZERO2, values=QLORA, needs="bitsandbytes"),
+    "zero2-offload": Case(engine=f"{ZERO2}-offload"),
+    "zero3-lora": Case(engine=ZERO3, values=LORA),
+    "zero3-dpo": Case(engine=ZERO3, values=DPO),
+    "zero3-pt": Case(engine=ZERO3, values=PT),
+    "zero3-offload": Case(engine=f"{ZERO3}-offload"),
+    "vision": Case(engine=DDP, model="vision", needs="torchvision"),
+    "vision-frozen": Case(engine=DDP, model="vision", values=FROZEN, needs="torchvision"),
+    "vision-fsdp2-frozen": Case(engine=FSDP, model="vision", values=FROZEN, needs="torchvision"),
+    "vision-zero3-frozen": Case(engine=ZERO3, model="vision", values=FROZEN, needs="torchvision"),
+}
+
+ON_REQUEST = [pytest.param(name, marks=pytest.mark.engines) for name in CASES if name not in ALWAYS]
+
+
+class Runs:
+    """Runs each case once, when it is first asked for."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.outcomes: dict[str, Outcome] = {}
+
+    def of(self, name: str) -> Outcome:
+        case = CASES[name]
+        _skip_unless_possible(case)
+        if name not in self.outcomes:
+            self.outcomes[name] = self.site.run(name, case)
+        outcome = self.outcomes[name]
+        assert outcome.state == 0, outcome.output
+        return outcome
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    if not (NODE_ENVIRONMENT / ".ready").exists():
+        pytest.skip("no .venv-node: run `make environments`")
+    with ssh_nodes(tmp_path_factory.mktemp("engines"), nodes=4) as cluster:
+        yield Runs(Site(cluster))
+
+
+@pytest.mark.parametrize("name", [*ALWAYS, *ON_REQUEST])
+def test_ranks_train_together_and_the_loss_falls(runs: Runs, name: str) -> None:
+    outcome, ranks = runs.of(name), CASES[name].nodes
+    assert [proof["ranks"] for proof in outcome.proofs] == [ranks] * ranks
+    assert [proof["engine_ranks"] for proof in outcome.proofs] == [ranks] * ranks
+    for rows in outcome.steps:
+        assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+        # Reduced over the ranks: each reports the same, though each saw other samples.
+        assert [row["loss"] for row in rows] == pytest.approx(outcome.losses, rel=1e-6)
+        assert [row["grad_norm"] for row in rows] == pytest.approx([r["grad_norm"] for r in outcome.steps[0]], rel=1e-4)
+    assert all(math.isfinite(loss) for loss in outcome.losses)
+    assert sum(outcome.losses[-2:]) / 2 < outcome.losses[0]
+    states = {file.name for file in outcome.last_checkpoint.glob("rng_state*")}
+    assert states == {f"rng_state_{rank}.pth" for rank in range(ranks)}
+
+
+@pytest.mark.parametrize("name", [*ALWAYS, *ON_REQUEST])
+def test_ranks_hold_the_whole_model_or_equal_parts_of_it(runs: Runs, name: str) -> None:
+    outcome, case = runs.of(name), CASES[name]
+    whole = {proof["elements"] for proof in outcome.proofs}
+    assert len(whole) == 1
+    if case.engine in (FSDP, ZERO3, f"{ZERO3}-offload"):
+        for proof in outcome.proofs:
+            assert proof["kept"] == pytest.approx(proof["elements"] / case.nodes, rel=0.1)
+    else:
+        assert {proof["kept"] for proof in outcome.proofs} == whole
+        assert len({round(proof["checksum"], 6) for proof in outcome.proofs}) == 1
+    if "-zero" in case.engine:
+        parts = [file.name for file in outcome.last_checkpoint.glob("global_step*/*zero_pp_rank_*_optim_states.pt")]
+        assert len(parts) == case.nodes
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("name", ["ddp", "fsdp2", "zero2", "zero3", "ddp-qlora"])
+def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_never_stopped(runs: Runs, name: str) -> None:
+    whole = runs.of(name).losses
+    first = runs.site.continue_plainly(f"resumed-{name}", CASES[name], STEPS // 2)
+    both = runs.site.continue_plainly(f"resumed-{name}", CASES[name], STEPS)
+    losses = {row["current_steps"]: row["loss"] for row in both if "loss" in row}
+    assert max(row["current_steps"] for row in first) == STEPS // 2
+    steps = [row["current_steps"] for row in both[len(first) :] if "loss" in row]
+    assert steps == list(range(STEPS // 2 + 1, STEPS + 1))
+    assert [losses[step] for step in range(1, STEPS + 1)] == pytest.approx(whole, rel=1e-4)
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("name", ["fsdp1", "fsdp2", "zero2-offload", "zero3", "zero3-offload"])
+def test_sharing_the_model_changes_nothing_of_what_is_learned(runs: Runs, name: str) -> None:
+    assert runs.of(name).losses == pytest.approx(runs.of("ddp").losses, rel=1e-3)
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.model == "vision"])
+def test_frozen_parts_of_a_vision_model_are_not_trained(runs: Runs, name: str) -> None:
+    frozen = CASES[name].values == FROZEN
+    for proof in runs.of(name).proofs:
+        assert frozen != any("visual" in parameter for parameter in proof["trained"])
+        assert any("language_model" in parameter for parameter in proof["trained"])
+
+
+def _skip_unless_possible(case: Case) -> None:
+    if case.needs and not (EXTRA / case.needs).exists():
+        pytest.skip(f"{case.needs} is not in .venv-node/extra: `make engines` installs it")
+    if "-zero" in case.engine:
+        _build("ShareMemCommBuilder", "cpu")
+    if "-offload" in case.engine:
+        _build("CPUAdamBuilder", "")
+
+
+def _build(builder: str, package: str) -> None:
+    """DeepSpeed's C++ parts are built once, before the ranks ask: theirs would wait for each other."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed: DeepSpeed builds parts of itself with it")
+    module = f"deepspeed.ops.op_builder.{package}".rstrip(".")
+    code = f"from {module} import {builder}; {builder}().load()"
+    environment = {"PATH": f"{NODE_PYTHON.parent}:/usr/bin:/bin", "TORCH_EXTENSIONS_DIR": str(EXTENSIONS)}
+    done = subprocess.run(
+        [NODE_PYTHON, "-W", "ignore", "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]

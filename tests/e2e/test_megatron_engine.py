@@ -1,0 +1,103 @@
+"""LLaMA-Factory on Megatron-Core really trains over four nodes, on CPU ranks (proof/megatron_on_cpu.py).
+
+mcore_adapter is on GitHub only (alibaba/ROLL): without its source these tests are skipped.
+"""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.engine_runs import NODE_ENVIRONMENT, STEPS, Case, Outcome, Site
+from tests.e2e.tiny_data import PREFERENCE
+from tests.engines.programs import MCORE_ADAPTER, mcore_adapter_source
+from tests.nodes import ssh_nodes
+
+pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1800)]
+
+# Parts of a model this small are smaller than the padding of the distributed optimizer's buckets.
+COMMON = {"training.precision": "bf16", "training.learning_rate": 2e-3, "parallel.distributed_optimizer": False}
+BY_FOUR = {**COMMON, "parallel.tensor": 2, "parallel.pipeline": 2}
+FROZEN = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
+DPO = {"training.stage": "dpo", "training.dataset": PREFERENCE, "training.learning_rate": 5e-4}
+EXPERTS = {**COMMON, "parallel.expert": 2}
+
+WANTED = {
+    "tp2-pp2": (4, BY_FOUR, "text", {"tensor": 2, "pipeline": 2, "expert": 1, "data": 1}),
+    "tp2-dp2": (4, {**COMMON, "parallel.tensor": 2}, "text", {"tensor": 2, "pipeline": 1, "expert": 1, "data": 2}),
+    "dpo": (2, {**COMMON, **DPO, "parallel.tensor": 2}, "text", {"tensor": 2, "pipeline": 1, "expert": 1, "data": 1}),
+    "vision": (2, {**COMMON, "parallel.tensor": 2}, "vision", {"tensor": 2, "pipeline": 1, "expert": 1, "data": 1}),
+    "vision-frozen": (4, BY_FOUR | FROZEN, "vision", {"tensor": 2, "pipeline": 2, "expert": 1, "data": 1}),
+    "experts": (2, EXPERTS, "experts", {"tensor": 1, "pipeline": 1, "expert": 2, "data": 2}),
+}
+"""Name -> nodes, plan, model, and the sizes of the groups that Megatron must make of them."""
+
+
+class Runs:
+    """Runs each case once, when it is first asked for."""
+
+    def __init__(self, site: Site, source: str) -> None:
+        self.site = site
+        self.source = source
+        self.outcomes: dict[str, Outcome] = {}
+
+    def case(self, name: str) -> Case:
+        nodes, values, model, _ = WANTED[name]
+        # dynamo cannot trace functions that stand for others.
+        variables = {"MEGATRON_ON_CPU": "1", "TORCHDYNAMO_DISABLE": "1"}
+        return Case(
+            engine="llamafactory-megatron",
+            nodes=nodes,
+            values=values,
+            model=model,
+            needs="torchvision" if model == "vision" else "",
+            environment=variables,
+            paths=[self.source],
+        )
+
+    def of(self, name: str) -> Outcome:
+        if name not in self.outcomes:
+            self.outcomes[name] = self.site.run(name, self.case(name))
+        assert self.outcomes[name].state == 0, self.outcomes[name].output
+        return self.outcomes[name]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    source = mcore_adapter_source()
+    if not source:
+        pytest.skip(f"{MCORE_ADAPTER} does not name mcore_adapter's src folder (github.com/alibaba/ROLL, not on PyPI)")
+    if not (NODE_ENVIRONMENT / ".ready").exists():
+        pytest.skip("no .venv-node: run `make environments`")
+    with ssh_nodes(tmp_path_factory.mktemp("megatron"), nodes=4) as cluster:
+        yield Runs(Site(cluster), source)
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_ranks_train_together_in_the_groups_of_the_plan(runs: Runs, name: str) -> None:
+    outcome, (nodes, _, _, groups) = runs.of(name), WANTED[name]
+    assert [proof["ranks"] for proof in outcome.proofs] == [nodes] * nodes
+    assert [proof["groups"] for proof in outcome.proofs] == [groups] * nodes
+    for rows in outcome.steps:
+        assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+        assert [row["loss"] for row in rows] == pytest.approx(outcome.losses, rel=1e-6)
+    assert all(math.isfinite(loss) for loss in outcome.losses)
+    assert sum(outcome.losses[-2:]) / 2 < outcome.losses[0]
+    states = {file.name for file in outcome.last_checkpoint.glob("rng_state*")}
+    assert states == {f"rng_state_{rank}.pth" for rank in range(nodes)}
+
+
+@pytest.mark.parametrize("name", ["vision", "vision-frozen"])
+def test_frozen_parts_of_a_vision_model_are_not_trained(runs: Runs, name: str) -> None:
+    first = runs.of(name).proofs[0]["trained"]
+    assert any("vision_model.blocks" in parameter for parameter in first) == (name == "vision")
+    assert any("decoder" in parameter for parameter in first)
+
+
+def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_never_stopped(runs: Runs) -> None:
+    whole, case = runs.of("tp2-pp2").losses, runs.case("tp2-pp2")
+    first = runs.site.continue_plainly("resumed", case, STEPS // 2)
+    both = runs.site.continue_plainly("resumed", case, STEPS)
+    losses = [row["loss"] for row in both if "loss" in row]
+    assert [row["current_steps"] for row in both[len(first) :] if "loss" in row] == [4, 5, 6]
+    assert losses == pytest.approx(whole, rel=1e-3)

@@ -1,0 +1,158 @@
+"""Data sets for the engine runs, made from the demo's rows: preference pairs, plain text, pictures.
+
+Run by a node's Python to make a tiny model more: `python tiny_data.py FOLDER vision|experts`.
+"""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+from backend.cluster.demo_model import DATA_FOLDER, make_rows
+
+PREFERENCE, TEXT, PICTURES = "preference", "text", "pictures"
+MODELS = {"vision": "vision-model", "experts": "experts-model"}
+VISION_TEMPLATE = "qwen3_vl_nothink"
+ROWS = 200
+
+_ROLES = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
+
+
+def write_datasets(folder: Path) -> None:
+    """Beside the demo's data set, in the same dataset_info.json."""
+    rows = make_rows(ROWS)
+    answers = [row["output"] for row in rows]
+    wrong = random.Random(0).sample(answers, len(answers))
+    preference = [
+        {
+            "conversations": [{"from": "human", "value": row["instruction"]}],
+            "chosen": {"from": "gpt", "value": row["output"]},
+            "rejected": {"from": "gpt", "value": other},
+        }
+        for row, other in zip(rows, wrong, strict=True)
+    ]
+    pictures = [
+        {
+            "messages": [
+                {"role": "user", "content": f"<image>{row['instruction']}"},
+                {"role": "assistant", "content": row["output"]},
+            ],
+            "images": [f"{number % 4}.png"],
+        }
+        for number, row in enumerate(rows)
+    ]
+    columns = {"messages": "conversations", "chosen": "chosen", "rejected": "rejected"}
+    written = {
+        PREFERENCE: (preference, {"ranking": True, "formatting": "sharegpt", "columns": columns}),
+        TEXT: ([{"text": " ".join(row.values())} for row in rows], {"columns": {"prompt": "text"}}),
+        PICTURES: (
+            pictures,
+            {"formatting": "sharegpt", "columns": {"messages": "messages", "images": "images"}, "tags": _ROLES},
+        ),
+    }
+    data = folder / DATA_FOLDER
+    info = json.loads((data / "dataset_info.json").read_text())
+    for name, (content, entry) in written.items():
+        (data / f"{name}.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        info[name] = {"file_name": f"{name}.json", **entry}
+    (data / "dataset_info.json").write_text(json.dumps(info, indent=1))
+
+
+def write_vision_model(folder: Path, text_model: Path, pictures: Path) -> None:
+    """A random Qwen3-VL of two text and two vision layers on the demo's tokenizer, and four pictures."""
+    import torch
+    from PIL import Image
+    from transformers import (
+        AutoTokenizer,
+        Qwen2VLImageProcessor,
+        Qwen3VLConfig,
+        Qwen3VLForConditionalGeneration,
+        Qwen3VLProcessor,
+        Qwen3VLVideoProcessor,
+    )
+
+    tokenizer = AutoTokenizer.from_pretrained(text_model)
+    marks = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": [*tokenizer.additional_special_tokens, *marks]})
+    start, end, image, video = tokenizer.convert_tokens_to_ids(marks)
+    torch.manual_seed(0)
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+    config = Qwen3VLConfig(
+        text_config={
+            "vocab_size": 528,
+            "hidden_size": 64,
+            "intermediate_size": 128,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "head_dim": 16,
+            "max_position_embeddings": 512,
+            "rope_scaling": rope,
+            "tie_word_embeddings": False,
+        },
+        vision_config={
+            "depth": 2,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_heads": 2,
+            "out_hidden_size": 64,
+            "patch_size": 16,
+            "spatial_merge_size": 2,
+            "temporal_patch_size": 2,
+            "num_position_embeddings": 256,
+            "deepstack_visual_indexes": [1],
+        },
+        image_token_id=image,
+        video_token_id=video,
+        vision_start_token_id=start,
+        vision_end_token_id=end,
+        tie_word_embeddings=False,
+    )
+    Qwen3VLForConditionalGeneration(config).save_pretrained(folder)
+    size = {"shortest_edge": 1024, "longest_edge": 65536}
+    shape = {"patch_size": 16, "merge_size": 2, "temporal_patch_size": 2, "size": size}
+    Qwen3VLProcessor(
+        image_processor=Qwen2VLImageProcessor(**shape, image_mean=[0.5] * 3, image_std=[0.5] * 3),
+        tokenizer=tokenizer,
+        video_processor=Qwen3VLVideoProcessor(**shape),
+        chat_template="{% for m in messages %}{{ m['content'] }}{% endfor %}",
+    ).save_pretrained(folder)
+    for number in range(4):
+        colour = (60 * number, 100, 200 - 40 * number)
+        Image.new("RGB", (64 + 32 * number, 64), colour).save(pictures / f"{number}.png")
+
+
+def write_expert_model(folder: Path, text_model: Path) -> None:
+    """A random Qwen3-MoE of four experts, two of them for each token, on the demo's tokenizer."""
+    import torch
+    from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    AutoTokenizer.from_pretrained(text_model).save_pretrained(folder)
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(
+        vocab_size=512,
+        hidden_size=64,
+        intermediate_size=128,
+        moe_intermediate_size=64,
+        num_experts=4,
+        num_experts_per_tok=2,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        head_dim=16,
+        max_position_embeddings=512,
+        tie_word_embeddings=False,
+        decoder_sparse_step=1,
+        mlp_only_layers=[],
+        norm_topk_prob=True,
+    )
+    Qwen3MoeForCausalLM(config).save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    made, kind = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "vision"
+    text = made / "model"
+    if kind == "vision":
+        write_vision_model(made / MODELS[kind], text, made / DATA_FOLDER)
+    else:
+        write_expert_model(made / MODELS[kind], text)
