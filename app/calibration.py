@@ -3,12 +3,14 @@
 import os
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from app.home import named_cluster, named_clusters
+from app.home import named_cluster, named_clusters, with_readable_cluster
+from app.services import Services
 from backend.job.job import Calibration, Cluster, Job
 from backend.job.mapping import dump_mapping, load_mapping, parse_job, to_mapping
 from backend.job.problems import Problem, ProblemsError
@@ -46,8 +48,7 @@ def keep_in_cluster(home: Path, name: str, calibration: Calibration) -> Path:
     """
     path, cluster = named_cluster(home, name)
     if not calibration.holds_for(cluster.get("gpu", "")):
-        values = {"measured": str(calibration.gpu), "gpu": str(cluster.get("gpu"))}
-        raise ProblemsError([Problem(code="calibration_other_gpu", field="cluster", values=values)])
+        raise _other_gpu(calibration, cluster.get("gpu"))
     wanted = {**cluster, KEY: as_mapping(calibration)}
     text = _with_block(path.read_text(encoding="utf-8"), wanted[KEY])
     if load_mapping(text)[0] != wanted:
@@ -61,6 +62,37 @@ def keep_in_cluster(home: Path, name: str, calibration: Calibration) -> Path:
         values = {"path": str(path), "reason": error.strerror}
         raise ProblemsError([Problem(code="cannot_write", field="cluster", values=values)]) from error
     return path
+
+
+def known_of_draft(services: Services) -> tuple[Any, Calibration]:
+    """The GPU of the draft's cluster and what was measured on it."""
+    cluster = with_readable_cluster(services.draft.job_mapping(), services.home).get("cluster")
+    return (cluster.get("gpu") if isinstance(cluster, Mapping) else None), read_calibration(cluster)
+
+
+def keep_in_draft(services: Services, calibration: Calibration) -> None:
+    """Keep it with the draft's cluster: in its file where that is a named one.
+
+    Raises ProblemsError: calibration_other_gpu, and what keep_in_cluster raises.
+    """
+    name = services.draft.job_mapping().get("cluster")
+    if isinstance(name, str):
+        keep_in_cluster(services.home, name, calibration)
+        return
+    gpu, _ = known_of_draft(services)
+    if not calibration.holds_for(gpu):
+        raise _other_gpu(calibration, gpu)
+    services.draft.edit(f"cluster.{KEY}", as_mapping(calibration))
+
+
+def today(now: float) -> str:
+    """The day of an epoch time, in UTC."""
+    return datetime.fromtimestamp(now, UTC).date().isoformat()
+
+
+def _other_gpu(calibration: Calibration, gpu: Any) -> ProblemsError:
+    values = {"measured": str(calibration.gpu), "gpu": str(gpu)}
+    return ProblemsError([Problem(code="calibration_other_gpu", field="cluster.calibration", values=values)])
 
 
 def _with_block(text: str, block: Mapping[str, Any]) -> str:

@@ -2,12 +2,11 @@
 
 import argparse
 import dataclasses
-from datetime import UTC, datetime
 from typing import Any
 
 import yaml
 
-from app.calibration import KEY, as_mapping, cluster_of, keep_in_cluster, read_calibration
+from app.calibration import KEY, as_mapping, cluster_of, keep_in_cluster, read_calibration, today
 from app.cli_output import DONE, FAILED, number, print_json, print_problems, table
 from app.cli_run import accepted, find_run, fresh, opened_services
 from app.home import home_path, named_cluster
@@ -46,7 +45,7 @@ def run_probe(chosen: argparse.Namespace, lang: str) -> int:
         found = accepted(services, services.controller.measure_speed, job, chosen.accept_host_key)
         if found.speeds is None:
             return _ask_for_keys(found, chosen, lang)
-        calibration = calibration_of_probe(job, found.speeds, today())
+        calibration = calibration_of_probe(job, found.speeds, today(services.clock()))
         name = None if chosen.keep is None else _target(services, chosen.keep, job)
         if chosen.json:
             print_json({"speeds": dataclasses.asdict(found.speeds), **_answer(calibration, name, found, lang)})
@@ -67,7 +66,7 @@ def run_calibrate(chosen: argparse.Namespace, lang: str) -> int:
         job, found = services.controller.measured(run, known)
         if not found.is_useful:
             raise ProblemsError(found.problems)
-        calibration = calibration_of_run(job, found, today())
+        calibration = calibration_of_run(job, found, today(services.clock()))
         if chosen.json:
             figures = {item.name: getattr(found, item.name) for item in dataclasses.fields(found)}
             print_json({**figures, **_answer(calibration, name, found, lang)})
@@ -117,11 +116,6 @@ def measured_text(found: RunMeasured, lang: str) -> str:
     if found.memory_ratio is not None:
         lines.append(t(lang, "cli.calibrate.memory_ratio", ratio=number(found.memory_ratio, 3)))
     return "\n".join(lines)
-
-
-def today() -> str:
-    """The day in UTC."""
-    return datetime.now(UTC).date().isoformat()
 
 
 def _target(services: Services, given: str, job: Job) -> str:

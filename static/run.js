@@ -9,18 +9,20 @@
     const parts = {
       head: Head(id, link),
       trouble: Trouble((rank, file) => parts.logs.show(rank, file)),
+      compare: M.Compare(() => link.act("calibrate")),
       charts: M.Charts(),
       nodes: M.Nodes(link.now),
       events: Events(),
       logs: M.Logs(link.ask),
     };
     const below = el("div.mbm-below", {}, parts.logs.root, parts.events.root);
-    const root = el("div.mbm-run", { "data-run": id }, parts.head.root, parts.trouble.root, parts.charts.root,
-      parts.nodes.root, below);
+    const root = el("div.mbm-run", { "data-run": id }, parts.head.root, parts.trouble.root, parts.compare.root,
+      parts.charts.root, parts.nodes.root, below);
 
     function take(bundle) {
       if (bundle.head) parts.head.take(bundle.head);
       if (bundle.head) parts.trouble.take(bundle.head);
+      if (bundle.head) parts.compare.take(bundle.head.compare);
       if (bundle.head?.cause) parts.logs.prefer(bundle.head.cause);
       if (bundle.nodes) parts.nodes.take(bundle.nodes);
       if (bundle.nodes) parts.logs.takeNodes(bundle.nodes);
@@ -51,7 +53,8 @@
     const bar = el("div.mbm-bar", { role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100",
       "aria-label": w("progress") }, el("i"));
     const told = el("div.mbm-progress-words", {}, el("span"), el("span"));
-    const facts = el("dl.mbm-facts", {}, ...FACTS.map((name) => el("div", {}, el("dt", {}, w(`fact.${name}`)), el("dd"))));
+    const facts = el("dl.mbm-facts", {}, ...FACTS.map((name) => el("div", {}, el("dt", {}, w(`fact.${name}`)), el("dd"),
+      name === "tokens_per_s" ? el("dd.mbm-beside.mb-quiet") : null)));
     const spoken = el("p.mbm-spoken", { role: "status" });
     const ask = Ask(() => link.act("stop"));
     const root = el("header.mbm-head", {},
@@ -95,7 +98,10 @@
       const step = shown.step_s === null ? "–" : w("seconds", { seconds: number(shown.step_s, 3) });
       const values = [duration((shown.ended ?? link.now()) - shown.created),
         shown.eta_s === null ? "–" : duration(shown.eta_s), speed, step, number(shown.loss)];
-      values.forEach((value, place) => text(facts.children[place].lastChild, value));
+      const predicted = shown.compare?.predicted_tokens_per_s ?? null;
+      const beside = predicted === null ? "" : w("fact.predicted", { tokens: whole(Number(predicted.toPrecision(2))) });
+      values.forEach((value, place) => text(facts.children[place].children[1], value));
+      text(facts.children[2].lastChild, beside);
     }
 
     return { root, take, age };

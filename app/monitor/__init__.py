@@ -12,6 +12,7 @@ import gradio as gr
 
 from app.i18n import catalogue
 from app.monitor.bundle import Bundler
+from app.monitor.compare import Compare
 from app.monitor.question import Question
 from app.monitor.watch import Watch
 from app.services import Services
@@ -27,7 +28,8 @@ _WORDS = "monitor."
 def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
     """Build the monitor in the current Blocks context."""
     watch = Watch(services.controller, services.store, services.clock)
-    bundler = Bundler(watch, services.store, lang)
+    compare = Compare(services, lang)
+    bundler = Bundler(watch, services.store, lang, compare.of)
 
     def poll(event: gr.EventData) -> Any:
         answer = bundler.answer(_question(event), services.clock())
@@ -35,7 +37,7 @@ def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
 
     def act(event: gr.EventData) -> Any:
         question = _question(event)
-        refused = _stop(services, question.run, event._data.get("name"))
+        refused = _act(services, compare, question.run, event._data.get("name"))
         watch.forget(question.run)
         answer = bundler.answer(question, services.clock(), refused)
         return gr.skip() if answer is None else answer
@@ -62,12 +64,13 @@ def _question(event: gr.EventData) -> Question:
     return Question.of(event._data.get("question"))
 
 
-def _stop(services: Services, run: str, name: object) -> Problem | None:
-    """Stop a run, with a checkpoint (`save`) or at once (`stop`); the reason when it is refused."""
-    if name not in ("save", "stop"):
-        return None
+def _act(services: Services, compare: Compare, run: str, name: object) -> Problem | None:
+    """Stop a run, with a checkpoint (`save`) or at once (`stop`), or `calibrate` by it; the reason when refused."""
     try:
-        services.controller.stop(run, save=name == "save")
+        if name in ("save", "stop"):
+            services.controller.stop(run, save=name == "save")
+        elif name == "calibrate":
+            compare.use(run)
     except ProblemsError as error:
         return error.problems[0]
     return None

@@ -6,7 +6,7 @@ curves go and how far its log goes; so a tab that slept, or a server that was re
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.i18n import render_problem
@@ -16,11 +16,15 @@ from app.monitor.watch import Watch
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.store import Store, StoreError
 
+Comparison = Callable[[str], Mapping[str, Any] | None]
+"""Run -> its measured figures beside the predicted ones (compare.py)."""
+
 
 class Bundler:
     """Makes the answers of one language."""
 
-    def __init__(self, watch: Watch, store: Store, lang: str) -> None:
+    def __init__(self, watch: Watch, store: Store, lang: str, compare: Comparison = lambda run: None) -> None:
+        self._compare = compare
         self._watch = watch
         self._store = store
         self._lang = lang
@@ -42,7 +46,7 @@ class Bundler:
     def _run(self, question: Question, now: float) -> dict[str, Any]:
         snapshot = self._watch.run(question.run)
         sections = {
-            "head": run.head(snapshot, self._lang),
+            "head": {**run.head(snapshot, self._lang), "compare": self._compare(question.run)},
             "nodes": run.nodes(snapshot, now),
             "events": run.events(snapshot, self._lang),
         }

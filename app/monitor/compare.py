@@ -1,0 +1,81 @@
+"""A run's measured figures beside the predicted ones, and whether they can correct the estimates of the cluster."""
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+from app.calibration import as_mapping, keep_in_draft, known_of_draft, today
+from app.i18n import render_problem
+from app.services import Services
+from backend.estimate import estimate
+from backend.job.job import Calibration, Job
+from backend.job.problems import ProblemsError
+from backend.jobs.calibrate import RunMeasured, calibration_of
+
+COMPARE_S = 10.0
+"""Two ticks within this time see the same comparison: it costs an estimate."""
+RUNS_KEPT = 16
+
+
+class Compare:
+    """Comparisons in one language, for any number of threads."""
+
+    def __init__(self, services: Services, lang: str) -> None:
+        self._services = services
+        self._lang = lang
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, tuple[float, dict[str, Any]]] = OrderedDict()
+
+    def of(self, run: str) -> dict[str, Any]:
+        """What the page shows of one run; ProblemsError(unknown_run)."""
+        with self._lock:
+            now = self._services.clock()
+            kept = self._kept.get(run)
+            if kept is None or not 0 <= now - kept[0] < COMPARE_S:
+                kept = self._kept[run] = (now, self._look(run))
+                self._kept.move_to_end(run)
+                while len(self._kept) > RUNS_KEPT:
+                    self._kept.popitem(last=False)
+            return kept[1]
+
+    def use(self, run: str) -> None:
+        """Keep what the run says with the draft's cluster; ProblemsError where it says nothing or is of another GPU."""
+        job, found = self._measured(run)
+        calibration = calibration_of(job, found, today(self._services.clock()))
+        keep_in_draft(self._services, calibration)
+        self._services.audit.record("calibrate", **as_mapping(calibration))
+        with self._lock:
+            self._kept.pop(run, None)
+
+    def _look(self, run: str) -> dict[str, Any]:
+        launched, _ = self._services.controller.measured(run)
+        job, found = self._measured(run)
+        waits = any(problem.code == "calibrate_few_steps" for problem in found.problems)
+        return {
+            "predicted_tokens_per_s": _tokens_per_s(launched),
+            "steps": found.steps,
+            "step_s": found.step_s,
+            "predicted_step_s": found.predicted_step_s,
+            "reserved_gib": found.reserved_gib,
+            "predicted_reserved_gib": found.predicted_reserved_gib,
+            "useful": found.is_useful,
+            "used": job.cluster.calibration.run == run,
+            "why": [] if waits else [render_problem(self._lang, problem)["message"] for problem in found.problems],
+        }
+
+    def _measured(self, run: str) -> tuple[Job, RunMeasured]:
+        """Against the cluster as the draft has it, where that is of the same GPU."""
+        job, found = self._services.controller.measured(run)
+        gpu, known = known_of_draft(self._services)
+        if gpu != job.cluster.gpu:
+            known = Calibration() if job.cluster.calibration.run == run else job.cluster.calibration
+        return self._services.controller.measured(run, known) if known != job.cluster.calibration else (job, found)
+
+
+def _tokens_per_s(job: Job) -> float | None:
+    """Of the whole gang, as predicted at the launch."""
+    try:
+        found = estimate(job)
+    except ProblemsError:
+        return None
+    return found.tokens_per_s_per_gpu * job.world_size if found.tokens_per_s_per_gpu else None
