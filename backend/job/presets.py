@@ -86,7 +86,7 @@ def clusters() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def recipes() -> Mapping[str, Mapping[str, Any]]:
-    """Every recipe by key: {name, job: keys of the job file}; empty while there is none."""
+    """Every recipe by key: {job: keys of the job file, source}."""
     return MappingProxyType(_load("recipes"))
 
 
