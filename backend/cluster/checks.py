@@ -87,6 +87,9 @@ def check_model(job: Job, checks: Checks, found: Mapping[str, Any]) -> CheckResu
 
 def check_dataset(job: Job, checks: Checks, found: Mapping[str, Any]) -> CheckResult:
     """Whether every data set is described and its file is there."""
+    if job.traits.environment == "swift":
+        # They are plain files, which ms-swift's own parser looks for.
+        return checks.ok("dataset", names=dataset_names(job))
     dataset, folder = found["dataset"], job.training.dataset_dir
     if not dataset["info"]:
         return checks.wrong("dataset", "dataset_info_missing", "training.dataset_dir", path=folder)

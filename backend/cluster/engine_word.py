@@ -72,6 +72,40 @@ def parse_llamafactory() -> None:
         raise ValueError(f"Template {template} does not exist.")
 
 
+def parse_swift() -> None:
+    """Raises what ms-swift's own argument class says against config.yaml."""
+    from swift.cli.main import parse_yaml_args
+
+    arguments = [CONFIG]
+    parse_yaml_args(arguments)
+    owner = swift_class(os.environ["MEGABOARD_TRAINER"].partition("-")[2])
+    from swift.utils import parse_args
+
+    without_gang()
+    _, unknown = parse_args(owner, arguments)
+    if unknown:
+        raise ValueError(f"remaining_argv: {unknown}")
+
+
+def swift_class(command: str) -> Any:
+    """The argument class of `megatron sft`, `pt` or `rlhf`."""
+    from swift.megatron import arguments
+
+    names = {"sft": "MegatronSftArguments", "pt": "MegatronPretrainArguments", "rlhf": "MegatronRLHFArguments"}
+    return getattr(arguments, names[command])
+
+
+def without_gang() -> None:
+    """Its arguments start the process groups of the whole plan and make the output folder: neither is wanted here."""
+    from swift.megatron.arguments import megatron_args, sft_args
+
+    def stand_in(args: Any) -> None:
+        args.world_size, args.rank = int(os.environ["MEGABOARD_WORLD_SIZE"]), 0
+
+    sft_args.MegatronSftArguments._init_output_dir = lambda self: None
+    megatron_args.initialize_megatron = stand_in
+
+
 def load_deepspeed(training: Any) -> None:
     """Raises what DeepSpeed's own loader says against its file, once the trainer has filled in what is `auto`."""
     if not getattr(training, "deepspeed", None):
@@ -84,12 +118,21 @@ def load_deepspeed(training: Any) -> None:
     DeepSpeedConfig(training.hf_deepspeed_config.config)
 
 
-PARSERS = {"llamafactory": parse_llamafactory}
+PARSERS = {"llamafactory": parse_llamafactory, "swift": parse_swift}
 
 
 def keys(wanted: dict[str, Any]) -> dict[str, Any]:
     """The keys that the installed engine takes, by the program that defines them: type, default, choices."""
     alone()
+    return keys_of_swift() if wanted["engine"] == "swift" else keys_of_llamafactory()
+
+
+def keys_of_swift() -> dict[str, Any]:
+    found = {name: key for command in ("sft", "pt", "rlhf") for name, key in fields_of(swift_class(command)).items()}
+    return {"swift": {"version": version_of("ms-swift"), "keys": dict(sorted(found.items()))}}
+
+
+def keys_of_llamafactory() -> dict[str, Any]:
     import transformers
     from llamafactory import hparams
     from llamafactory.hparams.training_args import TrainingArguments

@@ -1,8 +1,8 @@
 """Runs on a node, once per rank, started by torchrun: `entry.py FOLDER` trains what FOLDER/config.yaml says.
 
 Everything the rank prints goes to FOLDER/rank<k>.log. FOLDER/steps.rank<k>.jsonl gets one line per optimizer step. When
-FOLDER/control/stop exists on any node, all ranks end together after the same step, with a checkpoint. This file and the
-engine are all that is needed; nothing of Megaboard is imported.
+FOLDER/control/stop exists on any node, all ranks end together after the same step, with a checkpoint. This file, for
+ms-swift swift_entry.py, and the engine are all that is needed; nothing of Megaboard is imported.
 """
 
 from __future__ import annotations
@@ -42,6 +42,16 @@ def _send_output_to(path: str) -> None:
 
 
 def _train(folder: str, rank: int) -> None:
+    trainer, _, command = os.environ.get("MEGABOARD_TRAINER", "llamafactory").partition("-")
+    if trainer != "swift":
+        _train_with_llamafactory(folder, rank)
+    else:
+        from swift_entry import train  # beside this file in the run folder
+
+        train(sys.modules[__name__], folder, rank, command)
+
+
+def _train_with_llamafactory(folder: str, rank: int) -> None:
     import yaml
     from llamafactory.train.tuner import run_exp
 
@@ -49,6 +59,13 @@ def _train(folder: str, rank: int) -> None:
         config = yaml.safe_load(file)
     with open(f"{folder}/steps.rank{rank}.jsonl", "a", encoding="utf-8") as file:
         run_exp(args=config, callbacks=[_make_callback(folder, file)])
+
+
+def mark_stopped(folder: str) -> None:
+    """The supervisor reads it: this end was asked for."""
+    os.makedirs(f"{folder}/control", exist_ok=True)
+    with open(f"{folder}/control/stopped", "a"):
+        pass
 
 
 def _make_callback(folder: str, file: IO[str]) -> Any:
@@ -78,7 +95,7 @@ def _make_callback(folder: str, file: IO[str]) -> Any:
                 "time": time.time(),
                 "step_s": time.perf_counter() - self.begun,
                 "epoch": state.epoch,
-                **_memory(torch),
+                **memory(torch),
             }
             # Counted over all ranks, only where the engine was told to count.
             tokens, self.tokens_before = state.num_input_tokens_seen - self.tokens_before, state.num_input_tokens_seen
@@ -86,12 +103,9 @@ def _make_callback(folder: str, file: IO[str]) -> Any:
                 self.row["tokens"] = tokens
             if not control.should_log:
                 self.write()
-            if _any_rank_says(os.path.exists(f"{folder}/control/stop"), torch):
+            if any_rank_says(os.path.exists(f"{folder}/control/stop"), torch):
                 control.should_save = control.should_training_stop = True
-                # The supervisor reads it: this end was asked for.
-                os.makedirs(f"{folder}/control", exist_ok=True)
-                with open(f"{folder}/control/stopped", "a"):
-                    pass
+                mark_stopped(folder)
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
             if self.row and logs and "loss" in logs:
@@ -110,7 +124,7 @@ def _make_callback(folder: str, file: IO[str]) -> Any:
     return Steps()
 
 
-def _memory(torch: Any) -> dict[str, float]:
+def memory(torch: Any) -> dict[str, float]:
     """Peaks of the allocator since the start; nothing on CPU."""
     if not torch.cuda.is_available():
         return {}
@@ -118,7 +132,7 @@ def _memory(torch: Any) -> dict[str, float]:
     return {"allocated_gib": allocated / GIB, "reserved_gib": reserved / GIB}
 
 
-def _any_rank_says(mine: bool, torch: Any) -> bool:
+def any_rank_says(mine: bool, torch: Any) -> bool:
     """Whether it is true on any rank: all ranks get the same answer, at the same step."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):

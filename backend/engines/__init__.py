@@ -1,12 +1,18 @@
 """Training engines: a job in, the files, environment and command of each node out.
 
-One module an engine, on the interface of engine.py; ENGINES lists those that exist. An engine's facts stand in
+One module an engine, on the interface of engine.py; ENGINES lists them. An engine's facts stand in
 backend.job.traits, its rules in backend.job.rules.
 """
 
 from collections.abc import Mapping
 
-from backend.engines import llamafactory_ddp, llamafactory_fsdp, llamafactory_megatron, llamafactory_zero
+from backend.engines import (
+    llamafactory_ddp,
+    llamafactory_fsdp,
+    llamafactory_megatron,
+    llamafactory_zero,
+    swift_megatron,
+)
 from backend.engines.checks import check_passed_on
 from backend.engines.engine import Engine, Target, target_of
 from backend.engines.environment import merged, node_variables, shared_variables
@@ -39,9 +45,10 @@ ENGINES: Mapping[str, Engine] = {
         llamafactory_ddp.ENGINE,
         *llamafactory_zero.ENGINES,
         llamafactory_fsdp.ENGINE,
+        swift_megatron.ENGINE,
     )
 }
-"""The engines that can be rendered, by the job's `engine`."""
+"""By the job's `engine`."""
 
 CONFIG = "config.yaml"
 """The engine's configuration, which the entry script reads."""
@@ -49,11 +56,7 @@ CONFIG = "config.yaml"
 
 def check_engine(job: Job) -> list[Problem]:
     """What is wrong with what the job says to its engine directly: `extra`, `environment`, folders."""
-    engine = ENGINES.get(job.engine)
-    if engine is None:
-        values = {"engine": job.engine, "engines": ", ".join(ENGINES)}
-        return [Problem(code="engine_not_available_yet", field="engine", values=values)]
-    return check_passed_on(job, engine)
+    return check_passed_on(job, ENGINES[job.engine])
 
 
 def render(job: Job, place: Place) -> Rendered:
@@ -88,7 +91,7 @@ def export(job: Job, *, placeholders: bool = False) -> Mapping[str, str]:
     engine, target = _ready(job)
     variables = merged(target, shared_variables(target, engine))
     files = {CONFIG: _config_text(engine, target, job.name), **engine.files(target)}
-    return files | exported_files(job, variables, files)
+    return files | exported_files(job, variables, files, engine.plain(target))
 
 
 def _ready(job: Job) -> tuple[Engine, Target]:

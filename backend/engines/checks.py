@@ -11,6 +11,8 @@ from backend.job.problems import Problem
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,79}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SECRET = re.compile(r"(.*_)?(token|key|secret|password|webhook)", re.IGNORECASE)
+# What an engine evaluates with: a share of the training data, or data of its own.
+_EVALUATION_DATA = {"llamafactory": ("val_size", "eval_dataset"), "swift": ("split_dataset_ratio", "val_dataset")}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 # Keys that would start something else than the plan, leave the run folder, or resume what the run does not know of.
@@ -32,8 +34,9 @@ def check_passed_on(job: Job, engine: Engine) -> list[Problem]:
     problems = [problem for key, value in job.extra.items() if (problem := _check_extra(key, value, engine))]
     problems += [problem for name, text in job.environment.items() if (problem := _check_variable(name, text))]
     problems += _check_folders(job)
-    if job.training.eval_steps is not None and not {"val_size", "eval_dataset"} & job.extra.keys():
-        edit = {"extra": {**job.extra, "val_size": 0.01}}
+    share, data = _EVALUATION_DATA[job.traits.environment]
+    if job.training.eval_steps is not None and not {share, data} & job.extra.keys():
+        edit = {"extra": {**job.extra, share: 0.01}}
         problems.append(Problem(code="eval_without_data", field="training.eval_steps", edit=edit))
     return problems
 

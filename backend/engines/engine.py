@@ -42,5 +42,7 @@ class Engine:
     """Configuration key -> the job path that decides it; `extra` may not name these."""
     notes: Callable[[Target], tuple[Problem, ...]]
     """Where the configuration must differ from the letter of the job."""
+    plain: Callable[[Target], str] = lambda target: "llamafactory.cli train config.yaml"
+    """What `python -m` starts on each node without our entry script: the engine's own launcher of torchrun."""
     files: Callable[[Target], Mapping[str, str]] = lambda target: {}
     """File name -> text of what the configuration names besides itself; ranks start in the folder that holds both."""

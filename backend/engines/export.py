@@ -32,7 +32,7 @@ if [ -z "${{NCCL_SOCKET_IFNAME:-}}" ] && command -v ip > /dev/null; then
     export NCCL_SOCKET_IFNAME="$interface" GLOO_SOCKET_IFNAME="${{GLOO_SOCKET_IFNAME:-$interface}}"
   fi
 fi
-exec {python} -m llamafactory.cli train config.yaml
+exec {python} -m {plain}
 """
 
 _ATTACHED = """\
@@ -132,16 +132,18 @@ def with_placeholders(job: Job) -> Job:
     return with_values(job, values)
 
 
-def exported_files(job: Job, variables: Mapping[str, str], files: Iterable[str]) -> dict[str, str]:
+def exported_files(job: Job, variables: Mapping[str, str], files: Iterable[str], plain: str) -> dict[str, str]:
     """launch.sh and what it copies to the nodes besides `files`; `variables` are the ranks'.
 
-    The job must have passed check_launch.
+    `plain` is what `python -m` starts on a node. The job must have passed check_launch.
     """
-    scripts = {f"node{rank}.sh": _node_script(job, rank, variables) for rank in range(job.cluster.nodes)}
+    # What our entry script alone reads.
+    variables = {name: text for name, text in variables.items() if not name.startswith("MEGABOARD_")}
+    scripts = {f"node{rank}.sh": _node_script(job, rank, variables, plain) for rank in range(job.cluster.nodes)}
     return {LAUNCH: _launch_script(job, files), "attached.sh": _ATTACHED, **scripts}
 
 
-def _node_script(job: Job, rank: int, variables: Mapping[str, str]) -> str:
+def _node_script(job: Job, rank: int, variables: Mapping[str, str], plain: str) -> str:
     environment = environment_of(job, rank) or Environment(python="python3")
     return _NODE.format(
         rank=rank,
@@ -154,6 +156,7 @@ def _node_script(job: Job, rank: int, variables: Mapping[str, str]) -> str:
         master=shlex.quote(job.cluster.hosts[0].dialled_address),
         port=job.cluster.port_range[0],
         python=_path(environment.python),
+        plain=plain,
     )
 
 

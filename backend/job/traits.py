@@ -98,6 +98,8 @@ class EngineTraits:
     zero_stage: Literal[0, 2, 3] = 0
     """Of DeepSpeed ZeRO; 0: not DeepSpeed."""
     is_fsdp: bool = False
+    preference_losses: tuple[str, ...] = ("sigmoid", "hinge", "ipo", "orpo", "simpo")
+    """What DPO may minimise."""
     memory: MemoryTraits | None = None
     """None: its memory is not modelled."""
     overlaps: bool = True
@@ -182,6 +184,7 @@ _MEGATRON = EngineTraits(
     # train/mca/workflow.py _freeze_model_parameters: no prefix matches deepstack_merger_list, and pt never calls it.
     deep_stack_frozen_with="nothing",
     freezes_in_pretraining=False,
+    preference_losses=("sigmoid", "orpo"),
     memory=_MCA_MEMORY,
 )
 _HUGGING_FACE = EngineTraits(
@@ -223,6 +226,8 @@ TRAITS: Mapping[str, EngineTraits] = {
             # mcore-bridge counts visual.deepstack_merger_list among the aligner's modules.
             deep_stack_frozen_with="projector",
             freezes_in_pretraining=True,
+            # Its trainer takes trl's loss functions, of which orpo and simpo are not among.
+            preference_losses=("sigmoid", "hinge", "ipo"),
             memory=_SWIFT_MEMORY,
         ),
     )

@@ -27,6 +27,7 @@ from backend.jobs.store import Store
 
 PROTOCOL = 1
 SUPERVISOR = "supervisor.py"
+SWIFT_ENTRY = "swift_entry.py"
 UPLOAD_S = 60.0
 START_S = 60.0
 STALL_S = 1800.0
@@ -151,7 +152,7 @@ def upload(attempt: Attempt, rank: int, node: Node) -> None:
     node.make_folder(folder)
     node.make_folder(f"{folder}/control")
     files = {name: text.encode() for name, text in attempt.rendered.files.items()}
-    files |= {name: node_program(name) for name in (SUPERVISOR, ENTRY)}
+    files |= {name: node_program(name) for name in (SUPERVISOR, ENTRY, SWIFT_ENTRY)}
     files["spec.json"] = json.dumps(make_spec(attempt, rank), indent=1).encode()
     for name, data in files.items():
         node.write(f"{folder}/{name}", data)

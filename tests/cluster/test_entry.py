@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from backend.cluster import entry
+from backend.cluster import entry, swift_entry
 
 pytestmark = pytest.mark.e2e
 
@@ -50,12 +50,55 @@ def run_exp(args, callbacks):
     dist.destroy_process_group()
 """
 
+# Calls the callbacks as ms-swift's Megatron trainer does (ms-swift 4.6.0 swift/megatron/trainers/base.py).
+SWIFT = {
+    "swift/__init__.py": "",
+    "swift/cli/__init__.py": "",
+    "swift/cli/main.py": """
+import json
+def parse_yaml_args(argv):
+    with open(argv[0]) as file:
+        argv[0:1] = [word for key, value in json.load(file).items() for word in (f"--{key}", str(value))]
+""",
+    "swift/megatron/callbacks/__init__.py": "",
+    "swift/megatron/callbacks/mapping.py": "megatron_callbacks_map = {}",
+    "swift/megatron/callbacks/base.py": """
+class MegatronCallback:
+    def __init__(self, trainer):
+        self.trainer, self.args, self.state = trainer, trainer.args, trainer.state
+""",
+    "swift/megatron/__init__.py": """
+import types
+import torch.distributed as dist
+from swift.megatron.callbacks.mapping import megatron_callbacks_map
+
+def megatron_sft_main(argv):
+    dist.init_process_group("gloo")
+    given = dict(zip(argv[::2], argv[1::2]))
+    args = types.SimpleNamespace(train_iters=int(given["--train_iters"]))
+    state = types.SimpleNamespace(iteration=0, should_save=False)
+    callback = megatron_callbacks_map[given["--callbacks"]](types.SimpleNamespace(args=args, state=state))
+    while state.iteration < args.train_iters:
+        callback.on_step_begin()
+        state.iteration += 1
+        callback.on_step_end()
+        if state.iteration % 2 == 0:
+            callback.on_log({"loss": 3.0 / state.iteration, "grad_norm": None, "learning_rate": 0.1})
+        if state.should_save:
+            state.should_save = False
+            print("saved at step", state.iteration)
+    callback.on_train_end()
+    dist.destroy_process_group()
+""",
+}
+
 
 class Gang:
     """A run folder and a torchrun a node."""
 
-    def __init__(self, root: Path, config: dict[str, Any], nodes: int) -> None:
+    def __init__(self, root: Path, config: dict[str, Any], nodes: int, **variables: str) -> None:
         self.folders = [root / f"node{rank}" for rank in range(nodes)]
+        self.variables = variables
         for folder in self.folders:
             (folder / "llamafactory" / "train").mkdir(parents=True)
             (folder / "llamafactory" / "__init__.py").touch()
@@ -63,7 +106,11 @@ class Gang:
             (folder / "llamafactory" / "train" / "tuner.py").write_text(ENGINE)
             (folder / "control").mkdir()
             (folder / "config.yaml").write_text(json.dumps(config))
+            for name, text in SWIFT.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / name).write_text(text)
             shutil.copy(entry.__file__, folder)
+            shutil.copy(swift_entry.__file__, folder)
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             port = sock.getsockname()[1]
@@ -73,7 +120,7 @@ class Gang:
         folder = self.folders[rank]
         command = [PYTHON, "-m", "torch.distributed.run", "--nnodes", str(len(self.folders)), "--node_rank", str(rank)]
         command += ["--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", str(port)]
-        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **self.variables}
         with (folder / "out.log").open("wb") as log:
             return subprocess.Popen([*command, folder / "entry.py", folder], stdout=log, stderr=log, env=environment)
 
@@ -120,6 +167,20 @@ def test_steps_are_lines_and_a_wish_to_stop_on_one_node_ends_all_ranks_after_the
             assert all(row["step_s"] >= 0.01 * (rank + 1) for row in rows)
             assert f"saved at step {last}\n" in (folder / f"rank{rank}.log").read_text()
             assert "saved" not in (folder / "out.log").read_text()
+            assert (folder / "control" / "stopped").exists()
+
+
+def test_ms_swift_writes_the_same_lines_and_stops_in_the_same_way(tmp_path: Path) -> None:
+    with Gang(tmp_path, {"train_iters": 1_000_000}, nodes=2, MEGABOARD_TRAINER="swift-sft") as gang:
+        gang.wait_for_steps(5)
+        (gang.folders[1] / "control" / "stop").touch()
+        assert gang.wait() == [0, 0]
+        last = gang.steps(0)[-1]["step"]
+        for rank, folder in enumerate(gang.folders):
+            rows = gang.steps(rank)
+            assert [row["step"] for row in rows] == list(range(1, last + 1))
+            assert [row.get("loss") for row in rows[:4]] == [None, 1.5, None, 0.75]
+            assert f"saved at step {last}\n" in (folder / f"rank{rank}.log").read_text()
             assert (folder / "control" / "stopped").exists()
 
 

@@ -10,13 +10,15 @@ from backend.cluster.checks import CheckResult
 from backend.cluster.node import Node, NodeError, Result
 from backend.cluster.preflight import choose_port, lock_path, preflight
 from backend.cluster.probe import NodeFacts
-from backend.job.job import Host
+from backend.job.job import Environment, Host
+from backend.job.mapping import with_values
 from backend.job.problems import Problem
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 
 PORT = 29500
 MODULES = {"torch": "2.13.0", "transformers": "5.6.0", "llamafactory": "0.9.5"}
+PYTHON = Environment(python="/opt/swift/bin/python")
 PATHS: dict[str, Any] = {"model": True, "dataset": {"info": True, "unknown": [], "missing": []}, "not_writable": {}}
 
 
@@ -107,6 +109,12 @@ def test_a_data_set_that_is_not_there_is_named(gang: Gang, dataset: dict[str, An
     gang.first.on("paths", reply={**PATHS, "dataset": {**PATHS["dataset"], **dataset}})
     failure, problem = gang.only_failure()
     assert (failure.name, problem.code, problem.field) == ("dataset", code, field)
+
+
+def test_ms_swift_reads_plain_files_and_needs_no_description_of_them(gang: Gang) -> None:
+    gang.first.on("paths", reply={**PATHS, "dataset": {"info": False, "unknown": [], "missing": []}})
+    gang.job = with_values(gang.job, {"engine": "swift-megatron", "cluster.environments": {"swift": PYTHON}})
+    assert {result.status for result in gang.check()} == {"ok"}
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ sequence_parallel: true
 use_distributed_optimizer: true
 deepspeed: examples/deepspeed/ds_z3_config.json
 save_hf_model: true
-micro_batch_size: 1
+micro_batch: 1
 wandb_api_key: hunter2
 USE_MCA: 1
 """
@@ -84,7 +84,7 @@ def test_an_article_s_file_keeps_its_plan_and_loses_its_traps() -> None:
     assert outcomes["deepspeed"] == ("changed", "import_deepspeed_with_megatron")
     assert outcomes["ddp_timeout"] == ("changed", "import_timeout")
     assert outcomes["overwrite_output_dir"] == ("dropped", "import_own_folder")
-    assert outcomes["micro_batch_size"] == ("dropped", "import_unknown")
+    assert outcomes["micro_batch"] == ("dropped", "import_unknown")
     assert outcomes["save_hf_model"] == ("passed_on", None)
 
 

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import yaml
 
-from app.i18n import LANGUAGES, render_problem
 from backend.engines import ENGINES, render
 from backend.job.job import Job
+from backend.job.mapping import parameters
 from backend.job.problems import ProblemsError
 from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import RUN, ddp, job, place
@@ -87,13 +87,8 @@ def test_extra_keys_reach_the_engine() -> None:
     assert config_of(HUGGING_FACE["switches"])["neftune_noise_alpha"] == 5.0
 
 
-def test_an_engine_that_cannot_be_launched_yet_is_named() -> None:
-    made = job(engine="swift-megatron")
-    assert "engine_not_available_yet" in codes_of(made)
-    with pytest.raises(ProblemsError) as raised:
-        render(made, place(made))
-    for language in LANGUAGES:
-        assert all(name in render_problem(language, raised.value.problems[-1])["fix"] for name in ENGINES)
+def test_every_engine_of_the_job_file_can_be_rendered() -> None:
+    assert set(ENGINES) == set(parameters()["engine"].choices)
 
 
 def test_a_job_that_breaks_a_rule_or_lacks_what_a_launch_needs_is_not_rendered() -> None:

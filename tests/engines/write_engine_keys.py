@@ -9,7 +9,6 @@ has ms-swift).
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from tests.engines.programs import LLAMAFACTORY_PYTHON, mcore_adapter_source, sw
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "presets" / "engine_keys.yaml"
+WITHOUT_GPU = Path(__file__).with_name("swift_without_gpu.py")
 ENGINE_WORD = ROOT / "backend" / "cluster" / "engine_word.py"
 SOURCES = {
     "llamafactory": "https://github.com/hiyouga/LLaMA-Factory/tree/v{}/src/llamafactory/hparams",
@@ -28,10 +28,28 @@ SOURCES = {
     "mcore_adapter": "https://github.com/alibaba/ROLL/blob/8eb27cc2dc34c4d1310b169d9b86d339004d811a/mcore_adapter/src/mcore_adapter/training_args.py",
     "swift": "https://pypi.org/project/ms-swift/{}/ swift/megatron/arguments",
 }
+MCORE_ADAPTER_VERSION = "0.10.0.dev0"
 HEAD = """\
 # The keys that each program's argument classes take: type, default, choices. Written by
 # tests/engines/write_engine_keys.py, which asks the programs; test_real_parser.py compares.
 """
+
+
+def ask_swift(python: str, action: str, **wanted: Any) -> dict[str, Any]:
+    """What ms-swift's argument classes answer here, without a GPU."""
+    command = [python, "-W", "ignore", str(WITHOUT_GPU), action]
+    question = json.dumps({"engine": "swift", "environment": {}, **wanted})
+    # Its environment may be made of path variables; the file must not find modules of this folder.
+    done = subprocess.run([*command, question, "--token", "T"], capture_output=True, check=False, cwd="/")
+    return _answer(done)
+
+
+def _answer(done: "subprocess.CompletedProcess[bytes]") -> dict[str, Any]:
+    lines = [line for line in done.stdout.decode().splitlines() if line.startswith("T{")]
+    if not lines:
+        raise RuntimeError(done.stderr.decode()[-3000:])
+    told: dict[str, Any] = json.loads(lines[-1][1:])
+    return told
 
 
 def ask(python: Path | str, engine: str, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -40,11 +58,7 @@ def ask(python: Path | str, engine: str, environment: Mapping[str, str]) -> dict
     command = [str(python), "-W", "ignore", "-", "keys", json.dumps(wanted), "--token", "T"]
     env = {**os.environ, **environment}
     done = subprocess.run(command, input=ENGINE_WORD.read_bytes(), env=env, capture_output=True, check=False)
-    lines = [line for line in done.stdout.decode().splitlines() if line.startswith("T{")]
-    if not lines:
-        sys.exit(done.stderr.decode())
-    told: dict[str, Any] = json.loads(lines[-1][1:])
-    return told
+    return _answer(done)
 
 
 def to_text(told: Mapping[str, Any]) -> str:
@@ -66,9 +80,10 @@ def main() -> None:
     told = ask(LLAMAFACTORY_PYTHON, "llamafactory", {})
     if source := mcore_adapter_source():
         mca = ask(LLAMAFACTORY_PYTHON, "llamafactory", {"USE_MCA": "1", "PYTHONPATH": source})["mcore_adapter"]
-        told["mcore_adapter"] = mca
+        # A source folder carries no version; pyproject.toml beside it does.
+        told["mcore_adapter"] = {**mca, "version": MCORE_ADAPTER_VERSION}
     if python := swift_python():
-        told |= ask(python, "swift", {})
+        told |= ask_swift(python, "keys")
     before = yaml.safe_load(FILE.read_text()) if FILE.exists() else {}
     FILE.write_text(to_text({**before, **told}), encoding="utf-8")
 

@@ -8,6 +8,7 @@ from backend.job.rules.bound import BoundRule, problem, registrar
 
 RULES: list[BoundRule] = []
 megatron = registrar(RULES, lambda traits: traits.is_megatron)
+mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
 
 
 @megatron(plan=True)
@@ -199,7 +200,7 @@ def scheduler_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | N
                     edit={"training.lr_scheduler": "cosine"})  # fmt: skip
 
 
-@megatron()
+@mcore_adapter()
 def seed_is_positive(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter: `Seed should be a positive integer.`"""
     if job.training.seed > 0:
@@ -210,19 +211,19 @@ def seed_is_positive(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
 @megatron()
 def preference_loss_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter: `pref_loss: X is not supported.`, raised only at the first loss."""
-    if job.training.stage != "dpo" or job.training.dpo.loss in ("sigmoid", "orpo"):
+    if job.training.stage != "dpo" or job.training.dpo.loss in job.traits.preference_losses:
         return None
     return problem("preference_loss_not_supported", "training.dpo.loss", loss=job.training.dpo.loss,
                     edit={"training.dpo.loss": "sigmoid"})  # fmt: skip
 
 
-@megatron()
+@mcore_adapter()
 def data_is_not_shuffled(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter's train loader is a SequentialSampler."""
     return problem("no_shuffling", "training.dataset", "note") if job.training.dataset else None
 
 
-@megatron(plan=True)
+@mcore_adapter(plan=True)
 def experts_and_tensor_force_sequence(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter turns sequence parallel on where EP > 1 and TP > 1."""
     parallel = job.parallel
@@ -239,7 +240,7 @@ def interleaving_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
     return problem("virtual_on_cpu", "parallel.virtual_pipeline", edit={"parallel.virtual_pipeline": 1})
 
 
-@megatron()
+@mcore_adapter()
 def gradients_are_fp32(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter sets accumulate_allreduce_grads_in_fp32 whenever bf16 is on."""
     if job.parallel.gradient_dtype == "fp32" or job.training.precision != "bf16":

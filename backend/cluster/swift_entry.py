@@ -1,0 +1,74 @@
+"""Runs on a node, called by entry.py: ms-swift's Megatron in this process, with the same lines and the same stop.
+
+Not run by whoever wrote it: ms-swift's Megatron needs Transformer Engine and GPUs. The order of the calls is that of
+ms-swift 4.6.0 swift/megatron/trainers/base.py (run_train_step).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import IO, Any
+
+MAINS = {"sft": "megatron_sft_main", "pt": "megatron_pretrain_main", "rlhf": "megatron_rlhf_main"}
+CALLBACK = "megaboard"
+
+
+def train(entry: Any, folder: str, rank: int, command: str) -> None:
+    """`megatron sft|pt|rlhf` on FOLDER/config.yaml; `entry` is the module of entry.py."""
+    from swift import megatron
+    from swift.cli.main import parse_yaml_args
+    from swift.megatron.callbacks.mapping import megatron_callbacks_map
+
+    arguments = [f"{folder}/config.yaml"]
+    parse_yaml_args(arguments)
+    with open(f"{folder}/steps.rank{rank}.jsonl", "a", encoding="utf-8") as file:
+        megatron_callbacks_map[CALLBACK] = make_callback(entry, folder, file)
+        getattr(megatron, MAINS[command])([*arguments, "--callbacks", CALLBACK])
+
+
+def make_callback(entry: Any, folder: str, file: IO[str]) -> type:
+    import torch
+    from swift.megatron.callbacks.base import MegatronCallback
+
+    class Steps(MegatronCallback):  # type: ignore[misc]
+        """Writes a line per step and ends the training when asked. The trainer calls on_step_end, then on_log."""
+
+        row: dict[str, Any] | None = None
+        begun = 0.0
+
+        def on_step_begin(self) -> None:
+            self.write()
+            self.begun = time.perf_counter()
+
+        def on_step_end(self) -> None:
+            self.row = {
+                "protocol": entry.PROTOCOL,
+                "step": self.state.iteration,
+                "total_steps": self.args.train_iters,
+                "time": time.time(),
+                "step_s": time.perf_counter() - self.begun,
+                **entry.memory(torch),
+            }
+            if entry.any_rank_says(os.path.exists(f"{folder}/control/stop"), torch):
+                # The loop runs up to train_iters, and saves a checkpoint before it looks again.
+                self.state.should_save = True
+                self.args.train_iters = self.state.iteration
+                entry.mark_stopped(folder)
+
+        def on_log(self, logs: dict[str, Any]) -> None:
+            if self.row and "loss" in logs:
+                self.row.update({key: float(logs[key]) for key in entry.LOGGED if logs.get(key) is not None})
+                self.write()
+
+        def on_train_end(self) -> None:
+            self.write()
+
+        def write(self) -> None:
+            if self.row:
+                file.write(json.dumps(self.row) + "\n")
+                file.flush()
+            self.row = None
+
+    return Steps

@@ -1,0 +1,262 @@
+"""ms-swift's Megatron: `megatron sft|pt|rlhf`, which trains the models that mcore-bridge knows, LoRA included.
+
+Keys and defaults: ms-swift 4.6.0 swift/megatron/arguments/*.py, as in the wheel on PyPI; its command line reads the
+same config.yaml (swift/cli/main.py parse_yaml_args). Its argument classes take what is written here (a test asks them);
+training itself needs Transformer Engine and GPUs, and was not run where this was written.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from backend.engines.engine import Engine, Target
+from backend.job.problems import Problem
+
+_COMMANDS: Mapping[str, str] = {"sft": "sft", "pt": "pt", "dpo": "rlhf"}
+_DTYPES: Mapping[str, str] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+_SCHEDULERS: Mapping[str, str] = {
+    "cosine": "cosine",
+    "cosine_with_min_lr": "cosine",
+    "linear": "linear",
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "inverse_sqrt": "inverse-square-root",
+}
+_REPORTS = frozenset({"tensorboard", "wandb", "swanlab"})
+_FEWEST_KEPT = 2
+"""ms-swift refuses a save_total_limit of 1."""
+
+OWNED: Mapping[str, str] = {
+    "model": "model.path",
+    "rlhf_type": "training.stage",
+    "tuner_type": "training.method",
+    "lora_rank": "training.lora.rank",
+    "lora_alpha": "training.lora.alpha",
+    "target_modules": "training.lora.targets",
+    "beta": "training.dpo.beta",
+    "loss_type": "training.dpo.loss",
+    "dataset": "training.dataset",
+    "max_length": "training.cutoff_len",
+    "packing": "training.packing",
+    "max_pixels": "training.image_max_pixels",
+    "dataset_num_proc": "training.workers.preprocessing",
+    "dataloader_num_workers": "training.workers.data_loader",
+    "freeze_vit": "training.freeze.vision_tower",
+    "freeze_aligner": "training.freeze.projector",
+    "freeze_llm": "training.freeze.language_model",
+    "torch_dtype": "training.precision",
+    "bf16": "training.precision",
+    "fp16": "training.precision",
+    "micro_batch_size": "training.micro_batch_size",
+    "global_batch_size": "training.global_batch_size",
+    "num_train_epochs": "training.num_train_epochs",
+    "train_iters": "training.max_steps",
+    "lr": "training.learning_rate",
+    "lr_decay_style": "training.lr_scheduler",
+    "min_lr": "training.lr_scheduler",
+    "lr_warmup_fraction": "training.warmup_ratio",
+    "lr_warmup_iters": "training.warmup_ratio",
+    "weight_decay": "training.weight_decay",
+    "seed": "training.seed",
+    "output_dir": "training.output_dir",
+    "add_version": "training.output_dir",
+    "logging_steps": "training.logging_steps",
+    "save_steps": "training.save_steps",
+    "save_total_limit": "training.save_total_limit",
+    "eval_steps": "training.eval_steps",
+    "report_to": "training.report_to",
+    "ddp_timeout": "training.ddp_timeout_s",
+    "callbacks": "training.logging_steps",
+    "tensor_model_parallel_size": "parallel.tensor",
+    "pipeline_model_parallel_size": "parallel.pipeline",
+    "virtual_pipeline_model_parallel_size": "parallel.virtual_pipeline",
+    "context_parallel_size": "parallel.context",
+    "expert_model_parallel_size": "parallel.expert",
+    "expert_tensor_parallel_size": "parallel.expert_tensor",
+    "sequence_parallel": "parallel.sequence",
+    "account_for_embedding_in_pipeline_split": "parallel.account_for_embedding",
+    "account_for_loss_in_pipeline_split": "parallel.account_for_loss",
+    "recompute_granularity": "parallel.recompute",
+    "recompute_modules": "parallel.recompute_modules",
+    "recompute_method": "parallel.recompute_num_layers",
+    "recompute_num_layers": "parallel.recompute_num_layers",
+    "use_distributed_optimizer": "parallel.distributed_optimizer",
+    "optimizer_cpu_offload": "parallel.optimizer_offload_fraction",
+    "optimizer_offload_fraction": "parallel.optimizer_offload_fraction",
+    "accumulate_allreduce_grads_in_fp32": "parallel.gradient_dtype",
+    "overlap_grad_reduce": "parallel.overlap_grad_reduce",
+    "overlap_param_gather": "parallel.overlap_param_gather",
+    "bias_activation_fusion": "parallel.bias_activation_fusion",
+    "apply_rope_fusion": "parallel.rope_fusion",
+    "cross_entropy_loss_fusion": "parallel.cross_entropy_fusion",
+    "moe_grouped_gemm": "parallel.moe_grouped_gemm",
+    "moe_token_dispatcher_type": "parallel.moe_token_dispatcher",
+}
+
+
+def swift_config(target: Target, output_dir: str) -> dict[str, object]:
+    """The arguments of `megatron sft|pt|rlhf`; its command line takes no null."""
+    config = _method(target) | _data(target) | _schedule(target)
+    config |= _records(target, output_dir)
+    return config | _plan(target) | _memory(target) | _switches(target) | _experts(target)
+
+
+def _method(target: Target) -> dict[str, object]:
+    job, training = target.job, target.job.training
+    config: dict[str, object] = {"model": job.model.path}
+    if training.stage == "dpo":
+        config |= {"rlhf_type": "dpo", "beta": training.dpo.beta, "loss_type": training.dpo.loss}
+    config["tuner_type"] = training.method
+    if training.method == "lora":
+        targets = training.lora.targets
+        modules = ["all-linear"] if targets == "all" else targets.split(",")
+        config |= {"lora_rank": training.lora.rank, "lora_alpha": training.lora.alpha, "target_modules": modules}
+    if target.shape.vision:
+        freeze = training.freeze
+        config |= {"freeze_llm": freeze.language_model, "freeze_vit": freeze.vision_tower}
+        config |= {"freeze_aligner": freeze.projector}
+    return config
+
+
+def _data(target: Target) -> dict[str, object]:
+    training = target.job.training
+    config: dict[str, object] = {
+        "dataset": dataset_paths(training.dataset, training.dataset_dir),
+        "max_length": training.cutoff_len,
+        "packing": training.packing,
+        "dataset_num_proc": training.workers.preprocessing,
+        "dataloader_num_workers": training.workers.data_loader,
+    }
+    return config | ({"max_pixels": training.image_max_pixels} if target.shape.vision else {})
+
+
+def dataset_paths(names: str | None, folder: str | None) -> list[str]:
+    """ms-swift knows no dataset_info.json: each name is a file below the data folder."""
+    return [str(PurePosixPath(folder or "", name.strip())) for name in (names or "").split(",") if name.strip()]
+
+
+def _schedule(target: Target) -> dict[str, object]:
+    job, training = target.job, target.job.training
+    config: dict[str, object] = {
+        "torch_dtype": _DTYPES[training.precision],
+        "micro_batch_size": training.micro_batch_size,
+        "global_batch_size": job.global_batch,
+    }
+    if training.max_steps is None:
+        config["num_train_epochs"] = math.ceil(training.num_train_epochs)
+    else:
+        config["train_iters"] = training.max_steps
+    config |= {"lr": training.learning_rate, "lr_decay_style": _SCHEDULERS[training.lr_scheduler]}
+    if training.lr_scheduler == "cosine_with_min_lr":
+        config["min_lr"] = training.learning_rate / 10
+    config |= {"lr_warmup_fraction": training.warmup_ratio} if training.warmup_ratio > 0 else {}
+    return config | {"weight_decay": training.weight_decay, "seed": training.seed}
+
+
+def _records(target: Target, output_dir: str) -> dict[str, object]:
+    training = target.job.training
+    config: dict[str, object] = {
+        "output_dir": output_dir,
+        # Without it the results go to a folder with a date in its name, below this one.
+        "add_version": False,
+        "logging_steps": training.logging_steps,
+        "save_steps": training.save_steps,
+        "ddp_timeout": training.ddp_timeout_s,
+    }
+    if training.save_total_limit is not None:
+        config["save_total_limit"] = max(_FEWEST_KEPT, training.save_total_limit)
+    if training.eval_steps is not None:
+        config["eval_steps"] = training.eval_steps
+    reports = [name for name in training.report_to if name in _REPORTS]
+    return config | ({"report_to": reports} if reports else {})
+
+
+def _plan(target: Target) -> dict[str, object]:
+    parallel = target.job.parallel
+    config: dict[str, object] = {
+        "tensor_model_parallel_size": parallel.tensor,
+        "pipeline_model_parallel_size": parallel.pipeline,
+        "context_parallel_size": parallel.context,
+        "sequence_parallel": target.job.sequence_parallel,
+        "account_for_embedding_in_pipeline_split": parallel.account_for_embedding,
+        "account_for_loss_in_pipeline_split": parallel.account_for_loss,
+    }
+    if parallel.virtual_pipeline > 1:
+        config["virtual_pipeline_model_parallel_size"] = parallel.virtual_pipeline
+    return config
+
+
+def _memory(target: Target) -> dict[str, object]:
+    parallel, granularity = target.job.parallel, target.job.recompute
+    # Its own default is selective.
+    config: dict[str, object] = {"recompute_granularity": granularity}
+    if granularity == "selective" and parallel.recompute_modules:
+        config["recompute_modules"] = list(parallel.recompute_modules)
+    if granularity == "full":
+        config |= {"recompute_method": "uniform", "recompute_num_layers": parallel.recompute_num_layers or 1}
+    if parallel.optimizer_offload_fraction > 0:
+        config |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": parallel.optimizer_offload_fraction}
+    return config
+
+
+def _switches(target: Target) -> dict[str, object]:
+    parallel = target.job.parallel
+    return {
+        "use_distributed_optimizer": parallel.distributed_optimizer,
+        "accumulate_allreduce_grads_in_fp32": parallel.gradient_dtype == "fp32",
+        "overlap_grad_reduce": parallel.overlap_grad_reduce,
+        "overlap_param_gather": parallel.overlap_param_gather,
+        "bias_activation_fusion": parallel.bias_activation_fusion,
+        "apply_rope_fusion": parallel.rope_fusion,
+        "cross_entropy_loss_fusion": parallel.cross_entropy_fusion,
+    }
+
+
+def _experts(target: Target) -> dict[str, object]:
+    if not target.shape.experts:
+        return {}
+    parallel = target.job.parallel
+    return {
+        "expert_model_parallel_size": parallel.expert,
+        "expert_tensor_parallel_size": parallel.expert_tensor,
+        "moe_token_dispatcher_type": parallel.moe_token_dispatcher,
+        "moe_grouped_gemm": parallel.moe_grouped_gemm,
+    }
+
+
+def _environment(target: Target) -> Mapping[str, str]:
+    # The first is what ms-swift's own launcher sets; the others tell our programs on the node what to run, and the
+    # size of the gang to a preflight, which has a gang of one.
+    variables = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "MEGABOARD_TRAINER": f"swift-{swift_command(target)}"}
+    return variables | {"MEGABOARD_WORLD_SIZE": str(target.job.world_size)}
+
+
+def swift_command(target: Target) -> str:
+    """`megatron sft`, `pt` or `rlhf`."""
+    return _COMMANDS[target.job.training.stage]
+
+
+def _notes(target: Target) -> tuple[Problem, ...]:
+    """Where ms-swift means something else than the letter of the job."""
+    training = target.job.training
+    found: list[tuple[str, str, dict[str, object]]] = []
+    if training.template:
+        found.append(("swift_template", "training.template", {"template": training.template}))
+    if training.max_steps is None and training.num_train_epochs % 1:
+        epochs = math.ceil(training.num_train_epochs)
+        found.append(("swift_whole_epochs", "training.num_train_epochs", {"epochs": epochs}))
+    if training.save_total_limit == 1:
+        found.append(("swift_keeps_two", "training.save_total_limit", {}))
+    if dropped := [name for name in training.report_to if name not in _REPORTS]:
+        found.append(("swift_reports", "training.report_to", {"names": ", ".join(dropped)}))
+    return tuple(Problem(code=code, field=field, severity="note", values=values) for code, field, values in found)
+
+
+ENGINE = Engine(
+    name="swift-megatron",
+    config=swift_config,
+    environment=_environment,
+    owned=OWNED,
+    notes=_notes,
+    plain=lambda target: f"swift.cli._megatron.main {swift_command(target)} config.yaml",
+)

@@ -1,0 +1,64 @@
+"""ms-swift's argument classes where there is no Transformer Engine: what a node runs, behind empty classes for it.
+
+    python swift_without_gpu.py parse|keys JSON --token T
+
+Everything of transformer_engine and triton is an empty class; then engine_word.py runs as it does on a node.
+"""
+
+import importlib.machinery
+import importlib.metadata
+import runpy
+import sys
+import types
+from pathlib import Path
+
+ABSENT = ("transformer_engine", "transformer_engine_torch", "triton")
+
+
+class Anything(type):
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return empty(name)
+
+
+def empty(name):
+    """A class that takes every argument; its objects are decorators that change nothing."""
+    parts = {
+        "__init__": lambda self, *given, **named: None,
+        "__call__": lambda self, *given, **named: given[0] if given else self,
+        "__module__": ABSENT[0],
+    }
+    return Anything(name, (), parts)
+
+
+class Absent(types.ModuleType):
+    __path__ = ()
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        setattr(self, name, empty(name))
+        return getattr(self, name)
+
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ABSENT:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        return Absent(spec.name)
+
+    def exec_module(self, module):
+        module.__version__, module.__file__ = "2.9.0", __file__
+
+
+def version(name, real=importlib.metadata.version):
+    return "2.9.0" if name.replace("-", "_").startswith(ABSENT[0]) else real(name)
+
+
+sys.meta_path.insert(0, Finder())
+importlib.metadata.version = version
+runpy.run_path(str(Path(__file__).parents[2] / "backend" / "cluster" / "engine_word.py"), run_name="__main__")

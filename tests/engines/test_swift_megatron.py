@@ -1,0 +1,150 @@
+"""ms-swift's Megatron: what its arguments say of the job, and that its own argument classes take them."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from backend.engines import ENGINES, export, render
+from backend.engines.engine import target_of
+from backend.engines.known_keys import EngineKey, keys_of, programs
+from backend.job.job import Environment, Job
+from backend.job.mapping import with_values
+from backend.job.presets import models
+from backend.job.rules import check
+from tests.engines.jobs import job, place
+from tests.engines.programs import SWIFT, swift_python
+from tests.engines.write_engine_keys import ask_swift
+
+
+def swift(preset: str = "qwen3-8b", **values: Any) -> Job:
+    made = job(preset, training__dataset="a.jsonl, b.jsonl", **values)
+    environments = {"swift": Environment(python="/opt/swift/bin/python")}
+    return with_values(made, {"engine": "swift-megatron", "cluster.environments": environments})
+
+
+CASES: Mapping[str, Job] = {
+    "dense": swift(parallel__tensor=2),
+    "lora": swift(training__method="lora", training__lora__targets="linear_qkv,linear_proj", parallel__tensor=2),
+    "pretraining": swift(training__stage="pt", training__template=None, training__max_steps=10, training__packing=True),
+    "preference": swift(training__stage="dpo", training__dpo__loss="ipo"),
+    "pipeline": swift(
+        parallel__pipeline=2, parallel__virtual_pipeline=2, parallel__recompute="full", parallel__recompute_num_layers=2
+    ),
+    "experts": swift(
+        "qwen3-30b-a3b",
+        parallel__expert=4,
+        parallel__tensor=2,
+        parallel__recompute="selective",
+        parallel__recompute_modules=("core_attn", "moe_act"),
+    ),
+    "vision": swift("qwen3-vl-8b", parallel__tensor=4, training__freeze__vision_tower=True),
+    "switches": swift(
+        training__lr_scheduler="cosine_with_min_lr",
+        training__save_total_limit=1,
+        training__num_train_epochs=1.5,
+        training__report_to=("wandb", "mlflow"),
+        training__eval_steps=20,
+        parallel__optimizer_offload_fraction=0.5,
+        extra={"split_dataset_ratio": 0.01, "attention_backend": "auto"},
+    ),
+}
+
+
+FOLDERS = {
+    "qwen3": ("Qwen3-8B", "Qwen3ForCausalLM"),
+    "qwen3_moe": ("Qwen3-30B-A3B", "Qwen3MoeForCausalLM"),
+    "qwen3_vl": ("Qwen3-VL-8B-Instruct", "Qwen3VLForConditionalGeneration"),
+}
+"""Hugging Face model type -> a folder's name, and the architecture that its config.json names."""
+
+
+def config_of(made: Job) -> dict[str, Any]:
+    config: dict[str, Any] = yaml.safe_load(render(made, place(made)).files["config.yaml"])
+    return config
+
+
+@pytest.mark.parametrize("made", CASES.values(), ids=CASES)
+def test_ms_swift_knows_every_key_and_no_value_is_null(made: Job) -> None:
+    config = config_of(made)
+    assert config.keys() <= keys_of("swift-megatron").keys()
+    assert None not in config.values()
+
+
+@pytest.mark.parametrize("made", CASES.values(), ids=CASES)
+def test_every_key_names_the_job_path_that_decides_it(made: Job) -> None:
+    engine = ENGINES["swift-megatron"]
+    assert engine.config(target_of(made), "/runs/it").keys() <= engine.owned.keys()
+
+
+def test_lora_and_freezing_are_said_in_its_words() -> None:
+    lora, vision = config_of(CASES["lora"]), config_of(CASES["vision"])
+    assert (lora["tuner_type"], lora["target_modules"]) == ("lora", ["linear_qkv", "linear_proj"])
+    assert (vision["freeze_vit"], vision["freeze_aligner"], vision["freeze_llm"]) == (True, False, False)
+    assert "freeze_vit" not in lora
+
+
+def test_the_data_are_files_below_the_folder_and_the_global_batch_is_whole() -> None:
+    config = config_of(CASES["dense"])
+    assert config["dataset"] == ["/data/a.jsonl", "/data/b.jsonl"]
+    assert config["global_batch_size"] == CASES["dense"].global_batch == 32
+
+
+def test_what_it_means_differently_is_noted() -> None:
+    made = CASES["switches"]
+    notes = {note.code for note in render(made, place(made)).notes}
+    assert notes == {"swift_template", "swift_whole_epochs", "swift_keeps_two", "swift_reports"}
+    assert config_of(made)["save_total_limit"] == 2
+
+
+def test_losses_and_warnings_are_its_own() -> None:
+    assert "preference_loss_not_supported" in {problem.code for problem in check(swift(
+        training__stage="dpo", training__dpo__loss="orpo"))}  # fmt: skip
+    assert "no_shuffling" not in {problem.code for problem in check(CASES["dense"])}
+
+
+def test_the_rank_is_told_which_command_to_run_and_the_plain_script_starts_ms_swift_s_own() -> None:
+    for case, command in {"dense": "sft", "pretraining": "pt", "preference": "rlhf"}.items():
+        variables = render(CASES[case], place(CASES[case])).commands[0].environment
+        assert variables["MEGABOARD_TRAINER"] == f"swift-{command}"
+        script = export(CASES[case])["node0.sh"]
+        assert f"-m swift.cli._megatron.main {command} config.yaml" in script
+        assert "MEGABOARD_" not in script
+
+
+@pytest.fixture(scope="module")
+def python() -> str:
+    found = swift_python()
+    if not found:
+        pytest.skip(f"{SWIFT} does not name a Python that has ms-swift and megatron-core")
+    return found
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("case", CASES)
+def test_its_own_argument_classes_take_the_rendered_file(case: str, python: str, tmp_path: Path) -> None:
+    made = CASES[case]
+    config = dict(models()[made.model.preset or ""].hf_config)
+    # It knows a model by the name of its folder, where several share an architecture.
+    name, architecture = FOLDERS[config["model_type"]]
+    config["architectures"] = [architecture]
+    model = tmp_path / name
+    model.mkdir()
+    (model / "config.json").write_text(json.dumps(config))
+    for name in ("a.jsonl", "b.jsonl"):
+        (tmp_path / name).touch()
+    made = with_values(made, {"model.path": str(model), "training.dataset_dir": str(tmp_path)})
+    rendered = render(made, place(made))
+    answer = ask_swift(python, "parse", environment=dict(rendered.commands[0].environment), files=dict(rendered.files))
+    assert (answer["error"], answer["message"]) == (None, "")
+
+
+@pytest.mark.e2e
+def test_the_kept_list_of_keys_is_what_ms_swift_says(python: str) -> None:
+    told = ask_swift(python, "keys")["swift"]
+    said = {name: EngineKey(type=key["type"], default=key["default"], choices=tuple(key.get("choices", ())))
+            for name, key in told["keys"].items()}  # fmt: skip
+    assert (told["version"], said) == (programs()["swift"].version, dict(programs()["swift"].keys))
