@@ -13,7 +13,7 @@ from app.home import home_path, named_cluster
 from app.i18n import render_problem, t
 from app.jobfile import read_job, refuse_errors
 from app.services import Services
-from backend.cluster.speed import Slow, Speeds
+from backend.cluster.speed import Speeds
 from backend.job.job import Calibration, Job
 from backend.job.launch_rules import check_nodes
 from backend.job.problems import ProblemsError
@@ -77,7 +77,7 @@ def run_calibrate(chosen: argparse.Namespace, lang: str) -> int:
 
 
 def speeds_text(speeds: Speeds, job: Job, lang: str) -> str:
-    """The speeds as lines for a terminal: product, bandwidths by size, and who is slow."""
+    """The speeds as lines for a terminal: product, bandwidths, and these by size."""
     values = {"device": speeds.device, "precision": speeds.precision, "tflops": number(speeds.matmul_tflops, 3)}
     lines = [t(lang, "cli.probe.product", ranks=job.world_size, **values)]
     for name, best in (("intra", speeds.intra_node_bus_gb_per_s), ("inter", speeds.inter_node_bus_gb_per_s)):
@@ -90,16 +90,7 @@ def speeds_text(speeds: Speeds, job: Job, lang: str) -> str:
             [f"{size} MiB", *(number(speeds.sizes[name].get(size)) for name in ("intra", "inter"))] for size in sizes
         ]
         lines.append(table(head, rows))
-    lines += [slow_text(slow, job, lang) for slow in speeds.slow]
     return "\n".join(lines)
-
-
-def slow_text(slow: Slow, job: Job, lang: str) -> str:
-    """One rank, node or port that is behind, in words."""
-    node = "" if slow.node is None else job.cluster.hosts[slow.node].address
-    share = f"{100 * slow.measured / slow.median:.0f}"
-    words = {"node": node, "rank": slow.node, "gpu": slow.local_rank, "share": share}
-    return t(lang, f"speed.slow.{slow.what}", **words, measured=number(slow.measured), median=number(slow.median))
 
 
 def measured_text(found: RunMeasured, lang: str) -> str:

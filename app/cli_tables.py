@@ -43,6 +43,10 @@ def estimate_text(figures: Estimate, lang: str) -> str:
         t(lang, "cli.estimate.batch", data=figures.data_parallel, batch=number(figures.global_batch_size)),
         t(lang, "cli.estimate.flops", gflops=number(figures.flops_per_token / 1e9, 1)),
     ]
+    if figures.calibrated_on:
+        lines.append(t(lang, "cli.estimate.calibrated", run=figures.calibrated_on))
+    if figures.probed_on:
+        lines.append(t(lang, "cli.estimate.probed", day=figures.probed_on))
     if figures.host_memory_gib:
         lines.append(t(lang, "cli.estimate.host", memory=number(figures.host_memory_gib, 1)))
     return "\n".join(lines) + "\n"

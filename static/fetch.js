@@ -32,7 +32,7 @@
   }
 
   function redraw() {
-    for (const name of ["fetch_model", "fetch_memory"]) {
+    for (const name of ["fetch_model", "fetch_memory", "fetch_speed"]) {
       const element = document.querySelector(`[data-panel="${name}"]`);
       if (element) panels[name](element);
     }
@@ -76,4 +76,7 @@
   });
 
   panels.fetch_memory = (element) => panel(element, ["memory"], () => button("memory"));
+
+  const SPEED = ["speed", "keep_speed", "forget_calibration"];
+  panels.fetch_speed = (element) => panel(element, SPEED, () => button("speed"));
 })();

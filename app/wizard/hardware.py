@@ -7,6 +7,7 @@ from app.services import Services
 from app.wizard.fields import ENVIRONMENTS, GPU_FIGURES, Form
 from app.wizard.layout import grid, more, place, section
 from app.wizard.reading import Reading
+from app.wizard.speed import card
 from backend.job.job import Cluster, Host
 from backend.job.presets import clusters, gpus
 
@@ -36,6 +37,9 @@ def build(form: Form) -> None:
             form.field("cluster.hosts.proxy_jump", placeholder="user@gateway:22")
             form.fields(*(f"cluster.environments.{name}.setup" for name in ENVIRONMENTS))
             form.fields("cluster.run_root", "cluster.port_range", "cluster.outside_gib")
+    with section(form.lang, "calibration"):
+        place("calibration")
+        place("fetch_speed")
 
 
 def cluster_edits(key: str) -> dict[str, Any]:
@@ -48,7 +52,8 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     job = reading.job
     current = job.cluster if job else None
     chips = [_chip(key, preset["cluster"], current) for key, preset in clusters().items()]
-    return {"clusters": chips, "hosts": [_node(host) for host in job.cluster.hosts] if job else []}
+    hosts = [_node(host) for host in job.cluster.hosts] if job else []
+    return {"clusters": chips, "hosts": hosts, "calibration": card(reading, form.lang, services)}
 
 
 def _chip(key: str, preset: Mapping[str, Any], current: Cluster | None) -> dict[str, Any]:

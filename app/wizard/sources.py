@@ -7,6 +7,7 @@ from typing import Any
 
 from app.model_config import MAXIMUM_BYTES, from_hub, pretty, read_config, refuse_large
 from app.services import Services
+from app.wizard import speed
 from app.wizard.reading import read
 from backend.cluster.hostkeys import HostKey
 from backend.job.job import Job
@@ -29,7 +30,7 @@ class Fetched:
 
 
 def fetch(services: Services, asked: Mapping[str, Any]) -> Fetched:
-    """Do what `asked` says: `kind` is hub (with `id`), node or memory; `accept` holds confirmed fingerprints."""
+    """Do what `asked` says: `kind` is one of KINDS (hub with `id`); `accept` holds confirmed fingerprints."""
     try:
         return KINDS[str(asked.get("kind"))](services, asked)
     except ProblemsError as error:
@@ -68,6 +69,17 @@ def _memory(services: Services, asked: Mapping[str, Any]) -> Fetched:
     )
 
 
+def _speed(services: Services, asked: Mapping[str, Any]) -> Fetched:
+    job = _job(services)
+    confirmed = {str(one) for one in asked.get("accept") or ()}
+    found, note = speed.measure(services, job)
+    keys = [key for key in found.unknown_host_keys if key.fingerprint in confirmed]
+    if keys:
+        services.controller.accept_host_keys(keys)
+        found, note = speed.measure(services, job)
+    return Fetched(note=note, problems=found.problems, host_keys=found.unknown_host_keys)
+
+
 def _look(services: Services, asked: Mapping[str, Any], ask: Callable[[], Look[Any]]) -> Look[Any]:
     """The nodes' answers, asked again once host keys that they show now were confirmed by their fingerprints."""
     found = ask()
@@ -97,4 +109,7 @@ KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], Fetched]] = {
     "hub": _from_hub,
     "node": _from_node,
     "memory": _memory,
+    "speed": _speed,
+    "keep_speed": lambda services, asked: Fetched(note=speed.keep(services)),
+    "forget_calibration": lambda services, asked: Fetched(note=speed.forget(services)),
 }

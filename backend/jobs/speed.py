@@ -82,8 +82,10 @@ def measure(job: Job, meeting: Meeting, run: str, *, clock: Clock | None = None)
     except BaseException:  # Ctrl-C too: what was started is ended before it is raised again
         _clean(attempt, meeting.nodes, begun)
         raise
-    warnings = (*_busy(meeting.nodes, facts), *_clean(attempt, meeting.nodes, begun))
-    return Measurement(speeds=summarise(rows), problems=warnings)
+    speeds = summarise(rows)
+    names = {rank: node.name for rank, node in meeting.nodes.items()}
+    warnings = (*slow_problems(names, speeds), *_busy(meeting.nodes, facts), *_clean(attempt, meeting.nodes, begun))
+    return Measurement(speeds=speeds, problems=warnings)
 
 
 def calibration_of(job: Job, speeds: Speeds, date: str) -> Calibration:
@@ -223,6 +225,16 @@ def _clean(attempt: launching.Attempt, nodes: Mapping[int, Node], begun: set[int
         Problem(code="measure_left", severity="warning", node=nodes[rank].name,
                 values={"node": nodes[rank].name, "folder": attempt.records[rank].folder})
         for rank in sorted(left)
+    ]  # fmt: skip
+
+
+def slow_problems(names: Mapping[int, str], speeds: Speeds) -> Sequence[Problem]:
+    """A warning for each rank, node or port that is behind; `names` of the nodes by rank."""
+    return [
+        Problem(code=f"slow_{one.what}", severity="warning", node=None if one.node is None else names[one.node],
+                values={"rank": one.node, "gpu": one.local_rank, "measured": f"{one.measured:.3g}",
+                        "median": f"{one.median:.3g}", "share": round(100 * one.measured / one.median)})
+        for one in speeds.slow
     ]  # fmt: skip
 
 

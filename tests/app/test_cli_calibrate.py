@@ -7,11 +7,13 @@ import pytest
 import yaml
 
 from app.cli_calibrate import speeds_text
+from app.i18n import render_problem
 from app.main import main
 from backend.cluster.speed import Slow, Speeds
 from backend.estimate import estimate
 from backend.job.mapping import load_job, parse_job, with_values
 from backend.jobs import ledger
+from backend.jobs.speed import slow_problems
 from backend.jobs.store import Store
 from tests.app.stored_runs import StoredRun
 
@@ -92,17 +94,8 @@ def test_without_a_cluster_of_these_hosts_keep_is_refused(home, predicted_s, cap
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_speeds_name_the_slow_node_in_words(lang):
-    job, _ = parse_job(
-        {
-            "cluster": {
-                "gpu": "h100-80g",
-                "nodes": 3,
-                "gpus_per_node": 8,
-                "hosts": [{"address": f"10.0.0.{i}"} for i in (1, 2, 3)],
-            }
-        }
-    )
+def test_speeds_and_who_is_slow_are_told_in_words(lang):
+    job, _ = parse_job({"cluster": {"gpu": "h100-80g", "nodes": 3, "gpus_per_node": 8}})
     assert job is not None
     slow = (
         Slow(what="network", node=2, measured=18.0, median=84.0),
@@ -119,7 +112,6 @@ def test_speeds_name_the_slow_node_in_words(lang):
         sizes={"intra": {1: 90.0, 256: 360.0}, "inter": {1: 8.0}},
         slow=slow,
     )
-    text = speeds_text(speeds, job, lang)
-    assert "10.0.0.3" in text
-    assert "21%" in text
-    assert "360.00" in text
+    assert "360.00" in speeds_text(speeds, job, lang)
+    told = [render_problem(lang, one)["message"] for one in slow_problems({0: "a", 1: "b", 2: "c"}, speeds)]
+    assert ["c" in told[0], "21%" in told[0], "7" in told[1], "360" in told[2], "50%" in told[3]] == [True] * 5
