@@ -90,7 +90,7 @@
       "aria-label": t("wizard.plan.ask.label"), autocomplete: "off", spellcheck: "false" });
     const send = async (event) => {
       event.preventDefault();
-      const query = new URLSearchParams({ sizes: field.value, lang: document.documentElement.lang || "en" });
+      const query = new URLSearchParams({ sizes: field.value, lang: board.wizard.lang() });
       try {
         const got = await fetch(`/api/why-not?${query}`);
         answer.textContent = got.ok ? (await got.json()).words : t("wizard.plan.ask.failed");
@@ -232,5 +232,7 @@
     take(rows[Math.max(0, Math.min(rows.length - 1, now + steps[event.key]))]);
   }
 
+  // For pictures that show the same rows.
+  board.takePlan = (rank) => take(all.find((row) => row.rank === rank));
   (board.panels = board.panels || {}).plans = draw;
 })();

@@ -82,7 +82,9 @@
   });
   document.addEventListener("megaboard:theme", () => latest && drawAll());
 
+  // Of the page: Gradio sets the document's to the browser's.
+  const lang = () => location.pathname.split("/")[1];
   const isSettled = () => !isUnderWay;
   const bundle = () => latest;
-  board.wizard = { carrier, take, mounted, redraw, step, send: ask, sendNewest, isSettled, bundle };
+  board.wizard = { lang, carrier, take, mounted, redraw, step, send: ask, sendNewest, isSettled, bundle };
 })();

@@ -4,11 +4,12 @@ from typing import Any
 
 from app.services import Services
 from app.wizard.fields import Form
-from app.wizard.layout import grid, more, place, section, tabs
+from app.wizard.layout import grid, more, section, tabs
 from app.wizard.memory import memory
 from app.wizard.placement import placement
 from app.wizard.plans import SIZES, plans_of
 from app.wizard.reading import Reading
+from app.wizard.spent import spent
 from app.wizard.timeline import timeline
 
 STEP = "plan"
@@ -28,9 +29,9 @@ def build(form: Form) -> None:
             with grid():
                 form.fields(*(f"parallel.{name}" for name in _REST))
     with section(form.lang, "plans"):
-        place("plans")
+        tabs(form.lang, "plans", ("plans", "pareto", "strategies"))
     with section(form.lang, "chosen"):
-        tabs(form.lang, "chosen", ("memory", "schedule", "ranks"))
+        tabs(form.lang, "chosen", ("memory", "time", "schedule", "ranks"))
 
 
 _REST = (
@@ -42,11 +43,12 @@ _REST = (
 
 
 def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
-    """The table of plans, why the first is first, and the chosen one's memory and map."""
+    """The table of plans, why the first is first, and the chosen one's pictures."""
     ranks = placement(reading.job) if reading.job and reading.is_sound else None
     return {
         "plans": plans_of(reading, form.lang),
         "memory": memory(reading),
+        "time": spent(reading),
         "schedule": timeline(reading),
         "ranks": ranks,
     }

@@ -1,4 +1,6 @@
-"""The wizard's plain routes, behind the gate like everything: the draft's files, and why a plan is not the best."""
+"""The wizard's plain routes, behind the gate like everything: files of the draft, its strategies, why not a plan."""
+
+from typing import Any
 
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import Response
@@ -8,11 +10,14 @@ from app.services import Services
 from app.wizard.plans import why_not_of as answer
 from app.wizard.reading import read
 from app.wizard.review import archive
+from app.wizard.strategies import strategies_of
 from backend.job.problems import ProblemsError
 
 
 def routes(services: Services) -> APIRouter:
     """GET /api/archive: a zip of what the draft renders to, 409 while it cannot be rendered.
+
+    GET /api/strategies?lang=en: {rows} or {why}, the best plan of each strategy for the draft.
 
     GET /api/why-not?sizes=TP=8 PP=3&lang=en: {words}, why the best plan of the draft does not have these sizes.
     """
@@ -34,5 +39,10 @@ def routes(services: Services) -> APIRouter:
     def why_not(sizes: str, lang: str = "en") -> dict[str, str]:
         reading = read(services.draft.job_mapping(), services.home)
         return {"words": answer(reading, sizes, lang if lang in LANGUAGES else "en")}
+
+    @router.get("/api/strategies")
+    def strategies(lang: str = "en") -> dict[str, Any]:
+        reading = read(services.draft.job_mapping(), services.home)
+        return strategies_of(reading, lang if lang in LANGUAGES else "en")
 
     return router

@@ -1,0 +1,32 @@
+"""Where the chosen plan's iteration spends its time, and what speed follows."""
+
+from typing import Any
+
+from app.wizard.reading import Reading
+
+PARTS = (
+    "compute", "recompute", "tensor", "context", "expert", "pipeline", "bubble", "data", "optimizer", "offload",
+)  # fmt: skip
+"""In the order they are stacked: the passes first, then what comes between iterations."""
+
+
+def spent(reading: Reading) -> dict[str, Any] | None:
+    """The parts in seconds, the speed with its error; None while nothing is modelled."""
+    job, found = reading.job, reading.estimate
+    if job is None or found is None or not reading.is_sound:
+        return None
+    if found.time_s is None or found.iteration_s is None:
+        return {"is_known": False}
+    return {
+        "is_known": True,
+        "parts": [[name, found.time_s[name]] for name in PARTS if found.time_s.get(name)],
+        "iteration_s": found.iteration_s,
+        "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
+        "gpus": job.world_size,
+        "mfu": found.mfu,
+        "tflops": found.model_tflops_per_gpu,
+        "hours": found.hours,
+        "error": found.time_error,
+        "calibrated_on": found.calibrated_on,
+        "probed_on": found.probed_on,
+    }

@@ -1,0 +1,86 @@
+"""The best plan of each training strategy for the draft's model and cluster, beside what guides say of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.i18n import render_problem, t
+from app.plan_words import plan_name, plan_sizes, reason_words, recompute_words
+from app.wizard.reading import Reading
+from backend.estimate.layers import model_layers
+from backend.estimate.parameters import model_parameters
+from backend.job.job import Job
+from backend.job.problems import ProblemsError
+from backend.planning import Strategy, strategies
+
+RULES: Mapping[str, tuple[float, float, float | None]] = {
+    "ddp": (0, float("inf"), 12.0),
+    "zero2": (0, float("inf"), 1.5),
+    "zero3-offload": (70e9, float("inf"), None),
+    "fsdp": (70e9, float("inf"), None),
+    "megatron": (7e9, 70e9, None),
+    "lora-ddp": (0, 7e9, None),
+    "qlora": (0, 7e9, None),
+}
+"""Rules of thumb of five guides to training with LLaMA-Factory and ms-swift, under `wizard.rule.<strategy>`: for models
+of how many parameters, and GB a GPU for each billion of them. DDP's is full fp32: parameters x 4 bytes x 3."""
+
+
+def strategies_of(reading: Reading, lang: str) -> dict[str, Any]:
+    """`rows`, each with its words, or `why` there are none."""
+    job, shape = reading.job, reading.shape
+    if job is None or shape is None or reading.gpu is None:
+        return {"rows": [], "why": t(lang, "wizard.plan.unread")}
+    try:
+        found = _strategies(job)
+    except ProblemsError as error:
+        return {"rows": [], "why": render_problem(lang, error.problems[0])["message"]}
+    parameters = model_parameters(model_layers(shape))
+    return {
+        "rows": [_row(row, job, parameters, lang) for row in found],
+        "gpu_gib": reading.gpu.memory_gib,
+        "parameters": parameters,
+    }
+
+
+_newest: tuple[Job, tuple[Strategy, ...]] | None = None
+
+
+def _strategies(job: Job) -> tuple[Strategy, ...]:
+    """Kept for a page that asks again about the same job, or in the other language."""
+    global _newest
+    if _newest is None or _newest[0] != job:
+        _newest = (job, strategies(job))
+    return _newest[1]
+
+
+def _row(row: Strategy, job: Job, parameters: int, lang: str) -> dict[str, Any]:
+    return {
+        "name": t(lang, f"strategy.{row.key}"),
+        "plan": _plan(row.best.job, lang) if row.best else None,
+        "fits": row.fits,
+        "recommended": row.recommended,
+        "is_own": bool(row.edits) and (job.engine, job.training.method) == (row.engine, row.method),
+        "need_gib": row.memory_gib,
+        "speed": row.tokens_per_s_per_gpu,
+        "hours": row.hours,
+        "why": reason_words(row, lang),
+        "rule": _rule(row.key, parameters, lang),
+        "edits": {path: list(value) if isinstance(value, tuple) else value for path, value in row.edits.items()},
+    }
+
+
+def _plan(job: Job, lang: str) -> str:
+    """`TP2 PP2 DP8, micro-batch 4`, and what is recomputed."""
+    words = t(lang, "wizard.strategies.plan", plan=plan_name(plan_sizes(job)), batch=job.training.micro_batch_size)
+    if job.recompute == "none":
+        return words
+    return t(lang, "wizard.strategies.recomputed", plan=words, recompute=recompute_words(job, lang))
+
+
+def _rule(key: str, parameters: int, lang: str) -> dict[str, Any] | None:
+    """A guide's words, and whether they mean a model of this size."""
+    if key not in RULES:
+        return None
+    least, most, gb = RULES[key]
+    size = f"{gb * parameters / 1e9:.0f}" if gb else ""
+    return {"words": t(lang, f"wizard.rule.{key}", gb=size), "meant": gb is None and least <= parameters <= most}

@@ -1,0 +1,206 @@
+// The plans of the table as points, memory against speed: the front, the GPU's limit, the chosen plan. A click chooses.
+(() => {
+  const board = (window.Megaboard = window.Megaboard || {});
+  const LEFT = 64, RIGHT = 20, TOP = 18, BOTTOM = 44, HEIGHT = 380, NEAR = 14, BEYOND = 1.3;
+  const SIZES = [["tensor", "TP"], ["pipeline", "PP"], ["virtual_pipeline", "VPP"], ["context", "CP"], ["expert", "EP"],
+    ["expert_tensor", "ETP"]];
+  const COLOURS = { megatron: "--mb-c0", zero2: "--mb-c4", zero3: "--mb-c2", fsdp: "--mb-c1", ddp: "--mb-c3" };
+  const familyOf = (engine) => engine.replace(/^.*?-/, "").replace("-offload", "");
+  let shown = null;
+
+  function draw(element, bundle) {
+    const { h, t, fill } = board, plans = bundle.data.plans;
+    const isOpen = element.querySelector(".mb-twin")?.open;
+    shown = null;
+    if (!plans?.rows.length) return fill(element, h("p", { class: "mb-quiet" }, plans?.why ?? t("wizard.plan.unread")));
+    const rows = plans.rows.map((row) => Object.fromEntries(plans.keys.map((key, at) => [key, row[at]])));
+    const timed = rows.filter((row) => row.speed !== null);
+    if (!timed.length) return fill(element, h("p", { class: "mb-quiet" }, t("wizard.time.unknown")));
+    const inView = timed.filter((row) => row.need_gib <= BEYOND * plans.gpu_gib);
+    const front = timed.filter((row) => row.marks.includes("p")).sort((a, b) => a.need_gib - b.need_gib);
+    const canvas = h("canvas", { class: "mb-pareto", role: "img", onmousemove: hover, onmouseleave: hover, onclick: pick,
+      "aria-label": t("wizard.pareto.spoken", { count: inView.length, front: front.length }) });
+    const families = [...new Set(timed.map((row) => familyOf(row.engine)))];
+    fill(element,
+      h("p", { class: "mb-quiet" }, t("wizard.pareto.lead")),
+      h("div", { class: "mb-legend", "aria-hidden": "true" }, families.length > 1 && families.map((one) => h("span", {},
+        h("i", { class: "mb-dot", style: { "--mb-term": `var(${COLOURS[one]})` } }), t(`wizard.pareto.${one}`))),
+        h("span", {}, h("i", { class: "mb-dot mb-hollow" }), t("wizard.over")),
+        h("span", {}, h("i", { class: "mb-line" }), t("wizard.pareto.front"))),
+      h("div", { class: "mb-timeline-box" }, canvas, h("div", { class: "mb-tip", hidden: true })),
+      timed.length > inView.length && h("p", { class: "mb-quiet mb-timeline-how" },
+        t("wizard.pareto.beyond", { count: timed.length - inView.length, gib: board.gib(BEYOND * plans.gpu_gib) })),
+      twin(front, plans, isOpen));
+    shown = { plans, canvas, rows: inView, front, own: rows.find((row) => row.rank === plans.own) };
+    watch.disconnect();
+    watch.observe(canvas.parentElement);
+  }
+  const watch = new ResizeObserver(() => shown?.canvas.isConnected && paint(shown));
+
+  const rounded = (value) => Number(value.toPrecision(3)).toLocaleString("en");
+
+  // `TP2 PP2 VPP6 DP8`, with the engine's name where it splits nothing.
+  function nameOf(row) {
+    const sizes = SIZES.filter(([key, short]) => row[key] > 1 || (row.engine.endsWith("megatron") && "TP PP".includes(short)))
+      .map(([key, short]) => `${short}${row[key]}`);
+    const engine = row.engine.endsWith("megatron") ? [] : [board.t(`wizard.engine.${row.engine}`)];
+    return [...engine, ...sizes, `DP${row.data}`].join(" ");
+  }
+
+  const details = (row) => board.t("wizard.pareto.tip", { plan: nameOf(row), batch: row.micro_batch,
+    gib: board.gib(row.need_gib), speed: rounded(row.speed) });
+
+  function twin(front, plans, isOpen) {
+    const { h, t, gib } = board;
+    const head = ["plan", "batch", "memory", "speed", "choose"].map((name) => t(`wizard.pareto.${name}`));
+    const lines = front.map((row) => [nameOf(row), String(row.micro_batch), `${gib(row.need_gib)} GiB`, rounded(row.speed),
+      row.rank === plans.own ? t("wizard.strategies.own")
+        : h("button", { type: "button", class: "mb-tool", onclick: () => board.takePlan(row.rank) }, t("wizard.plan.choose"))]);
+    const list = h("details", { class: "mb-twin" }, h("summary", {}, t("wizard.pareto.list")),
+      board.table(null, head, lines, t("wizard.pareto.caption")));
+    list.open = Boolean(isOpen);
+    return list;
+  }
+
+  function paint(view) {
+    const { canvas, rows, front, own, plans } = view;
+    const width = canvas.parentElement.clientWidth, dots = window.devicePixelRatio || 1;
+    if (!width) return;
+    canvas.width = width * dots;
+    canvas.height = HEIGHT * dots;
+    canvas.style.height = `${HEIGHT}px`;
+    const pen = canvas.getContext("2d"), style = getComputedStyle(canvas);
+    const ink = (name) => style.getPropertyValue(name).trim();
+    pen.scale(dots, dots);
+    pen.font = `12px ${style.fontFamily}`;
+    const most = BEYOND * plans.gpu_gib, fastest = 1.08 * Math.max(...rows.map((row) => row.speed));
+    view.x = (gib) => LEFT + (width - LEFT - RIGHT) * gib / most;
+    view.y = (speed) => HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * speed / fastest;
+    grid(pen, view, width, most, fastest, ink);
+    limit(pen, view, ink);
+    line(pen, view, front.filter((row) => row.need_gib <= most), ink);
+    // The best are drawn last, so that they lie on top.
+    for (const row of [...rows].reverse()) dot(pen, view, row, ink);
+    if (own && own.speed !== null && own.need_gib <= most) ring(pen, view, own, width, ink);
+  }
+
+  function stepOf(most, count) {
+    const rough = most / count, power = 10 ** Math.floor(Math.log10(rough));
+    return [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= rough);
+  }
+
+  function grid(pen, view, width, most, fastest, ink) {
+    const bottom = HEIGHT - BOTTOM;
+    pen.fillStyle = ink("--body-text-color-subdued");
+    pen.strokeStyle = ink("--border-color-primary");
+    pen.lineWidth = 1;
+    const stroke = (x1, y1, x2, y2) => {
+      pen.beginPath();
+      pen.moveTo(x1, y1);
+      pen.lineTo(x2, y2);
+      pen.stroke();
+    };
+    pen.textBaseline = "middle";
+    pen.textAlign = "right";
+    const rise = stepOf(fastest, 6);
+    for (let speed = 0; speed <= fastest; speed += rise) {
+      const y = Math.round(view.y(speed)) + 0.5;
+      stroke(LEFT, y, width - RIGHT, y);
+      pen.fillText(speed.toLocaleString("en"), LEFT - 8, y);
+    }
+    pen.textAlign = "center";
+    pen.textBaseline = "top";
+    for (let gib = 0; gib <= most; gib += stepOf(most, 8)) pen.fillText(String(gib), view.x(gib), bottom + 6);
+    pen.fillText(board.t("wizard.pareto.x"), (LEFT + width - RIGHT) / 2, bottom + 24);
+    pen.save();
+    pen.translate(10, (TOP + bottom) / 2);
+    pen.rotate(-Math.PI / 2);
+    pen.textBaseline = "middle";
+    pen.fillText(board.t("wizard.pareto.y"), 0, 0);
+    pen.restore();
+  }
+
+  function limit(pen, view, ink) {
+    const x = view.x(view.plans.gpu_gib);
+    pen.strokeStyle = pen.fillStyle = ink("--mb-bad");
+    pen.lineWidth = 2;
+    pen.setLineDash([5, 4]);
+    pen.beginPath();
+    pen.moveTo(x, TOP - 6);
+    pen.lineTo(x, HEIGHT - BOTTOM);
+    pen.stroke();
+    pen.setLineDash([]);
+    pen.textAlign = "left";
+    pen.textBaseline = "middle";
+    pen.fillText(board.t("wizard.memory.limit", { gib: board.gib(view.plans.gpu_gib) }), x + 8, TOP);
+  }
+
+  function line(pen, view, front, ink) {
+    pen.strokeStyle = ink("--body-text-color-subdued");
+    pen.lineWidth = 1.5;
+    pen.beginPath();
+    front.forEach((row, at) => {
+      if (at) pen.lineTo(view.x(row.need_gib), view.y(front[at - 1].speed));
+      pen[at ? "lineTo" : "moveTo"](view.x(row.need_gib), view.y(row.speed));
+    });
+    pen.stroke();
+  }
+
+  function dot(pen, view, row, ink) {
+    const onFront = row.marks.includes("p");
+    pen.beginPath();
+    pen.arc(view.x(row.need_gib), view.y(row.speed), onFront ? 5 : 3.5, 0, 2 * Math.PI);
+    pen.strokeStyle = pen.fillStyle = ink(COLOURS[familyOf(row.engine)] ?? "--mb-c9");
+    pen.globalAlpha = onFront ? 1 : 0.55;
+    pen.lineWidth = 1.5;
+    if (row.fits) pen.fill();
+    else pen.stroke();
+    pen.globalAlpha = 1;
+  }
+
+  function ring(pen, view, row, width, ink) {
+    const x = view.x(row.need_gib), y = view.y(row.speed), text = board.t("wizard.pareto.chosen", { plan: nameOf(row) });
+    pen.beginPath();
+    pen.arc(x, y, 9, 0, 2 * Math.PI);
+    pen.strokeStyle = pen.fillStyle = ink("--body-text-color");
+    pen.lineWidth = 2.5;
+    pen.stroke();
+    pen.font = `600 13px ${getComputedStyle(view.canvas).fontFamily}`;
+    const isRight = x + 20 + pen.measureText(text).width < width;
+    pen.textAlign = isRight ? "left" : "right";
+    pen.textBaseline = "middle";
+    const at = [isRight ? x + 15 : x - 15, y + (y < TOP + 30 ? 16 : -12)];
+    pen.lineWidth = 4;
+    pen.lineJoin = "round";
+    pen.strokeStyle = ink("--background-fill-primary");
+    pen.strokeText(text, ...at);
+    pen.fillText(text, ...at);
+  }
+
+  function nearest({ offsetX, offsetY }) {
+    let best = null, least = NEAR;
+    for (const row of shown?.rows ?? []) {
+      const away = Math.hypot(shown.x(row.need_gib) - offsetX, shown.y(row.speed) - offsetY);
+      if (away < least) [best, least] = [row, away];
+    }
+    return best;
+  }
+
+  function hover(event) {
+    const box = event.currentTarget.parentElement, tip = box.querySelector(".mb-tip");
+    const row = event.type === "mousemove" ? nearest(event) : null;
+    event.currentTarget.style.cursor = row ? "pointer" : "";
+    tip.hidden = !row;
+    if (!row) return;
+    tip.textContent = details(row);
+    tip.style.left = `${Math.max(0, Math.min(shown.x(row.need_gib) + 14, box.clientWidth - tip.offsetWidth))}px`;
+    tip.style.top = `${shown.y(row.speed) + 14}px`;
+  }
+
+  function pick(event) {
+    const row = nearest(event);
+    if (row) board.takePlan(row.rank);
+  }
+
+  (board.panels = board.panels || {}).pareto = draw;
+})();

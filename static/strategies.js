@@ -1,0 +1,50 @@
+// The strategy table: asked of the server when it is shown, for it searches the plans of every engine.
+(() => {
+  const board = (window.Megaboard = window.Megaboard || {});
+  let asked = 0;
+
+  async function draw(element, bundle) {
+    const { h, t, fill } = board, mine = (asked = bundle.at);
+    if (!element.childElementCount) fill(element, h("p", { class: "mb-quiet" }, t("wizard.strategies.asking")));
+    let got = null;
+    try {
+      const answer = await fetch(`/api/strategies?lang=${board.wizard.lang()}`);
+      got = answer.ok ? await answer.json() : null;
+    } catch { /* said below */ }
+    if (mine !== asked) return;
+    const text = JSON.stringify(got);
+    if (element.dataset.text === text) return;
+    element.dataset.text = text;
+    if (!got?.rows.length) return fill(element, h("p", { class: "mb-quiet" }, got?.why ?? t("wizard.plan.ask.failed")));
+    const head = ["name", "memory", "speed", "hours", "why", "rule", "choose"].map((name) => h("th", { scope: "col",
+      class: ["speed", "hours"].includes(name) ? "mb-figure" : null }, t(`wizard.strategies.${name}`)));
+    fill(element, h("p", { class: "mb-quiet" }, t("wizard.strategies.lead")),
+      board.table("mb-table mb-strategies", head, got.rows.map((row) => line(row, got.gpu_gib))));
+  }
+
+  const rounded = (value) => Number(value.toPrecision(3)).toLocaleString("en");
+
+  function line(row, gpu) {
+    const { h, t, gib } = board, isOver = row.plan && !row.fits;
+    return [
+      h("th", { scope: "row", "data-recommended": row.recommended }, row.name,
+        row.recommended && h("span", { class: "mb-best" }, t("wizard.strategies.best")),
+        row.plan && h("small", {}, row.plan)),
+      h("td", {}, row.plan ? h("div", { class: isOver ? "mb-meter mb-over" : "mb-meter" },
+        h("span", { class: "mb-meter-bar", "aria-hidden": "true" },
+          h("i", { style: { width: `${Math.min(100, 100 * row.need_gib / gpu)}%` } })),
+        h("span", { class: "mb-meter-text" }, `${gib(row.need_gib)} GiB`),
+        h("span", { class: "mb-meter-verdict" }, t(row.fits ? "wizard.fits" : "wizard.over"))) : "–"),
+      h("td", { class: "mb-figure" }, row.fits && row.speed ? rounded(row.speed) : "–"),
+      h("td", { class: "mb-figure" }, row.fits && row.hours !== null ? rounded(row.hours) : "–"),
+      h("td", {}, row.why),
+      h("td", { class: "mb-rule" }, row.rule ? [row.rule.words, row.rule.meant && h("span", { class: "mb-meant" },
+        t("wizard.strategies.meant"))] : "–"),
+      h("td", {}, row.is_own ? h("span", { class: "mb-quiet" }, t("wizard.strategies.own")) : row.plan
+        && h("button", { type: "button", class: "mb-tool", "aria-label": t("wizard.strategies.choose.long", { name: row.name }),
+          onclick: () => board.wizard.send("apply", { edits: row.edits }) }, t("wizard.plan.choose"))),
+    ];
+  }
+
+  (board.panels = board.panels || {}).strategies = draw;
+})();

@@ -1,0 +1,72 @@
+// Where the iteration's time goes: a waterfall whose rows are those of a table, so that it is read as well as seen.
+(() => {
+  const board = (window.Megaboard = window.Megaboard || {});
+  const KINDS = { compute: "work", recompute: "work", bubble: "wait", optimizer: "step", offload: "step" };
+  const kindOf = (name) => KINDS[name] ?? "talk";
+
+  function draw(element, bundle) {
+    const { h, t, fill } = board, time = bundle.data.time;
+    if (!time?.is_known)
+      return fill(element, h("p", { class: "mb-quiet" }, t(time ? "wizard.time.unknown" : "wizard.memory.unread")));
+    fill(element,
+      h("div", { class: "mb-facts" }, facts(time)),
+      h("p", { class: "mb-quiet mb-time-error" }, certainty(time)),
+      h("div", { class: "mb-legend", "aria-hidden": "true" }, [...new Set(time.parts.map(([name]) => kindOf(name)))]
+        .map((kind) => h("span", {}, h("i", { class: "mb-swatch", "data-spent": kind }), t(`wizard.time.${kind}`)))),
+      waterfall(time));
+  }
+
+  // All as fine as the whole needs.
+  const seconds = (value, whole) => value.toFixed(whole >= 100 ? 1 : whole >= 10 ? 2 : 3);
+  const rounded = (value, digits = 3) => Number(value.toPrecision(digits)).toLocaleString("en");
+
+  function facts(time) {
+    const { h, t, percent } = board;
+    const off = time.error ? ` ±${Math.round(100 * time.error)}%` : "";
+    const about = (value) => time.error ? t("wizard.time.about", { value }) + off : value;
+    const fact = (name, value, title) => h("div", { class: "mb-fact", title }, h("span", {}, t(`wizard.time.${name}`)),
+      h("b", {}, value));
+    return [
+      fact("speed", about(rounded(time.tokens_per_s_per_gpu)), t("wizard.time.speed.long", {
+        all: rounded(time.gpus * time.tokens_per_s_per_gpu), gpus: time.gpus })),
+      fact("iteration", `${rounded(time.iteration_s)} s`),
+      fact("mfu", percent(time.mfu), t("wizard.time.mfu.long", { tflops: rounded(time.tflops) })),
+      fact("hours", time.hours === null ? h("small", {}, t("wizard.time.no_hours")) : about(hours(time.hours))),
+    ];
+  }
+
+  const hours = (value) => value < 1 ? board.t("wizard.time.in_minutes", { count: rounded(60 * value, 2) })
+    : board.t("wizard.time.in_hours", { count: rounded(value, value < 10 ? 2 : 3) });
+
+  function certainty(time) {
+    const { t } = board;
+    if (time.calibrated_on) return t("wizard.time.calibrated", { run: time.calibrated_on });
+    const base = time.error ? t("wizard.time.error", { error: `${Math.round(100 * time.error)}%` }) : "";
+    return time.probed_on ? `${base} ${t("wizard.time.probed", { day: time.probed_on })}` : base;
+  }
+
+  function waterfall(time) {
+    const { h, t, percent } = board;
+    let before = 0;
+    const rows = time.parts.map(([name, value]) => {
+      const from = before, share = value / time.iteration_s;
+      before += share;
+      return [
+        h("th", { scope: "row", title: t(`wizard.part.${name}.long`) }, t(`wizard.part.${name}`)),
+        h("td", { class: "mb-fall" }, h("div", {}, h("i", { "data-spent": kindOf(name), "aria-hidden": "true",
+          style: { left: `${100 * from}%`, width: `${100 * share}%` } }))),
+        h("td", { class: "mb-figure" }, seconds(value, time.iteration_s)),
+        h("td", { class: "mb-figure" }, percent(share)),
+        h("td", { class: "mb-what" }, t(`wizard.part.${name}.long`)),
+      ];
+    });
+    const sum = [h("th", { scope: "row" }, t("wizard.time.iteration")), h("td", { class: "mb-fall" }),
+      h("td", { class: "mb-figure" }, seconds(time.iteration_s, time.iteration_s)), h("td", { class: "mb-figure" }, percent(1)),
+      h("td", {})];
+    const head = ["part", "bar", "seconds", "share", "what"].map((name) => h("th", { scope: "col",
+      class: name === "seconds" || name === "share" ? "mb-figure" : null }, t(`wizard.time.column.${name}`)));
+    return board.table("mb-table mb-spent", head, [...rows, sum], t("wizard.time.caption"));
+  }
+
+  (board.panels = board.panels || {}).time = draw;
+})();
