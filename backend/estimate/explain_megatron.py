@@ -85,8 +85,8 @@ def _fullest(
     if stage.last:
         heads = head_moments(layers, plan, traits, run)
         moments += [(moment, list(_head(layers, moment, plan, traits))) for moment in heads]
-    best = moments[0]
-    for one in moments[1:]:
+    best: tuple[Moment, list[Part]] = (Moment(), [])
+    for one in moments:
         best = one if one[0].total > best[0].total else best
     yield from best[1]
 

@@ -54,9 +54,9 @@ class Moment:
 
 
 def fullest_moment(moments: list[Moment]) -> Moment:
-    """The moment that needs most."""
-    best = moments[0]
-    for moment in moments[1:]:
+    """The moment that needs most; a stage that holds the embedding alone has none."""
+    best = Moment()
+    for moment in moments:
         more = moment.total > best.total
         best = Moment(
             gradients=choose(more, moment.gradients, best.gradients),
