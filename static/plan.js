@@ -98,7 +98,7 @@
         answer.textContent = t("wizard.plan.ask.failed");
       }
     };
-    return h("form", { class: "mb-plans-ask", onsubmit: send }, h("label", {}, t("wizard.plan.ask"), field),
+    return h("form", { class: "mb-plans-ask", onsubmit: send }, h("label", {}, t("wizard.plan.ask"), field, "?"),
       h("button", { type: "submit", class: "mb-tool" }, t("wizard.plan.ask.send")), answer);
   }
 
@@ -135,8 +135,8 @@
 
   function line(row, index) {
     const { h } = board;
-    return h("tr", { role: "row", id: `plan-${index}`, "data-index": index, "aria-rowindex": index + 2, title: costOf(row),
-        "aria-selected": String(isChosen(row)), class: row.fits === false ? "mb-over" : null },
+    return h("tr", { role: "row", id: `plan-${index}`, "data-index": index, "aria-rowindex": index + 2,
+        "aria-selected": String(isChosen(row)), class: row.fits === false ? "mb-over" : null, title: costOf(row) },
       columns.map((name) => h("td", { role: "gridcell", class: classOf(name) ?? (row[name] === 1
         && SIZES.includes(name) ? "mb-one" : null) }, cell(row, name))));
   }
@@ -166,7 +166,8 @@
   // What differs from the usual besides is said here too.
   function recompute(row) {
     const { t } = board;
-    const kind = row.recompute === "selective" ? row.recompute_modules.join("+") : t(`wizard.recompute.${row.recompute}`);
+    const isSelective = row.recompute === "selective";
+    const kind = isSelective ? row.recompute_modules.join("+") : t(`wizard.recompute.${row.recompute}`);
     const layers = row.recompute_num_layers ? ` ×${row.recompute_num_layers}` : "";
     const megatron = row.engine.endsWith("megatron");
     return [kind + layers, megatron && row.tensor > 1 && !row.sequence && t("wizard.plan.no_sequence"),
@@ -184,6 +185,7 @@
       { percent: percent(-row.slower / (1 - row.slower)) }));
     else if (row.slower !== null) says.push(t("wizard.plan.cost.same"));
     const less = all[0].need_gib - row.need_gib;
+    if (row.account_for_embedding || row.account_for_loss) says.push(t("wizard.plan.cost.accounts"));
     if (row.fits && row.rank !== 0 && Math.abs(less) >= 0.05) says.push(t(less > 0 ? "wizard.plan.cost.less"
       : "wizard.plan.cost.more", { gib: gib(Math.abs(less)) }));
     return says.join(" ");
@@ -195,17 +197,19 @@
     element.hidden = !plans.guides?.length;
     if (element.hidden) return;
     const number = (value) => whole(Number(value.toPrecision(3)));
-    const pair = (claim, ours, words) => [h("td", {}, claim ? [...new Set(claim.map(words))].join("–") : "–"),
-      h("td", { class: "mb-ours" }, ours === null ? "–" : words(ours))];
-    const rowsOf = plans.guides.map((one) => [one.name,
-      ...pair(one.claims.memory_gb, null, (value) => `${value} GB`).slice(0, 1), h("td", { class: "mb-ours" }, `${gib(one.ours.memory_gib)} GiB`),
-      ...pair(one.claims.speed, one.ours.speed, number), ...pair(one.claims.bubble, one.ours.bubble, percent),
-      ...pair(one.claims.speed_up, one.ours.speed_up, (value) => `${value.toFixed(1)}×`),
-      h("td", {}, h("button", { type: "button", class: "mb-tool", onclick: () => take(all.find((row) => row.rank === one.rank)) },
-        t("wizard.plan.choose")))]);
-    const head = ["plan", "memory", "ours", "speed", "ours", "bubble", "ours", "speed_up", "ours", "choose"].map((name) =>
-      t(`wizard.guide.${name}`));
-    board.fill(element, board.table("mb-table", head, rowsOf, t("wizard.guide.caption")));
+    const times = (value) => `${value.toFixed(1)}×`;
+    const claim = (values, words) => values ? [...new Set(values.map(words))].join("–") : "–";
+    const ours = (value, words) => h("td", { class: "mb-ours" }, value === null ? "–" : words(value));
+    const use = (one) => h("button", { type: "button", class: "mb-tool",
+      onclick: () => take(all.find((row) => row.rank === one.rank)) }, t("wizard.plan.choose"));
+    const lines = plans.guides.map((one) => [one.name,
+      claim(one.claims.memory_gb, (value) => `${value} GB`), ours(one.ours.memory_gib, (value) => `${gib(value)} GiB`),
+      claim(one.claims.speed, number), ours(one.ours.speed, number),
+      claim(one.claims.bubble, percent), ours(one.ours.bubble, percent),
+      claim(one.claims.speed_up, times), ours(one.ours.speed_up, times), h("td", {}, use(one))]);
+    const head = ["plan", "memory", "ours", "speed", "ours", "bubble", "ours", "speed_up", "ours", "choose"];
+    board.fill(element, board.table("mb-table", head.map((name) => t(`wizard.guide.${name}`)), lines,
+      t("wizard.guide.caption")));
   }
 
   function take(row) {

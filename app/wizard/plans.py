@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from app.i18n import render_problem, t
-from app.plan_words import all_plans, explain, need_gib, problem_words, why_not_words
+from app.plan_words import all_plans, explain, problem_words, why_not_words
 from app.wizard.reading import Reading
 from backend.estimate.many import PARTS
 from backend.estimate.timing import COMMUNICATION, hours_of
@@ -123,15 +123,17 @@ def _marks(plans: Plans, rank: int, told: set[int]) -> str:
 
 def _guides(job: Job, plans: Plans) -> list[dict[str, Any]]:
     """The guides' plans for this case, their claims beside our figures."""
-    found = []
+    found, figures = [], plans.figures
+    tokens = plans.global_batch * plans.tokens_per_sample / job.world_size
     for one in guides(job):
-        claim, figures = one.claim, one.estimate
-        rank = plans.rank_of(one.job)
+        claim, rank = one.claim, plans.rank_of(one.job)
         if rank is None:
             continue
+        speed = None if figures.iteration_s is None else tokens / float(figures.iteration_s[rank])
         claims = {"memory_gb": claim.memory_gb, "speed": claim.tokens_per_s_per_gpu,
                   "bubble": claim.bubble_fraction, "speed_up": claim.speed_up}  # fmt: skip
-        ours = {"memory_gib": need_gib(figures), "speed": figures.tokens_per_s_per_gpu,
-                "bubble": figures.bubble_fraction, "speed_up": one.speed_up}  # fmt: skip
+        ours = {"memory_gib": float(figures.reserved_gib[rank]) + job.cluster.outside_gib,
+                "speed": speed, "bubble": float(figures.bubble_fraction[rank]),
+                "speed_up": job.cluster.nodes * speed / one.alone if speed and one.alone else None}  # fmt: skip
         found.append({"name": claim.name, "rank": rank, "claims": claims, "ours": ours})
     return found

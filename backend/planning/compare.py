@@ -8,7 +8,7 @@ import numpy as np
 
 from backend.estimate.many import PARTS
 from backend.planning.enumerate import Array, Plans
-from backend.planning.space import ACCOUNTS, SIZES
+from backend.planning.space import SIZES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,10 +37,10 @@ def cost(plans: Plans, rank: int, best: int = 0) -> Cost:
 def best_of_splits(plans: Plans, most: int) -> list[int]:
     """Of the plans that split the model in the same way on the same engine the best one each, as ranks, the best first.
 
-    They differ in micro-batch, recompute, sequence parallel and distributed optimizer alone.
+    They differ in micro-batch, recompute, sequence parallel, distributed optimizer and what counts as a layer alone.
     """
     key = plans.part.astype(np.int64)
-    for path in (f"parallel.{name}" for name in (*SIZES, *ACCOUNTS)):
+    for path in (f"parallel.{name}" for name in SIZES):
         values = plans.column(path).astype(np.int64)
         key = key * (int(values.max(initial=0)) + 1) + values
     _, first = np.unique(key, return_index=True)

@@ -1,8 +1,8 @@
 """Every legal plan of a job at its global batch, of every engine that its environment has, ranked by speed."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, overload
 
@@ -70,6 +70,8 @@ class Plans(Sequence[Candidate]):
     figures: Figures
     rejected: Mapping[str, int]
     """How many plans each rule refused, by the code of the first rule that refused each."""
+    known: dict[Any, Array] = field(default_factory=dict, compare=False, repr=False)
+    """What was computed of these plans already."""
 
     @property
     def candidates(self) -> "Plans":
@@ -140,24 +142,29 @@ class Plans(Sequence[Candidate]):
 
     def column(self, path: str, default: Any = 1) -> Array:
         """Every plan's value at a path; `default` where an engine has no such choice."""
-        parts = [space.column(path) if path in space.place else np.full(space.size, default) for space in self.spaces]
-        return np.concatenate(parts)[self._place] if parts else np.zeros(0)
+        return self._once((path, default), lambda: self._column(path, default))
 
-    @cached_property
-    def _place(self) -> Array:
+    def _column(self, path: str, default: Any) -> Array:
+        parts = [space.column(path) if path in space.place else np.full(space.size, default) for space in self.spaces]
+        return np.concatenate(parts)[self._once("place", self._places)] if parts else np.zeros(0)
+
+    def _places(self) -> Array:
         """A plan's place in the arrays of all spaces together."""
         starts = np.cumsum([0, *(space.size for space in self.spaces)])
         return starts[self.part] + self.row
 
-    @cached_property
+    @property
     def model_parallel(self) -> Array:
         """Ranks that hold one copy of the model."""
         tensor, pipeline, context = (self.column(f"parallel.{name}") for name in ("tensor", "pipeline", "context"))
         return tensor * pipeline * context
 
-    @cached_property
+    @property
     def pareto(self) -> Array:
         """Whether no other plan needs less memory and is as fast."""
+        return self._once("pareto", self._pareto)
+
+    def _pareto(self) -> Array:
         memory, time = self.figures.reserved_gib, self.figures.iteration_s
         if time is None:
             return np.zeros(len(self), bool)
@@ -166,6 +173,11 @@ class Plans(Sequence[Candidate]):
         found = np.zeros(len(self), bool)
         found[order] = time[order] < before
         return found
+
+    def _once(self, key: Any, compute: Callable[[], Array]) -> Array:
+        if key not in self.known:
+            self.known[key] = compute()
+        return self.known[key]
 
 
 def candidates(job: Job) -> Sequence[Candidate]:

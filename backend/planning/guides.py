@@ -55,9 +55,8 @@ class Checked:
     claim: Claim
     job: Job
     """The job with this plan; keeps the wanted global batch where there is one."""
-    estimate: Estimate
-    speed_up: float | None
-    """Tokens per second of all nodes over those of one node with the same plan."""
+    alone: float | None
+    """Tokens per second and GPU of one node with the same plan: what a speed-up is against."""
 
 
 def guides(job: Job) -> tuple[Checked, ...]:
@@ -72,10 +71,7 @@ def guides(job: Job) -> tuple[Checked, ...]:
         edits = {"engine": engine, **claim.edits}
         if training.global_batch_size is not None:
             del edits["training.gradient_accumulation_steps"]
-        tried = with_values(job, edits)
-        figures = _estimate(tried)
-        if figures:
-            found.append(Checked(claim=claim, job=tried, estimate=figures, speed_up=_speed_up(tried, figures)))
+        found.append(Checked(claim=claim, job=with_values(job, edits), alone=_alone(with_values(job, edits))))
     return tuple(found)
 
 
@@ -88,10 +84,8 @@ def _estimate(job: Job) -> Estimate | None:
         return None
 
 
-def _speed_up(job: Job, figures: Estimate) -> float | None:
+def _alone(job: Job) -> float | None:
     """Accumulation stays, so that one node trains on a quarter of the global batch."""
     training = replace(job.training, global_batch_size=None, gradient_accumulation_steps=job.accumulation)
-    alone = _estimate(replace(job, cluster=replace(job.cluster, nodes=1), training=training))
-    if alone is None or not alone.tokens_per_s_per_gpu or not figures.tokens_per_s_per_gpu:
-        return None
-    return job.cluster.nodes * figures.tokens_per_s_per_gpu / alone.tokens_per_s_per_gpu
+    figures = _estimate(replace(job, cluster=replace(job.cluster, nodes=1), training=training))
+    return figures.tokens_per_s_per_gpu if figures else None

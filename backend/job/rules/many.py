@@ -7,7 +7,7 @@ were read; plans that agree in these share the answer. Nothing is declared, so n
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -105,10 +105,15 @@ def legal(space: Space, shape: ModelShape, gpu: Gpu, rules: Sequence[BoundRule])
     """
     rejected: Counter[str] = Counter()
     reads: dict[tuple[str, str], Any] = {("", "engine"): space.job.engine}
+    axes = len(space.axes)
+    for name in DERIVED:
+        space = _with_derived(space, name, reads)
     for rule in rules:
         if not rule.binds(space.job.traits) or not space.size:
             continue
-        keys, answers = _answers(rule, space, shape, gpu, reads)
+        keys, answers, about_plan = _answers(partial(_ask, rule, shape, gpu), space, reads)
+        if not about_plan:
+            continue
         refused = np.zeros(max(answers, default=0) + 1, bool)
         for key, problem in answers.items():
             refused[key] = problem is not None and _refuses(problem, space)
@@ -117,7 +122,28 @@ def legal(space: Space, shape: ModelShape, gpu: Gpu, rules: Sequence[BoundRule])
             rejected[cast(Problem, answers[key]).code] += int(counts[key])
         if refused.any():
             space = space.take(~refused[keys])
-    return Legal(space=space, rejected=rejected, reads=reads)
+    bare = Space(job=space.job, axes=space.axes[:axes], codes=space.codes[:axes])
+    return Legal(space=bare, rejected=rejected, reads=reads)
+
+
+DERIVED = ("model_parallel", "data_parallel", "accumulation")
+"""Properties of Job that rules read in place of the sizes they come from: few values of many sizes."""
+
+
+def _with_derived(space: Space, name: str, reads: dict[tuple[str, str], Any]) -> Space:
+    """The space with a property of Job as one more axis."""
+    if not space.size:
+        return space
+    keys, answers, _ = _answers(lambda job: getattr(job, name), space, reads)
+    values, codes = np.unique(list(answers.values()), return_inverse=True)
+    by_key = np.zeros(max(answers) + 1, np.int32)
+    by_key[list(answers)] = codes
+    axis = Axis(paths=(name,), values=tuple((value,) for value in values.tolist()))
+    return Space(job=space.job, axes=(*space.axes, axis), codes=(*space.codes, by_key[keys]))
+
+
+def _ask(rule: BoundRule, shape: ModelShape, gpu: Gpu, job: Job) -> Problem | None:
+    return rule.function(job, shape, gpu)
 
 
 def _refuses(problem: Problem, space: Space) -> bool:
@@ -125,25 +151,24 @@ def _refuses(problem: Problem, space: Space) -> bool:
 
 
 def _answers(
-    rule: BoundRule, space: Space, shape: ModelShape, gpu: Gpu, reads: dict[tuple[str, str], Any]
-) -> tuple[Codes, Mapping[int, Problem | None]]:
-    """Each plan's key, and the rule's answer by key."""
+    question: Callable[[Job], Any], space: Space, reads: dict[tuple[str, str], Any]
+) -> tuple[Codes, Mapping[int, Any], bool]:
+    """Each plan's key, the answer by key, and whether an axis or the engine was read at all."""
     read: set[int] = set()
     while True:
         watch = _Watch(space, reads)
         keys, count = space.keys(sorted(read))
         rows = np.full(count, -1)
         rows[keys] = np.arange(space.size)
-        answers: dict[int, Problem | None] = {}
-        for key in np.flatnonzero(rows >= 0):
+        answers: dict[int, Any] = {}
+        for key in np.flatnonzero(rows >= 0).tolist():
             watch.row = int(rows[key])
-            answers[int(key)] = rule.function(cast(Job, watch), shape, gpu)
+            answers[key] = question(cast(Job, watch))
             # It read what the keys do not tell apart: ask again with keys that do.
             if not watch.axes <= read:
                 break
         else:
-            about_plan = bool(read) or watch.is_engine_read
-            return keys, answers if about_plan else dict.fromkeys(answers)
+            return keys, answers, bool(read) or watch.is_engine_read
         read |= watch.axes
 
 
@@ -165,6 +190,9 @@ class _Watch:
         self.training = _Part(self, "training")
 
     def __getattr__(self, name: str) -> Any:
+        place = self.space.place.get(name)
+        if place is not None:
+            return self.value_at(place)
         if name in _PROPERTIES:
             return _PROPERTIES[name](self)
         value = getattr(self.space.job, name)
@@ -173,6 +201,12 @@ class _Watch:
         else:
             self.reads["", name] = value
         return value
+
+    def value_at(self, place: tuple[int, int]) -> Any:
+        """The value of an axis, which is now read."""
+        axis, item = place
+        self.axes.add(axis)
+        return self.space.axes[axis].values[self.space.codes[axis][self.row]][item]
 
 
 class _Part:
@@ -189,6 +223,4 @@ class _Part:
         if place is None:
             value = watch.reads[self._name, name] = getattr(self._part, name)
             return value
-        axis, item = place
-        watch.axes.add(axis)
-        return watch.space.axes[axis].values[watch.space.codes[axis][watch.row]][item]
+        return watch.value_at(place)
