@@ -7,7 +7,7 @@ folder=$2
 requirements=$(dirname "$0")/../requirements
 torch_index=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
 
-rm -f "$folder/.ready"
+rm -rf "$folder/.ready" "$folder/torch_extensions"
 "$python" -m venv "$folder"
 pip="$folder/bin/python -m pip --disable-pip-version-check"
 $pip install --quiet --upgrade pip
