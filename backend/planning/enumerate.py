@@ -142,7 +142,7 @@ class Plans(Sequence[Candidate]):
 
     def column(self, path: str, default: Any = 1) -> Array:
         """Every plan's value at a path; `default` where an engine has no such choice."""
-        return self._once((path, default), lambda: self._column(path, default))
+        return self._once((path, type(default), default), lambda: self._column(path, default))
 
     def _column(self, path: str, default: Any) -> Array:
         parts = [space.column(path) if path in space.place else np.full(space.size, default) for space in self.spaces]
