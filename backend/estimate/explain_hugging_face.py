@@ -75,7 +75,7 @@ def _weights(
         yield part("weights_frozen", bytes_each=each, frozen=frozen - packed, **divided)
         yield part("weights_packed", bytes_each=NF4_BYTES, packed=packed, **divided)
     if tuning.pairs and not tuning.adapters:
-        sharded = traits.shards == "parameters" and traits.frozen_gathers
+        sharded = traits.shards == "parameters"
         if not (sharded and traits.offloads == "everything"):
             copies = share(plan.data if sharded else 1)
             yield part("weights_reference", bytes_each=FROZEN_BYTES, parameters=every, **copies)

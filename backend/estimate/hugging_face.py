@@ -74,12 +74,12 @@ def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, 
 def _reference(plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters) -> tuple[Number, Number]:
     """Bytes of DPO's reference model on the GPU and on the host: a 16-bit copy; adapters switch off and need none.
 
-    LLaMA-Factory's train/trainer_utils.py create_ref_model and train/dpo/trainer.py.
+    LLaMA-Factory's train/trainer_utils.py create_ref_model and train/dpo/trainer.py, which shards it too.
     """
     if not tuning.pairs or tuning.adapters:
         return 0.0, 0.0
     copy = FROZEN_BYTES * (parameters.dense + parameters.expert)
-    if memory.shards == "parameters" and memory.frozen_gathers:
+    if memory.shards == "parameters":
         copy = copy / plan.data
         return (0.0, copy) if memory.offloads == "everything" else (copy, 0.0)
     return copy, 0.0

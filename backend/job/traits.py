@@ -74,8 +74,6 @@ class MemoryTraits:
     """Parameters that the optimizer steps at a time (DeepSpeed's sub_group_size)."""
     offloads: Offload = "none"
     """What always lives in host memory."""
-    frozen_gathers: bool = True
-    """Whether a reference model (DPO) is sharded like the trained one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,14 +159,13 @@ _ZERO3_MEMORY = replace(
     _ZERO2_MEMORY, shards="parameters", reduce_bucket_elements=0, live_elements=1e9, step_elements=1e9
 )
 # examples/accelerate/fsdp_config.yaml: fp32 shards (LLaMA-Factory upcasts what is trained), 16-bit gathered units, fp32
-# input of the reduce-scatter. accelerate prepares a reference model for evaluation without sharding it.
+# input of the reduce-scatter.
 _FSDP_MEMORY = replace(
     _DDP_MEMORY,
     bucket_bytes=0,
     autocast_bytes=0,
     shards="parameters",
     passing_gradient_bytes=4,
-    frozen_gathers=False,
 )
 # mcore-bridge trains with Transformer Engine and gradient accumulation fusion where apex is installed, as its docs ask,
 # and with the fused cross entropy by default (swift/megatron/arguments/megatron_args.py).
@@ -195,7 +192,8 @@ _HUGGING_FACE = EngineTraits(
     methods=("full", "lora", "qlora", "partial"),
     memory=_DDP_MEMORY,
 )
-# DeepSpeed ZeRO-3 and FSDP shard parameters, which bitsandbytes' 4-bit weights only survive under FSDP.
+# transformers does not shard a quantised model under ZeRO-3 (5.6.0 modeling_utils.py needs_zero3_init): every rank
+# would hold all of it.
 _NO_QLORA: tuple[Method, ...] = ("full", "lora", "partial")
 _ZERO2 = replace(_HUGGING_FACE, engine="llamafactory-zero2", overlaps=False, zero_stage=2, memory=_ZERO2_MEMORY)
 _ZERO3 = replace(
