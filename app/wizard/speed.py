@@ -35,18 +35,18 @@ def bench_of(controller: Controller) -> Bench:
     return Bench()
 
 
-def measure(services: Services, job: Job) -> tuple[Measurement, dict[str, str]]:
-    """Measure the nodes; the measurement, and its figures for a sentence."""
+def measure(services: Services, job: Job) -> tuple[Measurement, dict[str, object]]:
+    """Measure the nodes; the measurement, and what its sentence names."""
     found = services.controller.measure_speed(job)
     if found.speeds is None:
         return found, {}
     calibration = calibration_of(job, found.speeds, today(services.clock()))
     bench_of(services.controller).last = Measured(calibration, job.cluster.hosts)
-    return found, _figures(calibration)
+    return found, {"nodes": job.cluster.nodes}
 
 
-def keep(services: Services) -> dict[str, str]:
-    """Keep what was measured last with the draft's cluster; its figures, nothing where there is none."""
+def keep(services: Services) -> dict[str, object]:
+    """Keep what was measured last with the draft's cluster; its day, nothing where there is none."""
     bench = bench_of(services.controller)
     last = bench.last
     if last is None:
@@ -54,14 +54,14 @@ def keep(services: Services) -> dict[str, str]:
     keep_in_draft(services, last.calibration)
     services.audit.record("calibrate", probe=last.calibration.probe_date)
     bench.last = None
-    return _figures(last.calibration)
+    return {"day": last.calibration.probe_date}
 
 
-def forget(services: Services) -> dict[str, str]:
+def forget(services: Services) -> dict[str, object]:
     """Remove the draft's calibration."""
     keep_in_draft(services, Calibration())
     services.audit.record("calibrate", forgotten=True)
-    return {"forgotten": "1"}
+    return {"forgotten": True}
 
 
 def card(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
@@ -70,32 +70,41 @@ def card(reading: Reading, lang: str, services: Services) -> dict[str, Any]:
         return {"lines": [], "is_known": False, "waiting": ""}
     cluster = reading.job.cluster
     last = bench_of(services.controller).last
-    waits = last is not None and last.hosts == cluster.hosts and last.calibration.holds_for(cluster.gpu)
-    waiting = t(lang, "wizard.calibration.waiting", **_figures(last.calibration)) if last and waits else ""
+    waiting = ""
+    if last and last.hosts == cluster.hosts and last.calibration.holds_for(cluster.gpu):
+        waiting = t(lang, "wizard.calibration.waiting", speeds=speeds_words(last.calibration, lang))
     lines = _lines(cluster.calibration, cluster.gpu, lang)
     return {"lines": lines or [t(lang, "wizard.calibration.none")], "is_known": bool(lines), "waiting": waiting}
+
+
+def speeds_words(known: Calibration, lang: str) -> str:
+    """The measured speeds that there are, one after the other."""
+    figures = {
+        "product": known.matmul_tflops,
+        "intra": known.intra_node_bus_gb_per_s,
+        "inter": known.inter_node_bus_gb_per_s,
+    }
+    parts = [
+        t(lang, f"wizard.calibration.{name}", figure=_number(figure), precision=known.matmul_precision)
+        for name, figure in figures.items() if figure
+    ]  # fmt: skip
+    return t(lang, "wizard.calibration.join").join(parts)
 
 
 def _lines(known: Calibration, gpu: str | Mapping[str, Any], lang: str) -> list[str]:
     lines = []
     if not known.holds_for(gpu):
         lines.append(t(lang, "wizard.calibration.other_gpu", gpu=known.gpu if isinstance(known.gpu, str) else "-"))
-    if known.run:
-        ratios = {"time": _number(known.time_ratio), "memory": _number(known.memory_ratio)}
-        lines.append(t(lang, "wizard.calibration.run", run=known.run, day=known.run_date or "-", **ratios))
-    if known.matmul_tflops:
-        lines.append(t(lang, "wizard.calibration.probe", day=known.probe_date or "-", **_figures(known)))
+    run = {"run": known.run or "-", "day": known.run_date or "-"}
+    if known.time_ratio:
+        lines.append(t(lang, "wizard.calibration.time", ratio=_number(known.time_ratio), **run))
+    if known.memory_ratio:
+        engine = t(lang, f"choice.engine.{known.engine}") if known.engine else "-"
+        lines.append(t(lang, "wizard.calibration.memory", ratio=_number(known.memory_ratio), engine=engine, **run))
+    if speeds := speeds_words(known, lang):
+        lines.append(t(lang, "wizard.calibration.probe", day=known.probe_date or "-", speeds=speeds))
     return lines
 
 
-def _figures(known: Calibration) -> dict[str, str]:
-    return {
-        "tflops": _number(known.matmul_tflops),
-        "precision": known.matmul_precision,
-        "intra": _number(known.intra_node_bus_gb_per_s),
-        "inter": _number(known.inter_node_bus_gb_per_s),
-    }
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}" if value < 100 else f"{value:,.0f}"
+def _number(value: float) -> str:
+    return f"{value:.3g}" if value < 100 else f"{value:,.0f}"
