@@ -20,6 +20,7 @@ def facts(**more: object) -> dict[str, object]:
         "python": "3.11.2",
         "cpus": 96,
         "memory_mib": 1_000_000,
+        "machine": "4c1f",
         "gpus": [GPU],
         "modules": {"torch": "2.13.0", "transformers": "5.6.0", "llamafactory": "0.9.5"},
         "interface": "ib0",
