@@ -32,6 +32,7 @@
   function accuracy(known) {
     const { t, percent } = board;
     if (!known) return t("accuracy.unknown");
+    if (known.run) return t("accuracy.calibrated", { run: known.run });
     const figures = { rows: known.rows, median: percent(known.median), largest: percent(known.largest) };
     return t("accuracy.within", { ...figures, group: t(`accuracy.group.${known.group}`) });
   }

@@ -5,6 +5,7 @@ from typing import Any
 from app.plan_words import need_gib, plan_name, plan_sizes
 from app.wizard.reading import Reading
 from backend.estimate import accuracy_of
+from backend.estimate.calibrated import reserved_ratio
 from backend.estimate.layers import model_layers
 from backend.estimate.parameters import model_parameters
 from backend.job.job import Job
@@ -32,7 +33,9 @@ def summarise(reading: Reading) -> dict[str, Any]:
 
 
 def _accuracy(job: Job, shape: ModelShape) -> dict[str, Any] | None:
-    """How far the memory of measured runs was off; None where nothing was compared."""
+    """How far the memory of measured runs was off, or the run that corrects it; None where nothing was compared."""
+    if reserved_ratio(job) is not None:
+        return {"run": job.cluster.calibration.run}
     known = accuracy_of(job, shape)
     if known is None:
         return None

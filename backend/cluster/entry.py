@@ -16,7 +16,7 @@ from typing import IO, Any
 
 PROTOCOL = 1
 GIB = 1 << 30
-LOGGED = ("loss", "grad_norm", "learning_rate")
+LOGGED = ("loss", "grad_norm", "learning_rate", "token_per_sec_per_gpu")
 
 
 def main() -> None:

@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from backend.cluster.node import Node, NodeError
+from backend.job.job import Job
 from backend.jobs import ledger, series
 from backend.jobs.records import NodeRecord
 from backend.jobs.series import FileKey, OffsetConflict, Place
+from backend.jobs.snapshot import run_job
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 
@@ -24,6 +26,9 @@ READ_LIMIT = 1 << 20
 """Bytes taken of one file in one poll; a backlog takes several."""
 TAIL = 32
 """Bytes re-read before the offset, by which a cut or replaced file is noticed."""
+
+RATE = "token_per_sec_per_gpu"
+"""What mcore_adapter logs in place of a count of tokens."""
 
 OTHER_RANKS_EVERY = 5
 """Polls between two looks at a rank that is not its node's first: a read costs 1 ms of processor time, and 32 nodes of
@@ -165,6 +170,8 @@ class Collector:
 
     def _add_points(self, connection: sqlite3.Connection, batch: Batch) -> None:
         rows = [_numbers(row) for row in json_rows(batch.data, required=("step", "time"))]
+        if any(RATE in row for row in rows):
+            count_tokens(rows, run_job(ledger.run_row(connection, self._run)["job"]))
         series.add_points(connection, self._run, self._attempt, batch.source.rank, rows)
         for row in rows:
             if row.get("loss") is None or math.isfinite(row["loss"]):
@@ -197,6 +204,22 @@ def json_rows(data: bytes, *, required: Sequence[str]) -> list[dict[str, Any]]:
         elif line.strip():
             _log.warning("unreadable line of %d bytes left out", len(line))
     return rows
+
+
+def count_tokens(rows: Sequence[dict[str, Any]], job: Job) -> None:
+    """Give steps their tokens over all ranks where the engine tells a rate alone.
+
+    mcore_adapter's rate is of one sequence of every micro-batch on one data-parallel rank, padding counted, since the
+    end of the step before (https://github.com/alibaba/ROLL mcore_adapter/src/mcore_adapter/trainer/trainer.py).
+    """
+    sequences = job.training.micro_batch_size * job.data_parallel * (2 if job.training.stage == "dpo" else 1)
+    before: Mapping[str, Any] = {}
+    for row in rows:
+        follows = before.get("step") == row["step"] - 1
+        seconds = row["time"] - before["time"] if follows else row.get("step_s")
+        if RATE in row and seconds and not row.get("tokens"):
+            row["tokens"] = round(row[RATE] * seconds * sequences)
+        before = row
 
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, Any]:

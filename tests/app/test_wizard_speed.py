@@ -8,6 +8,7 @@ from app.services import Draft
 from app.wizard import speed
 from app.wizard.reading import read
 from app.wizard.sources import fetch
+from app.wizard.summary import summarise
 from app.wizard.wire import change
 from backend.cluster.hostkeys import HostKey
 from backend.cluster.speed import Speeds
@@ -113,3 +114,11 @@ def test_a_calibration_of_another_gpu_is_said_not_to_be_used(services, lang):
     lines = card(services, lang)["lines"]
     assert "a100-80g" in lines[0]
     assert "r-1" in lines[1]
+
+
+def test_memory_that_a_run_corrects_names_the_run_in_place_of_published_errors(services):
+    known = {"gpu": "h100-80g", "run": "r-1", "memory_ratio": 1.02, "engine": "llamafactory-megatron"}
+    change(services, {"cluster.calibration": known})
+    assert summarise(read(services.draft.job_mapping(), services.home))["accuracy"] == {"run": "r-1"}
+    change(services, {"engine": "llamafactory-ddp"})
+    assert "rows" in summarise(read(services.draft.job_mapping(), services.home))["accuracy"]

@@ -38,6 +38,14 @@ def test_every_step_is_taken_once_with_all_it_tells(gang: Gang) -> None:
     assert (points[0].loss, points[0].tokens, points[0].total_steps, points[1].loss) == (2.5, 64, 9, None)
 
 
+def test_tokens_follow_from_the_rate_where_the_engine_tells_that_alone(gang: Gang) -> None:
+    # The gang's job: 3 data-parallel ranks, micro-batch 1. A rate is since the end of the step before.
+    rate = {"token_per_sec_per_gpu": 512.0}
+    gang.write(0, "steps.rank0.jsonl", _step(1, **rate), _step(2, **rate), _step(3), _step(5, **rate))
+    gang.collector().poll(gang.nodes[0])
+    assert [point.tokens for point in gang.points()] == [768, 1536, None, 768]
+
+
 def test_half_a_line_waits_for_its_end(gang: Gang) -> None:
     collector = gang.collector()
     gang.nodes[0].files[STEPS] = b'{"step": 1, "time": 1}\n{"step": 2, "ti'
