@@ -10,15 +10,13 @@ from typing import Any
 from app.cli_output import DONE, FAILED, print_json, print_problems, table
 from app.home import home_path, with_cluster
 from app.i18n import render_problem, t
+from app.import_words import line_json, reason_of, shown, target_of
 from app.jobfile import STDIN, read_text
-from backend.engines.importing import Imported, ImportLine, import_llamafactory, is_llamafactory
+from backend.engines.importing import ASSUMED, Imported, ImportLine, import_llamafactory, is_llamafactory
 from backend.job.mapping import dump_job, load_mapping, parse_job
 from backend.job.problems import Problem, ProblemsError
 from backend.job.rules import check
 
-ASSUMED = {"gpu": "h100-80g", "nodes": 1, "gpus_per_node": 8}
-"""The machines that a configuration does not name, until somebody does."""
-_SHOWN_LETTERS = 48
 _ORDER = ("changed", "renamed", "dropped", "passed_on", "default")
 
 
@@ -69,7 +67,7 @@ def run_import(chosen: argparse.Namespace, lang: str) -> int:
 def report(lines: Sequence[ImportLine], lang: str) -> str:
     """A table of what is not simply kept, why, and how much is."""
     rows = [
-        [t(lang, f"import.outcome.{line.outcome}"), line.key, _shown(line.value), _target(line), reason_of(line, lang)]
+        [t(lang, f"import.outcome.{line.outcome}"), line.key, shown(line.value), target_of(line), reason_of(line, lang)]
         for outcome in _ORDER
         for line in lines
         if line.outcome == outcome
@@ -78,23 +76,6 @@ def report(lines: Sequence[ImportLine], lang: str) -> str:
     kept = t(lang, "import.kept", count=sum(line.outcome == "kept" for line in in_file), all=len(in_file))
     head = [t(lang, f"import.column.{name}") for name in ("outcome", "key", "value", "became", "why")]
     return f"{table(head, rows, left=True)}\n{kept}" if rows else kept
-
-
-def reason_of(line: ImportLine, lang: str) -> str:
-    """Why a key was not simply kept, in words; empty for one that was."""
-    if line.reason is None:
-        return ""
-    kind, _, name = line.reason.code.partition("_")
-    if kind == "import":
-        return t(lang, f"import.why.{name}", **line.reason.values)
-    return render_problem(lang, line.reason)["message"]
-
-
-def line_json(line: ImportLine, lang: str) -> dict[str, Any]:
-    """A line of the report for another program, or for the page."""
-    code = line.reason.code if line.reason else None
-    return {"key": line.key, "outcome": line.outcome, "value": line.value, "path": line.path, "became": line.became,
-            "code": code, "reason": reason_of(line, lang)}  # fmt: skip
 
 
 def _to_json(imported: Imported, problems: Sequence[Problem], lang: str) -> dict[str, Any]:
@@ -121,14 +102,3 @@ def _json_beside(folder: Path, path: str) -> Mapping[str, Any] | None:
     except (OSError, ValueError):
         return None
     return loaded if isinstance(loaded, dict) else None
-
-
-def _target(line: ImportLine) -> str:
-    if line.path is None:
-        return ""
-    return f"{line.path}: {'null' if line.became is None else _shown(line.became)}"
-
-
-def _shown(value: Any) -> str:
-    text = "" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _SHOWN_LETTERS else f"{text[:_SHOWN_LETTERS]}..."

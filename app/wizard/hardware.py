@@ -8,6 +8,7 @@ from app.wizard.fields import ENVIRONMENTS, GPU_FIGURES, Form
 from app.wizard.layout import grid, more, place, section
 from app.wizard.reading import Reading
 from app.wizard.speed import card
+from app.wizard.start import recipe_list
 from backend.job.job import Cluster, Host
 from backend.job.presets import clusters, gpus
 
@@ -18,6 +19,8 @@ _HOSTS_PLACEHOLDER = "train@10.0.0.1\ntrain@10.0.0.2:2222 fabric=192.168.0.2"
 def build(form: Form) -> None:
     """The step's widgets."""
     form.start(STEP)
+    with section(form.lang, "start"):
+        place("start")
     with section(form.lang, "machines"):
         place("clusters")
         with grid():
@@ -53,7 +56,12 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     current = job.cluster if job else None
     chips = [_chip(key, preset["cluster"], current) for key, preset in clusters().items()]
     hosts = [_node(host) for host in job.cluster.hosts] if job else []
-    return {"clusters": chips, "hosts": hosts, "calibration": card(reading, form.lang, services)}
+    return {
+        "recipes": recipe_list(form.lang),
+        "clusters": chips,
+        "hosts": hosts,
+        "calibration": card(reading, form.lang, services),
+    }
 
 
 def _chip(key: str, preset: Mapping[str, Any], current: Cluster | None) -> dict[str, Any]:

@@ -29,7 +29,17 @@ SECTIONS: Mapping[str, Section] = {
 }
 """What each step shows beyond its fields; asked for the step that is on screen alone."""
 
-_WORDS = ("wizard.", "advice.", "term.", "explain.", "accuracy.", "check.status.", "step.")
+_WORDS = (
+    "wizard.",
+    "import.outcome.",
+    "import.column.",
+    "advice.",
+    "term.",
+    "explain.",
+    "accuracy.",
+    "check.status.",
+    "step.",
+)
 
 
 def opening(lang: str) -> str:

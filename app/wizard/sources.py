@@ -1,15 +1,16 @@
-"""What a step fetches when asked: a model's config.json from the hub or a node, the memory of the nodes."""
+"""What a step fetches when asked: a model's config.json, the nodes' memory, a whole job."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from app.model_config import MAXIMUM_BYTES, from_hub, pretty, read_config, refuse_large
 from app.services import Services
-from app.wizard import speed
+from app.wizard import speed, start
 from app.wizard.reading import read
 from backend.cluster.hostkeys import HostKey
+from backend.engines.importing import ImportLine
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.look import Look
@@ -25,12 +26,17 @@ class Fetched:
     note: Mapping[str, object] = field(default_factory=dict)
     """Values of the sentence `wizard.fetch.<kind>.done`; empty where nothing was read."""
     problems: tuple[Problem, ...] = ()
+    lines: Sequence[ImportLine] = ()
+    """What an import did with each key."""
     host_keys: tuple[HostKey, ...] = ()
     """To be confirmed by the user, then asked again with their fingerprints."""
 
 
 def fetch(services: Services, asked: Mapping[str, Any]) -> Fetched:
-    """Do what `asked` says: `kind` is one of KINDS (hub with `id`); `accept` holds confirmed fingerprints."""
+    """Do what `asked` says: `kind` is one of KINDS (hub with `id`, recipe with `key`, import with `text`).
+
+    `accept` holds confirmed fingerprints.
+    """
     try:
         return KINDS[str(asked.get("kind"))](services, asked)
     except ProblemsError as error:
@@ -80,6 +86,18 @@ def _speed(services: Services, asked: Mapping[str, Any]) -> Fetched:
     return Fetched(note=note, problems=found.problems, host_keys=found.unknown_host_keys)
 
 
+def _recipe(services: Services, asked: Mapping[str, Any]) -> Fetched:
+    key = str(asked.get("key"))
+    return Fetched(edits=start.from_recipe(key).edits, note={"key": key})
+
+
+def _import(services: Services, asked: Mapping[str, Any]) -> Fetched:
+    begun = start.from_text(services, str(asked.get("text") or ""))
+    in_file = [line for line in begun.lines if line.outcome != "default"]
+    kept = sum(line.outcome == "kept" for line in in_file)
+    return Fetched(edits=begun.edits, note={"name": begun.name, "kept": kept, "all": len(in_file)}, lines=begun.lines)
+
+
 def _look(services: Services, asked: Mapping[str, Any], ask: Callable[[], Look[Any]]) -> Look[Any]:
     """The nodes' answers, asked again once host keys that they show now were confirmed by their fingerprints."""
     found = ask()
@@ -109,6 +127,8 @@ KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], Fetched]] = {
     "hub": _from_hub,
     "node": _from_node,
     "memory": _memory,
+    "recipe": _recipe,
+    "import": _import,
     "speed": _speed,
     "keep_speed": lambda services, asked: Fetched(note=speed.keep(services)),
     "forget_calibration": lambda services, asked: Fetched(note=speed.forget(services)),

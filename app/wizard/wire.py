@@ -9,6 +9,7 @@ from gradio.components import Component
 from gradio.context import Context
 
 from app.home import with_readable_cluster
+from app.import_words import line_json
 from app.services import Services
 from app.wizard import hardware, launch, sources
 from app.wizard.fields import GPU_FIGURES, OWN, Form, look_up
@@ -163,6 +164,7 @@ def _fetch(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.Eve
             "note": found.note,
             "problems": [in_words(form, problem) for problem in (*found.problems, *refused)],
             "keys": [launch.shown_key(key) for key in found.host_keys],
+            "lines": [line_json(line, form.lang) for line in found.lines],
         }
         return {**changed, carrier: bundle(form, services, asked["step"], fetched=told)}
 

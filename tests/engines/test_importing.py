@@ -10,8 +10,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.cli_import import reason_of
 from app.i18n import LANGUAGES, has
+from app.import_words import reason_of
 from backend.engines import ENGINES
 from backend.engines.engine import target_of
 from backend.engines.importing import RENAMED, Imported, ImportLine, import_llamafactory
@@ -227,6 +227,11 @@ def test_a_secret_is_neither_kept_nor_shown() -> None:
 )  # fmt: skip
 def test_a_key_means_what_the_engine_makes_of_it(config: dict[str, Any], path: str, value: Any) -> None:
     assert get_value(imported(config)[0], path) == value
+
+
+def test_what_only_yaml_can_say_is_not_passed_on() -> None:
+    job, lines = imported({"adam_beta1": float("nan"), "run_name": yaml.safe_load("2026-11-21")})
+    assert (dict(job.extra), lines["run_name"].outcome) == ({}, "dropped")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ job file's own parser. What the file leaves out is taken as the engine takes it,
 """
 
 import difflib
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +23,10 @@ from backend.job.mapping import parameters, parse_job
 from backend.job.presets import models, resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors
 
-__all__ = ["ImportLine", "Imported", "import_llamafactory", "is_llamafactory"]
+__all__ = ["ASSUMED", "ImportLine", "Imported", "import_llamafactory", "is_llamafactory"]
+
+ASSUMED: Mapping[str, Any] = {"gpu": "h100-80g", "nodes": 1, "gpus_per_node": 8}
+"""The machines, which no configuration names, until somebody does."""
 
 RENAMED: Mapping[str, str] = {
     # transformers 4.46 removed it (src/transformers/training_args.py)
@@ -152,6 +156,8 @@ class _Reading:
             if re.fullmatch(pattern, line.key):
                 return with_outcome(line, "dropped", because(code, line.key))
         known = keys_of(self.name)
+        if line.key in known and not _is_plain(value):
+            return with_outcome(line, "dropped", because("import_not_read", line.key, value=str(value)[:80]))
         if line.key in known:
             self.extra[line.key] = self.said[line.key]
             return with_outcome(line, "passed_on", path=f"extra.{line.key}", became=line.value)
@@ -251,6 +257,15 @@ class _Reading:
             owner[last] = list(value) if isinstance(value, tuple) else value
         mapping |= {"environment": self.environment} if self.environment else {}
         return mapping | ({"extra": self.extra} if self.extra else {})
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON can say it: YAML also has dates, sets and infinity."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _named(line: ImportLine, key: str) -> ImportLine:

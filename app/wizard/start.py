@@ -1,0 +1,93 @@
+"""The top of step 1: where a job may come from, a recipe or a file that somebody has already."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from app.i18n import has, t
+from app.services import Services
+from app.wizard.reading import read
+from backend.engines.importing import ASSUMED, ImportLine, import_llamafactory, is_llamafactory
+from backend.job.job import Job
+from backend.job.mapping import load_mapping, parameters, parse_job, to_mapping
+from backend.job.presets import gpus, models, recipes
+from backend.job.problems import Problem, ProblemsError
+
+_PARTS: Mapping[str, Any] = {
+    "model": {},
+    "training": {},
+    "engine": None,
+    "parallel": {},
+    "environment": {},
+    "extra": {},
+}
+"""What another job replaces as a whole, and what stands there where it says nothing."""
+_SIZES = {"tensor": "TP", "pipeline": "PP", "virtual_pipeline": "VPP", "expert": "EP"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Begun:
+    """Edits of the draft, and for an imported configuration its report."""
+
+    edits: Mapping[str, Any]
+    name: str = ""
+    lines: Sequence[ImportLine] = ()
+
+
+def recipe_list(lang: str) -> list[dict[str, str]]:
+    """Every recipe by key, with a name made of what it says."""
+    found = []
+    for key, recipe in recipes().items():
+        job, _ = parse_job(recipe["job"])
+        if job is not None:
+            found.append({"key": key, "name": _name_of(job, lang)})
+    return found
+
+
+def from_recipe(key: str) -> Begun:
+    """The recipe over the draft: machines, model, training, plan; the nodes and their folders stay."""
+    if key not in recipes():
+        raise ProblemsError([Problem(code="unknown_recipe", values={"key": key})])
+    mapping = recipes()[key]["job"]
+    cluster = {f"cluster.{name}": value for name, value in mapping["cluster"].items()}
+    kept = {"environment", "extra"} - mapping.keys()
+    return Begun(edits={**{part: value for part, value in _parts(mapping).items() if part not in kept}, **cluster})
+
+
+def from_text(services: Services, text: str) -> Begun:
+    """A job file, or a LLaMA-Factory configuration on the draft's machines. Raises ProblemsError."""
+    mapping, problem = load_mapping(text)
+    if problem:
+        raise ProblemsError([problem])
+    if not is_llamafactory(mapping):
+        job, problems = parse_job(mapping)
+        if job is None and not isinstance(mapping.get("cluster"), str):
+            raise ProblemsError(problems)
+        own = {key: mapping[key] for key in ("name", "cluster") if key in mapping}
+        return Begun(edits={**own, **_parts(mapping)}, name=str(mapping.get("name", "")))
+    made = import_llamafactory(mapping, _machines(services))
+    name = str(made.mapping["name"])
+    return Begun(edits={"name": name, **_parts(made.mapping)}, name=name, lines=made.lines)
+
+
+def _machines(services: Services) -> Mapping[str, Any]:
+    """The draft's cluster, or one to start from while that cannot be read."""
+    job = read(services.draft.job_mapping(), services.home).job
+    cluster: Mapping[str, Any] = to_mapping(job)["cluster"] if job else ASSUMED
+    return cluster
+
+
+def _parts(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    default = {**_PARTS, "engine": parameters()["engine"].default}
+    return {part: mapping.get(part, value) for part, value in default.items()}
+
+
+def _name_of(job: Job, lang: str) -> str:
+    """Model, machines, method, engine and sizes in one line."""
+    gpu = gpus()[job.cluster.gpu].name if isinstance(job.cluster.gpu, str) else ""
+    key = f"choice.engine.{job.engine}"
+    method = t(lang, f"choice.training.method.{job.training.method}")
+    sizes = [f"{name}{size}" for path, name in _SIZES.items() if (size := getattr(job.parallel, path)) > 1]
+    parts = [models()[job.model.preset or ""].name, f"{job.cluster.nodes} × {job.cluster.gpus_per_node} {gpu}", method,
+             t(lang, key) if has(lang, key) else job.engine, " ".join(sizes)]  # fmt: skip
+    return " · ".join(part for part in parts if part)

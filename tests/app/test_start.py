@@ -1,0 +1,88 @@
+"""A recipe or a file fills the draft; nodes and their folders stay."""
+
+from pathlib import Path
+
+import pytest
+
+from app.i18n import LANGUAGES
+from app.services import Services
+from app.wizard.reading import read
+from app.wizard.sources import Fetched, fetch
+from app.wizard.start import recipe_list
+from app.wizard.wire import change
+from backend.job.job import Job
+from backend.job.presets import recipes
+
+YAML = "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\ndo_train: true\nfinetuning_type: full\ncutoff_len: 1024\n"
+HOSTS = [{"address": "10.0.0.1"}, {"address": "10.0.0.2"}]
+
+
+@pytest.fixture
+def services(tmp_path: Path):
+    opened = Services.open(tmp_path)
+    opened.draft.edit("cluster.hosts", HOSTS)
+    yield opened
+    opened.close()
+
+
+def job_after(services: Services, asked: dict[str, str]) -> tuple[Job, Fetched]:
+    found = fetch(services, asked)
+    assert found.problems == ()
+    assert change(services, found.edits) == ()
+    job = read(services.draft.job_mapping(), services.home).job
+    assert job is not None
+    return job, found
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_every_recipe_has_a_name_of_its_own(lang: str) -> None:
+    names = {entry["key"]: entry["name"] for entry in recipe_list(lang)}
+    assert set(names) == set(recipes())
+    assert len(set(names.values())) == len(names)
+
+
+@pytest.mark.parametrize("key", list(recipes()))
+def test_a_recipe_fills_in_the_plan_and_leaves_the_nodes(services: Services, key: str) -> None:
+    services.draft.edit_all({"model.path": "/old", "training.method": "lora", "parallel.pipeline": 3})
+    job, _ = job_after(services, {"kind": "recipe", "key": key})
+    wanted = recipes()[key]["job"]
+    assert (job.engine, job.model.preset, job.model.path) == (wanted["engine"], wanted["model"]["preset"], None)
+    assert job.cluster.nodes == wanted["cluster"]["nodes"]
+    assert [host.address for host in job.cluster.hosts] == ["10.0.0.1", "10.0.0.2"]
+    assert job.parallel.pipeline == wanted["parallel"].get("pipeline", 1)
+
+
+def test_a_yaml_runs_on_the_draft_s_machines_and_reports_its_keys(services: Services) -> None:
+    services.draft.edit_all({"cluster.gpu": "a100-80g", "cluster.nodes": 2})
+    job, found = job_after(services, {"kind": "import", "text": YAML})
+    assert (job.cluster.gpu, job.cluster.nodes, job.training.cutoff_len) == ("a100-80g", 2, 1024)
+    assert (job.model.preset, job.engine) == ("qwen3-8b", "llamafactory-ddp")
+    assert found.note["all"] == 5
+    assert {line.key for line in found.lines} >= {"model_name_or_path", "cutoff_len"}
+
+
+def test_a_job_file_is_taken_whole(services: Services) -> None:
+    text = "version: 1\nname: mine\ncluster: {gpu: h20-96g, nodes: 1, gpus_per_node: 8}\nmodel: {preset: qwen3-8b}\n"
+    job, found = job_after(services, {"kind": "import", "text": text})
+    assert (job.name, job.cluster.gpu, job.cluster.hosts, found.lines) == ("mine", "h20-96g", (), ())
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "not_a_mapping"),
+        ("a: [", "not_yaml"),
+        (YAML + "stage: kto\n", "import_stage"),
+        ("version: 2\n", "missing_key"),
+    ],
+)
+def test_what_cannot_be_imported_changes_nothing_and_is_said(services: Services, text: str, code: str) -> None:
+    before = services.draft.job_mapping()
+    found = fetch(services, {"kind": "import", "text": text})
+    assert code in {problem.code for problem in found.problems}
+    assert found.edits == {}
+    assert services.draft.job_mapping() == before
+
+
+def test_a_recipe_that_is_not_there_is_said(services: Services) -> None:
+    assert [problem.code for problem in fetch(services, {"kind": "recipe", "key": "x"}).problems] == ["unknown_recipe"]
