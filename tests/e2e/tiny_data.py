@@ -73,7 +73,7 @@ def write_vision_model(folder: Path, text_model: Path, pictures: Path) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(text_model)
     marks = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
-    tokenizer.add_special_tokens({"additional_special_tokens": [*tokenizer.additional_special_tokens, *marks]})
+    tokenizer.add_tokens(marks, special_tokens=True)
     start, end, image, video = tokenizer.convert_tokens_to_ids(marks)
     torch.manual_seed(0)
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
