@@ -6,7 +6,8 @@ configuration that was taken is not asked about again while nothing of it has ch
 
 import json
 import re
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from backend.cluster.group import try_all
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.probe import NodeFacts, python_command
 from backend.engines import ENGINES, Rendered
+from backend.engines.known_keys import programs, read_key
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem
@@ -24,10 +26,11 @@ PARSE_S = 120.0
 """Importing an engine from a slow shared disk takes a minute at times."""
 _ONE_RANK = re.compile(r"NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME|.*_FILE")
 """Variables that differ between nodes, and mean nothing to a parser."""
-_REMEMBERED = 256
+_REMEMBERED = 64
+_NAMES_SHOWN = 8
 
-_taken: set[Hashable] = set()
-"""What was asked in this process and taken."""
+_taken: dict[Hashable, Mapping[str, Any]] = {}
+"""What was asked in this process and taken, with the answer."""
 
 
 def check_configuration(
@@ -51,23 +54,48 @@ def check_configuration(
         return ask(node, argv, timeout_s=PARSE_S, stdin=ENGINE_WORD.read_bytes())
 
     answers, failures = try_all({rank: nodes[rank] for rank in first.values()}, work, PARSE_S + 10)
-    heard: dict[Hashable, Mapping[str, Any] | NodeError] = {keys[rank]: answer for rank, answer in answers.items()}
+    _remember({keys[rank]: answer for rank, answer in answers.items() if answer["error"] is None})
+    heard: dict[Hashable, Mapping[str, Any] | NodeError] = {**_taken}
+    heard |= {keys[rank]: answer for rank, answer in answers.items()}
     heard |= {keys[rank]: failure for rank, failure in failures.items()}
-    _remember(key for key, answer in heard.items() if not isinstance(answer, NodeError) and answer["error"] is None)
-    return [_judge(job, checks[rank], heard.get(key), rendered) for rank, key in keys.items()]
+    return [_judge(job, checks[rank], heard[key]) for rank, key in keys.items()]
 
 
-def _judge(job: Job, checks: Checks, answer: Mapping[str, Any] | NodeError | None, rendered: Rendered) -> CheckResult:
+def _judge(job: Job, checks: Checks, answer: Mapping[str, Any] | NodeError) -> CheckResult:
     if isinstance(answer, NodeError):
         if answer.code != "timeout":
             return checks.raised("configuration", answer)
         values = {"node": checks.node, "engine": job.engine, "seconds": round(PARSE_S)}
-        return checks.warned("configuration", Problem(code="engine_slow", field="engine", node=checks.node,
-                                                      severity="warning", values=values))  # fmt: skip
-    if answer is None or answer["error"] is None:
-        return checks.ok("configuration")
-    said = " ".join(str(answer["message"]).split()) or str(answer["error"])
-    return checks.wrong("configuration", "engine_refuses", field_of(job, said), engine=job.engine, said=said)
+        slow = Problem(code="engine_slow", field="engine", node=checks.node, severity="warning", values=values)
+        return checks.warned("configuration", slow)
+    if answer["error"] is not None:
+        said = " ".join(str(answer["message"]).split()) or str(answer["error"])
+        return checks.wrong("configuration", "engine_refuses", field_of(job, said), engine=job.engine, said=said)
+    result = checks.ok("configuration")
+    return replace(result, problem=_other_keys(checks.node, answer.get("programs") or {}))
+
+
+def _other_keys(node: str, told: Mapping[str, Any]) -> Problem | None:
+    """A note where an installed program takes other keys than the one that the files are written for."""
+    for name, program in told.items():
+        known = programs().get(name)
+        if known is None:
+            continue
+        there = {key: read_key(entry) for key, entry in program["keys"].items()}
+        new, gone = there.keys() - known.keys.keys(), known.keys.keys() - there.keys()
+        changed = {key for key in there.keys() & known.keys.keys() if there[key] != known.keys[key]}
+        if new or gone or changed:
+            values = {"program": name, "version": program["version"], "known": known.version, "node": node}
+            names = {"new": _some(new), "gone": _some(gone), "changed": _some(changed)}
+            return Problem(
+                code="engine_keys_differ", field="engine", node=node, severity="note", values={**values, **names}
+            )
+    return None
+
+
+def _some(names: Collection[str]) -> str:
+    shown = sorted(names)[:_NAMES_SHOWN]
+    return ", ".join([*shown, "..."] if len(names) > len(shown) else shown) or "-"
 
 
 def field_of(job: Job, message: str) -> str:
@@ -99,7 +127,7 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environment.items() if not _ONE_RANK.fullmatch(name)}
 
 
-def _remember(keys: Iterable[Hashable]) -> None:
+def _remember(answers: Mapping[Hashable, Mapping[str, Any]]) -> None:
     if len(_taken) > _REMEMBERED:
         _taken.clear()
-    _taken.update(keys)
+    _taken.update(answers)

@@ -41,7 +41,15 @@ def parse(wanted: dict[str, Any]) -> dict[str, Any]:
             return {"error": type(error).__name__, "message": str(error)[:LONGEST]}
         finally:
             os.chdir("/")
-    return {"error": None, "message": ""}
+    return {"error": None, "message": "", "programs": programs_of(wanted["engine"])}
+
+
+def programs_of(engine: str) -> dict[str, Any]:
+    """`keys`, to be compared with those that were known when the files were written; empty for a strange version."""
+    try:
+        return KEYS[engine]()
+    except (ImportError, AttributeError, TypeError):
+        return {}
 
 
 def alone() -> None:
@@ -124,7 +132,7 @@ PARSERS = {"llamafactory": parse_llamafactory, "swift": parse_swift}
 def keys(wanted: dict[str, Any]) -> dict[str, Any]:
     """The keys that the installed engine takes, by the program that defines them: type, default, choices."""
     alone()
-    return keys_of_swift() if wanted["engine"] == "swift" else keys_of_llamafactory()
+    return KEYS[wanted["engine"]]()
 
 
 def keys_of_swift() -> dict[str, Any]:
@@ -150,6 +158,9 @@ def keys_of_llamafactory() -> dict[str, Any]:
         parts["llamafactory_trainer"] = {n: f for n, f in trainer.items() if n not in parts["transformers"]}
         versions["llamafactory_trainer"] = versions["llamafactory"]
     return {part: {"version": versions[part], "keys": dict(sorted(found.items()))} for part, found in parts.items()}
+
+
+KEYS = {"llamafactory": keys_of_llamafactory, "swift": keys_of_swift}
 
 
 def version_of(distribution: str) -> str:

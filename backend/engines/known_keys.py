@@ -58,8 +58,10 @@ def programs_of(engine: str) -> tuple[str, ...]:
     return ("llamafactory", "transformers", "mcore_adapter" if traits.is_megatron else "llamafactory_trainer")
 
 
+def read_key(entry: Mapping[str, Any]) -> EngineKey:
+    """A key as the file and the nodes tell it."""
+    return EngineKey(type=entry["type"], default=entry.get("default"), choices=tuple(entry.get("choices", ())))
+
+
 def _keys(entries: Mapping[str, Mapping[str, Any]]) -> Mapping[str, EngineKey]:
-    return {
-        name: EngineKey(type=entry["type"], default=entry.get("default"), choices=tuple(entry.get("choices", ())))
-        for name, entry in entries.items()
-    }
+    return {name: read_key(entry) for name, entry in entries.items()}

@@ -1,5 +1,6 @@
 """What an engine says against its configuration is told at the field that caused it; each machine is asked once."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from backend.cluster.engine_check import check_configuration, field_of
 from backend.cluster.node import Node, NodeError
 from backend.cluster.probe import NodeFacts
 from backend.engines import Rendered, render
+from backend.engines.known_keys import programs
 from backend.job.job import Job
 from tests.engines.jobs import ddp, job, place
 from tests.fakes import FakeNode
@@ -111,3 +113,24 @@ def test_a_slow_node_is_a_warning_and_a_crash_is_a_failure() -> None:
     first, second = check(ddp(), nodes_that_say(slow, crash))
     assert (first.status, first.problem and first.problem.severity) == ("warning", "warning")
     assert (second.status, second.problem and second.problem.code) == ("failure", "bad_answer")
+
+
+def test_a_version_that_takes_other_keys_is_noted_and_stops_nobody() -> None:
+    known = programs()["llamafactory"]
+    keys = {name: dataclasses.asdict(key) for name, key in known.keys.items() if name != "cutoff_len"}
+    keys["template"] = {"type": "str", "default": "qwen9"}
+    told = {"llamafactory": {"version": "0.9.9", "keys": {**keys, "a_new_key": {"type": "int", "default": 1}}}}
+    (result,) = check(ddp(nodes=1), nodes_that_say({**TAKEN, "programs": told}))
+    assert (result.status, result.problem and result.problem.severity) == ("ok", "note")
+    assert result.problem is not None
+    values = result.problem.values
+    assert (values["new"], values["gone"], values["changed"]) == ("a_new_key", "cutoff_len", "template")
+    for lang in LANGUAGES:
+        assert "0.9.9" in render_problem(lang, result.problem)["message"]
+
+
+def test_the_version_that_the_files_are_written_for_says_nothing() -> None:
+    told = {name: {"version": program.version, "keys": {k: dataclasses.asdict(v) for k, v in program.keys.items()}}
+            for name, program in programs().items()}  # fmt: skip
+    (result,) = check(ddp(nodes=1), nodes_that_say({**TAKEN, "programs": told}))
+    assert (result.status, result.problem) == ("ok", None)
