@@ -28,7 +28,7 @@ def space_of(job: Job, shape: ModelShape, engine: EngineName, wanted: int) -> Sp
     job = replace(job, engine=engine, training=replace(job.training, global_batch_size=wanted))
     if not job.traits.is_megatron:
         job = replace(job, parallel=replace(Parallel(), fsdp=job.parallel.fsdp, recompute=job.parallel.recompute))
-        axes, codes = _hugging_face(wanted // max(1, job.world_size), job.training.micro_batch_size, job.recompute)
+        axes, codes = _hugging_face(wanted, job.training.micro_batch_size, job.recompute)
         return Space(job=job, axes=axes, codes=codes)
     parallel = job.parallel
     axes, codes = _megatron(
@@ -49,11 +49,11 @@ Choice = tuple[str, tuple[str, ...], int | None]
 
 
 @lru_cache(maxsize=16)
-def _hugging_face(most: int, own_batch: int, own_recompute: str) -> Plain:
+def _hugging_face(wanted: int, own_batch: int, own_recompute: str) -> Plain:
     """Data parallelism alone; recompute on or off, and the job's own choice."""
     recompute = dict.fromkeys((("none", (), None), ("full", (), None), (own_recompute, (), None)))
     axes = (
-        Axis(paths=(MICRO_BATCH,), values=tuple((size,) for size in _micro_batches(most, own_batch))),
+        Axis(paths=(MICRO_BATCH,), values=tuple((size,) for size in _micro_batches(wanted, own_batch))),
         Axis(paths=tuple(f"parallel.{name}" for name in RECOMPUTE), values=tuple(recompute)),
     )
     return axes, _product([len(axis.values) for axis in axes])
@@ -73,7 +73,7 @@ def _megatron(
     """Rows of sizes, and for each of them every micro-batch that its copies can share and every other choice."""
     sizes = np.array(list(_sizes(world, per_node, layers, experts, own_accounts)), np.int32)
     tensor, copies = sizes[:, 0], world // (sizes[:, 0] * sizes[:, 1] * sizes[:, 3])
-    batches = _micro_batches(wanted // int(copies.min()), own_batch)
+    batches = _micro_batches(wanted, own_batch)
     choices: list[tuple[tuple[str, ...], tuple[Any, ...]]] = [
         ((MICRO_BATCH,), tuple((size,) for size in batches)),
         (tuple(f"parallel.{name}" for name in RECOMPUTE), recompute),
@@ -106,7 +106,7 @@ def _product(counts: list[int]) -> tuple[Any, ...]:
 
 
 def _micro_batches(most: int, own: int) -> list[int]:
-    """Powers of two up to the most that a copy of the model can take, and the job's own."""
+    """Powers of two up to the most that one copy of the model can take, and the job's own."""
     return sorted({2**power for power in range(max(1, most).bit_length())} | {own})
 
 
