@@ -147,6 +147,26 @@ def test_runs_stand_newest_first_and_open_by_keyboard(site, page):
     assert page.evaluate("() => document.activeElement.tagName") == "H2"
 
 
+@pytest.mark.parametrize(
+    ("lang", "words", "done"),
+    [
+        ("en", "Use this for the cluster's estimates", "The cluster's estimates are calibrated on this run."),
+        ("zh", "用于修正该集群的估算", "该集群的估算已按此任务校准。"),
+    ],
+)
+def test_measured_stands_beside_predicted_and_one_press_calibrates_the_cluster(site, page, lang, words, done):
+    nodes = [f"measured-{lang}-{rank}" for rank in range(2)]
+    run = site.run(f"20260101-000300-measured-{lang}00", addresses=nodes, gpus_per_node=4)
+    run.start()
+    run.steps(1, 30, step_s=2.0, tokens=64 * 2048)
+    open_run(page, site, run.id, lang)
+    playwright.expect(page.locator(".mbm-beside")).not_to_be_empty()
+    page.get_by_role("button", name=words).click()
+    page.get_by_text(done).wait_for()
+    playwright.expect(page.get_by_role("button", name=words)).to_be_hidden()
+    assert f"run: {run.id}" in str(site.store.get_draft())
+
+
 def test_a_curve_grows_in_place_and_keeps_its_zoom_and_sends_only_what_is_new(site, page):
     run = site.run("20260101-000200-grow-cccc")
     run.start()
