@@ -8,7 +8,7 @@ the node's network ports with the rings beside it, and is as fast as its slowest
 from typing import NamedTuple
 
 from backend.estimate.efficiency import Efficiency, Machine
-from backend.estimate.numeric import Number, choose, clip, largest, least, logarithm
+from backend.estimate.numeric import Number, choose, clip, largest, least
 
 
 class Group(NamedTuple):
@@ -26,7 +26,7 @@ def ring_seconds(received: Number, group: Group, machine: Machine, efficiency: E
     """
     passed = received * (group.size - 1) / group.size
     speed = _ring_speed(group, machine, efficiency)
-    return passed / speed + _latency(group, efficiency)
+    return passed / speed
 
 
 def exchange_seconds(
@@ -44,14 +44,14 @@ def exchange_seconds(
     merged = nodes * (1 - (1 - 1 / nodes) ** copies) / copies
     leaving = sent * merged * (nodes - 1) / nodes
     outside = leaving / (machine.network * efficiency.network_share)
-    return largest(inside, outside) + _latency(group, efficiency)
+    return largest(inside, outside)
 
 
 def send_seconds(size: Number, group: Group, machine: Machine, efficiency: Efficiency) -> Number:
     """One message to the next stage; the slowest boundary sets the pace."""
     link, network = machine.link * efficiency.link_share, machine.network * efficiency.network_share
     speed = choose(group.size * group.stride <= machine.node, link, least(link, network))
-    return size / speed + efficiency.latency_s
+    return size / speed
 
 
 def exposed(seconds: Number, window: Number, efficiency: Efficiency) -> Number:
@@ -70,7 +70,3 @@ def _ring_speed(group: Group, machine: Machine, efficiency: Efficiency) -> Numbe
     # The group's ring leaves the node once; its members there share the ports of as many GPUs.
     leaving = least(link, machine.network * efficiency.network_share * local)
     return choose(local >= group.size, link, leaving)
-
-
-def _latency(group: Group, efficiency: Efficiency) -> Number:
-    return efficiency.latency_s * logarithm(group.size)

@@ -78,7 +78,7 @@ def optimizer_seconds(setting: Setting, rank: RankParameters) -> Number:
         held = held / plan.data
     moved = stepped * (2 * memory.optimizer_bytes + memory.gradient_bytes + memory.weight_bytes)
     on_gpu = _on_gpu(setting)
-    return (on_gpu * moved + 2 * memory.gradient_bytes * held) / setting.memory_speed
+    return (on_gpu * moved + 2 * memory.gradient_bytes * held) / setting.machine.memory
 
 
 def _on_gpu(setting: Setting) -> Number:

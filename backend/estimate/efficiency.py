@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from backend.estimate.numeric import Number
+from backend.estimate.numeric import Number, least
 from backend.job.job import Cluster
 from backend.job.presets import Gpu, efficiency_figures
 
@@ -21,17 +21,17 @@ UNMEASURED_PRODUCTS = 0.8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Efficiency:
-    """Global constants, none of them of a model, a plan or a source; shares are of a hardware figure, at most 1."""
+    """Global constants, none of them of a model, a plan or a source; shares are of a hardware figure.
 
-    product_share: float
-    """Of the best matrix product's speed that a GPU reaches: in layers, averaged over shapes, with a warm GPU."""
+    Tried, and left out because runs that were not fitted to did not get better by them: shares of the best matrix
+    product and of the memory's bandwidth (both came out near 1), a latency of collectives.
+    """
+
     attention_share: float
     """Of the peak, in the kernels of fused attention."""
     decline: float
-    """How both shares fall as GPUs get faster: with (312 TFLOP/s / peak) to this power. Power limits and clocks hold a
-    faster GPU further below its peak when it is busy for long."""
-    memory_share: float
-    """Of the memory's bandwidth, in kernels bound by it."""
+    """How matrix products and attention fall behind as GPUs get faster: with (312 TFLOP/s / peak) to this power. Power
+    limits and clocks hold a faster GPU further below its best when it is busy for long."""
     kernel_s: float
     """Of each kernel on the GPU, on top of its work: launch, ramp, tail."""
     host_s: float
@@ -40,14 +40,12 @@ class Efficiency:
     """Of the bandwidth inside a node, in collectives."""
     network_share: float
     """Of the bandwidth of the network ports, in collectives."""
-    latency_s: float
-    """Of one collective, for each doubling of its ranks."""
     overlap_share: float
     """Of communication that is meant to run beside computation and does."""
 
     def sustained(self, peak: Number) -> Number:
-        """What `decline` leaves at a peak in FLOP/s; 1 on an A100."""
-        return (REFERENCE_PEAK / peak) ** self.decline
+        """What `decline` leaves at a peak in FLOP/s: 1 on an A100 and on anything slower."""
+        return least(1.0, (REFERENCE_PEAK / peak) ** self.decline)
 
 
 REFERENCE_PEAK = 312e12

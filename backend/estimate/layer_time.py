@@ -4,14 +4,14 @@ A pass through a layer is the sum of its matrix products (arithmetic and the byt
 its memory-bound kernels, a start of every kernel, and the communication that nothing hides.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import NamedTuple
 
 from backend.estimate.communication import Group, exchange_seconds, exposed, ring_seconds
 from backend.estimate.efficiency import Efficiency, Machine
 from backend.estimate.layers import LayerKind
-from backend.estimate.numeric import Number, choose, largest
+from backend.estimate.numeric import Number, largest
 from backend.estimate.operations import Operations, operations
 from backend.estimate.plan import Plan
 from backend.job.traits import MemoryTraits
@@ -106,44 +106,105 @@ class Passes(NamedTuple):
 NO_PASSES = Passes(NOTHING, NOTHING, NOTHING)
 
 
-class Setting(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Setting:
     """What every formula of a plan's time reads."""
 
     plan: Plan
     machine: Machine
     efficiency: Efficiency
     run: Execution
+    product_speed: Number = field(init=False)
+    """FLOP/s of projections; the other speeds likewise, efficiency included."""
+    attention_speed: Number = field(init=False)
+    overlapped: Number = field(init=False)
+    """What remains of tensor parallel communication."""
 
-    @property
-    def product_speed(self) -> Number:
-        return self.machine.products * self.efficiency.product_share * self.efficiency.sustained(self.machine.peak)
-
-    @property
-    def attention_speed(self) -> Number:
-        return self.machine.peak * self.efficiency.attention_share * self.efficiency.sustained(self.machine.peak)
-
-    @property
-    def memory_speed(self) -> Number:
-        return self.machine.memory * self.efficiency.memory_share
+    def __post_init__(self) -> None:
+        sustained = self.efficiency.sustained(self.machine.peak)
+        object.__setattr__(self, "product_speed", self.machine.products * sustained)
+        object.__setattr__(self, "attention_speed", self.machine.peak * self.efficiency.attention_share * sustained)
+        object.__setattr__(self, "overlapped", 1 - self.efficiency.overlap_share if self.run.overlap_tensor else 1)
 
 
-def layer_passes(kind: LayerKind, setting: Setting, *, weights_trained: bool, inputs_need: bool) -> Passes:
-    """One layer of a kind on one rank; `inputs_need`: a gradient goes on to what comes before."""
-    whole = operations(kind, fused=setting.run.fused)
-    forward = _forward(whole, setting)
+class Load(NamedTuple):
+    """What one rank gets of a micro-batch, and with whom it shares it."""
+
+    tokens: Number
+    length: Number
+    """Tokens of a whole sequence: the context that attention sees."""
+    tensor: Number
+    whole: Number
+    """Share of the tokens in what sequence parallelism splits."""
+    context: Number
+    expert: Number
+    expert_tensor: Number
+
+
+def load_of(plan: Plan) -> Load:
+    """A rank's part of the language model's micro-batch."""
+    return Load(
+        plan.tokens,
+        plan.sequence_length,
+        plan.tensor,
+        plan.whole_share,
+        plan.context,
+        plan.expert,
+        plan.expert_tensor,
+    )
+
+
+class _Costs(NamedTuple):
+    """Seconds of one layer's parts, each done once."""
+
+    products: Number
+    weights: Number
+    """The products that make the weights' gradients."""
+    attention: Number
+    attention_back: Number
+    moved: Number
+    kernels: Number
+    """Started, those of tensor parallel communication too."""
+    gather: Number
+    """Exchanges over TP: one before or after each of the split projections."""
+    context: Number
+    """What one pass of a ring needs, beside the attention; an all-to-all waits."""
+    expert: Number
+
+
+def layer_passes(
+    kind: LayerKind,
+    setting: Setting,
+    load: Load,
+    *,
+    weights_trained: bool,
+    inputs_need: bool,
+    tower: bool = False,
+    recomputable: bool = True,
+) -> Passes:
+    """One layer of a kind on one rank.
+
+    `inputs_need`: a gradient goes on to what comes before. A layer of the vision tower is Hugging Face's module on any
+    engine, and only full recompute reaches it, if it is `recomputable` at all.
+    """
+    costs = _costs(operations(kind, fused=setting.run.fused and not tower), setting, load)
+    forward = _forward(costs, setting)
     if not (weights_trained or inputs_need):
         return Passes(forward, NOTHING, NOTHING)
-    backward = _backward(whole, setting, weights_trained=weights_trained, inputs_need=inputs_need)
-    return Passes(forward, backward, _recomputed(kind, forward, setting))
+    backward = _backward(costs, setting, weights_trained=weights_trained, inputs_need=inputs_need)
+    again = _recomputed(kind, forward, setting, load, modules_too=not tower) if recomputable else NOTHING
+    return Passes(forward, backward, again)
 
 
-def _recomputed(kind: LayerKind, forward: Pass, setting: Setting) -> Pass:
+def _recomputed(kind: LayerKind, forward: Pass, setting: Setting, load: Load, *, modules_too: bool) -> Pass:
     plan = setting.plan
 
     def by(recompute: str, modules: tuple[str, ...]) -> Pass:
-        if recompute == "full" or not modules:
-            return forward if recompute == "full" else NOTHING
-        return _forward(operations(kind, fused=setting.run.fused, only=modules), setting)
+        if recompute == "full":
+            return forward
+        if not (modules and modules_too):
+            return NOTHING
+        return _forward(_costs(operations(kind, fused=setting.run.fused, only=modules), setting, load), setting)
 
     if not plan.recompute_choices:
         return by(plan.recompute, plan.recompute_modules)
@@ -151,118 +212,114 @@ def _recomputed(kind: LayerKind, forward: Pass, setting: Setting) -> Pass:
     return reduce(Pass.plus, chosen)
 
 
-def _products(done: Operations, setting: Setting, *, of_weights: bool = False) -> Number:
-    """Seconds of all projections once over: their arithmetic, and operands through memory.
+def _costs(done: Operations, setting: Setting, load: Load) -> _Costs:
+    products, weights = _products(done, setting, load)
+    attention, attention_back = _attention(done, setting, load) if done.attention else (0.0, 0.0)
+    split = 2 * done.outputs_gathered * (load.tensor > 1)
+    moved = done.moved_split / load.tensor + (done.moved_whole + done.moved_expert) * load.whole
+    return _Costs(
+        products,
+        weights,
+        attention,
+        attention_back,
+        load.tokens * moved / setting.machine.memory,
+        done.kernels + split,
+        _gather(done, setting, load) if done.outputs_gathered else 0.0,
+        _context(done, setting, load) if done.attention else 0.0,
+        _expert(done, setting, load) if done.dispatched else 0.0,
+    )
 
-    `of_weights`: the gradients of the weights, which are added to the accumulated ones.
+
+def _products(done: Operations, setting: Setting, load: Load) -> tuple[Number, Number]:
+    """Seconds of all projections once over, and of their weights' gradients: arithmetic, and operands through memory.
+
+    A weight's gradient is added to the accumulated one, which is read and written.
     """
-    plan = setting.plan
-    tensor, tokens, whole = plan.tensor, plan.tokens, plan.whole_share
-    work = done.products_split / tensor + done.products_whole * whole
-    operands = done.operands_full + done.operands_split / tensor
-    weights = done.weights_split / tensor + done.weights_whole
+    run, memory = setting.run, setting.machine.memory
+    work = done.products_split / load.tensor + done.products_whole * load.whole
+    operands = done.operands_full + done.operands_split / load.tensor
+    weights = done.weights_split / load.tensor + done.weights_whole
     if done.weights_expert:
-        held = done.weights_expert / (plan.expert * plan.expert_tensor)
+        held = done.weights_expert / (load.expert * load.expert_tensor)
         weights = weights + held
         # Each expert's rows fill whole tiles.
-        work = work + done.products_expert * whole + TILE_ROWS / 2 * held / tokens
-        operands = operands + done.operands_expert * whole
-    weight_bytes = 2 * setting.run.memory.gradient_bytes if of_weights else setting.run.element_bytes
-    moved = weight_bytes * weights + setting.run.element_bytes * tokens * operands
-    return 2 * tokens * work / setting.product_speed + moved / setting.memory_speed
+        work = work + done.products_expert * load.whole + TILE_ROWS / 2 * held / load.tokens
+        operands = operands + done.operands_expert * load.whole
+    both = 2 * load.tokens * work / setting.product_speed + run.element_bytes * load.tokens * operands / memory
+    return both + run.element_bytes * weights / memory, both + 2 * run.memory.gradient_bytes * weights / memory
 
 
-def _attention(done: Operations, setting: Setting, direction: float) -> Number:
-    plan = setting.plan
-    if not done.attention:
-        return 0.0
-    flops = plan.tokens * plan.sequence_length * done.attention / plan.tensor
-    if plan.flash_attention:
-        seen = flops / 2 if done.causal else flops
-        return direction * seen / setting.attention_speed
-    entries = plan.tokens * plan.sequence_length * done.scores / plan.tensor
-    least_direction = 2 if direction > 1 else 1
-    return least_direction * (flops / setting.product_speed + UNFUSED_SCORES * entries / setting.memory_speed)
+def _attention(done: Operations, setting: Setting, load: Load) -> tuple[Number, Number]:
+    """Seconds of the attention core, there and back."""
+    flops = load.tokens * load.length * done.attention / load.tensor
+    if setting.plan.flash_attention:
+        there = (0.5 if done.causal else 1.0) * flops / setting.attention_speed
+        return there, ATTENTION_BACKWARD * there
+    entries = load.tokens * load.length * done.scores / load.tensor
+    there = flops / setting.product_speed + UNFUSED_SCORES * entries / setting.machine.memory
+    return there, 2 * there
 
 
-def _moved(done: Operations, setting: Setting) -> Number:
-    plan = setting.plan
-    each = done.moved_split / plan.tensor + (done.moved_whole + done.moved_expert) * plan.whole_share
-    return plan.tokens * each / setting.memory_speed
-
-
-def _forward(done: Operations, setting: Setting) -> Pass:
-    attention = _attention(done, setting, 1.0)
-    compute = _products(done, setting) + attention + _moved(done, setting)
-    compute = _started(compute, done, setting, 1.0)
+def _forward(costs: _Costs, setting: Setting) -> Pass:
+    compute = costs.products + costs.attention + costs.moved
     # A gather before and a reduction after the split projections; without sequence parallel one all-reduce, the same.
-    tensor = _tensor(done, setting, gathers=2)
-    return Pass(compute, tensor, _context(done, setting, attention), _expert(done, setting))
+    return Pass(
+        _started(compute, costs.kernels, setting),
+        2 * costs.gather,
+        _beside(costs.context, costs.attention, setting),
+        costs.expert,
+    )
 
 
-def _backward(done: Operations, setting: Setting, *, weights_trained: bool, inputs_need: bool) -> Pass:
-    attention = _attention(done, setting, ATTENTION_BACKWARD)
-    compute = attention + MOVED_BACKWARD * _moved(done, setting)
-    kernels = 1.0
+def _backward(costs: _Costs, setting: Setting, *, weights_trained: bool, inputs_need: bool) -> Pass:
+    compute = costs.attention_back + MOVED_BACKWARD * costs.moved
     if inputs_need:
-        compute = compute + _products(done, setting)
+        compute = compute + costs.products
     if weights_trained:
-        compute = compute + _products(done, setting, of_weights=True)
-        kernels += inputs_need
-    compute = _started(compute, done, setting, kernels)
+        compute = compute + costs.weights
     # Of the split projections' four exchanges, those beside a weight's gradient are hidden behind it.
-    tensor = _tensor(done, setting, gathers=1 if weights_trained else 2)
-    return Pass(compute, tensor, 2 * _context(done, setting, attention / 2), _expert(done, setting))
+    return Pass(
+        _started(compute, (weights_trained + inputs_need) * costs.kernels, setting),
+        costs.gather if weights_trained else 2 * costs.gather,
+        2 * _beside(costs.context, costs.attention_back / 2, setting),
+        costs.expert,
+    )
 
 
-def _started(compute: Number, done: Operations, setting: Setting, times: float) -> Number:
-    """The host starts kernels, those of tensor parallel communication too, while earlier ones run; the slower waits."""
-    plan, efficiency = setting.plan, setting.efficiency
-    kernels = times * (done.kernels + choose(plan.tensor > 1, 4 * done.outputs_gathered, 0))
+def _started(compute: Number, kernels: Number, setting: Setting) -> Number:
+    """The host starts kernels while earlier ones run; the slower of both waits."""
+    efficiency = setting.efficiency
     return largest(compute + kernels * efficiency.kernel_s, kernels * efficiency.host_s)
 
 
-def _tensor(done: Operations, setting: Setting, *, gathers: int) -> Number:
-    plan = setting.plan
-    if not done.outputs_gathered:
-        return 0.0
-    group = Group(plan.tensor, 1)
-    size = setting.run.element_bytes * plan.tokens * done.gathered / done.outputs_gathered
-    seconds = gathers * done.outputs_gathered * ring_seconds(size, group, setting.machine, setting.efficiency)
-    if setting.run.overlap_tensor:
-        seconds = seconds * (1 - setting.efficiency.overlap_share)
-    return choose(plan.tensor > 1, seconds, 0.0)
+def _gather(done: Operations, setting: Setting, load: Load) -> Number:
+    size = setting.run.element_bytes * load.tokens * done.gathered
+    return setting.overlapped * ring_seconds(size, Group(load.tensor, 1), setting.machine, setting.efficiency)
 
 
-def _context(done: Operations, setting: Setting, attention: Number) -> Number:
-    """A ring passes keys and values on beside the attention; an all-to-all waits."""
-    plan = setting.plan
-    if not done.attention:
-        return 0.0
-    group = Group(plan.context, plan.tensor)
-    per_token = setting.run.element_bytes * plan.tokens / plan.tensor
-    if plan.context_a2a:
+def _context(done: Operations, setting: Setting, load: Load) -> Number:
+    group = Group(load.context, load.tensor)
+    per_token = setting.run.element_bytes * load.tokens / load.tensor
+    if setting.plan.context_a2a:
         size = per_token * (done.keys + done.queries)
-        seconds = exchange_seconds(size, group, setting.machine, setting.efficiency)
-    else:
-        whole = per_token * done.keys * plan.context
-        ring = ring_seconds(whole, group, setting.machine, setting.efficiency)
-        seconds = exposed(ring, attention, setting.efficiency)
-    return choose(plan.context > 1, seconds, 0.0)
+        return exchange_seconds(size, group, setting.machine, setting.efficiency)
+    return ring_seconds(per_token * done.keys * load.context, group, setting.machine, setting.efficiency)
 
 
-def _expert(done: Operations, setting: Setting) -> Number:
+def _beside(seconds: Number, attention: Number, setting: Setting) -> Number:
+    """What remains of context parallel communication: a ring runs beside the attention, an all-to-all waits."""
+    if setting.plan.context_a2a:
+        return seconds
+    return exposed(seconds, attention, setting.efficiency)
+
+
+def _expert(done: Operations, setting: Setting, load: Load) -> Number:
     """Tokens to their experts and back; with ETP, gathered there."""
-    plan = setting.plan
-    if not done.dispatched:
-        return 0.0
-    sent = setting.run.element_bytes * plan.tokens * plan.whole_share * done.dispatched
-    group = Group(plan.expert, plan.expert_tensor)
-    copies = done.dispatched / done.hidden if setting.run.one_copy_a_node else 1.0
-    seconds = 2 * exchange_seconds(sent, group, setting.machine, setting.efficiency, copies=copies)
-    if setting.run.overlap_expert:
-        seconds = seconds * (1 - setting.efficiency.overlap_share)
-    inner = 2 * ring_seconds(
-        sent * plan.expert_tensor, Group(plan.expert_tensor, 1), setting.machine, setting.efficiency
-    )
-    return choose(plan.expert > 1, seconds, 0.0) + choose(plan.expert_tensor > 1, inner, 0.0)
+    machine, efficiency, run = setting.machine, setting.efficiency, setting.run
+    sent = run.element_bytes * load.tokens * load.whole * done.dispatched
+    copies = done.dispatched / done.hidden if run.one_copy_a_node else 1.0
+    group = Group(load.expert, load.expert_tensor)
+    seconds = 2 * exchange_seconds(sent, group, machine, efficiency, copies=copies)
+    if run.overlap_expert:
+        seconds = seconds * (1 - efficiency.overlap_share)
+    return seconds + 2 * ring_seconds(sent * load.expert_tensor, Group(load.expert_tensor, 1), machine, efficiency)

@@ -1,7 +1,6 @@
 """The few operations that plain numbers and NumPy arrays write differently, so that one set of formulas serves both."""
 
 from functools import reduce
-from math import log2
 from typing import Any
 
 import numpy as np
@@ -38,8 +37,3 @@ def clip(value: Number, low: Number, high: Number) -> Number:
     if isinstance(value, np.ndarray) or isinstance(high, np.ndarray):
         return np.clip(value, low, high)
     return low if value < low else high if value > high else value
-
-
-def logarithm(value: Number) -> Number:
-    """To base 2."""
-    return np.log2(value) if isinstance(value, np.ndarray) else log2(value)

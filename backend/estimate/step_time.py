@@ -1,20 +1,21 @@
 """Seconds of a training step and its parts: stages of a pipeline, data parallelism, optimizer, host memory."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from backend.estimate.communication import Group, send_seconds
 from backend.estimate.data_parallel import data_seconds, offload_seconds, optimizer_seconds
-from backend.estimate.layer_time import NO_PASSES, NOTHING, Pass, Passes, Setting, layer_passes
+from backend.estimate.layer_time import NO_PASSES, NOTHING, Load, Pass, Passes, Setting, layer_passes, load_of
 from backend.estimate.layers import ModelLayers, VisionLayers
-from backend.estimate.numeric import Number, choose, largest
+from backend.estimate.numeric import Number, largest
 from backend.estimate.plan import Plan
 from backend.estimate.schedule import iteration_time
 from backend.estimate.stage import RankParameters, Trained, stages
 
 ChunkTimes = tuple[tuple[Number, ...], ...]
+Schedule = Callable[[ChunkTimes, ChunkTimes, int, Number], Number]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,10 +54,12 @@ def step_time(
     adapters: bool = False,
     last_layers: int | None = None,
     kinds: KindPasses | None = None,
+    schedule: Schedule = iteration_time,
 ) -> StepTime:
     """The time of a step; `parameters` of one rank of each stage, `last_layers` where only these are trained.
 
-    `kinds` are the plan's where they are known: they do not depend on how the layers are cut into stages.
+    `kinds` are the plan's where they are known: they do not depend on how the layers are cut into stages. `schedule`
+    says how long all passes take from those of the chunks.
     """
     plan = setting.plan
     kinds = kinds or kind_passes(layers, setting, trained, adapters=adapters)
@@ -65,21 +68,21 @@ def step_time(
     sends = _sends(layers, setting)
     chunk_forward, chunk_backward = _seconds(chunks, sends / plan.virtual_pipeline)
     forward, backward = (tuple(sum(stage) for stage in way) for way in (chunk_forward, chunk_backward))
-    schedule = iteration_time(chunk_forward, chunk_backward, plan.virtual_pipeline, plan.micro_batches)
+    scheduled = schedule(chunk_forward, chunk_backward, plan.virtual_pipeline, plan.micro_batches)
     data = data_seconds(setting, parameters, forward, backward)
     optimizer = largest(*(optimizer_seconds(setting, rank) for rank in parameters))
     offload = largest(*(offload_seconds(setting, rank) for rank in parameters))
     parts = _parts(works, plan, sends) | {"data": data, "optimizer": optimizer, "offload": offload}
     in_passes = sum(parts[name] for name in _IN_SCHEDULE)
-    parts["bubble"] = largest(0.0, schedule - in_passes) if len(works) > 1 else 0.0
+    parts["bubble"] = largest(0.0, scheduled - in_passes) if len(works) > 1 else 0.0
     return StepTime(
-        iteration_s=schedule + data + optimizer + offload,
+        iteration_s=scheduled + data + optimizer + offload,
         parts=parts,
         forward=forward,
         backward=backward,
         chunk_forward=chunk_forward,
         chunk_backward=chunk_backward,
-        bubble=parts["bubble"] / schedule,
+        bubble=parts["bubble"] / scheduled,
     )
 
 
@@ -90,12 +93,15 @@ def kind_passes(layers: ModelLayers, setting: Setting, trained: Trained, *, adap
     """What one micro-batch takes through each kind of layer, whichever stage it is on."""
     language = trained.language and not adapters
     inputs_need = trained.language or (trained.vision and layers.vision is not None)
+    load = load_of(setting.plan)
     dense, sparse = (
-        layer_passes(kind, setting, weights_trained=language, inputs_need=inputs_need) if kind else NO_PASSES
-        for kind in (layers.dense, layers.sparse)
+        layer_passes(kind, setting, load, weights_trained=language, inputs_need=inputs_need)
+        if kind and count
+        else NO_PASSES
+        for kind, count in ((layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count))
     )
     tower = _tower(layers.vision, setting, trained, adapters) if layers.vision else NO_PASSES
-    return KindPasses(dense, sparse, _head(layers, setting, language), tower)
+    return KindPasses(dense, sparse, _head(layers, setting, load, language), tower)
 
 
 def _chunk_passes(
@@ -139,54 +145,41 @@ def _seconds(chunks: Sequence[Sequence[Passes]], sends: Number) -> tuple[ChunkTi
     return forward, backward
 
 
-def _head(layers: ModelLayers, setting: Setting, trained: bool) -> Passes:
+def _head(layers: ModelLayers, setting: Setting, load: Load, trained: bool) -> Passes:
     """The output layer and the loss, whose memory-bound part follows from the bytes an engine holds of the logits."""
-    plan, memory = setting.plan, setting.run.memory
-    keeps_all = plan.recompute == "none" and not plan.recompute_choices
-    own = setting if keeps_all else setting._replace(plan=_without_recompute(plan))
-    passes = layer_passes(layers.output, own, weights_trained=trained, inputs_need=True)
-    entries = plan.tokens * (layers.embedding // layers.output.hidden) / plan.tensor / setting.memory_speed
+    memory = setting.run.memory
+    passes = layer_passes(layers.output, setting, load, weights_trained=trained, inputs_need=True, recomputable=False)
+    entries = load.tokens * (layers.embedding // layers.output.hidden) / load.tensor / setting.machine.memory
     there = Pass(2 * memory.logits_forward_bytes * entries, 0.0, 0.0, 0.0)
     back = Pass(memory.logits_backward_bytes * entries, 0.0, 0.0, 0.0)
     return passes.plus(Passes(there, back, NOTHING))
 
 
-def _without_recompute(plan: Plan) -> Plan:
-    return replace(plan, recompute="none", recompute_modules=(), recompute_choices=())
-
-
 def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: bool) -> Passes:
-    """The tower is Hugging Face's module, whole on every TP rank, and sees all patches of an image at once."""
-    if isinstance(setting.plan.images, int) and not setting.plan.images:
-        return NO_PASSES
-    merged = vision.merger.hidden // vision.block.hidden
-    parts = (
-        (vision.patch_embedding, 1, 1, trained.tower, False),
-        (vision.block, vision.depth, 1, trained.tower, trained.tower),
-        (vision.merger, 1, merged, trained.merger, trained.tower),
-        (vision.deep_stack_merger, vision.deep_stack, merged, trained.deep_stack, trained.tower),
-    )
+    """The tower is whole on every TP rank, and sees all patches of an image at once."""
     plan, found = setting.plan, NO_PASSES
-    for kind, count, joined, weights_trained, inputs_need in parts:
-        own = Plan(
-            sequence_length=plan.patches,
-            micro_batch=plan.vision_patches / max(plan.patches, 1) / joined,
-            micro_batches=1,
-            flash_attention=plan.flash_attention,
-            **(_full_alone(plan) if kind is vision.block and trained.tower else {}),
-        )
-        eager = setting._replace(plan=own, run=replace(setting.run, fused=False))
-        passes = layer_passes(kind, eager, weights_trained=weights_trained and not adapters, inputs_need=inputs_need)
-        found = found.plus(passes.times(count))
+    if isinstance(plan.images, int) and not plan.images:
+        return found
+    patches, merged = plan.vision_patches, vision.merger.hidden // vision.block.hidden
+    parts = (
+        (vision.patch_embedding, 1, patches, trained.tower, False),
+        (vision.block, vision.depth, patches, trained.tower, trained.tower),
+        (vision.merger, 1, patches / merged, trained.merger, trained.tower),
+        (vision.deep_stack_merger, vision.deep_stack, patches / merged, trained.deep_stack, trained.tower),
+    )
+    for kind, count, rows, weights_trained, inputs_need in parts:
+        if count:
+            passes = layer_passes(
+                kind,
+                setting,
+                Load(rows, plan.patches, 1, 1, 1, 1, 1),
+                weights_trained=weights_trained and not adapters,
+                inputs_need=inputs_need,
+                tower=True,
+                recomputable=kind is vision.block and trained.tower,
+            )
+            found = found.plus(passes.times(count))
     return found
-
-
-def _full_alone(plan: Plan) -> dict[str, Any]:
-    """The plan's recompute as far as it reaches the tower: full or none."""
-    if not plan.recompute_choices:
-        return {"recompute": "full" if plan.recompute == "full" else "none"}
-    choices = tuple(("full" if recompute == "full" else "none", ()) for recompute, _ in plan.recompute_choices)
-    return {"recompute_choices": choices, "recompute_choice": plan.recompute_choice}
 
 
 def _sends(layers: ModelLayers, setting: Setting) -> Number:

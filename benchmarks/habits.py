@@ -1,0 +1,66 @@
+"""What holds for all published runs of a source: switches, kernels, how it counts FLOPs.
+
+From a source's own text and code, never from an error of ours.
+"""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Habits:
+    """What holds for every run of a source."""
+
+    overlap: bool = False
+    """Gradients and parameters travel beside computation."""
+    overlap_tensor: bool = False
+    gpt: bool = False
+    """GPT: GELU, FFN of 4 hidden sizes, tied embeddings, 51,200 entries of vocabulary where a row does not tell."""
+    untied: bool = False
+    flash: bool = True
+    fused_loss: bool = False
+    """Transformer Engine's cross entropy, in place on the 16-bit logits."""
+    gradient_bytes: int = 4
+    whole_attention: bool = False
+    """Its TFLOP/s count the whole score matrix, not the causal half."""
+    recompute_counted: bool = False
+    """Its TFLOP/s count what is recomputed."""
+    fsdp: bool = False
+    interleaved: bool = False
+    """Interleaved schedule in every pipeline, chunks not published."""
+    one_copy_a_node: bool = False
+    """A token goes to each node once, however many of its experts are there (DeepEP, HybridEP)."""
+
+
+# Megatron-LM of 2021 and 2022 had no fused attention; all four papers train in fp16, whose gradients are fp16.
+_OLD = Habits(gpt=True, flash=False, gradient_bytes=2, whole_attention=True)
+HABITS: tuple[tuple[str, Habits], ...] = (
+    ("vTrain", _OLD),
+    ("Narayanan", replace(_OLD, recompute_counted=True)),
+    ("Korthikanti", _OLD),
+    # Its text: data, tensor (--tp-comm-overlap) and pipeline communication overlapped, the last of which only the
+    # interleaved schedule can; core_r0.8.0 counts whole attention.
+    (
+        "Megatron-LM README",
+        Habits(gpt=True, untied=True, overlap=True, overlap_tensor=True, whole_attention=True, interleaved=True),
+    ),
+    ("SimuMax", Habits(fused_loss=True)),
+    # Its performance recipes: both overlaps, user buffers, gradients reduced in bf16.
+    (
+        "Megatron-Bridge",
+        Habits(overlap=True, overlap_tensor=True, gradient_bytes=2, one_copy_a_node=True, fused_loss=True),
+    ),
+    ("Megatron-MoE-ModelZoo", Habits(overlap=True)),
+    ("NeMo", Habits(overlap=True, overlap_tensor=True)),
+    # MPT: GELU, FFN of 4, tied; FSDP full shard, all 16-bit communication (mixed_precision PURE).
+    ("llm-foundry", Habits(gpt=True, overlap=True, gradient_bytes=2, fsdp=True)),
+    ("torchtitan", Habits(overlap=True, fsdp=True)),
+    ("ms-swift", Habits()),
+    ("nanotron", Habits()),
+)
+ANYONE = Habits()
+"""Of sources not listed: Megatron-LM with fused kernels and fp32 gradients; overlaps as the row's text says."""
+
+
+def habits_of(source: str) -> Habits:
+    """Of a source by its name."""
+    return next((item for name, item in HABITS if name in source), ANYONE)

@@ -1,0 +1,78 @@
+"""The machines that published runs name: their GPU's figures and their connections.
+
+GPU figures are those of presets/gpus.yaml where it has the GPU. NVLink: 600 GB/s a GPU on A100, 900 on H100, 1800 on
+Blackwell, both directions; best matrix products as in presets/gpus.yaml.
+"""
+
+from dataclasses import replace
+
+from backend.estimate.efficiency import Machine, machine_of
+from backend.job.job import Cluster
+from backend.job.presets import Gpu, gpus
+from benchmarks.shapes import NotModelled
+
+_GB200 = Gpu(
+    key="",
+    name="GB200 NVL72",
+    memory_gib=183,
+    bf16_tflops=2500,
+    matmul_tflops=0.655 * 2500,
+    hbm_gb_per_s=8000,
+    source="https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md",
+)
+_GB300 = replace(_GB200, name="GB300 NVL72", memory_gib=275)
+_B300 = replace(_GB200, name="B300", memory_gib=267, bf16_tflops=2250, matmul_tflops=0.655 * 2250)
+
+FP8_OVER_BF16 = {
+    "H100": 1402.6 / 794.5,
+    "H200": 1453.4 / 794.5,
+    "B200": 3432.5 / 1745,
+    "B300": 3353.3 / 1769,
+    "GB": 3615.6 / 1822,
+}
+"""Best FP8 matrix product over the best bf16 one, from the same table."""
+
+# Substring of a row's `hardware` -> GPU, GB/s both directions inside a node, Gbit/s of a port, ports, GPUs of a node.
+# Tried in this order. DGX A100: eight 200 Gbit/s ports (Selene); DGX H100 and B200 eight of 400; B300 and GB300 eight
+# and one a GPU of 800. vTrain: 800 Gbit/s a node (https://github.com/VIA-Research/vTrain, config/validation/multi).
+_MACHINES: tuple[tuple[str, Gpu | str, float, float, int, int], ...] = (
+    ("GB300", _GB300, 1800, 800, 72, 72),
+    ("GB200", _GB200, 1800, 400, 72, 72),
+    ("B300", _B300, 1800, 800, 8, 8),
+    ("B200", "b200-180g", 1800, 400, 8, 8),
+    ("H200", "h200-141g", 900, 400, 8, 8),
+    ("H100", "h100-80g", 900, 400, 8, 8),
+    ("A800", "a800-80g", 400, 200, 8, 8),
+    ("A100-40", "a100-40g", 600, 200, 8, 8),
+    ("A100", "a100-80g", 600, 200, 8, 8),
+)
+
+
+def published_machine(hardware: str, source: str, *, fp8: bool = False) -> Machine:
+    """The machine a row names; raises NotModelled for one that is not listed."""
+    wanted = hardware.upper().replace("_", "-")
+    for name, gpu, link, port, ports, node in _MACHINES:
+        if name in wanted:
+            found = gpus()[gpu] if isinstance(gpu, str) else gpu
+            ports = 4 if "vTrain" in source else ports
+            cluster = Cluster(
+                gpu=found.key or "b200-180g",
+                nodes=1,
+                gpus_per_node=node,
+                intra_node_gb_per_s=link,
+                inter_node_gbit_per_s=port,
+                nics_per_node=ports,
+            )
+            machine = machine_of(cluster, found)
+            if machine is None:
+                break
+            if "HBM2E" in wanted:
+                # 96 GB H100 with HBM2e: 2.4 TB/s, https://github.com/pytorch/torchtitan benchmarks.
+                machine = machine._replace(memory=2.4e12)
+            if not fp8:
+                return machine
+            factor = next((value for key, value in FP8_OVER_BF16.items() if key in wanted), None)
+            if factor is None:
+                raise NotModelled("FP8 on a GPU without it")
+            return machine._replace(products=machine.products * factor, peak=machine.peak * 2)
+    raise NotModelled(f"hardware: {hardware}")

@@ -1,0 +1,169 @@
+"""Error of the time of a step on published runs, by source, beside one constant MFU, and how well plans are ranked.
+
+    python -m benchmarks.throughput [--measured FILE] [--json]
+
+Without a file, on the rows that the project carries, vTrain's single-node runs among them. --json prints {source:
+{rows, skipped: {reason: count}, mean, median, p90, max, baseline_median, in_sample_median, held_out_median,
+left_out_median, dense_median, moe_median, fp8_median, flops_error, ranking: {groups, kendall_tau}}}; errors are
+absolute fractions of the seconds of a step.
+
+The baseline knows the answer: it is the median MFU of the very rows with the same source, GPU and precision.
+in_sample and held_out are the halves of benchmarks/fit.py (a file's rows that the project does not carry are in
+neither); left_out is the error with constants fitted without that source. MoE and FP8 rows count in a source's figures
+and stand beside; FP8 was never fitted to.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from backend.estimate.efficiency import Efficiency, default_efficiency
+from benchmarks.fit import carried_rows, fit_rows, halves
+from benchmarks.shapes import DATA
+from benchmarks.statistics import Result, Skip, summary
+from benchmarks.timed import Timed, timed_rows
+
+WORST = 5
+FEWEST_PLANS = 3
+"""In a group whose order is judged."""
+
+
+def main() -> None:
+    """Print the table, or the figures as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--measured", type=Path, metavar="FILE")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    rows = carried_rows()
+    if arguments.measured:
+        read = json.loads(arguments.measured.read_text())
+        rows = read["rows"] if isinstance(read, Mapping) else read
+    timed, skips = timed_rows(rows)
+    found = figures(timed, skips)
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+        return
+    _print(found, timed)
+
+
+def figures(timed: Sequence[Timed], skips: Iterable[Skip]) -> dict[str, dict[str, Any]]:
+    """The figures of each source."""
+    efficiency = default_efficiency()
+    seconds = {id(row): row.seconds(efficiency) for row in timed}
+    baselines = _baselines(timed)
+    results = [
+        Result(
+            source=row.source,
+            case=row.case,
+            measured=row.measured_s,
+            ours=seconds[id(row)],
+            baseline=row.flops * row.tokens / row.setting.machine.peak / baselines[row.baseline_group],
+        )
+        for row in timed
+    ]
+    found = summary(results, skips)
+    without = _left_out()
+    seen, held = (_cases(side) for side in halves(fit_rows()))
+    for source, entry in found.items():
+        mine = [row for row in timed if row.source == source]
+        errors = {id(row): abs(seconds[id(row)] / row.measured_s - 1) for row in mine}
+        for name, side in (("in_sample", seen), ("held_out", held)):
+            entry[f"{name}_median"] = _median(errors[id(row)] for row in mine if (source, row.case) in side)
+        entry["left_out_median"] = _without_source(mine, without.get(source))
+        for family in ("dense", "moe", "fp8"):
+            entry[f"{family}_median"] = _median(errors[id(row)] for row in mine if row.family == family)
+        entry["flops_error"] = _median(row.flops_error for row in mine if row.flops_error is not None)
+        entry["ranking"] = _ranking(mine, seconds)
+    return found
+
+
+def _cases(rows: Iterable[Timed]) -> set[tuple[str, str]]:
+    return {(row.source, row.case) for row in rows}
+
+
+def _baselines(rows: Iterable[Timed]) -> dict[str, float]:
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        groups.setdefault(row.baseline_group, []).append(row.mfu)
+    return {group: statistics.median(values) for group, values in groups.items()}
+
+
+def _left_out() -> dict[str, Efficiency]:
+    kept = json.loads((DATA / "leave_one_out.json").read_text())
+    return {source: Efficiency(**values) for source, values in kept.items()}
+
+
+def _without_source(rows: Iterable[Timed], efficiency: Efficiency | None) -> float | None:
+    if efficiency is None:
+        return None
+    return _median(abs(row.seconds(efficiency) / row.measured_s - 1) for row in rows if row.family != "fp8")
+
+
+def _median(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return statistics.median(found) if found else None
+
+
+def plan_groups(rows: Iterable[Timed]) -> list[list[Timed]]:
+    """Groups of at least FEWEST_PLANS rows that differ in the plan alone."""
+    groups: dict[str, list[Timed]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+    return [group for group in groups.values() if len({row.plan_key for row in group}) >= FEWEST_PLANS]
+
+
+def _ranking(rows: Iterable[Timed], seconds: Mapping[int, float]) -> dict[str, float | int | None]:
+    taus = [
+        kendall_tau([row.measured_s for row in group], [seconds[id(row)] for row in group])
+        for group in plan_groups(rows)
+    ]
+    return {"groups": len(taus), "kendall_tau": statistics.fmean(taus) if taus else None}
+
+
+def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
+    """Pairs in the same order less pairs in the opposite one, over all pairs."""
+    pairs = list(combinations(range(len(first)), 2))
+    signs = [_sign(first[a] - first[b]) * _sign(second[a] - second[b]) for a, b in pairs]
+    return sum(signs) / len(pairs)
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)
+
+
+def _print(found: Mapping[str, Mapping[str, Any]], timed: Sequence[Timed]) -> None:
+    names = ("median", "p90", "max", "baseline_median", "in_sample_median", "held_out_median", "left_out_median")
+    print(f"{'source':54} {'rows':>5} " + " ".join(f"{name.removesuffix('_median'):>9}" for name in names) + "  tau")
+    for source, entry in found.items():
+        numbers = " ".join(f"{entry[name]:9.1%}" if entry.get(name) is not None else f"{'-':>9}" for name in names)
+        tau = entry["ranking"]["kendall_tau"]
+        print(f"{source:54.54} {entry['rows']:5} {numbers}  {'-' if tau is None else f'{tau:.2f}'}")
+        families = {
+            key: entry[f"{key}_median"] for key in ("dense", "moe", "fp8") if entry[f"{key}_median"] is not None
+        }
+        if len(families) > 1 or "fp8" in families:
+            print(f"{'':8}" + ", ".join(f"{key} {value:.1%}" for key, value in families.items()))
+        if entry["flops_error"] is not None:
+            print(f"{'':8}FLOPs of a token {entry['flops_error']:.2%} off, median")
+        for reason, count in sorted(entry["skipped"].items(), key=lambda item: -item[1]):
+            print(f"{'':8}skipped {count:4}: {reason}")
+    groups = [entry["ranking"] for entry in found.values() if entry["ranking"]["groups"]]
+    if groups:
+        total = sum(group["groups"] for group in groups)
+        mean = sum(group["groups"] * group["kendall_tau"] for group in groups) / total
+        print(f"\nKendall tau over {total} groups of at least {FEWEST_PLANS} plans: {mean:.2f}")
+    efficiency = default_efficiency()
+    print("\nfurthest off:")
+    for row in sorted(timed, key=lambda row: -abs(row.seconds(efficiency) / row.measured_s - 1))[: 3 * WORST]:
+        ours = row.seconds(efficiency)
+        print(
+            f"{ours / row.measured_s - 1:+8.1%} {row.measured_s:9.3f} s {ours:9.3f} s  {row.source:.30} {row.case[:80]}"
+        )
+
+
+if __name__ == "__main__":
+    main()

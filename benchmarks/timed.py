@@ -1,0 +1,242 @@
+"""Published rows of time, throughput or TFLOP/s, turned into the time model's own types; never through the job file.
+
+What holds for a whole source is in habits.py. What is not modelled is told from a row's arguments alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from backend.estimate.efficiency import Efficiency, default_efficiency
+from backend.estimate.layer_time import Execution, Setting
+from backend.estimate.layers import ModelLayers, model_layers
+from backend.estimate.plan import Plan, unsplit
+from backend.estimate.schedule import iteration_time
+from backend.estimate.stage import RankParameters, Trained, rank_parameters, stages
+from backend.estimate.step_time import Schedule, step_time
+from backend.estimate.work import flops_per_token
+from backend.job.problems import ProblemsError
+from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
+from benchmarks.habits import Habits, habits_of
+from benchmarks.machines import published_machine
+from benchmarks.named_shapes import named_shape
+from benchmarks.shapes import NotModelled
+from benchmarks.statistics import Skip
+from benchmarks.timed_plan import check_ranks, number, timed_plan, whole
+
+FIGURES = ("measured_iter_s", "measured_tokens_per_s_per_gpu", "measured_tflops_per_gpu", "mfu")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timed:
+    """A published run, ready to be estimated."""
+
+    source: str
+    case: str
+    family: str
+    """dense | moe | fp8."""
+    group: str
+    """Rows that share it differ in the plan alone."""
+    baseline_group: str
+    """Source, GPU and precision."""
+    measured_s: float
+    tokens: float
+    """Of a step and GPU."""
+    flops: float
+    """Model FLOPs of a token."""
+    layers: ModelLayers
+    setting: Setting
+    trained: Trained
+    parameters: tuple[RankParameters, ...]
+    adapters: bool
+
+    flops_error: float | None
+    """Relative, of `flops` against what the source's TFLOP/s and tokens/s say together; None where it lacks either."""
+
+    @property
+    def plan_key(self) -> tuple[object, ...]:
+        """What makes the plan another one."""
+        plan = self.setting.plan
+        sizes = (plan.tensor, plan.pipeline, plan.virtual_pipeline, plan.context, plan.expert, plan.data)
+        return (*sizes, plan.micro_batch, plan.recompute, plan.recompute_modules)
+
+    @property
+    def mfu(self) -> float:
+        """Measured."""
+        return self.flops * self.tokens / self.measured_s / self.setting.machine.peak
+
+    def seconds(self, efficiency: Efficiency, schedule: Schedule = iteration_time) -> float:
+        """Ours."""
+        found = step_time(
+            self.layers,
+            replace(self.setting, efficiency=efficiency),
+            self.trained,
+            self.parameters,
+            adapters=self.adapters,
+            schedule=schedule,
+        )
+        return float(found.iteration_s)
+
+
+def timed_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Timed], list[Skip]]:
+    """Every row with a figure of time; rows that repeat a case count once."""
+    found: list[Timed] = []
+    skips: list[Skip] = []
+    seen = set()
+    for row in rows:
+        if not any(number(row.get(figure)) for figure in FIGURES):
+            continue
+        source, case = _source(row), _case(row)
+        try:
+            timed = _timed(row, source, case)
+            key = (row.get("source"), case)
+            if key in seen:
+                raise NotModelled("the same case again")
+            seen.add(key)
+            found.append(timed)
+        except (NotModelled, ProblemsError) as problem:
+            skips.append(Skip(source=source, case=case, reason=str(problem)))
+        except (TypeError, ValueError, KeyError, ZeroDivisionError, ArithmeticError, AttributeError) as problem:
+            skips.append(Skip(source=source, case=case, reason=f"not readable: {type(problem).__name__}: {problem}"))
+    return found, skips
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    source = str(row.get("source") or "unknown")
+    if source.startswith("Megatron-Bridge performance"):
+        return "Megatron-Bridge performance pages"
+    return source
+
+
+def _case(row: Mapping[str, Any]) -> str:
+    names = ("gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "mbs", "gbs", "seq")
+    sizes = " ".join(f"{name}{row[name]}" for name in names if row.get(name))
+    parts = (row.get("model"), row.get("hardware"), sizes, row.get("recompute"), row.get("precision"), row.get("notes"))
+    return " | ".join(str(part) for part in parts if part)
+
+
+def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
+    habits = habits_of(source)
+    _refuse(row, source)
+    precision = str(row.get("precision") or "bf16").lower()
+    fp8 = "fp8" in precision or "float8" in precision
+    if "fp4" in precision:
+        raise NotModelled("4-bit matrix products")
+    shape = named_shape(row, habits)
+    layers = model_layers(shape)
+    plan = timed_plan(row, source, habits, layers.dense_count + layers.sparse_count)
+    check_ranks(plan, whole(row, "gpus"))
+    method = str(row.get("method") or "").lower()
+    adapters = "lora" in method or "peft" in method
+    run = _execution(row, habits, plan)
+    machine = published_machine(str(row.get("hardware") or ""), source, fp8=fp8)
+    flops = float(flops_per_token(layers, unsplit(plan), Trained(), adapters))
+    tokens = whole(row, "gbs", plan.micro_batch * plan.micro_batches * plan.data) * plan.sequence_length
+    per_gpu = tokens / whole(row, "gpus")
+    counted = _counted(layers, plan, habits) if not adapters else flops
+    parameters = tuple(rank_parameters(layers, plan, stage, Trained(), 1) for stage in stages(layers, plan))
+    if adapters:
+        parameters = tuple(replace(rank, trained_dense=0, trained_expert=0) for rank in parameters)
+    return Timed(
+        source=source,
+        case=case,
+        family="fp8" if fp8 else "moe" if layers.sparse else "dense",
+        group=_group(row, source),
+        baseline_group=f"{source} | {row.get('hardware')} | {precision}",
+        measured_s=_seconds(row, per_gpu, counted, machine.peak),
+        tokens=per_gpu,
+        flops=flops,
+        layers=layers,
+        setting=Setting(plan=plan, machine=machine, efficiency=default_efficiency(), run=run),
+        trained=Trained(),
+        parameters=parameters,
+        adapters=adapters,
+        flops_error=None if adapters else _flops_error(row, counted),
+    )
+
+
+def _flops_error(row: Mapping[str, Any], counted: float) -> float | None:
+    rate = number(row.get("measured_tokens_per_s_per_gpu"))
+    speed = number(row.get("measured_tflops_per_gpu"))
+    return abs(counted * rate / (1e12 * speed) - 1) if rate and speed else None
+
+
+def _refuse(row: Mapping[str, Any], source: str) -> None:
+    if "Table 4" in source:
+        raise NotModelled("one layer, not a run")
+    if "CI golden" in source:
+        raise NotModelled("not published: gpus")
+    if "LLaMA paper" in source:
+        raise NotModelled("not published: parallel sizes")
+    if "script header" in source and "packing=true" not in str(row.get("method")):
+        raise NotModelled("not published: length of the samples")
+    if "Megatron-SWIFT benchmark" in source:
+        raise NotModelled("not published: batch")
+    if "offload" in str(row.get("method")):
+        raise NotModelled("host memory of the node not published")
+    if "rlhf" in str(row.get("method")):
+        raise NotModelled("not one model's forward and backward")
+    if "hybrid" in str(row.get("model")).lower() or "nemotron" in str(row.get("model")).lower():
+        raise NotModelled("layers that are not attention")
+
+
+def _execution(row: Mapping[str, Any], habits: Habits, plan: Plan) -> Execution:
+    notes = f"{row.get('notes') or ''} {row.get('method') or ''}"
+    logits = 2 if habits.fused_loss else MEGATRON_LM_MEMORY.logits_forward_bytes
+    memory = replace(
+        MEGATRON_LM_MEMORY,
+        gradient_bytes=habits.gradient_bytes,
+        logits_forward_bytes=logits,
+        logits_backward_bytes=logits,
+    )
+    sharded = habits.fsdp or (row.get("zero") == 3)
+    if sharded:
+        memory = replace(_traits("llamafactory-fsdp"), gradient_bytes=habits.gradient_bytes)
+    return Execution(
+        fused=not habits.fsdp or "compile" in notes,
+        memory=memory,
+        megatron=not sharded,
+        overlap_gradients=habits.overlap or "overlap-grad" in notes,
+        overlap_parameters=habits.overlap or "overlap-param" in notes,
+        overlap_tensor=(habits.overlap_tensor and plan.tensor > 1) or "async TP" in notes,
+        overlap_sends=plan.virtual_pipeline > 1,
+        overlap_expert="1f1b overlap" in notes,
+        one_copy_a_node=habits.one_copy_a_node or "DeepEP" in notes or "HybridEP" in notes,
+    )
+
+
+def _traits(engine: str) -> MemoryTraits:
+    memory = TRAITS[engine].memory
+    if memory is None:
+        raise NotModelled(f"engine: {engine}")
+    return memory
+
+
+def _counted(layers: ModelLayers, plan: Plan, habits: Habits) -> float:
+    """FLOPs of a token as the source counts them."""
+    alone = unsplit(plan)
+    flops = float(flops_per_token(layers, alone, Trained()))
+    without = float(flops_per_token(layers, replace(alone, sequence_length=1), Trained()))
+    attention = flops - without
+    if habits.whole_attention:
+        flops += attention
+    if habits.recompute_counted and plan.recompute == "full":
+        head = 6.0 * layers.embedding
+        flops = head + (flops - head) * 4 / 3
+    return flops
+
+
+def _seconds(row: Mapping[str, Any], tokens: float, counted: float, peak: float) -> float:
+    iteration = number(row.get("measured_iter_s"))
+    if iteration:
+        return iteration
+    rate = number(row.get("measured_tokens_per_s_per_gpu"))
+    if rate:
+        return tokens / rate
+    speed = (number(row.get("measured_tflops_per_gpu")) or 0.0) * 1e12 or (number(row.get("mfu")) or 0.0) * peak
+    return tokens * counted / speed
+
+
+def _group(row: Mapping[str, Any], source: str) -> str:
+    keys = ("model", "hardware", "gpus", "seq", "gbs", "precision")
+    return " | ".join((source, *(str(row.get(key)) for key in keys)))

@@ -1,0 +1,118 @@
+"""The parallel sizes, batch and recompute choice of a timed row."""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from backend.estimate.plan import Plan
+from benchmarks.habits import Habits
+from benchmarks.shapes import NotModelled
+
+
+def number(value: Any) -> float | None:
+    """A positive finite number, else None."""
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return float(value) if usable else None
+
+
+def whole(row: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """A size of the row; raises NotModelled where neither it nor a default is there."""
+    value = number(row.get(key))
+    if value is None:
+        if default is None:
+            raise NotModelled(f"not published: {key}")
+        return default
+    return int(value)
+
+
+def _chunks(layers: int) -> int:
+    """The most chunks up to eight, as NVIDIA's recipes have, that a stage's layers divide into; else one a layer."""
+    few = [count for count in range(2, 9) if layers % count == 0]
+    return max(few) if few else layers
+
+
+def timed_plan(row: Mapping[str, Any], source: str, habits: Habits, layers: int) -> Plan:
+    """The plan; raises NotModelled where a size is missing or does not divide."""
+    gpus, tensor, pipeline = whole(row, "gpus"), whole(row, "tp", 1), whole(row, "pp", 1)
+    context = whole(row, "cp", 1)
+    if row.get("tp") is None and row.get("fsdp") is None:
+        raise NotModelled("not published: tp")
+    data = max(1, gpus // (tensor * pipeline * context))
+    # Megatron-Bridge's recipes for pretraining have sequences of 4096 unless told otherwise.
+    recipe = 4096 if "verification card" in source and str(row.get("method")).startswith("pretrain") else None
+    sequence = whole(row, "seq", recipe)
+    batch = whole(row, "gbs", 0)
+    # Where it is not published: a copy's whole share up to 4 without a pipeline, 1 with one, whose bubble would grow.
+    share = batch // data if batch and pipeline == 1 else 1
+    micro_batch = whole(row, "mbs", next(size for size in (4, 2, 1) if share % size == 0 or size == 1))
+    if batch and batch % (micro_batch * data):
+        raise NotModelled("a batch that the copies do not share")
+    local = re.search(r"local batch (\d+)", str(row.get("notes")))
+    micro_batches = batch // (micro_batch * data) if batch else int(local[1]) // micro_batch if local else 1
+    virtual = whole(row, "vpp", _chunks(layers // pipeline) if habits.interleaved else 1)
+    if pipeline > 1 and "nterleaved" in str(row.get("notes")) and virtual == 1:
+        # torchtitan's Interleaved1F1B: two chunks a stage unless more are asked for.
+        virtual = 2
+    recompute = str(row.get("recompute") or "none")
+    return Plan(
+        tensor=tensor,
+        pipeline=pipeline,
+        virtual_pipeline=virtual if pipeline > 1 else 1,
+        context=context,
+        expert=whole(row, "ep", 1),
+        expert_tensor=whole(row, "etp", 1),
+        data=data,
+        sequence_parallel=_sequence_parallel(source, tensor, recompute),
+        sequence_length=sequence,
+        micro_batch=micro_batch,
+        micro_batches=max(1, micro_batches),
+        distributed_optimizer=whole(row, "zero", 1) > 0 if row.get("zero") != 0 else False,
+        flash_attention=habits.flash,
+        context_a2a="SimuMax" in source and context > 1,
+        **_accounts(layers, pipeline * virtual),
+        **_recompute(recompute),
+    )
+
+
+def _accounts(layers: int, pieces: int) -> dict[str, bool]:
+    """Llama 405B (126 layers) and Qwen3 235B (94) count embedding and loss as layers where they are split unevenly."""
+    if layers % pieces == 0:
+        return {}
+    if (layers + 2) % pieces == 0:
+        return {"account_for_embedding": True, "account_for_loss": True}
+    raise NotModelled("layers that do not divide over the stages")
+
+
+def _sequence_parallel(source: str, tensor: int, recompute: str) -> bool:
+    if any(name in source for name in ("vTrain", "Narayanan")):
+        return False
+    if "Korthikanti" in source:
+        return tensor > 1 and "SP" in recompute and "no SP" not in recompute
+    return tensor > 1
+
+
+def _recompute(text: str) -> dict[str, Any]:
+    if text.startswith(("full", "selective AC (op)")):
+        # torchtitan's operator-wise checkpointing runs every other matrix product again: about half a forward.
+        return (
+            {"recompute": "full"}
+            if text.startswith("full")
+            else {"recompute": "selective", "recompute_modules": ("mlp",)}
+        )
+    if not text.startswith("selective"):
+        return {}
+    if "none" in text or "[]" in text:
+        return {}
+    modules = set(re.findall(r"core_attn|moe_act|mla_up_proj|layernorm|mlp|moe\b|shared_experts", text))
+    if "norm,act" in text:
+        modules |= {"layernorm", "moe_act"}
+    return {"recompute": "selective", "recompute_modules": tuple(sorted(modules or {"core_attn"}))}
+
+
+def check_ranks(plan: Plan, gpus: int) -> None:
+    """Raises NotModelled where the sizes do not divide the GPUs."""
+    if gpus % (plan.tensor * plan.pipeline * plan.context):
+        raise NotModelled("sizes that do not divide the GPUs")
+    if plan.tensor * plan.context * plan.data % (plan.expert * plan.expert_tensor):
+        raise NotModelled("expert sizes that do not divide the ranks")
