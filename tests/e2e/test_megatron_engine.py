@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1800)]
 COMMON = {"training.precision": "bf16", "training.learning_rate": 2e-3, "parallel.distributed_optimizer": False}
 BY_FOUR = {**COMMON, "parallel.tensor": 2, "parallel.pipeline": 2}
 FROZEN = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
-DPO = {"training.stage": "dpo", "training.dataset": PREFERENCE, "training.learning_rate": 5e-4}
+DPO = {"training.stage": "dpo", "training.dataset": PREFERENCE}
 EXPERTS = {**COMMON, "parallel.expert": 2}
 
 WANTED = {
