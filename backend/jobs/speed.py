@@ -82,10 +82,10 @@ def measure(job: Job, meeting: Meeting, run: str, *, clock: Clock | None = None)
     except BaseException:  # Ctrl-C too: what was started is ended before it is raised again
         _clean(attempt, meeting.nodes, begun)
         raise
+    left = _clean(attempt, meeting.nodes, begun)
     speeds = summarise(rows)
     names = {rank: node.name for rank, node in meeting.nodes.items()}
-    warnings = (*slow_problems(names, speeds), *_busy(meeting.nodes, facts), *_clean(attempt, meeting.nodes, begun))
-    return Measurement(speeds=speeds, problems=warnings)
+    return Measurement(speeds=speeds, problems=(*slow_problems(names, speeds), *_busy(meeting.nodes, facts), *left))
 
 
 def calibration_of(job: Job, speeds: Speeds, date: str) -> Calibration:

@@ -1,8 +1,20 @@
-"""What a probe puts into the cluster's calibration."""
+"""The probe's gang is ended and cleaned up however it ends; what it puts into the cluster's calibration."""
 
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from backend.cluster import inspect_node
+from backend.cluster.measure_node import LIMIT_S
+from backend.cluster.node import Result
 from backend.cluster.speed import Speeds
 from backend.job.job import Calibration, Cluster, Job
-from backend.jobs.speed import calibration_of
+from backend.job.mapping import parse_job
+from backend.job.problems import ProblemsError
+from backend.jobs.checkup import Meeting
+from backend.jobs.speed import Clock, calibration_of, measure
+from tests.fakes import FakeNode
 
 SPEEDS = Speeds(
     device="NVIDIA H100 80GB HBM3",
@@ -38,3 +50,97 @@ def test_a_time_ratio_of_an_estimate_with_other_speeds_goes_and_the_memory_ratio
 def test_nothing_of_another_gpu_stays():
     made = calibration_of(job_with(gpu="a100-80g", run="r", memory_ratio=1.03), SPEEDS, "2026-11-21")
     assert (made.gpu, made.memory_ratio, made.run) == ("h100-80g", None, None)
+
+
+class Ticking:
+    """Time that passes in waits alone."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def clock(self) -> Clock:
+        return Clock(now=lambda: self.seconds, wait=self._wait)
+
+    def _wait(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def meeting(*, left: list[object] | None = None, exits: bytes | None = None) -> Meeting:
+    """Two nodes that start what they are told to; `exits`: the record that each supervisor writes at once."""
+    facts = {**inspect_node.facts({"master": None, "modules": {}}), "home": "/home/me", "gpus": []}
+    nodes = {}
+    for rank in range(2):
+        node = FakeNode(f"10.0.0.{rank + 1}")
+        node.on("facts", reply=facts)
+        node.on("free_port", reply={"port": 29500})
+        node.on("stop", reply={"left": left if left and rank else []})
+        node.on("sh", reply=Result(code=0, out="", err=""))
+
+        def start(argv: Sequence[str], stdin: bytes, node: FakeNode = node) -> Result:
+            if exits is not None:
+                node.files[f"{argv[argv.index('start') + 1]}/exit"] = exits
+            return Result(code=0, out=f'{argv[-1]}{{"ok": true}}\n', err="")
+
+        node.on("start", reply=start)
+        nodes[rank] = node
+    return Meeting(nodes=nodes, failures={})
+
+
+def job_on_two() -> Job:
+    job, problems = parse_job(
+        {
+            "cluster": {
+                "gpu": "h100-80g",
+                "nodes": 2,
+                "gpus_per_node": 1,
+                "environments": {"llamafactory": {"python": "/opt/python"}},
+                "hosts": [{"address": "10.0.0.1"}, {"address": "10.0.0.2"}],
+            }
+        }
+    )
+    assert job is not None, problems
+    return job
+
+
+def told(meeting: Meeting, word: str) -> list[int]:
+    """The nodes that were asked for something."""
+    return [rank for rank, node in meeting.nodes.items() if any(word in argv for argv in node.ran)]  # type: ignore[attr-defined]
+
+
+def test_nodes_that_do_not_end_in_time_are_ended_and_cleaned():
+    met, time = meeting(), Ticking()
+    with pytest.raises(ProblemsError) as error:
+        measure(job_on_two(), met, "run", clock=time.clock())
+    assert [problem.code for problem in error.value.problems] == ["measure_timed_out"]
+    assert LIMIT_S < time.seconds < LIMIT_S + 60
+    assert (told(met, "stop"), told(met, "sh")) == ([0, 1], [0, 1])
+
+
+def test_what_could_not_be_ended_is_named_and_its_folder_stays():
+    met = meeting(left=[[7, "python", "D"]])
+    with pytest.raises(ProblemsError) as error:
+        measure(job_on_two(), met, "run", clock=Ticking().clock())
+    assert [problem.code for problem in error.value.problems] == ["measure_timed_out", "measure_left"]
+    left = error.value.problems[1]
+    assert (left.node, left.values["folder"]) == ("10.0.0.2", "/home/me/.megaboard/run/1/node1")
+    assert told(met, "sh") == [0]
+
+
+def test_a_node_that_ended_badly_ends_the_others_at_once():
+    met, time = meeting(exits=b'{"code": 1, "time": 5.0}'), Ticking()
+    with pytest.raises(ProblemsError) as error:
+        measure(job_on_two(), met, "run", clock=time.clock())
+    assert [problem.code for problem in error.value.problems] == ["measure_failed"]
+    assert (time.seconds, told(met, "stop")) == (0.0, [0, 1])
+
+
+def test_every_rank_that_ended_well_has_left_its_row():
+    met = meeting(exits=b'{"code": 0, "time": 5.0}')
+    row = {"node": 0, "local_rank": 0, "device": "CPU", "precision": "fp32", "matmul_tflops": 0.1, "intra": {}}
+    for rank, node in met.nodes.items():
+        content = json.dumps({**row, "node": rank, "inter": {"1": 2.0}, "pairs": {}})
+        node.files[f"/home/me/.megaboard/run/1/node{rank}/measured.rank{rank}.json"] = content.encode()  # type: ignore[attr-defined]
+    found = measure(job_on_two(), met, "run", clock=Ticking().clock())
+    assert found.speeds is not None
+    assert (found.speeds.inter_node_bus_gb_per_s, found.problems) == (2.0, ())
+    assert told(met, "sh") == [0, 1]
