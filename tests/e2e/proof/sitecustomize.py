@@ -43,13 +43,14 @@ def _groups():
 
 
 def _held(model):
-    """Elements of the model, those this rank keeps, a checksum of what it keeps, and what is trained."""
+    """Elements of the model, those this rank keeps, a checksum of those that are trained, and their names."""
     total = mine = 0
     checksum = 0.0
     for parameter in _parameters(model):
         whole, part = _sizes(parameter)
         total, mine = total + whole, mine + part.numel()
-        checksum += part.detach().double().sum().item()
+        # Of what is trained: packed 4-bit weights are no numbers.
+        checksum += part.detach().double().sum().item() if parameter.requires_grad else 0.0
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     return {"elements": total, "kept": mine, "checksum": checksum, "trained": trained}
 
