@@ -26,9 +26,10 @@ CHEAP = ("layernorm", "moe_act", "mla_up_proj")
 def space_of(job: Job, shape: ModelShape, engine: EngineName, wanted: int) -> Space:
     """The plans of one engine at the wanted global batch, legal or not; the same arrays for the same question."""
     job = replace(job, engine=engine, training=replace(job.training, global_batch_size=wanted))
+    batches = _micro_batches(wanted, job.training.micro_batch_size)
     if not job.traits.is_megatron:
         job = replace(job, parallel=replace(Parallel(), fsdp=job.parallel.fsdp, recompute=job.parallel.recompute))
-        axes, codes = _hugging_face(wanted, job.training.micro_batch_size, job.recompute)
+        axes, codes = _hugging_face(batches)
         return Space(job=job, axes=axes, codes=codes)
     parallel = job.parallel
     axes, codes = _megatron(
@@ -37,7 +38,7 @@ def space_of(job: Job, shape: ModelShape, engine: EngineName, wanted: int) -> Sp
         wanted,
         shape.layers,
         shape.experts,
-        job.training.micro_batch_size,
+        batches,
         (parallel.account_for_embedding, parallel.account_for_loss),
         _recompute_choices(job, shape),
     )
@@ -49,12 +50,12 @@ Choice = tuple[str, tuple[str, ...], int | None]
 
 
 @lru_cache(maxsize=16)
-def _hugging_face(wanted: int, own_batch: int, own_recompute: str) -> Plain:
-    """Data parallelism alone; recompute on or off, and the job's own choice."""
-    recompute = dict.fromkeys((("none", (), None), ("full", (), None), (own_recompute, (), None)))
+def _hugging_face(batches: tuple[int, ...]) -> Plain:
+    """Data parallelism alone; recompute on or off."""
+    recompute: tuple[Choice, ...] = (("none", (), None), ("full", (), None))
     axes = (
-        Axis(paths=(MICRO_BATCH,), values=tuple((size,) for size in _micro_batches(wanted, own_batch))),
-        Axis(paths=tuple(f"parallel.{name}" for name in RECOMPUTE), values=tuple(recompute)),
+        Axis(paths=(MICRO_BATCH,), values=tuple((size,) for size in batches)),
+        Axis(paths=tuple(f"parallel.{name}" for name in RECOMPUTE), values=recompute),
     )
     return axes, _product([len(axis.values) for axis in axes])
 
@@ -66,14 +67,13 @@ def _megatron(
     wanted: int,
     layers: int,
     experts: int,
-    own_batch: int,
+    batches: tuple[int, ...],
     own_accounts: tuple[bool, bool],
     recompute: tuple[Choice, ...],
 ) -> Plain:
     """Rows of sizes, and for each of them every micro-batch that its copies can share and every other choice."""
     sizes = np.array(list(_sizes(world, per_node, layers, experts, own_accounts)), np.int32)
     tensor, copies = sizes[:, 0], world // (sizes[:, 0] * sizes[:, 1] * sizes[:, 3])
-    batches = _micro_batches(wanted, own_batch)
     choices: list[tuple[tuple[str, ...], tuple[Any, ...]]] = [
         ((MICRO_BATCH,), tuple((size,) for size in batches)),
         (tuple(f"parallel.{name}" for name in RECOMPUTE), recompute),
@@ -105,9 +105,9 @@ def _product(counts: list[int]) -> tuple[Any, ...]:
     return tuple(axis.ravel() for axis in np.indices(counts, np.int32))
 
 
-def _micro_batches(most: int, own: int) -> list[int]:
+def _micro_batches(most: int, own: int) -> tuple[int, ...]:
     """Powers of two up to the most that one copy of the model can take, and the job's own."""
-    return sorted({2**power for power in range(max(1, most).bit_length())} | {own})
+    return tuple(sorted({2**power for power in range(max(1, most).bit_length())} | {own}))
 
 
 def _sizes(
