@@ -8,6 +8,7 @@ from app.calibration import as_mapping, keep_in_draft, known_of_draft, today
 from app.i18n import render_problem
 from app.services import Services
 from backend.estimate import estimate
+from backend.estimate.calibrated import calibrated_on
 from backend.job.job import Calibration, Job
 from backend.job.problems import ProblemsError
 from backend.jobs.calibrate import RunMeasured, calibration_of
@@ -59,7 +60,7 @@ class Compare:
             "reserved_gib": found.reserved_gib,
             "predicted_reserved_gib": found.predicted_reserved_gib,
             "useful": found.is_useful,
-            "used": job.cluster.calibration.run == run,
+            "used": calibrated_on(job) == run,
             "why": [] if waits else [render_problem(self._lang, problem)["message"] for problem in found.problems],
         }
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from backend.estimate.efficiency import Efficiency, Machine, default_efficiency
 from backend.job.job import Cluster, Job
+from backend.job.presets import efficiency_figures
 
 
 def efficiency_on(cluster: Cluster, machine: Machine) -> Efficiency:
@@ -24,8 +25,10 @@ def efficiency_on(cluster: Cluster, machine: Machine) -> Efficiency:
 
 
 def is_timed(cluster: Cluster) -> bool:
-    """Whether a measured run corrects the times."""
-    return cluster.calibration.time_ratio is not None and cluster.calibration.holds_for(cluster.gpu)
+    """Whether a measured run corrects the times: of this GPU, against the constants that are in use."""
+    known = cluster.calibration
+    current = known.constants_date in (None, efficiency_figures().date)
+    return known.time_ratio is not None and known.holds_for(cluster.gpu) and current
 
 
 def time_ratio(cluster: Cluster) -> float:

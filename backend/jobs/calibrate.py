@@ -11,7 +11,7 @@ from statistics import median
 from backend.estimate import Estimate, estimate
 from backend.job.job import Calibration, Job
 from backend.job.mapping import with_values
-from backend.job.presets import resolve_model
+from backend.job.presets import efficiency_figures, resolve_model
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.records import Point
 
@@ -96,6 +96,7 @@ def calibration_of(job: Job, measured: RunMeasured, date: str) -> Calibration:
         run_date=date,
         engine=job.engine,
         time_ratio=_short(measured.time_ratio),
+        constants_date=efficiency_figures().date if measured.time_ratio is not None else None,
         memory_ratio=_short(measured.memory_ratio),
     )
 

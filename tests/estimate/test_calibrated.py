@@ -7,7 +7,7 @@ from backend.estimate.calibrated import calibrated_on, efficiency_on, probed_on,
 from backend.estimate.communication import Group, ring_seconds
 from backend.estimate.efficiency import default_efficiency, machine_of
 from backend.job.job import Calibration, Cluster, Job
-from backend.job.presets import gpus
+from backend.job.presets import efficiency_figures, gpus
 from tests.estimate.cases import job
 
 GB = 1e9
@@ -88,6 +88,12 @@ def test_time_is_corrected_for_every_engine_and_memory_for_the_measured_one():
     assert (time_ratio(theirs.cluster), reserved_ratio(theirs), calibrated_on(theirs)) == (1.1, None, "r")
     memory_alone = job_with(run="r", engine="llamafactory-ddp", memory_ratio=1.2)
     assert calibrated_on(memory_alone) is None
+
+
+def test_a_ratio_to_an_estimate_with_older_constants_is_not_used():
+    old = job_with(run="r", time_ratio=1.5, constants_date="2020-01-01")
+    assert (time_ratio(old.cluster), calibrated_on(old)) == (1.0, None)
+    assert time_ratio(job_with(run="r", time_ratio=1.5, constants_date=efficiency_figures().date).cluster) == 1.5
 
 
 def test_a_probe_is_named_by_its_day():

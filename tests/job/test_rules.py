@@ -63,6 +63,8 @@ CASES = [
     (DENSE, {"cluster.calibration": Calibration(gpu="a100-80g", time_ratio=1.1)}, "calibration_other_gpu"),
     (DENSE, {"cluster.calibration": Calibration(engine="llamafactory-ddp", memory_ratio=1.1)},
      "calibration_other_engine"),
+    (DENSE, {"cluster.calibration": Calibration(run="r", time_ratio=1.1, constants_date="2020-01-01")},
+     "calibration_outdated"),
     (DENSE, {"engine": "llamafactory-ddp", "training.method": "partial", "training.trainable_layers": 99},
      "too_many_trainable_layers"),
     (VISION, {"training.stage": "pt", "training.freeze.vision_tower": True}, "freeze_ignored_in_pt"),

@@ -7,6 +7,7 @@ import pytest
 from backend.estimate import estimate
 from backend.job.job import Calibration, Job
 from backend.job.mapping import parse_job, with_values
+from backend.job.presets import efficiency_figures
 from backend.job.problems import ProblemsError
 from backend.jobs.calibrate import RunMeasured, calibration_of, measure_run
 from backend.jobs.records import Point
@@ -145,5 +146,10 @@ def test_a_calibration_names_its_run_gpu_and_engine():
     job = job_of(cluster__calibration=Calibration(gpu="a100-80g", matmul_tflops=250.0, memory_ratio=1.2))
     found = dataclasses.replace(measured(job_of()), time_ratio=1.23456, memory_ratio=None)
     assert calibration_of(job, found, "2026-11-21") == Calibration(
-        gpu="h100-80g", run=RUN, run_date="2026-11-21", engine="llamafactory-megatron", time_ratio=1.235
+        gpu="h100-80g",
+        run=RUN,
+        run_date="2026-11-21",
+        engine="llamafactory-megatron",
+        time_ratio=1.235,
+        constants_date=efficiency_figures().date,
     )

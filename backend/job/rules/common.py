@@ -4,7 +4,7 @@ from dataclasses import fields
 
 from backend.job.job import Job
 from backend.job.model import ModelShape
-from backend.job.presets import Gpu
+from backend.job.presets import Gpu, efficiency_figures
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
 
@@ -108,6 +108,16 @@ def calibration_is_of_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
     measured = known.gpu if isinstance(known.gpu, str) else "another GPU"
     return problem("calibration_other_gpu", "cluster.calibration.gpu", "warning", measured=measured, gpu=gpu.name,
                     edit={f"cluster.calibration.{item.name}": item.default for item in fields(known)})  # fmt: skip
+
+
+@everywhere()
+def calibration_is_of_these_constants(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """A ratio to an estimate says nothing about one with constants that were fitted anew."""
+    known, current = job.cluster.calibration, efficiency_figures().date
+    if known.time_ratio is None or known.constants_date in (None, current) or not known.holds_for(job.cluster.gpu):
+        return None
+    return problem("calibration_outdated", "cluster.calibration.constants_date", "warning", run=known.run or "-",
+                    measured=known.constants_date, current=current)  # fmt: skip
 
 
 @everywhere()
