@@ -188,14 +188,38 @@ def test_a_plan_is_chosen_by_keys_and_the_last_one_counts(page, site):
         page.keyboard.press("ArrowDown")
     chosen = page.locator('.mb-plans tr[aria-selected="true"]')
     expect(chosen).to_have_attribute("data-index", "3")
-    sizes = [int(text) for text in chosen.locator("td").all_inner_texts()[:2]]
-    expect(box(page, "parallel.tensor")).to_have_value(str(sizes[0]))
-    until(page, f"b.summary.plan.startsWith('TP{sizes[0]} PP{sizes[1]} ')")
+    expect(page.locator(".mb-plans-cost")).to_contain_text("The chosen plan:")
+    heads = page.locator(".mb-plans thead th").all_inner_texts()
+    cells = dict(zip(heads, chosen.locator("td").all_inner_texts(), strict=True))
+    expect(box(page, "parallel.tensor")).to_have_value(cells["TP"])
+    expect(box(page, "training.micro_batch_size")).to_have_value(cells["MBS"])
+    until(page, f"b.summary.plan.endsWith('DP{cells['DP']}') && b.data.plans.own !== null")
     assert page.get_attribute(".mb-plans", "aria-activedescendant") == "plan-3"
-    expect(page.locator("#place-memory .mb-stack")).to_have_count(sizes[1])
+    expect(page.locator("#place-memory .mb-stack")).to_have_count(int(cells["PP"]))
+
+
+def test_a_guides_plan_is_chosen_and_its_groups_are_shown(page, site):
+    go(page, site, "plan")
+    page.locator(".mb-plans-guides tr", has_text="TP2 PP2 VPP2").get_by_role("button", name="Choose").click()
+    until(page, "b.summary.plan === 'TP2 PP2 VPP2 DP8'")
+    expect(page.locator('.mb-plans tr[aria-selected="true"]')).to_contain_text("★")
+    expect(page.locator("#place-memory .mb-stack")).to_have_count(2)
     page.locator("#tab-ranks").click()
     page.locator("#place-ranks").get_by_role("button", name="PP groups").click()
     expect(page.locator("#place-ranks")).to_contain_text("PP groups: 16 of 2 ranks, each over 2 nodes")
+
+
+def test_why_not_is_answered_in_the_users_language_and_filters_leave_what_they_say(page, site):
+    go(page, site, "plan", "zh")
+    page.locator(".mb-plans-sizes").fill("TP=8 PP=3")
+    page.keyboard.press("Enter")
+    expect(page.locator(".mb-plans-answer")).to_contain_text("整除")
+    go(page, site, "plan")
+    every = int(page.get_attribute(".mb-plans", "aria-rowcount"))
+    page.get_by_label("Only what fits").check()
+    assert int(page.get_attribute(".mb-plans", "aria-rowcount")) < every
+    assert page.locator(".mb-plans tr.mb-over").count() == 0
+    page.get_by_label("Only what fits").uncheck()
 
 
 def test_the_estimate_follows_an_edit_and_says_in_words_whether_it_fits(page, site):
