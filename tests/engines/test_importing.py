@@ -20,6 +20,7 @@ from backend.engines.yaml_text import to_yaml
 from backend.job.job import Job
 from backend.job.mapping import get_value, parameters, parse_job, with_values
 from backend.job.parameters import Parameter
+from backend.job.presets import models
 from backend.job.problems import ProblemsError
 from tests.engines.jobs import job as make_job
 
@@ -232,6 +233,15 @@ def test_a_key_means_what_the_engine_makes_of_it(config: dict[str, Any], path: s
 def test_what_only_yaml_can_say_is_not_passed_on() -> None:
     job, lines = imported({"adam_beta1": float("nan"), "run_name": yaml.safe_load("2026-11-21")})
     assert (dict(job.extra), lines["run_name"].outcome) == ({}, "dropped")
+
+
+def test_the_shape_of_a_model_that_is_no_preset_is_read_from_its_folder_where_that_is_at_hand() -> None:
+    shape = dict(models()["qwen3-30b-a3b"].hf_config)
+    folders = {"/models/mine/config.json": shape}
+    job, _ = imported({"model_name_or_path": "/models/mine", "tensor_model_parallel_size": 2}, read_json=folders.get)
+    assert (job.model.hf_config, job.model.preset) == (shape, None)
+    assert job.parallel.moe_token_dispatcher == "allgather"
+    assert imported({"model_name_or_path": "/models/mine"})[0].model.hf_config == {}
 
 
 @pytest.mark.parametrize(

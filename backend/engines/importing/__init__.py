@@ -18,9 +18,9 @@ from backend.engines.importing.choose import Choice, ReadJson, choose_engine, re
 from backend.engines.importing.readers import KEY_READERS, Read
 from backend.engines.importing.report import Imported, ImportLine, because, with_outcome
 from backend.engines.known_keys import EngineKey, keys_of, programs
-from backend.job.job import Job
+from backend.job.job import Job, Model
 from backend.job.mapping import parameters, parse_job
-from backend.job.presets import models, resolve_gpu, resolve_model
+from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors
 
 __all__ = ["ASSUMED", "ImportLine", "Imported", "import_llamafactory", "is_llamafactory"]
@@ -79,8 +79,9 @@ def import_llamafactory(
 ) -> Imported:
     """The job that the configuration describes, on the machines of `cluster`, which no configuration names.
 
-    `read_json` opens the DeepSpeed settings that it names. Raises ProblemsError for a configuration that trains
-    nothing, that trains in a way no engine here does, or for a cluster that is wrong.
+    `read_json` opens the DeepSpeed settings that it names, and the config.json of a model that is no preset. Raises
+    ProblemsError for a configuration that trains nothing, that trains in a way no engine here does, or for a cluster
+    that is wrong.
     """
     config = {str(key): value for key, value in config.items()}
     said = {RENAMED.get(key, key): _of_today(key, value) for key, value in config.items()}
@@ -90,6 +91,7 @@ def import_llamafactory(
     reading = _Reading(choice, {key: _typed(value, known.get(key)) for key, value in said.items()}, cluster)
     for key in config:
         reading.take(key)
+    reading.find_shape(read_json)
     reading.settle()
     reading.fill_in()
     reading.settle()
@@ -175,6 +177,12 @@ class _Reading:
                 return Read(reason=because("import_not_read", key, value=str(value)[:80]))
         path = self.engine.owned[key]
         return Read(values={path: value})
+
+    def find_shape(self, read_json: ReadJson) -> None:
+        """Take the shape of a model that is no preset from its folder, where that is at hand."""
+        folder = self.values.get("model.path")
+        if folder and "model.preset" not in self.values and (shape := read_json(f"{folder}/config.json")):
+            self.values["model.hf_config"] = shape
 
     def settle(self) -> None:
         """Let the job file's own parser and the engine's checks judge; what they refuse is corrected or dropped."""
@@ -275,15 +283,14 @@ def _named(line: ImportLine, key: str) -> ImportLine:
 
 def _target(job: Job, said: Mapping[str, Any]) -> Target:
     """The job with its model, or a small one of the kind that the file's keys speak of, to ask the renderer with."""
-    preset = job.model.preset
-    if preset is None:
+    gpu = resolve_gpu(job.cluster)
+    try:
+        return Target(job=job, shape=resolve_model(job.model), gpu=gpu)
+    except ProblemsError:
         has_vision = any(key in said for key in ("freeze_vision_tower", "image_max_pixels", "freeze_language_model"))
         has_experts = "expert_model_parallel_size" in said
         preset = "qwen3-vl-2b" if has_vision else "qwen3-30b-a3b" if has_experts else "qwen3-0.6b"
-        shape = resolve_model(type(job.model)(preset=preset if preset in models() else None))
-    else:
-        shape = resolve_model(job.model)
-    return Target(job=job, shape=shape, gpu=resolve_gpu(job.cluster))
+        return Target(job=job, shape=resolve_model(Model(preset=preset)), gpu=gpu)
 
 
 def _of_today(key: str, value: Any) -> Any:
