@@ -17,7 +17,7 @@ from backend.job.mapping import dump_job, load_mapping, parse_job
 from backend.job.problems import Problem, ProblemsError
 from backend.job.rules import check
 
-_ORDER = ("changed", "renamed", "dropped", "passed_on", "default")
+_ORDER = ("kept", "changed", "renamed", "dropped", "passed_on", "default")
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
@@ -70,7 +70,7 @@ def report(lines: Sequence[ImportLine], lang: str) -> str:
         [t(lang, f"import.outcome.{line.outcome}"), line.key, shown(line.value), target_of(line), reason_of(line, lang)]
         for outcome in _ORDER
         for line in lines
-        if line.outcome == outcome
+        if line.outcome == outcome and not (outcome == "kept" and line.reason is None)
     ]
     in_file = [line for line in lines if line.outcome != "default"]
     kept = t(lang, "import.kept", count=sum(line.outcome == "kept" for line in in_file), all=len(in_file))

@@ -63,10 +63,10 @@
       told.problems.map((problem) => board.fields.drawProblem(problem)), isDone && report(told.lines)];
   }
 
-  // What is kept needs no reason; the rest does.
+  // What is simply kept needs no reason; the rest does.
   function report(lines) {
     const { t, table } = board;
-    const told = lines.filter((line) => line.outcome !== "kept");
+    const told = lines.filter((line) => line.outcome !== "kept" || line.reason);
     if (!told.length) return null;
     const names = ["key", "outcome", "value", "became", "why"];
     const rows = told.map((line) => [line.key, t(`import.outcome.${line.outcome}`), line.value, line.became,

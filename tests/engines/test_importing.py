@@ -22,6 +22,7 @@ from backend.job.mapping import get_value, parameters, parse_job, with_values
 from backend.job.parameters import Parameter
 from backend.job.presets import models
 from backend.job.problems import ProblemsError
+from backend.job.rules import check
 from tests.engines.jobs import job as make_job
 
 CLUSTER = {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}
@@ -122,6 +123,13 @@ def test_the_method_defaults_to_lora_but_megatron_trains_everything() -> None:
     assert (hugging_face.training.method, hugging_face.training.lora.alpha) == ("lora", 16)
     megatron = job_of(import_llamafactory({**without, "tensor_model_parallel_size": 2}, CLUSTER))
     assert megatron.training.method == "full"
+
+
+def test_lora_under_megatron_is_kept_refused_and_explained() -> None:
+    job, lines = imported({"tensor_model_parallel_size": 2, "finetuning_type": "lora"})
+    assert "method_not_supported" in {problem.code for problem in check(job)}
+    for lang in LANGUAGES:
+        assert "swift-megatron" in reason_of(lines["finetuning_type"], lang)
 
 
 def zero(stage: int, **more: Any) -> dict[str, Any]:

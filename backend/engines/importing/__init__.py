@@ -145,6 +145,10 @@ class _Reading:
         own = self.engine.owned.get(line.key, "")
         path = own if own in read.values else next(iter(read.values), None)
         became = read.values.get(path or "")
+        if line.key == "finetuning_type" and self.name == "llamafactory-megatron" and line.value != "full":
+            # The job is refused until somebody says which is meant.
+            reason = because("import_method_under_megatron", line.key, method=line.value)
+            return with_outcome(line, "kept", reason, path=path, became=became)
         if read.reason is None:
             return with_outcome(line, "kept", path=path, became=became)
         return with_outcome(line, "changed" if read.values else "dropped", read.reason, path=path, became=became)
