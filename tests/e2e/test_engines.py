@@ -46,7 +46,6 @@ CASES = {
     "fsdp2-dpo": Case(engine=FSDP, values=DPO),
     "fsdp2-partial": Case(engine=FSDP, values={"training.method": "partial", "training.trainable_layers": 1}),
     "fsdp1-qlora": Case(engine=FSDP, values=QLORA | FSDP1, needs="bitsandbytes"),
-    "fsdp2-qlora": Case(engine=FSDP, values=QLORA, needs="bitsandbytes"),
     "zero2": Case(engine=ZERO2, nodes=3),
     "zero2-lora": Case(engine=ZERO2, values=LORA),
     "zero2-qlora": Case(engine=ZERO2, values=QLORA, needs="bitsandbytes"),

@@ -59,7 +59,7 @@ def write_datasets(folder: Path) -> None:
 
 
 def write_vision_model(folder: Path, text_model: Path, pictures: Path) -> None:
-    """A random Qwen3-VL of two text and two vision layers on the demo's tokenizer, and four pictures."""
+    """A random Qwen3-VL of four text and two vision layers on the demo's tokenizer, and four pictures."""
     import torch
     from PIL import Image
     from transformers import (
@@ -82,7 +82,7 @@ def write_vision_model(folder: Path, text_model: Path, pictures: Path) -> None:
             "vocab_size": 528,
             "hidden_size": 64,
             "intermediate_size": 128,
-            "num_hidden_layers": 2,
+            "num_hidden_layers": 4,
             "num_attention_heads": 4,
             "num_key_value_heads": 4,
             "head_dim": 16,

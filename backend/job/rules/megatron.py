@@ -133,15 +133,19 @@ def packing_without_context(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
 
 @megatron(plan=True)
 def deep_stack_fits_first_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """Qwen3-VL feeds deep-stack features to the first layers, which must all be on the first stage (chunk)."""
+    """Qwen3-VL feeds deep-stack features to the first layers, which must all be on the first stage (chunk).
+
+    mcore_adapter asserts one layer more (models/qwen3_vl/transformer_block.py), mcore-bridge does not.
+    """
     deep = shape.vision.deep_stack if shape.vision else 0
     parallel = job.parallel
     chunks = parallel.pipeline * parallel.virtual_pipeline
     counted = shape.layers + parallel.account_for_embedding + parallel.account_for_loss
     first = counted // chunks - parallel.account_for_embedding
-    if deep == 0 or chunks == 1 or first >= deep:
+    needed = deep + (job.traits.environment == "llamafactory")
+    if deep == 0 or first >= needed:
         return None
-    return problem("deep_stack_beyond_first_stage", "parallel.pipeline", layers=first, deep=deep)
+    return problem("deep_stack_beyond_first_stage", "parallel.pipeline", layers=first, deep=deep, needed=needed)
 
 
 @megatron()

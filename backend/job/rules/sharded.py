@@ -58,6 +58,14 @@ def sharding_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     return problem("fsdp_on_cpu", "engine", "warning", edit={"engine": "llamafactory-ddp"})
 
 
+@fsdp()
+def quantised_training_needs_version_1(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """accelerate 1.11.0 utils/fsdp_utils.py _infer_parameter_dtype stumbles over the names of bitsandbytes' weights."""
+    if job.training.method != "qlora" or job.parallel.fsdp.version == 1:
+        return None
+    return problem("qlora_needs_fsdp1", "parallel.fsdp.version", edit={"parallel.fsdp.version": 1})
+
+
 @hugging_face()
 def a_quantised_model_stays_whole(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """quantization.py: `DeepSpeed ZeRO-3 or FSDP is incompatible with PTQ-quantized models.`"""
