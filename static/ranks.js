@@ -2,7 +2,7 @@
 // pointer, or under the arrow keys, says all its groups, and lights up the one that is shown.
 (() => {
   const board = (window.Megaboard = window.Megaboard || {});
-  const COLOURS = 10;
+  const COLOURS = 10, MANY = 16;
   let kind = null, drawn = "", shown = null, at = null;
 
   function draw(element, bundle) {
@@ -25,7 +25,7 @@
           onclick: () => pick(element, bundle, name) }, t(`wizard.ranks.${name}`), h("small", {}, reach(ranks, name))))),
       h("p", { class: "mb-quiet" }, sentence(ranks)),
       h("p", { class: "mb-rank-says", "aria-live": "polite" }, t("wizard.ranks.point")),
-      h("div", { class: "mb-nodes", tabindex: "0", role: "group", "aria-label": t("wizard.ranks.map"),
+      h("div", { class: ranks.nodes.length > MANY ? "mb-nodes mb-many" : "mb-nodes", tabindex: "0", role: "group", "aria-label": t("wizard.ranks.map"),
           onmouseover: point, onmouseleave: () => light(element, null), onkeydown: move,
           onblur: () => light(element, null) },
         ranks.nodes.map((name, node) => h("div", { class: "mb-node", "aria-hidden": "true" },

@@ -17,7 +17,11 @@
   }
 
   // All as fine as the whole needs.
-  const seconds = (value, whole) => value.toFixed(whole >= 100 ? 1 : whole >= 10 ? 2 : 3);
+  function seconds(value, whole) {
+    const digits = whole >= 100 ? 1 : whole >= 10 ? 2 : 3, least = 10 ** -digits;
+    return value < least ? `< ${least}` : value.toFixed(digits);
+  }
+  const share = (value) => value < 0.001 ? "< 0.1 %" : board.percent(value);
   const rounded = (value, digits = 3) => Number(value.toPrecision(digits)).toLocaleString("en");
 
   function facts(time) {
@@ -49,14 +53,14 @@
     const { h, t, percent } = board;
     let before = 0;
     const rows = time.parts.map(([name, value]) => {
-      const from = before, share = value / time.iteration_s;
-      before += share;
+      const from = before, part = value / time.iteration_s;
+      before += part;
       return [
         h("th", { scope: "row", title: t(`wizard.part.${name}.long`) }, t(`wizard.part.${name}`)),
         h("td", { class: "mb-fall" }, h("div", {}, h("i", { "data-spent": kindOf(name), "aria-hidden": "true",
-          style: { left: `${100 * from}%`, width: `${100 * share}%` } }))),
+          style: { left: `${100 * from}%`, width: `${100 * part}%` } }))),
         h("td", { class: "mb-figure" }, seconds(value, time.iteration_s)),
-        h("td", { class: "mb-figure" }, percent(share)),
+        h("td", { class: "mb-figure" }, share(part)),
         h("td", { class: "mb-what" }, t(`wizard.part.${name}.long`)),
       ];
     });

@@ -32,6 +32,8 @@
   const slowest = (plan) => plan.busy_s.indexOf(Math.max(...plan.busy_s));
   const mean = (list) => list.reduce((sum, one) => sum + one, 0) / list.length;
 
+  const sentences = (list) => list.filter(Boolean).join(board.wizard.lang() === "zh" ? "" : " ");
+
   function sentence(plan) {
     const { t, percent } = board;
     const values = { idle: seconds(plan.bubble * plan.total_s), total: seconds(plan.total_s),
@@ -39,14 +41,15 @@
       twice: 2 * plan.micro_batches, stage: slowest(plan),
       more: percent(Math.max(...plan.busy_s) / mean(plan.busy_s) - 1) };
     const isUneven = plan.bubble > plan.textbook + 0.002;
-    return [t("wizard.schedule.bubble", values), t(`wizard.schedule.${isUneven ? "uneven" : "even"}`, values),
-      t("wizard.schedule.doubled", values)].join(" ");
+    const why = values.stage === 0 && plan.has_tower ? "tower" : values.stage === plan.stages - 1 ? "head" : null;
+    return sentences([t("wizard.schedule.bubble", values), t(`wizard.schedule.${isUneven ? "uneven" : "even"}`, values),
+      isUneven && why && t(`wizard.schedule.${why}`), t("wizard.schedule.doubled", values)]);
   }
 
   function how(plan) {
     const { t } = board;
     const kind = t(plan.virtual > 1 ? "wizard.schedule.interleaved" : "wizard.schedule.plain", { chunks: plan.virtual });
-    return plan.left_out ? `${kind} ${t("wizard.schedule.cut", { count: plan.left_out })}` : kind;
+    return sentences([kind, plan.left_out && t("wizard.schedule.cut", { count: plan.left_out })]);
   }
 
   function spoken(plan) {
@@ -293,7 +296,7 @@
     const { pass } = hit, { plan } = shown, shift = hit.isAfter ? plan.total_s - plan.drawn_s : 0;
     const words = plan.virtual > 1 ? "wizard.schedule.tip.chunk" : "wizard.schedule.tip";
     tip.textContent = board.t(words, { stage: pass.stage, micro: hit.number, chunk: pass.chunk,
-      kind: board.t(`wizard.schedule.${pass.isBackward ? "backward" : "forward"}`),
+      kind: board.t(`wizard.schedule.${pass.isBackward ? "backward" : "forward"}`).toLowerCase(),
       from: (pass.start + shift).toFixed(3), to: (pass.end + shift).toFixed(3) });
     tip.style.left = `${Math.max(0, Math.min(x + 12, box.clientWidth - tip.offsetWidth))}px`;
     tip.style.top = `${hit.bottom + 6}px`;

@@ -23,10 +23,13 @@ def timeline(reading: Reading) -> dict[str, Any] | None:
     if not job.traits.is_megatron or job.parallel.pipeline == 1 or times is None:
         return {"stages": 1, "has_stages": job.traits.is_megatron, "is_known": times is not None}
     forward, backward = ([[pair[way] for pair in stage] for stage in times] for way in (0, 1))
-    return _drawn(job, found, forward, backward)
+    has_tower = reading.shape is not None and reading.shape.vision is not None and job.training.images_per_sample > 0
+    return _drawn(job, found, forward, backward, has_tower)
 
 
-def _drawn(job: Job, found: Estimate, forward: list[list[float]], backward: list[list[float]]) -> dict[str, Any]:
+def _drawn(
+    job: Job, found: Estimate, forward: list[list[float]], backward: list[list[float]], has_tower: bool
+) -> dict[str, Any]:
     pipeline, virtual, count = job.parallel.pipeline, job.parallel.virtual_pipeline, found.micro_batches
     drawn = min(count, drawn_micro_batches(pipeline, virtual))
     events = simulate(forward, backward, virtual, drawn)
@@ -48,6 +51,7 @@ def _drawn(job: Job, found: Estimate, forward: list[list[float]], backward: list
         "forward_s": forward,
         "backward_s": backward,
         "busy_s": busy,
+        "has_tower": has_tower,
         "layers": [stage.layers for stage in found.stages],
         "passes": _passes(events, pipeline, virtual, end / TICKS),
         "bubble": found.bubble_fraction,
