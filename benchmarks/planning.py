@@ -1,0 +1,184 @@
+"""How fast the whole legal space is enumerated and estimated, how it grows with the cluster, and how peers compare.
+
+    python -m benchmarks.planning [--largest 1024] [--peer PYTHON] [--json]
+
+CPU time of one process, the first call apart (it fills caches that only a new model or cluster empties), beside a fixed
+loop of plain Python so that machines and busy hours compare. `--peer` names the interpreter of an environment that has
+llm-analysis (pip install llm-analysis): it estimates memory and time of the same Megatron plans in the same run.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from backend.estimate import estimate_resolved
+from backend.job.job import Cluster, Job, Model, Parallel, Training
+from backend.planning import Plans, enumerate_plans
+
+MODELS = ("qwen3-vl-8b", "llama-3.1-8b", "llama-3.1-70b", "qwen3-30b-a3b")
+LOOP = 1_000_000
+SAMPLE = 200
+TARGET_S, LARGE_TARGET_S = 1.0, 3.0
+"""Of CPU time, for 32 GPUs and for 1,024."""
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--largest", type=int, default=1024, help="GPUs of the largest cluster")
+    parser.add_argument("--peer", help="a Python that has llm-analysis")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    loop_s = _seconds(_loop, 5)
+    sizes = [32 * 2**power for power in range(12) if 32 * 2**power <= chosen.largest]
+    rows = [measure(model, 32, loop_s) for model in MODELS]
+    rows += [measure(model, gpus, loop_s) for model in MODELS[1:3] for gpus in sizes[1:]]
+    result = {"loop_s": loop_s, "rows": rows, "alone": alone(loop_s)}
+    if chosen.peer:
+        result["peer"] = peer(chosen.peer, loop_s)
+    print(json.dumps(result, indent=1) if chosen.json else as_text(result))
+
+
+def job_of(model: str, gpus: int) -> Job:
+    """Full fine-tuning at 4,096 tokens with two samples a GPU and step."""
+    return Job(
+        cluster=Cluster(gpu="h100-80g", nodes=gpus // 8, gpus_per_node=8),
+        model=Model(preset=model),
+        training=Training(global_batch_size=2 * gpus, images_per_sample=1),
+        parallel=Parallel(tensor=4),
+    )
+
+
+def measure(model: str, gpus: int, loop_s: float) -> dict[str, Any]:
+    """One model on one cluster: all engines, sizes, micro-batches and recompute choices."""
+    job = job_of(model, gpus)
+    begin = time.process_time()
+    found = enumerate_plans(job)
+    first = time.process_time() - begin
+    edits = iter(range(1000))
+
+    def again() -> Plans:
+        # What every edit of the data does: nothing that rules read, everything that figures do.
+        return enumerate_plans(replace(job, training=replace(job.training, cutoff_len=4096 - 8 * next(edits))))
+
+    seconds = _seconds(again, 5)
+    return {
+        "model": model,
+        "gpus": gpus,
+        "plans": len(found),
+        "refused": sum(found.rejected.values()),
+        "first_s": first,
+        "edit_s": seconds,
+        "plans_per_s": len(found) / seconds,
+        "ratio": seconds / loop_s,
+    }
+
+
+def alone(loop_s: float) -> dict[str, Any]:
+    """The same plans one by one, by the same formulas with plain numbers."""
+    found = enumerate_plans(job_of("llama-3.1-8b", 32))
+    step = max(1, len(found) // SAMPLE)
+    plans = [found[rank] for rank in range(0, len(found), step)]
+    begin = time.process_time()
+    for plan in plans:
+        estimate_resolved(plan.job, plan.shape, plan.gpu)
+    seconds = (time.process_time() - begin) / len(plans)
+    return {"plans": len(plans), "plans_per_s": 1 / seconds, "ratio": seconds / loop_s}
+
+
+PEER = """
+import io, json, logging, sys, time
+logging.disable(logging.CRITICAL)
+from contextlib import redirect_stdout
+plans = json.load(sys.stdin)
+with redirect_stdout(io.StringIO()):
+    from llm_analysis.analysis import LLMAnalysis
+    from llm_analysis.config import (DtypeConfig, GPUConfig, ModelConfig, ParallelismConfig)
+    from llm_analysis.analysis import ActivationRecomputation, DSZeRO
+    model = ModelConfig(name="llama", num_layers=32, n_head=32, hidden_dim=4096, vocab_size=128256, max_seq_len=4096,
+                        num_key_value_heads=8, ffn_embed_dim=14336, mlp_gated_linear_units=True)
+    gpu = GPUConfig(name="h100", mem_per_GPU_in_GB=80, hbm_bandwidth_in_GB_per_sec=3350,
+                    intra_node_bandwidth_in_GB_per_sec=450, intra_node_min_message_latency=8e-6,
+                    peak_fp16_TFLOPS=989, peak_i8_TFLOPS=1979, peak_i4_TFLOPS=1979,
+                    inter_node_bandwidth_in_GB_per_sec=400)
+    done = 0
+    begin = time.process_time()
+    for plan in plans:
+        try:
+            analysis = LLMAnalysis(model, gpu, DtypeConfig(name="w16a16e16", weight_bits=16, activation_bits=16,
+                                   embedding_bits=16),
+                                   ParallelismConfig(tp_size=plan["tp"], pp_size=plan["pp"], dp_size=plan["dp"],
+                                                     sp_size=plan["tp"]))
+            analysis.training(batch_size_per_gpu=plan["mbs"], gradient_accumulation_steps=plan["ga"],
+                              seq_len=4096, total_num_tokens=1e9, ds_zero=DSZeRO(1))
+            done += 1
+        except (AssertionError, ValueError):
+            pass
+    seconds = time.process_time() - begin
+print(json.dumps({"done": done, "asked": len(plans), "seconds": seconds}))
+"""
+
+
+def peer(python: str, loop_s: float) -> dict[str, Any]:
+    """llm-analysis on a sample of the same plans, as many a second as it estimates (it refuses some as too large)."""
+    found = enumerate_plans(job_of("llama-3.1-8b", 32), ["llamafactory-megatron"])
+    step = max(1, len(found) // SAMPLE)
+    sample = [found[rank].job for rank in range(0, len(found), step)]
+    plans = [{"tp": job.parallel.tensor, "pp": job.parallel.pipeline, "dp": job.data_parallel,
+              "mbs": job.training.micro_batch_size, "ga": job.accumulation} for job in sample]  # fmt: skip
+    ended = subprocess.run([python, "-c", PEER], input=json.dumps(plans), capture_output=True, text=True, check=False)
+    if ended.returncode:
+        return {"error": ended.stderr.strip().splitlines()[-1:]}
+    got = json.loads(ended.stdout)
+    seconds = got["seconds"] / max(1, got["done"])
+    return {**got, "plans_per_s": 1 / seconds, "ratio": seconds / loop_s}
+
+
+def as_text(result: dict[str, Any]) -> str:
+    """One table; ratios are CPU time over the loop's."""
+    lines = [
+        f"loop of {LOOP:,} multiply-adds: {1e3 * result['loop_s']:.0f} ms of CPU time; ratios are to it",
+        f"{'model':16}{'GPUs':>6}{'plans':>9}{'refused':>9}{'first ms':>10}{'edit ms':>9}{'plans/s':>10}{'ratio':>7}",
+    ]
+    for row in result["rows"]:
+        lines.append(
+            f"{row['model']:16}{row['gpus']:6}{row['plans']:9,}{row['refused']:9,}{1e3 * row['first_s']:10.0f}"
+            f"{1e3 * row['edit_s']:9.0f}{row['plans_per_s']:10,.0f}{row['ratio']:7.2f}"
+        )
+    lines.append(f"targets: {TARGET_S:.0f} s at 32 GPUs, {LARGE_TARGET_S:.0f} s at 1,024")
+    lines.append(f"one by one: {result['alone']['plans_per_s']:,.0f} plans/s over {result['alone']['plans']} plans")
+    if (known := result.get("peer")) and "plans_per_s" in known:
+        times = result["rows"][1]["plans_per_s"] / known["plans_per_s"]
+        lines.append(
+            f"llm-analysis: {known['plans_per_s']:,.0f} plans/s over {known['done']} of {known['asked']} plans; "
+            f"this is {times:,.0f} times as fast"
+        )
+    elif known:
+        lines.append(f"llm-analysis: {known['error']}")
+    return "\n".join(lines)
+
+
+def _loop() -> int:
+    total = 0
+    for number in range(LOOP):
+        total += number * number
+    return total
+
+
+def _seconds(run: Callable[[], object], times: int) -> float:
+    """Median CPU time of a call."""
+    taken = []
+    for _ in range(times):
+        begin = time.process_time()
+        run()
+        taken.append(time.process_time() - begin)
+    return statistics.median(taken)
+
+
+if __name__ == "__main__":
+    main()
