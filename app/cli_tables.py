@@ -44,7 +44,8 @@ def estimate_text(figures: Estimate, lang: str) -> str:
         t(lang, "cli.estimate.flops", gflops=number(figures.flops_per_token / 1e9, 1)),
     ]
     if figures.calibrated_on:
-        lines.append(t(lang, "cli.estimate.calibrated", run=figures.calibrated_on))
+        error = percent(figures.time_error) if figures.time_error else "-"
+        lines.append(t(lang, "cli.estimate.calibrated", run=figures.calibrated_on, error=error))
     if figures.probed_on:
         lines.append(t(lang, "cli.estimate.probed", day=figures.probed_on))
     if figures.host_memory_gib:

@@ -10,6 +10,7 @@ from app.i18n import t
 from app.services import Services
 from app.wizard.reading import Reading
 from backend.job.job import Calibration, Host, Job
+from backend.job.presets import calibration_figures
 from backend.jobs.controller import Controller
 from backend.jobs.speed import Measurement, calibration_of
 
@@ -97,7 +98,9 @@ def _lines(known: Calibration, gpu: str | Mapping[str, Any], lang: str) -> list[
         lines.append(t(lang, "wizard.calibration.other_gpu", gpu=known.gpu if isinstance(known.gpu, str) else "-"))
     run = {"run": known.run or "-", "day": known.run_date or "-"}
     if known.time_ratio:
-        lines.append(t(lang, "wizard.calibration.time", ratio=_number(known.time_ratio), **run))
+        worth = calibration_figures()
+        errors = {"error": f"{100 * worth.typical_error:.0f}", "bare": f"{100 * worth.uncorrected_error:.0f}"}
+        lines.append(t(lang, "wizard.calibration.time", ratio=_number(known.time_ratio), **run, **errors))
     if known.memory_ratio:
         engine = t(lang, f"choice.engine.{known.engine}") if known.engine else "-"
         lines.append(t(lang, "wizard.calibration.memory", ratio=_number(known.memory_ratio), engine=engine, **run))

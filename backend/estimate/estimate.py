@@ -91,7 +91,7 @@ class Estimate:
     chunk_times: tuple[tuple[tuple[float, float], ...], ...] | None = None
     """The same for each model chunk of each stage."""
     time_error: float | None = None
-    """Typical relative error of these times on published runs, as a fraction; None where a run corrects them."""
+    """Typical relative error of such times on published runs, as a fraction; of corrected ones where a run corrects."""
     calibrated_on: str | None = None
     """The run whose measured step time or memory corrects these figures."""
     probed_on: str | None = None

@@ -14,7 +14,7 @@ from backend.estimate.stage import Trained
 from backend.estimate.step_time import KindPasses, StepTime, step_time
 from backend.estimate.terms import StageMemory
 from backend.job.job import Job
-from backend.job.presets import Gpu, efficiency_figures
+from backend.job.presets import Gpu, calibration_figures, efficiency_figures
 from backend.job.traits import MemoryTraits
 
 COMMUNICATION = ("tensor", "pipeline", "data", "context", "expert")
@@ -34,8 +34,8 @@ class Speed:
     time_s: Mapping[str, float]
     stage_times: tuple[tuple[float, float], ...]
     chunk_times: tuple[tuple[tuple[float, float], ...], ...]
-    time_error: float | None
-    """None on a calibrated cluster: the published runs do not tell how far corrected times are off."""
+    time_error: float
+    """Where a run corrects the times, that of times corrected so."""
     bubble_fraction: float
 
 
@@ -72,7 +72,7 @@ def speed_of(
             _pairs(there, back, time_scale)
             for there, back in zip(found.chunk_forward, found.chunk_backward, strict=True)
         ),
-        time_error=None if is_timed(job.cluster) else efficiency_figures().typical_error,
+        time_error=(calibration_figures() if is_timed(job.cluster) else efficiency_figures()).typical_error,
         bubble_fraction=float(found.bubble),
     )
 

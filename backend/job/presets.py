@@ -128,6 +128,23 @@ def efficiency_figures() -> EfficiencyFigures:
     return EfficiencyFigures(**_load("efficiency"))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CalibrationFigures:
+    """What correcting times by one measured run is worth: median absolute errors on other plans of published runs."""
+
+    typical_error: float
+    uncorrected_error: float
+    groups: int
+    """Of runs that differ in the plan alone."""
+    date: str
+
+
+@cache
+def calibration_figures() -> CalibrationFigures:
+    """Written by benchmarks/calibration.py."""
+    return CalibrationFigures(**_load("calibration"))
+
+
 def resolve_gpu(cluster: Cluster) -> Gpu:
     """The GPU a cluster names or describes; raises ProblemsError (unknown_gpu, bad_gpu)."""
     if isinstance(cluster.gpu, str):

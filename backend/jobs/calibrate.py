@@ -11,7 +11,7 @@ from statistics import median
 from backend.estimate import Estimate, estimate
 from backend.job.job import Calibration, Job
 from backend.job.mapping import with_values
-from backend.job.presets import efficiency_figures, resolve_model
+from backend.job.presets import calibration_figures, efficiency_figures, resolve_model
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.records import Point
 
@@ -156,7 +156,12 @@ def _time_ratio(job: Job, step_s: float, problems: list[Problem]) -> float | Non
     if resolve_model(job.model).vision and job.training.images_per_sample:
         values = {"images": job.training.images_per_sample, "pixels": job.training.image_max_pixels}
         problems.append(Problem(code="calibrate_images_assumed", severity="warning", values=values))
-    return _plausible(step_s / seconds, 0.01, 100, problems)
+    ratio = _plausible(step_s / seconds, 0.01, 100, problems)
+    error = calibration_figures().typical_error
+    if ratio is not None and abs(ratio - 1) < error:
+        scatter = {"error": f"{100 * error:.0f}"}
+        problems.append(Problem(code="calibrate_within_error", severity="note", values=scatter))
+    return ratio
 
 
 def _memory_ratio(

@@ -7,7 +7,7 @@ from backend.estimate.calibrated import calibrated_on, efficiency_on, probed_on,
 from backend.estimate.communication import Group, ring_seconds
 from backend.estimate.efficiency import default_efficiency, machine_of
 from backend.job.job import Calibration, Cluster, Job
-from backend.job.presets import efficiency_figures, gpus
+from backend.job.presets import calibration_figures, efficiency_figures, gpus
 from tests.estimate.cases import job
 
 GB = 1e9
@@ -101,7 +101,7 @@ def test_a_probe_is_named_by_its_day():
     assert probed_on(cluster_with(probe_date="2026-11-21")) is None
 
 
-def test_a_calibrated_estimate_is_corrected_says_by_what_and_claims_no_error():
+def test_a_calibrated_estimate_is_corrected_and_says_by_what_and_how_far_such_times_are_off():
     bare = estimate(job())
     found = estimate(
         job_with(gpu="h100-80g", run="r-1", engine="llamafactory-megatron", time_ratio=1.25, memory_ratio=1.5)
@@ -111,7 +111,7 @@ def test_a_calibrated_estimate_is_corrected_says_by_what_and_claims_no_error():
     assert sum(found.time_s.values()) == pytest.approx(found.iteration_s)  # type: ignore[union-attr]
     assert found.peak_gib == bare.peak_gib
     assert found.reserved_gib == pytest.approx(1.5 * bare.peak_gib)
-    assert (found.calibrated_on, found.time_error) == ("r-1", None)
+    assert (found.calibrated_on, found.time_error) == ("r-1", calibration_figures().typical_error)
     assert (bare.calibrated_on, bare.probed_on) == (None, None)
     assert to_json(found)["calibrated_on"] == "r-1"
 

@@ -64,6 +64,13 @@ def test_the_ratio_is_the_median_step_over_the_estimated_one():
     assert found.time_ratio == pytest.approx(1.1)
 
 
+def test_a_ratio_within_the_models_scatter_is_said_to_be_of_little_use():
+    job = job_of()
+    seconds = estimate(job).iteration_s
+    assert seconds is not None
+    assert codes(measured(job, step_s=1.03 * seconds)) == ["calibrate_within_error", "calibrate_no_memory"]
+
+
 def test_the_memory_ratio_is_the_fullest_ranks_reserve_over_the_estimated_allocation():
     job = job_of()
     peak = estimate(job).peak_gib
@@ -100,7 +107,8 @@ def test_shorter_samples_are_compared_with_the_estimate_of_their_length():
     assert seconds is not None
     found = measured(job, step_s=seconds, tokens=job.global_batch * 2048, reserved=(40.0,))
     assert found.time_ratio == pytest.approx(1.0)
-    assert (found.memory_ratio, codes(found)) == (None, ["calibrate_short_samples"])
+    assert found.memory_ratio is None
+    assert "calibrate_short_samples" in codes(found)
 
 
 def test_samples_that_reach_the_full_length_tell_of_memory():
