@@ -101,7 +101,7 @@ with redirect_stdout(io.StringIO()):
     from llm_analysis.config import (DtypeConfig, GPUConfig, ModelConfig, ParallelismConfig)
     from llm_analysis.analysis import ActivationRecomputation, DSZeRO
     model = ModelConfig(name="llama", num_layers=32, n_head=32, hidden_dim=4096, vocab_size=128256, max_seq_len=4096,
-                        num_key_value_heads=8, ffn_embed_dim=14336, mlp_gated_linear_units=True)
+                        num_key_value_heads=8, ffn_embed_dim=16384)  # a multiple of hidden_dim
     gpu = GPUConfig(name="h100", mem_per_GPU_in_GB=80, hbm_bandwidth_in_GB_per_sec=3350,
                     intra_node_bandwidth_in_GB_per_sec=450, intra_node_min_message_latency=8e-6,
                     peak_fp16_TFLOPS=989, peak_i8_TFLOPS=1979, peak_i4_TFLOPS=1979,
@@ -115,7 +115,8 @@ with redirect_stdout(io.StringIO()):
                                    ParallelismConfig(tp_size=plan["tp"], pp_size=plan["pp"], dp_size=plan["dp"],
                                                      sp_size=plan["tp"]))
             analysis.training(batch_size_per_gpu=plan["mbs"], gradient_accumulation_steps=plan["ga"],
-                              seq_len=4096, total_num_tokens=1e9, ds_zero=DSZeRO(1))
+                              seq_len=4096, total_num_tokens=1e9, ds_zero=DSZeRO(1),
+                              mlp_gated_linear_units=True)
             done += 1
         except (AssertionError, ValueError):
             pass
