@@ -1,12 +1,12 @@
 """Fits the time model's constants once, on half of the published runs that the project carries.
 
-    python -m benchmarks.fit [--write]
+    python -m benchmarks.fit [--write] [--without]
 
 Half: within a source, groups of rows that differ only in the plan are sorted by name and every other one is taken, so
 that no group is on both sides. Every source weighs as the square root of its rows. Out of the fit stay: FP8 (another
 speed of the GPU), rows flagged by whoever collected them, and headers of scripts, whose seconds are rounded. --write
 keeps constants and errors in presets/efficiency.yaml, and the constants fitted without each source in
-benchmarks/data/leave_one_out.json.
+benchmarks/data/leave_one_out.json; --without shows what each constant is worth.
 """
 
 import argparse
@@ -42,16 +42,18 @@ def main() -> None:
     """Print constants and errors, and with --write keep them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--without", action="store_true")
     arguments = parser.parse_args()
     seen, held = halves(fit_rows())
     found = fit(seen)
     print("constants:", {name: float(f"{value:.4g}") for name, value in asdict(found).items()})
     for name, value in errors_by_source(found, seen, held).items():
         print(f"{name:56} {value}")
-    print("\nweighted error on the held half without each constant (fitted again):")
-    print(f"{'all of them':16} {loss(found, held):.4f}")
-    for name in NAMES:
-        print(f"{name:16} {loss(fit(seen, without=(name,)), held):.4f}")
+    if arguments.without:
+        print("\nweighted error on the held half without each constant (fitted again):")
+        print(f"{'all of them':16} {loss(found, held):.4f}")
+        for name in NAMES:
+            print(f"{name:16} {loss(fit(seen, without=(name,)), held):.4f}")
     if arguments.write:
         write(found, seen, held)
 

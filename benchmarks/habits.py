@@ -25,14 +25,18 @@ class Habits:
     recompute_counted: bool = False
     """Its TFLOP/s count what is recomputed."""
     fsdp: bool = False
+    scattered_sends: bool = False
+    """TP ranks share the messages between stages."""
     interleaved: bool = False
     """Interleaved schedule in every pipeline, chunks not published."""
     one_copy_a_node: bool = False
     """A token goes to each node once, however many of its experts are there (DeepEP, HybridEP)."""
 
 
-# Megatron-LM of 2021 and 2022 had no fused attention; all four papers train in fp16, whose gradients are fp16.
-_OLD = Habits(gpt=True, flash=False, gradient_bytes=2, whole_attention=True)
+# Megatron-LM of 2021 and 2022 had no fused attention, and its TP ranks shared the messages between stages (arXiv
+# 2104.04473), as those of DeepSpeed's pipeline do (microsoft/DeepSpeed, runtime/pipe/engine.py, PartitionedTensor). All
+# four papers train in fp16 with fp16 gradients.
+_OLD = Habits(gpt=True, flash=False, gradient_bytes=2, whole_attention=True, scattered_sends=True)
 HABITS: tuple[tuple[str, Habits], ...] = (
     ("vTrain", _OLD),
     ("Narayanan", replace(_OLD, recompute_counted=True)),

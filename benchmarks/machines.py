@@ -48,6 +48,12 @@ _MACHINES: tuple[tuple[str, Gpu | str, float, float, int, int], ...] = (
 )
 
 
+def machine_name(hardware: str) -> str:
+    """The GPU's name, however a source spells it."""
+    wanted = hardware.upper().replace("_", "-")
+    return next((entry[0] for entry in _MACHINES if entry[0] in wanted), hardware)
+
+
 def published_machine(hardware: str, source: str, *, fp8: bool = False) -> Machine:
     """The machine a row names; raises NotModelled for one that is not listed."""
     wanted = hardware.upper().replace("_", "-")

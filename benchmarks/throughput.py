@@ -2,10 +2,10 @@
 
     python -m benchmarks.throughput [--measured FILE] [--json]
 
-Without a file, on the rows that the project carries, vTrain's single-node runs among them. --json prints {source:
-{rows, skipped: {reason: count}, mean, median, p90, max, baseline_median, in_sample_median, held_out_median,
-left_out_median, dense_median, moe_median, fp8_median, flops_error, ranking: {groups, kendall_tau}}}; errors are
-absolute fractions of the seconds of a step.
+Without a file, on the rows that the project carries, vTrain's single-node runs among them. --json prints for each
+source {rows, skipped: {reason: count}, mean, median, p90, max, baseline_median, in_sample_median, held_out_median,
+left_out_median, dense_median, moe_median, fp8_median, bf16_median, bf16_baseline_median, flops_error,
+ranking: {groups, kendall_tau}}; errors are absolute fractions of the seconds of a step.
 
 The baseline knows the answer: it is the median MFU of the very rows with the same source, GPU and precision.
 in_sample and held_out are the halves of benchmarks/fit.py (a file's rows that the project does not carry are in
@@ -76,6 +76,13 @@ def figures(timed: Sequence[Timed], skips: Iterable[Skip]) -> dict[str, dict[str
         entry["left_out_median"] = _without_source(mine, without.get(source))
         for family in ("dense", "moe", "fp8"):
             entry[f"{family}_median"] = _median(errors[id(row)] for row in mine if row.family == family)
+        plain = {row.case for row in mine if row.family != "fp8"}
+        entry["bf16_median"] = _median(errors[id(row)] for row in mine if row.family != "fp8")
+        entry["bf16_baseline_median"] = _median(
+            abs(result.baseline / result.measured - 1)
+            for result in results
+            if result.source == source and result.case in plain
+        )
         entry["flops_error"] = _median(row.flops_error for row in mine if row.flops_error is not None)
         entry["ranking"] = _ranking(mine, seconds)
     return found
@@ -147,6 +154,8 @@ def _print(found: Mapping[str, Mapping[str, Any]], timed: Sequence[Timed]) -> No
         }
         if len(families) > 1 or "fp8" in families:
             print(f"{'':8}" + ", ".join(f"{key} {value:.1%}" for key, value in families.items()))
+        if "fp8" in families and len(families) > 1:
+            print(f"{'':8}16 bits {entry['bf16_median']:.1%}, baseline {entry['bf16_baseline_median']:.1%}")
         if entry["flops_error"] is not None:
             print(f"{'':8}FLOPs of a token {entry['flops_error']:.2%} off, median")
         for reason, count in sorted(entry["skipped"].items(), key=lambda item: -item[1]):

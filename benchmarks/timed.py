@@ -18,7 +18,7 @@ from backend.estimate.work import flops_per_token
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
 from benchmarks.habits import Habits, habits_of
-from benchmarks.machines import published_machine
+from benchmarks.machines import machine_name, published_machine
 from benchmarks.named_shapes import named_shape
 from benchmarks.shapes import NotModelled
 from benchmarks.statistics import Skip
@@ -35,6 +35,7 @@ class Timed:
     case: str
     family: str
     """dense | moe | fp8."""
+    precision: str
     group: str
     """Rows that share it differ in the plan alone."""
     baseline_group: str
@@ -103,9 +104,7 @@ def timed_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Timed], list[Ski
 
 def _source(row: Mapping[str, Any]) -> str:
     source = str(row.get("source") or "unknown")
-    if source.startswith("Megatron-Bridge performance"):
-        return "Megatron-Bridge performance pages"
-    return source
+    return "Megatron-Bridge" if source.startswith("Megatron-Bridge") else source
 
 
 def _case(row: Mapping[str, Any]) -> str:
@@ -117,14 +116,14 @@ def _case(row: Mapping[str, Any]) -> str:
 
 def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
     habits = habits_of(source)
-    _refuse(row, source)
+    _refuse(row)
     precision = str(row.get("precision") or "bf16").lower()
     fp8 = "fp8" in precision or "float8" in precision
     if "fp4" in precision:
         raise NotModelled("4-bit matrix products")
     shape = named_shape(row, habits)
     layers = model_layers(shape)
-    plan = timed_plan(row, source, habits, layers.dense_count + layers.sparse_count)
+    plan = timed_plan(row, habits, layers.dense_count + layers.sparse_count)
     check_ranks(plan, whole(row, "gpus"))
     method = str(row.get("method") or "").lower()
     adapters = "lora" in method or "peft" in method
@@ -141,8 +140,9 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
         source=source,
         case=case,
         family="fp8" if fp8 else "moe" if layers.sparse else "dense",
+        precision="fp8" if fp8 else "bf16",
         group=_group(row, source),
-        baseline_group=f"{source} | {row.get('hardware')} | {precision}",
+        baseline_group=f"{source} | {machine_name(str(row.get('hardware')))} | {precision}",
         measured_s=_seconds(row, per_gpu, counted, machine.peak),
         tokens=per_gpu,
         flops=flops,
@@ -161,7 +161,8 @@ def _flops_error(row: Mapping[str, Any], counted: float) -> float | None:
     return abs(counted * rate / (1e12 * speed) - 1) if rate and speed else None
 
 
-def _refuse(row: Mapping[str, Any], source: str) -> None:
+def _refuse(row: Mapping[str, Any]) -> None:
+    source = str(row.get("source"))
     if "Table 4" in source:
         raise NotModelled("one layer, not a run")
     if "CI golden" in source:
@@ -200,6 +201,7 @@ def _execution(row: Mapping[str, Any], habits: Habits, plan: Plan) -> Execution:
         overlap_parameters=habits.overlap or "overlap-param" in notes,
         overlap_tensor=(habits.overlap_tensor and plan.tensor > 1) or "async TP" in notes,
         overlap_sends=plan.virtual_pipeline > 1,
+        scattered_sends=habits.scattered_sends,
         overlap_expert="1f1b overlap" in notes,
         one_copy_a_node=habits.one_copy_a_node or "DeepEP" in notes or "HybridEP" in notes,
     )

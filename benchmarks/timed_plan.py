@@ -32,8 +32,9 @@ def _chunks(layers: int) -> int:
     return max(few) if few else layers
 
 
-def timed_plan(row: Mapping[str, Any], source: str, habits: Habits, layers: int) -> Plan:
+def timed_plan(row: Mapping[str, Any], habits: Habits, layers: int) -> Plan:
     """The plan; raises NotModelled where a size is missing or does not divide."""
+    source = str(row.get("source"))
     gpus, tensor, pipeline = whole(row, "gpus"), whole(row, "tp", 1), whole(row, "pp", 1)
     context = whole(row, "cp", 1)
     if row.get("tp") is None and row.get("fsdp") is None:

@@ -1,6 +1,7 @@
 """Pure functions from a job to what its plan costs; they take numbers or NumPy arrays alike.
 
-Reading order: estimate.py, layers.py, saved.py, megatron.py (or hugging_face.py), schedule.py.
+Reading order: estimate.py, layers.py, saved.py, megatron.py (or hugging_face.py), schedule.py; for time: timing.py,
+step_time.py, layer_time.py, communication.py, efficiency.py.
 """
 
 from backend.estimate.estimate import Estimate, StageEstimate, estimate, estimate_resolved
@@ -8,6 +9,7 @@ from backend.estimate.explain import explain
 from backend.estimate.fit import accuracy_of, kind_of_run, over_host_memory, over_memory
 from backend.estimate.part import Part
 from backend.estimate.report import to_json
+from backend.estimate.speed_up import speed_up
 
 __all__ = [
     "Estimate",
@@ -20,5 +22,6 @@ __all__ = [
     "kind_of_run",
     "over_host_memory",
     "over_memory",
+    "speed_up",
     "to_json",
 ]

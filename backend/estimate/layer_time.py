@@ -47,6 +47,9 @@ class Execution:
     """Tensor parallel communication runs inside the products (user buffers)."""
     overlap_sends: bool = False
     """Interleaved schedule: messages between stages run beside the other chunk's work."""
+    scattered_sends: bool = False
+    """Each TP rank sends its part of a message between stages and the parts are gathered there (Megatron-LM before
+    Megatron-Core, arXiv 2104.04473 section 4.1); else only sequence parallelism divides messages."""
     overlap_expert: bool = False
     """Tokens travel to and from their experts beside another micro-batch's computation."""
     one_copy_a_node: bool = False

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
-from backend.estimate.communication import Group, send_seconds
+from backend.estimate.communication import Group, ring_seconds, send_seconds
 from backend.estimate.data_parallel import data_seconds, offload_seconds, optimizer_seconds
 from backend.estimate.layer_time import NO_PASSES, NOTHING, Load, Pass, Passes, Setting, layer_passes, load_of
 from backend.estimate.layers import ModelLayers, VisionLayers
@@ -187,10 +187,15 @@ def _sends(layers: ModelLayers, setting: Setting) -> Number:
     plan = setting.plan
     if plan.pipeline == 1:
         return 0.0
-    size = setting.run.element_bytes * plan.tokens * plan.whole_share * layers.output.hidden
+    machine, efficiency = setting.machine, setting.efficiency
+    size = setting.run.element_bytes * plan.tokens * layers.output.hidden
+    share = 1 / plan.tensor if setting.run.scattered_sends else plan.whole_share
     group = Group(plan.pipeline, plan.tensor * plan.context * plan.data)
-    seconds = plan.virtual_pipeline * send_seconds(size, group, setting.machine, setting.efficiency)
-    return seconds * (1 - setting.efficiency.overlap_share) if setting.run.overlap_sends else seconds
+    each = send_seconds(size * share, group, machine, efficiency)
+    if setting.run.scattered_sends:
+        each = each + ring_seconds(size, Group(plan.tensor, 1), machine, efficiency)
+    seconds = plan.virtual_pipeline * each
+    return seconds * (1 - efficiency.overlap_share) if setting.run.overlap_sends else seconds
 
 
 def _parts(works: Sequence[Passes], plan: Plan, sends: Number) -> dict[str, Number]:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.estimate import estimate
+from backend.estimate import estimate, speed_up
 from backend.estimate.communication import Group, exchange_seconds, ring_seconds, send_seconds
 from backend.estimate.efficiency import Machine, default_efficiency, machine_of
 from backend.estimate.layer_time import Execution, Setting
@@ -260,3 +260,14 @@ def test_preference_optimisation_runs_the_reference_model_too():
         for stage, size in (("sft", 2), ("dpo", 1))
     )
     assert 1.2 < two / one < 1.4
+
+
+def test_four_nodes_are_nearly_four_times_as_fast_as_one_and_less_over_a_slow_network():
+    def of(edits, plan=TP4):
+        tried = job(plan, edits)
+        return speed_up(tried, resolve_model(tried.model), gpus()["h100-80g"])
+
+    fast, slow = of({}), of({"cluster.inter_node_gbit_per_s": 25, "cluster.nics_per_node": 1})
+    assert 3.0 < fast < 4.0
+    assert slow < 0.5 * fast
+    assert of({}, {"parallel.tensor": 8, "parallel.pipeline": 4}) is None

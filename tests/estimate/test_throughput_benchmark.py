@@ -1,0 +1,116 @@
+"""The throughput benchmark: errors stay within what was promised, skips come from arguments alone, no row breaks it."""
+
+import json
+import statistics
+from dataclasses import asdict
+
+import pytest
+
+from backend.estimate.efficiency import default_efficiency
+from backend.job.presets import efficiency_figures
+from benchmarks.fit import halves, single_node_rows
+from benchmarks.shapes import DATA
+from benchmarks.throughput import figures, kendall_tau
+from benchmarks.timed import FIGURES, timed_rows
+
+ROWS = json.loads((DATA / "published_throughput.json").read_text())["rows"]
+DEEPEST = 16
+"""Deeper pipelines take longer to schedule than a unit test may."""
+
+
+def rows_of(source, step=1):
+    found = [row for row in ROWS if row["source"].startswith(source) and (row.get("pp") or 1) <= DEEPEST]
+    return found[::step]
+
+
+def errors(rows, families=("dense", "moe")):
+    timed, skips = timed_rows(rows)
+    assert not skips
+    efficiency = default_efficiency()
+    return [abs(row.seconds(efficiency) / row.measured_s - 1) for row in timed if row.family in families]
+
+
+@pytest.mark.parametrize(
+    ("source", "step", "limit"),
+    [
+        ("Megatron-LM README", 1, 0.052),
+        ("MosaicML llm-foundry", 4, 0.12),
+        ("Narayanan et al. SC21 Table 1", 1, 0.12),
+        ("Korthikanti", 1, 0.12),
+        ("SimuMax v1.2 B200", 2, 0.08),
+        ("Megatron-Bridge performance", 4, 0.20),
+        ("vTrain measured multi-node", 2, 0.08),
+    ],
+)
+def test_published_steps_are_within_what_was_promised(source, step, limit):
+    assert statistics.median(errors(rows_of(source, step))) <= limit
+
+
+def test_single_node_steps_are_within_what_was_promised():
+    assert statistics.median(errors(single_node_rows()[::40])) <= 0.09
+
+
+def test_flops_of_a_token_are_within_one_percent_of_what_megatron_bridge_counts():
+    timed, _ = timed_rows(rows_of("Megatron-Bridge performance"))
+    found = [row.flops_error for row in timed if row.flops_error is not None]
+    assert len(found) >= 60
+    assert statistics.median(found) < 0.01
+
+
+def test_a_row_is_skipped_or_not_whatever_was_measured():
+    _, skips = timed_rows(ROWS)
+    changed = [{**row, **{figure: 1.0 for figure in FIGURES if row.get(figure)}} for row in ROWS]
+    _, again = timed_rows(changed)
+    assert [skip.reason for skip in skips] == [skip.reason for skip in again]
+
+
+@pytest.mark.parametrize("value", [None, "", "x", -1, 0, float("nan"), [], {}, True], ids=repr)
+def test_no_field_of_a_row_breaks_the_benchmark(value):
+    picked = ROWS[:: len(ROWS) // 12]
+    broken = [{**row, key: value} for row in picked for key in row if key not in FIGURES]
+    missing = [{name: item for name, item in row.items() if name != key} for row in picked for key in row]
+    timed, skips = timed_rows([*broken, *missing])
+    assert len(timed) + len(skips) > len(broken) / 2
+    assert all(skip.reason for skip in skips)
+
+
+def test_a_case_counts_once():
+    timed, skips = timed_rows([ROWS[0], {**ROWS[0], "measured_iter_s": 9.0}])
+    assert len(timed) == 1
+    assert [skip.reason for skip in skips] == ["the same case again"]
+
+
+def test_an_unknown_source_is_replayed_as_megatron():
+    row = next(row for row in ROWS if "SimuMax" in row["source"])
+    [timed], _ = timed_rows([{**row, "source": "someone's cluster"}])
+    assert timed.source == "someone's cluster"
+    assert timed.seconds(default_efficiency()) > 0
+
+
+def test_no_group_of_plans_is_on_both_sides_of_the_fit():
+    timed, _ = timed_rows([*ROWS, *single_node_rows()[::20]])
+    seen, held = halves(timed)
+    assert not {row.group for row in seen} & {row.group for row in held}
+    assert 0.3 < len(held) / len(timed) < 0.7
+
+
+def test_the_figures_have_the_schema_of_the_memory_benchmark_and_more():
+    timed, skips = timed_rows(rows_of("Megatron-LM README"))
+    [entry] = figures(timed, skips).values()
+    assert {"rows", "skipped", "mean", "median", "p90", "max", "baseline_median"} <= entry.keys()
+    assert {"in_sample_median", "held_out_median", "left_out_median", "ranking"} <= entry.keys()
+    assert entry["rows"] == 8
+
+
+def test_kendall_tau_counts_pairs():
+    assert kendall_tau([1, 2, 3], [10, 20, 30]) == 1
+    assert kendall_tau([1, 2, 3], [30, 20, 10]) == -1
+    assert kendall_tau([1, 2, 3], [10, 30, 20]) == pytest.approx(1 / 3)
+
+
+def test_there_are_at_most_twelve_constants_and_their_error_is_kept():
+    kept = efficiency_figures()
+    assert set(kept.constants) == set(asdict(default_efficiency()))
+    assert len(kept.constants) <= 12
+    assert 0 < kept.typical_error < 0.2
+    assert {"in_sample", "held_out"} <= kept.rows.keys()
