@@ -35,7 +35,10 @@ from backend.jobs.controller import Controller
 from backend.jobs.store import Store
 from backend.planning.space import SIZES
 
-OURS = ("dom", "fetch", "fields", "hardware", "launch", "memory", "plan", "ranks", "review", "summary", "wizard")
+OURS = (
+    "dom", "fetch", "fields", "hardware", "launch", "memory", "pareto", "plan", "ranks", "review", "strategies",
+    "summary", "tabs", "time", "timeline", "wizard",
+)  # fmt: skip
 STEPS = (hardware, model, training, plan, review, launch)
 READY = {
     "cluster.hosts.lines": "10.0.0.1\n10.0.0.2\n10.0.0.3\n10.0.0.4",

@@ -209,6 +209,38 @@ def test_a_guides_plan_is_chosen_and_its_groups_are_shown(page, site):
     expect(page.locator("#place-ranks")).to_contain_text("PP groups: 16 of 2 ranks, each over 2 nodes")
 
 
+def test_the_pictures_of_a_plan_say_their_figures_and_follow_another_plan(page, site):
+    go(page, site, "plan")
+    until(page, "b.summary.sound && b.data.plans.rows.length")
+    guide = page.locator(".mb-plans-guides tr")
+    guide.filter(has_text="TP4 PP1").get_by_role("button", name="Choose").click()
+    until(page, "b.summary.plan === 'TP4 PP1 DP8'")
+    page.locator("#tab-schedule").click()
+    expect(page.locator("#place-schedule")).to_contain_text("PP is 1: no pipeline, no bubble.")
+    guide.filter(has_text="TP2 PP2 VPP2").get_by_role("button", name="Choose").click()
+    until(page, "b.summary.plan === 'TP2 PP2 VPP2 DP8'")
+    bubble = page.evaluate("() => Megaboard.percent(Megaboard.wizard.bundle().summary.bubble)")
+    expect(page.locator(".mb-timeline")).to_have_attribute("aria-label", re.compile(f"bubble {re.escape(bubble)}"))
+    page.locator("#place-schedule .mb-twin summary").press("Enter")
+    expect(page.locator("#place-schedule .mb-twin tbody tr")).to_have_count(2)
+    page.locator("#tab-schedule").press("ArrowLeft")
+    expect(page.locator("#tab-time")).to_be_focused()
+    rows = page.locator(".mb-spent tbody tr")
+    seconds = [float(text) for text in rows.locator("td:nth-child(3)").all_inner_texts() if "<" not in text]
+    assert sum(seconds[:-1]) == pytest.approx(seconds[-1], abs=0.01)
+    page.locator("#tab-pareto").click()
+    page.locator("#place-pareto .mb-twin summary").press("Enter")
+    before = page.evaluate("() => Megaboard.wizard.bundle().data.plans.own")
+    page.locator("#place-pareto .mb-twin").get_by_role("button", name="Choose").first.click()
+    until(page, f"b.data.plans.own !== {before}")
+    page.locator("#tab-strategies").click()
+    expect(page.locator(".mb-strategies tbody tr")).to_have_count(9)
+    expect(page.locator(".mb-strategies .mb-best")).to_have_count(1)
+    page.locator("#tab-plans").click()
+    guide.filter(has_text="TP2 PP2 VPP2").get_by_role("button", name="Choose").click()
+    until(page, "b.summary.plan === 'TP2 PP2 VPP2 DP8'")
+
+
 def test_why_not_is_answered_in_the_users_language_and_filters_leave_what_they_say(page, site):
     go(page, site, "plan", "zh")
     page.locator(".mb-plans-sizes").fill("TP=8 PP=3")

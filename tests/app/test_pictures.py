@@ -1,0 +1,76 @@
+"""What the Plan step draws says the same as the estimate, at every size."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.i18n import LANGUAGES
+from app.wizard.reading import Reading, read
+from app.wizard.spent import spent
+from app.wizard.strategies import strategies_of
+from app.wizard.timeline import drawn_micro_batches, timeline
+
+QWEN = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model": {"preset": "qwen3-vl-8b"}}
+
+
+@pytest.fixture
+def reading(tmp_path: Path) -> Any:
+    def make(accumulation: int = 8, engine: str = "llamafactory-megatron", **parallel: Any) -> Reading:
+        training = {"gradient_accumulation_steps": accumulation}
+        return read({"version": 1, **QWEN, "engine": engine, "parallel": parallel, "training": training}, tmp_path)
+
+    return make
+
+
+def test_the_timeline_holds_every_pass_and_the_bubble_of_the_estimate(reading: Any) -> None:
+    found = reading(tensor=2, pipeline=2, virtual_pipeline=2)
+    drawn = timeline(found)
+    assert drawn is not None
+    assert found.estimate is not None
+    assert [len(stage) for stage in drawn["passes"]] == [2 * 2 * 2 * 8] * 2
+    assert drawn["bubble"] == found.estimate.bubble_fraction
+    waits = [1 - busy / drawn["total_s"] for busy in drawn["busy_s"]]
+    assert sum(waits) / 2 == pytest.approx(drawn["bubble"])
+    assert drawn["total_s"] == pytest.approx(drawn["drawn_s"])
+    assert drawn["has_tower"]
+
+
+def test_a_long_iteration_is_cut_and_says_how_much_is_left_out(reading: Any) -> None:
+    drawn = timeline(reading(accumulation=512, tensor=2, pipeline=4, virtual_pipeline=1))
+    assert drawn is not None
+    shown = drawn_micro_batches(4, 1)
+    assert drawn["left_out"] == 512 - shown
+    assert shown % 4 == 0
+    assert [len(stage) for stage in drawn["passes"]] == [2 * 2 * shown] * 4
+    assert drawn["total_s"] > drawn["drawn_s"]
+    assert 0 < drawn["warm_s"] < drawn["cool_s"] < drawn["drawn_s"]
+
+
+@pytest.mark.parametrize(("engine", "has_stages"), [("llamafactory-megatron", True), ("llamafactory-zero3", False)])
+def test_without_a_pipeline_there_is_none_to_draw(reading: Any, engine: str, has_stages: bool) -> None:
+    assert timeline(reading(engine=engine)) == {"stages": 1, "has_stages": has_stages, "is_known": True}
+
+
+def test_the_parts_of_an_iteration_add_up_to_it(reading: Any) -> None:
+    time = spent(reading(tensor=2, pipeline=2, virtual_pipeline=2))
+    assert time is not None
+    assert sum(value for _, value in time["parts"]) == pytest.approx(time["iteration_s"])
+    assert next(name for name, _ in time["parts"]) == "compute"
+
+
+def test_an_unsound_draft_has_no_pictures(reading: Any) -> None:
+    wrong = reading(tensor=3)
+    assert timeline(wrong) is None
+    assert spent(wrong) is None
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_every_strategy_has_its_words_and_one_is_recommended(reading: Any, lang: str) -> None:
+    table = strategies_of(reading(tensor=2), lang)
+    assert len(table["rows"]) == 9
+    assert sum(row["recommended"] for row in table["rows"]) == 1
+    assert all(row["why"] and row["name"] for row in table["rows"])
+    meant = [row["name"] for row in table["rows"] if row["rule"] and row["rule"]["meant"]]
+    assert len(meant) == 1
+    assert meant[0].startswith("Megatron")
