@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
 
+import numpy as np
+
 from backend.estimate.communication import Group, ring_seconds, send_seconds
 from backend.estimate.data_parallel import data_seconds, offload_seconds, optimizer_seconds
 from backend.estimate.layer_time import NO_PASSES, NOTHING, Load, Pass, Passes, Setting, layer_passes, load_of
@@ -158,7 +160,7 @@ def _head(layers: ModelLayers, setting: Setting, load: Load, trained: bool) -> P
 def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: bool) -> Passes:
     """The tower is whole on every TP rank, and sees all patches of an image at once."""
     plan, found = setting.plan, NO_PASSES
-    if isinstance(plan.images, int) and not plan.images:
+    if not np.any(plan.images):
         return found
     patches, merged = plan.vision_patches, vision.merger.hidden // vision.block.hidden
     parts = (

@@ -45,9 +45,12 @@ def test_no_legal_split_of_a_small_grid_is_missing():
     assert {*zip(*(plans.column(path)[bare].tolist() for path in paths), strict=True)} == legal
 
 
-@pytest.mark.parametrize("preset", MODELS)
-def test_figures_of_many_plans_are_those_of_each_alone(preset):
-    base = job(TP4, model__preset=preset)
+@pytest.mark.parametrize(
+    "edits", [*({"model.preset": name} for name in MODELS), {"training.images_per_sample": 0},
+              {"training.method": "lora", "training.freeze.vision_tower": True}], ids=str
+)  # fmt: skip
+def test_figures_of_many_plans_are_those_of_each_alone(edits):
+    base = job(TP4, edits)
     plans = enumerate_plans(base)
     figures = plans.figures
     for rank in np.linspace(0, len(plans) - 1, 30).astype(int).tolist():
@@ -142,6 +145,16 @@ def test_an_edit_that_no_rule_reads_changes_figures_and_no_legality():
     assert len(before) == len(after)
     assert before.rejected == after.rejected
     assert after.figures.reserved_gib.max() < before.figures.reserved_gib.max()
+
+
+def test_no_plan_recomputes_what_its_model_or_its_switches_do_not_have():
+    def modules(preset, **values):
+        plans = enumerate_plans(job(model__preset=preset, cluster__nodes=1, **values), MEGATRON)
+        return {one for rank in range(0, len(plans), 7) for one in plans.recompute(rank)[1]}
+
+    assert modules("qwen3-8b") == {"core_attn", "mlp", "layernorm"} & modules("qwen3-8b")
+    assert "moe_act" in modules("qwen3-30b-a3b")
+    assert "moe_act" not in modules("qwen3-30b-a3b", parallel__moe_grouped_gemm=False)
 
 
 def test_what_a_rule_says_of_the_whole_job_leaves_its_plans_to_be_compared():

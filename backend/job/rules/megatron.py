@@ -186,6 +186,20 @@ def recompute_modules_need_selective(job: Job, shape: ModelShape, gpu: Gpu) -> P
                     edit={"parallel.recompute": "selective"})  # fmt: skip
 
 
+@megatron(plan=True)
+def recomputed_modules_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """megatron-core transformer_config.py: moe_act needs the grouped GEMM, mla_up_proj latent attention."""
+    modules = job.parallel.recompute_modules if job.recompute == "selective" else ()
+    if "moe_act" in modules and not job.parallel.moe_grouped_gemm:
+        return problem("recompute_needs", "parallel.recompute_modules", module="moe_act", needs="moe_grouped_gemm",
+                        edit={"parallel.moe_grouped_gemm": True})  # fmt: skip
+    if "mla_up_proj" in modules and shape.mla is None:
+        rest = tuple(module for module in modules if module != "mla_up_proj")
+        return problem("recompute_needs", "parallel.recompute_modules", module="mla_up_proj",
+                        needs="multi_latent_attention", edit={"parallel.recompute_modules": rest})  # fmt: skip
+    return None
+
+
 @megatron()
 def dispatcher_suits_experts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """allgather moves every token to every expert rank."""
