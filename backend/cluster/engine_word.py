@@ -13,7 +13,6 @@ import enum
 import importlib.metadata
 import json
 import os
-import socket
 import sys
 import tempfile
 import types
@@ -54,11 +53,9 @@ def programs_of(engine: str) -> dict[str, Any]:
 
 def alone() -> None:
     """A gang of one rank: parsers look at RANK and WORLD_SIZE, and some of them start a process group."""
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        port = server.getsockname()[1]
     place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    os.environ.update({**place, "MASTER_PORT": str(port)})
+    # Torch's store takes any free port then. One chosen here could be taken while the engine is being imported.
+    os.environ.update({**place, "MASTER_PORT": "0"})
 
 
 def parse_llamafactory() -> None:

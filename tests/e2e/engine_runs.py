@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -155,7 +156,10 @@ class Site:
 
     def continue_plainly(self, name: str, case: Case, steps: int) -> list[dict[str, Any]]:
         """Run the exported launch.sh up to `steps`; it goes on from what it finds. The engine's log, line by line."""
-        longer = replace(case, values={**case.values, "training.max_steps": steps})
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        changed = {"training.max_steps": steps, "cluster.port_range": (port, port)}
+        longer = replace(case, values={**case.values, **changed})
         job, _ = parse_job(self.job(name, longer))
         assert job is not None
         scripts = self.folder / f"{name}-{steps}"

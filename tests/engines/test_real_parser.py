@@ -5,7 +5,6 @@ Importing LLaMA-Factory costs many seconds, so each trainer parses all its cases
 
 import json
 import os
-import socket
 import subprocess
 from collections.abc import Mapping
 from functools import cache
@@ -53,14 +52,12 @@ def parsed(cases: Mapping[str, Job], environment: Mapping[str, str]) -> dict[str
         name: {"files": dict(one.files), "environment": dict(one.commands[0].environment)}
         for name, one in rendered.items()
     }
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     gang_of_one = {
         "RANK": "0",
         "LOCAL_RANK": "0",
         "WORLD_SIZE": "1",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        "MASTER_PORT": "0",
     }
     done = subprocess.run(
         [str(PYTHON), "-W", "ignore", str(HERE / "parse_with_llamafactory.py")],
