@@ -75,6 +75,8 @@ class Machine(NamedTuple):
     """Bytes/s to host memory."""
     node: int
     """GPUs of a node."""
+    warm: bool = False
+    """`products` was measured on GPUs that were all busy, by the probe: nothing declines from it."""
 
 
 def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "fp32"] = "bf16") -> Machine | None:
@@ -96,6 +98,7 @@ def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "f
         network=1e9 / 8 * cluster.inter_node_gbit_per_s * cluster.nics_per_node / cluster.gpus_per_node,
         host=1e9 * gpu.host_gb_per_s,
         node=cluster.gpus_per_node,
+        warm=measured is not None,
     )
 
 

@@ -125,7 +125,7 @@ class Setting:
 
     def __post_init__(self) -> None:
         sustained = self.efficiency.sustained(self.machine.peak)
-        object.__setattr__(self, "product_speed", self.machine.products * sustained)
+        object.__setattr__(self, "product_speed", self.machine.products * (1.0 if self.machine.warm else sustained))
         object.__setattr__(self, "attention_speed", self.machine.peak * self.efficiency.attention_share * sustained)
         object.__setattr__(self, "overlapped", 1 - self.efficiency.overlap_share if self.run.overlap_tensor else 1)
 

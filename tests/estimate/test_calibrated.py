@@ -6,8 +6,11 @@ from backend.estimate import estimate, to_json
 from backend.estimate.calibrated import calibrated_on, efficiency_on, probed_on, reserved_ratio, time_ratio
 from backend.estimate.communication import Group, ring_seconds
 from backend.estimate.efficiency import default_efficiency, machine_of
+from backend.estimate.layer_time import Execution, Setting
+from backend.estimate.plan import Plan
 from backend.job.job import Calibration, Cluster, Job
 from backend.job.presets import calibration_figures, efficiency_figures, gpus
+from backend.job.traits import MEGATRON_LM_MEMORY
 from tests.estimate.cases import job
 
 GB = 1e9
@@ -120,3 +123,22 @@ def test_a_memory_ratio_alone_leaves_the_error_of_the_times():
     found = estimate(job_with(gpu="h100-80g", run="r-1", engine="llamafactory-megatron", memory_ratio=1.05))
     assert found.calibrated_on == "r-1"
     assert found.time_error == estimate(job()).time_error
+
+
+def test_nothing_declines_from_a_product_that_was_measured_on_busy_gpus():
+    gpu = gpus()["h100-80g"]
+    probed, assumed = machine_of(cluster_with(matmul_tflops=600.0), gpu), machine_of(cluster_with(), gpu)
+    assert probed is not None
+    assert assumed is not None
+    assert (probed.warm, assumed.warm) == (True, False)
+    speeds = [
+        Setting(
+            plan=Plan(sequence_length=1, micro_batches=1),
+            machine=machine,
+            efficiency=default_efficiency(),
+            run=Execution(memory=MEGATRON_LM_MEMORY),
+        ).product_speed
+        for machine in (probed, assumed)
+    ]
+    assert speeds[0] == 600e12
+    assert speeds[1] < assumed.products
