@@ -53,7 +53,7 @@
   function twin(front, plans, isOpen) {
     const { h, t, gib } = board;
     const head = ["plan", "batch", "memory", "speed", "choose"].map((name) => t(`wizard.pareto.${name}`));
-    const lines = front.map((row) => [nameOf(row), String(row.micro_batch), `${gib(row.need_gib)} GiB`, rounded(row.speed),
+    const lines = front.map((row) => [nameOf(row), String(row.micro_batch), `${gib(row.need_gib)} GiB${row.fits ? "" : ` (${t("wizard.over")})`}`, rounded(row.speed),
       row.rank === plans.own ? t("wizard.strategies.own")
         : h("button", { type: "button", class: "mb-tool", onclick: () => board.takePlan(row.rank) }, t("wizard.plan.choose"))]);
     const list = h("details", { class: "mb-twin" }, h("summary", {}, t("wizard.pareto.list")),
