@@ -24,7 +24,7 @@ def some(plans, count=25):
 
 @pytest.mark.parametrize("preset", MODELS)
 def test_every_plan_is_legal_and_keeps_the_global_batch(preset):
-    base = job(TP4, model__preset=preset)
+    base = job(TP4, model__preset=preset, cluster__nodes=1 if preset == "mixtral-8x7b" else 4)
     for candidate in some(candidates(base)):
         chosen = with_values(base, candidate.edits)
         assert errors(check(chosen)) == []
@@ -50,7 +50,7 @@ def test_no_legal_split_of_a_small_grid_is_missing():
               {"training.method": "lora", "training.freeze.vision_tower": True}], ids=str
 )  # fmt: skip
 def test_figures_of_many_plans_are_those_of_each_alone(edits):
-    base = job(TP4, edits)
+    base = job(TP4, edits, cluster__nodes=1)
     plans = enumerate_plans(base)
     figures = plans.figures
     for rank in np.linspace(0, len(plans) - 1, 30).astype(int).tolist():
@@ -114,11 +114,10 @@ def test_a_global_batch_that_replicas_cannot_share_is_counted_as_a_refusal():
 
 
 def test_experts_are_spread_in_every_way_that_divides():
-    plans = enumerate_plans(job(model__preset="qwen3-30b-a3b"), MEGATRON)
+    plans = enumerate_plans(job(model__preset="mixtral-8x7b", cluster__nodes=1), MEGATRON)
     expert, tensor, pipeline = (plans.column(f"parallel.{name}") for name in ("expert", "expert_tensor", "pipeline"))
-    assert {*expert.tolist()} == {1, 2, 4, 8, 16, 32}
-    assert {*tensor.tolist()} == {1, 2, 4, 8}
-    assert (32 % (expert * tensor * pipeline) == 0).all()
+    assert {*expert.tolist()} == {*tensor.tolist()} == {1, 2, 4, 8}
+    assert (8 % (expert * tensor * pipeline) == 0).all()
 
 
 def test_choosing_a_plan_asks_for_the_same_plans_again():
@@ -149,12 +148,14 @@ def test_an_edit_that_no_rule_reads_changes_figures_and_no_legality():
 
 def test_no_plan_recomputes_what_its_model_or_its_switches_do_not_have():
     def modules(preset, **values):
-        plans = enumerate_plans(job(model__preset=preset, cluster__nodes=1, **values), MEGATRON)
+        plans = enumerate_plans(
+            job(model__preset=preset, cluster__nodes=1, cluster__gpus_per_node=2, **values), MEGATRON
+        )
         return {one for rank in range(0, len(plans), 7) for one in plans.recompute(rank)[1]}
 
     assert modules("qwen3-8b") == {"core_attn", "mlp", "layernorm"} & modules("qwen3-8b")
-    assert "moe_act" in modules("qwen3-30b-a3b")
-    assert "moe_act" not in modules("qwen3-30b-a3b", parallel__moe_grouped_gemm=False)
+    assert "moe_act" in modules("mixtral-8x7b")
+    assert "moe_act" not in modules("mixtral-8x7b", parallel__moe_grouped_gemm=False)
 
 
 def test_what_a_rule_says_of_the_whole_job_leaves_its_plans_to_be_compared():
