@@ -41,9 +41,10 @@
 
   // `TP2 PP2 VPP6 DP8`, with the engine's name where it splits nothing.
   function nameOf(row) {
-    const sizes = SIZES.filter(([key, short]) => row[key] > 1 || (row.engine.endsWith("megatron") && "TP PP".includes(short)))
-      .map(([key, short]) => `${short}${row[key]}`);
-    const engine = row.engine.endsWith("megatron") ? [] : [board.t(`wizard.engine.${row.engine}`)];
+    const isMegatron = row.engine.endsWith("megatron");
+    const isSaid = ([key]) => row[key] > 1 || (isMegatron && ["tensor", "pipeline"].includes(key));
+    const sizes = SIZES.filter(isSaid).map(([key, short]) => `${short}${row[key]}`);
+    const engine = isMegatron ? [] : [board.t(`wizard.engine.${row.engine}`)];
     return [...engine, ...sizes, `DP${row.data}`].join(" ");
   }
 
@@ -53,9 +54,10 @@
   function twin(front, plans, isOpen) {
     const { h, t, gib } = board;
     const head = ["plan", "batch", "memory", "speed", "choose"].map((name) => t(`wizard.pareto.${name}`));
-    const lines = front.map((row) => [nameOf(row), String(row.micro_batch), `${gib(row.need_gib)} GiB${row.fits ? "" : ` (${t("wizard.over")})`}`, rounded(row.speed),
+    const need = (row) => `${gib(row.need_gib)} GiB${row.fits ? "" : ` (${t("wizard.over")})`}`;
+    const lines = front.map((row) => [nameOf(row), String(row.micro_batch), need(row), rounded(row.speed),
       row.rank === plans.own ? t("wizard.strategies.own")
-        : h("button", { type: "button", class: "mb-tool", onclick: () => board.takePlan(row.rank) }, t("wizard.plan.choose"))]);
+        : h("button", { type: "button", class: "mb-tool", onclick: () => take(row, plans) }, t("wizard.plan.choose"))]);
     const list = h("details", { class: "mb-twin" }, h("summary", {}, t("wizard.pareto.list")),
       board.table(null, head, lines, t("wizard.pareto.caption")));
     list.open = Boolean(isOpen);
@@ -199,8 +201,12 @@
 
   function pick(event) {
     const row = nearest(event);
-    if (row) board.takePlan(row.rank);
+    if (row) take(row, shown.plans);
   }
+
+  // As the table does; which may not have been drawn yet.
+  const take = (row, plans) => board.wizard.sendNewest("choose",
+    { plan: { ...row, accumulation: plans.keeps_batch ? row.accumulation : null } });
 
   (board.panels = board.panels || {}).pareto = draw;
 })();

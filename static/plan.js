@@ -236,7 +236,5 @@
     take(rows[Math.max(0, Math.min(rows.length - 1, now + steps[event.key]))]);
   }
 
-  // For pictures that show the same rows.
-  board.takePlan = (rank) => take(all.find((row) => row.rank === rank));
   (board.panels = board.panels || {}).plans = draw;
 })();
