@@ -13,6 +13,7 @@ from backend.estimate.efficiency import Efficiency, Machine
 from backend.estimate.layers import LayerKind
 from backend.estimate.numeric import Number, largest
 from backend.estimate.operations import Operations, operations
+from backend.estimate.passes import NOTHING, Pass, Passes
 from backend.estimate.plan import Plan
 from backend.job.traits import MemoryTraits
 
@@ -59,54 +60,6 @@ class Execution:
     """A frozen model judges every micro-batch too (DPO)."""
     unpacked: bool = False
     """4-bit weights are unpacked before every product (QLoRA)."""
-
-
-class Pass(NamedTuple):
-    """Seconds of one micro-batch through something, in one direction."""
-
-    compute: Number
-    tensor: Number
-    context: Number
-    expert: Number
-
-    @property
-    def total(self) -> Number:
-        return self.compute + self.tensor + self.context + self.expert
-
-    def times(self, count: Number) -> "Pass":
-        return Pass(count * self.compute, count * self.tensor, count * self.context, count * self.expert)
-
-    def plus(self, other: "Pass") -> "Pass":
-        return Pass(
-            self.compute + other.compute,
-            self.tensor + other.tensor,
-            self.context + other.context,
-            self.expert + other.expert,
-        )
-
-
-NOTHING = Pass(0.0, 0.0, 0.0, 0.0)
-
-
-class Passes(NamedTuple):
-    """One micro-batch there and back."""
-
-    forward: Pass
-    backward: Pass
-    recomputed: Pass
-
-    def times(self, count: Number) -> "Passes":
-        return Passes(self.forward.times(count), self.backward.times(count), self.recomputed.times(count))
-
-    def plus(self, other: "Passes") -> "Passes":
-        return Passes(
-            self.forward.plus(other.forward),
-            self.backward.plus(other.backward),
-            self.recomputed.plus(other.recomputed),
-        )
-
-
-NO_PASSES = Passes(NOTHING, NOTHING, NOTHING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ import numpy as np
 
 from backend.estimate.communication import Group, ring_seconds, send_seconds
 from backend.estimate.data_parallel import data_seconds, offload_seconds, optimizer_seconds
-from backend.estimate.layer_time import NO_PASSES, NOTHING, Load, Pass, Passes, Setting, layer_passes, load_of
+from backend.estimate.layer_time import Load, Setting, layer_passes, load_of
 from backend.estimate.layers import ModelLayers, VisionLayers
 from backend.estimate.numeric import Number, largest
+from backend.estimate.passes import NO_PASSES, NOTHING, Pass, Passes
 from backend.estimate.plan import Plan
 from backend.estimate.schedule import iteration_time
 from backend.estimate.stage import RankParameters, Trained, stages
