@@ -9,7 +9,7 @@ help:
 	@echo "make demo       four SSH nodes on this machine and the page, ready to launch"
 	@echo "make test       every test (under 25 minutes, installation included)"
 	@echo "make test-fast  unit and contract tests (under a minute)"
-	@echo "make engines    every engine really trains, on CPU (half an hour on four free cores)"
+	@echo "make engines    every engine really trains, on CPU (about forty runs of 45 s)"
 	@echo "make chaos      faults in network namespaces; needs root"
 	@echo "make lint       ruff and mypy"
 	@echo "make clean      removes both environments and the caches"
