@@ -59,12 +59,22 @@ def _by_stage(forward: Times, backward: Times, virtual: int) -> list[tuple[list[
 
 
 def _by_count(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
-    """One evaluation for each number of micro-batches that occurs, up to what is followed of many plans."""
+    """One evaluation for each number of micro-batches that occurs, of plans that differ in a time."""
+    there, back = chunk_times(forward, virtual), chunk_times(backward, virtual)
+    arrays = {id(time): time for table in (there, back) for chunks in table for time in chunks if np.ndim(time)}
+    stacked = np.stack([micro_batches, *arrays.values()])
+    _, first, inverse = np.unique(stacked, axis=1, return_index=True, return_inverse=True)
+    there, back = _entries(there, first), _entries(back, first)
+    return _of_distinct(there, back, virtual, micro_batches[first])[inverse.ravel()]
+
+
+def _of_distinct(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
+    """The same of plans that all differ, up to what is followed of many plans."""
     most = _followed_of_many(virtual, len(forward)) * len(forward)
     counts, times = np.minimum(micro_batches, most + 1), np.empty(len(micro_batches))
     for count in np.unique(counts).tolist():
         chosen = counts == count
-        there, back = (_entries(table, virtual, chosen) for table in (forward, backward))
+        there, back = _entries(forward, chosen), _entries(backward, chosen)
         if count <= most:
             times[chosen] = duration(there, back, virtual, count)
         else:
@@ -83,11 +93,18 @@ def _followed_of_many(virtual: int, pipeline: int) -> int:
     return 3 if virtual < 4 else 2
 
 
-def _entries(times: Times, virtual: int, chosen: Number) -> Times:
-    return [
-        [time[chosen] if isinstance(time, np.ndarray) else time for time in chunks]
-        for chunks in chunk_times(times, virtual)
-    ]
+def _entries(times: Times, chosen: Number) -> list[list[Number]]:
+    """These plans' times of each chunk; what is one object stays one."""
+    known: dict[int, Number] = {}
+
+    def entries(time: Number) -> Number:
+        if not np.ndim(time):
+            return time
+        if id(time) not in known:
+            known[id(time)] = time[chosen]
+        return known[id(time)]
+
+    return [[entries(time) for time in chunks] for chunks in times]
 
 
 def bubble_fraction(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
