@@ -248,12 +248,21 @@ def _started(compute: Number, kernels: Number, setting: Setting) -> Number:
     return largest(compute + kernels * efficiency.kernel_s, kernels * efficiency.host_s)
 
 
+def _alone(size: Number) -> bool:
+    """Whether a group is one rank, in every plan."""
+    return isinstance(size, int) and size == 1
+
+
 def _gather(done: Operations, setting: Setting, load: Load) -> Number:
+    if _alone(load.tensor):
+        return 0.0
     size = setting.run.element_bytes * load.tokens * done.gathered
     return setting.overlapped * ring_seconds(size, Group(load.tensor, 1), setting.machine, setting.efficiency)
 
 
 def _context(done: Operations, setting: Setting, load: Load) -> Number:
+    if _alone(load.context):
+        return 0.0
     group = Group(load.context, load.tensor)
     per_token = setting.run.element_bytes * load.tokens / load.tensor
     if setting.plan.context_a2a:
@@ -264,7 +273,7 @@ def _context(done: Operations, setting: Setting, load: Load) -> Number:
 
 def _beside(seconds: Number, attention: Number, setting: Setting) -> Number:
     """What remains of context parallel communication: a ring runs beside the attention, an all-to-all waits."""
-    if setting.plan.context_a2a:
+    if setting.plan.context_a2a or (isinstance(seconds, float) and not seconds):
         return seconds
     return exposed(seconds, attention, setting.efficiency)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from backend.estimate.data_parallel import data_seconds, offload_seconds, optimi
 from backend.estimate.layer_time import Load, Setting, layer_passes, load_of
 from backend.estimate.layers import ModelLayers, VisionLayers
 from backend.estimate.numeric import Number, largest
-from backend.estimate.passes import NO_PASSES, NOTHING, Pass, Passes
+from backend.estimate.passes import NO_PASSES, NOTHING, Pass, Passes, combined
 from backend.estimate.plan import Plan
 from backend.estimate.schedule import iteration_time
 from backend.estimate.stage import RankParameters, Trained, stages
@@ -67,7 +66,7 @@ def step_time(
     plan = setting.plan
     kinds = kinds or kind_passes(layers, setting, trained, adapters=adapters)
     chunks = _chunk_passes(layers, setting, kinds, last_layers)
-    works = [reduce(Passes.plus, stage) for stage in chunks]
+    works = [stage[0] if len(stage) == 1 else combined([(1, chunk) for chunk in stage]) for stage in chunks]
     sends = _sends(layers, setting)
     chunk_forward, chunk_backward = _seconds(chunks, sends / plan.virtual_pipeline)
     forward, backward = (tuple(sum(stage) for stage in way) for way in (chunk_forward, chunk_backward))
@@ -117,9 +116,8 @@ def _chunk_passes(
     def passes(dense: int, sparse: int, *, tower: bool, head: bool) -> Passes:
         key = (dense, sparse, tower, head)
         if key not in known:
-            work = kinds.dense.times(dense)
-            for part, held in ((kinds.sparse.times(sparse), sparse), (kinds.head, head), (kinds.tower, tower)):
-                work = work.plus(part) if held else work
+            parts = ((dense, kinds.dense), (sparse, kinds.sparse), (int(head), kinds.head), (int(tower), kinds.tower))
+            work = combined([(count, part) for count, part in parts if count])
             if last_layers is not None:
                 share = min(1.0, last_layers / max(1, layers.dense_count + layers.sparse_count))
                 work = Passes(work.forward, work.backward.times(share), work.recomputed.times(share))
@@ -143,8 +141,11 @@ def _chunk_passes(
 
 def _seconds(chunks: Sequence[Sequence[Passes]], sends: Number) -> tuple[ChunkTimes, ChunkTimes]:
     """Forward and backward of one micro-batch for each chunk of each stage, sends included."""
-    forward = tuple(tuple(work.forward.total + sends for work in stage) for stage in chunks)
-    backward = tuple(tuple(work.backward.total + work.recomputed.total + sends for work in stage) for stage in chunks)
+    # Equal chunks are one object: their times are too.
+    works = {id(work): work for stage in chunks for work in stage}
+    there = {key: work.forward.total + sends for key, work in works.items()}
+    back = {key: work.backward.total + work.recomputed.total + sends for key, work in works.items()}
+    forward, backward = (tuple(tuple(way[id(work)] for work in stage) for stage in chunks) for way in (there, back))
     return forward, backward
 
 
@@ -160,9 +161,10 @@ def _head(layers: ModelLayers, setting: Setting, load: Load, trained: bool) -> P
 
 def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: bool) -> Passes:
     """The tower is whole on every TP rank, and sees all patches of an image at once."""
-    plan, found = setting.plan, NO_PASSES
-    if not np.any(plan.images):
-        return found
+    plan = setting.plan
+    if not (plan.images.any() if isinstance(plan.images, np.ndarray) else plan.images):
+        return NO_PASSES
+    found: list[tuple[Number, Passes]] = []
     patches, merged = plan.vision_patches, vision.merger.hidden // vision.block.hidden
     parts = (
         (vision.patch_embedding, 1, patches, trained.tower, False),
@@ -181,8 +183,8 @@ def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: b
                 tower=True,
                 recomputable=kind is vision.block and trained.tower,
             )
-            found = found.plus(passes.times(count))
-    return found
+            found.append((count, passes))
+    return combined(found)
 
 
 def _sends(layers: ModelLayers, setting: Setting) -> Number:
