@@ -21,7 +21,7 @@ def speed_up(job: Job, shape: ModelShape, gpu: Gpu) -> float | None:
         cluster=replace(job.cluster, nodes=1, hosts=job.cluster.hosts[:1]),
         training=replace(job.training, global_batch_size=job.global_batch),
     )
-    if errors(check_resolved(alone, shape, gpu, plan_only=True)):
+    if errors(check_resolved(alone, shape, gpu)):
         return None
     many, one = (estimate_resolved(tried, shape, gpu).tokens_per_s_per_gpu for tried in (job, alone))
     return job.cluster.nodes * many / one if many and one else None

@@ -63,7 +63,7 @@ def test_a_rule_is_asked_once_for_every_combination_of_what_it_reads():
         return problem("odd", "parallel.tensor") if job.parallel.tensor == 3 else None
 
     base = job()
-    bound = BoundRule(function=rule, binds=lambda traits: True, plan=True)
+    bound = BoundRule(function=rule, binds=lambda traits: True)
     found = legal(space(base), resolve_model(base.model), resolve_gpu(base.cluster), [bound])
     assert found.rejected["odd"] > 0
     assert {*found.space.column("parallel.tensor").tolist()} == {1, 2, 8}
@@ -77,7 +77,7 @@ def test_what_is_read_only_for_some_plans_tells_these_apart():
         return problem("bad", "parallel.pipeline") if job.parallel.pipeline > 2 else None
 
     base = job()
-    bound = BoundRule(function=rule, binds=lambda traits: True, plan=True)
+    bound = BoundRule(function=rule, binds=lambda traits: True)
     found = legal(space(base), resolve_model(base.model), resolve_gpu(base.cluster), [bound]).space
     tensor, pipeline = found.column("parallel.tensor"), found.column("parallel.pipeline")
     assert ((tensor == 1) | (pipeline <= 2)).all()

@@ -24,9 +24,7 @@ def check(job: Job) -> list[Problem]:
     return check_resolved(job, shape, gpu)
 
 
-def check_resolved(job: Job, shape: ModelShape, gpu: Gpu, *, plan_only: bool = False) -> list[Problem]:
-    """`check` for a model and a GPU that are at hand; `plan_only` asks just the rules that a plan can change."""
-    found = (
-        rule.function(job, shape, gpu) for rule in RULES if rule.binds(job.traits) and (rule.plan or not plan_only)
-    )
+def check_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> list[Problem]:
+    """`check` for a model and a GPU that are at hand. Many plans at once: many.py."""
+    found = (rule.function(job, shape, gpu) for rule in RULES if rule.binds(job.traits))
     return [problem for problem in found if problem is not None]

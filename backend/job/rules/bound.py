@@ -1,4 +1,4 @@
-"""How a rule is written down: the function, the engines it binds, and whether a plan can change its answer."""
+"""How a rule is written down: the function and the engines it binds."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,16 +18,14 @@ class BoundRule:
 
     function: Rule
     binds: Callable[[EngineTraits], bool]
-    plan: bool
-    """Whether it depends on the plan (parallel sizes, micro-batch, accumulation), so that enumeration must ask it."""
 
 
 def registrar(rules: list[BoundRule], binds: Callable[[EngineTraits], bool]) -> Callable[..., Callable[[Rule], Rule]]:
-    """A decorator that adds a rule to `rules`: `@rule()`, or `@rule(plan=True)`."""
+    """A decorator that adds a rule to `rules`: `@rule()`."""
 
-    def rule(*, plan: bool = False) -> Callable[[Rule], Rule]:
+    def rule() -> Callable[[Rule], Rule]:
         def register(function: Rule) -> Rule:
-            rules.append(BoundRule(function=function, binds=binds, plan=plan))
+            rules.append(BoundRule(function=function, binds=binds))
             return function
 
         return register

@@ -130,7 +130,7 @@ def calibration_is_of_this_engine(job: Job, shape: ModelShape, gpu: Gpu) -> Prob
                     measured=known.engine or "-", engine=job.engine)  # fmt: skip
 
 
-@everywhere(plan=True)
+@everywhere()
 def ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: `world_size (N) is not divisible by M`."""
     if job.world_size % job.model_parallel == 0:
@@ -138,7 +138,7 @@ def ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("ranks_not_divisible", "parallel.tensor", ranks=job.world_size, product=job.model_parallel)
 
 
-@everywhere(plan=True)
+@everywhere()
 def global_batch_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Every replica takes whole micro-batches."""
     wanted = job.training.global_batch_size

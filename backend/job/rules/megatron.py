@@ -11,7 +11,7 @@ megatron = registrar(RULES, lambda traits: traits.is_megatron)
 mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
 
 
-@megatron(plan=True)
+@megatron()
 def heads_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: num_attention_heads must be a multiple of TP."""
     if shape.heads % job.parallel.tensor == 0:
@@ -19,7 +19,7 @@ def heads_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("heads_not_divisible", "parallel.tensor", heads=shape.heads, tensor=job.parallel.tensor)
 
 
-@megatron(plan=True)
+@megatron()
 def groups_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: num_query_groups must be a multiple or divisor of TP."""
     groups, tensor = shape.kv_heads, job.parallel.tensor
@@ -28,7 +28,7 @@ def groups_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("groups_not_divisible", "parallel.tensor", groups=groups, tensor=tensor)
 
 
-@megatron(plan=True)
+@megatron()
 def widths_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Column-parallel layers are cut into TP equal parts: the FFN, and the vocabulary as mcore_adapter builds it."""
     tensor = job.parallel.tensor
@@ -38,7 +38,7 @@ def widths_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return None
 
 
-@megatron(plan=True)
+@megatron()
 def tensor_stays_in_node(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """TP communicates in every layer; across nodes it waits for the network."""
     per_node, tensor = job.cluster.gpus_per_node, job.parallel.tensor
@@ -47,7 +47,7 @@ def tensor_stays_in_node(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     return problem("tensor_across_nodes", "parallel.tensor", "warning", tensor=tensor, per_node=per_node)
 
 
-@megatron(plan=True)
+@megatron()
 def layers_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter: layers (plus the embedding and loss accounts) must be a multiple of PP x VPP."""
     parallel = job.parallel
@@ -58,7 +58,7 @@ def layers_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("layers_not_divisible", "parallel.pipeline", layers=counted, chunks=chunks)
 
 
-@megatron(plan=True)
+@megatron()
 def interleaving_needs_stages(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: the interleaved schedule needs PP > 1."""
     if job.parallel.virtual_pipeline == 1 or job.parallel.pipeline > 1:
@@ -66,7 +66,7 @@ def interleaving_needs_stages(job: Job, shape: ModelShape, gpu: Gpu) -> Problem 
     return problem("virtual_without_pipeline", "parallel.virtual_pipeline", edit={"parallel.virtual_pipeline": 1})
 
 
-@megatron(plan=True)
+@megatron()
 def interleaving_needs_micro_batches(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core schedules.py: with VPP at least PP micro-batches, and no remainder smaller than PP."""
     parallel, micro_batches = job.parallel, job.accumulation
@@ -78,7 +78,7 @@ def interleaving_needs_micro_batches(job: Job, shape: ModelShape, gpu: Gpu) -> P
                     pipeline=parallel.pipeline)  # fmt: skip
 
 
-@megatron(plan=True)
+@megatron()
 def experts_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: num_moe_experts must be set to use expert parallel."""
     if job.parallel.expert == 1 or shape.experts:
@@ -86,7 +86,7 @@ def experts_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("expert_parallel_without_experts", "parallel.expert", edit={"parallel.expert": 1})
 
 
-@megatron(plan=True)
+@megatron()
 def experts_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Every expert-parallel rank holds the same number of whole experts."""
     if not shape.experts or shape.experts % job.parallel.expert == 0:
@@ -94,7 +94,7 @@ def experts_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("experts_not_divisible", "parallel.expert", experts=shape.experts, expert=job.parallel.expert)
 
 
-@megatron(plan=True)
+@megatron()
 def expert_ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: world_size must be a multiple of ETP x EP x PP."""
     parallel = job.parallel
@@ -104,7 +104,7 @@ def expert_ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     return problem("expert_ranks_not_divisible", "parallel.expert", ranks=job.world_size, product=product)
 
 
-@megatron(plan=True)
+@megatron()
 def expert_width_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ETP cuts every expert's FFN into equal parts."""
     if not shape.experts or shape.expert_ffn % job.parallel.expert_tensor == 0:
@@ -113,7 +113,7 @@ def expert_width_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
                     width=shape.expert_ffn, tensor=job.parallel.expert_tensor)  # fmt: skip
 
 
-@megatron(plan=True)
+@megatron()
 def sequence_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """CP cuts a sequence into 2 x CP chunks; SFT pads to 64 tokens, PT to 8 (mcore_adapter's collators)."""
     padding = 8 if job.training.stage == "pt" else 64
@@ -123,7 +123,7 @@ def sequence_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("sequence_not_divisible", "parallel.context", chunks=chunks, padding=padding)
 
 
-@megatron(plan=True)
+@megatron()
 def packing_without_context(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter asserts that every packed sub-sequence is aligned to 2 x CP; LLaMA-Factory does not align them."""
     if not job.training.packing or job.parallel.context == 1:
@@ -131,7 +131,7 @@ def packing_without_context(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
     return problem("packing_with_context", "training.packing", edit={"training.packing": False})
 
 
-@megatron(plan=True)
+@megatron()
 def deep_stack_fits_first_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Qwen3-VL feeds deep-stack features to the first layers, which must all be on the first stage (chunk).
 
@@ -186,7 +186,7 @@ def recompute_modules_need_selective(job: Job, shape: ModelShape, gpu: Gpu) -> P
                     edit={"parallel.recompute": "selective"})  # fmt: skip
 
 
-@megatron(plan=True)
+@megatron()
 def recomputed_modules_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core transformer_config.py: moe_act needs the grouped GEMM, mla_up_proj latent attention."""
     modules = job.parallel.recompute_modules if job.recompute == "selective" else ()
@@ -241,7 +241,7 @@ def data_is_not_shuffled(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     return problem("no_shuffling", "training.dataset", "note") if job.training.dataset else None
 
 
-@mcore_adapter(plan=True)
+@mcore_adapter()
 def experts_and_tensor_force_sequence(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter turns sequence parallel on where EP > 1 and TP > 1."""
     parallel = job.parallel
@@ -250,7 +250,7 @@ def experts_and_tensor_force_sequence(job: Job, shape: ModelShape, gpu: Gpu) -> 
     return problem("sequence_forced", "parallel.sequence", "warning", edit={"parallel.sequence": True})
 
 
-@megatron(plan=True)
+@megatron()
 def interleaving_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The interleaved schedule relies on CUDA streams; on CPU ranks its losses were NaN."""
     if gpu.device != "cpu" or job.parallel.virtual_pipeline == 1:
