@@ -26,11 +26,7 @@
     part("count").textContent = board.t("wizard.plan.count", { shown: whole(all.length), count: whole(plans.count),
       fitting: whole(plans.fitting) });
     guides(part("guides"));
-    sift();
-    if (chosen && keyOf(chosen) !== before) {
-      bringIntoView();
-      paint();
-    }
+    sift(chosen && keyOf(chosen) !== before);
   }
 
   const keyOf = (row) => plans.keys.slice(0, plans.keys.indexOf("rank")).map((name) => row[name]).join("|");
@@ -38,7 +34,7 @@
   const whole = (value) => value.toLocaleString("en");
 
   // What the filters leave, and which columns tell these rows apart.
-  function sift() {
+  function sift(isMoved) {
     const engine = chosen?.engine ?? all[0].engine;
     rows = all.filter((row) => (!filters.has("fits") || row.fits) && (!filters.has("engine") || row.engine === engine)
       && (!filters.has("front") || row.marks.includes("p")));
@@ -48,6 +44,9 @@
       "accumulation", "recompute", "memory", "bubble", ...(all[0].speed === null ? [] : ["exposed", "speed"]),
       all.some((row) => row.hours !== null) && "hours"].filter(Boolean);
     header();
+    // Nothing can be scrolled to before there are rows.
+    if (isMoved && !place.querySelector("[data-index]")) paint();
+    if (isMoved) bringIntoView();
     paint();
   }
 
@@ -195,7 +194,9 @@
   function guides(element) {
     const { h, t, gib, percent } = board;
     element.hidden = !plans.guides?.length;
-    if (element.hidden) return;
+    const told = JSON.stringify(plans.guides);
+    if (element.hidden || element.dataset.told === told) return;
+    element.dataset.told = told;
     const number = (value) => whole(Number(value.toPrecision(3)));
     const times = (value) => `${value.toFixed(1)}×`;
     const claim = (values, words) => values ? [...new Set(values.map(words))].join("–") : "–";
