@@ -1,0 +1,27 @@
+"""The Hugging Face path's peak is what torch's own tracker counts on real steps of small models.
+
+Cheaper tests (test_hugging_face.py) hold figures that were counted so once, and cannot see that an upgrade of torch or
+transformers keeps other tensors.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PYTHON = ROOT / ".venv-node" / "bin" / "python"
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not (PYTHON.parents[1] / ".ready").exists(), reason=".venv-node is not built"),
+]
+
+
+def test_the_peak_of_every_small_model_is_within_five_percent_of_torchs_tracker() -> None:
+    command = [PYTHON, "-W", "ignore", "-m", "benchmarks.step_peak", "--json"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
+    peaks = json.loads(found.stdout.splitlines()[-1])
+    assert len(peaks) == 12
+    off = {case: ours / torchs - 1 for case, (torchs, ours) in peaks.items()}
+    assert {case: error for case, error in off.items() if abs(error) > 0.05} == {}
