@@ -22,7 +22,7 @@ SMALL = {
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 256}
 VISION = model_layers(resolve_model(Model(preset="qwen3-vl-2b")))
 
-# MiB of live storages at the peak of an optimizer step of two sequences of 256 tokens, by benchmarks/step_peak.py:
+# MiB at the peak of an optimizer step of two sequences of 256 tokens, by benchmarks/step_peak.py:
 # torch 2.13.0 on CPU, transformers 5.6.0, peft 0.18.1. (model type, vocabulary, accumulation, checkpointing, LoRA)
 MEASURED = {
     ("llama", 4096, 2, True, False): 111.9,
