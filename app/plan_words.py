@@ -116,8 +116,14 @@ def reason_words(row: Strategy, lang: str) -> str:
             values[name] = percent(values[name])
     for name in ("trained", "total"):
         if name in values:
-            values[name] = f"{values[name] / 1e9:.3g} B"
+            values[name] = count_words(values[name])
     return t(lang, f"advice.{row.reason}", **values)
+
+
+def count_words(parameters: int) -> str:
+    """`26.2 M`, `8.79 B`: parameters as model names say them."""
+    unit, size = ("B", 1e9) if parameters >= 1e9 else ("M", 1e6)
+    return f"{parameters / size:.3g} {unit}"
 
 
 def recompute_words(job: Job, lang: str) -> str:

@@ -14,7 +14,7 @@ import gradio as gr
 import pytest
 
 from app.i18n import LANGUAGES, catalogue
-from app.plan_words import all_plans, explain, need_gib, plan_name, plan_sizes
+from app.plan_words import all_plans, count_words, explain, need_gib, plan_name, plan_sizes
 from app.services import Draft, Services
 from app.wizard import hardware, launch, model, plan, review, training
 from app.wizard.desk import Desk
@@ -505,3 +505,7 @@ class TestScripts:
             key for text in self.scripts().values() for key in re.findall(r'["\'](wizard\.[a-z_.]+[a-z])["\']', text)
         }
         assert asked - set(catalogue("en")) == set()
+
+
+def test_parameters_are_counted_in_the_unit_that_model_names_use() -> None:
+    assert [count_words(count) for count in (26_214_400, 8_790_000_000)] == ["26.2 M", "8.79 B"]
