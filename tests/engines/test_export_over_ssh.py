@@ -112,7 +112,7 @@ def recorded(folder: Path, rank: int) -> list[int]:
     return [int(word) for word in path.read_text().split()]
 
 
-@pytest.mark.contract
+@pytest.mark.e2e
 def test_ending_the_launcher_ends_every_process_on_every_node(cluster: DemoCluster, tmp_path: Path) -> None:
     python = write_program(tmp_path / "bin" / "python", LASTING.format(folder=tmp_path))
     launcher = launch(tmp_path, job_mapping(cluster, python, tmp_path))
@@ -124,7 +124,7 @@ def test_ending_the_launcher_ends_every_process_on_every_node(cluster: DemoClust
     wait_until(lambda: not any(is_alive(pid) for pid in processes))
 
 
-@pytest.mark.contract
+@pytest.mark.e2e
 def test_one_nodes_failure_ends_the_others_and_is_reported(cluster: DemoCluster, tmp_path: Path) -> None:
     python = write_program(tmp_path / "bin" / "python", FAILING_ON_1.format(folder=tmp_path))
     launcher = launch(tmp_path, job_mapping(cluster, python, tmp_path))

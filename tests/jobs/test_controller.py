@@ -183,6 +183,7 @@ def test_one_failing_node_ends_the_gang_and_is_named(controller: Controller, job
     assert _marked(home, run) == 0
 
 
+@pytest.mark.e2e  # seconds of a whole gang's life
 def test_stop_leaves_nothing_whatever_the_workers_do(controller: Controller, job: Job, home: Path) -> None:
     run = controller.launch(_with(job, "stubborn@0,orphan@1", steps=10_000))
     _until(lambda: len(_steps(controller, run)) == NODES)
@@ -271,6 +272,7 @@ def test_a_host_that_is_down_is_named_and_no_run_is_made(controller: Controller,
     assert controller.runs() == []
 
 
+@pytest.mark.e2e  # seconds of a whole gang's life
 def test_a_killed_server_goes_on_where_it_was_and_loses_and_doubles_nothing(
     open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:
@@ -291,6 +293,7 @@ def test_a_killed_server_goes_on_where_it_was_and_loses_and_doubles_nothing(
     assert _marked(home, run) == 0
 
 
+@pytest.mark.e2e  # seconds of a whole gang's life
 def test_a_server_killed_while_launching_leaves_nothing_running(
     open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:
