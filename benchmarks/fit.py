@@ -228,27 +228,34 @@ def errors_by_source(
 
 def write(found: Efficiency, seen: Sequence[Timed], held: Sequence[Timed]) -> None:
     """Keep the constants, their errors, and the constants fitted without each source."""
+    without = {
+        source: fit([row for row in seen if row.source != source], start=found)
+        for source in sorted({row.source for row in seen})
+    }
+    kept = {source: _figures(constants) for source, constants in without.items()}
+    (DATA / "leave_one_out.json").write_text(json.dumps(kept, indent=1) + "\n")
     errors = errors_by_source(found, seen, held)
-    typical = statistics.median(value["held_out"] for value in errors.values() if "held_out" in value)
+    for source, constants in without.items():
+        rows = [row for row in (*seen, *held) if row.source == source]
+        off = (abs(row.seconds(constants) / row.measured_s - 1) for row in rows)
+        errors[source]["left_out"] = round(statistics.median(off), 4)
+    typical = statistics.median(value["left_out"] for value in errors.values() if "left_out" in value)
     figures = {
-        "constants": {name: float(f"{value:.4g}") for name, value in asdict(found).items()},
+        "constants": _figures(found),
         "typical_error": round(float(typical), 3),
         "date": datetime.now(tz=UTC).date().isoformat(),
         "rows": {"in_sample": len(seen), "held_out": len(held)},
         "errors": errors,
     }
     text = "# The constants of the time model: backend/estimate/efficiency.py says what each is.\n"
-    text += (
-        "# Written by: python -m benchmarks.fit --write. typical_error: the median, over the sources, of the median\n"
-    )
-    text += "# absolute error on rows that were not fitted to.\n"
+    text += "# Written by: python -m benchmarks.fit --write. typical_error: the median, over the sources, of the\n"
+    text += "# median absolute error on a source that was left out of the fit, as a user's cluster is.\n"
     text += yaml.safe_dump(figures, sort_keys=False, width=120)
     (data_folder("presets") / "efficiency.yaml").write_text(text)
-    without = {}
-    for source in sorted({row.source for row in seen}):
-        kept = fit([row for row in seen if row.source != source], start=found)
-        without[source] = {name: float(f"{value:.4g}") for name, value in asdict(kept).items()}
-    (DATA / "leave_one_out.json").write_text(json.dumps(without, indent=1) + "\n")
+
+
+def _figures(constants: Efficiency) -> dict[str, float]:
+    return {name: float(f"{value:.4g}") for name, value in asdict(constants).items()}
 
 
 if __name__ == "__main__":
