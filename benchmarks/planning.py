@@ -9,16 +9,15 @@ llm-analysis (pip install llm-analysis): it estimates memory and time of the sam
 
 import argparse
 import json
-import statistics
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from backend.estimate import estimate_resolved
 from backend.job.job import Cluster, Job, Model, Parallel, Training
 from backend.planning import Plans, enumerate_plans
+from benchmarks.speed import cpu_seconds, plain_loop
 
 MODELS = ("qwen3-vl-8b", "llama-3.1-8b", "llama-3.1-70b", "qwen3-30b-a3b")
 LOOP = 1_000_000
@@ -34,7 +33,7 @@ def main() -> None:
     parser.add_argument("--peer", help="a Python that has llm-analysis")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    loop_s = _seconds(_loop, 5)
+    loop_s = cpu_seconds(lambda: plain_loop(LOOP), 5)
     sizes = [32 * 2**power for power in range(12) if 32 * 2**power <= chosen.largest]
     rows = [measure(model, 32, loop_s) for model in MODELS]
     rows += [measure(model, gpus, loop_s) for model in MODELS[1:3] for gpus in sizes[1:]]
@@ -66,7 +65,7 @@ def measure(model: str, gpus: int, loop_s: float) -> dict[str, Any]:
         # What every edit of the data does: nothing that rules read, everything that figures do.
         return enumerate_plans(replace(job, training=replace(job.training, cutoff_len=4096 - 8 * next(edits))))
 
-    seconds = _seconds(again, 5)
+    seconds = cpu_seconds(again, 5)
     return {
         "model": model,
         "gpus": gpus,
@@ -162,23 +161,6 @@ def as_text(result: dict[str, Any]) -> str:
     elif known:
         lines.append(f"llm-analysis: {known['error']}")
     return "\n".join(lines)
-
-
-def _loop() -> int:
-    total = 0
-    for number in range(LOOP):
-        total += number * number
-    return total
-
-
-def _seconds(run: Callable[[], object], times: int) -> float:
-    """Median CPU time of a call."""
-    taken = []
-    for _ in range(times):
-        begin = time.process_time()
-        run()
-        taken.append(time.process_time() - begin)
-    return statistics.median(taken)
 
 
 if __name__ == "__main__":
