@@ -77,7 +77,8 @@ def render(job: Job, place: Place) -> Rendered:
         )
         for node in place.nodes
     )
-    files = {CONFIG: _config_text(engine, target, place.run_id), **engine.files(target)}
+    goes_on = engine.resume(target, place.checkpoint) if place.checkpoint else {}
+    files = {CONFIG: _config_text(engine, target, place.run_id, goes_on), **engine.files(target)}
     return Rendered(files=files, commands=commands, notes=engine.notes(target))
 
 
@@ -101,6 +102,6 @@ def _ready(job: Job) -> tuple[Engine, Target]:
     return ENGINES[job.engine], target_of(job)
 
 
-def _config_text(engine: Engine, target: Target, run: str) -> str:
+def _config_text(engine: Engine, target: Target, run: str, goes_on: Mapping[str, object] | None = None) -> str:
     config = engine.config(target, f"{(target.job.training.output_dir or '').rstrip('/')}/{run}")
-    return to_yaml(config | dict(target.job.extra))
+    return to_yaml(config | dict(target.job.extra) | dict(goes_on or {}))

@@ -42,6 +42,8 @@ class Engine:
     """Configuration key -> the job path that decides it; `extra` may not name these."""
     notes: Callable[[Target], tuple[Problem, ...]]
     """Where the configuration must differ from the letter of the job."""
+    resume: Callable[[Target, str], dict[str, object]]
+    """(target, folder of a checkpoint) -> what the configuration says in addition to go on from it."""
     plain: Callable[[Target], str] = lambda target: "llamafactory.cli train config.yaml"
     """What `python -m` starts on each node without our entry script: the engine's own launcher of torchrun."""
     files: Callable[[Target], Mapping[str, str]] = lambda target: {}

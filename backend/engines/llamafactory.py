@@ -140,6 +140,11 @@ def _evaluation(target: Target) -> dict[str, object]:
     }
 
 
+def resume(target: Target, checkpoint: str) -> dict[str, object]:
+    """Said outright: left to itself LLaMA-Factory takes the newest folder of output_dir, complete or not."""
+    return {"resume_from_checkpoint": checkpoint}
+
+
 def precision(name: str) -> dict[str, object]:
     """The two switches of mixed precision; both off is fp32."""
     return {"bf16": name == "bf16", "fp16": name == "fp16"}

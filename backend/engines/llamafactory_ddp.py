@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from backend.engines.engine import Engine, Target
-from backend.engines.llamafactory import OWNED, common_config, cpu_config, precision
+from backend.engines.llamafactory import OWNED, common_config, cpu_config, precision, resume
 
 
 def hugging_face_config(target: Target, output_dir: str) -> dict[str, object]:
@@ -35,4 +35,5 @@ ENGINE = Engine(
     environment=lambda target: {},
     owned=HUGGING_FACE_OWNED,
     notes=lambda target: (),
+    resume=resume,
 )

@@ -9,6 +9,7 @@ Keys of config.yaml would not do: LLaMA-Factory itself reads ACCELERATE_USE_FSDP
 from collections.abc import Mapping
 
 from backend.engines.engine import Engine, Target
+from backend.engines.llamafactory import resume
 from backend.engines.llamafactory_ddp import HUGGING_FACE_OWNED, hugging_face_config
 
 
@@ -49,4 +50,5 @@ ENGINE = Engine(
     environment=fsdp_variables,
     owned=HUGGING_FACE_OWNED,
     notes=lambda target: (),
+    resume=resume,
 )

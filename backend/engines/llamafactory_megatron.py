@@ -6,7 +6,7 @@ transformers' plain one, so the keys that LLaMA-Factory itself adds to the Huggi
 """
 
 from backend.engines.engine import Engine, Target
-from backend.engines.llamafactory import OWNED, common_config, cpu_config, precision
+from backend.engines.llamafactory import OWNED, common_config, cpu_config, precision, resume
 from backend.engines.megatron_keys import PARALLEL_KEYS
 from backend.job.problems import Problem
 
@@ -128,4 +128,5 @@ ENGINE = Engine(
     environment=lambda target: {"USE_MCA": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
     owned={**OWNED, **PARALLEL_KEYS, "transformer_impl": "cluster.gpu"},
     notes=_notes,
+    resume=resume,
 )

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 
 from backend.engines.engine import Engine, Target
+from backend.engines.llamafactory import resume
 from backend.engines.llamafactory_ddp import HUGGING_FACE_OWNED, hugging_face_config
 from backend.job.traits import TRAITS
 
@@ -99,6 +100,7 @@ ENGINES = tuple(
         environment=lambda target: {},
         owned={**HUGGING_FACE_OWNED, "deepspeed": "engine"},
         notes=lambda target: (),
+        resume=resume,
         files=_files,
     )
     for traits in TRAITS.values()

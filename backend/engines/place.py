@@ -34,6 +34,8 @@ class Place:
     """The address of node 0 that every other node can dial."""
     master_port: int
     nodes: tuple[NodePlace, ...]
+    checkpoint: str | None = None
+    """The complete checkpoint that the attempt goes on from: its folder, absolute, equal on all nodes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -209,6 +209,16 @@ def _environment(target: Target) -> Mapping[str, str]:
     return variables | {"MEGABOARD_WORLD_SIZE": str(target.job.world_size)}
 
 
+def _resume(target: Target, checkpoint: str) -> dict[str, object]:
+    """Weights, optimizer, random state and step; with `finetune`, its default, the weights alone, from step 0.
+
+    A checkpoint of adapters holds these alone: the model under them comes from `model`, as at the start.
+    Source: swift/megatron/trainers/base.py (_load_checkpoint, _prepare_peft_model).
+    """
+    kind = "mcore_model" if target.job.training.method == "full" else "mcore_adapter"
+    return {kind: checkpoint, "finetune": False}
+
+
 def swift_command(target: Target) -> str:
     """`megatron sft`, `pt` or `rlhf`."""
     return _COMMANDS[target.job.training.stage]
@@ -236,5 +246,6 @@ ENGINE = Engine(
     environment=_environment,
     owned=OWNED,
     notes=_notes,
+    resume=_resume,
     plain=lambda target: f"swift.cli._megatron.main {swift_command(target)} config.yaml",
 )

@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from backend.engines import ENGINES, render
+from backend.engines.known_keys import keys_of
 from backend.job.job import Job
 from backend.job.mapping import parameters
 from backend.job.problems import ProblemsError
@@ -43,6 +44,14 @@ def test_every_node_starts_torchrun_with_static_rendezvous_in_host_order() -> No
 
 def test_results_go_to_a_folder_of_the_run() -> None:
     assert config_of(ddp(training__output_dir="/runs/"))["output_dir"] == f"/runs/{RUN}"
+
+
+@pytest.mark.parametrize("made", [job(), ddp(training__method="qlora"), *SHARDED.values()])
+def test_an_attempt_that_resumes_names_its_checkpoint_and_changes_nothing_else(made: Job) -> None:
+    resumed = render(made, dataclasses.replace(place(made), checkpoint="/runs/it/checkpoint-40"))
+    loaded = yaml.safe_load(resumed.files["config.yaml"])
+    assert loaded == config_of(made) | {"resume_from_checkpoint": "/runs/it/checkpoint-40"}
+    assert loaded.keys() <= keys_of(made.engine).keys()
 
 
 def test_each_node_gets_the_interface_towards_the_master() -> None:

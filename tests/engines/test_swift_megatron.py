@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,18 @@ def test_the_data_are_files_below_the_folder_and_the_global_batch_is_whole() -> 
     config = config_of(CASES["dense"])
     assert config["dataset"] == ["/data/a.jsonl", "/data/b.jsonl"]
     assert config["global_batch_size"] == CASES["dense"].global_batch == 32
+
+
+@pytest.mark.parametrize(
+    ("case", "key"), [("dense", "mcore_model"), ("lora", "mcore_adapter"), ("preference", "mcore_model")]
+)
+def test_an_attempt_that_resumes_loads_the_whole_state_of_the_checkpoint(case: str, key: str) -> None:
+    made = CASES[case]
+    resumed = render(made, replace(place(made), checkpoint="/runs/it/checkpoint-40"))
+    config = yaml.safe_load(resumed.files["config.yaml"])
+    assert config == config_of(made) | {key: "/runs/it/checkpoint-40", "finetune": False}
+    assert config["model"] == "/models/it"
+    assert config.keys() <= keys_of("swift-megatron").keys()
 
 
 def test_what_it_means_differently_is_noted() -> None:
