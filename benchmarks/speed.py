@@ -2,9 +2,13 @@
 
     python -m benchmarks.speed
 
-The ratio is what to compare between machines and between runs on a busy one.
+The ratio is what to compare between machines and between runs on a busy one. Every estimate is of another job object
+with another plan than the one before: micro-batch, accumulation, recompute, sequence parallel and distributed optimizer
+change. Kept from earlier estimates is what no plan changes: the model's layers and sums over their operators, the
+machine's speeds, FLOPs a token; and of a plan how its layers are cut into stages and the order of its passes.
 """
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -14,6 +18,9 @@ from backend.job.job import Cluster, Job, Model
 from backend.job.mapping import with_values
 
 LOOP = 10_000
+TIMES = 300
+TARGET_S = 150e-6
+"""Of CPU time, the median."""
 PLANS = {
     "Qwen3-VL 8B, TP4": {"model.preset": "qwen3-vl-8b", "parallel.tensor": 4},
     "Qwen3-VL 8B, TP2 PP2 VPP2": {
@@ -26,6 +33,14 @@ PLANS = {
     "Qwen3 8B, DDP": {"model.preset": "qwen3-8b", "engine": "llamafactory-ddp"},
 }
 
+VARIED = {
+    "parallel.sequence": (True, False),
+    "parallel.distributed_optimizer": (True, False),
+    "training.gradient_accumulation_steps": (8, 16),
+    "parallel.recompute": ("none", "full"),
+    "training.micro_batch_size": (1, 2, 4),
+}
+
 
 def main() -> None:
     """Print microseconds an estimate, also over the loop's time."""
@@ -33,9 +48,16 @@ def main() -> None:
     loop_s = cpu_seconds(plain_loop, 50)
     print(f"loop of {LOOP} multiply-adds: {loop_s * 1e6:.0f} us of CPU time; ratios are to it")
     for name, values in PLANS.items():
-        tried = with_values(job, values)
-        seconds = cpu_seconds(lambda tried=tried: estimate(tried), 300)
+        jobs = iter(plans_like(with_values(job, values)))
+        seconds = cpu_seconds(lambda jobs=jobs: estimate(next(jobs)), TIMES - 1)
         print(f"{name:28} {seconds * 1e6:7.1f} us an estimate, ratio {seconds / loop_s:6.3f}")
+    print(f"target: {TARGET_S * 1e6:.0f} us")
+
+
+def plans_like(job: Job) -> list[Job]:
+    """Jobs of the same model on the same cluster, each with another plan than the one before."""
+    choices = itertools.cycle(itertools.product(*VARIED.values()))
+    return [with_values(job, dict(zip(VARIED, next(choices), strict=True))) for _ in range(TIMES)]
 
 
 def plain_loop(rounds: int = LOOP) -> int:

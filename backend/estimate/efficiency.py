@@ -4,11 +4,11 @@ The constants are the same for every model, plan, GPU and network. benchmarks/fi
 published runs that the project carries, and writes them with their errors into presets/efficiency.yaml.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from backend.estimate.numeric import Number, least
+from backend.estimate.record import record
 from backend.job.job import Cluster
 from backend.job.presets import Gpu, efficiency_figures
 
@@ -19,7 +19,7 @@ UNMEASURED_PRODUCTS = 0.8
 """The best matrix product's share of the peak on a GPU for which presets/gpus.yaml has no measurement: an H100's."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class Efficiency:
     """Global constants, none of them of a model, a plan or a source; shares are of a hardware figure.
 

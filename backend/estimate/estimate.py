@@ -1,7 +1,7 @@
 """What one plan costs: memory by stage and term, bubble, FLOPs, time. The entry point of this package."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from backend.estimate.calibrated import calibrated_on, probed_on, reserved_ratio
@@ -11,6 +11,7 @@ from backend.estimate.megatron import PlanCosts, Run, pipeline_memory
 from backend.estimate.megatron_adapters import Adapters
 from backend.estimate.numeric import Number, choose
 from backend.estimate.plan import Plan, in_precision, plan_of, unsplit
+from backend.estimate.record import record
 from backend.estimate.schedule import bubble_fraction, textbook_bubble
 from backend.estimate.stage import Trained, trained_parts
 from backend.estimate.terms import StageMemory
@@ -143,7 +144,7 @@ def _times(speed: Speed) -> dict[str, Any]:
     return {name: getattr(speed, name) for name in (*names, "time_s", "stage_times", "chunk_times", "time_error")}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class Modelled:
     """A job in the terms of the formulas, with the memory of every stage in bytes."""
 
@@ -272,4 +273,4 @@ def _flops(job: Job, layers: ModelLayers, plan: Plan, trained: Trained) -> float
     method = job.training.method
     if method == "partial":
         return float(flops_of_last_layers(layers, unsplit(plan), job.training.trainable_layers))
-    return float(flops_per_token(layers, unsplit(plan), trained, method in ("lora", "qlora")))
+    return float(flops_per_token(layers, plan, trained, method in ("lora", "qlora")))

@@ -5,7 +5,6 @@ Gradient checkpointing reaches only layers with something to train (model/model_
 divide is in sharding.py; the saved tensors of the modules are those of saved.py.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 from backend.estimate.adapters import NF4_BYTES, adapter_parameters, quantised_parameters
@@ -13,6 +12,7 @@ from backend.estimate.layers import Activation, LayerKind, Linear, ModelLayers
 from backend.estimate.numeric import Number, choose, largest
 from backend.estimate.parameters import layer_counts, model_parameters, vision_parameters
 from backend.estimate.plan import Plan
+from backend.estimate.record import record
 from backend.estimate.saved import Eager, eager_bytes
 from backend.estimate.sharding import States, largest_unit, shared_states
 from backend.estimate.stage import RankParameters, Trained
@@ -23,7 +23,7 @@ MOMENTS = ("loss", "loss_backward", "output_backward", "layer_backward", "last_b
 """Of a training step, in this order; the peak is in one of them."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class Tuning:
     """What is trained, and how."""
 
@@ -243,7 +243,7 @@ def _tower(
     return plan.vision_patches * per_patch, plan.vision_patches * live
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class LayerWork:
     """Bytes that the backward pass of one layer needs beside what is saved."""
 

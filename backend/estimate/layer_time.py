@@ -4,7 +4,7 @@ A pass through a layer is the sum of its matrix products (arithmetic and the byt
 its memory-bound kernels, a start of every kernel, and the communication that nothing hides.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import reduce
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from backend.estimate.numeric import Number, largest
 from backend.estimate.operations import Operations, operations
 from backend.estimate.passes import NOTHING, Pass, Passes
 from backend.estimate.plan import Plan
+from backend.estimate.record import record
 from backend.job.traits import MemoryTraits
 
 ATTENTION_BACKWARD = 2.5
@@ -31,7 +32,7 @@ UNFUSED_SCORES = 13
 """Bytes an entry of the score matrix moves where attention is not fused: product 2, softmax 4, dropout 5, product 2."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class Execution:
     """How an engine runs a step, as far as its time depends on it."""
 
@@ -62,7 +63,7 @@ class Execution:
     """4-bit weights are unpacked before every product (QLoRA)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Setting:
     """What every formula of a plan's time reads."""
 

@@ -5,12 +5,13 @@ tensors of Transformer Engine's modules are those of saved.py. Checked against p
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from backend.estimate.layers import Activation, Attention, LayerKind, Linear, ModelLayers, VisionLayers
 from backend.estimate.megatron_adapters import Adapters, adapter_bytes, adapter_counts, tower_adapters
 from backend.estimate.numeric import Number, choose, largest
 from backend.estimate.plan import Plan
+from backend.estimate.record import record
 from backend.estimate.saved import Eager, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
 from backend.estimate.schedule import in_flight
 from backend.estimate.stage import RankParameters, Stage, Trained, rank_parameters, stages
@@ -18,7 +19,7 @@ from backend.estimate.terms import GROUPED_BYTES, STATIC_BYTES, Moment, StageMem
 from backend.job.traits import MemoryTraits
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class LayerCost:
     """One layer of a kind on one rank."""
 
@@ -28,7 +29,7 @@ class LayerCost:
     """What its backward pass needs besides."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class PlanCosts:
     """What is the same on every stage of a plan."""
 
@@ -40,7 +41,7 @@ class PlanCosts:
     """Saved activations of the vision tower for one micro-batch."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class Run:
     """What is trained of a Megatron model, and beside what."""
 

@@ -1,18 +1,19 @@
 """The numbers of one plan that the formulas read; fields typed Number may be arrays with one entry a plan."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from backend.estimate.numeric import Number, choose
+from backend.estimate.record import record
 from backend.job.job import Job, Parallel
 from backend.job.model import VisionShape
 from backend.job.traits import MemoryTraits
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class Plan:
     """Parallel sizes, batch and recompute choice of a Megatron plan."""
 

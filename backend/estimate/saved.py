@@ -11,11 +11,12 @@ from functools import lru_cache
 from typing import Literal
 
 from backend.estimate.layers import Activation, Attention, Dispatch, Keep, LayerKind, Linear, Norm, Operator
+from backend.estimate.record import record
 
 Spread = Literal["whole", "split", "groups", "routed", "dispatched"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class SavedBytes:
     """Bytes a token of one layer, by how they spread over ranks (without context parallelism, which divides all)."""
 

@@ -4,17 +4,16 @@ torch DDP holds everything; DeepSpeed ZeRO (arXiv 1910.02054) and FSDP divide op
 the ranks, and gather 16-bit parameters while a layer runs. What an engine divides is its traits'.
 """
 
-from dataclasses import dataclass
-
 from backend.estimate.layers import ModelLayers
 from backend.estimate.numeric import Number, choose, least
 from backend.estimate.parameters import layer_counts
 from backend.estimate.plan import Plan
+from backend.estimate.record import record
 from backend.estimate.stage import RankParameters
 from backend.job.traits import MemoryTraits
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class States:
     """Bytes of one rank; on the GPU, unless said."""
 

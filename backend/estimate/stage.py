@@ -7,6 +7,7 @@ from backend.estimate.layers import LayerKind, ModelLayers
 from backend.estimate.numeric import Number
 from backend.estimate.parameters import layer_counts, padded_vocabulary, vision_parameters
 from backend.estimate.plan import Plan
+from backend.estimate.record import record
 from backend.estimate.schedule import chunk_layers
 from backend.job.job import Job
 from backend.job.model import ModelShape
@@ -101,7 +102,7 @@ def _split(begin: int, end: int, dense_layers: int) -> tuple[int, int]:
     return dense, end - begin - dense
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class RankParameters:
     """Parameters on one rank of a stage."""
 

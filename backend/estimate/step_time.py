@@ -1,7 +1,6 @@
 """Seconds of a training step and its parts: stages of a pipeline, data parallelism, optimizer, host memory."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from backend.estimate.layers import ModelLayers, VisionLayers
 from backend.estimate.numeric import Number, largest
 from backend.estimate.passes import NO_PASSES, NOTHING, Pass, Passes, combined
 from backend.estimate.plan import Plan
+from backend.estimate.record import record
 from backend.estimate.schedule import iteration_time
 from backend.estimate.stage import RankParameters, Trained, stages
 
@@ -20,7 +20,7 @@ ChunkTimes = tuple[tuple[Number, ...], ...]
 Schedule = Callable[[ChunkTimes, ChunkTimes, int, Number], Number]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class StepTime:
     """One optimizer step of a plan, in seconds."""
 

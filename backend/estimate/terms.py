@@ -1,8 +1,7 @@
 """The terms that the memory of a stage is reported in, and the moments of a step among which its peak is found."""
 
-from dataclasses import dataclass
-
 from backend.estimate.numeric import Number, choose
+from backend.estimate.record import record
 from backend.estimate.stage import RankParameters
 
 FROZEN_BYTES = 2
@@ -17,7 +16,7 @@ GROUPED_BYTES = 4 * 32 * 2**20
 transformer_engine/pytorch/cpp_extensions/gemm.py; Megatron-LM's CI readings show both."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class StageMemory:
     """Bytes on one rank of a stage at its fullest moment; the terms add up to `peak`."""
 
@@ -39,7 +38,7 @@ class StageMemory:
         return self.weights + self.gradients + self.optimizer + self.activations + self.logits + self.workspace
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class Moment:
     """What a moment of a step needs on top of what is there all the time."""
 

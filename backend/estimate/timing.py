@@ -1,7 +1,6 @@
 """A job's time: how its engine runs a step on its machine, seconds of an iteration, speed, hours for the data set."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil
 
 from backend.estimate.calibrated import efficiency_on, is_timed, time_ratio
@@ -10,6 +9,7 @@ from backend.estimate.layer_time import Execution, Setting
 from backend.estimate.layers import ModelLayers
 from backend.estimate.numeric import Number
 from backend.estimate.plan import Plan
+from backend.estimate.record import record
 from backend.estimate.stage import Trained
 from backend.estimate.step_time import KindPasses, StepTime, step_time
 from backend.estimate.terms import StageMemory
@@ -21,7 +21,7 @@ COMMUNICATION = ("tensor", "pipeline", "data", "context", "expert")
 _REFERENCE_FREE = ("orpo", "simpo")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class Speed:
     """The figures of time of an estimate."""
 

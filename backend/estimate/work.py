@@ -1,16 +1,16 @@
 """The work of an iteration in FLOPs: of each pipeline stage for its bubble, and of one token for throughput."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from backend.estimate.flops import layer_flops
 from backend.estimate.layers import LayerKind, ModelLayers, VisionLayers
 from backend.estimate.numeric import Number, choose
 from backend.estimate.plan import Plan
+from backend.estimate.record import record
 from backend.estimate.stage import Trained, stages
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class Work:
     """FLOPs of one micro-batch."""
 
@@ -88,15 +88,25 @@ def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -
     return work
 
 
-@lru_cache(maxsize=1024)
 def flops_per_token(layers: ModelLayers, plan: Plan, trained: Trained, adapters: bool = False) -> Number:
     """Training FLOPs of one token of the sequence, the images' share included, nothing recomputed counted.
 
     6 a weight that is trained, 4 a frozen one that a gradient passes through, 2 any other; attention 6 s a d a layer.
-    `plan` is of one rank: sequence, micro-batch and images.
+    How ranks share the work changes nothing.
     """
-    [work] = pipeline_work(layers, plan, trained, adapters=adapters)
-    return (work.forward + work.backward) / plan.tokens
+    images = plan.images / plan.micro_batch
+    return _flops_of_sequence(layers, plan.sequence_length, images, plan.patches, trained, adapters) / (
+        plan.sequence_length
+    )
+
+
+@lru_cache(maxsize=1024)
+def _flops_of_sequence(
+    layers: ModelLayers, length: float, images: float, patches: int, trained: Trained, adapters: bool
+) -> float:
+    alone = Plan(sequence_length=length, micro_batches=1, images=images, patches=patches)
+    [work] = pipeline_work(layers, alone, trained, adapters=adapters)
+    return float(work.forward + work.backward)
 
 
 def flops_of_last_layers(layers: ModelLayers, plan: Plan, last: int) -> Number:
