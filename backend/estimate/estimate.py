@@ -1,7 +1,7 @@
 """What one plan costs: memory by stage and term, bubble, FLOPs, time. The entry point of this package."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.estimate.calibrated import calibrated_on, probed_on, reserved_ratio
