@@ -8,79 +8,25 @@ LLaMA-Factory refuses keys it does not know, but checks neither types nor choice
 from collections.abc import Mapping
 
 from backend.engines.engine import Target
-from backend.job.mapping import get_value
+from backend.engines.keys import carried
 
 FINETUNING_TYPES: Mapping[str, str] = {"full": "full", "partial": "freeze", "lora": "lora", "qlora": "lora"}
 
-# Keys that carry one value of the job as it is; those whose value is None are left out.
-_DATA = {
-    "dataset": "training.dataset",
-    "dataset_dir": "training.dataset_dir",
-    "template": "training.template",
-    "cutoff_len": "training.cutoff_len",
-    "packing": "training.packing",
-    "preprocessing_num_workers": "training.workers.preprocessing",
-    "dataloader_num_workers": "training.workers.data_loader",
-}
-_VISION = {
-    "image_max_pixels": "training.image_max_pixels",
-    "video_max_pixels": "training.video_max_pixels",
-    "freeze_vision_tower": "training.freeze.vision_tower",
-    "freeze_multi_modal_projector": "training.freeze.projector",
-    "freeze_language_model": "training.freeze.language_model",
-}
-_PARTIAL = {"freeze_trainable_layers": "training.trainable_layers"}
-_LORA = {
-    "lora_rank": "training.lora.rank",
-    "lora_alpha": "training.lora.alpha",
-    "lora_target": "training.lora.targets",
-}
-_PREFERENCE = {"pref_beta": "training.dpo.beta", "pref_loss": "training.dpo.loss"}
-_SCHEDULE = {
-    "per_device_train_batch_size": "training.micro_batch_size",
-    "gradient_accumulation_steps": "accumulation",
-    "learning_rate": "training.learning_rate",
-    "lr_scheduler_type": "training.lr_scheduler",
-    "weight_decay": "training.weight_decay",
-    "seed": "training.seed",
-}
-_RECORDS = {
-    "logging_steps": "training.logging_steps",
-    "save_steps": "training.save_steps",
-    "save_total_limit": "training.save_total_limit",
-    "ddp_timeout": "training.ddp_timeout_s",
-}
-
-OWNED: Mapping[str, str] = {
-    "model_name_or_path": "model.path",
-    "stage": "training.stage",
-    "do_train": "training.stage",
-    "finetuning_type": "training.method",
-    **_DATA,
-    **_VISION,
-    **_PARTIAL,
-    **_LORA,
-    "quantization_bit": "training.method",
-    "upcast_layernorm": "training.method",
-    **_PREFERENCE,
-    **_SCHEDULE,
-    "gradient_accumulation_steps": "training.gradient_accumulation_steps",
-    "num_train_epochs": "training.num_train_epochs",
-    "max_steps": "training.max_steps",
-    "warmup_ratio": "training.warmup_ratio",
-    "warmup_steps": "training.warmup_ratio",
-    **_RECORDS,
-    "output_dir": "training.output_dir",
-    "eval_strategy": "training.eval_steps",
-    "eval_steps": "training.eval_steps",
-    "per_device_eval_batch_size": "training.micro_batch_size",
-    "report_to": "training.report_to",
-    "bf16": "training.precision",
-    "fp16": "training.precision",
-    "use_cpu": "cluster.gpu",
-    "ddp_backend": "cluster.gpu",
-}
-"""Configuration key -> the job path that decides it."""
+# Parameters whose key carries the job's value as it is.
+_DATA = (
+    "training.dataset", "training.dataset_dir", "training.template", "training.cutoff_len", "training.packing",
+    "training.workers.preprocessing", "training.workers.data_loader",
+)  # fmt: skip
+_VISION = (
+    "training.image_max_pixels", "training.video_max_pixels", "training.freeze.vision_tower",
+    "training.freeze.projector", "training.freeze.language_model",
+)  # fmt: skip
+_LORA = ("training.lora.rank", "training.lora.alpha", "training.lora.targets")
+_PREFERENCE = ("training.dpo.beta", "training.dpo.loss")
+_SCHEDULE = ("training.learning_rate", "training.lr_scheduler", "training.weight_decay", "training.seed")
+_RECORDS = (
+    "training.logging_steps", "training.save_steps", "training.save_total_limit", "training.ddp_timeout_s",
+)  # fmt: skip
 
 
 def common_config(target: Target, output_dir: str) -> dict[str, object]:
@@ -93,19 +39,19 @@ def common_config(target: Target, output_dir: str) -> dict[str, object]:
         "finetuning_type": FINETUNING_TYPES[training.method],
     }
     if training.method == "partial":
-        config |= _taken(target, _PARTIAL)
+        config |= carried(job, "llamafactory", "training.trainable_layers")
     if training.method in ("lora", "qlora"):
-        config |= _taken(target, _LORA)
+        config |= carried(job, "llamafactory", *_LORA)
     if training.method == "qlora":
         # LLaMA-Factory recommends the second, aloud, wherever it meets the first.
         config |= {"quantization_bit": 4, "upcast_layernorm": True}
     if training.stage == "dpo":
-        config |= _taken(target, _PREFERENCE)
-    config |= _taken(target, _DATA)
+        config |= carried(job, "llamafactory", *_PREFERENCE)
+    config |= carried(job, "llamafactory", *_DATA)
     if target.shape.vision:
-        config |= _taken(target, _VISION)
+        config |= carried(job, "llamafactory", *_VISION)
     config |= _schedule(target)
-    config |= {"output_dir": output_dir, **_taken(target, _RECORDS), **_evaluation(target)}
+    config |= {"output_dir": output_dir, **carried(job, "llamafactory", *_RECORDS), **_evaluation(target)}
     # An empty list would be written as [], which transformers takes, but `none` is what its documentation says.
     config["report_to"] = list(training.report_to) or "none"
     return config
@@ -113,7 +59,9 @@ def common_config(target: Target, output_dir: str) -> dict[str, object]:
 
 def _schedule(target: Target) -> dict[str, object]:
     training = target.job.training
-    config = _taken(target, _SCHEDULE)
+    config = carried(target.job, "llamafactory", "training.micro_batch_size")
+    config["gradient_accumulation_steps"] = target.job.accumulation
+    config |= carried(target.job, "llamafactory", *_SCHEDULE)
     if training.max_steps is None:
         config["num_train_epochs"] = training.num_train_epochs
     else:
@@ -153,8 +101,3 @@ def precision(name: str) -> dict[str, object]:
 def cpu_config(target: Target) -> dict[str, object]:
     """What ranks without a GPU need: accelerate trains them apart, in silence, unless it is told `use_cpu`."""
     return {"use_cpu": True, "ddp_backend": "gloo"} if target.on_cpu else {}
-
-
-def _taken(target: Target, keys: Mapping[str, str]) -> dict[str, object]:
-    values = {key: get_value(target.job, path) for key, path in keys.items()}
-    return {key: value for key, value in values.items() if value is not None}

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from backend.engines.engine import Engine, Target
-from backend.engines.llamafactory import OWNED, common_config, cpu_config, precision, resume
+from backend.engines.keys import owned_keys
+from backend.engines.llamafactory import common_config, cpu_config, precision, resume
 
 
 def hugging_face_config(target: Target, output_dir: str) -> dict[str, object]:
@@ -20,14 +21,7 @@ def hugging_face_config(target: Target, output_dir: str) -> dict[str, object]:
     return config | cpu_config(target)
 
 
-HUGGING_FACE_OWNED: Mapping[str, str] = {
-    **OWNED,
-    "disable_gradient_checkpointing": "parallel.recompute",
-    "gradient_checkpointing": "parallel.recompute",
-    "enable_liger_kernel": "training.liger",
-    "include_num_input_tokens_seen": "training.logging_steps",
-    "logging_nan_inf_filter": "training.logging_steps",
-}
+HUGGING_FACE_OWNED: Mapping[str, str] = owned_keys("llamafactory", "hugging_face")
 
 ENGINE = Engine(
     name="llamafactory-ddp",

@@ -6,8 +6,8 @@ transformers' plain one, so the keys that LLaMA-Factory itself adds to the Huggi
 """
 
 from backend.engines.engine import Engine, Target
-from backend.engines.llamafactory import OWNED, common_config, cpu_config, precision, resume
-from backend.engines.megatron_keys import PARALLEL_KEYS
+from backend.engines.keys import carried, key_of, owned_keys
+from backend.engines.llamafactory import common_config, cpu_config, precision, resume
 from backend.job.problems import Problem
 
 
@@ -25,20 +25,13 @@ def megatron_config(target: Target, output_dir: str) -> dict[str, object]:
 
 def _sizes(target: Target) -> dict[str, object]:
     parallel = target.job.parallel
-    config: dict[str, object] = {
-        "tensor_model_parallel_size": parallel.tensor,
-        "pipeline_model_parallel_size": parallel.pipeline,
-    }
+    config = _carried(target, "parallel.tensor", "parallel.pipeline")
     if parallel.virtual_pipeline > 1:
-        config["virtual_pipeline_model_parallel_size"] = parallel.virtual_pipeline
+        config |= _carried(target, "parallel.virtual_pipeline")
     if parallel.context > 1:
-        config["context_parallel_size"] = parallel.context
-    switches = {
-        "sequence_parallel": target.job.sequence_parallel,
-        "account_for_embedding_in_pipeline_split": parallel.account_for_embedding,
-        "account_for_loss_in_pipeline_split": parallel.account_for_loss,
-    }
-    return config | _switched_on(switches)
+        config |= _carried(target, "parallel.context")
+    config |= {key_of("parallel.sequence", "mcore_adapter"): True} if target.job.sequence_parallel else {}
+    return config | _switched_on(target, "parallel.account_for_embedding", "parallel.account_for_loss")
 
 
 def _recompute(target: Target) -> dict[str, object]:
@@ -55,59 +48,47 @@ def _recompute(target: Target) -> dict[str, object]:
 
 
 def _optimizer(target: Target) -> dict[str, object]:
-    parallel = target.job.parallel
+    parallel, precision = target.job.parallel, target.job.training.precision
     config = _switched_on(
-        {
-            "use_distributed_optimizer": parallel.distributed_optimizer,
-            "overlap_grad_reduce": parallel.overlap_grad_reduce,
-            "overlap_param_gather": parallel.overlap_param_gather,
-            # With bf16 mcore_adapter sets it itself.
-            "accumulate_allreduce_grads_in_fp32": parallel.gradient_dtype == "fp32"
-            and target.job.training.precision == "fp16",
-        }
+        target, "parallel.distributed_optimizer", "parallel.overlap_grad_reduce", "parallel.overlap_param_gather"
     )
+    # With bf16 mcore_adapter sets it itself.
+    if parallel.gradient_dtype == "fp32" and precision == "fp16":
+        config["accumulate_allreduce_grads_in_fp32"] = True
     if parallel.optimizer_offload_fraction > 0:
-        config |= {
-            "optimizer_cpu_offload": True,
-            "optimizer_offload_fraction": parallel.optimizer_offload_fraction,
-        }
+        config |= {"optimizer_cpu_offload": True, **_carried(target, "parallel.optimizer_offload_fraction")}
     return config
 
 
 def _fusions(target: Target) -> dict[str, object]:
-    parallel = target.job.parallel
     return _switched_on(
-        {
-            "bias_activation_fusion": parallel.bias_activation_fusion,
-            "apply_rope_fusion": parallel.rope_fusion,
-            "cross_entropy_loss_fusion": parallel.cross_entropy_fusion,
-        }
+        target, "parallel.bias_activation_fusion", "parallel.rope_fusion", "parallel.cross_entropy_fusion"
     )
 
 
 def _experts(target: Target) -> dict[str, object]:
     if not target.shape.experts:
         return {}
-    parallel = target.job.parallel
-    return {
-        "expert_model_parallel_size": parallel.expert,
-        # Left out it would be TP, whatever mcore_adapter's help says.
-        "expert_tensor_parallel_size": parallel.expert_tensor,
-        "moe_token_dispatcher_type": parallel.moe_token_dispatcher,
-        "moe_grouped_gemm": parallel.moe_grouped_gemm,
-    }
+    # ETP left out would be TP, whatever mcore_adapter's help says.
+    return _carried(
+        target,
+        "parallel.expert",
+        "parallel.expert_tensor",
+        "parallel.moe_token_dispatcher",
+        "parallel.moe_grouped_gemm",
+    )
 
 
 def _turned_off_on_cpu(target: Target) -> tuple[str, ...]:
     """The switches of the job that Megatron-Core's plain modules refuse without a GPU."""
     parallel = target.job.parallel
     switches = {
-        "sequence_parallel": target.job.sequence_parallel,
-        "bias_activation_fusion": parallel.bias_activation_fusion,
-        "apply_rope_fusion": parallel.rope_fusion,
-        "moe_grouped_gemm": bool(target.shape.experts) and parallel.moe_grouped_gemm,
+        "parallel.sequence": target.job.sequence_parallel,
+        "parallel.bias_activation_fusion": parallel.bias_activation_fusion,
+        "parallel.rope_fusion": parallel.rope_fusion,
+        "parallel.moe_grouped_gemm": bool(target.shape.experts) and parallel.moe_grouped_gemm,
     }
-    return tuple(key for key, on in switches.items() if on)
+    return tuple(key_of(path, "mcore_adapter") for path, on in switches.items() if on)
 
 
 def _notes(target: Target) -> tuple[Problem, ...]:
@@ -116,8 +97,12 @@ def _notes(target: Target) -> tuple[Problem, ...]:
     return (Problem(code="off_on_cpu", field="cluster.gpu", severity="note", values={"keys": ", ".join(keys)}),)
 
 
-def _switched_on(switches: dict[str, bool]) -> dict[str, object]:
-    return {key: True for key, on in switches.items() if on}
+def _carried(target: Target, *paths: str) -> dict[str, object]:
+    return carried(target.job, "mcore_adapter", *paths)
+
+
+def _switched_on(target: Target, *paths: str) -> dict[str, object]:
+    return {key: on for key, on in _carried(target, *paths).items() if on}
 
 
 ENGINE = Engine(
@@ -126,7 +111,7 @@ ENGINE = Engine(
     # One hardware queue: kernels then start in the order in which Megatron issues them, which its overlap of tensor
     # parallel communication relies on.
     environment=lambda target: {"USE_MCA": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
-    owned={**OWNED, **PARALLEL_KEYS, "transformer_impl": "cluster.gpu"},
+    owned=owned_keys("llamafactory", "mcore_adapter"),
     notes=_notes,
     resume=resume,
 )

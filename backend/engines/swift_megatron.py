@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from backend.engines.engine import Engine, Target
-from backend.engines.megatron_keys import PARALLEL_KEYS
+from backend.engines.keys import carried, owned_keys
 from backend.job.problems import Problem
 
 _COMMANDS: Mapping[str, str] = {"sft": "sft", "pt": "pt", "dpo": "rlhf"}
@@ -26,50 +26,6 @@ _SCHEDULERS: Mapping[str, str] = {
 _REPORTS = frozenset({"tensorboard", "wandb", "swanlab"})
 _FEWEST_KEPT = 2
 """ms-swift refuses a save_total_limit of 1."""
-
-OWNED: Mapping[str, str] = {
-    "model": "model.path",
-    "rlhf_type": "training.stage",
-    "tuner_type": "training.method",
-    "lora_rank": "training.lora.rank",
-    "lora_alpha": "training.lora.alpha",
-    "target_modules": "training.lora.targets",
-    "beta": "training.dpo.beta",
-    "loss_type": "training.dpo.loss",
-    "dataset": "training.dataset",
-    "max_length": "training.cutoff_len",
-    "packing": "training.packing",
-    "max_pixels": "training.image_max_pixels",
-    "dataset_num_proc": "training.workers.preprocessing",
-    "dataloader_num_workers": "training.workers.data_loader",
-    "freeze_vit": "training.freeze.vision_tower",
-    "freeze_aligner": "training.freeze.projector",
-    "freeze_llm": "training.freeze.language_model",
-    "torch_dtype": "training.precision",
-    "bf16": "training.precision",
-    "fp16": "training.precision",
-    "micro_batch_size": "training.micro_batch_size",
-    "global_batch_size": "training.global_batch_size",
-    "num_train_epochs": "training.num_train_epochs",
-    "train_iters": "training.max_steps",
-    "lr": "training.learning_rate",
-    "lr_decay_style": "training.lr_scheduler",
-    "min_lr": "training.lr_scheduler",
-    "lr_warmup_fraction": "training.warmup_ratio",
-    "lr_warmup_iters": "training.warmup_ratio",
-    "weight_decay": "training.weight_decay",
-    "seed": "training.seed",
-    "output_dir": "training.output_dir",
-    "add_version": "training.output_dir",
-    "logging_steps": "training.logging_steps",
-    "save_steps": "training.save_steps",
-    "save_total_limit": "training.save_total_limit",
-    "eval_steps": "training.eval_steps",
-    "report_to": "training.report_to",
-    "ddp_timeout": "training.ddp_timeout_s",
-    "callbacks": "training.logging_steps",
-    **PARALLEL_KEYS,
-}
 
 
 def swift_config(target: Target, output_dir: str) -> dict[str, object]:
@@ -88,11 +44,11 @@ def _method(target: Target) -> dict[str, object]:
     if training.method == "lora":
         targets = training.lora.targets
         modules = ["all-linear"] if targets == "all" else targets.split(",")
-        config |= {"lora_rank": training.lora.rank, "lora_alpha": training.lora.alpha, "target_modules": modules}
+        config |= {**_carried(target, "training.lora.rank", "training.lora.alpha"), "target_modules": modules}
     if target.shape.vision:
-        freeze = training.freeze
-        config |= {"freeze_llm": freeze.language_model, "freeze_vit": freeze.vision_tower}
-        config |= {"freeze_aligner": freeze.projector}
+        config |= _carried(
+            target, "training.freeze.language_model", "training.freeze.vision_tower", "training.freeze.projector"
+        )
     return config
 
 
@@ -100,12 +56,15 @@ def _data(target: Target) -> dict[str, object]:
     training = target.job.training
     config: dict[str, object] = {
         "dataset": dataset_paths(training.dataset, training.dataset_dir),
-        "max_length": training.cutoff_len,
-        "packing": training.packing,
-        "dataset_num_proc": training.workers.preprocessing,
-        "dataloader_num_workers": training.workers.data_loader,
+        **_carried(
+            target,
+            "training.cutoff_len",
+            "training.packing",
+            "training.workers.preprocessing",
+            "training.workers.data_loader",
+        ),
     }
-    return config | ({"max_pixels": training.image_max_pixels} if target.shape.vision else {})
+    return config | (_carried(target, "training.image_max_pixels") if target.shape.vision else {})
 
 
 def dataset_paths(names: str | None, folder: str | None) -> list[str]:
@@ -150,17 +109,11 @@ def _records(target: Target, output_dir: str) -> dict[str, object]:
 
 
 def _plan(target: Target) -> dict[str, object]:
-    parallel = target.job.parallel
-    config: dict[str, object] = {
-        "tensor_model_parallel_size": parallel.tensor,
-        "pipeline_model_parallel_size": parallel.pipeline,
-        "context_parallel_size": parallel.context,
-        "sequence_parallel": target.job.sequence_parallel,
-        "account_for_embedding_in_pipeline_split": parallel.account_for_embedding,
-        "account_for_loss_in_pipeline_split": parallel.account_for_loss,
-    }
-    if parallel.virtual_pipeline > 1:
-        config["virtual_pipeline_model_parallel_size"] = parallel.virtual_pipeline
+    config = _carried(target, "parallel.tensor", "parallel.pipeline", "parallel.context")
+    config["sequence_parallel"] = target.job.sequence_parallel
+    config |= _carried(target, "parallel.account_for_embedding", "parallel.account_for_loss")
+    if target.job.parallel.virtual_pipeline > 1:
+        config |= _carried(target, "parallel.virtual_pipeline")
     return config
 
 
@@ -173,33 +126,37 @@ def _memory(target: Target) -> dict[str, object]:
     if granularity == "full":
         config |= {"recompute_method": "uniform", "recompute_num_layers": parallel.recompute_num_layers or 1}
     if parallel.optimizer_offload_fraction > 0:
-        config |= {"optimizer_cpu_offload": True, "optimizer_offload_fraction": parallel.optimizer_offload_fraction}
+        config |= {"optimizer_cpu_offload": True, **_carried(target, "parallel.optimizer_offload_fraction")}
     return config
 
 
 def _switches(target: Target) -> dict[str, object]:
-    parallel = target.job.parallel
-    return {
-        "use_distributed_optimizer": parallel.distributed_optimizer,
-        "accumulate_allreduce_grads_in_fp32": parallel.gradient_dtype == "fp32",
-        "overlap_grad_reduce": parallel.overlap_grad_reduce,
-        "overlap_param_gather": parallel.overlap_param_gather,
-        "bias_activation_fusion": parallel.bias_activation_fusion,
-        "apply_rope_fusion": parallel.rope_fusion,
-        "cross_entropy_loss_fusion": parallel.cross_entropy_fusion,
-    }
+    config = _carried(target, "parallel.distributed_optimizer")
+    config["accumulate_allreduce_grads_in_fp32"] = target.job.parallel.gradient_dtype == "fp32"
+    return config | _carried(
+        target,
+        "parallel.overlap_grad_reduce",
+        "parallel.overlap_param_gather",
+        "parallel.bias_activation_fusion",
+        "parallel.rope_fusion",
+        "parallel.cross_entropy_fusion",
+    )
 
 
 def _experts(target: Target) -> dict[str, object]:
     if not target.shape.experts:
         return {}
-    parallel = target.job.parallel
-    return {
-        "expert_model_parallel_size": parallel.expert,
-        "expert_tensor_parallel_size": parallel.expert_tensor,
-        "moe_token_dispatcher_type": parallel.moe_token_dispatcher,
-        "moe_grouped_gemm": parallel.moe_grouped_gemm,
-    }
+    return _carried(
+        target,
+        "parallel.expert",
+        "parallel.expert_tensor",
+        "parallel.moe_token_dispatcher",
+        "parallel.moe_grouped_gemm",
+    )
+
+
+def _carried(target: Target, *paths: str) -> dict[str, object]:
+    return carried(target.job, "swift", *paths)
 
 
 def _environment(target: Target) -> Mapping[str, str]:
@@ -244,7 +201,7 @@ ENGINE = Engine(
     name="swift-megatron",
     config=swift_config,
     environment=_environment,
-    owned=OWNED,
+    owned=owned_keys("swift"),
     notes=_notes,
     resume=_resume,
     plain=lambda target: f"swift.cli._megatron.main {swift_command(target)} config.yaml",

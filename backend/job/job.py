@@ -26,15 +26,19 @@ EngineName = Literal[
 Recompute = Literal["none", "selective", "full"]
 RecomputeModule = Literal["core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts"]
 
-NAME = r"[A-Za-z0-9._-]{1,64}"
+NAME = r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}"
+# What ends a line for some reader, means nothing, or cannot be written as UTF-8.
+_UNPRINTABLE = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff"
+PRINTABLE = rf"[^{_UNPRINTABLE}]*"
 # A path on a node ends up in YAML, in a shell script and in programs that split at blanks
 # (LLaMA-Factory's launcher does), so nothing that any of them reads as syntax is let in. Letters of any script are.
-NODE_PATH = r"(/|~/)[^\s\x00-\x1f'\"`$;&|<>\\*?!(){}\[\]#]*"
-LOCAL_PATH = r"[^\x00-\x1f]+"
+NODE_PATH = rf"(/|~/)[^\s{_UNPRINTABLE}'\"`$;&|<>\\*?!(){{}}\[\]#]*"
+LOCAL_PATH = rf"[^{_UNPRINTABLE}]+"
 ADDRESS = r"[A-Za-z0-9]([A-Za-z0-9.:_-]{0,252}[A-Za-z0-9])?"
 USER = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
-PRINTABLE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff]*"
-WORDS = r"[^\s\x00-\x1f'\"`$;&|<>\\]+"
+_JUMP = rf"({USER}@)?([A-Za-z0-9]([A-Za-z0-9._-]{{0,252}}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:\d{{1,5}})?"
+JUMPS = rf"{_JUMP}(,{_JUMP})*"
+WORDS = rf"[^\s{_UNPRINTABLE}'\"`$;&|<>\\]+"
 RUN = r"[A-Za-z0-9._-]{1,100}"
 DATE = r"\d{4}-\d{2}-\d{2}"
 
@@ -57,12 +61,12 @@ class Host:
     """What SSH dials: a name or an IP address."""
     user: str | None = parameter(None, pattern=USER)
     """Log-in name; null takes ~/.ssh/config's or the current user."""
-    port: int = parameter(22, minimum=1, maximum=65535)
+    port: int = parameter(22, minimum=1, maximum=65535, source="ssh")
     """SSH port."""
     identity_file: str | None = parameter(None, pattern=LOCAL_PATH)
     """Private key on the machine of the server; null takes the agent and ~/.ssh/config."""
-    proxy_jump: str | None = parameter(None, pattern=WORDS)
-    """[user@]host[:port] to go through."""
+    proxy_jump: str | None = parameter(None, pattern=JUMPS)
+    """[user@]host[:port] to go through; several with commas between them, the first one first."""
     fabric_address: str | None = parameter(None, pattern=ADDRESS)
     """The address that the other nodes dial; null takes `address`."""
     environments: Mapping[str, Environment] = parameter(default_factory=dict)
@@ -97,7 +101,7 @@ class Calibration:
     probe_date: str | None = parameter(None, pattern=DATE)
     matmul_tflops: float | None = parameter(None, above=0, maximum=1e6, unit="TFLOP/s")
     """Best matrix product of one rank, the median over the ranks."""
-    matmul_precision: Literal["bf16", "fp16", "fp32"] = parameter("bf16")
+    matmul_precision: Literal["bf16", "fp16", "fp32"] = parameter("bf16", source="ours")
     """What that product was computed in."""
     intra_node_bus_gb_per_s: float | None = parameter(None, above=0, maximum=1e6, unit="GB/s")
     """Bus bandwidth that an all-reduce inside a node reached: per GPU, one direction."""
@@ -113,23 +117,25 @@ class Calibration:
 class Cluster:
     """The machines: what planning needs of them, and how to reach them."""
 
-    gpu: str | Mapping[str, Any] = parameter(pattern=NAME)
+    gpu: str | Mapping[str, Any] = parameter(
+        pattern=NAME, llamafactory=("use_cpu", "ddp_backend"), mcore_adapter="transformer_impl"
+    )
     """A key of presets/gpus.yaml, or a mapping {memory_gib, bf16_tflops, hbm_gb_per_s}."""
     nodes: int = parameter(minimum=1, maximum=1024)
     gpus_per_node: int = parameter(minimum=1, maximum=64)
     """Ranks on each node; on CPU nodes the processes."""
-    intra_node_gb_per_s: float = parameter(900.0, above=0, unit="GB/s")
+    intra_node_gb_per_s: float = parameter(900.0, above=0, unit="GB/s", source="clusters")
     """Vendor figure per GPU, both directions."""
-    inter_node_gbit_per_s: float = parameter(400.0, above=0, unit="Gbit/s")
+    inter_node_gbit_per_s: float = parameter(400.0, above=0, unit="Gbit/s", source="clusters")
     """One port, one direction."""
-    nics_per_node: int = parameter(8, minimum=1, maximum=64)
+    nics_per_node: int = parameter(8, minimum=1, maximum=64, source="clusters")
     host_memory_gib: float | None = parameter(None, above=0, maximum=65_536, unit="GiB")
     """RAM of the smallest node; null where it is not known."""
-    outside_gib: float = parameter(1.5, minimum=0, maximum=64, unit="GiB")
+    outside_gib: float = parameter(1.5, minimum=0, maximum=64, unit="GiB", source="ours")
     """Context, NCCL: memory outside torch's allocator."""
-    port_range: tuple[int, ...] = parameter((29500, 29599), minimum=1024, maximum=65535)
+    port_range: tuple[int, ...] = parameter((29500, 29599), minimum=1024, maximum=65535, source="torch")
     """First and last port that the master may listen on."""
-    run_root: str = parameter("~/.megaboard", pattern=NODE_PATH)
+    run_root: str = parameter("~/.megaboard", pattern=NODE_PATH, source="ours")
     """Where run folders lie on the nodes; may be a shared home."""
     environments: Mapping[str, Environment] = parameter(default_factory=dict)
     """llamafactory | swift -> its environment on the nodes."""
@@ -147,15 +153,21 @@ class Model:
     """A key of presets/models.yaml."""
     hf_config: Mapping[str, Any] = parameter(default_factory=dict)
     """The shape inline, with the key names of a Hugging Face config.json; used when no preset is named."""
-    path: str | None = parameter(None, pattern=NODE_PATH)
+    path: str | None = parameter(None, pattern=NODE_PATH, llamafactory="model_name_or_path", swift="model")
     """The model's folder on the nodes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lora:
-    rank: int = parameter(8, minimum=1, maximum=1024)
-    alpha: int = parameter(16, minimum=1, maximum=4096)
-    targets: str = parameter("all", pattern=WORDS)
+    rank: int = parameter(
+        8, minimum=1, maximum=1024, source="llamafactory", llamafactory="lora_rank", swift="lora_rank"
+    )
+    alpha: int = parameter(
+        16, minimum=1, maximum=4096, source="llamafactory", llamafactory="lora_alpha", swift="lora_alpha"
+    )
+    targets: str = parameter(
+        "all", pattern=WORDS, source="llamafactory", llamafactory="lora_target", swift="target_modules"
+    )
     """`all` linear layers, or module names separated by commas."""
 
 
@@ -163,120 +175,241 @@ class Lora:
 class Freeze:
     """What stays as it is; vision-language models only."""
 
-    vision_tower: bool = parameter(False)
-    projector: bool = parameter(False)
-    language_model: bool = parameter(False)
+    vision_tower: bool = parameter(False, source="ours", llamafactory="freeze_vision_tower", swift="freeze_vit")
+    projector: bool = parameter(
+        False, source="ours", llamafactory="freeze_multi_modal_projector", swift="freeze_aligner"
+    )
+    language_model: bool = parameter(
+        False, source="llamafactory", llamafactory="freeze_language_model", swift="freeze_llm"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workers:
-    preprocessing: int = parameter(16, minimum=1, maximum=512)
+    preprocessing: int = parameter(
+        16,
+        minimum=1,
+        maximum=512,
+        source="examples",
+        llamafactory="preprocessing_num_workers",
+        swift="dataset_num_proc",
+    )
     """Processes that tokenise."""
-    data_loader: int = parameter(4, minimum=0, maximum=64)
+    data_loader: int = parameter(
+        4, minimum=0, maximum=64, source="swift", llamafactory="dataloader_num_workers", swift="dataloader_num_workers"
+    )
     """Loader processes per rank."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dpo:
-    beta: float = parameter(0.1, above=0)
-    loss: Literal["sigmoid", "hinge", "ipo", "orpo", "simpo"] = parameter("sigmoid")
+    beta: float = parameter(0.1, above=0, source="llamafactory", llamafactory="pref_beta", swift="beta")
+    loss: Literal["sigmoid", "hinge", "ipo", "orpo", "simpo"] = parameter(
+        "sigmoid", source="llamafactory", llamafactory="pref_loss", swift="loss_type"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
     """Data, method and schedule."""
 
-    stage: Literal["pt", "sft", "dpo"] = parameter("sft")
-    method: Literal["full", "lora", "qlora", "partial"] = parameter("full")
+    stage: Literal["pt", "sft", "dpo"] = parameter(
+        "sft", source="llamafactory", llamafactory=("stage", "do_train"), swift="rlhf_type"
+    )
+    method: Literal["full", "lora", "qlora", "partial"] = parameter(
+        "full",
+        source="ours",
+        llamafactory=("finetuning_type", "quantization_bit", "upcast_layernorm"),
+        swift="tuner_type",
+    )
     """partial trains the last `trainable_layers` layers."""
-    trainable_layers: int = parameter(2, minimum=1)
+    trainable_layers: int = parameter(2, minimum=1, source="llamafactory", llamafactory="freeze_trainable_layers")
     lora: Lora = field(default_factory=Lora)
     freeze: Freeze = field(default_factory=Freeze)
-    dataset: str | None = parameter(None, pattern=WORDS)
+    dataset: str | None = parameter(None, pattern=WORDS, llamafactory="dataset", swift="dataset")
     """Names in dataset_info.json, separated by commas."""
-    dataset_dir: str | None = parameter(None, pattern=NODE_PATH)
-    template: str | None = parameter(None, pattern=WORDS)
-    cutoff_len: int = parameter(4096, minimum=8, maximum=4_194_304, unit="tokens")
-    image_max_pixels: int = parameter(451_584, minimum=1024, maximum=10**9, unit="pixels")
-    video_max_pixels: int = parameter(16_384, minimum=256, maximum=10**9, unit="pixels")
-    images_per_sample: int = parameter(1, minimum=0, maximum=4096)
+    dataset_dir: str | None = parameter(None, pattern=NODE_PATH, llamafactory="dataset_dir")
+    template: str | None = parameter(None, pattern=WORDS, llamafactory="template")
+    cutoff_len: int = parameter(
+        4096,
+        minimum=8,
+        maximum=4_194_304,
+        unit="tokens",
+        source="guides",
+        llamafactory="cutoff_len",
+        swift="max_length",
+    )
+    image_max_pixels: int = parameter(
+        451_584,
+        minimum=1024,
+        maximum=10**9,
+        unit="pixels",
+        source="guides",
+        llamafactory="image_max_pixels",
+        swift="max_pixels",
+    )
+    video_max_pixels: int = parameter(
+        16_384, minimum=256, maximum=10**9, unit="pixels", source="guides", llamafactory="video_max_pixels"
+    )
+    images_per_sample: int = parameter(1, minimum=0, maximum=4096, source="ours")
     """For the estimate."""
     samples: int | None = parameter(None, minimum=1, maximum=10**12)
     """For the estimate; read on the node when known."""
-    precision: Literal["bf16", "fp16", "fp32"] = parameter("bf16")
-    micro_batch_size: int = parameter(1, minimum=1, maximum=4096)
-    gradient_accumulation_steps: int = parameter(8, minimum=1, maximum=65_536)
-    global_batch_size: int | None = parameter(None, minimum=1, maximum=16_777_216)
+    samples_from: str | None = parameter(None, pattern=PRINTABLE)
+    """Where `samples` was read, written with it; null where somebody typed it."""
+    precision: Literal["bf16", "fp16", "fp32"] = parameter(
+        "bf16", source="guides", llamafactory=("bf16", "fp16"), swift=("torch_dtype", "bf16", "fp16")
+    )
+    micro_batch_size: int = parameter(
+        1,
+        minimum=1,
+        maximum=4096,
+        source="guides",
+        llamafactory=("per_device_train_batch_size", "per_device_eval_batch_size"),
+        swift="micro_batch_size",
+    )
+    gradient_accumulation_steps: int = parameter(
+        8, minimum=1, maximum=65_536, source="guides", llamafactory="gradient_accumulation_steps"
+    )
+    global_batch_size: int | None = parameter(None, minimum=1, maximum=16_777_216, swift="global_batch_size")
     """The wanted one; accumulation then follows from each plan."""
-    num_train_epochs: float = parameter(3.0, above=0, maximum=10_000)
-    max_steps: int | None = parameter(None, minimum=1, maximum=10**9)
+    num_train_epochs: float = parameter(
+        3.0, above=0, maximum=10_000, source="transformers", llamafactory="num_train_epochs", swift="num_train_epochs"
+    )
+    max_steps: int | None = parameter(None, minimum=1, maximum=10**9, llamafactory="max_steps", swift="train_iters")
     """Takes the place of the epochs when set."""
-    learning_rate: float = parameter(2.0e-5, above=0, maximum=10)
+    learning_rate: float = parameter(
+        2.0e-5, above=0, maximum=10, source="guides", llamafactory="learning_rate", swift="lr"
+    )
+    learning_rate_batch: int | None = parameter(None, minimum=1, maximum=16_777_216)
+    """Global batch that the learning rate was chosen for; null where it is not known."""
     lr_scheduler: Literal[
         "cosine", "linear", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt", "cosine_with_min_lr"
-    ] = parameter("cosine")
-    warmup_ratio: float = parameter(0.03, minimum=0, maximum=1)
-    weight_decay: float = parameter(0.01, minimum=0, maximum=10)
-    logging_steps: int = parameter(1, minimum=1)
-    save_steps: int = parameter(200, minimum=1)
-    save_total_limit: int | None = parameter(3, minimum=1)
-    eval_steps: int | None = parameter(None, minimum=1)
-    packing: bool = parameter(False)
-    liger: bool = parameter(False)
-    seed: int = parameter(42, minimum=0, maximum=2**31 - 1)
-    report_to: tuple[Literal["tensorboard", "wandb", "swanlab", "mlflow"], ...] = parameter(("tensorboard",))
-    ddp_timeout_s: int = parameter(1800, minimum=60, maximum=604_800, unit="s")
+    ] = parameter("cosine", source="guides", llamafactory="lr_scheduler_type", swift=("lr_decay_style", "min_lr"))
+    warmup_ratio: float = parameter(
+        0.03,
+        minimum=0,
+        maximum=1,
+        source="guides",
+        llamafactory=("warmup_ratio", "warmup_steps"),
+        swift=("lr_warmup_fraction", "lr_warmup_iters"),
+    )
+    weight_decay: float = parameter(
+        0.01, minimum=0, maximum=10, source="torch", llamafactory="weight_decay", swift="weight_decay"
+    )
+    logging_steps: int = parameter(
+        1,
+        minimum=1,
+        source="ours",
+        llamafactory="logging_steps",
+        hugging_face=("include_num_input_tokens_seen", "logging_nan_inf_filter"),
+        swift=("logging_steps", "callbacks"),
+    )
+    save_steps: int = parameter(200, minimum=1, source="ours", llamafactory="save_steps", swift="save_steps")
+    save_total_limit: int | None = parameter(
+        3, minimum=1, source="ours", llamafactory="save_total_limit", swift="save_total_limit"
+    )
+    eval_steps: int | None = parameter(
+        None, minimum=1, llamafactory=("eval_steps", "eval_strategy"), swift="eval_steps"
+    )
+    packing: bool = parameter(False, source="swift", llamafactory="packing", swift="packing")
+    liger: bool = parameter(False, source="llamafactory", hugging_face="enable_liger_kernel")
+    seed: int = parameter(42, minimum=0, maximum=2**31 - 1, source="transformers", llamafactory="seed", swift="seed")
+    report_to: tuple[Literal["tensorboard", "wandb", "swanlab", "mlflow"], ...] = parameter(
+        ("tensorboard",), source="swift", llamafactory="report_to", swift="report_to"
+    )
+    ddp_timeout_s: int = parameter(
+        1800,
+        minimum=60,
+        maximum=604_800,
+        unit="s",
+        source="transformers",
+        llamafactory="ddp_timeout",
+        swift="ddp_timeout",
+    )
     workers: Workers = field(default_factory=Workers)
     dpo: Dpo = field(default_factory=Dpo)
-    output_dir: str | None = parameter(None, pattern=NODE_PATH)
+    output_dir: str | None = parameter(
+        None, pattern=NODE_PATH, llamafactory="output_dir", swift=("output_dir", "add_version")
+    )
     """A base: the engine writes to <output_dir>/<run id>."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fsdp:
-    version: int = parameter(2, minimum=1, maximum=2)
-    reshard_after_forward: bool = parameter(True)
-    offload: bool = parameter(False)
+    version: int = parameter(2, minimum=1, maximum=2, source="examples", accelerate="FSDP_VERSION")
+    reshard_after_forward: bool = parameter(
+        True, source="examples", accelerate=("FSDP_RESHARD_AFTER_FORWARD", "FSDP_SHARDING_STRATEGY")
+    )
+    offload: bool = parameter(False, source="examples", accelerate="FSDP_OFFLOAD_PARAMS")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parallel:
     """How the ranks share the work. TP, PP, VPP, CP, EP, ETP are Megatron's."""
 
-    tensor: int = parameter(1, minimum=1, maximum=64)
-    pipeline: int = parameter(1, minimum=1, maximum=256)
-    virtual_pipeline: int = parameter(1, minimum=1, maximum=128)
+    tensor: int = parameter(1, minimum=1, maximum=64, source="mcore_adapter", megatron="tensor_model_parallel_size")
+    pipeline: int = parameter(
+        1, minimum=1, maximum=256, source="mcore_adapter", megatron="pipeline_model_parallel_size"
+    )
+    virtual_pipeline: int = parameter(
+        1, minimum=1, maximum=128, source="mcore_adapter", megatron="virtual_pipeline_model_parallel_size"
+    )
     """Model chunks a stage; 1 is plain 1F1B."""
-    context: int = parameter(1, minimum=1, maximum=256)
-    expert: int = parameter(1, minimum=1, maximum=256)
-    expert_tensor: int = parameter(1, minimum=1, maximum=64)
-    sequence: bool = parameter(True)
+    context: int = parameter(1, minimum=1, maximum=256, source="mcore_adapter", megatron="context_parallel_size")
+    expert: int = parameter(1, minimum=1, maximum=256, source="mcore_adapter", megatron="expert_model_parallel_size")
+    expert_tensor: int = parameter(1, minimum=1, maximum=64, source="swift", megatron="expert_tensor_parallel_size")
+    sequence: bool = parameter(True, source="guides", megatron="sequence_parallel")
     """Sequence parallel; takes effect where TP > 1."""
-    account_for_embedding: bool = parameter(False)
+    account_for_embedding: bool = parameter(
+        False, source="mcore_adapter", megatron="account_for_embedding_in_pipeline_split"
+    )
     """Count the embedding as one layer when splitting into stages."""
-    account_for_loss: bool = parameter(False)
+    account_for_loss: bool = parameter(False, source="mcore_adapter", megatron="account_for_loss_in_pipeline_split")
     """Count the output layer as one layer when splitting into stages."""
-    recompute: Recompute | None = parameter(None)
+    recompute: Recompute | None = parameter(
+        None,
+        megatron="recompute_granularity",
+        hugging_face=("disable_gradient_checkpointing", "gradient_checkpointing"),
+    )
     """Null takes the engine's default: none on Megatron, full (gradient checkpointing) on Hugging Face engines."""
-    recompute_modules: tuple[RecomputeModule, ...] = parameter(())
+    recompute_modules: tuple[RecomputeModule, ...] = parameter((), megatron="recompute_modules")
     """With selective; empty takes the engine's default, core_attn."""
-    recompute_num_layers: int | None = parameter(None, minimum=1)
+    recompute_num_layers: int | None = parameter(None, minimum=1, megatron=("recompute_num_layers", "recompute_method"))
     """With full: layers a recomputed unit holds."""
-    distributed_optimizer: bool = parameter(True)
+    distributed_optimizer: bool = parameter(True, source="guides", megatron="use_distributed_optimizer")
     """ZeRO-1."""
-    optimizer_offload_fraction: float = parameter(0.0, minimum=0, maximum=1)
-    offload_device: Literal["cpu", "nvme"] = parameter("cpu")
+    optimizer_offload_fraction: float = parameter(
+        0.0,
+        minimum=0,
+        maximum=1,
+        source="mcore_adapter",
+        megatron=("optimizer_offload_fraction", "optimizer_cpu_offload"),
+    )
+    offload_device: Literal["cpu", "nvme"] = parameter(
+        "cpu",
+        source="examples",
+        deepspeed=("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device"),
+    )
     """DeepSpeed engines."""
-    offload_folder: str | None = parameter(None, pattern=NODE_PATH)
+    offload_folder: str | None = parameter(
+        None,
+        pattern=NODE_PATH,
+        deepspeed=("zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path"),
+    )
     """With nvme: a folder on each node's own NVMe disk."""
-    gradient_dtype: Literal["fp32", "bf16"] = parameter("fp32")
-    overlap_grad_reduce: bool = parameter(False)
-    overlap_param_gather: bool = parameter(False)
-    bias_activation_fusion: bool = parameter(True)
-    rope_fusion: bool = parameter(True)
-    cross_entropy_fusion: bool = parameter(False)
-    moe_grouped_gemm: bool = parameter(True)
-    moe_token_dispatcher: Literal["alltoall", "allgather"] = parameter("alltoall")
+    gradient_dtype: Literal["fp32", "bf16"] = parameter(
+        "fp32", source="ours", megatron="accumulate_allreduce_grads_in_fp32"
+    )
+    overlap_grad_reduce: bool = parameter(False, source="mcore_adapter", megatron="overlap_grad_reduce")
+    overlap_param_gather: bool = parameter(False, source="mcore_adapter", megatron="overlap_param_gather")
+    bias_activation_fusion: bool = parameter(True, source="guides", megatron="bias_activation_fusion")
+    rope_fusion: bool = parameter(True, source="guides", megatron="apply_rope_fusion")
+    cross_entropy_fusion: bool = parameter(False, source="mcore_adapter", megatron="cross_entropy_loss_fusion")
+    moe_grouped_gemm: bool = parameter(True, source="guides", megatron="moe_grouped_gemm")
+    moe_token_dispatcher: Literal["alltoall", "allgather"] = parameter(
+        "alltoall", source="guides", megatron="moe_token_dispatcher_type"
+    )
     fsdp: Fsdp = field(default_factory=Fsdp)
 
 
@@ -284,12 +417,12 @@ class Parallel:
 class Job:
     """One training job; immutable. `unknown` keeps the keys that this version does not know, by dotted path."""
 
-    version: int = parameter(1, minimum=1, maximum=1)
-    name: str = parameter("job", pattern=NAME)
+    version: int = parameter(1, minimum=1, maximum=1, source="ours")
+    name: str = parameter("job", pattern=NAME, source="ours")
     cluster: Cluster
     model: Model = field(default_factory=Model)
     training: Training = field(default_factory=Training)
-    engine: EngineName = parameter("llamafactory-megatron")
+    engine: EngineName = parameter("llamafactory-megatron", source="ours")
     parallel: Parallel = field(default_factory=Parallel)
     environment: Mapping[str, str] = parameter(default_factory=dict, pattern=PRINTABLE)
     """Extra environment variables of the ranks, not secret."""

@@ -1,0 +1,36 @@
+"""Engines' keys for the job's parameters, as the parameter table says them (backend.job.parameters)."""
+
+from collections.abc import Mapping
+from functools import cache
+
+from backend.job.job import Job
+from backend.job.mapping import get_value, parameters
+from backend.job.parameters import Reader
+from backend.job.traits import EngineTraits
+
+
+def readers_of(traits: EngineTraits) -> tuple[Reader, ...]:
+    """Who reads a job of this engine."""
+    if traits.environment == "swift":
+        return ("swift",)
+    if traits.is_megatron:
+        return ("llamafactory", "mcore_adapter")
+    beside: tuple[Reader, ...] = ("deepspeed",) if traits.zero_stage else ("accelerate",) if traits.is_fsdp else ()
+    return ("llamafactory", "hugging_face", *beside)
+
+
+@cache
+def owned_keys(*readers: Reader) -> Mapping[str, str]:
+    """Key -> the job path that decides it."""
+    return {key: item.path for item in parameters().values() for reader in readers for key in item.keys.get(reader, ())}
+
+
+def key_of(path: str, reader: Reader) -> str:
+    """The key that says a parameter's value as it is; KeyError where the reader has none."""
+    return parameters()[path].keys[reader][0]
+
+
+def carried(job: Job, reader: Reader, *paths: str) -> dict[str, object]:
+    """The keys of these parameters with the job's values as they are; those without a value are left out."""
+    values = {key_of(path, reader): get_value(job, path) for path in paths}
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,0 +1,61 @@
+"""The parameter table's engine keys and sources of defaults, against what the engines' own argument classes say."""
+
+from typing import Any
+
+import pytest
+
+from backend.engines.keys import owned_keys, readers_of
+from backend.engines.known_keys import keys_of, programs
+from backend.job.mapping import parameters
+from backend.job.parameters import SOURCES, Parameter
+from backend.job.traits import TRAITS
+
+CONFIGURATION = {"llamafactory", "hugging_face", "mcore_adapter", "swift"}
+"""Those whose keys stand in config.yaml; the others read deepspeed.json and variables."""
+PROGRAMS = {"transformers": "transformers", "llamafactory": "llamafactory", "mcore_adapter": "mcore_adapter",
+            "swift": "swift"}  # fmt: skip
+# They say "no" by 0 or nothing, and 1 by nothing.
+NOTHING: dict[Any, Any] = {False: None, 1: None}
+
+
+@pytest.mark.parametrize("engine", TRAITS)
+def test_every_key_of_a_parameter_is_one_that_its_engine_takes(engine: str) -> None:
+    keys = owned_keys(*(reader for reader in readers_of(TRAITS[engine]) if reader in CONFIGURATION))
+    assert keys.keys() - keys_of(engine).keys() == set()
+
+
+@pytest.mark.parametrize("engine", TRAITS)
+def test_no_key_belongs_to_two_parameters(engine: str) -> None:
+    readers = readers_of(TRAITS[engine])
+    named = [key for item in parameters().values() for reader in readers for key in item.keys.get(reader, ())]
+    assert len(named) == len(set(named))
+
+
+def test_every_default_says_where_it_is_from() -> None:
+    free = (None, (), {})
+    unexplained = [item.path for item in parameters().values() if item.default not in free and not item.source]
+    assert unexplained == []
+    assert {item.source for item in parameters().values() if item.source} <= SOURCES.keys()
+
+
+@pytest.mark.parametrize(
+    "parameter", [item for item in parameters().values() if item.source in PROGRAMS], ids=lambda item: item.path
+)
+def test_a_default_that_is_said_to_be_an_engines_is(parameter: Parameter) -> None:
+    known = programs()[PROGRAMS[parameter.source or ""]].keys
+    named = {key for keys in parameter.keys.values() for key in keys if key in known}
+    assert named
+    own = parameter.default
+    said = [known[key].default for key in named]
+    assert any(_plain(one) in (_plain(own), _same(parameter, own)) for one in said), said
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _same(parameter: Parameter, own: Any) -> Any:
+    """What the program says where it leaves the value to be worked out."""
+    if parameter.path == "training.lora.alpha":
+        return None  # twice the rank, whose default is 8
+    return NOTHING.get(own, own)
