@@ -1,7 +1,6 @@
 """A job's time: how its engine runs a step on its machine, seconds of an iteration, speed, hours for the data set."""
 
 from collections.abc import Mapping, Sequence
-from math import ceil
 
 from backend.estimate.calibrated import efficiency_on, is_timed, time_ratio
 from backend.estimate.efficiency import Machine, machine_of
@@ -13,6 +12,7 @@ from backend.estimate.record import record
 from backend.estimate.stage import Trained
 from backend.estimate.step_time import KindPasses, StepTime, step_time
 from backend.estimate.terms import StageMemory
+from backend.job.batch import total_steps
 from backend.job.job import Job
 from backend.job.presets import Gpu, calibration_figures, efficiency_figures
 from backend.job.traits import MemoryTraits
@@ -130,9 +130,5 @@ def hours_of(job: Job, global_batch: int, seconds: float) -> float | None:
 
     None where neither is known.
     """
-    training = job.training
-    if training.max_steps:
-        return training.max_steps * seconds / 3600
-    if not training.samples:
-        return None
-    return ceil(training.samples * training.num_train_epochs / global_batch) * seconds / 3600
+    steps = total_steps(job, global_batch)
+    return steps * seconds / 3600 if steps else None

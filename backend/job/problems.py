@@ -27,6 +27,8 @@ class Problem:
     """The node it was found on; None when it is about the job alone."""
     edit: Mapping[str, object] = dataclasses.field(default_factory=dict)
     """Job path -> value: the edit that removes the problem, where there is one."""
+    choices: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
+    """Name -> edit, where there are several ways; `problem.<code>.<name>` says what each does."""
 
 
 class ProblemsError(Exception):

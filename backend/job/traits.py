@@ -104,6 +104,10 @@ class EngineTraits:
     """Whether data-parallel communication runs beside computation on a Hugging Face engine; on Megatron the job says.
     LLaMA-Factory's examples/deepspeed/*.json set overlap_comm false."""
 
+    last_step: Literal["kept", "dropped_each_epoch", "dropped_at_the_end"] = "kept"
+    """What becomes of the samples that do not fill a global batch: transformers 5.6.0 trainer.py
+    set_initial_training_values; mcore_adapter trainer.py _prepare_train_loop; ms-swift 4.6.0 megatron_args.py init_iters."""
+
     @property
     def offloads(self) -> Offload:
         """What always lives in host memory."""
@@ -183,6 +187,7 @@ _MEGATRON = EngineTraits(
     freezes_in_pretraining=False,
     preference_losses=("sigmoid", "orpo"),
     memory=_MCA_MEMORY,
+    last_step="dropped_each_epoch",
 )
 _HUGGING_FACE = EngineTraits(
     engine="llamafactory-ddp",
@@ -227,6 +232,7 @@ TRAITS: Mapping[str, EngineTraits] = {
             # Its trainer takes trl's loss functions, of which orpo and simpo are not among.
             preference_losses=("sigmoid", "hinge", "ipo"),
             memory=_SWIFT_MEMORY,
+            last_step="dropped_at_the_end",
         ),
     )
 }

@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 
+from backend.job.batch import scaled_rates, written
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, efficiency_figures
@@ -148,6 +149,22 @@ def global_batch_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     nearest = max(1, round(wanted / unit)) * unit
     return problem("global_batch_not_divisible", "training.global_batch_size", wanted=wanted, unit=unit,
                     nearest=nearest, edit={"training.global_batch_size": nearest})  # fmt: skip
+
+
+@everywhere()
+def learning_rate_is_of_this_batch(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """A learning rate suits the global batch it was chosen for; no engine scales it."""
+    chosen_for, rate = job.training.learning_rate_batch, job.training.learning_rate
+    if chosen_for is None or job.global_batch in (0, chosen_for):
+        return None
+    growth = job.global_batch / chosen_for
+    rates = scaled_rates(rate, growth)
+    values = {"rate": written(rate), "chosen_for": chosen_for, "batch": job.global_batch, "growth": written(growth)}
+    keep: dict[str, object] = {"training.learning_rate_batch": job.global_batch}
+    choices = {name: {"training.learning_rate": scaled, **keep} for name, scaled in rates.items()}
+    return Problem(code="learning_rate_batch", field="training.learning_rate", severity="note",
+                   values=values | {name: written(scaled) for name, scaled in rates.items()},
+                   choices={**choices, "keep": keep})  # fmt: skip
 
 
 @hugging_face()

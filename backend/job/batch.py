@@ -1,0 +1,43 @@
+"""Batch arithmetic: steps from samples and the global batch, and a learning rate for another global batch."""
+
+import re
+from math import ceil, floor, sqrt
+
+from backend.job.job import Job
+
+
+def steps_per_epoch(job: Job, global_batch: int | None = None) -> int | None:
+    """Optimizer steps that one pass over the samples takes; None while their number is not known.
+
+    `global_batch` takes the place of the job's own. Who keeps the last, incomplete step: traits.py.
+    """
+    samples, batch = job.training.samples, global_batch or job.global_batch
+    if not samples or not batch:
+        return None
+    return max(1, ceil(samples / batch) if job.traits.last_step == "kept" else samples // batch)
+
+
+def total_steps(job: Job, global_batch: int | None = None) -> int | None:
+    """Optimizer steps of the whole run: the job's own number, or what its epochs take; None while that is not known."""
+    training, batch = job.training, global_batch or job.global_batch
+    if training.max_steps:
+        return training.max_steps
+    each = steps_per_epoch(job, batch)
+    if not each or not training.samples:
+        return None
+    if job.traits.last_step == "dropped_at_the_end":
+        return max(1, floor(training.samples * ceil(training.num_train_epochs) / batch))
+    return ceil(training.num_train_epochs * each)
+
+
+def scaled_rates(rate: float, growth: float) -> dict[str, float]:
+    """The rate for a global batch `growth` times as large, by rule: linear, found for SGD; root, derived for Adam.
+
+    Source of both: https://arxiv.org/abs/2205.10287. To three figures: the rules are not more exact.
+    """
+    return {"linear": float(f"{rate * growth:.3g}"), "root": float(f"{rate * sqrt(growth):.3g}")}
+
+
+def written(value: float) -> str:
+    """A number as people write it: 2.83e-5."""
+    return re.sub(r"e([+-])0+", r"e\1", f"{value:.3g}").replace("e+", "e")

@@ -1,0 +1,53 @@
+"""Batch arithmetic: steps as each engine counts them, and a learning rate for another global batch."""
+
+import pytest
+
+from backend.job.batch import scaled_rates, steps_per_epoch, total_steps, written
+from backend.job.mapping import with_values
+from backend.job.rules import check
+from tests.estimate.cases import job
+
+
+def of(engine, **values):
+    """32 samples a step: 16 ranks, micro-batch 1, accumulation 2."""
+    return job(cluster__nodes=2, cluster__gpus_per_node=8, engine=engine, training__gradient_accumulation_steps=2,
+               **values)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("engine", "each", "total"),
+    [("llamafactory-ddp", 4, 10), ("llamafactory-megatron", 3, 8), ("swift-megatron", 3, 9)],
+)
+def test_the_last_incomplete_step_is_counted_as_the_engine_does(engine, each, total):
+    made = of(engine, training__samples=100, training__num_train_epochs=2.5)
+    # Of 3.125 steps transformers takes 4, mcore_adapter 3; ms-swift makes 3 whole epochs of it and drops at their end.
+    assert (steps_per_epoch(made), total_steps(made)) == (each, total)
+
+
+def test_a_number_of_steps_takes_the_place_of_epochs_and_fewer_samples_than_a_batch_are_one_step():
+    assert total_steps(of("llamafactory-ddp", training__max_steps=7)) == 7
+    assert steps_per_epoch(of("llamafactory-megatron", training__samples=5)) == 1
+    assert (steps_per_epoch(of("llamafactory-ddp")), total_steps(of("llamafactory-ddp"))) == (None, None)
+
+
+def test_rates_are_scaled_by_growth_or_its_root_to_three_figures():
+    assert scaled_rates(2e-5, 2) == {"linear": 4e-5, "root": 2.83e-5}
+    assert scaled_rates(2e-5, 0.25) == {"linear": 5e-6, "root": 1e-5}
+    assert [written(value) for value in (2.83e-5, 1e-4, 0.5, 1e10)] == ["2.83e-5", "0.0001", "0.5", "1e10"]
+
+
+def test_a_rate_of_another_batch_is_offered_to_be_scaled_or_kept_and_each_choice_settles_it():
+    made = of("llamafactory-ddp", training__learning_rate_batch=16)
+    (found,) = [one for one in check(made) if one.code == "learning_rate_batch"]
+    assert found.severity == "note"
+    assert (found.values["growth"], found.values["linear"], found.values["root"]) == ("2", "4e-5", "2.83e-5")
+    rates = {name: with_values(made, edit).training.learning_rate for name, edit in found.choices.items()}
+    assert rates == {"linear": 4e-5, "root": 2.83e-5, "keep": 2e-5}
+    for edit in found.choices.values():
+        assert "learning_rate_batch" not in {one.code for one in check(with_values(made, edit))}
+
+
+@pytest.mark.parametrize("chosen_for", [None, 32])
+def test_a_rate_whose_batch_is_not_known_or_the_same_is_let_be(chosen_for):
+    made = of("llamafactory-ddp", training__learning_rate_batch=chosen_for)
+    assert "learning_rate_batch" not in {one.code for one in check(made)}
