@@ -71,14 +71,12 @@ class SshNode:
 
     def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Result:
         deadline = time.monotonic() + timeout_s
-        # Ours is the deadline that counts; the remote one ends what we cannot wait for any longer.
-        command = shlex.join(["timeout", "-k", "5", f"{timeout_s + 2:.0f}", *argv])
         if not self._slots.acquire(timeout=timeout_s):
             raise self._timed_out(timeout_s)
         try:
             with self._translated(timeout_s), self._channel(timeout_s) as channel:
                 with _closed_after(channel, timeout_s):
-                    channel.exec_command(command)
+                    channel.exec_command(command_line(argv, timeout_s))
                 _send(channel, stdin, timeout_s)
                 return _collect(channel, deadline)
         finally:
@@ -213,6 +211,12 @@ class SshNode:
 
     def _timed_out(self, timeout_s: float) -> NodeError:
         return NodeError("timeout", self.name, seconds=round(timeout_s))
+
+
+def command_line(argv: Sequence[str], timeout_s: float) -> str:
+    """What the node's shell is given: the one place where a command becomes text."""
+    # Ours is the deadline that counts; the remote one ends what we cannot wait for any longer.
+    return shlex.join(["timeout", "-k", "5", f"{timeout_s + 2:.0f}", *argv])
 
 
 @contextmanager

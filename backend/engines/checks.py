@@ -1,11 +1,11 @@
 """What a job says to its engine directly (`extra`, `environment`, folders), and whether that may be passed on."""
 
 import re
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 from backend.engines.engine import Engine
-from backend.job.job import Job
+from backend.job.job import PRINTABLE, Job
+from backend.job.mapping import texts_in
 from backend.job.problems import Problem
 
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,79}")
@@ -13,7 +13,6 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SECRET = re.compile(r"(.*_)?(token|key|secret|password|webhook)", re.IGNORECASE)
 # What an engine evaluates with: a share of the training data, or data of its own.
 _EVALUATION_DATA = {"llamafactory": ("val_size", "eval_dataset"), "swift": ("split_dataset_ratio", "val_dataset")}
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 # Keys that would start something else than the plan, leave the run folder, or resume what the run does not know of.
 _REFUSED_KEY = re.compile(
@@ -57,26 +56,14 @@ def _check_extra(key: Any, value: Any, engine: Engine) -> Problem | None:
     if is_secret(key):
         return Problem(code="extra_secret", field=field, values=values)
     # OmegaConf, through which llamafactory-cli reads its file, would look the name up instead.
-    if any("${" in text or _CONTROL.search(text) for text in _texts(value)):
+    if any("${" in text or not re.fullmatch(PRINTABLE, text) for text in texts_in(value)):
         return Problem(code="extra_bad_value", field=field, values=values)
     return None
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield str(key)
-            yield from _texts(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _texts(item)
-
-
 def _check_variable(name: str, text: str) -> Problem | None:
     field, values = f"environment.{name}", {"name": name}
-    if not _VARIABLE.fullmatch(name) or _CONTROL.search(text):
+    if not _VARIABLE.fullmatch(name) or not re.fullmatch(PRINTABLE, text):
         return Problem(code="environment_bad", field=field, values=values)
     if _OWNED_VARIABLE.fullmatch(name):
         return Problem(code="environment_owned", field=field, values=values)

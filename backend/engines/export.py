@@ -16,7 +16,6 @@ _NODE = """\
 set -euo pipefail
 cd "$(dirname "$0")"
 {setup}export PATH={path}:"$PATH"
-{variables}
 export FORCE_TORCHRUN=1 NNODES={nodes} NODE_RANK={rank} NPROC_PER_NODE={ranks}
 export MASTER_ADDR={master} MASTER_PORT={port}
 
@@ -32,7 +31,11 @@ if [ -z "${{NCCL_SOCKET_IFNAME:-}}" ] && command -v ip > /dev/null; then
     export NCCL_SOCKET_IFNAME="$interface" GLOO_SOCKET_IFNAME="${{GLOO_SOCKET_IFNAME:-$interface}}"
   fi
 fi
-exec {python} -m {plain}
+# Given to the ranks alone: some names, such as UID, this shell would not take or would change.
+variables=(
+{variables}
+)
+exec env "${{variables[@]}}" {python} -m {plain}
 """
 
 _ATTACHED = """\
@@ -151,7 +154,7 @@ def _node_script(job: Job, rank: int, variables: Mapping[str, str], plain: str) 
         name=job.name,
         setup=f"source {_path(environment.setup)}\n" if environment.setup else "",
         path=_path(str(PurePosixPath(environment.python).parent)),
-        variables="\n".join(f"export {name}={shlex.quote(text)}" for name, text in variables.items()),
+        variables="\n".join(f"  {name}={shlex.quote(text)}" for name, text in variables.items()),
         ranks=job.cluster.gpus_per_node,
         master=shlex.quote(job.cluster.hosts[0].dialled_address),
         port=job.cluster.port_range[0],

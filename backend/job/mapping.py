@@ -8,7 +8,7 @@ import dataclasses
 import difflib
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -23,6 +23,9 @@ MAXIMUM_TEXT = 262_144
 
 QUOTED = 80
 """Characters of a wrong value that a message shows."""
+
+_WRITABLE = r"(?s)[^\ud800-\udfff]*"
+"""Text that UTF-8 can hold: JSON, unlike YAML, may bring half of a pair."""
 
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -84,7 +87,20 @@ def dump_job(job: Job) -> str:
 
 def dump_mapping(mapping: Mapping[str, Any]) -> str:
     """YAML in the order of the keys, letters of any script as they are."""
-    return yaml.safe_dump(dict(mapping), sort_keys=False, allow_unicode=True, default_flow_style=False, width=120)
+    return yaml.dump(
+        dict(mapping), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=120
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lossless: PyYAML writes U+0085 as it is, and reads it back as a blank."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if "\x85" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 def get_value(job: Job, path: str) -> Any:
@@ -213,9 +229,27 @@ def _parse_table(inner: Any, value: Any, path: str, limits: Mapping[str, Any], p
     if not isinstance(value, Mapping):
         problems.append(Problem(code="wrong_type", field=path, values={"expected": "mapping"}))
         return None
+    for key, item in value.items():
+        texts = texts_in({key: item if inner is Any else None})
+        if bad := next((text for text in texts if not re.fullmatch(_WRITABLE, text)), None):
+            values = {"value": _short(bad), "pattern": _WRITABLE}
+            problems.append(Problem(code="bad_format", field=f"{path}.{key}", values=values))
     if inner is Any:
         return dict(value)
     return {str(key): _parse_value(inner, item, f"{path}.{key}", limits, problems, None) for key, item in value.items()}
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Every text in plain data, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key)
+            yield from texts_in(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from texts_in(item)
 
 
 def _parse_scalar(hint: Any, value: Any, path: str, limits: Mapping[str, Any], problems: list[Problem]) -> Any:
