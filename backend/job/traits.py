@@ -105,8 +105,8 @@ class EngineTraits:
     LLaMA-Factory's examples/deepspeed/*.json set overlap_comm false."""
 
     last_step: Literal["kept", "dropped_each_epoch", "dropped_at_the_end"] = "kept"
-    """What becomes of the samples that do not fill a global batch: transformers 5.6.0 trainer.py
-    set_initial_training_values; mcore_adapter trainer.py _prepare_train_loop; ms-swift 4.6.0 megatron_args.py init_iters."""
+    """What becomes of samples that do not fill a global batch. transformers 5.6.0 trainer.py
+    set_initial_training_values; mcore_adapter trainer.py _prepare_train_loop; ms-swift megatron_args.py init_iters."""
 
     @property
     def offloads(self) -> Offload:

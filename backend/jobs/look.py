@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from backend.cluster.data_size import COUNT_S, DataSize, data_size_on
 from backend.cluster.group import try_all
 from backend.cluster.hostkeys import HostKey
 from backend.cluster.node import Node, NodeError
@@ -32,8 +33,9 @@ class Look(Generic[T]):
 
 
 def refuse_without(job: Job, *needed: str) -> None:
-    """Raises ProblemsError(needed_for_launch) for those of `cluster.hosts` and `model.path` that the job lacks."""
-    values = {"cluster.hosts": job.cluster.hosts, "model.path": job.model.path}
+    """Raises ProblemsError(needed_for_launch) for those of the job's nodes and folders that it lacks."""
+    values = {"cluster.hosts": job.cluster.hosts, "model.path": job.model.path,
+              "training.dataset": job.training.dataset, "training.dataset_dir": job.training.dataset_dir}  # fmt: skip
     missing = [Problem(code="needed_for_launch", field=path) for path in needed if not values[path]]
     if missing:
         raise ProblemsError(missing)
@@ -59,8 +61,18 @@ def host_memory(meeting: Meeting) -> Look[float]:
                 problems=(*found.problems, *meeting.problems))  # fmt: skip
 
 
-def _ask(nodes: Mapping[int, Node], question: Callable[[Node], T]) -> Look[T]:
-    answers, failures = try_all(nodes, lambda rank, node: question(node), READ_S)
+def data_size(job: Job, meeting: Meeting) -> Look[DataSize]:
+    """The samples of the job's data sets, counted by the first node that can be reached."""
+    first = dict(list(meeting.nodes.items())[:1])
+    found = _ask(first, lambda node: data_size_on(node, job, min(first)), COUNT_S + 10)
+    if found.answers:
+        return found
+    return Look(answers={}, nodes={}, unknown_host_keys=meeting.unknown_host_keys,
+                problems=(*found.problems, *meeting.problems))  # fmt: skip
+
+
+def _ask(nodes: Mapping[int, Node], question: Callable[[Node], T], limit_s: float = READ_S) -> Look[T]:
+    answers, failures = try_all(nodes, lambda rank, node: question(node), limit_s)
     return Look(
         answers=answers,
         nodes={rank: nodes[rank].name for rank in answers},

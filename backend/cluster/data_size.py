@@ -1,0 +1,58 @@
+"""How many samples a job's data sets have, counted by one of its nodes with the engine's own Python."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backend.cluster.checks import dataset_names
+from backend.cluster.node import Node, NodeError, ask
+from backend.cluster.probe import python_command, python_field
+from backend.job.job import Job
+from backend.job.launch_rules import environment_of
+
+COUNT_S = 540.0
+"""Long enough to read some hundred GB of text."""
+PROGRAM = Path(__file__).with_name("count_samples.py")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSize:
+    """How much there is to train on."""
+
+    samples: int
+    """Without those that are kept back for evaluation."""
+    rows: Mapping[str, int]
+    """Of each data set, as many as the engine takes."""
+
+
+def data_size_on(node: Node, job: Job, rank: int) -> DataSize:
+    """The samples of the job's data sets on node `rank`, as the job's engine would take them.
+
+    Raises NodeError: no_environment, or why they cannot be counted (dataset_info_missing, dataset_unknown,
+    dataset_not_local, dataset_file_missing, dataset_kind, dataset_unreadable, dataset_needs_module).
+    """
+    environment, training, extra = environment_of(job, rank), job.training, job.extra
+    if environment is None:
+        raise NodeError("no_environment", node.name, field=python_field(job, rank), name=job.traits.environment)
+    is_llamafactory = job.traits.environment == "llamafactory"
+    wanted = {
+        "folder": training.dataset_dir,
+        "names": dataset_names(job),
+        # LLaMA-Factory looks a name up in dataset_info.json; to ms-swift it is a file.
+        "described": is_llamafactory,
+        "max_samples": _number(extra.get("max_samples")),
+        "val_size": _number(extra.get("val_size" if is_llamafactory else "split_dataset_ratio")) or 0,
+    }
+    argv = python_command(environment, ["-", "count", json.dumps(wanted)])
+    answer = ask(node, argv, timeout_s=COUNT_S, stdin=PROGRAM.read_bytes())
+    if "code" in answer:
+        field = "training.dataset_dir" if answer["code"] == "dataset_info_missing" else "training.dataset"
+        raise NodeError(answer["code"], node.name, field=field, **answer["values"])
+    return DataSize(samples=answer["samples"], rows=answer["rows"])
+
+
+def _number(value: Any) -> Any:
+    """None for what the engine would refuse by itself."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
