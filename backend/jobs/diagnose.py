@@ -42,6 +42,7 @@ CAUSES: tuple[Sign, ...] = (
     _sign("module_missing", r"(?:ModuleNotFoundError|ImportError): (?P<detail>.+)"),
     _sign("file_missing", r"(?:FileNotFoundError: |(?=/\S+: No such file))(?P<detail>.+)"),
     _sign("disk_full", r"No space left on device"),
+    _sign("data_not_prepared", r"megaboard: the data could not be prepared"),
     _sign("loss_not_finite", r"(?:loss|grad(?:ient)?[_ ]norm) is (?:nan|inf|NaN|Inf)"),
 )
 """In the order in which they are looked for."""
@@ -56,8 +57,18 @@ ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?rank\s*:\s*(?P<rank>\d+)", re.DOTALL)
 
 
-def diagnose(connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]) -> Problem:
-    """The problem to tell: the earliest node with a known cause, else the earliest that failed, with its last lines."""
+def diagnose(
+    connection: sqlite3.Connection,
+    run: str,
+    attempt: int,
+    records: Sequence[NodeRecord],
+    unreachable: Mapping[int, float] | None = None,
+) -> Problem:
+    """The problem to tell: the earliest node with a known cause, else the earliest that failed, with its last lines.
+
+    `unreachable`: nodes that have not ended as far as is known, and for how many seconds they have not answered; the
+    first of them is to blame when all that failed say no more than that somebody was gone.
+    """
     ended = [NodeView(rank=r.rank, exit=r.exit, clock_offset_s=r.clock_offset_s) for r in records]
     suspects = [records[view.rank] for view in gang.first_failure(ended)]
     if not suspects:
@@ -70,8 +81,16 @@ def diagnose(connection: sqlite3.Connection, run: str, attempt: int, records: Se
             return problem
     if _loss_is_lost(connection, run, attempt):
         return _problem("loss_not_finite", suspects[0], texts[suspects[0].rank])
-    first = next((r for r in suspects if not _is_consequence(texts[r.rank])), suspects[0])
+    first = next((r for r in suspects if not _is_consequence(texts[r.rank])), None)
+    if first is None and unreachable:
+        return node_lost(records[max(unreachable, key=lambda rank: unreachable[rank])], max(unreachable.values()))
+    first = first or suspects[0]
     return _by_exit(first, texts[first.rank])
+
+
+def node_lost(record: NodeRecord, seconds: float) -> Problem:
+    """The node has not answered for so long."""
+    return Problem(code="node_lost", node=record.address, values={"node": record.address, "seconds": round(seconds)})
 
 
 def _known_cause(record: NodeRecord, logs: Mapping[str, str]) -> Problem | None:

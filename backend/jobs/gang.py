@@ -60,10 +60,14 @@ def judge(nodes: Sequence[NodeView], *, lost_after_s: float = LOST_AFTER_S) -> V
         return Verdict(act="fail", rank=min(failed, key=lambda node: node.ended_at).rank)
     if all(node.succeeded for node in nodes):
         return Verdict(act="finish")
-    for node in nodes:
-        if not node.is_over and _is_lost(node, nodes, lost_after_s):
-            return Verdict(act="lose", rank=node.rank)
+    for rank in lost_nodes(nodes, lost_after_s=lost_after_s):
+        return Verdict(act="lose", rank=rank)
     return Verdict(act="keep")
+
+
+def lost_nodes(nodes: Sequence[NodeView], *, lost_after_s: float = LOST_AFTER_S) -> list[int]:
+    """Ranks of the nodes that are lost, in their order."""
+    return [node.rank for node in nodes if not node.is_over and _is_lost(node, nodes, lost_after_s)]
 
 
 def first_failure(nodes: Iterable[NodeView]) -> list[NodeView]:

@@ -14,7 +14,7 @@ from backend.cluster.group import try_all
 from backend.cluster.node import Node, ask
 from backend.job.problems import Problem
 from backend.jobs import gang, ledger, series
-from backend.jobs.diagnose import diagnose
+from backend.jobs.diagnose import diagnose, node_lost
 from backend.jobs.gang import NodeView
 from backend.jobs.launch import SUPERVISOR, supervisor_command
 from backend.jobs.launchlock import is_launching
@@ -105,8 +105,7 @@ class Lead:
         elif verdict.act == "fail":
             self._tell(EventKind.FAILING, rank=verdict.rank, problem=self._diagnose(records), diagnosed=True)
         elif verdict.act == "lose" and verdict.rank is not None:
-            values = {"node": records[verdict.rank].address, "seconds": round(views[verdict.rank].down_s or 0)}
-            problem = Problem(code="node_lost", node=records[verdict.rank].address, values=values)
+            problem = node_lost(records[verdict.rank], views[verdict.rank].down_s or 0.0)
             self._tell(EventKind.LOSING, rank=verdict.rank, problem=problem)
         else:
             self._check_silent(records, views)
@@ -146,7 +145,9 @@ class Lead:
             records = ledger.nodes(connection, self._run, self._attempt)
         waiting = [record for record in records if not self._is_accounted(record)]
         overdue = self._monotonic() - self._stopping_since > self._timing.stop_deadline_s
-        given_up = began.kind is EventKind.LOSING and all(record.rank == began.rank for record in waiting)
+        lost = gang.lost_nodes(self._views(records), lost_after_s=self._timing.lost_after_s)
+        # A user who wishes for a stop hears of it longer: the node may be back before the deadline.
+        given_up = began.kind is not EventKind.STOP_REQUESTED and all(record.rank in lost for record in waiting)
         return self._conclude(records, began) if not waiting or overdue or given_up else False
 
     def _save(self, records: Sequence[NodeRecord], history: Sequence[Event], began: Event) -> None:
@@ -193,7 +194,9 @@ class Lead:
         if began.kind is EventKind.LOSING:
             self._tell(EventKind.LOST, rank=began.rank, problem=_problem_of(began))
         elif unsure:
-            self._tell(EventKind.LOST, rank=unsure[0].rank, problem=_not_stopped(unsure[0]))
+            is_told = began.detail.get("diagnosed") and not any((record.stop or {}).get("left") for record in unsure)
+            problem = self._diagnose(records) if is_told else _not_stopped(unsure[0])
+            self._tell(EventKind.LOST, rank=unsure[0].rank, problem=problem)
         elif began.kind is EventKind.FAILING:
             problem = self._diagnose(records) if began.detail.get("diagnosed") else _problem_of(began)
             self._tell(EventKind.FAILED, rank=began.rank, problem=problem)
@@ -208,8 +211,9 @@ class Lead:
         return bool(newest) and newest[0].step >= (newest[0].total_steps or float("inf"))
 
     def _diagnose(self, records: Sequence[NodeRecord]) -> Problem:
+        away = {v.rank: v.down_s for v in self._views(records) if not v.is_over and v.down_s is not None}
         with self._store.read() as connection:
-            return diagnose(connection, self._run, self._attempt, records)
+            return diagnose(connection, self._run, self._attempt, records, away)
 
     def _views(self, records: Sequence[NodeRecord]) -> list[NodeView]:
         views = []
