@@ -1,7 +1,12 @@
 """Step 3: what is learned, from which data, for how long, and where the result goes."""
 
+from typing import Any
+
+from app.services import Services
 from app.wizard.fields import Form
-from app.wizard.layout import card, grid, more, section
+from app.wizard.layout import card, grid, more, place, section
+from app.wizard.reading import Reading
+from backend.job.batch import steps_per_epoch, total_steps
 
 STEP = "training"
 
@@ -16,16 +21,15 @@ def build(form: Form) -> None:
             form.fields(*_under("training.freeze", "vision_tower", "projector", "language_model"))
             form.fields("training.trainable_layers", *_under("training.lora", "rank", "alpha", "targets"))
             form.fields(*_under("training.dpo", "beta", "loss"))
-    with section(form.lang, "data"), grid():
-        form.field("training.dataset", placeholder="my_data")
-        form.field("training.dataset_dir", placeholder="/shared/data")
-        form.field("training.template", placeholder="qwen3_vl_nothink")
-        form.fields("training.cutoff_len", "training.samples")
-        form.fields(*_under("training", "image_max_pixels", "video_max_pixels", "images_per_sample"))
-        form.field("training.packing")
-    with section(form.lang, "schedule"), grid():
-        form.fields(*_under("training", "num_train_epochs", "max_steps", "learning_rate", "lr_scheduler",
-                            "warmup_ratio", "weight_decay"))  # fmt: skip
+    with section(form.lang, "data"):
+        with grid():
+            _data_fields(form)
+        place("fetch_samples")
+    with section(form.lang, "schedule"):
+        with grid():
+            form.fields(*_under("training", "num_train_epochs", "max_steps", "learning_rate", "lr_scheduler",
+                                "warmup_ratio", "weight_decay"))  # fmt: skip
+        place("schedule")
     with section(form.lang, "output"), grid():
         form.field("name")
         form.field("training.output_dir", placeholder="/shared/runs")
@@ -36,6 +40,41 @@ def build(form: Form) -> None:
             form.fields(*_under("training.workers", "preprocessing", "data_loader"))
         form.field("environment", lines=3, placeholder="NCCL_DEBUG=WARN")
         form.field("extra", lines=3, placeholder="max_grad_norm: 1.0")
+
+
+def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
+    """From samples to steps and hours, with what each comes from."""
+    job, figures = reading.job, reading.estimate
+    if job is None or not job.global_batch:
+        return {"schedule": None}
+    training = job.training
+    return {
+        "schedule": {
+            "samples": training.samples,
+            "from": training.samples_from,
+            "joined": training.packing or training.stage == "pt",
+            "micro_batch": training.micro_batch_size,
+            "accumulation": job.accumulation,
+            "data_parallel": job.data_parallel,
+            "batch": job.global_batch,
+            "epochs": training.num_train_epochs,
+            "by_steps": training.max_steps is not None,
+            "each": steps_per_epoch(job),
+            "steps": total_steps(job),
+            "step_s": figures.iteration_s if figures else None,
+            "hours": figures.hours if figures else None,
+            "error": figures.time_error if figures else None,
+        }
+    }
+
+
+def _data_fields(form: Form) -> None:
+    form.field("training.dataset", placeholder="my_data")
+    form.field("training.dataset_dir", placeholder="/shared/data")
+    form.field("training.template", placeholder="qwen3_vl_nothink")
+    form.fields("training.cutoff_len", "training.samples")
+    form.fields(*_under("training", "image_max_pixels", "video_max_pixels", "images_per_sample"))
+    form.fields(*_under("training", "packing", "prepare.tokenize", "prepare.shuffle"))
 
 
 def _under(owner: str, *names: str) -> list[str]:

@@ -79,7 +79,7 @@ def render(job: Job, place: Place) -> Rendered:
     )
     goes_on = engine.resume(target, place.checkpoint) if place.checkpoint else {}
     files = {CONFIG: _config_text(engine, target, place.run_id, goes_on), **engine.files(target)}
-    return Rendered(files=files, commands=commands, notes=engine.notes(target))
+    return Rendered(files=files, commands=commands, notes=(*engine.notes(target), *_preparation(job)))
 
 
 def export(job: Job, *, placeholders: bool = False) -> Mapping[str, str]:
@@ -100,6 +100,12 @@ def _ready(job: Job) -> tuple[Engine, Target]:
     if found:
         raise ProblemsError(found)
     return ENGINES[job.engine], target_of(job)
+
+
+def _preparation(job: Job) -> list[Problem]:
+    """What a launch adds, once it has asked the nodes what the data is."""
+    note = Problem(code="data_prepared", field="training.prepare.tokenize", severity="note")
+    return [note] if job.prepares_data else []
 
 
 def _config_text(engine: Engine, target: Target, run: str, goes_on: Mapping[str, object] | None = None) -> str:

@@ -202,6 +202,16 @@ class Workers:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Prepare:
+    """What is done with the data once, on one node, before the ranks start. LLaMA-Factory engines."""
+
+    tokenize: bool = parameter(False, source="ours")
+    """Tokenise into <output_dir>/tokenized, whence every rank loads it."""
+    shuffle: bool = parameter(False, source="ours")
+    """The same, in the order of the seed: Megatron reads the data as it lies."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Dpo:
     beta: float = parameter(0.1, above=0, source="llamafactory", llamafactory="pref_beta", swift="beta")
     loss: Literal["sigmoid", "hinge", "ipo", "orpo", "simpo"] = parameter(
@@ -328,6 +338,7 @@ class Training:
         swift="ddp_timeout",
     )
     workers: Workers = field(default_factory=Workers)
+    prepare: Prepare = field(default_factory=Prepare)
     dpo: Dpo = field(default_factory=Dpo)
     output_dir: str | None = parameter(
         None, pattern=NODE_PATH, llamafactory="output_dir", swift=("output_dir", "add_version")
@@ -464,6 +475,12 @@ class Job:
     def global_batch(self) -> int:
         """Samples an optimizer step."""
         return self.training.micro_batch_size * self.accumulation * self.data_parallel
+
+    @property
+    def prepares_data(self) -> bool:
+        """Whether the data is tokenised before the ranks start; ms-swift keeps to its own ways."""
+        prepare = self.training.prepare
+        return (prepare.tokenize or prepare.shuffle) and self.traits.environment == "llamafactory"
 
     @property
     def sequence_parallel(self) -> bool:

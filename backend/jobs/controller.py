@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from backend.cluster.data_size import DataSize
 from backend.cluster.group import GroupError
 from backend.cluster.hostkeys import HostKey, KnownHosts
 from backend.cluster.link import display_name
@@ -34,6 +35,7 @@ from backend.jobs.diagnose import readable
 from backend.jobs.launchlock import LaunchLock, is_launching
 from backend.jobs.lead import Timing
 from backend.jobs.look import Look, refuse_without
+from backend.jobs.prepare import prepared
 from backend.jobs.records import Point, RunSnapshot, RunSummary, problem_to_json
 from backend.jobs.series import FileKey
 from backend.jobs.speed import Measurement, measure
@@ -115,6 +117,11 @@ class Controller:
         """GiB of memory of every node; ProblemsError without hosts."""
         refuse_without(job, "cluster.hosts")
         return looking.host_memory(meet(job, self._connections))
+
+    def data_size(self, job: Job) -> Look[DataSize]:
+        """How many samples the job's data sets have, read on a node; ProblemsError without hosts or data sets."""
+        refuse_without(job, "cluster.hosts", "training.dataset", "training.dataset_dir")
+        return looking.data_size(job, meet(job, self._connections))
 
     def measure_speed(self, job: Job) -> Measurement:
         """What the job's nodes reach; nothing of it stays on them. ProblemsError when it cannot be measured."""
@@ -241,7 +248,7 @@ class Controller:
             number=1,
             job=job,
             place=place,
-            rendered=render(job, place),
+            rendered=prepared(job, render(job, place), place, meeting.nodes, report.facts),
             records=launching.make_records(job, place, report.facts),
             grace_s=self._timing.grace_s,
         )

@@ -47,6 +47,10 @@ def _without_limit(job: Job) -> bool:
     return job.training.max_steps is None
 
 
+def _prepared(job: Job) -> bool:
+    return job.prepares_data
+
+
 CLASHES = (
     *(
         Clash(key=key, within=_not_sft, other="training.stage: pt, dpo")
@@ -60,6 +64,7 @@ CLASHES = (
     Clash(key="resize_vocab", within=_quantised, other="training.method: qlora"),
     Clash(key="fp8", within=_quantised, other="training.method: qlora"),
     Clash(key="streaming", within=_without_limit, other="training.max_steps: null"),
+    *(Clash(key=key, within=_prepared, other="training.prepare") for key in ("streaming", "tokenized_path")),
 )
 
 

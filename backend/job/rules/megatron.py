@@ -238,7 +238,9 @@ def preference_loss_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Probl
 @mcore_adapter()
 def data_is_not_shuffled(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter's train loader is a SequentialSampler."""
-    return problem("no_shuffling", "training.dataset", "note") if job.training.dataset else None
+    if not job.training.dataset or job.training.prepare.shuffle:
+        return None
+    return problem("no_shuffling", "training.dataset", "note", edit={"training.prepare.shuffle": True})
 
 
 @mcore_adapter()
