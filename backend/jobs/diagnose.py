@@ -82,10 +82,14 @@ def diagnose(
     if _loss_is_lost(connection, run, attempt):
         return _problem("loss_not_finite", suspects[0], texts[suspects[0].rank])
     first = next((r for r in suspects if not _is_consequence(texts[r.rank])), None)
-    if first is None and unreachable:
+    if first is not None:
+        return _by_exit(first, texts[first.rank])
+    killed = next((record for record in suspects if _was_killed(record, texts[record.rank])), None)
+    if killed is not None:
+        return _by_exit(killed, texts[killed.rank])
+    if unreachable:
         return node_lost(records[max(unreachable, key=lambda rank: unreachable[rank])], max(unreachable.values()))
-    first = first or suspects[0]
-    return _by_exit(first, texts[first.rank])
+    return _problem("communication_failed", suspects[0], texts[suspects[0].rank])
 
 
 def node_lost(record: NodeRecord, seconds: float) -> Problem:
@@ -108,11 +112,13 @@ def _by_exit(record: NodeRecord, logs: Mapping[str, str]) -> Problem:
     if ended.get("reason") in _CODE_OF_REASON:
         detail = _last_words(logs)[1]
         return _problem(_CODE_OF_REASON[str(ended["reason"])], record, logs, detail=detail, run="?")
-    killed = ended.get("signal") == 9 or any(
-        "exitcode  : -9" in text or "Signal 9 (SIGKILL)" in text for text in logs.values()
-    )
-    code = "killed" if killed else "training_failed"
+    code = "killed" if _was_killed(record, logs) else "training_failed"
     return _problem(code, record, logs, exit=ended.get("code"))
+
+
+def _was_killed(record: NodeRecord, logs: Mapping[str, str]) -> bool:
+    killed = (record.exit or {}).get("signal") == 9
+    return killed or any("exitcode  : -9" in text or "Signal 9 (SIGKILL)" in text for text in logs.values())
 
 
 _CODE_OF_REASON = {"stalled": "stalled", "lock_held": "node_locked", "start_failed": "start_failed"}

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import backend.cluster
 from backend.cluster.group import on_all
@@ -30,6 +31,8 @@ SUPERVISOR = "supervisor.py"
 SWIFT_ENTRY = "swift_entry.py"
 UPLOAD_S = 60.0
 START_S = 60.0
+STOP_CALL_S = 60.0
+"""For one call of `supervisor.py stop`."""
 STALL_S = 1800.0
 """Without a new log byte for so long a supervisor without controller ends its own node."""
 PORTS_TRIED = 16
@@ -47,6 +50,8 @@ class Attempt:
     records: tuple[NodeRecord, ...]
     grace_s: float
     stall_s: float = STALL_S
+    checkpoint_step: int | None = None
+    """Of the checkpoint that it goes on from; None begins at the start."""
 
 
 def new_run_id(job: Job, now: float) -> str:
@@ -62,7 +67,9 @@ def candidate_ports(job: Job, shuffled: Callable[[Sequence[int], int], Sequence[
     return list(shuffled(ports, min(PORTS_TRIED, len(ports))))
 
 
-def make_place(job: Job, run: str, attempt: int, facts: Mapping[int, NodeFacts], port: int) -> Place:
+def make_place(
+    job: Job, run: str, attempt: int, facts: Mapping[int, NodeFacts], port: int, checkpoint: str | None = None
+) -> Place:
     """Where the attempt is put: run folders below each node's own home, the master at host 0."""
     nodes = []
     for rank, host in enumerate(job.cluster.hosts):
@@ -81,7 +88,14 @@ def make_place(job: Job, run: str, attempt: int, facts: Mapping[int, NodeFacts],
             )
         )
     master = job.cluster.hosts[0].dialled_address
-    return Place(run_id=run, attempt=attempt, master_address=master, master_port=port, nodes=tuple(nodes))
+    return Place(
+        run_id=run,
+        attempt=attempt,
+        master_address=master,
+        master_port=port,
+        nodes=tuple(nodes),
+        checkpoint=checkpoint,
+    )
 
 
 def make_records(job: Job, place: Place, facts: Mapping[int, NodeFacts]) -> tuple[NodeRecord, ...]:
@@ -124,6 +138,7 @@ def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
             rendered=rendered,
             nodes=attempt.records,
             time=now,
+            checkpoint_step=attempt.checkpoint_step,
         )
         ledger.append(connection, attempt.run, EventKind.STARTING, time=now, attempt=attempt.number)
 
@@ -186,6 +201,15 @@ def start_supervisor(record: NodeRecord, node: Node) -> Mapping[str, object]:
     if answer.get("reason") == "lock_held":
         raise NodeError("node_locked", node.name, run=(answer.get("holder") or {}).get("run", "?"))
     raise NodeError("start_failed", node.name, detail=answer.get("detail", ""))
+
+
+def stop_supervisor(
+    record: NodeRecord, node: Node, grace_s: float, timeout_s: float = STOP_CALL_S
+) -> Mapping[str, Any]:
+    """End what is left of an attempt on a node; `left` of the answer is empty when nothing is. NodeError."""
+    if not node.exists(f"{record.folder}/{SUPERVISOR}"):
+        return {"left": [], "started": False}
+    return ask(node, supervisor_command(record, "stop", "--grace", f"{grace_s:g}"), timeout_s=timeout_s)
 
 
 def supervisor_command(record: NodeRecord, action: str, *options: str) -> list[str]:

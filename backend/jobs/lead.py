@@ -5,6 +5,7 @@ where the other was; what two of them do twice does no harm.
 """
 
 import logging
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,10 @@ from typing import Any
 from backend.cluster.group import try_all
 from backend.cluster.node import Node, ask
 from backend.job.problems import Problem
-from backend.jobs import gang, ledger, series
+from backend.jobs import gang, ledger, queued, restart, series
 from backend.jobs.diagnose import diagnose, node_lost
 from backend.jobs.gang import NodeView
-from backend.jobs.launch import SUPERVISOR, supervisor_command
+from backend.jobs.launch import STOP_CALL_S, stop_supervisor, supervisor_command
 from backend.jobs.launchlock import is_launching
 from backend.jobs.records import Event, NodeRecord, problem_from_json, problem_to_json
 from backend.jobs.states import EventKind, RunState
@@ -37,7 +38,7 @@ class Timing:
     """Four heartbeats missed on a node that answers: its supervisor is asked for."""
     grace_s: float = 10.0
     """Between TERM and KILL."""
-    stop_call_s: float = 60.0
+    stop_call_s: float = STOP_CALL_S
     """For one call of `supervisor.py stop`."""
     retry_s: float = 3.0
     """Between two tries to stop a node that did not answer."""
@@ -80,12 +81,12 @@ class Lead:
         self._next_status = monotonic() + timing.silent_after_s
 
     def tick(self) -> bool:
-        """Look and act once; True when the run has ended. May take as long as stopping its nodes takes."""
+        """Look and act once; True when the attempt has ended. May take as long as stopping its nodes takes."""
         with self._store.read() as connection:
             state = ledger.state_of(connection, self._run)
             records = ledger.nodes(connection, self._run, self._attempt)
             history = ledger.events(connection, self._run)
-        if state is None or state.is_final:
+        if state is None or state.is_final or state is RunState.QUEUED:
             return True
         if is_launching(self._home, self._run):
             return False
@@ -94,8 +95,16 @@ class Lead:
         if state is RunState.RUNNING:
             self._judge(records)
         else:
-            self._tell(EventKind.FAILING, problem=Problem(code="launch_interrupted"))
+            self._store.write(self._take_back)
         return False
+
+    def _take_back(self, connection: sqlite3.Connection) -> None:
+        """Whoever launched is gone: before it started anything the run waits again, if it had come from the queue."""
+        now = self._clock()
+        waits = queued.is_waiting(connection, self._run)
+        if not (waits and ledger.append(connection, self._run, EventKind.WAITING, time=now)):
+            detail = {"problem": problem_to_json(Problem(code="launch_interrupted"))}
+            ledger.append(connection, self._run, EventKind.FAILING, time=now, detail=detail)
 
     def _judge(self, records: Sequence[NodeRecord]) -> None:
         views = self._views(records)
@@ -152,7 +161,7 @@ class Lead:
 
     def _save(self, records: Sequence[NodeRecord], history: Sequence[Event], began: Event) -> None:
         """Ask the ranks for a checkpoint and their end; give it up when a node fails or time is over."""
-        if not any(event.kind is EventKind.SAVE_ASKED for event in history):
+        if not any(event.kind is EventKind.SAVE_ASKED and event.seq > began.seq for event in history):
             items = {record.rank: record for record in records if record.exit is None}
             asked, failures = try_all(items, self._write_stop, self._timing.stop_call_s)
             if asked:  # the ranks agree among themselves: one node that has heard it is enough
@@ -188,22 +197,30 @@ class Lead:
         return record.exit is not None or never_started or self._monotonic() - proved >= self._timing.drain_s
 
     def _conclude(self, records: Sequence[NodeRecord], began: Event) -> bool:
-        """Record how the run ended."""
+        """Record how the attempt ended: with it the run, unless the gang is restarted."""
         views = self._views(records)
         unsure = [record for record, view in zip(records, views, strict=True) if not view.is_over]
         if began.kind is EventKind.LOSING:
-            self._tell(EventKind.LOST, rank=began.rank, problem=_problem_of(began))
+            self._end_with(EventKind.LOST, began.rank, _problem_of(began))
         elif unsure:
             is_told = began.detail.get("diagnosed") and not any((record.stop or {}).get("left") for record in unsure)
-            problem = self._diagnose(records) if is_told else _not_stopped(unsure[0])
-            self._tell(EventKind.LOST, rank=unsure[0].rank, problem=problem)
+            problem: Problem | None = self._diagnose(records) if is_told else _not_stopped(unsure[0])
+            if began.kind is EventKind.STOP_REQUESTED:
+                self._tell(EventKind.LOST, rank=unsure[0].rank, problem=problem)
+            else:
+                self._end_with(EventKind.LOST, unsure[0].rank, problem)
         elif began.kind is EventKind.FAILING:
             problem = self._diagnose(records) if began.detail.get("diagnosed") else _problem_of(began)
-            self._tell(EventKind.FAILED, rank=began.rank, problem=problem)
+            self._end_with(EventKind.FAILED, began.rank, problem)
         else:
             whole = all(view.succeeded for view in views) and self._has_all_steps()
             self._tell(EventKind.FINISHED if whole else EventKind.STOPPED)
         return True
+
+    def _end_with(self, kind: EventKind, rank: int | None, problem: Problem | None) -> None:
+        self._store.write(
+            lambda c: restart.end(c, self._run, self._attempt, kind, rank=rank, problem=problem, time=self._clock())
+        )
 
     def _has_all_steps(self) -> bool:
         with self._store.read() as connection:
@@ -234,11 +251,8 @@ class Lead:
 
     def _stop_node(self, rank: int, record: NodeRecord) -> Mapping[str, Any]:
         node = self._connect(rank)
-        if not node.exists(f"{record.folder}/{SUPERVISOR}"):
-            return {"left": [], "started": False}
         self._tell_once(EventKind.NODE_STOPPING, rank)
-        grace = f"{self._timing.grace_s:g}"
-        return ask(node, supervisor_command(record, "stop", "--grace", grace), timeout_s=self._timing.stop_call_s)
+        return stop_supervisor(record, node, self._timing.grace_s, self._timing.stop_call_s)
 
     def _ask_status(self, rank: int, record: NodeRecord) -> Mapping[str, Any]:
         return ask(self._connect(rank), supervisor_command(record, "status"), timeout_s=STATUS_S)
@@ -271,7 +285,8 @@ _BEGINNINGS = (EventKind.STOP_REQUESTED, EventKind.FAILING, EventKind.LOSING)
 def _is_saving(history: Sequence[Event], began: Event) -> bool:
     if began.kind is not EventKind.STOP_REQUESTED or not began.detail.get("save"):
         return False
-    return not any(event.kind in (EventKind.SAVE_TIMED_OUT, EventKind.STOP_FORCED) for event in history)
+    given_up = (EventKind.SAVE_TIMED_OUT, EventKind.STOP_FORCED)
+    return not any(event.kind in given_up and event.seq > began.seq for event in history)
 
 
 def _problem_of(event: Event) -> Problem | None:

@@ -9,21 +9,55 @@ from backend.job.problems import Problem, ProblemsError
 from backend.jobs.records import Event, NodeRecord, problem_from_json
 from backend.jobs.states import FINAL, MOVING, EventKind, RunState, fold, next_state
 
+_LEAVING_THE_QUEUE = MOVING - {EventKind.PREFLIGHT}
+"""Not the preflight: a run whose server dies before anything was started keeps its place."""
 _NODE_COLUMNS = ("rank", "address", "folder", "python", "setup", "mark", "clock_offset_s")
 
 
 def create_run(
-    connection: sqlite3.Connection, run: str, *, name: str, engine: str, job: str, addresses: Iterable[str], time: float
+    connection: sqlite3.Connection,
+    run: str,
+    *,
+    name: str,
+    engine: str,
+    job: str,
+    addresses: Iterable[str],
+    time: float,
+    restarts: int = 0,
 ) -> None:
-    """Record a new run and take its nodes; ProblemsError(nodes_taken) when another unfinished run holds one."""
-    connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, NULL)", (run, name, engine, job, time))
+    """Record a new run and take its nodes; ProblemsError(node_taken) when another unfinished run holds one."""
+    columns = "(id, name, engine, job, created, restarts)"
+    values = (run, name, engine, job, time, restarts)
+    connection.execute(f"INSERT INTO runs {columns} VALUES (?, ?, ?, ?, ?, ?)", values)  # noqa: S608
+    claim(connection, run, addresses)
+    append(connection, run, EventKind.CREATED, time=time)
+
+
+def claim(connection: sqlite3.Connection, run: str, addresses: Iterable[str]) -> None:
+    """Take nodes for a run until it ends; ProblemsError(node_taken) when another unfinished run holds one."""
     for address in addresses:
         holder = connection.execute("SELECT run FROM claims WHERE address = ?", (address,)).fetchone()
-        if holder is not None:
+        if holder is None:
+            connection.execute("INSERT INTO claims VALUES (?, ?)", (address, run))
+        elif holder["run"] != run:
             values = {"run": holder["run"], "node": address}
             raise ProblemsError([Problem(code="node_taken", field="cluster.hosts", node=address, values=values)])
-        connection.execute("INSERT INTO claims VALUES (?, ?)", (address, run))
-    append(connection, run, EventKind.CREATED, time=time)
+
+
+def claims(connection: sqlite3.Connection) -> dict[str, str]:
+    """Address -> the unfinished run that holds the node."""
+    return {row["address"]: row["run"] for row in connection.execute("SELECT address, run FROM claims")}
+
+
+def run_of_token(connection: sqlite3.Connection, token: str) -> str | None:
+    """The run that a launch with this token created; None before it."""
+    row = connection.execute("SELECT run FROM launches WHERE token = ?", (token,)).fetchone()
+    return None if row is None else str(row["run"])
+
+
+def keep_token(connection: sqlite3.Connection, token: str, run: str) -> None:
+    """From now on a launch with this token is this run."""
+    connection.execute("INSERT INTO launches VALUES (?, ?)", (token, run))
 
 
 def create_attempt(
@@ -35,10 +69,12 @@ def create_attempt(
     rendered: Mapping[str, Any],
     nodes: Iterable[NodeRecord],
     time: float,
+    checkpoint_step: int | None = None,
 ) -> None:
-    """Record what an attempt is going to start, before it starts."""
-    values = (run, attempt, time, *master, json.dumps(rendered))
-    connection.execute("INSERT INTO attempts VALUES (?, ?, ?, ?, ?, ?)", values)
+    """Record what an attempt is going to start, before it starts; `checkpoint_step`: where it goes on from."""
+    columns = "(run, attempt, created, master_address, master_port, rendered, checkpoint_step)"
+    values = (run, attempt, time, *master, json.dumps(rendered), checkpoint_step)
+    connection.execute(f"INSERT INTO attempts {columns} VALUES (?, ?, ?, ?, ?, ?, ?)", values)  # noqa: S608
     connection.executemany(
         "INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)",
         [(run, attempt, *(getattr(node, column) for column in _NODE_COLUMNS)) for node in nodes],
@@ -51,25 +87,32 @@ def append(
     kind: EventKind,
     *,
     time: float,
-    attempt: int = 1,
+    attempt: int | None = None,
     rank: int | None = None,
     detail: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Append an event; False, and nothing is written, when it should move the state and cannot.
+    """Append an event of the newest attempt, or of another; False, and nothing is written, when it should move the
+    state and cannot.
 
-    So of two processes that see the same end of a run, one records it. A final event frees the run's nodes.
+    So of two processes that see the same end of a run, one records it. A final event frees the run's nodes and its
+    place in the queue.
     """
     state = state_of(connection, run)
     after = next_state(state, kind)
     if kind in MOVING and after is state:
         return False
+    attempt = max(1, newest_attempt(connection, run)) if attempt is None else attempt
     connection.execute(
         "INSERT INTO events (run, attempt, rank, kind, time, detail) VALUES (?, ?, ?, ?, ?, ?)",
         (run, attempt, rank, kind.value, time, json.dumps(detail or {}, default=str)),
     )
+    if kind is EventKind.RESUMED:
+        connection.execute("UPDATE runs SET ended = NULL WHERE id = ?", (run,))
     if after in FINAL and kind in MOVING:
         connection.execute("UPDATE runs SET ended = ? WHERE id = ?", (time, run))
         connection.execute("DELETE FROM claims WHERE run = ?", (run,))
+    if after is not RunState.QUEUED and kind in _LEAVING_THE_QUEUE:
+        connection.execute("DELETE FROM queue WHERE run = ?", (run,))
     return True
 
 
@@ -98,11 +141,12 @@ def has_event(connection: sqlite3.Connection, run: str, attempt: int, kind: Even
 
 
 def cause_of(connection: sqlite3.Connection, run: str) -> Problem | None:
-    """Why a run fails or failed; the final word if there is one, else the first impression."""
+    """Why the newest attempt fails or failed; the final word if there is one, else the first impression."""
     row = connection.execute(
-        "SELECT detail FROM events WHERE run = ? AND kind IN ('failing', 'losing', 'failed', 'lost')"
+        "SELECT detail FROM events WHERE run = ? AND attempt >= ?"
+        " AND kind IN ('failing', 'losing', 'failed', 'lost', 'restarting', 'waiting')"
         " AND json_extract(detail, '$.problem') IS NOT NULL ORDER BY seq DESC LIMIT 1",
-        (run,),
+        (run, newest_attempt(connection, run)),
     ).fetchone()
     return None if row is None else problem_from_json(json.loads(row["detail"])["problem"])
 
@@ -125,6 +169,14 @@ def newest_attempt(connection: sqlite3.Connection, run: str) -> int:
     """Number of the run's newest attempt; 0 before the first."""
     row = connection.execute("SELECT max(attempt) FROM attempts WHERE run = ?", (run,)).fetchone()
     return int(row[0] or 0)
+
+
+def checkpoint_step(connection: sqlite3.Connection, run: str, attempt: int) -> int | None:
+    """The step of the checkpoint that an attempt went on from; None when it began at the start."""
+    row = connection.execute(
+        "SELECT checkpoint_step FROM attempts WHERE run = ? AND attempt = ?", (run, attempt)
+    ).fetchone()
+    return None if row is None else row["checkpoint_step"]
 
 
 def nodes(connection: sqlite3.Connection, run: str, attempt: int) -> tuple[NodeRecord, ...]:

@@ -1,7 +1,8 @@
 """The states of a run and the one table that says which event leads from which to which.
 
 A run's state is never stored: it is the fold of its append-only events. `stopping` means that the gang is being
-ended, on a user's wish or because one node failed or was lost; the event that ends it names the outcome.
+ended, on a user's wish or because one node failed or was lost; the event that ends it names the outcome. `queued`
+waits for its nodes: before the first attempt, after a user resumed the run, or before an automatic restart.
 """
 
 from collections.abc import Iterable
@@ -23,8 +24,13 @@ class RunState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Nothing can happen to the run any more; its nodes are free."""
+        """Nothing happens to the run unless a user resumes it; its nodes are free."""
         return self in FINAL
+
+    @property
+    def can_resume(self) -> bool:
+        """A user may start the next attempt."""
+        return self in RESUMABLE
 
 
 class EventKind(StrEnum):
@@ -42,6 +48,9 @@ class EventKind(StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
     LOST = "lost"
+    RESTARTING = "restarting"
+    WAITING = "waiting"
+    RESUMED = "resumed"
     # these are told beside it
     NODE_STARTING = "node_starting"
     NODE_STARTED = "node_started"
@@ -55,9 +64,11 @@ class EventKind(StrEnum):
     SAVE_TIMED_OUT = "save_timed_out"
     STOP_FORCED = "stop_forced"
     LOSS_NOT_FINITE = "loss_not_finite"
+    CHECKPOINTS_SET_ASIDE = "checkpoints_set_aside"
 
 
-FINAL = frozenset({RunState.STOPPED, RunState.FINISHED, RunState.FAILED, RunState.LOST})
+RESUMABLE = frozenset({RunState.STOPPED, RunState.FAILED, RunState.LOST})
+FINAL = RESUMABLE | {RunState.FINISHED}
 
 _UNDER_WAY = (RunState.QUEUED, RunState.PREFLIGHT, RunState.STARTING, RunState.RUNNING)
 _ENDS = {
@@ -78,6 +89,9 @@ TRANSITIONS: dict[tuple[RunState | None, EventKind], RunState] = {
     (RunState.STARTING, EventKind.LOSING): RunState.STOPPING,
     (RunState.RUNNING, EventKind.FINISHED): RunState.FINISHED,
     **{(RunState.STOPPING, kind): state for kind, state in _ENDS.items()},
+    (RunState.STOPPING, EventKind.RESTARTING): RunState.QUEUED,
+    (RunState.PREFLIGHT, EventKind.WAITING): RunState.QUEUED,
+    **{(state, EventKind.RESUMED): RunState.QUEUED for state in RESUMABLE},
 }
 """(state, event) -> next state. A pair that is not here does not move the state."""
 

@@ -64,6 +64,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (run, attempt, rank, time),
             FOREIGN KEY (run, attempt, rank) REFERENCES nodes) WITHOUT ROWID""",
     ),
+    (
+        # how often the gang may be restarted by itself, and the step of the checkpoint that an attempt went on from
+        "ALTER TABLE runs ADD COLUMN restarts INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE attempts ADD COLUMN checkpoint_step INTEGER",
+        """CREATE TABLE queue (run TEXT PRIMARY KEY REFERENCES runs, position INTEGER NOT NULL,
+            not_before REAL NOT NULL) WITHOUT ROWID""",
+        "CREATE TABLE launches (token TEXT PRIMARY KEY, run TEXT NOT NULL REFERENCES runs) WITHOUT ROWID",
+    ),
 )
 """One tuple of statements a schema version; version n is reached by running the first n. Append, never edit."""
 

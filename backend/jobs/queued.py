@@ -1,0 +1,88 @@
+"""The queue: runs that wait for their nodes, in the user's order. Functions on a connection, as in ledger.py.
+
+A run's turn comes when no other run holds one of its nodes and none before it in the queue waits for one of them, so
+that runs that share no node start side by side and none is overtaken for ever.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from backend.cluster.link import display_name
+from backend.job.job import Job
+from backend.job.problems import Problem, ProblemsError
+from backend.jobs import ledger
+from backend.jobs.snapshot import run_job
+
+Move = Literal["first", "up", "down", "last"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waiting:
+    """A run in the queue."""
+
+    run: str
+    addresses: tuple[str, ...]
+    """The nodes that it needs."""
+    not_before: float = 0.0
+    """Epoch seconds; an automatic restart waits a while."""
+
+
+def addresses_of(job: Job) -> list[str]:
+    """What the job's nodes are claimed by."""
+    return [display_name(host) for host in job.cluster.hosts]
+
+
+def add(connection: sqlite3.Connection, run: str, *, first: bool = False, not_before: float = 0.0) -> None:
+    """Put a run at the end of the queue, or in front of it; one that is there already stays in its place."""
+    row = connection.execute("SELECT min(position), max(position) FROM queue").fetchone()
+    position = (row[0] or 0) - 1 if first else (row[1] or 0) + 1
+    connection.execute(
+        "INSERT INTO queue VALUES (?, ?, ?) ON CONFLICT (run) DO UPDATE SET not_before = excluded.not_before",
+        (run, position, not_before),
+    )
+
+
+def waiting(connection: sqlite3.Connection) -> list[Waiting]:
+    """The queue in its order."""
+    rows = connection.execute(
+        "SELECT q.run, q.not_before, r.job FROM queue q JOIN runs r ON r.id = q.run ORDER BY q.position"
+    )
+    return [
+        Waiting(run=row["run"], addresses=tuple(addresses_of(run_job(row["job"]))), not_before=row["not_before"])
+        for row in rows
+    ]
+
+
+def is_waiting(connection: sqlite3.Connection, run: str) -> bool:
+    """Whether the run is in the queue."""
+    return connection.execute("SELECT 1 FROM queue WHERE run = ?", (run,)).fetchone() is not None
+
+
+def move(connection: sqlite3.Connection, run: str, where: Move) -> None:
+    """Change a run's place; nothing at the end of the queue. ProblemsError(not_queued) when it does not wait."""
+    order = [one.run for one in waiting(connection)]
+    if run not in order:
+        raise ProblemsError([Problem(code="not_queued", values={"run": run})])
+    place = order.index(run)
+    order.pop(place)
+    places = {"first": 0, "up": max(0, place - 1), "down": place + 1, "last": len(order)}
+    order.insert(places[where], run)
+    connection.executemany("UPDATE queue SET position = ? WHERE run = ?", [(i, one) for i, one in enumerate(order, 1)])
+
+
+def ready(queue: Iterable[Waiting], claims: Mapping[str, str], now: float) -> list[str]:
+    """Whose turn it is; `claims`: address -> the run that holds the node."""
+    turn, wanted = [], set[str]()
+    for one in queue:
+        held = any(claims.get(address, one.run) != one.run for address in one.addresses)
+        if not held and one.not_before <= now and wanted.isdisjoint(one.addresses):
+            turn.append(one.run)
+        wanted |= set(one.addresses)
+    return turn
+
+
+def turns(connection: sqlite3.Connection, now: float) -> list[str]:
+    """The runs that can be started now, in the queue's order."""
+    return ready(waiting(connection), ledger.claims(connection), now)

@@ -1,0 +1,71 @@
+"""Before the next attempt of a run: nothing of the one before is left on its nodes, and what it wrote is in the store.
+
+A node that was lost may have trained on in silence, and one that was down has logs and steps that nobody has read.
+"""
+
+import sqlite3
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from backend.cluster.group import on_all
+from backend.cluster.node import Node, NodeError
+from backend.job.job import Job
+from backend.jobs import ledger
+from backend.jobs.collect import OTHER_RANKS_EVERY, Collector
+from backend.jobs.launch import STOP_CALL_S, stop_supervisor
+from backend.jobs.records import NodeRecord
+from backend.jobs.states import EventKind
+from backend.jobs.store import Store
+
+
+def settle(
+    store: Store,
+    run: str,
+    attempt: int,
+    job: Job,
+    nodes: Mapping[int, Node],
+    *,
+    grace_s: float,
+    clock: Callable[[], float],
+) -> None:
+    """End what is left of an attempt and collect the rest. GroupError with the nodes that could not prove it."""
+    with store.read() as connection:
+        records = ledger.nodes(connection, run, attempt)
+
+    def work(rank: int, node: Node) -> None:
+        record = records[rank]
+        if not _is_proved(record):
+            answer = stop_supervisor(record, node, grace_s)
+            store.write(lambda c: _keep(c, run, attempt, rank, answer, clock()))
+            if left := answer.get("left"):
+                raise NodeError("processes_left", node.name, processes=len(left))
+        if record.exit is None:
+            _collect(Collector(store, run, attempt, record, ranks_of(job, rank), clock), node)
+
+    on_all(nodes, work, STOP_CALL_S + 10)
+
+
+def ranks_of(job: Job, node_rank: int) -> range:
+    """The global ranks on a node."""
+    size = job.cluster.gpus_per_node
+    return range(node_rank * size, (node_rank + 1) * size)
+
+
+def _is_proved(record: NodeRecord) -> bool:
+    proof = record.stop if record.stop is not None else record.exit
+    return proof is not None and not proof.get("left")
+
+
+def _keep(
+    connection: sqlite3.Connection, run: str, attempt: int, rank: int, answer: Mapping[str, Any], now: float
+) -> None:
+    ledger.set_stop(connection, run, attempt, rank, answer)
+    detail = {"left": answer.get("left")}
+    ledger.append(connection, run, EventKind.NODE_STOPPED, time=now, attempt=attempt, rank=rank, detail=detail)
+
+
+def _collect(collector: Collector, node: Node) -> None:
+    """Every file to its end; a supervisor that was killed leaves no exit, so that its files' ends are the end."""
+    for _ in range(OTHER_RANKS_EVERY):
+        while collector.poll(node).more:
+            pass
