@@ -1,4 +1,4 @@
-// Fetching into the draft: a model's config.json from the hub or a node, the memory of the nodes.
+// Fetching into the draft: a model's config.json from the hub or a node, the memory of the nodes, the size of the data.
 (() => {
   const board = (window.Megaboard = window.Megaboard || {});
   const panels = (board.panels = board.panels || {});
@@ -32,7 +32,7 @@
   }
 
   function redraw() {
-    for (const name of ["fetch_model", "fetch_memory", "fetch_speed"]) {
+    for (const name of ["fetch_model", "fetch_memory", "fetch_samples", "fetch_speed"]) {
       const element = document.querySelector(`[data-panel="${name}"]`);
       if (element) panels[name](element);
     }
@@ -76,6 +76,8 @@
   });
 
   panels.fetch_memory = (element) => panel(element, ["memory"], () => button("memory"));
+
+  panels.fetch_samples = (element) => panel(element, ["samples"], () => button("samples"));
 
   const SPEED = ["speed", "keep_speed", "forget_calibration"];
   panels.fetch_speed = (element) => panel(element, SPEED, () => button("speed"));

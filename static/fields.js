@@ -63,9 +63,12 @@
     return h("div", { class: "mb-problem", "data-severity": problem.severity, "data-code": problem.code },
       h("span", {}, h("b", {}, t(`wizard.severity.${problem.severity}`)), " ", problem.message, " "),
       h("span", { class: "mb-fix" }, problem.fix),
-      problem.edits && h("button", { type: "button", class: "mb-apply",
-        onclick: () => board.wizard.send("apply", { edits: problem.edits }) }, t("wizard.apply")));
+      problem.edits && apply(t("wizard.apply"), problem.edits),
+      problem.choices?.map((choice) => apply(choice.words, choice.edits)));
   }
+
+  const apply = (words, edits) => board.h("button", { type: "button", class: "mb-apply",
+    onclick: () => board.wizard.send("apply", { edits }) }, words);
 
   // Problems of the whole job, or of a field that no widget shows, stand at the top of their step.
   function unplaced(bundle) {

@@ -24,8 +24,14 @@
       fact("plan", figures.plan),
       figures.bubble !== null && fact("bubble", percent(figures.bubble)),
       fact("batch", figures.global_batch),
-      fact("parameters", count(figures.parameters))));
+      fact("parameters", count(figures.parameters))), offer(bundle));
     say(element, verdict);
+  }
+
+  // A learning rate that was chosen for another batch: beside its field on its own step, here on the others.
+  function offer(bundle) {
+    const found = bundle.problems.find((problem) => problem.code === "learning_rate_batch");
+    return found && board.wizard.step() !== found.step && board.fields.drawProblem(found);
   }
 
   // How far such figures were off: a computed number without its error says too much.

@@ -72,5 +72,6 @@
     return board.table("mb-table mb-spent", head, [...rows, sum], t("wizard.time.caption"));
   }
 
+  board.hours = hours;
   (board.panels = board.panels || {}).time = draw;
 })();

@@ -10,7 +10,7 @@ from typing import Any
 from app.i18n import catalogue
 from app.services import Services
 from app.shell_parts import STEPS
-from app.wizard import hardware, launch, model, plan, review
+from app.wizard import hardware, launch, model, plan, review, training
 from app.wizard.fields import Form
 from app.wizard.reading import Reading, read
 from app.wizard.relevance import hidden
@@ -23,6 +23,7 @@ Section = Callable[[Reading, Form, Services], dict[str, Any]]
 SECTIONS: Mapping[str, Section] = {
     hardware.STEP: hardware.data,
     model.STEP: model.data,
+    training.STEP: training.data,
     plan.STEP: plan.data,
     review.STEP: review.data,
     launch.STEP: launch.data,

@@ -49,14 +49,7 @@ def read(draft: Mapping[str, Any], home: Path) -> Reading:
 
     What only a launch needs does not stop a plan: wrong hosts or folders are reported and left out of the job.
     """
-    try:
-        mapping, problems = read_texts(with_cluster(draft, home))
-    except ProblemsError as error:
-        return _unread(error.problems)
-    job, found = parse_job(mapping)
-    problems += found
-    if job is None:
-        job, _ = parse_job(_without(mapping, [p.field for p in errors(found) if _is_for_launch(p.field)]))
+    job, problems = job_of(draft, home)
     if job is None:
         return _unread(problems)
     gpu, shape = _try(lambda: resolve_gpu(job.cluster), problems), _try(lambda: resolve_model(job.model), problems)
@@ -71,6 +64,18 @@ def read(draft: Mapping[str, Any], home: Path) -> Reading:
     problems += [problem for problem in check_launch(job) if _bare(problem.field) not in reported]
     now, later = _split(problems)
     return Reading(job=job, shape=shape, gpu=gpu, estimate=figures, problems=now, missing=later)
+
+
+def job_of(draft: Mapping[str, Any], home: Path) -> tuple[Job | None, list[Problem]]:
+    """The draft as a job, without the wrong parts that only a launch needs; None while it cannot be read."""
+    try:
+        mapping, problems = read_texts(with_cluster(draft, home))
+    except ProblemsError as error:
+        return None, list(error.problems)
+    job, found = parse_job(mapping)
+    if job is None:
+        job, _ = parse_job(_without(mapping, [p.field for p in errors(found) if _is_for_launch(p.field)]))
+    return job, [*problems, *found]
 
 
 LAUNCH_FIELDS = (

@@ -1,4 +1,4 @@
-"""What a step fetches when asked: a model's config.json, the nodes' memory, a whole job."""
+"""What a step fetches when asked: a model's config.json, the nodes' memory, the size of the data, a whole job."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -75,6 +75,17 @@ def _memory(services: Services, asked: Mapping[str, Any]) -> Fetched:
     )
 
 
+def _samples(services: Services, asked: Mapping[str, Any]) -> Fetched:
+    job = _job(services)
+    found = _look(services, asked, lambda: services.controller.data_size(job))
+    for rank, size in found.answers.items():
+        rows = ", ".join(f"{name} {count:,}" for name, count in size.rows.items())
+        edits = {"training.samples": size.samples or None,
+                 "training.samples_from": f"{found.nodes[rank]}: {job.training.dataset}"}  # fmt: skip
+        return Fetched(edits=edits, note={"node": found.nodes[rank], "samples": f"{size.samples:,}", "rows": rows})
+    return Fetched(problems=found.problems, host_keys=found.unknown_host_keys)
+
+
 def _speed(services: Services, asked: Mapping[str, Any]) -> Fetched:
     job = _job(services)
     confirmed = {str(one) for one in asked.get("accept") or ()}
@@ -127,6 +138,7 @@ KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], Fetched]] = {
     "hub": _from_hub,
     "node": _from_node,
     "memory": _memory,
+    "samples": _samples,
     "recipe": _recipe,
     "import": _import,
     "speed": _speed,

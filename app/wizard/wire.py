@@ -13,6 +13,7 @@ from app.import_words import line_json
 from app.services import Services
 from app.wizard import hardware, launch, sources
 from app.wizard.fields import GPU_FIGURES, OWN, Form, look_up
+from app.wizard.follow import chosen_for, no_longer_read
 from app.wizard.hosts import FIELD as HOSTS
 from app.wizard.hosts import to_form
 from app.wizard.panel import bundle
@@ -83,7 +84,9 @@ def change(services: Services, edits: Mapping[str, Any]) -> tuple[Problem, ...]:
                 plain[HOSTS] = {**to_form(look_up(draft, HOSTS)), **hosts}
             if plain.get("cluster.gpu") == OWN:
                 plain["cluster.gpu"] = _own_gpu(look_up(draft, "cluster.gpu"))
-            services.draft.edit_all(plain)
+            services.draft.edit_all(plain | no_longer_read(draft, plain))
+            if noted := chosen_for(draft, _draft(services), plain, services.home):
+                services.draft.edit_all(noted)
         except ProblemsError as error:
             return error.problems
     return ()

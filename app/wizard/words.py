@@ -26,4 +26,11 @@ def in_words(form: Form, problem: Problem, *, for_launch: bool = False) -> dict[
     severity = "missing" if for_launch and problem.code in _ABSENT else problem.severity
     step = form.steps[at] if at else _STEP_OF.get(problem.field.partition(".")[0], "plan")
     return {**words, "severity": severity, "at": at or "", "step": step, "label": label,
-            "edits": dict(problem.edit) or None}  # fmt: skip
+            "edits": dict(problem.edit) or None, "choices": _choices(form.lang, problem)}  # fmt: skip
+
+
+def _choices(lang: str, problem: Problem) -> list[dict[str, Any]]:
+    """Buttons of a problem that has several ways out."""
+    values = problem.values
+    return [{"words": t(lang, f"problem.{problem.code}.{name}", **values), "edits": dict(edit)}
+            for name, edit in problem.choices.items()]  # fmt: skip

@@ -142,3 +142,33 @@ def test_a_node_that_does_not_answer_is_named_beside_the_others_memory(services,
 
 def test_a_fault_of_our_own_is_answered_too(services, caplog):
     assert [problem.code for problem in fetch(services, {"kind": "nonsense"}).problems] == ["internal_error"]
+
+
+ENGINE = {"cluster.environments.llamafactory.python": "/opt/lf/bin/python"}
+DATA = {**ENGINE, "training.dataset": "a,b", "training.dataset_dir": "/data"}
+
+
+def test_samples_are_counted_on_a_node_and_the_draft_says_where(services, nodes):
+    change(services, DATA)
+    nodes.by_address["10.0.0.1"].on("count", reply={"samples": 1500, "rows": {"a": 1000, "b": 500}})
+    found = fetch(services, {"kind": "samples"})
+    assert dict(found.note) == {"node": "10.0.0.1", "samples": "1,500", "rows": "a 1,000, b 500"}
+    change(services, found.edits)
+    training = read(services.draft.job_mapping(), services.home).job.training
+    assert (training.samples, training.samples_from) == (1500, "10.0.0.1: a,b")
+
+
+def test_why_samples_cannot_be_counted_stands_at_the_data_with_the_node(services, nodes):
+    change(services, DATA)
+    nodes.by_address["10.0.0.1"].on(
+        "count", reply={"code": "dataset_unknown", "values": {"path": "/data", "names": "a"}}
+    )
+    (problem,) = fetch(services, {"kind": "samples"}).problems
+    assert (problem.code, problem.field, problem.node) == ("dataset_unknown", "training.dataset", "10.0.0.1")
+
+
+def test_counting_asks_for_the_data_first(services):
+    assert [problem.field for problem in fetch(services, {"kind": "samples"}).problems] == [
+        "training.dataset",
+        "training.dataset_dir",
+    ]

@@ -1,12 +1,16 @@
 """Planning's questions to real SSH nodes: host keys first, then a model's config.json and the memory of each."""
 
+import json
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from backend.cluster.demo import DemoCluster
 from backend.cluster.hostkeys import KnownHosts
-from backend.job.job import Cluster, Job, Model
+from backend.job.job import Cluster, Environment, Job, Model
+from backend.job.mapping import with_values
 from backend.jobs.controller import Controller
 from backend.jobs.store import Store
 
@@ -29,9 +33,19 @@ def test_a_configuration_and_the_memory_are_read_once_the_keys_are_confirmed(
         controller.accept_host_keys(unknown.unknown_host_keys)
         assert controller.model_config(job, 1000).answers == {0: b'{"model_type": "qwen3"}'}
         assert controller.model_config(job, 5).answers == {0: b'{"mod'}
+        counted = controller.data_size(with_values(job, _data(tmp_path)))
+        assert (counted.answers[0].samples, dict(counted.answers[0].rows)) == (7, {"few": 7})
         memory = controller.host_memory(job).answers
         assert sorted(memory) == [0, 1, 2, 3]
         assert all(0.1 < gib < 2**20 for gib in memory.values())
     finally:
         controller.close()
         store.close()
+
+
+def _data(folder: Path) -> dict[str, Any]:
+    """What of the job says where its data lies."""
+    (folder / "few.json").write_text(json.dumps([{"instruction": str(number)} for number in range(7)]))
+    (folder / "dataset_info.json").write_text(json.dumps({"few": {"file_name": "few.json"}}))
+    environments = {"llamafactory": Environment(python=sys.executable)}
+    return {"training.dataset": "few", "training.dataset_dir": str(folder), "cluster.environments": environments}

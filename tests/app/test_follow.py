@@ -1,0 +1,82 @@
+"""Keys that speak of others follow them: the batch a learning rate is for, and where a number of samples is from."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from app.services import Draft
+from app.wizard.reading import read
+from app.wizard.wire import change
+from backend.jobs.store import Store
+
+
+@pytest.fixture
+def services(tmp_path):
+    store = Store(tmp_path / "megaboard.db")
+    yield SimpleNamespace(home=tmp_path, draft=Draft(store, tmp_path))
+    store.close()
+
+
+def training(services):
+    return read(services.draft.job_mapping(), services.home).job.training
+
+
+def noted(services):
+    problems = read(services.draft.job_mapping(), services.home).problems
+    return [problem for problem in problems if problem.code == "learning_rate_batch"]
+
+
+def test_a_rate_belongs_to_the_batch_that_was_there_before_the_first_change(services):
+    change(services, {"training.gradient_accumulation_steps": 16})
+    assert training(services).learning_rate_batch == 64
+    (found,) = noted(services)
+    assert (found.values["batch"], found.values["linear"], found.values["root"]) == (128, "4e-5", "2.83e-5")
+    change(services, {"training.micro_batch_size": 4})
+    assert noted(services)[0].values["growth"] == "8"
+    change(services, {"training.micro_batch_size": 1, "training.gradient_accumulation_steps": 8})
+    assert noted(services) == []
+
+
+def test_a_plan_that_changes_the_batch_is_noted_too(services):
+    change(services, {"engine": "llamafactory-zero3", "parallel.tensor": 1, "training.gradient_accumulation_steps": 8})
+    assert noted(services)[0].values["batch"] == 256
+
+
+def test_a_rate_that_is_typed_belongs_to_the_batch_at_hand(services):
+    change(services, {"training.gradient_accumulation_steps": 16})
+    change(services, {"training.learning_rate": 1e-5})
+    assert (training(services).learning_rate_batch, noted(services)) == (128, [])
+
+
+@pytest.mark.parametrize(("choice", "rate"), [("linear", 4e-5), ("root", 2.83e-5), ("keep", 2e-5)])
+def test_every_choice_settles_it(services, choice, rate):
+    change(services, {"training.gradient_accumulation_steps": 16})
+    change(services, noted(services)[0].choices[choice])
+    assert (training(services).learning_rate, training(services).learning_rate_batch, noted(services)) == (
+        rate,
+        128,
+        [],
+    )
+
+
+def test_the_default_rate_is_for_no_batch_while_the_machines_are_described(services):
+    change(services, {"cluster.nodes": 2})
+    assert training(services).learning_rate_batch is None
+    change(services, {"training.learning_rate": 3e-5})
+    change(services, {"cluster.nodes": 4})
+    assert (training(services).learning_rate_batch, noted(services)[0].values["batch"]) == (32, 64)
+
+
+def test_another_job_brings_its_own(services):
+    change(services, {"training": {"learning_rate": 1e-4, "gradient_accumulation_steps": 2}, "parallel": {}})
+    assert training(services).learning_rate_batch is None
+
+
+@pytest.mark.parametrize("edit", [{"training.samples": 5}, {"training.dataset": "b"}, {"training.dataset_dir": "/e"}])
+def test_a_number_that_was_read_is_known_as_such_until_it_or_the_data_changes(services, edit):
+    change(services, {"training.dataset": "a", "training.dataset_dir": "/d"})
+    change(services, {"training.samples": 1000, "training.samples_from": "10.0.0.1: a"})
+    change(services, {"training.dataset": "a", "training.cutoff_len": 2048})
+    assert training(services).samples_from == "10.0.0.1: a"
+    change(services, edit)
+    assert training(services).samples_from is None
