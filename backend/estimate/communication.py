@@ -8,7 +8,7 @@ the node's network ports with the rings beside it, and is as fast as its slowest
 from typing import NamedTuple
 
 from backend.estimate.efficiency import Efficiency, Machine
-from backend.estimate.numeric import Number, choose, clip, largest, least
+from backend.estimate.numeric import Number, choose, clip, larger, least
 
 
 class Group(NamedTuple):
@@ -24,9 +24,12 @@ def ring_seconds(received: Number, group: Group, machine: Machine, efficiency: E
 
     An all-reduce is both, one after the other.
     """
-    passed = received * (group.size - 1) / group.size
-    speed = _ring_speed(group, machine, efficiency)
-    return passed / speed
+    return received * ring_pace(group, machine, efficiency)
+
+
+def ring_pace(group: Group, machine: Machine, efficiency: Efficiency) -> Number:
+    """Seconds a byte of `ring_seconds`, which many messages over one group have in common; 0 for a rank alone."""
+    return (group.size - 1) / group.size / _ring_speed(group, machine, efficiency)
 
 
 def exchange_seconds(
@@ -44,7 +47,7 @@ def exchange_seconds(
     merged = nodes * (1 - (1 - 1 / nodes) ** copies) / copies
     leaving = sent * merged * (nodes - 1) / nodes
     outside = leaving / (machine.network * efficiency.network_share)
-    return largest(inside, outside)
+    return larger(inside, outside)
 
 
 def send_seconds(size: Number, group: Group, machine: Machine, efficiency: Efficiency) -> Number:

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from backend.estimate.communication import Group, exposed, ring_seconds
+from backend.estimate.communication import Group, exposed, ring_pace
 from backend.estimate.efficiency import HOST_MEMORY_GB_PER_S
 from backend.estimate.layer_time import Setting
-from backend.estimate.numeric import Number, choose, largest
+from backend.estimate.numeric import Number, choose, larger
 from backend.estimate.stage import RankParameters
 
 
@@ -17,24 +17,35 @@ def data_seconds(
     `ranks` holds one rank of each stage, the rest seconds of one micro-batch on it. The first stage's first forward
     begins, and its last backward ends the iteration; later stages have the time in between for themselves.
     """
-    gathers, reductions, idle_there, idle_back = [], [], 0.0, 0.0
+    paces, virtual = _paces(setting), setting.plan.virtual_pipeline
+    slowest_gather, slowest_reduction, idle_there, idle_back = 0.0, 0.0, 0.0, 0.0
     for rank, there, back in zip(ranks, forward, backward, strict=True):
-        gathered, reduced = _stage(setting, rank, there, back)
-        gathers.append(gathered - idle_there)
-        reductions.append(reduced - idle_back)
-        idle_there = idle_there + there / setting.plan.virtual_pipeline
-        idle_back = idle_back + back / setting.plan.virtual_pipeline
-    return largest(0.0, *gathers) + largest(0.0, *reductions)
+        gathered, reduced = _stage(setting, paces, rank, there, back)
+        slowest_gather = larger(slowest_gather, gathered - idle_there)
+        slowest_reduction = larger(slowest_reduction, reduced - idle_back)
+        idle_there = idle_there + there / virtual
+        idle_back = idle_back + back / virtual
+    return slowest_gather + slowest_reduction
 
 
-def _stage(setting: Setting, rank: RankParameters, forward: Number, backward: Number) -> tuple[Number, Number]:
+def _paces(setting: Setting) -> tuple[Number, Number]:
+    """Seconds a byte of one exchange: of dense parameters over DP x CP, of experts over their copies."""
+    plan, machine, efficiency = setting.plan, setting.machine, setting.efficiency
+    dense = ring_pace(Group(plan.data * plan.context, plan.tensor), machine, efficiency)
+    return dense, ring_pace(Group(plan.expert_data, plan.expert * plan.expert_tensor), machine, efficiency)
+
+
+def _stage(
+    setting: Setting, paces: tuple[Number, Number], rank: RankParameters, forward: Number, backward: Number
+) -> tuple[Number, Number]:
     """Exposed seconds of weights and of gradients, all of an iteration."""
     plan, run, memory, efficiency = setting.plan, setting.run, setting.run.memory, setting.efficiency
-    trained = (rank.trained_dense, rank.trained_expert)
-    reduced = _ring(setting, *(memory.gradient_bytes * count for count in trained))
+    dense_pace, expert_pace = paces
+    trained = rank.trained_dense * dense_pace + rank.trained_expert * expert_pace
+    reduced = memory.gradient_bytes * trained
     # With the optimizer divided, weights come back; else the other half of an all-reduce.
     divided = plan.distributed_optimizer if run.megatron else memory.shards != "none"
-    gathered = choose(divided, _ring(setting, *(run.element_bytes * count for count in trained)), reduced)
+    gathered = choose(divided, run.element_bytes * trained, reduced)
     # Interleaved chunks are done one after the other, each for a group of PP micro-batches: but for the last, their
     # exchange runs beside those of the next.
     groups = (1 + plan.pipeline * (plan.virtual_pipeline - 1)) / plan.virtual_pipeline
@@ -44,20 +55,9 @@ def _stage(setting: Setting, rank: RankParameters, forward: Number, backward: Nu
         return exposed(gathered, first, efficiency), exposed(reduced, last, efficiency)
     if memory.shards == "gradients":
         return gathered, plan.micro_batches * exposed(reduced, last, efficiency)
-    everything = _ring(setting, run.element_bytes * rank.dense, run.element_bytes * rank.expert)
+    everything = run.element_bytes * (rank.dense * dense_pace + rank.expert * expert_pace)
     there, back = exposed(everything, first, efficiency), exposed(everything + reduced, last, efficiency)
     return plan.micro_batches * there, plan.micro_batches * back
-
-
-def _ring(setting: Setting, dense_size: Number, expert_size: Number) -> Number:
-    """One gather, or one reduction, of dense parameters over DP x CP and of experts over their copies."""
-    plan, machine, efficiency = setting.plan, setting.machine, setting.efficiency
-    dense = Group(plan.data * plan.context, plan.tensor)
-    seconds = choose(dense.size > 1, ring_seconds(dense_size, dense, machine, efficiency), 0.0)
-    if isinstance(expert_size, int) and expert_size == 0:
-        return seconds
-    expert = Group(plan.expert_data, plan.expert * plan.expert_tensor)
-    return seconds + choose(expert.size > 1, ring_seconds(expert_size, expert, machine, efficiency), 0.0)
 
 
 def _shards(setting: Setting, rank: RankParameters) -> Number:

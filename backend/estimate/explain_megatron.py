@@ -59,7 +59,7 @@ def _saved(layers: ModelLayers, plan: Plan, traits: MemoryTraits, stage: Stage, 
     """Layers x micro-batches in flight x what one layer keeps of one micro-batch, and the tower's images."""
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     if plan.full_recompute:
-        units = sum(-(-sum(chunk) // plan.recompute_layers) * flying
+        units = sum(-(-(chunk.dense + chunk.sparse) // plan.recompute_layers) * flying
                     for chunk, flying in zip(stage.chunks, counts, strict=True))  # fmt: skip
         each = costs.unit / plan.tokens
         yield part("activations_inputs", unit_micro_batches=units, tokens=plan.tokens, bytes_per_token=each)

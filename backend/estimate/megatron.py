@@ -66,7 +66,15 @@ def pipeline_memory(
     """
     run = Run(trained=trained) if isinstance(trained, Trained) else trained
     costs = costs or plan_costs(layers, plan, memory, run)
-    return [_stage_memory(layers, plan, memory, run, stage, costs) for stage in stages(layers, plan)]
+    held: dict[tuple[bool, bool, int, int], _Held] = {}
+    found = []
+    for stage in stages(layers, plan):
+        # Stages between the ends hold the same: only what is in flight differs.
+        alike = (stage.first, stage.last, stage.dense, stage.sparse)
+        if alike not in held:
+            held[alike] = _held(layers, plan, memory, run, stage, costs)
+        found.append(_stage_memory(plan, memory, stage, costs, held[alike]))
+    return found
 
 
 def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> PlanCosts:
@@ -84,9 +92,20 @@ def element_bytes(memory: MemoryTraits) -> float:
     return memory.weight_bytes
 
 
-def _stage_memory(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage: Stage, costs: PlanCosts
-) -> StageMemory:
+@record
+class _Held:
+    """What a stage holds whichever micro-batches are in flight, in bytes."""
+
+    parameters: RankParameters
+    weights: Number
+    gradients: Number
+    optimizer: Number
+    """Wherever it is."""
+    workspace: Number
+    fullest: Moment
+
+
+def _held(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage: Stage, costs: PlanCosts) -> _Held:
     parameters = _stage_parameters(layers, plan, memory, run, stage)
     count = parameters.trained_dense + parameters.trained_expert
     frozen = parameters.dense + parameters.expert - count
@@ -97,18 +116,28 @@ def _stage_memory(
     moments = [cost.moment for cost, layers_of_kind in present if cost and layers_of_kind]
     if stage.last:
         moments += head_moments(layers, plan, memory, run)
-    fullest = fullest_moment(moments)
-    offloaded = memory.optimizer_bytes * shards * plan.offload_fraction
-    return StageMemory(
-        stage=stage.index,
-        layers=stage.dense + stage.sparse,
+    return _Held(
         parameters=parameters,
         weights=memory.weight_bytes * (count + reference) + element_bytes(memory) * frozen,
         gradients=memory.gradient_bytes * count,
-        optimizer=memory.optimizer_bytes * shards - offloaded,
+        optimizer=memory.optimizer_bytes * shards,
+        workspace=cached + STATIC_BYTES + (GROUPED_BYTES if stage.sparse else 0.0),
+        fullest=fullest_moment(moments),
+    )
+
+
+def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, costs: PlanCosts, held: _Held) -> StageMemory:
+    fullest, offloaded = held.fullest, held.optimizer * plan.offload_fraction
+    return StageMemory(
+        stage=stage.index,
+        layers=stage.dense + stage.sparse,
+        parameters=held.parameters,
+        weights=held.weights,
+        gradients=held.gradients,
+        optimizer=held.optimizer - offloaded,
         activations=_saved(plan, stage, costs) + fullest.activations,
         logits=fullest.logits,
-        workspace=fullest.workspace + cached + STATIC_BYTES + (GROUPED_BYTES if stage.sparse else 0.0),
+        workspace=held.workspace + fullest.workspace,
         # The host's Adam also needs the gradients in fp32.
         host=offloaded * (1 + 4 / memory.optimizer_bytes),
     )
@@ -140,9 +169,9 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts) -> Number:
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     total: Number = counts[0] * costs.tower if stage.first else 0.0
     full = plan.full_recompute
-    for (dense, sparse), flying in zip(stage.chunks, counts, strict=True):
-        inputs = -(-(dense + sparse) // plan.recompute_layers) * costs.unit
-        every = dense * costs.dense.kept + (sparse * costs.sparse.kept if costs.sparse else 0.0)
+    for chunk, flying in zip(stage.chunks, counts, strict=True):
+        inputs = -(-(chunk.dense + chunk.sparse) // plan.recompute_layers) * costs.unit
+        every = chunk.dense * costs.dense.kept + (chunk.sparse * costs.sparse.kept if costs.sparse else 0.0)
         total = total + flying * choose(full, inputs, every)
     return total
 

@@ -9,20 +9,28 @@ Number = Any
 """A plain int or float, or a NumPy array with one entry a plan."""
 
 
+def larger(one: Number, other: Number) -> Number:
+    """The larger of two values, entry by entry where one of them is an array."""
+    try:
+        return one if one > other else other
+    except ValueError:  # the truth of an array: cheaper than asking every value for its type
+        return np.maximum(one, other)
+
+
+def least(one: Number, other: Number) -> Number:
+    """The smaller of two values, entry by entry where one of them is an array."""
+    try:
+        return one if one < other else other
+    except ValueError:
+        return np.minimum(one, other)
+
+
 def largest(*values: Number) -> Number:
-    """The largest of the values, entry by entry where one of them is an array."""
+    """The largest of any number of values, likewise."""
     try:
         return max(values)
-    except ValueError:  # the truth of an array: cheaper than asking every value for its type
-        return reduce(np.maximum, values)
-
-
-def least(*values: Number) -> Number:
-    """The smallest of the values, entry by entry where one of them is an array."""
-    try:
-        return min(values)
     except ValueError:
-        return reduce(np.minimum, values)
+        return reduce(np.maximum, values)
 
 
 def choose(condition: Number, true: Number, false: Number) -> Number:

@@ -46,10 +46,9 @@ def simulate(forward: Times, backward: Times, virtual: int, micro_batches: int) 
     """
     order = _order(len(forward), virtual, micro_batches)
     times = _times(forward, backward, virtual)
-    taken = [times[index] for index in order.durations.tolist()]
     return [
-        Event(stage, one.chunk, one.micro_batch, one.is_forward, end - time, end)
-        for (stage, one), time, end in zip(order.passes, taken, _ends(order, taken), strict=True)
+        Event(stage, one.chunk, one.micro_batch, one.is_forward, end - times[which], end)
+        for (stage, one), (_, _, which), end in zip(order.passes, order.steps, _ends(order, times), strict=True)
     ]
 
 
@@ -59,12 +58,12 @@ def duration(forward: Times, backward: Times, virtual: int, micro_batches: int) 
     times = _times(forward, backward, virtual)
     if any(isinstance(time, np.ndarray) for time in times):
         return _end_of_many(order, np.stack(np.broadcast_arrays(*times)).astype(float))
-    return max(_ends(order, [times[index] for index in order.durations.tolist()]))
+    return max(_ends(order, times))
 
 
 def chunk_times(times: Times, virtual: int) -> list[list[Number]]:
     """Every stage's time of each of its chunks."""
-    return [list(one) if isinstance(one, Sequence) else [one / virtual] * virtual for one in times]
+    return [list(one) if isinstance(one, list | tuple) else [one / virtual] * virtual for one in times]
 
 
 def passes(pipeline: int, virtual: int, micro_batches: int, stage: int) -> list[Pass]:
@@ -110,8 +109,12 @@ class _Order:
     """For each pass, the one before it on its stage; the number of passes for none."""
     needed: Any
     """For each pass, the one whose result it needs."""
+    finals: Any
+    """The last pass of each stage."""
     bounds: list[tuple[int, int]]
     """[first, last) pass of each level."""
+    steps: list[tuple[int, int, int]]
+    """(own, needed, duration) of each pass, as plain numbers."""
 
 
 @lru_cache(maxsize=512)
@@ -128,7 +131,10 @@ def _order(pipeline: int, virtual: int, micro_batches: int) -> _Order:
     edges = [0, *np.flatnonzero(np.diff(np.array(levels)[by_level])) + 1, len(found)]
     pairs = place[np.array(awaited)[by_level]]
     own, needed = np.ascontiguousarray(pairs.T)
-    return _Order(ordered, np.array(durations), own, needed, [*pairwise(edges)])
+    # The last pass of a stage is one that no other follows there.
+    finals = np.setdiff1d(np.arange(len(found)), own)
+    steps = [*zip(own.tolist(), needed.tolist(), durations, strict=True)]
+    return _Order(ordered, np.array(durations), own, needed, finals, [*pairwise(edges)], steps)
 
 
 def _followed(
@@ -163,23 +169,20 @@ def _times(forward: Times, backward: Times, virtual: int) -> list[Number]:
     return [time for table in tables for stage in table for time in stage]
 
 
-def _ends(order: _Order, taken: list[float]) -> list[float]:
+def _ends(order: _Order, times: list[float]) -> list[float]:
     """When each pass ends."""
-    ends = [0.0] * (len(taken) + 1)
-    for index, (own, needed) in enumerate(zip(order.own.tolist(), order.needed.tolist(), strict=True)):
+    ends = [0.0] * (len(order.steps) + 1)
+    for index, (own, needed, which) in enumerate(order.steps):
         first, second = ends[own], ends[needed]
-        ends[index] = (first if first > second else second) + taken[index]
+        ends[index] = (first if first > second else second) + times[which]
     return ends[:-1]
 
 
 def _end_of_many(order: _Order, times: Any) -> Any:
     """When the last pass ends, for many plans, a level at once; `times` with one column a plan."""
-    count = len(order.own)
-    ends = np.zeros((count + 1, times.shape[1]))
+    ends = np.zeros((len(order.own) + 1, times.shape[1]))
     for first, last in order.bounds:
         level = ends[first:last]
         np.maximum(ends[order.own[first:last]], ends[order.needed[first:last]], out=level)
         level += times[order.durations[first:last]]
-    # The last pass of a stage is one that no other follows there.
-    finals = np.setdiff1d(np.arange(count), order.own)
-    return ends[finals].max(axis=0)
+    return ends[order.finals].max(axis=0)

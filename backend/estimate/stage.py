@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from backend.estimate.layers import LayerKind, ModelLayers
 from backend.estimate.numeric import Number
@@ -43,14 +44,26 @@ def trained_parts(job: Job, shape: ModelShape) -> Trained:
     )
 
 
+class Chunk(NamedTuple):
+    """A model chunk of a stage; equal ones do the same work."""
+
+    dense: int
+    """Dense layers in it."""
+    sparse: int
+    first: bool
+    """It begins the model: the embedding and the vision tower are in it."""
+    last: bool
+    """It ends the model: the output layer is in it."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """One stage; `chunks` holds (dense, sparse) layer counts of each model chunk."""
+    """One stage."""
 
     index: int
     first: bool
     last: bool
-    chunks: tuple[tuple[int, int], ...]
+    chunks: tuple[Chunk, ...]
 
     dense: int
     """Dense layers of all chunks."""
@@ -83,15 +96,22 @@ def _stages(
         dense_count + sparse_count, pipeline, virtual, with_embedding=with_embedding, with_loss=with_loss
     )
     for index, bounds in enumerate(pieces):
-        chunks = tuple(_split(begin, end, dense_count) for begin, end in bounds)
+        chunks = tuple(
+            Chunk(
+                *_split(begin, end, dense_count),
+                first=index == 0 and place == 0,
+                last=index == pipeline - 1 and place == virtual - 1,
+            )
+            for place, (begin, end) in enumerate(bounds)
+        )
         found.append(
             Stage(
                 index=index,
                 first=index == 0,
                 last=index == pipeline - 1,
                 chunks=chunks,
-                dense=sum(dense for dense, _ in chunks),
-                sparse=sum(sparse for _, sparse in chunks),
+                dense=sum(chunk.dense for chunk in chunks),
+                sparse=sum(chunk.sparse for chunk in chunks),
             )
         )
     return tuple(found)

@@ -1,5 +1,7 @@
 """Seconds of a training step and its parts: stages of a pipeline, data parallelism, optimizer, host memory."""
 
+import itertools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,12 +11,12 @@ from backend.estimate.communication import Group, ring_seconds, send_seconds
 from backend.estimate.data_parallel import data_seconds, offload_seconds, optimizer_seconds
 from backend.estimate.layer_time import Load, Setting, layer_passes, load_of
 from backend.estimate.layers import ModelLayers, VisionLayers
-from backend.estimate.numeric import Number, largest
+from backend.estimate.numeric import Number, larger, largest
 from backend.estimate.passes import NO_PASSES, NOTHING, Pass, Passes, combined
 from backend.estimate.plan import Plan
 from backend.estimate.record import record
 from backend.estimate.schedule import iteration_time
-from backend.estimate.stage import RankParameters, Trained, stages
+from backend.estimate.stage import Chunk, RankParameters, Trained, stages
 
 ChunkTimes = tuple[tuple[Number, ...], ...]
 Schedule = Callable[[ChunkTimes, ChunkTimes, int, Number], Number]
@@ -65,18 +67,21 @@ def step_time(
     """
     plan = setting.plan
     kinds = kinds or kind_passes(layers, setting, trained, adapters=adapters)
-    chunks = _chunk_passes(layers, setting, kinds, last_layers)
-    works = [stage[0] if len(stage) == 1 else combined([(1, chunk) for chunk in stage]) for stage in chunks]
+    chunks = [stage.chunks for stage in stages(layers, plan)]
+    counts = Counter(itertools.chain.from_iterable(chunks))
+    works = {chunk: _through(chunk, layers, setting, kinds, last_layers) for chunk in counts}
     sends = _sends(layers, setting)
-    chunk_forward, chunk_backward = _seconds(chunks, sends / plan.virtual_pipeline)
-    forward, backward = (tuple(sum(stage) for stage in way) for way in (chunk_forward, chunk_backward))
+    chunk_forward, chunk_backward = _seconds(chunks, works, sends / plan.virtual_pipeline)
+    forward, backward = tuple(map(sum, chunk_forward)), tuple(map(sum, chunk_backward))
     scheduled = schedule(chunk_forward, chunk_backward, plan.virtual_pipeline, plan.micro_batches)
+    parts = _in_schedule(combined([(count, works[chunk]) for chunk, count in counts.items()]), plan, sends)
+    bubble = larger(0.0, scheduled - sum(parts.values())) if len(chunks) > 1 else 0.0
     data = data_seconds(setting, parameters, forward, backward)
-    optimizer = largest(*(optimizer_seconds(setting, rank) for rank in parameters))
-    offload = largest(*(offload_seconds(setting, rank) for rank in parameters))
-    parts = _parts(works, plan, sends) | {"data": data, "optimizer": optimizer, "offload": offload}
-    in_passes = sum(parts[name] for name in _IN_SCHEDULE)
-    parts["bubble"] = largest(0.0, scheduled - in_passes) if len(works) > 1 else 0.0
+    # Stages between the ends hold the same.
+    distinct = {id(rank): rank for rank in parameters}.values()
+    optimizer = largest(*(optimizer_seconds(setting, rank) for rank in distinct))
+    offload = largest(*(offload_seconds(setting, rank) for rank in distinct))
+    parts |= {"bubble": bubble, "data": data, "optimizer": optimizer, "offload": offload}
     return StepTime(
         iteration_s=scheduled + data + optimizer + offload,
         parts=parts,
@@ -84,11 +89,8 @@ def step_time(
         backward=backward,
         chunk_forward=chunk_forward,
         chunk_backward=chunk_backward,
-        bubble=parts["bubble"] / scheduled,
+        bubble=bubble / scheduled,
     )
-
-
-_IN_SCHEDULE = ("compute", "recompute", "tensor", "context", "expert", "pipeline")
 
 
 def kind_passes(layers: ModelLayers, setting: Setting, trained: Trained, *, adapters: bool = False) -> KindPasses:
@@ -106,47 +108,32 @@ def kind_passes(layers: ModelLayers, setting: Setting, trained: Trained, *, adap
     return KindPasses(dense, sparse, _head(layers, setting, load, language), tower)
 
 
-def _chunk_passes(
-    layers: ModelLayers, setting: Setting, kinds: KindPasses, last_layers: int | None = None
-) -> list[list[Passes]]:
-    """One micro-batch through each chunk of each stage: its layers, the tower in the first, the output layer last."""
-    last_chunk = setting.plan.virtual_pipeline - 1
-    known: dict[tuple[int, int, bool, bool], Passes] = {}
-
-    def passes(dense: int, sparse: int, *, tower: bool, head: bool) -> Passes:
-        key = (dense, sparse, tower, head)
-        if key not in known:
-            parts = ((dense, kinds.dense), (sparse, kinds.sparse), (int(head), kinds.head), (int(tower), kinds.tower))
-            work = combined([(count, part) for count, part in parts if count])
-            if last_layers is not None:
-                share = min(1.0, last_layers / max(1, layers.dense_count + layers.sparse_count))
-                work = Passes(work.forward, work.backward.times(share), work.recomputed.times(share))
-            if setting.run.reference:
-                work = Passes(work.forward.times(2), work.backward, work.recomputed)
-            known[key] = work
-        return known[key]
-
-    return [
-        [
-            passes(
-                *counts,
-                tower=stage.first and chunk == 0 and layers.vision is not None,
-                head=stage.last and chunk == last_chunk,
-            )
-            for chunk, counts in enumerate(stage.chunks)
-        ]
-        for stage in stages(layers, setting.plan)
-    ]
+def _through(
+    chunk: Chunk, layers: ModelLayers, setting: Setting, kinds: KindPasses, last_layers: int | None = None
+) -> Passes:
+    """One micro-batch through a chunk: its layers, the tower in the first, the output layer in the last."""
+    tower = chunk.first and layers.vision is not None
+    parts = ((chunk.dense, kinds.dense), (chunk.sparse, kinds.sparse), (chunk.last, kinds.head), (tower, kinds.tower))
+    work = combined([(count, part) for count, part in parts if count])
+    if last_layers is not None:
+        share = min(1.0, last_layers / max(1, layers.dense_count + layers.sparse_count))
+        work = Passes(work.forward, work.backward.times(share), work.recomputed.times(share))
+    if setting.run.reference:
+        work = Passes(work.forward.times(2), work.backward, work.recomputed)
+    return work
 
 
-def _seconds(chunks: Sequence[Sequence[Passes]], sends: Number) -> tuple[ChunkTimes, ChunkTimes]:
+def _seconds(
+    chunks: Sequence[Sequence[Chunk]], works: Mapping[Chunk, Passes], sends: Number
+) -> tuple[ChunkTimes, ChunkTimes]:
     """Forward and backward of one micro-batch for each chunk of each stage, sends included."""
-    # Equal chunks are one object: their times are too.
-    works = {id(work): work for stage in chunks for work in stage}
-    there = {key: work.forward.total + sends for key, work in works.items()}
-    back = {key: work.backward.total + work.recomputed.total + sends for key, work in works.items()}
-    forward, backward = (tuple(tuple(way[id(work)] for work in stage) for stage in chunks) for way in (there, back))
-    return forward, backward
+    # Equal chunks have one object for a time: those who follow the schedule compare plans by it.
+    there = {chunk: work.forward.total + sends for chunk, work in works.items()}
+    back = {chunk: work.backward.total + work.recomputed.total + sends for chunk, work in works.items()}
+    return (
+        tuple([tuple([there[chunk] for chunk in stage]) for stage in chunks]),
+        tuple([tuple([back[chunk] for chunk in stage]) for stage in chunks]),
+    )
 
 
 def _head(layers: ModelLayers, setting: Setting, load: Load, trained: bool) -> Passes:
@@ -203,15 +190,15 @@ def _sends(layers: ModelLayers, setting: Setting) -> Number:
     return seconds * (1 - efficiency.overlap_share) if setting.run.overlap_sends else seconds
 
 
-def _parts(works: Sequence[Passes], plan: Plan, sends: Number) -> dict[str, Number]:
-    """Seconds of an iteration that a stage spends with each, on average."""
-    times = plan.micro_batches / len(works)
-    ways = [(work.forward, work.backward, work.recomputed) for work in works]
+def _in_schedule(work: Passes, plan: Plan, sends: Number) -> dict[str, Number]:
+    """Seconds of an iteration that a stage spends with each, on average; `work` of all stages together."""
+    times = plan.micro_batches / plan.pipeline
+    there, back, again = work
     return {
-        "compute": times * sum(there.compute + back.compute for there, back, _ in ways),
-        "recompute": times * sum(again.compute for _, _, again in ways),
-        "tensor": times * sum(one.tensor for way in ways for one in way),
-        "context": times * sum(one.context for way in ways for one in way),
-        "expert": times * sum(one.expert for way in ways for one in way),
+        "compute": times * (there.compute + back.compute),
+        "recompute": times * again.compute,
+        "tensor": times * (there.tensor + back.tensor + again.tensor),
+        "context": times * (there.context + back.context + again.context),
+        "expert": times * (there.expert + back.expert + again.expert),
         "pipeline": 2 * plan.micro_batches * sends,
     }

@@ -1,5 +1,7 @@
 """The terms that the memory of a stage is reported in, and the moments of a step among which its peak is found."""
 
+import numpy as np
+
 from backend.estimate.numeric import Number, choose
 from backend.estimate.record import record
 from backend.estimate.stage import RankParameters
@@ -54,13 +56,18 @@ class Moment:
 
 def fullest_moment(moments: list[Moment]) -> Moment:
     """The moment that needs most; a stage that holds the embedding alone has none."""
-    best = Moment()
+    best, most = Moment(), 0.0
     for moment in moments:
-        more = moment.total > best.total
-        best = Moment(
-            gradients=choose(more, moment.gradients, best.gradients),
-            activations=choose(more, moment.activations, best.activations),
-            logits=choose(more, moment.logits, best.logits),
-            workspace=choose(more, moment.workspace, best.workspace),
-        )
+        total = moment.total
+        more = total > most
+        if isinstance(more, np.ndarray):
+            best = Moment(
+                gradients=choose(more, moment.gradients, best.gradients),
+                activations=choose(more, moment.activations, best.activations),
+                logits=choose(more, moment.logits, best.logits),
+                workspace=choose(more, moment.workspace, best.workspace),
+            )
+            most = choose(more, total, most)
+        elif more:
+            best, most = moment, total
     return best
