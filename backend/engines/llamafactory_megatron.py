@@ -68,7 +68,9 @@ def _fusions(target: Target) -> dict[str, object]:
 
 def _experts(target: Target) -> dict[str, object]:
     if not target.shape.experts:
-        return {}
+        # mcore_adapter checks the dispatcher of dense models as well, and its default does not go with this key.
+        varies = target.job.extra.get("variable_seq_lengths")
+        return _carried(target, "parallel.moe_token_dispatcher") if varies else {}
     # ETP left out would be TP, whatever mcore_adapter's help says.
     return _carried(
         target,

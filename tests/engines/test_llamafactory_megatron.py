@@ -56,6 +56,12 @@ def test_interleaving_is_written_when_there_is_some() -> None:
     assert "virtual_pipeline_model_parallel_size" not in config_of(MEGATRON["dense"])
 
 
+def test_the_dispatcher_is_said_to_a_dense_model_whose_lengths_vary() -> None:
+    varied = config_of(job(extra={"variable_seq_lengths": True}))
+    assert varied["moe_token_dispatcher_type"] == "alltoall"
+    assert "moe_token_dispatcher_type" not in config_of(job())
+
+
 def test_sequence_parallel_is_written_where_it_takes_effect() -> None:
     assert config_of(job(parallel__tensor=2))["sequence_parallel"] is True
     assert "sequence_parallel" not in config_of(job(parallel__tensor=1))

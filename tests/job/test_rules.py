@@ -90,6 +90,7 @@ CASES = [
     (QUANTISED, {"engine": "llamafactory-fsdp", "training.method": "lora"}, "quantised_model_not_sharded"),
     (QUANTISED, {"engine": "llamafactory-ddp"}, "quantised_model_needs_lora"),
     (DENSE, {"engine": "llamafactory-zero3", "training.method": "qlora"}, "method_not_supported"),
+    (DENSE, {"parallel.moe_token_dispatcher": "allgather", "extra": {"variable_seq_lengths": True}}, "extra_clash"),
     (DENSE, {"engine": "llamafactory-zero2", "extra": {"use_galore": True}}, "extra_clash"),
     (DENSE, {"engine": "llamafactory-fsdp", "extra": {"use_badam": True}}, "extra_clash"),
     (DENSE, {"engine": "llamafactory-zero3", "extra": {"pissa_init": True}}, "extra_clash"),

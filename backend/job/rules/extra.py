@@ -51,6 +51,10 @@ def _prepared(job: Job) -> bool:
     return job.prepares_data
 
 
+def _gathers_all(job: Job) -> bool:
+    return job.traits.is_megatron and job.parallel.moe_token_dispatcher == "allgather"
+
+
 CLASHES = (
     *(
         Clash(key=key, within=_not_sft, other="training.stage: pt, dpo")
@@ -65,6 +69,7 @@ CLASHES = (
     Clash(key="fp8", within=_quantised, other="training.method: qlora"),
     Clash(key="streaming", within=_without_limit, other="training.max_steps: null"),
     *(Clash(key=key, within=_prepared, other="training.prepare") for key in ("streaming", "tokenized_path")),
+    Clash(key="variable_seq_lengths", within=_gathers_all, other="parallel.moe_token_dispatcher: allgather"),
 )
 
 
