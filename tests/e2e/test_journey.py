@@ -6,29 +6,20 @@ Nothing smaller shows that the parts agree with each other. Slow because four ra
 import itertools
 import os
 import re
-import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from backend.jobs import series
 from backend.jobs.store import Store
+from tests.ui.browser import CHECKOUT, PASSWORD, VIEWPORT, Site, chromium, expect, needs_chromium, without_faults
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
-
-CHECKOUT = Path(__file__).parents[2]
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 NODE_PYTHON = CHECKOUT / ".venv-node" / "bin" / "python"
 SSHD = [Path(folder) / "sshd" for folder in ("/usr/sbin", "/usr/local/sbin", "/usr/bin")]
-PASSWORD = "correct-horse-battery"
 NODES = 4
 FIRST_STEP_WITHIN_S = 400
 STEPS = ("hardware", "model", "training", "plan", "review", "launch")
@@ -36,50 +27,21 @@ STEPS = ("hardware", "model", "training", "plan", "review", "launch")
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(1500),
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"),
+    needs_chromium,
     pytest.mark.skipif(not (NODE_PYTHON.parents[1] / ".ready").exists(), reason=".venv-node is not built"),
     pytest.mark.skipif(not any(path.exists() for path in SSHD), reason="openssh-server is not installed"),
 ]
 
 
-class Demo:
+class Demo(Site):
     """`megaboard demo` in a process of its own, which can be killed and started again."""
 
+    call = ("--lang", "en", "demo", "--nodes", str(NODES))
+
     def __init__(self, home: Path) -> None:
-        self.home = home
-        self.folder = home / "demo"
-        self.password_file = home / "password"
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.password_file.write_text(PASSWORD)
-        self.password_file.chmod(0o600)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        argv = [sys.executable, "-m", "app.main", "--lang", "en", "demo", "--port", str(self.port)]
-        argv += ["--password-file", str(self.password_file), "--nodes", str(NODES)]
-        environment = {**os.environ, "MEGABOARD_HOME": str(self.home)}
-        with (self.home / "server.log").open("ab") as log:
-            self.process = subprocess.Popen(argv, stdout=log, stderr=log, env=environment, cwd=CHECKOUT)
-        eventually(self._answers, 180, f"the page at {self.url}\n{(self.home / 'server.log').read_text()}")
-
-    def _answers(self) -> bool:
-        assert self.process.poll() is None, (self.home / "server.log").read_text()
-        try:
-            return httpx.get(f"{self.url}/login", timeout=10).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            self.process.wait(timeout=120)
+        super().__init__(home)
+        self.folder = home / "demo"
 
     def fingerprints(self) -> set[str]:
         """What ssh-keygen says of the nodes' host keys."""
@@ -135,15 +97,11 @@ def demo(tmp_path_factory) -> Iterator[Demo]:
 
 @pytest.fixture(scope="module")
 def page(demo):
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+    with chromium() as browser:
+        page = browser.new_context(viewport=VIEWPORT).new_page()
         page.set_default_timeout(120_000)
-        faults: list[str] = []
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        yield page
-        browser.close()
-        assert faults == []
+        with without_faults(page):
+            yield page
 
 
 def log_in(page, password: str = PASSWORD) -> None:
@@ -186,7 +144,7 @@ def wait_for_step(page, count: int) -> None:
 
 
 def wait_for_state(page, words: str) -> None:
-    playwright.expect(page.locator(".mbm-title")).to_contain_text(words, timeout=180_000)
+    expect(page.locator(".mbm-title")).to_contain_text(words, timeout=180_000)
 
 
 def test_a_stranger_stays_outside_and_the_operator_comes_in(demo, page):
@@ -204,26 +162,26 @@ def test_the_wizard_is_walked_with_the_demo_filled_in(demo, page):
         shown_step(page, step)
         assert page.evaluate("() => document.activeElement.id") == f"heading-{step}"
     page.click('.mb-steps a[data-step="plan"]')
-    playwright.expect(page.locator("#step-plan")).to_contain_text("GiB")
+    expect(page.locator("#step-plan")).to_contain_text("GiB")
     page.click('.mb-steps a[data-step="training"]')
     set_field(page, "training.max_steps", "0")
-    playwright.expect(page.locator("#step-training .mb-problem:visible").first).to_contain_text("at least 1")
+    expect(page.locator("#step-training .mb-problem:visible").first).to_contain_text("at least 1")
     set_field(page, "training.max_steps", "5000")
-    playwright.expect(page.locator("#step-training .mb-problem:visible")).to_have_count(0)
+    expect(page.locator("#step-training .mb-problem:visible")).to_have_count(0)
     page.click('.mb-steps a[data-step="review"]')
-    playwright.expect(page.locator("#step-review")).to_contain_text("max_steps: 5000")
-    playwright.expect(page.locator("#step-review")).to_contain_text("torch.distributed.run")
+    expect(page.locator("#step-review")).to_contain_text("max_steps: 5000")
+    expect(page.locator("#step-review")).to_contain_text("torch.distributed.run")
 
 
 def test_host_keys_are_confirmed_and_the_first_run_learns_until_it_is_stopped(demo, page):
     go_to_launch(page)
-    playwright.expect(page.locator('[data-act="launch"]')).to_be_disabled()
+    expect(page.locator('[data-act="launch"]')).to_be_disabled()
     page.click('[data-act="check"]')
     page.wait_for_selector('[data-act="accept"]')
     shown = page.locator("#step-launch code").all_inner_texts()
     assert demo.fingerprints() <= set(shown)
     page.click('[data-act="accept"]')
-    playwright.expect(page.locator('[data-act="launch"]')).to_be_enabled(timeout=180_000)
+    expect(page.locator('[data-act="launch"]')).to_be_enabled(timeout=180_000)
     run = launch(page)
     wait_for_step(page, 60)
     seen = shown_loss(page)
@@ -235,7 +193,7 @@ def test_host_keys_are_confirmed_and_the_first_run_learns_until_it_is_stopped(de
     page.get_by_role("button", name="Stop now").click()
     page.locator("dialog[open] button").last.click()
     wait_for_state(page, "Stopped")
-    playwright.expect(page.locator(".mbm-proof")).to_contain_text("4 of 4 nodes confirmed: 0 processes left")
+    expect(page.locator(".mbm-proof")).to_contain_text("4 of 4 nodes confirmed: 0 processes left")
     assert demo.marked() == []
     assert demo.points(run) == list(range(1, demo.written_steps(run) + 1))
 
@@ -243,7 +201,7 @@ def test_host_keys_are_confirmed_and_the_first_run_learns_until_it_is_stopped(de
 def test_a_killed_server_finds_its_run_and_every_point_again(demo, page):
     go_to_launch(page)
     page.click('[data-act="check"]')
-    playwright.expect(page.locator('[data-act="launch"]')).to_be_enabled(timeout=180_000)
+    expect(page.locator('[data-act="launch"]')).to_be_enabled(timeout=180_000)
     run = launch(page)
     wait_for_step(page, 10)
     demo.kill()
@@ -269,5 +227,5 @@ def test_a_killed_server_finds_its_run_and_every_point_again(demo, page):
 def test_both_runs_stand_in_the_list_in_chinese_too(demo, page):
     page.goto(f"{demo.url}/zh/#runs")
     rows = page.locator(".mbm-list tbody tr")
-    playwright.expect(rows).to_have_count(2)
-    playwright.expect(rows.first).to_contain_text("已停止")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text("已停止")

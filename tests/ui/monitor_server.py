@@ -1,5 +1,6 @@
-"""The real page behind its gate with the monitor alone on it: `python -m tests.ui.monitor_server PORT HOME TICK_S`.
+"""The real page behind its gate with the monitor alone on it.
 
+`python -m tests.ui.monitor_server PORT HOME TICK_S PASSWORD` serves it.
 The controller reads the store and takes orders, but watches no nodes: runs are moved by what the test writes.
 """
 
@@ -11,10 +12,8 @@ from app.binding import Binding
 from app.gradio_settings import prepare_gradio
 from app.passwords import PasswordHash
 
-PASSWORD = "correct-horse-battery"
 
-
-def main(port: int, home: Path, tick_s: float) -> None:
+def main(port: int, home: Path, tick_s: float, word: str) -> None:
     home.mkdir(parents=True, exist_ok=True)
     prepare_gradio(home)
     import gradio as gr
@@ -35,7 +34,7 @@ def main(port: int, home: Path, tick_s: float) -> None:
 
     pages = {lang: frame(lang, services, wizard=wizard, monitor=monitor) for lang in LANGUAGES}
     binding = Binding(port=port)
-    password = PasswordHash.of(PASSWORD)
+    password = PasswordHash.of(word)
     page = create_app(pages, home=home, password=password, audit=services.audit, clock=time.time, binding=binding)
     listener = binding.listen()
     try:
@@ -45,4 +44,4 @@ def main(port: int, home: Path, tick_s: float) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]))
+    main(int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), sys.argv[4])

@@ -10,13 +10,9 @@ import pytest
 from backend.job.presets import models
 from tests.hub import hub
 from tests.nodes import ssh_nodes
-from tests.ui.test_wizard import CHROMIUM, FLAGS, Site, box, go, log_in, playwright, until
+from tests.ui.browser import Site, box, expect, go, logged_in, needs_chromium, served, until
 
-pytestmark = [
-    pytest.mark.ui,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"),
-]
-expect = getattr(playwright, "expect", None)
+pytestmark = [pytest.mark.ui, needs_chromium]
 
 CONFIG = json.dumps(dict(models()["qwen3-30b-a3b"].hf_config)).encode()
 
@@ -25,24 +21,15 @@ CONFIG = json.dumps(dict(models()["qwen3-30b-a3b"].hf_config)).encode()
 def site(tmp_path_factory) -> Iterator[Site]:
     home = tmp_path_factory.mktemp("fetch")
     with hub({"Qwen/Qwen3-30B-A3B": CONFIG, "someone/strange": b'{"model_type": "mamba9"}'}) as (address, _):
-        site = Site(home, HF_ENDPOINT=address, HF_HOME=str(home / "hub"), HF_HUB_OFFLINE="0")
-        site.start()
-        yield site
-        site.end()
+        hub_only = {"HF_ENDPOINT": address, "HF_HOME": str(home / "hub"), "HF_HUB_OFFLINE": "0"}
+        with served(home, **hub_only) as site:
+            yield site
 
 
 @pytest.fixture(scope="module")
 def page(site) -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
-        page.set_default_timeout(60_000)
-        faults: list[str] = []
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        log_in(page, site)
+    with logged_in(site) as page:
         yield page
-        assert faults == []
-        browser.close()
 
 
 def test_a_model_of_the_hub_is_fetched_by_its_id(page, site):

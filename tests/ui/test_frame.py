@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,13 +10,9 @@ from pathlib import Path
 
 import pytest
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+from tests.ui.browser import VIEWPORT, chromium, needs_chromium
 
-pytestmark = [
-    pytest.mark.ui,
-    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
-]
+pytestmark = [pytest.mark.ui, needs_chromium]
 READY_S, END_S = 120, 20
 
 
@@ -66,21 +61,18 @@ def password(server):
 
 
 @pytest.fixture(scope="module")
-def chromium():
-    with playwright.sync_playwright() as driver:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=arguments)
+def browser():
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture
-def open_page(chromium, server, password):
+def open_page(browser, server, password):
     """Opens a logged-in page in a context of its own; `page.faults` lists what the browser complained about."""
     contexts = []
 
     def open_page(locale="en-US", scheme="light", path="/"):
-        context = chromium.new_context(locale=locale, color_scheme=scheme, viewport={"width": 1280, "height": 900})
+        context = browser.new_context(locale=locale, color_scheme=scheme, viewport=VIEWPORT)
         contexts.append(context)
         page = context.new_page()
         page.faults = []
@@ -204,11 +196,11 @@ def test_logging_out_ends_every_tab(open_page, server):
     other.wait_for_selector("#password", timeout=15_000)
 
 
-def test_a_signal_ends_the_server_and_the_next_start_knows_the_password(home, server, password, chromium):
+def test_a_signal_ends_the_server_and_the_next_start_knows_the_password(home, server, password, browser):
     assert server.end() == 0
     again = Server(home)
     assert password not in again.said
-    page = chromium.new_page()
+    page = browser.new_page()
     page.goto(again.address)
     page.fill("#password", password)
     page.press("#password", "Enter")

@@ -1,14 +1,10 @@
 """The monitor in a real browser: what a user sees of runs that were written into the store."""
 
 import math
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 
 from app.monitor.watch import LOOK_S
@@ -16,94 +12,51 @@ from backend.jobs import series
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 from tests.app.stored_runs import StoredRun, problem
-from tests.ui.monitor_server import PASSWORD
+from tests.ui.browser import PASSWORD, Site, expect, log_in, logged_in, needs_chromium, without_faults
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 TICK_S = 0.3
 
-pytestmark = [
-    pytest.mark.ui,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"),
-]
+pytestmark = [pytest.mark.ui, needs_chromium]
 
 
-class Site:
-    """The page in a process of its own, and the store that it reads."""
+class Monitored(Site):
+    """The monitor's page, and the store that it reads."""
 
     def __init__(self, home: Path) -> None:
-        self.home = home
+        super().__init__(home)
         self.store = Store(home / "megaboard.db")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.start()
 
-    def start(self) -> None:
-        argv = [sys.executable, "-m", "tests.ui.monitor_server", str(self.port), str(self.home), str(TICK_S)]
-        with (self.home / "server.log").open("wb") as log:
-            self.process = subprocess.Popen(argv, stdout=log, stderr=log)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                httpx.get(f"{self.url}/login")
-                return
-            except httpx.TransportError:
-                time.sleep(0.1)
-        self.kill()
-        raise AssertionError((self.home / "server.log").read_text())
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def close(self) -> None:
-        self.kill()
-        self.store.close()
+    def command(self) -> list[str]:
+        return ["-m", "tests.ui.monitor_server", str(self.port), str(self.home), str(TICK_S), PASSWORD]
 
     def run(self, run: str, **options) -> StoredRun:
         return StoredRun(self.store, run, **{"now": time.time() - 600, **options})
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("home"))
+def site(tmp_path_factory) -> Iterator[Monitored]:
+    site = Monitored(tmp_path_factory.mktemp("home"))
+    site.start()
     yield site
-    site.close()
+    site.kill()
+    site.store.close()
 
 
 @pytest.fixture(scope="module")
-def context(site: Site):
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        context = browser.new_context(viewport={"width": 1280, "height": 900})
-        page = context.new_page()
-        log_in(page, site)
-        page.close()
-        yield context
-        browser.close()
+def context(site: Monitored):
+    with logged_in(site) as page:
+        yield page.context
 
 
 @pytest.fixture
 def page(context):
     page = context.new_page()
-    faults: list[str] = []
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    yield page
-    page.close()
-    assert not faults
+    with without_faults(page):
+        yield page
+        page.close()
 
 
-def log_in(page, site: Site, lang: str = "en") -> None:
-    if "/login" not in page.url:
-        page.goto(f"{site.url}/login?lang={lang}")
-    page.fill("#password", PASSWORD)
-    page.click("button[type=submit]")
-
-
-def open_run(page, site: Site, run: str, lang: str = "en") -> None:
+def open_run(page, site: Monitored, run: str, lang: str = "en") -> None:
     page.goto(f"{site.url}/{lang}/#runs/{run}")
     page.wait_for_selector(f'[data-run="{run}"] h2:not(:empty)')
 
@@ -116,7 +69,7 @@ def wait_for_points(page, count: int) -> None:
     page.wait_for_function(f"() => Megaboard.monitor.view().charts.data('loss').x.length === {count}")
 
 
-def stored_steps(site: Site, run: str) -> list[int]:
+def stored_steps(site: Monitored, run: str) -> list[int]:
     with site.store.read() as connection:
         return [point.step for point in series.points(connection, run)]
 
@@ -136,10 +89,10 @@ def test_runs_stand_newest_first_and_open_by_keyboard(site, page):
     second.steps(1, 30)
     page.goto(f"{site.url}/en/#runs")
     rows = page.locator(".mbm-list tbody tr")
-    playwright.expect(rows).to_have_count(2)
-    playwright.expect(rows.nth(0)).to_contain_text("second")
-    playwright.expect(rows.nth(0)).to_contain_text("Running")
-    playwright.expect(rows.nth(0)).to_contain_text("30 / 400 · 7 %")
+    expect(rows).to_have_count(2)
+    expect(rows.nth(0)).to_contain_text("second")
+    expect(rows.nth(0)).to_contain_text("Running")
+    expect(rows.nth(0)).to_contain_text("30 / 400 · 7 %")
     rows.nth(0).get_by_role("link").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector('[data-run="20260101-000100-second-bbbb"]')
@@ -160,10 +113,10 @@ def test_measured_stands_beside_predicted_and_one_press_calibrates_the_cluster(s
     run.start()
     run.steps(1, 30, step_s=2.0, tokens=64 * 2048)
     open_run(page, site, run.id, lang)
-    playwright.expect(page.locator(".mbm-beside")).not_to_be_empty()
+    expect(page.locator(".mbm-beside")).not_to_be_empty()
     page.get_by_role("button", name=words).click()
     page.get_by_text(done).wait_for()
-    playwright.expect(page.get_by_role("button", name=words)).to_be_hidden()
+    expect(page.get_by_role("button", name=words)).to_be_hidden()
     assert f"run: {run.id}" in str(site.store.get_draft())
 
 
@@ -273,12 +226,12 @@ def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
     run.tell(EventKind.FAILED, 2, problem=why)
     open_run(page, site, run.id, lang)
     cause = page.locator(".mbm-cause:visible")
-    playwright.expect(cause).to_contain_text(node)
-    playwright.expect(cause.locator(".mbm-lines")).to_have_text("ValueError: <b>bad</b> shape")
+    expect(cause).to_contain_text(node)
+    expect(cause.locator(".mbm-lines")).to_have_text("ValueError: <b>bad</b> shape")
     proof = {"en": "4 of 4 nodes confirmed: 0 processes left", "zh": "4 个节点中 4 个已确认：残留进程 0 个"}
-    playwright.expect(page.locator(".mbm-proof")).to_contain_text(proof[lang])
-    playwright.expect(page.locator(".mbm-log")).to_contain_text("ValueError: <b>bad</b> shape")
-    playwright.expect(page.locator(".mbm-title .mb-button")).to_have_count(2)
+    expect(page.locator(".mbm-proof")).to_contain_text(proof[lang])
+    expect(page.locator(".mbm-log")).to_contain_text("ValueError: <b>bad</b> shape")
+    expect(page.locator(".mbm-title .mb-button")).to_have_count(2)
     assert not page.locator(".mbm-title .mb-button").first.is_visible()
 
 
@@ -290,19 +243,19 @@ def test_logs_are_text_and_are_followed_and_filtered(site, page):
     run.log(1, "rank1.log", "第二个节点\n".encode())
     open_run(page, site, run.id)
     box = page.locator(".mbm-log")
-    playwright.expect(box).to_have_text("green <img src=x onerror=window.hacked=1>\n 20%|##\n")
+    expect(box).to_have_text("green <img src=x onerror=window.hacked=1>\n 20%|##\n")
     run.log(0, "rank0.log", b" 90%|#########\rdone\n" + b"".join(b"line %d\n" % n for n in range(500)))
-    playwright.expect(box).to_contain_text("line 499")
-    playwright.expect(box).not_to_contain_text("20%")
+    expect(box).to_contain_text("line 499")
+    expect(box).not_to_contain_text("20%")
     assert page.evaluate("() => { const b = document.querySelector('.mbm-log'); return b.scrollTop > 1000; }")
     page.get_by_label("Show lines with").fill("line 42")
     assert page.locator(".mbm-log span:visible").count() == 11
     page.get_by_label("Node", exact=True).select_option("1")
     page.get_by_label("Show lines with").fill("")
-    playwright.expect(box).to_have_text("第二个节点\n")
+    expect(box).to_have_text("第二个节点\n")
     page.get_by_label("Node", exact=True).select_option("0")
     page.get_by_label("File").select_option("out.log")
-    playwright.expect(box).to_have_text("console\n")
+    expect(box).to_have_text("console\n")
     assert page.evaluate("() => window.hacked") is None
 
 
@@ -315,17 +268,17 @@ def test_stop_asks_once_more_and_then_proves_that_nothing_is_left(site, page):
     dialog = page.get_by_role("dialog")
     assert page.evaluate("() => document.activeElement.textContent") == "Keep running"
     page.keyboard.press("Enter")
-    playwright.expect(dialog).to_be_hidden()
-    playwright.expect(page.locator(".mbm-title .mbm-badge")).to_have_text("●Running")
+    expect(dialog).to_be_hidden()
+    expect(page.locator(".mbm-title .mbm-badge")).to_have_text("●Running")
     page.get_by_role("button", name="Stop now").first.click()
     dialog.get_by_role("button", name="Stop now").click()
-    playwright.expect(page.locator(".mbm-title .mbm-badge")).to_have_text("◑Stopping")
+    expect(page.locator(".mbm-title .mbm-badge")).to_have_text("◑Stopping")
     for rank in range(4):
         run.stopped(rank)
         run.exit(rank, code=-15, signal=15, reason="stopped", stopped=True)
-    playwright.expect(page.locator(".mbm-title .mbm-badge")).to_have_text("■Stopped", timeout=20_000)
-    playwright.expect(page.locator(".mbm-proof")).to_contain_text("4 of 4 nodes confirmed: 0 processes left")
-    playwright.expect(page.locator(".mbm-table td[data-tone=good]")).to_have_count(4)
+    expect(page.locator(".mbm-title .mbm-badge")).to_have_text("■Stopped", timeout=20_000)
+    expect(page.locator(".mbm-proof")).to_contain_text("4 of 4 nodes confirmed: 0 processes left")
+    expect(page.locator(".mbm-table td[data-tone=good]")).to_have_count(4)
 
 
 def test_a_change_of_theme_recolours_the_charts_and_keeps_the_zoom(site, page):
@@ -351,14 +304,14 @@ def test_a_reader_hears_the_last_value_and_the_trend(site, page):
     open_run(page, site, run.id)
     wait_for_points(page, 100)
     row = page.get_by_role("table", name="Figures of the charts").get_by_role("row", name="Loss")
-    playwright.expect(row).to_contain_text("falling")
+    expect(row).to_contain_text("falling")
     assert "falling" in page.locator(".mbm-wide .mbm-plot").get_attribute("aria-label")
     assert page.get_by_role("progressbar").get_attribute("aria-valuenow") == "25"
 
 
 def test_an_unknown_run_is_told(site, page):
     page.goto(f"{site.url}/en/#runs/20200101-000000-never-0000")
-    playwright.expect(page.locator("#mb-monitor .mbm-cause:visible")).to_contain_text("20200101-000000-never-0000")
+    expect(page.locator("#mb-monitor .mbm-cause:visible")).to_contain_text("20200101-000000-never-0000")
 
 
 def test_after_the_server_was_killed_the_run_and_every_point_are_there_again(site, context):
@@ -369,7 +322,7 @@ def test_after_the_server_was_killed_the_run_and_every_point_are_there_again(sit
     open_run(page, site, run.id, "zh")
     wait_for_points(page, 40)
     site.kill()
-    playwright.expect(page.get_by_text("服务器没有响应")).to_be_visible(timeout=20_000)
+    expect(page.get_by_text("服务器没有响应")).to_be_visible(timeout=20_000)
     run.steps(41, 55)
     site.start()
     page.wait_for_url("**/login?lang=zh", timeout=20_000)

@@ -6,13 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.ui.test_wizard import CHROMIUM, FLAGS, Site, box, go, log_in, playwright, until
+from tests.ui.browser import Site, box, expect, go, logged_in, needs_chromium, served, until
 
-pytestmark = [
-    pytest.mark.ui,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"),
-]
-expect = getattr(playwright, "expect", None)
+pytestmark = [pytest.mark.ui, needs_chromium]
 
 YAML = """model_name_or_path: /models/Qwen3-VL-8B-Instruct
 stage: sft
@@ -28,24 +24,14 @@ tensor_model_parallel_size: 4
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("start"))
-    site.start()
-    yield site
-    site.end()
+    with served(tmp_path_factory.mktemp("start")) as site:
+        yield site
 
 
 @pytest.fixture(scope="module")
 def page(site) -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
-        page.set_default_timeout(60_000)
-        faults: list[str] = []
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        log_in(page, site)
+    with logged_in(site) as page:
         yield page
-        assert faults == []
-        browser.close()
 
 
 def test_a_recipe_fills_in_machines_and_plan(page, site):

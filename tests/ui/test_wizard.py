@@ -1,126 +1,29 @@
 """The wizard in a real browser: what is typed, pasted or chosen reaches the draft; problems stand by their fields."""
 
-import os
 import re
-import signal
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
+from tests.ui.browser import Site, box, expect, go, log_in, logged_in, needs_chromium, problems, served, until
 
-CHECKOUT = Path(__file__).parents[2]
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-PASSWORD = "correct-horse-battery"
 STEPS = ("hardware", "model", "training", "plan", "review", "launch")
 
-pytestmark = [
-    pytest.mark.ui,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"),
-]
-expect = getattr(playwright, "expect", None)
-
-
-class Site:
-    """`megaboard serve` in a process of its own, which can be ended and started again."""
-
-    def __init__(self, home: Path, **environment: str) -> None:
-        self.home = home
-        self.environment = environment
-        self.password_file = home / "password"
-        self.password_file.write_text(PASSWORD)
-        self.password_file.chmod(0o600)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        argv = [sys.executable, "-m", "app.main", "serve", "--port", str(self.port)]
-        argv += ["--password-file", str(self.password_file)]
-        log = self.home / "server.log"
-        with log.open("ab") as out:
-            environment = {**os.environ, "MEGABOARD_HOME": str(self.home), **self.environment}
-            self.process = subprocess.Popen(argv, stdout=out, stderr=out, env=environment, cwd=CHECKOUT)
-        deadline = time.monotonic() + 90
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                httpx.get(f"{self.url}/login")
-                return
-            except httpx.TransportError:
-                time.sleep(0.1)
-        self.end()
-        raise AssertionError(log.read_text())
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            self.process.wait(timeout=60)
+pytestmark = [pytest.mark.ui, needs_chromium]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Iterator[Site]:
-    site = Site(tmp_path_factory.mktemp("wizard"))
-    site.start()
-    yield site
-    site.end()
+    with served(tmp_path_factory.mktemp("wizard")) as site:
+        yield site
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def page(browser, site) -> Iterator[Any]:
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.grant_permissions(["clipboard-read", "clipboard-write"], origin=site.url)
-    page = context.new_page()
-    page.set_default_timeout(60_000)
-    faults: list[str] = []
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("dialog", lambda dialog: faults.append(f"a script ran: {dialog.message}"))
-    log_in(page, site)
-    yield page
-    assert faults == []
-
-
-def log_in(page, site: Site) -> None:
-    page.goto(f"{site.url}/login?lang=en")
-    page.fill("input[type=password]", PASSWORD)
-    page.keyboard.press("Enter")
-    page.wait_for_url("**/en/**")
-
-
-def go(page, site: Site, step: str, lang: str = "en") -> None:
-    """Open a step as a reload does, and wait for its bundle."""
-    page.goto(f"{site.url}/{lang}/#{step}")
-    page.reload()
-    page.wait_for_function("() => Megaboard.wizard?.bundle()")
-
-
-def box(page, path: str):
-    return page.locator(f"#field-{path.replace('.', '-')} :is(input, textarea)").first
-
-
-def problems(page, path: str):
-    return page.locator(f"#field-{path.replace('.', '-')} .mb-problem")
-
-
-def until(page, holds: str) -> None:
-    """Wait for a condition on the newest bundle, `b`."""
-    page.wait_for_function(f"() => {{ const b = Megaboard.wizard.bundle(); return {holds}; }}")
+def page(site) -> Iterator[Any]:
+    with logged_in(site) as page:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=site.url)
+        yield page
 
 
 def test_pasted_typed_and_deleted_text_all_count(page, site):

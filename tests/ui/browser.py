@@ -1,0 +1,153 @@
+"""Chromium, and servers of the page in processes of their own, for tests that see what a user sees."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
+expect = getattr(playwright, "expect", None)
+
+CHECKOUT = Path(__file__).parents[2]
+CHROMIUM = Path("/usr/bin/chromium")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+PASSWORD = "correct-horse-battery"
+VIEWPORT = {"width": 1280, "height": 900}
+READY_S, END_S = 180, 120
+
+needs_chromium = pytest.mark.skipif(
+    not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"
+)
+
+
+class Site:
+    """A server of the page on a port of its own, which can be ended, killed and started again."""
+
+    call: tuple[str, ...] = ("serve",)
+
+    def __init__(self, home: Path, **environment: str) -> None:
+        self.home = home
+        self.environment = {**os.environ, "MEGABOARD_HOME": str(home), **environment}
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def command(self) -> list[str]:
+        """The interpreter's arguments that serve the page on the port with PASSWORD."""
+        password_file = self.home / "password"
+        password_file.write_text(PASSWORD)
+        password_file.chmod(0o600)
+        return ["-m", "app.main", *self.call, "--port", str(self.port), "--password-file", str(password_file)]
+
+    def start(self) -> None:
+        log = self.home / "server.log"
+        argv = [sys.executable, *self.command()]
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(argv, stdout=out, stderr=out, env=self.environment, cwd=CHECKOUT)
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                httpx.get(f"{self.url}/login")
+                return
+            except httpx.TransportError:
+                time.sleep(0.1)
+        self.kill()
+        raise AssertionError(log.read_text())
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.wait(timeout=END_S)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def served(home: Path, **environment: str) -> Iterator[Site]:
+    """`megaboard serve` with a home of its own and further environment."""
+    site = Site(home, **environment)
+    site.start()
+    try:
+        yield site
+    finally:
+        site.end()
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A running Chromium, ended with all its pages."""
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def without_faults(page: Any) -> Iterator[Any]:
+    """A page in which no script may fail, nor a dialog open."""
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("dialog", lambda dialog: faults.append(f"a script ran: {dialog.message}"))
+    yield page
+    assert faults == []
+
+
+@contextmanager
+def logged_in(site: Site, browser: Any = None) -> Iterator[Any]:
+    """A page on the site, past the door, in `browser` or in one of its own; no script in it may fail."""
+    if browser is None:
+        with chromium() as own, logged_in(site, own) as page:
+            yield page
+        return
+    page = browser.new_context(viewport=VIEWPORT).new_page()
+    page.set_default_timeout(60_000)
+    with without_faults(page):
+        log_in(page, site)
+        yield page
+
+
+def log_in(page: Any, site: Site, lang: str = "en") -> None:
+    """Type the password at the door, and come in.
+
+    It waits until the page behind the door is there: Chromium may never answer the closing of a page
+    whose log-in is on its way (5 times in 60 on two cores).
+    """
+    if "/login" not in page.url:
+        page.goto(f"{site.url}/login?lang={lang}")
+    page.fill("#password", PASSWORD)
+    page.keyboard.press("Enter")
+    page.wait_for_url(lambda url: "/login" not in url)
+
+
+def go(page: Any, site: Site, step: str, lang: str = "en") -> None:
+    """Open a step of the wizard as a reload does, and wait for its bundle."""
+    page.goto(f"{site.url}/{lang}/#{step}")
+    page.reload()
+    page.wait_for_function("() => Megaboard.wizard?.bundle()")
+
+
+def box(page: Any, path: str) -> Any:
+    """The input of the job's field."""
+    return page.locator(f"#field-{path.replace('.', '-')} :is(input, textarea)").first
+
+
+def problems(page: Any, path: str) -> Any:
+    """What stands beside the job's field as its problems."""
+    return page.locator(f"#field-{path.replace('.', '-')} .mb-problem")
+
+
+def until(page: Any, holds: str) -> None:
+    """Wait for a condition on the wizard's newest bundle, `b`."""
+    page.wait_for_function(f"() => {{ const b = Megaboard.wizard.bundle(); return {holds}; }}")
