@@ -16,6 +16,7 @@ from app.cli_output import DONE, FAILED, number, print_json, print_problems, tab
 from app.home import home_path, make_home
 from app.i18n import render_problem, t
 from app.jobfile import read_job, refuse_errors
+from app.preparing_words import preparing_words
 from app.services import Services
 from backend.cluster.hostkeys import HostKey
 from backend.engines import check_engine
@@ -250,6 +251,8 @@ def _key(key: HostKey) -> dict[str, Any]:
 
 def _print_run(snapshot: RunSnapshot, lang: str) -> None:
     print(t(lang, "cli.ended", run=snapshot.id, state=_state(lang, snapshot.state)), _steps(snapshot))
+    if snapshot.preparing:
+        print(preparing_words(snapshot.preparing, lang))
     if snapshot.step_s and not snapshot.state.is_final:
         tokens, eta = number(snapshot.tokens_per_s, 0), number(snapshot.eta_s, 0)
         print(t(lang, "cli.status.speed", step_s=number(snapshot.step_s), tokens=tokens, eta=eta))

@@ -80,15 +80,16 @@
     }
 
     function progress(head) {
-      const share = head.total ? Math.min(1, (head.step ?? 0) / head.total) : 0;
+      const waits = head.preparing;
+      const share = waits ? waits.share : head.total ? Math.min(1, (head.step ?? 0) / head.total) : 0;
       const percent = Math.floor(100 * share);
       bar.firstChild.style.width = `${100 * share}%`;
       attribute(bar, "data-state", head.state);
-      attribute(bar, "aria-valuenow", head.total ? percent : null);
+      attribute(bar, "aria-valuenow", waits || head.total ? percent : null);
       const steps = { step: whole(head.step ?? 0), total: whole(head.total) };
-      const words = head.total ? w("progress.steps", steps) : w(head.is_final ? "progress.none" : "progress.waiting");
+      const words = waits ? waits.text : head.total ? w("progress.steps", steps) : w(head.is_final ? "progress.none" : "progress.waiting");
       text(told.firstChild, words);
-      text(told.lastChild, head.total ? w("percent", { percent }) : "");
+      text(told.lastChild, waits || head.total ? w("percent", { percent }) : "");
       attribute(bar, "aria-valuetext", words);
     }
 

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.i18n import render_problem, t
+from app.preparing_words import preparing_words
 from backend.job.problems import Problem
-from backend.jobs.records import Event, NodeSnapshot, RunSnapshot, problem_from_json
+from backend.jobs.records import Event, NodeSnapshot, Preparing, RunSnapshot, problem_from_json
 from backend.jobs.states import EventKind, RunState
 
 _BAD = frozenset(
@@ -39,6 +40,7 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
         "nodes": len(run.nodes),
         "step": run.step,
         "total": run.total_steps,
+        "preparing": None if run.preparing is None else _preparing(run.preparing, lang),
         "eta_s": _rounded(run.eta_s, 1),
         "step_s": _rounded(run.step_s, 4),
         "tokens_per_s": _rounded(run.tokens_per_s, 1),
@@ -93,6 +95,11 @@ def _words(event: Event, addresses: Mapping[int, str], lang: str) -> dict[str, A
         "text": t(lang, f"monitor.event.{event.kind.value}{saving}", **values),
         "why": render_problem(lang, problem_from_json(problem))["message"] if problem else "",
     }
+
+
+def _preparing(preparing: Preparing, lang: str) -> dict[str, Any]:
+    share = preparing.done / preparing.total if preparing.total else 0.0
+    return {"text": preparing_words(preparing, lang), "share": round(share, 3)}
 
 
 def _cause(problem: Problem, lang: str) -> dict[str, Any]:

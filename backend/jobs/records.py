@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from backend.job.problems import Problem
 from backend.jobs.states import EventKind, RunState
@@ -107,6 +107,20 @@ class RunSummary:
     """The newest that was logged; may be NaN or infinite."""
 
 
+PreparingStage = Literal["starting", "reading", "converting", "tokenising", "saving"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preparing:
+    """What node 0 is doing to the data before the ranks start."""
+
+    stage: PreparingStage
+    done: int = 0
+    """Samples."""
+    total: int | None = None
+    """Samples; None where it is not known."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunSnapshot:
     """Everything about one run that a page tick needs, from the store alone."""
@@ -128,6 +142,8 @@ class RunSnapshot:
     """Of the whole gang, padding counted (progress.step_tokens)."""
     loss: float | None
     """The newest that was logged; may be NaN or infinite."""
+    preparing: Preparing | None
+    """How far node 0 is with the data; None unless the ranks wait for it."""
     cause: Problem | None
     """Why it failed or was lost, naming the node that was first."""
     nodes: tuple[NodeSnapshot, ...]

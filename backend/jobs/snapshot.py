@@ -9,7 +9,8 @@ from backend.job.job import Job
 from backend.job.mapping import load_job
 from backend.job.problems import ProblemsError
 from backend.jobs import ledger, series
-from backend.jobs.progress import RECENT_STEPS, progress
+from backend.jobs.preparing import preparing
+from backend.jobs.progress import RECENT_STEPS, Progress, progress
 from backend.jobs.records import Event, NodeRecord, NodeSnapshot, RunSnapshot, RunSummary
 from backend.jobs.states import EventKind, RunState
 
@@ -38,6 +39,7 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         step_s=done.step_s,
         tokens_per_s=done.tokens_per_s,
         loss=series.newest_loss(connection, run),
+        preparing=preparing(connection, run, attempt) if _waits_for_data(job, state, done) else None,
         cause=ledger.cause_of(connection, run),
         nodes=_nodes(connection, run, attempt, state, history, now),
         events=tuple(history[-EVENTS_SHOWN:]),
@@ -51,6 +53,10 @@ def summaries(connection: sqlite3.Connection) -> list[RunSummary]:
         " ORDER BY created DESC, id DESC"
     ).fetchall()
     return [_summary(connection, row) for row in rows]
+
+
+def _waits_for_data(job: Job, state: RunState, done: Progress) -> bool:
+    return job.prepares_data and state is RunState.RUNNING and done.step is None
 
 
 @lru_cache(maxsize=64)
