@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from app.redact import redact_value
+from backend.jobs.redact import redact_value
 
 
 class Audit:

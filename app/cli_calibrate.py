@@ -42,7 +42,7 @@ def run_probe(chosen: argparse.Namespace, lang: str) -> int:
     job, problems = read_job(chosen.file, home_path())
     refuse_errors([*problems, *check_nodes(job)])
     with opened_services() as services:
-        found = accepted(services, services.controller.measure_speed, job, chosen.accept_host_key)
+        found = accepted(services, services.controller.measure_speed, job, chosen.accept_host_key, lang)
         if found.speeds is None:
             return _ask_for_keys(found, chosen, lang)
         calibration = calibration_of_probe(job, found.speeds, today(services.clock()))

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from app.cli_output import DONE, FAILED, number, print_json, print_problems, table
+from app.cli_secrets import add_secret_option, take_secrets, unlocked
 from app.home import home_path, make_home
 from app.i18n import render_problem, t
 from app.jobfile import read_job, refuse_errors
@@ -48,6 +49,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     else:
         option("run_id", metavar="RUN", help=t(lang, "cli.run.help"))
     if name == "launch":
+        add_secret_option(parser, lang)
         option("--wait", action="store_true", help=t(lang, "cli.launch.wait.help"))
     if name == "logs":
         option("--node", type=int, metavar="RANK", help=t(lang, "cli.logs.node.help"))
@@ -64,7 +66,7 @@ def run_check(chosen: argparse.Namespace, lang: str) -> int:
     """Preflight: a line a check; 1 when something stands against a launch."""
     job = _launchable(chosen.file, lang)
     with opened_services() as services:
-        report = _preflight(services, job, chosen.accept_host_key)
+        report = _preflight(services, job, chosen.accept_host_key, lang)
     if chosen.json:
         print_json(_report_json(report, lang))
     else:
@@ -75,10 +77,11 @@ def run_check(chosen: argparse.Namespace, lang: str) -> int:
 def run_launch(chosen: argparse.Namespace, lang: str) -> int:
     """Launch; returns when every node has reported that it started, or with --wait when the run has ended."""
     job = _launchable(chosen.file, lang)
+    take_secrets(chosen, lang)
     with opened_services() as services:
         if chosen.accept_host_key:
-            _preflight(services, job, chosen.accept_host_key)
-        run = services.controller.launch(job)
+            _preflight(services, job, chosen.accept_host_key, lang)
+        run = unlocked(lang, lambda: services.controller.launch(job))
         print(t(lang, "cli.launched", run=run, nodes=job.cluster.nodes), flush=True)
         if not chosen.wait:
             return DONE
@@ -167,8 +170,8 @@ def _launchable(source: str, lang: str) -> Job:
     return job
 
 
-def _preflight(services: Services, job: Job, fingerprints: list[str]) -> PreflightReport:
-    return accepted(services, services.controller.preflight, job, fingerprints)
+def _preflight(services: Services, job: Job, fingerprints: list[str], lang: str) -> PreflightReport:
+    return accepted(services, services.controller.preflight, job, fingerprints, lang)
 
 
 class Asking(Protocol):
@@ -181,14 +184,14 @@ class Asking(Protocol):
 A = TypeVar("A", bound=Asking)
 
 
-def accepted(services: Services, ask: Callable[[Job], A], job: Job, fingerprints: list[str]) -> A:
-    """The answer, after remembering those unknown host keys whose fingerprints the user gave."""
-    answer = ask(job)
+def accepted(services: Services, ask: Callable[[Job], A], job: Job, fingerprints: list[str], lang: str) -> A:
+    """The answer, with passphrases typed where they lack, and those host keys remembered whose fingerprint is given."""
+    answer = unlocked(lang, lambda: ask(job))
     keys = [key for key in answer.unknown_host_keys if key.fingerprint in fingerprints]
     if not keys:
         return answer
     services.controller.accept_host_keys(keys)
-    return ask(job)
+    return unlocked(lang, lambda: ask(job))
 
 
 def find_run(services: Services, given: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from app.binding import DEFAULT_PORT, Binding, ServerError
 from app.cli_output import DONE, FAILED, WRONG_INPUT
+from app.cli_secrets import add_secret_option, take_secrets
 from app.gradio_settings import prepare_gradio
 from app.home import home_path, make_home
 from app.i18n import LANGUAGES, t
@@ -21,6 +22,7 @@ PASSWORD_FILE_VARIABLE = "MEGABOARD_PASSWORD_FILE"  # noqa: S105 - the name of a
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
     """Options of `serve`."""
     add_binding(parser, lang)
+    add_secret_option(parser, lang)
     parser.add_argument("--new-password", action="store_true", help=t(lang, "cli.serve.new_password.help"))
     parser.set_defaults(run=run)
 
@@ -41,6 +43,7 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
     """Serve the home folder's page."""
     try:
         binding = binding_of(chosen)
+        take_secrets(chosen, lang)
         home = make_home(home_path())
         with binding.listen() as listener:
             password, about_password = _password(home, chosen, lang)

@@ -82,7 +82,7 @@ def _language(given: Sequence[str]) -> str:
 
 
 def _log_to_stderr() -> None:
-    from app.redact import RedactingFormatter
+    from backend.jobs.redact import RedactingFormatter
 
     handler = logging.StreamHandler()
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

@@ -10,6 +10,7 @@ from app.services import Services
 from app.wizard.plans import why_not_of as answer
 from app.wizard.reading import read
 from app.wizard.review import archive
+from app.wizard.secrets import secret_routes
 from app.wizard.strategies import strategies_of
 from backend.job.problems import ProblemsError
 
@@ -20,8 +21,11 @@ def routes(services: Services) -> APIRouter:
     GET /api/strategies?lang=en: {rows} or {why}, the best plan of each strategy for the draft.
 
     GET /api/why-not?sizes=TP=8 PP=3&lang=en: {words}, why the best plan of the draft does not have these sizes.
+
+    /api/secrets and /api/passphrases: secrets.py.
     """
     router = APIRouter()
+    router.include_router(secret_routes(services.audit))
 
     @router.get("/api/archive")
     def files() -> Response:

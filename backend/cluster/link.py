@@ -22,6 +22,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 
 from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.node import NodeError
+from backend.cluster.passphrases import PASSPHRASES, Passphrases
 from backend.job.job import Host
 
 # What it logs of a failed connection, whole tracebacks, is raised here as a NodeError.
@@ -33,6 +34,7 @@ LOST_AFTER_S = 10
 """Unanswered bytes for this long end a connection; keep-alives alone did not notice a dead link in 70 s."""
 BANNER_TRIES = 3
 """sshd drops connections at random when many arrive at once (MaxStartups 10:30:100 is its default)."""
+_BAD_KEY = (OSError, ValueError, paramiko.SSHException, UnknownKeyType)
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 MAX_JUMPS = 4
 
@@ -76,7 +78,7 @@ def open_link(
     host: Host,
     known_hosts: KnownHosts,
     *,
-    passphrase: str | None = None,
+    passphrases: Passphrases = PASSPHRASES,
     timeout_s: float = 10.0,
     sleep: Callable[[float], None] = time.sleep,
     ssh_folder: Path | None = None,
@@ -91,9 +93,9 @@ def open_link(
     deadline = time.monotonic() + timeout_s
     for attempt in range(1, BANNER_TRIES + 1):
         left_s = max(1.0, deadline - time.monotonic())
-        through = _open_jump(target, known_hosts, passphrase, left_s, ssh_folder, depth) if target.jump else None
+        through = _open_jump(target, known_hosts, passphrases, left_s, ssh_folder, depth) if target.jump else None
         try:
-            return _open_one(target, through, known_hosts, passphrase, left_s, ssh_folder)
+            return _open_one(target, through, known_hosts, passphrases, left_s, ssh_folder)
         except (EOFError, OSError, paramiko.SSHException) as error:
             late = attempt == BANNER_TRIES or time.monotonic() > deadline
             if late or not _dropped_at_the_door(error):
@@ -106,7 +108,7 @@ def _open_one(
     target: Target,
     through: Link | None,
     known_hosts: KnownHosts,
-    passphrase: str | None,
+    passphrases: Passphrases,
     timeout_s: float,
     ssh_folder: Path,
 ) -> Link:
@@ -114,7 +116,7 @@ def _open_one(
     try:
         transport = paramiko.Transport(_dial(target, through, timeout_s))
         _negotiate(transport, target, known_hosts, timeout_s)
-        _log_in(transport, target, passphrase, ssh_folder)
+        _log_in(transport, target, passphrases, ssh_folder)
         transport.set_keepalive(KEEP_ALIVE_S)
         return Link(transport=transport, through=through)
     except BaseException:
@@ -170,7 +172,7 @@ def _read_config(path: Path, host: Host) -> paramiko.SSHConfigDict:
 
 
 def _open_jump(
-    target: Target, known_hosts: KnownHosts, passphrase: str | None, timeout_s: float, ssh_folder: Path, depth: int
+    target: Target, known_hosts: KnownHosts, passphrases: Passphrases, timeout_s: float, ssh_folder: Path, depth: int
 ) -> Link:
     if depth == MAX_JUMPS:
         raise NodeError("unreachable", target.node, key="proxy_jump", detail=f"more than {MAX_JUMPS} jumps")
@@ -187,7 +189,7 @@ def _open_jump(
     )
     try:
         return open_link(
-            host, known_hosts, passphrase=passphrase, timeout_s=timeout_s, ssh_folder=ssh_folder, depth=depth + 1
+            host, known_hosts, passphrases=passphrases, timeout_s=timeout_s, ssh_folder=ssh_folder, depth=depth + 1
         )
     except NodeError as error:
         error.key = "proxy_jump"
@@ -225,9 +227,9 @@ def _plain_type(algorithm: str) -> str:
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
-def _log_in(transport: paramiko.Transport, target: Target, passphrase: str | None, ssh_folder: Path) -> None:
+def _log_in(transport: paramiko.Transport, target: Target, passphrases: Passphrases, ssh_folder: Path) -> None:
     tried = 0
-    for key in _keys(target, passphrase, ssh_folder):
+    for key in _keys(target, passphrases, ssh_folder):
         tried += 1
         try:
             if not transport.auth_publickey(target.user, key):
@@ -254,21 +256,21 @@ def _refused(target: Target, tried: int, detail: str) -> NodeError:
     )
 
 
-def _keys(target: Target, passphrase: str | None, ssh_folder: Path) -> Iterator[paramiko.PKey]:
+def _keys(target: Target, passphrases: Passphrases, ssh_folder: Path) -> Iterator[paramiko.PKey]:
     """The agent's copy of a named key, the named keys, or else all of the agent's and the usual files."""
     in_agent = paramiko.Agent().get_keys()
     if not target.identity_files:
         yield from in_agent
         for name in DEFAULT_KEYS:
             if (ssh_folder / name).exists():
-                yield _load(ssh_folder / name, target, passphrase)
+                yield _load(ssh_folder / name, target, passphrases)
         return
     for path in target.identity_files:
         public = _public_part(path)
         mine = [key for key in in_agent if key.asbytes() == public]
         yield from mine
         if not mine:
-            yield _load(path, target, passphrase)
+            yield _load(path, target, passphrases)
 
 
 def _public_part(path: Path) -> bytes | None:
@@ -278,17 +280,27 @@ def _public_part(path: Path) -> bytes | None:
         return None
 
 
-def _load(path: Path, target: Target, passphrase: str | None) -> paramiko.PKey:
-    def failed(code: str, detail: str) -> NodeError:
-        return NodeError(code, target.node, key="identity_file", identity_file=str(path), detail=detail)
+def _load(path: Path, target: Target, passphrases: Passphrases) -> paramiko.PKey:
+    def failed(code: str, error: Exception) -> NodeError:
+        return NodeError(code, target.node, key="identity_file", identity_file=str(path), detail=str(error))
 
     try:
-        # The annotation says str; cryptography, which reads the file, takes bytes alone.
-        return paramiko.PKey.from_path(path, passphrase.encode() if passphrase else None)  # type: ignore[arg-type]
+        return _read_key(path, None)
     except (TypeError, paramiko.PasswordRequiredException) as error:
-        raise failed("passphrase_needed", str(error)) from error
-    except (OSError, ValueError, paramiko.SSHException, UnknownKeyType) as error:
-        raise failed("bad_identity_file", str(error)) from error
+        passphrase = passphrases.get(path)
+        if passphrase is None:
+            raise failed("passphrase_needed", error) from error
+    except _BAD_KEY as error:
+        raise failed("bad_identity_file", error) from error
+    try:
+        return _read_key(path, passphrase)
+    except (TypeError, *_BAD_KEY) as error:
+        raise failed("passphrase_wrong", error) from error
+
+
+def _read_key(path: Path, passphrase: str | None) -> paramiko.PKey:
+    # The annotation says str; cryptography, which reads the file, takes bytes alone.
+    return paramiko.PKey.from_path(path, passphrase.encode() if passphrase else None)  # type: ignore[arg-type]
 
 
 def _dropped_at_the_door(error: Exception) -> bool:

@@ -19,6 +19,7 @@ import paramiko
 from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.link import Link, display_name, open_link
 from backend.cluster.node import NodeError, Result
+from backend.cluster.passphrases import PASSPHRASES, Passphrases
 from backend.job.job import Host
 
 _log = logging.getLogger(__name__)
@@ -32,10 +33,10 @@ T = TypeVar("T")
 
 
 def connect(
-    host: Host, known_hosts: KnownHosts, *, passphrase: str | None = None, timeout_s: float = 10.0
+    host: Host, known_hosts: KnownHosts, *, passphrases: Passphrases = PASSPHRASES, timeout_s: float = 10.0
 ) -> "SshNode":
     """A connected node. Raises NodeError: UnknownHostKey carries the key for the user to confirm."""
-    node = SshNode(host, known_hosts, passphrase=passphrase, timeout_s=timeout_s)
+    node = SshNode(host, known_hosts, passphrases=passphrases, timeout_s=timeout_s)
     node.open()
     return node
 
@@ -44,15 +45,20 @@ class SshNode:
     """Keeps `Node` over one SSH connection.
 
     A connection that was lost is opened again by the next call; the call during which it is lost raises
-    NodeError(lost), because a command may have run. The passphrase of the key stays in memory only.
+    NodeError(lost), because a command may have run.
     """
 
     def __init__(
-        self, host: Host, known_hosts: KnownHosts, *, passphrase: str | None = None, timeout_s: float = 10.0
+        self,
+        host: Host,
+        known_hosts: KnownHosts,
+        *,
+        passphrases: Passphrases = PASSPHRASES,
+        timeout_s: float = 10.0,
     ) -> None:
         self._host = host
         self._known_hosts = known_hosts
-        self._passphrase = passphrase
+        self._passphrases = passphrases
         self._timeout_s = timeout_s
         self._link: Link | None = None
         self._link_lock = threading.Lock()
@@ -140,7 +146,7 @@ class SshNode:
                     self._link.close()
                 self._sftp = None
                 self._link = open_link(
-                    self._host, self._known_hosts, passphrase=self._passphrase, timeout_s=self._timeout_s
+                    self._host, self._known_hosts, passphrases=self._passphrases, timeout_s=self._timeout_s
                 )
             return self._link.transport
 

@@ -380,11 +380,16 @@ class Supervisor:
 
     def write_exit(self, reason: str, status: int | None = None, left: Iterable[Process] = ()) -> None:
         """`reason` is empty for a child that ended by itself."""
-        if self.spec.get("secrets") and os.path.exists(self.spec["secrets"]):
-            os.unlink(self.spec["secrets"])
+        drop_secrets(self.spec)
         if not reason and os.path.exists(f"{self.folder}/control/stopped"):
             reason = "stopped"
         write_exit(self.folder, reason or ("failed" if status else "finished"), status, left)
+
+
+def drop_secrets(spec: dict[str, Any]) -> None:
+    """Remove the file where the child did not: it never came to read it."""
+    if spec.get("secrets") and os.path.exists(spec["secrets"]):
+        os.unlink(spec["secrets"])
 
 
 def write_exit(folder: str, reason: str, status: int | None, left: Iterable[Process]) -> None:
@@ -414,6 +419,7 @@ def start(folder: str) -> dict[str, Any]:
     if spec is None or spec["protocol"] > PROTOCOL:
         return {"ok": False, "reason": "start_failed", "detail": "spec.json is missing or newer than this program"}
     if os.path.exists(f"{folder}/control/kill"):
+        drop_secrets(spec)
         return {"ok": False, "reason": "start_failed", "detail": "stop was requested"}
     try:
         log = os.open(f"{folder}/supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
@@ -491,6 +497,7 @@ def stop(folder: str, grace_s: float) -> dict[str, Any]:
     deadline = time.monotonic() + grace_s + GIVE_UP_S + 5
     while here and find_process(me["pid"], me["start"]) and time.monotonic() < deadline:
         time.sleep(0.05)
+    drop_secrets(spec)
     left = end_tree(spec["mark"], last_members(folder) if here else (), -1, 0 if here else grace_s)
     if not os.path.exists(f"{folder}/exit"):
         write_exit(folder, "stopped", None, left)

@@ -10,7 +10,9 @@ from backend.job.problems import Problem
 
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,79}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
-_SECRET = re.compile(r"(.*_)?(token|key|secret|password|webhook)", re.IGNORECASE)
+_SECRET = re.compile(r"(.*_)?(token|key|secret|password|passwd|passphrase|webhook|credentials?)", re.IGNORECASE)
+SHAPES = r"(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[baprs]-)[A-Za-z0-9_\-]{8,}|AKIA[0-9A-Z]{16}"
+"""What tokens of well-known services look like."""
 # What an engine evaluates with: a share of the training data, or data of its own.
 _EVALUATION_DATA = {"llamafactory": ("val_size", "eval_dataset"), "swift": ("split_dataset_ratio", "val_dataset")}
 
@@ -53,7 +55,7 @@ def _check_extra(key: Any, value: Any, engine: Engine) -> Problem | None:
         return Problem(code="extra_owned", field=field, values={**values, "path": path})
     if _REFUSED_KEY.fullmatch(key):
         return Problem(code="extra_refused", field=field, values={**values, "engine": engine.name})
-    if is_secret(key):
+    if is_secret(key) or any(re.fullmatch(SHAPES, text) for text in texts_in(value)):
         return Problem(code="extra_secret", field=field, values=values)
     # OmegaConf, through which llamafactory-cli reads its file, would look the name up instead.
     if any("${" in text or not re.fullmatch(PRINTABLE, text) for text in texts_in(value)):
@@ -63,12 +65,21 @@ def _check_extra(key: Any, value: Any, engine: Engine) -> Problem | None:
 
 def _check_variable(name: str, text: str) -> Problem | None:
     field, values = f"environment.{name}", {"name": name}
-    if not _VARIABLE.fullmatch(name) or not re.fullmatch(PRINTABLE, text):
+    if problem := check_name(name, field):
+        return problem
+    if not re.fullmatch(PRINTABLE, text):
         return Problem(code="environment_bad", field=field, values=values)
-    if _OWNED_VARIABLE.fullmatch(name):
-        return Problem(code="environment_owned", field=field, values=values)
-    if is_secret(name):
+    if is_secret(name) or re.fullmatch(SHAPES, text):
         return Problem(code="environment_secret", field=field, values=values)
+    return None
+
+
+def check_name(name: str, field: str) -> Problem | None:
+    """Why the ranks cannot be given a variable of this name."""
+    if not _VARIABLE.fullmatch(name):
+        return Problem(code="environment_bad", field=field, values={"name": name})
+    if _OWNED_VARIABLE.fullmatch(name):
+        return Problem(code="environment_owned", field=field, values={"name": name})
     return None
 
 

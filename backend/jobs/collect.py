@@ -5,6 +5,7 @@ the exit record only after every other file has been read to its end, so that a 
 nothing left to tell.
 """
 
+import hashlib
 import json
 import logging
 import math
@@ -17,6 +18,7 @@ from backend.cluster.node import Node, NodeError
 from backend.job.job import Job
 from backend.jobs import ledger, series
 from backend.jobs.records import NodeRecord
+from backend.jobs.redact import masked, settled
 from backend.jobs.series import FileKey, OffsetConflict, Place
 from backend.jobs.snapshot import run_job
 from backend.jobs.states import EventKind
@@ -104,7 +106,7 @@ class Collector:
         ended = self._read_exit(node)
         due = [one for one in self._sources if ended is not None or self._turn % one.every == 0]
         self._turn += 1
-        batches = [batch for source in due if (batch := self._read(node, source)) is not None]
+        batches = [batch for source in due if (batch := self._read(node, source, ended is not None)) is not None]
         more = any(not batch.whole for batch in batches)
         fresh = [batch for batch in batches if batch.data]
         done = ended if ended is not None and not more else None
@@ -133,12 +135,12 @@ class Collector:
             return {"code": None, "reason": "failed", "left": [], "time": self._clock()}
         return record if isinstance(record, dict) else None
 
-    def _read(self, node: Node, source: Source) -> Batch | None:
+    def _read(self, node: Node, source: Source, ended: bool) -> Batch | None:
         path = f"{self._node.folder}/{source.file}"
         before = start = self._places.get(source.file, Place())
         try:
             data = node.read(path, before.offset - len(before.tail), READ_LIMIT)
-            if not data.startswith(before.tail):
+            if _tail_of(data[: len(before.tail)]) != before.tail:
                 start = Place(generation=before.generation + 1)
                 data = node.read(path, 0, READ_LIMIT)
         except NodeError as error:
@@ -149,7 +151,10 @@ class Collector:
         new = data[len(start.tail) :]
         if source.kind != "log":
             new = _complete_lines(new, whole)
-        after = replace(start, offset=start.offset + len(new), tail=(start.tail + new)[-TAIL:])
+        elif not (whole and ended):
+            new = new[: settled(new)]
+        read = data[: len(start.tail) + len(new)]
+        after = replace(start, offset=start.offset + len(new), tail=_tail_of(read[-TAIL:]))
         return Batch(source=source, before=before, start=start, after=after, data=new, whole=whole)
 
     def _commit(
@@ -164,7 +169,7 @@ class Collector:
                 rows = json_rows(batch.data, required=("time",))
                 series.add_heartbeats(connection, self._run, self._attempt, self._node.rank, rows, self._clock())
             else:
-                series.add_log(connection, key, batch.start, batch.data)
+                series.add_log(connection, key, batch.start, masked(batch.data))
         if ended is not None and ledger.set_exit(connection, self._run, self._attempt, self._node.rank, ended):
             self._tell(connection, EventKind.NODE_EXITED, ended)
 
@@ -224,6 +229,11 @@ def count_tokens(rows: Sequence[dict[str, Any]], job: Job) -> None:
 
 def _numbers(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if isinstance(value, int | float)}
+
+
+def _tail_of(data: bytes) -> bytes:
+    """What is kept of the last bytes before an offset: enough to know them again, and no secret that stood there."""
+    return hashlib.sha256(data).digest()[: len(data)]
 
 
 def _complete_lines(data: bytes, whole: bool) -> bytes:

@@ -7,7 +7,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger
 from backend.jobs.records import NodeRecord
+from backend.jobs.secrets import FIELD as SECRETS_FIELD
+from backend.jobs.secrets import FILE as SECRETS_FILE
+from backend.jobs.secrets import SECRETS, TakenSecrets
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 
@@ -50,6 +53,7 @@ class Attempt:
     records: tuple[NodeRecord, ...]
     grace_s: float
     stall_s: float = STALL_S
+    secrets: TakenSecrets = field(default_factory=SECRETS.taken)
     checkpoint_step: int | None = None
     """Of the checkpoint that it goes on from; None begins at the start."""
 
@@ -126,10 +130,12 @@ def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
         "files": dict(attempt.rendered.files),
         "commands": [list(command.argv) for command in attempt.rendered.commands],
         "environment": [dict(command.environment) for command in attempt.rendered.commands],
+        "secrets": attempt.secrets.names(),
     }
     master = (attempt.place.master_address, attempt.place.master_port)
 
     def write(connection: sqlite3.Connection) -> None:
+        _refuse_without_secrets(connection, attempt)
         ledger.create_attempt(
             connection,
             attempt.run,
@@ -145,6 +151,15 @@ def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
     store.write(write)
 
 
+def _refuse_without_secrets(connection: sqlite3.Connection, attempt: Attempt) -> None:
+    """A run that began with a secret does not go on without it: a server that was started again knows none."""
+    newest = "SELECT rendered FROM attempts WHERE run = ? ORDER BY attempt DESC LIMIT 1"
+    row = connection.execute(newest, (attempt.run,)).fetchone()
+    before = json.loads(row["rendered"]).get("secrets", ()) if row else ()
+    if missing := sorted(set(before) - set(attempt.secrets.names())):
+        raise ProblemsError([Problem(code="secret_missing", field=SECRETS_FIELD, values={"names": ", ".join(missing)})])
+
+
 def start_all(
     attempt: Attempt, nodes: Mapping[int, Node], tell: Callable[[EventKind, int, Mapping[str, object]], object]
 ) -> None:
@@ -156,6 +171,8 @@ def start_all(
 
     def start(rank: int, node: Node) -> None:
         tell(EventKind.NODE_STARTING, rank, {"folder": attempt.records[rank].folder})
+        if attempt.secrets:
+            node.write(f"{attempt.records[rank].folder}/{SECRETS_FILE}", attempt.secrets.file())
         tell(EventKind.NODE_STARTED, rank, start_supervisor(attempt.records[rank], node))
 
     on_all(nodes, start, START_S)
@@ -186,7 +203,7 @@ def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:
         "argv": list(command.argv),
         "environment": dict(command.environment),
         "setup": place.setup,
-        "secrets": None,
+        "secrets": f"{place.folder}/{SECRETS_FILE}" if attempt.secrets else None,
         "lock": lock_path(root, attempt.job.cluster.hosts[rank]),
         "grace_s": attempt.grace_s,
         "stall_s": attempt.stall_s,

@@ -327,3 +327,18 @@ def _find(command: str) -> int | None:
         except OSError:
             continue
     return None
+
+
+@pytest.mark.parametrize("first", ["stop", "kill"])
+def test_secrets_of_a_run_that_never_started_are_removed_by_its_stop(run: Run, first: str) -> None:
+    """Sent just before the start, which then did not come or was refused."""
+    secrets = run.folder / "secrets.json"
+    run.write_spec(["/bin/true"], secrets=str(secrets))
+    secrets.write_text('{"TOKEN": "hidden"}')
+    if first == "kill":
+        (run.folder / "control").mkdir()
+        (run.folder / "control" / "kill").write_text('{"grace_s": 1}')
+        assert not run.call("start")["ok"]
+    else:
+        run.call("stop", "--grace", "0")
+    assert not secrets.exists()

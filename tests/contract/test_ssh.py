@@ -14,6 +14,7 @@ from backend.cluster.demo import DemoCluster, _with_children
 from backend.cluster.hostkeys import KnownHosts, UnknownHostKey
 from backend.cluster.link import display_name, find_target, open_link
 from backend.cluster.node import NodeError
+from backend.cluster.passphrases import PASSPHRASES, Passphrases
 from backend.cluster.ssh import connect
 from backend.cluster.supervisor import read_process, send_signal
 from backend.job.job import Host
@@ -21,9 +22,9 @@ from backend.job.job import Host
 pytestmark = pytest.mark.contract
 
 
-def refused(host: Host, known_hosts: KnownHosts, **more: str) -> NodeError:
+def refused(host: Host, known_hosts: KnownHosts, passphrases: Passphrases = PASSPHRASES) -> NodeError:
     with pytest.raises(NodeError) as caught:
-        connect(host, known_hosts, timeout_s=5, **more).close()
+        connect(host, known_hosts, timeout_s=5, passphrases=passphrases).close()
     assert caught.value.node == display_name(host)
     return caught.value
 
@@ -88,9 +89,17 @@ def test_a_protected_key_needs_its_passphrase(
     host = replace(cluster.hosts()[0], identity_file=key)
     with (cluster.folder / "authorized_keys").open("a") as file:
         file.write(Path(f"{key}.pub").read_text())
-    assert refused(host, known_hosts).code == "passphrase_needed"
-    assert refused(host, known_hosts, passphrase="wrong").code in ("bad_identity_file", "passphrase_needed")
-    connect(host, known_hosts, passphrase="correct horse").close()
+    asked = refused(host, known_hosts)
+    assert (asked.code, asked.values["identity_file"]) == ("passphrase_needed", key)
+    told = Passphrases()
+    told.put(key, "wrong")
+    assert refused(host, known_hosts, told).code == "passphrase_wrong"
+    told.put(key, "correct horse")
+    assert "horse" not in repr(told)
+    node = connect(host, known_hosts, passphrases=told)
+    node.close()
+    assert node.exists("/"), "a connection that is opened again asks nobody"
+    node.close()
 
 
 def test_a_key_in_the_home_of_nobody_is_named(cluster: DemoCluster, known_hosts: KnownHosts) -> None:

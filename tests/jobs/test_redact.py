@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from app.audit import Audit
-from app.redact import MARK, RedactingFormatter, redact, redact_value
+from backend.jobs.redact import MARK, RedactingFormatter, redact, redact_value
 
 SECRETS = {
     "HF_TOKEN=hf_abcdEFGH12345678": "hf_abcd",

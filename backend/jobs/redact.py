@@ -1,0 +1,96 @@
+"""Taking secrets out of text before it is written anywhere: those this process was told, and what looks like one."""
+
+import logging
+import re
+import threading
+from collections.abc import Mapping
+
+from backend.engines.checks import SHAPES
+
+MARK = "<redacted>"
+
+_TOKEN = re.compile(
+    rf"\b(?:{SHAPES})"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+)
+_BEARER = re.compile(r"(?i)\b(bearer\s+)[A-Za-z0-9._~+/=-]{8,}")
+_NAMED = re.compile(
+    r"(?i)\b([\w-]*(?:password|passphrase|passwd|secret(?:[_-]\w+)*|token|api[_-]?key))\b(\s*[=:]\s*)([^\s,;&\"']+)"
+)
+_IN_URL = re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]+:)[^\s/@]+(@)")
+_SECRET_NAME = re.compile(r"(?i)password|passphrase|passwd|secret|token$|api_?key|private_?key")
+
+
+_NOTHING = re.compile(r"(?!)")
+_TOKEN_BYTES = re.compile(_TOKEN.pattern.encode())
+
+
+class _Told:
+    """The values that this process was told to keep; never forgotten, because logs remember longer than users."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.values: frozenset[str] = frozenset()
+        self.text = _NOTHING
+        self.data = re.compile(b"(?!)")
+
+    def add(self, value: str) -> None:
+        with self._lock:
+            self.values |= {value}
+            longest_first = sorted(self.values, key=len, reverse=True)
+            self.text = re.compile("|".join(map(re.escape, longest_first)))
+            self.data = re.compile(self.text.pattern.encode())
+
+
+_told = _Told()
+
+
+def hide(value: str) -> None:
+    """From now on nothing that goes through this module shows this value."""
+    if value:
+        _told.add(value)
+
+
+def masked(data: bytes) -> bytes:
+    """The bytes of a log with secrets as asterisks: as many, so that offsets hold."""
+    data = _told.data.sub(lambda found: b"*" * len(found[0]), data)
+    return _TOKEN_BYTES.sub(lambda found: b"*" * len(found[0]), data)
+
+
+def settled(data: bytes) -> int:
+    """How many of the bytes cannot be a part of a secret whose rest has not been written yet."""
+    longest = max(map(len, _told.values), default=0)
+    for start in range(max(0, len(data) - longest + 1), len(data)):
+        end = data[start:]
+        if any(value.encode().startswith(end) for value in _told.values):
+            return start
+    return len(data)
+
+
+def redact(text: str) -> str:
+    """The text without what is told or looks like a secret: tokens, keys, `name=value` pairs, passwords in URLs."""
+    text = _told.text.sub(MARK, text)
+    text = _TOKEN.sub(MARK, text)
+    text = _BEARER.sub(rf"\1{MARK}", text)
+    text = _IN_URL.sub(rf"\1{MARK}\2", text)
+    return _NAMED.sub(rf"\1\2{MARK}", text)
+
+
+def redact_value(value: object, name: str = "") -> object:
+    """The same for data of a JSON kind: what is named like a secret goes whole."""
+    if _SECRET_NAME.search(name):
+        return MARK
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {str(key): redact_value(one, str(key)) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact_value(one) for one in value]
+    return value if isinstance(value, int | float | bool | None) else redact(str(value))
+
+
+class RedactingFormatter(logging.Formatter):
+    """Formats a log record, traceback included, and redacts the outcome."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))

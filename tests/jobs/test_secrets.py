@@ -1,0 +1,124 @@
+"""Secrets stay in memory; what is written anywhere holds their names alone."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from backend.job.problems import ProblemsError
+from backend.jobs import launch, redact
+from backend.jobs.redact import MARK, hide, masked, settled
+from backend.jobs.secrets import FILE, SECRETS, Secrets
+from backend.jobs.store import Store
+from tests.fakes import FakeNode
+from tests.jobs.conftest import Gang
+from tests.jobs.test_collect import _log
+from tests.jobs.test_launch import attempt, job
+
+CANARY = "canary-5up3r.s3cret+value/="
+
+__all__ = ["attempt", "job"]
+
+
+@pytest.fixture(autouse=True)
+def untold(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every test in a process that was told nothing yet."""
+    monkeypatch.setattr(redact, "_told", redact._Told())
+    yield
+    for name in SECRETS.names():
+        SECRETS.forget(name)
+
+
+def refused(name: str, value: str) -> str:
+    with pytest.raises(ProblemsError) as raised:
+        Secrets().put(name, value)
+    assert value not in str(raised.value) or not value
+    return raised.value.problems[0].code
+
+
+def test_a_secret_is_kept_under_its_name_until_it_is_forgotten() -> None:
+    kept = Secrets()
+    kept.put("HF_TOKEN", CANARY)
+    kept.put("MY_OWN", "another-secret")
+    assert kept.names() == ("HF_TOKEN", "MY_OWN")
+    assert json.loads(kept.taken().file()) == {"HF_TOKEN": CANARY, "MY_OWN": "another-secret"}
+    kept.forget("MY_OWN")
+    assert json.loads(kept.taken().file()) == {"HF_TOKEN": CANARY}
+
+
+def test_nothing_prints_a_secret() -> None:
+    kept = Secrets()
+    kept.put("HF_TOKEN", CANARY)
+    assert CANARY not in f"{kept} {kept!r} {kept.taken()} {kept.taken()!r}"
+
+
+def test_what_a_rank_could_not_get_or_nobody_could_hide_is_refused() -> None:
+    assert refused("HF TOKEN", CANARY) == "environment_bad"
+    assert refused("MASTER_ADDR", CANARY) == "environment_owned"
+    assert {
+        refused("HF_TOKEN", value) for value in ("", "short", "with blank in it", 'quo"ted-value', "a\nlong-line")
+    } == {"secret_bad"}
+
+
+def test_a_value_that_was_told_is_in_no_text_any_more() -> None:
+    hide(CANARY)
+    hide(CANARY[:12])
+    assert redact.redact(f"failed: {CANARY} and {CANARY[:12]}") == f"failed: {MARK} and {MARK}"
+    assert redact.redact_value({"note": [CANARY]}) == {"note": [MARK]}
+
+
+def test_a_log_keeps_its_length_and_loses_the_secret() -> None:
+    hide(CANARY)
+    line = f"token is {CANARY}, the other hf_{'a' * 20}\n".encode()
+    assert len(masked(line)) == len(line)
+    assert CANARY.encode() not in masked(line)
+    assert b"hf_a" not in masked(line)
+    assert masked(b"loss 1.5 at step 3\n") == b"loss 1.5 at step 3\n"
+
+
+def test_the_beginning_of_a_secret_waits_for_its_rest() -> None:
+    hide(CANARY)
+    data = f"it is {CANARY}".encode()
+    assert settled(b"nothing of it") == 13
+    assert [settled(data[:cut]) for cut in range(7, len(data))] == [6] * (len(data) - 7)
+    assert settled(data) == len(data)
+
+
+def test_a_log_that_says_a_secret_is_stored_without_it_however_it_arrives(gang: Gang, store: Store) -> None:
+    hide(CANARY)
+    text = f"before {CANARY} after\n".encode()
+    path, collector = "/r/node0/out.log", gang.collector()
+    for end in range(3, len(text) + 3, 3):
+        gang.nodes[0].files[path] = text[:end]
+        collector.poll(gang.nodes[0])
+    assert _log(gang) == text.replace(CANARY.encode(), b"*" * len(CANARY))
+    gang.nodes[0].files[path] += CANARY.encode()
+    collector.poll(gang.nodes[0])
+    gang.nodes[0].files[path] += b" again, and the beginning " + CANARY[:9].encode()
+    gang.exit(0)
+    collector.poll(gang.nodes[0])
+    assert _log(gang).endswith(b"*" * len(CANARY) + b" again, and the beginning " + CANARY[:9].encode())
+    files = [file.read_bytes() for file in store.path.parent.glob("megaboard.db*")]
+    assert not any(CANARY.encode() in one or CANARY[:20].encode() in one for one in files)
+
+
+def test_a_launch_brings_the_secrets_in_a_file_of_their_own(attempt: launch.Attempt) -> None:
+    SECRETS.put("HF_TOKEN", CANARY)
+    taken = launch.Attempt(**{name: getattr(attempt, name) for name in ("run", "number", "job", "place", "rendered",
+                                                                        "records", "grace_s")})  # fmt: skip
+    nodes = {rank: FakeNode(f"10.0.0.{rank}").on("start", reply={"ok": True}) for rank in range(2)}
+    launch.start_all(taken, nodes, lambda *told: None)
+    for rank, node in nodes.items():
+        path = f"{taken.records[rank].folder}/{FILE}"
+        assert json.loads(node.files[path]) == {"HF_TOKEN": CANARY}
+        assert node.modes[path] == 0o600
+        assert launch.make_spec(taken, rank)["secrets"] == path
+        assert [name for name, data in node.files.items() if CANARY.encode() in data] == [path]
+        assert CANARY not in str(node.ran)
+
+
+def test_without_secrets_there_is_no_file(attempt: launch.Attempt) -> None:
+    nodes = {rank: FakeNode().on("start", reply={"ok": True}) for rank in range(2)}
+    launch.start_all(attempt, nodes, lambda *told: None)
+    assert not [name for name in nodes[0].files if name.endswith(FILE)]
+    assert launch.make_spec(attempt, 0)["secrets"] is None
