@@ -1,54 +1,41 @@
-"""The one door to runs: preflight, launch, stop, and what the page and the command line show of them.
+"""The one door to runs: preflight, launch, resume, stop, and what the page and the command line show of them.
 
 Reading goes to the store alone, so it is the same in every process. A controller that was start()ed watches every
 unfinished run, those launched or left behind by other processes too.
 """
 
-import logging
-import math
-import sqlite3
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from backend.cluster.data_size import DataSize
-from backend.cluster.group import GroupError
 from backend.cluster.hostkeys import HostKey, KnownHosts
-from backend.cluster.link import display_name
 from backend.cluster.node import Node
 from backend.cluster.ssh import connect as connect_by_ssh
-from backend.engines import check_engine, render
+from backend.engines import check_engine
 from backend.job.job import Calibration, Host, Job
 from backend.job.launch_rules import check_launch, check_nodes
 from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
 from backend.jobs import launch as launching
-from backend.jobs import ledger, series, snapshot
+from backend.jobs import ledger, queued, restart, series, snapshot
 from backend.jobs import look as looking
 from backend.jobs.calibrate import RunMeasured, measure_run
-from backend.jobs.checkup import Meeting, PreflightReport, examine, meet
+from backend.jobs.checkup import PreflightReport, examine, meet
 from backend.jobs.connections import Connections
 from backend.jobs.diagnose import readable
-from backend.jobs.launchlock import LaunchLock, is_launching
 from backend.jobs.lead import Timing
 from backend.jobs.look import Look, refuse_without
-from backend.jobs.prepare import prepared
-from backend.jobs.records import Point, RunSnapshot, RunSummary, problem_to_json
+from backend.jobs.records import Point, RunSnapshot, RunSummary
+from backend.jobs.runner import Runner
 from backend.jobs.series import FileKey
 from backend.jobs.speed import Measurement, measure
-from backend.jobs.states import EventKind, RunState
-from backend.jobs.store import Store, StoreError
-from backend.jobs.watch import Watch
+from backend.jobs.starter import Found
+from backend.jobs.states import RunState
+from backend.jobs.store import Store
 
-_log = logging.getLogger(__name__)
-
-LOOK_FOR_RUNS_S = 2.0
-"""Between two looks for runs that another process launched."""
-LAUNCHING_S = 0.2
-"""Between two looks whether another process is done launching."""
 LOG_BYTES = 64 << 10
 MEASURED_STEPS = 500
 """The newest steps that a calibration looks at."""
@@ -77,27 +64,24 @@ class Controller:
         self._known_hosts = known_hosts
         self._connections = Connections(lambda host: connect(host, known_hosts))
         self._clock = clock
-        self._monotonic = monotonic
         self._audit = audit
-        self._timing = timing or Timing()
-        self._watches: dict[str, Watch] = {}
-        self._lock = threading.Lock()
-        self._closing = threading.Event()
-        self._finder = threading.Thread(target=self._find_runs, name="find runs", daemon=True)
+        self._runner = Runner(
+            home,
+            store,
+            self._connections,
+            clock=clock,
+            monotonic=monotonic,
+            audit=audit,
+            timing=timing or Timing(),
+        )
 
     def start(self) -> None:
-        """Watch every unfinished run from now on."""
-        self._finder.start()
+        """From now on watch every unfinished run, and start those that wait when their turn comes."""
+        self._runner.serve()
 
     def close(self) -> None:
         """Let go of everything; runs go on."""
-        self._closing.set()
-        if self._finder.is_alive():
-            self._finder.join()
-        with self._lock:
-            watches = list(self._watches.values())
-        for watch in watches:
-            watch.close()
+        self._runner.close()
         self._connections.close()
 
     def preflight(self, job: Job) -> PreflightReport:
@@ -137,63 +121,66 @@ class Controller:
             self._audit("accept_host_key", host=key.host, port=key.port, fingerprint=key.fingerprint)
             self._known_hosts.accept(key)
 
-    def launch(self, job: Job) -> str:
+    def launch(self, job: Job, *, token: str | None = None, restarts: int = 0) -> str:
         """Start a run and return its id when all supervisors have reported; ProblemsError when it cannot be.
 
-        A refused launch leaves no process behind; from preflight on it stays in the history as failed.
+        A refused launch leaves no process behind; from preflight on it stays in the history as failed. A second launch
+        with the same `token` starts nothing and returns the id of the first. `restarts`: how often the gang may be
+        started again by itself (restart.py).
         """
         check_alone(job)
-        meeting = meet(job, self._connections)
-        if meeting.failures:
-            raise ProblemsError(meeting.problems)
         run = launching.new_run_id(job, self._clock())
-        self._audit("launch", run=run, job=job.name, nodes=[host.address for host in job.cluster.hosts])
-        with LaunchLock(self._home, run):
-            self._store.write(lambda connection: self._create(connection, run, job))
-            failure: BaseException | None = None
-            try:
-                self._launch(run, job, meeting)
-            except BaseException as error:  # Ctrl-C too: what was started is stopped before it is raised again
-                failure = error
-                self._end_launch(run, failure)
-        watch = self._attach(run)
-        if failure is not None:
-            watch.over.wait(self._timing.stop_deadline_s)
-            raise failure
-        return run
+        return self._runner.launch(job, run, token=token, restarts=restarts)
+
+    def enqueue(self, job: Job, *, token: str | None = None, restarts: int = 0) -> str:
+        """Put a run at the end of the queue and return its id; it starts when its nodes are free (queued.py).
+
+        Somebody must be there to start it: a started controller, or wait(takes_turn=True). ProblemsError.
+        """
+        check_alone(job)
+        run = launching.new_run_id(job, self._clock())
+        self._audit("enqueue", run=run, job=job.name, nodes=queued.addresses_of(job), restarts=restarts)
+        return self._runner.enqueue(job, run, token=token, restarts=restarts)
+
+    def resume(self, run_id: str, *, checkpoint: int | None = None, queue: bool = False) -> None:
+        """Start the next attempt of a run that was stopped, failed or was lost, or put it into the queue.
+
+        It goes on from the newest checkpoint that is complete on all nodes, or from that of a step; 0 begins at the
+        start. ProblemsError: unknown_run, cannot_resume, no_checkpoint, checkpoint_missing, checkpoint_incomplete,
+        checkpoint_damaged, and what a launch may raise.
+        """
+        self._audit("resume", run=run_id, checkpoint=checkpoint, queue=queue)
+        self._runner.resume(run_id, checkpoint=checkpoint, waits=queue)
+
+    def checkpoints(self, run_id: str) -> Found:
+        """The checkpoints of a run, as all its nodes see them now. ProblemsError when one cannot be asked."""
+        return self._runner.checkpoints(run_id)
 
     def stop(self, run_id: str, *, save: bool = False) -> None:
         """Ask for the end of a run, with a checkpoint or at once; returns when that is recorded.
 
         The nodes prove in the events and in the snapshot that nothing is left. A second stop without `save` cuts a
-        pending checkpoint short. ProblemsError: unknown_run, run_ended.
+        pending checkpoint short; one that waits in the queue is cancelled. ProblemsError: unknown_run, run_ended.
         """
         self._audit("stop", run=run_id, save=save)
+        self._runner.stop(run_id, save=save)
 
-        def request(connection: sqlite3.Connection) -> None:
-            ledger.run_row(connection, run_id)
-            now, attempt = self._clock(), ledger.newest_attempt(connection, run_id)
-            detail = {"save": save}
-            if ledger.append(connection, run_id, EventKind.STOP_REQUESTED, time=now, attempt=attempt, detail=detail):
-                return
-            if ledger.state_of(connection, run_id) is not RunState.STOPPING:
-                raise ProblemsError([Problem(code="run_ended", values={"run": run_id})])
-            if not save:
-                ledger.append(connection, run_id, EventKind.STOP_FORCED, time=now, attempt=attempt)
+    def move(self, run_id: str, where: queued.Move) -> None:
+        """Change the place of a run in the queue. ProblemsError: not_queued."""
+        self._audit("move", run=run_id, where=where)
+        self._store.write(lambda connection: queued.move(connection, run_id, where))
 
-        self._store.write(request)
-        if not is_launching(self._home, run_id):
-            self._attach(run_id).wake()
+    def allow_restarts(self, run_id: str, restarts: int) -> None:
+        """How often the gang of a run may be started again by itself; 0: never. ProblemsError: unknown_run."""
+        self._audit("allow_restarts", run=run_id, restarts=restarts)
+        self._store.write(lambda connection: restart.allow(connection, run_id, restarts))
 
-    def wait(self, run_id: str, timeout_s: float | None = None) -> RunState:
-        """Wait for the end of a run, watching it meanwhile; the state it is in then."""
-        deadline = self._monotonic() + (math.inf if timeout_s is None else timeout_s)
-        while not self.snapshot(run_id).state.is_final and (left := deadline - self._monotonic()) > 0:
-            if is_launching(self._home, run_id):
-                self._closing.wait(min(left, LAUNCHING_S))
-            else:
-                self._attach(run_id).over.wait(None if timeout_s is None else left)
-        return self.snapshot(run_id).state
+    def wait(self, run_id: str, timeout_s: float | None = None, *, takes_turn: bool = False) -> RunState:
+        """Wait for the end of a run, watching it meanwhile; the state it is in then.
+
+        `takes_turn`: start it here when it waits in the queue and its nodes are free, as a server would.
+        """
+        return self._runner.wait(run_id, timeout_s, takes_turn=takes_turn)
 
     def snapshot(self, run_id: str) -> RunSnapshot:
         """Everything about one run; ProblemsError(unknown_run)."""
@@ -230,85 +217,6 @@ class Controller:
             attempt = ledger.newest_attempt(connection, run_id)
             key = FileKey(run=run_id, attempt=attempt, rank=node_rank, file=file)
             return readable(series.log_tail(connection, key, size=size, before=before)[1])
-
-    def _create(self, connection: sqlite3.Connection, run: str, job: Job) -> None:
-        addresses = [display_name(host) for host in job.cluster.hosts]
-        text, now = dump_job(job), self._clock()
-        ledger.create_run(connection, run, name=job.name, engine=job.engine, job=text, addresses=addresses, time=now)
-        ledger.append(connection, run, EventKind.PREFLIGHT, time=now)
-
-    def _launch(self, run: str, job: Job, meeting: Meeting) -> None:
-        """Preflight, write down, start. Raises ProblemsError unless every supervisor runs."""
-        report = examine(job, meeting, launching.candidate_ports(job))
-        if report.problems:
-            raise ProblemsError(report.problems)
-        place = launching.make_place(job, run, 1, report.facts, report.port)
-        attempt = launching.Attempt(
-            run=run,
-            number=1,
-            job=job,
-            place=place,
-            rendered=prepared(job, render(job, place), place, meeting.nodes, report.facts),
-            records=launching.make_records(job, place, report.facts),
-            grace_s=self._timing.grace_s,
-        )
-        launching.record_attempt(self._store, attempt, self._clock())
-        try:
-            launching.start_all(attempt, meeting.nodes, lambda *told: self._tell(run, *told))
-        except GroupError as error:
-            raise ProblemsError(error.problems) from error
-        self._tell(run, EventKind.STARTED)
-
-    def _end_launch(self, run: str, failure: BaseException) -> None:
-        """What was started is stopped by the watch that follows; nothing was, when there is no attempt yet."""
-        interrupted = Problem(code="launch_interrupted")
-        problem = failure.problems[0] if isinstance(failure, ProblemsError) else interrupted
-        detail = {"problem": problem_to_json(problem)}
-        with self._store.read() as connection:
-            records = ledger.nodes(connection, run, 1)
-        rank = next((record.rank for record in records if record.address == problem.node), None)
-        self._tell(run, EventKind.FAILING, rank, detail)
-
-    def _tell(
-        self, run: str, kind: EventKind, rank: int | None = None, detail: Mapping[str, object] | None = None
-    ) -> bool:
-        return self._store.write(
-            lambda connection: ledger.append(connection, run, kind, time=self._clock(), rank=rank, detail=detail)
-        )
-
-    def _attach(self, run: str) -> Watch:
-        with self._lock:
-            self._watches = {key: one for key, one in self._watches.items() if not one.over.is_set()}
-            watch = self._watches.get(run)
-            if watch is None:
-                watch = Watch(
-                    self._store,
-                    self._connections,
-                    self._home,
-                    run,
-                    clock=self._clock,
-                    monotonic=self._monotonic,
-                    timing=self._timing,
-                )
-                self._watches[run] = watch
-                watch.start()
-            return watch
-
-    def _find_runs(self) -> None:
-        while not self._closing.is_set():
-            try:
-                with self._store.read() as connection:
-                    unfinished = ledger.unfinished_runs(connection)
-            except StoreError as error:
-                _log.error("looking for runs to watch: %s", error)
-                unfinished = []
-            for run in unfinished:
-                try:
-                    if not is_launching(self._home, run):
-                        self._attach(run)
-                except Exception:  # the edge of a thread: one strange run must not hide the others
-                    _log.exception("taking up %s", run)
-            self._closing.wait(LOOK_FOR_RUNS_S)
 
 
 def check_alone(job: Job) -> None:

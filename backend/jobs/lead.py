@@ -86,7 +86,8 @@ class Lead:
             state = ledger.state_of(connection, self._run)
             records = ledger.nodes(connection, self._run, self._attempt)
             history = ledger.events(connection, self._run)
-        if state is None or state.is_final or state is RunState.QUEUED:
+            is_over = ledger.newest_attempt(connection, self._run) != self._attempt
+        if is_over or state is None or state.is_final or state is RunState.QUEUED:
             return True
         if is_launching(self._home, self._run):
             return False

@@ -1,0 +1,298 @@
+"""Acts on runs: launches, queues, resumes, stops and watches them.
+
+What may happen next is decided inside one transaction of the store, and a launch stands under the run's launch lock, so
+that two pages, a command line beside the server, or a repeated click start a run once.
+"""
+
+import logging
+import math
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from backend.job.job import Job
+from backend.job.mapping import dump_job
+from backend.job.problems import Problem, ProblemsError
+from backend.jobs import ledger, queued
+from backend.jobs.checkup import meet
+from backend.jobs.connections import Connections
+from backend.jobs.launchlock import LaunchLock, is_launching
+from backend.jobs.lead import Timing
+from backend.jobs.snapshot import run_job
+from backend.jobs.starter import Found, Starter, Wish
+from backend.jobs.states import EventKind, RunState
+from backend.jobs.store import Store, StoreError
+from backend.jobs.watch import Watch
+
+_log = logging.getLogger(__name__)
+
+LOOK_FOR_RUNS_S = 2.0
+"""Between two looks for runs that another process launched, and for those whose turn it is."""
+LAUNCHING_S = 0.2
+"""Between two looks whether another process is done launching."""
+CLOSE_S = 5.0
+"""Wait for a start under way at close(); one that takes longer is taken up by the next server."""
+
+
+class Runner:
+    """The runs of one home folder. Safe for many threads; several runners of one home do no harm."""
+
+    def __init__(
+        self,
+        home: Path,
+        store: Store,
+        connections: Connections,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        audit: Callable[..., None],
+        timing: Timing,
+    ) -> None:
+        self._home = home
+        self._store = store
+        self._connections = connections
+        self._clock = clock
+        self._monotonic = monotonic
+        self._audit = audit
+        self._timing = timing
+        self._starter = Starter(store, connections, grace_s=timing.grace_s, clock=clock)
+        self._watches: dict[str, Watch] = {}
+        self._starting: dict[str, threading.Thread] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._finder = threading.Thread(target=self._find_runs, name="find runs", daemon=True)
+
+    def serve(self) -> None:
+        """From now on watch every unfinished run, and start those that wait when their turn comes."""
+        self._finder.start()
+
+    def close(self) -> None:
+        """Let go of everything; runs go on."""
+        self._closing.set()
+        if self._finder.is_alive():
+            self._finder.join()
+        with self._lock:
+            watches, starting = list(self._watches.values()), list(self._starting.values())
+        for thread in starting:
+            thread.join(CLOSE_S)
+        for watch in watches:
+            watch.close()
+
+    def launch(self, job: Job, run: str, *, token: str | None, restarts: int) -> str:
+        """Start a run now; its id, or that of the run which the token stands for already. ProblemsError."""
+        with self._store.read() as connection:
+            known = ledger.run_of_token(connection, token) if token else None
+        if known is not None:
+            return known
+        meeting = meet(job, self._connections)
+        if meeting.failures:
+            raise ProblemsError(meeting.problems)
+        self._audit("launch", run=run, job=job.name, nodes=queued.addresses_of(job), restarts=restarts)
+        with LaunchLock(self._home, run):
+            made = self._store.write(lambda c: self._create(c, run, job, token=token, restarts=restarts, waits=False))
+            if made != run:
+                return made
+            failure = self._try(lambda: self._starter.start(run, meeting))
+        self._raise(run, failure)
+        return run
+
+    def enqueue(self, job: Job, run: str, *, token: str | None, restarts: int) -> str:
+        """Put a run at the end of the queue; its id, or that of the run which the token stands for already."""
+        return self._store.write(lambda c: self._create(c, run, job, token=token, restarts=restarts, waits=True))
+
+    def resume(self, run: str, *, checkpoint: int | None, waits: bool) -> None:
+        """Start the next attempt now, or put it into the queue. ProblemsError.
+
+        Nothing is recorded unless the run can be resumed and, where it starts now, the checkpoint is complete.
+        """
+        if waits:
+            self._store.write(lambda connection: self._wait_again(connection, run, checkpoint))
+            return
+        with self._store.read() as connection:
+            job = run_job(ledger.run_row(connection, run)["job"])
+            _refuse_unless_ended(connection, run)
+        meeting = meet(job, self._connections)
+        self._starter.choose(run, self._starter.find_checkpoints(run, meeting), Wish(step=checkpoint))
+        try:
+            with LaunchLock(self._home, run):
+                self._store.write(lambda connection: self._take_up(connection, run, job, checkpoint))
+                failure = self._try(lambda: self._starter.start(run, meeting))
+        except BlockingIOError:
+            raise _cannot_resume(run, RunState.STARTING) from None
+        self._raise(run, failure)
+
+    def checkpoints(self, run: str) -> Found:
+        """The checkpoints of a run on its nodes. ProblemsError when a node cannot be asked."""
+        return self._starter.find_checkpoints(run)
+
+    def stop(self, run: str, *, save: bool) -> None:
+        """Ask for the end of a run, or cancel one that waits; returns when that is recorded. ProblemsError."""
+
+        def request(connection: sqlite3.Connection) -> None:
+            ledger.run_row(connection, run)
+            now, state = self._clock(), ledger.state_of(connection, run)
+            if ledger.append(connection, run, EventKind.STOP_REQUESTED, time=now, detail={"save": save}):
+                if state is RunState.QUEUED and not ledger.newest_attempt(connection, run):
+                    ledger.append(connection, run, EventKind.STOPPED, time=now)
+                return
+            if state is not RunState.STOPPING:
+                raise ProblemsError([Problem(code="run_ended", values={"run": run})])
+            if not save:
+                ledger.append(connection, run, EventKind.STOP_FORCED, time=now)
+
+        self._store.write(request)
+        if not is_launching(self._home, run) and not self._state(run).is_final:
+            self._attach(run).wake()
+
+    def wait(self, run: str, timeout_s: float | None, *, takes_turn: bool) -> RunState:
+        """Wait for the end of a run, watching it meanwhile; `takes_turn`: start it when it is queued and may start."""
+        deadline = self._monotonic() + (math.inf if timeout_s is None else timeout_s)
+        while not (state := self._state(run)).is_final and (left := deadline - self._monotonic()) > 0:
+            if is_launching(self._home, run):
+                self._closing.wait(min(left, LAUNCHING_S))
+            elif state is RunState.QUEUED:
+                if takes_turn:
+                    self._take_turns(run)
+                self._closing.wait(min(left, LAUNCHING_S))
+            else:
+                self._attach(run).over.wait(None if timeout_s is None else left)
+        return self._state(run)
+
+    def _create(
+        self, connection: sqlite3.Connection, run: str, job: Job, *, token: str | None, restarts: int, waits: bool
+    ) -> str:
+        known = ledger.run_of_token(connection, token) if token else None
+        if known is not None:
+            return known
+        now, addresses = self._clock(), [] if waits else queued.addresses_of(job)
+        ledger.create_run(
+            connection,
+            run,
+            name=job.name,
+            engine=job.engine,
+            job=dump_job(job),
+            addresses=addresses,
+            time=now,
+            restarts=restarts,
+        )
+        if token:
+            ledger.keep_token(connection, token, run)
+        if waits:
+            queued.add(connection, run)
+        else:
+            ledger.append(connection, run, EventKind.PREFLIGHT, time=now)
+        return run
+
+    def _take_up(self, connection: sqlite3.Connection, run: str, job: Job, checkpoint: int | None) -> None:
+        _refuse_unless_ended(connection, run)
+        now = self._clock()
+        ledger.append(connection, run, EventKind.RESUMED, time=now, detail={"checkpoint": checkpoint})
+        ledger.claim(connection, run, queued.addresses_of(job))
+        ledger.append(connection, run, EventKind.PREFLIGHT, time=now)
+
+    def _wait_again(self, connection: sqlite3.Connection, run: str, checkpoint: int | None) -> None:
+        _refuse_unless_ended(connection, run)
+        detail = {"checkpoint": checkpoint}
+        ledger.append(connection, run, EventKind.RESUMED, time=self._clock(), detail=detail)
+        queued.add(connection, run)
+
+    def _take_turns(self, only: str | None = None) -> None:
+        """Start the queued runs whose turn it is (or one of them), each in a thread of its own."""
+        with self._store.read() as connection:
+            turns = queued.turns(connection, self._clock())
+        for run in turns:
+            with self._lock:
+                if only in (None, run) and run not in self._starting:
+                    thread = threading.Thread(target=self._start_turn, args=(run,), name=f"start {run}", daemon=True)
+                    self._starting[run] = thread
+                    thread.start()
+
+    def _start_turn(self, run: str) -> None:
+        try:
+            with LaunchLock(self._home, run):
+                if self._store.write(lambda connection: self._take_turn(connection, run)):
+                    self._starter.start(run)
+        except BlockingIOError:
+            _log.info("%s is started by another process", run)
+        except ProblemsError as error:  # recorded with the run
+            _log.warning("%s could not start: %s", run, error)
+        except Exception:  # the edge of a thread
+            _log.exception("starting %s", run)
+        finally:
+            with self._lock:
+                del self._starting[run]
+
+    def _take_turn(self, connection: sqlite3.Connection, run: str) -> bool:
+        """Take the run's nodes, unless its turn has passed or another process was faster."""
+        now = self._clock()
+        if run not in queued.turns(connection, now):
+            return False
+        job = run_job(ledger.run_row(connection, run)["job"])
+        ledger.claim(connection, run, queued.addresses_of(job))
+        return ledger.append(connection, run, EventKind.PREFLIGHT, time=now)
+
+    def _try(self, act: Callable[[], None]) -> BaseException | None:
+        try:
+            act()
+        except BaseException as error:  # raised again once what was started has been stopped
+            return error
+        return None
+
+    def _raise(self, run: str, failure: BaseException | None) -> None:
+        watch = self._attach(run)
+        if failure is not None:
+            watch.over.wait(self._timing.stop_deadline_s)
+            raise failure
+
+    def _state(self, run: str) -> RunState:
+        with self._store.read() as connection:
+            ledger.run_row(connection, run)
+            return ledger.state_of(connection, run) or RunState.QUEUED
+
+    def _attach(self, run: str) -> Watch:
+        with self._lock:
+            self._watches = {key: one for key, one in self._watches.items() if not one.over.is_set()}
+            watch = self._watches.get(run)
+            if watch is None:
+                watch = Watch(
+                    self._store,
+                    self._connections,
+                    self._home,
+                    run,
+                    clock=self._clock,
+                    monotonic=self._monotonic,
+                    timing=self._timing,
+                )
+                self._watches[run] = watch
+                watch.start()
+            return watch
+
+    def _find_runs(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._look_around()
+            except StoreError as error:
+                _log.error("looking for runs to watch: %s", error)
+            self._closing.wait(LOOK_FOR_RUNS_S)
+
+    def _look_around(self) -> None:
+        self._take_turns()
+        with self._store.read() as connection:
+            unfinished = {run: ledger.state_of(connection, run) for run in ledger.unfinished_runs(connection)}
+        for run, state in unfinished.items():
+            try:
+                if state is not RunState.QUEUED and not is_launching(self._home, run):
+                    self._attach(run)
+            except Exception:  # the edge of a thread: one strange run must not hide the others
+                _log.exception("taking up %s", run)
+
+
+def _refuse_unless_ended(connection: sqlite3.Connection, run: str) -> None:
+    state = ledger.state_of(connection, run)
+    if state is None or not state.can_resume:
+        raise _cannot_resume(run, state)
+
+
+def _cannot_resume(run: str, state: RunState | None) -> ProblemsError:
+    return ProblemsError([Problem(code="cannot_resume", values={"run": run, "state": state and state.value})])

@@ -1,0 +1,204 @@
+"""Starts attempts of runs, first and later ones: preflight, checkpoint, everything written down, supervisors."""
+
+import posixpath
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from backend.cluster import checkpoints
+from backend.cluster.group import GroupError
+from backend.cluster.node import Node
+from backend.engines import render
+from backend.engines.checkpoints import Flaw, all_steps, first_flaw, newest_complete
+from backend.job.job import Environment, Job
+from backend.job.launch_rules import environment_of
+from backend.job.problems import Problem, ProblemsError
+from backend.jobs import launch as launching
+from backend.jobs import ledger, queued, restart
+from backend.jobs.checkup import Meeting, examine, meet
+from backend.jobs.connections import Connections
+from backend.jobs.prepare import prepared
+from backend.jobs.records import problem_to_json
+from backend.jobs.settle import settle
+from backend.jobs.snapshot import run_job
+from backend.jobs.states import EventKind, RunState
+from backend.jobs.store import Store
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """The checkpoints of a run on its nodes."""
+
+    folder: str
+    """Absolute folder of the run's results."""
+    steps: tuple[int, ...]
+    flaws: Mapping[int, Flaw]
+    """Step -> why its checkpoint is not complete; without an entry it is."""
+    newest: int | None
+    """The last step with a complete one."""
+
+    def path(self, step: int) -> str:
+        """The folder of the checkpoint of a step."""
+        return posixpath.join(self.folder, f"checkpoint-{step}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wish:
+    """Where the next attempt is to begin."""
+
+    step: int | None = None
+    """Of a checkpoint; 0: at the start, whatever there is; None: from the newest complete one."""
+    at_start_without: bool = False
+    """Begin at the start when there is no complete checkpoint; otherwise that is refused."""
+
+
+class Starter:
+    """Starts one attempt at a time; whoever calls holds the run's launch lock, and the run is in state preflight."""
+
+    def __init__(self, store: Store, connections: Connections, *, grace_s: float, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._connections = connections
+        self._grace_s = grace_s
+        self._clock = clock
+
+    def start(self, run: str, meeting: Meeting | None = None) -> None:
+        """Start the next attempt; returns when every supervisor has reported.
+
+        What goes wrong is recorded and raised: the run fails, or waits in the queue when it was restarting by itself.
+        """
+        try:
+            self._start(run, meeting)
+        except BaseException as error:  # Ctrl-C too: what was started is stopped before it is raised again
+            self._record_failure(run, error)
+            raise
+
+    def find_checkpoints(self, run: str, meeting: Meeting | None = None) -> Found:
+        """Look on all nodes of a run. ProblemsError when one of them cannot be asked."""
+        job = self._job(run)
+        nodes = _all_nodes(meeting or meet(job, self._connections))
+        try:
+            seen = checkpoints.look(nodes, _environments(job), results_of(job, run))
+        except GroupError as error:
+            raise ProblemsError(error.problems) from error
+        steps = {rank: one.steps for rank, one in seen.items()}
+        flaws = {step: flaw for step in all_steps(steps) if (flaw := first_flaw(job, step, steps)) is not None}
+        folder, newest = seen[0].folder, newest_complete(job, steps)
+        return Found(folder=folder, steps=tuple(all_steps(steps)), flaws=flaws, newest=newest)
+
+    def choose(self, run: str, found: Found, wish: Wish) -> int | None:
+        """The step to go on from; None for the start. ProblemsError: no_checkpoint, checkpoint_incomplete."""
+        if wish.step == 0 or (wish.step is None and found.newest is None and wish.at_start_without):
+            return None
+        if wish.step is None and found.newest is not None:
+            return found.newest
+        values: dict[str, object] = {"run": run, "folder": found.folder, "step": wish.step}
+        if wish.step is None and not found.steps:
+            raise ProblemsError([Problem(code="no_checkpoint", values=values)])
+        step = found.steps[-1] if wish.step is None else wish.step
+        if step not in found.steps:
+            raise ProblemsError([Problem(code="checkpoint_missing", values={**values, "steps": list(found.steps)})])
+        if step in found.flaws:
+            flaw = found.flaws[step]
+            node = queued.addresses_of(self._job(run))[flaw.rank]
+            values |= {"step": step, "file": flaw.file, "node": node}
+            code = "checkpoint_damaged" if flaw.damaged else "checkpoint_incomplete"
+            raise ProblemsError([Problem(code=code, node=node, values=values)])
+        return step
+
+    def _start(self, run: str, meeting: Meeting | None) -> None:
+        job = self._job(run)
+        with self._store.read() as connection:
+            previous = ledger.newest_attempt(connection, run)
+            wish = wish_of(connection, run)
+        meeting = meeting or meet(job, self._connections)
+        nodes = _all_nodes(meeting)
+        try:
+            step = found = None
+            if previous:
+                settle(self._store, run, previous, job, nodes, grace_s=self._grace_s, clock=self._clock)
+                found = self.find_checkpoints(run, meeting)
+                step = self.choose(run, found, wish)
+            report = examine(job, meeting, launching.candidate_ports(job))
+            if report.problems:
+                raise ProblemsError(report.problems)
+            if found:
+                self._set_aside(run, job, nodes, found, step, previous + 1)
+            checkpoint = found.path(step) if found and step is not None else None
+            place = launching.make_place(job, run, previous + 1, report.facts, report.port, checkpoint)
+            attempt = launching.Attempt(
+                run=run,
+                number=previous + 1,
+                job=job,
+                place=place,
+                rendered=prepared(job, render(job, place), place, nodes, report.facts),
+                records=launching.make_records(job, place, report.facts),
+                grace_s=self._grace_s,
+                checkpoint_step=step,
+            )
+            launching.record_attempt(self._store, attempt, self._clock())
+            launching.start_all(attempt, nodes, lambda *told: self._tell(run, *told))
+        except GroupError as error:
+            raise ProblemsError(error.problems) from error
+        self._tell(run, EventKind.STARTED)
+
+    def _set_aside(
+        self, run: str, job: Job, nodes: Mapping[int, Node], found: Found, step: int | None, number: int
+    ) -> None:
+        """Rename what lies behind the checkpoint: trainers count it, and one that is told nothing would take it."""
+        later = [one for one in found.steps if one > (step or 0)]
+        if later:
+            checkpoints.set_aside(nodes, _environments(job), found.folder, later, f"before-attempt-{number}-")
+            self._tell(run, EventKind.CHECKPOINTS_SET_ASIDE, None, {"steps": later})
+
+    def _record_failure(self, run: str, error: BaseException) -> None:
+        """A restart that could not start anything waits; everything else ends the run, and its watch the processes."""
+        interrupted = Problem(code="launch_interrupted")
+        problem = error.problems[0] if isinstance(error, ProblemsError) else interrupted
+
+        def write(connection: sqlite3.Connection) -> None:
+            now = self._clock()
+            state = ledger.state_of(connection, run)
+            if state is RunState.PREFLIGHT and restart.wait_again(connection, run, problem, now):
+                return
+            records = ledger.nodes(connection, run, ledger.newest_attempt(connection, run))
+            rank = next((record.rank for record in records if record.address == problem.node), None)
+            detail = {"problem": problem_to_json(problem)}
+            ledger.append(connection, run, EventKind.FAILING, time=now, rank=rank, detail=detail)
+
+        self._store.write(write)
+
+    def _tell(
+        self, run: str, kind: EventKind, rank: int | None = None, detail: Mapping[str, object] | None = None
+    ) -> None:
+        self._store.write(
+            lambda connection: ledger.append(connection, run, kind, time=self._clock(), rank=rank, detail=detail)
+        )
+
+    def _job(self, run: str) -> Job:
+        with self._store.read() as connection:
+            return run_job(ledger.run_row(connection, run)["job"])
+
+
+def results_of(job: Job, run: str) -> str:
+    """Where the engine of a run writes its checkpoints."""
+    return f"{(job.training.output_dir or '').rstrip('/')}/{run}"
+
+
+def wish_of(connection: sqlite3.Connection, run: str) -> Wish:
+    """Where the next attempt is to begin: as a user asked, or as far on as possible after a restart."""
+    kinds = (EventKind.RESUMED, EventKind.RESTARTING)
+    newest = next((event for event in reversed(ledger.events(connection, run)) if event.kind in kinds), None)
+    if newest is not None and newest.kind is EventKind.RESUMED:
+        return Wish(step=newest.detail.get("checkpoint"))
+    return Wish(at_start_without=True)
+
+
+def _all_nodes(meeting: Meeting) -> Mapping[int, Node]:
+    if meeting.failures:
+        raise ProblemsError(meeting.problems)
+    return meeting.nodes
+
+
+def _environments(job: Job) -> dict[int, Environment]:
+    found = {rank: environment_of(job, rank) for rank in range(len(job.cluster.hosts))}
+    return {rank: environment for rank, environment in found.items() if environment is not None}
