@@ -3,7 +3,7 @@
 export PYTHON TORCH_INDEX
 
 .NOTPARALLEL:
-.PHONY: help demo test test-fast engines chaos lint clean environments packages-demo packages-test
+.PHONY: help demo test test-fast engines chaos lint docs clean environments packages-demo packages-test
 
 help:
 	@echo "make demo       four SSH nodes on this machine and the page, ready to launch"
@@ -12,6 +12,7 @@ help:
 	@echo "make engines    every engine really trains, on CPU (about forty runs of 45 s)"
 	@echo "make chaos      faults in network namespaces; needs root"
 	@echo "make lint       ruff and mypy"
+	@echo "make docs       the parameter reference, docs/parameters.*.md, from the code"
 	@echo "make clean      removes both environments and the caches"
 
 demo: packages-demo environments
@@ -33,6 +34,9 @@ lint: .venv/.ready
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
+
+docs: .venv/.ready
+	.venv/bin/python -m tools.write_reference
 
 environments: .venv/.ready .venv-node/.ready
 

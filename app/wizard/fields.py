@@ -11,21 +11,17 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
+from app import reference
 from app.i18n import has, t
 from app.wizard.hosts import FIELD as HOSTS
-from app.wizard.hosts import SHARED, to_form
+from app.wizard.hosts import to_form
 from app.wizard.texts import TEXTS, text_of
 from backend.engines import ENGINES
-from backend.job.job import Environment, Host
-from backend.job.mapping import parameters
-from backend.job.parameters import Parameter, describe
+from backend.job.parameters import Parameter
 from backend.job.presets import gpus, models
 
 OWN = ""
 """The choice in a picker that stands for `none of these`."""
-ENVIRONMENTS = ("llamafactory", "swift")
-GPU_FIGURES = ("memory_gib", "bf16_tflops", "hbm_gb_per_s")
-_UNITS = {"memory_gib": "GiB", "bf16_tflops": "TFLOP/s", "hbm_gb_per_s": "GB/s"}
 _SIDE_BY_SIDE = 20
 """Width in letters up to which the choices of a field stand side by side; more go into a list that opens."""
 _EXACT = 2**53
@@ -37,16 +33,9 @@ _TINY = 1e-3
 
 @cache
 def table() -> Mapping[str, Parameter]:
-    """Every parameter that a widget may show: the job file's, and those inside its mappings."""
-    extra: list[Parameter] = [
-        Parameter(path=f"cluster.gpu.{name}", kind="float", optional=False, required=True, default=None,
-                  unit=_UNITS[name]) for name in GPU_FIGURES
-    ]  # fmt: skip
-    for name in ENVIRONMENTS:
-        extra += describe(Environment, f"cluster.environments.{name}.")
-    extra += [item for item in describe(Host, f"{HOSTS}.") if item.path.rpartition(".")[2] in SHARED]
-    extra.append(Parameter(path=f"{HOSTS}.lines", kind="str", optional=True, required=False, default=None))
-    return {**parameters(), **{item.path: item for item in extra}}
+    """Every parameter that a widget may show: the reference's, and the hosts as lines."""
+    lines = Parameter(path=f"{HOSTS}.lines", kind="str", optional=True, required=False, default=None)
+    return {**reference.table(), lines.path: lines}
 
 
 class Form:

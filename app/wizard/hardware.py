@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from app.reference import ENVIRONMENTS, GPU_FIGURES
 from app.services import Services
-from app.wizard.fields import ENVIRONMENTS, GPU_FIGURES, Form
+from app.wizard.fields import Form
 from app.wizard.layout import grid, more, place, section
 from app.wizard.reading import Reading
 from app.wizard.speed import card

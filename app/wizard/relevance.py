@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from app.wizard.fields import ENVIRONMENTS, GPU_FIGURES, Form
+from app.reference import ENVIRONMENTS, GPU_FIGURES
+from app.wizard.fields import Form
 from app.wizard.reading import Reading
 from backend.job.job import Job
 

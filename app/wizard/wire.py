@@ -10,9 +10,10 @@ from gradio.context import Context
 
 from app.home import with_readable_cluster
 from app.import_words import line_json
+from app.reference import GPU_FIGURES
 from app.services import Services
 from app.wizard import hardware, launch, sources
-from app.wizard.fields import GPU_FIGURES, OWN, Form, look_up
+from app.wizard.fields import OWN, Form, look_up
 from app.wizard.follow import chosen_for, no_longer_read
 from app.wizard.hosts import FIELD as HOSTS
 from app.wizard.hosts import to_form

@@ -1,7 +1,8 @@
 """The configuration keys that each engine's program takes, as its own argument classes name them.
 
 presets/engine_keys.yaml is written by tests/engines/write_engine_keys.py, which asks the installed programs; a
-preflight asks those on the nodes.
+preflight asks those on the nodes. presets/key_versions.yaml says since which version a program takes a key; it is
+written by tests/engines/write_key_versions.py.
 """
 
 from collections.abc import Mapping
@@ -34,13 +35,32 @@ class Program:
     keys: Mapping[str, EngineKey]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Versions:
+    """The versions of a program whose keys are known."""
+
+    examined: tuple[str, ...]
+    """Oldest first."""
+    since: Mapping[str, str]
+    """Key -> the first of them that takes it; keys that all take are left out."""
+
+
 @cache
 def programs() -> Mapping[str, Program]:
     """Every program by name: llamafactory, transformers, llamafactory_trainer, mcore_adapter, ..."""
-    path = data_folder("presets") / "engine_keys.yaml"
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    loaded = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)  # noqa: S506 - a safe one
-    return {name: Program(version=entry["version"], keys=_keys(entry["keys"])) for name, entry in loaded.items()}
+    return {
+        name: Program(version=entry["version"], keys=_keys(entry["keys"]))
+        for name, entry in _loaded("engine_keys.yaml").items()
+    }
+
+
+@cache
+def versions() -> Mapping[str, Versions]:
+    """By program: llamafactory, transformers, mcore_adapter, swift."""
+    return {
+        name: Versions(examined=tuple(entry["examined"]), since=entry["since"])
+        for name, entry in _loaded("key_versions.yaml").items()
+    }
 
 
 @cache
@@ -61,6 +81,13 @@ def programs_of(engine: str) -> tuple[str, ...]:
 def read_key(entry: Mapping[str, Any]) -> EngineKey:
     """A key as the file and the nodes tell it."""
     return EngineKey(type=entry["type"], default=entry.get("default"), choices=tuple(entry.get("choices", ())))
+
+
+def _loaded(name: str) -> dict[str, Any]:
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    text = (data_folder("presets") / name).read_text(encoding="utf-8")
+    loaded: dict[str, Any] = yaml.load(text, Loader=loader)  # noqa: S506 - a safe one
+    return loaded
 
 
 def _keys(entries: Mapping[str, Mapping[str, Any]]) -> Mapping[str, EngineKey]:

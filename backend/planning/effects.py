@@ -1,0 +1,134 @@
+"""What another value of one parameter does to a job: memory, bubble and speed of the job with that alone changed."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from backend.estimate import Estimate, estimate_resolved
+from backend.job.job import Job
+from backend.job.mapping import get_value, parameters, with_values
+from backend.job.model import ModelShape
+from backend.job.parameters import Parameter
+from backend.job.presets import Gpu, resolve_gpu, resolve_model
+from backend.job.problems import Problem, ProblemsError, errors
+from backend.job.rules import check_resolved
+
+FELT = 5e-4
+"""Share by which a figure must differ to be told apart."""
+_PARTS = 2
+"""Steps between the ends of a share."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Effect:
+    """A value and what the job's figures are with it."""
+
+    value: Any
+    is_own: bool
+    """Whether it is the job's present value."""
+    problem: Problem | None = None
+    """Why the job cannot have it; then there are no figures."""
+    memory_gib: float | None = None
+    """On the fullest GPU in all: the allocator's reserve and what lies outside it."""
+    host_gib: float = 0.0
+    """RAM of a node that offloading takes."""
+    fits: bool = False
+    tokens_per_s_per_gpu: float | None = None
+    bubble_fraction: float = 0.0
+    global_batch: int = 0
+
+
+def effects(job: Job, path: str) -> tuple[Effect, ...]:
+    """The present value of a parameter and others near it, in order, each with the figures of the job that has it.
+
+    Empty where the estimate does not depend on the parameter, or where it has no other value to try: a name, a path, a
+    rate. Raises KeyError for what is no parameter, ProblemsError where model or GPU is not known or the job's own plan
+    has no estimate.
+    """
+    parameter = parameters()[path]
+    shape, gpu = resolve_model(job.model), resolve_gpu(job.cluster)
+    own = _effective(job, path)
+    others = [value for value in _others(parameter, own) if value != own]
+    if not others:
+        return ()
+    mine = _tried(job, shape, gpu, path, own, is_own=True)
+    if mine.problem is not None:
+        raise ProblemsError([mine.problem])
+    found = [_tried(job, shape, gpu, path, value) for value in others]
+    if all(item.problem is not None or not _is_felt(mine, item) for item in found):
+        return ()
+    return tuple(_ordered(parameter, [mine, *found]))
+
+
+def _effective(job: Job, path: str) -> Any:
+    """The present value, or what takes effect in place of none."""
+    inferred: Mapping[str, Any] = {
+        "parallel.recompute": job.recompute,
+        "parallel.recompute_num_layers": 1,
+        "training.global_batch_size": job.global_batch,
+        "training.gradient_accumulation_steps": job.accumulation,
+    }
+    value = get_value(job, path)
+    if path == "training.gradient_accumulation_steps":
+        return job.accumulation
+    return inferred.get(path) if value is None else value
+
+
+def _others(parameter: Parameter, own: Any) -> Iterator[Any]:
+    if parameter.kind == "bool":
+        yield not own
+    elif parameter.kind == "choice":
+        yield from parameter.choices
+    elif parameter.kind == "list" and parameter.choices:
+        yield from ((choice,) for choice in parameter.choices)
+    elif parameter.kind == "int" and own is not None:
+        low, high = int(parameter.minimum or 0), int(parameter.maximum or own * 4 + 1)
+        near = (own // 2, own * 2) if own // 2 >= max(low, 1) else (own * 2, own * 4) if own else (1, 2)
+        yield from (value for value in near if low <= value <= high)
+    elif parameter.kind == "float" and parameter.minimum == 0 and parameter.maximum == 1:
+        yield from (part / _PARTS for part in range(_PARTS + 1))
+
+
+def _tried(job: Job, shape: ModelShape, gpu: Gpu, path: str, value: Any, *, is_own: bool = False) -> Effect:
+    """The job with the value, all else as it is; a wanted global batch gives way to another accumulation."""
+    edits = {path: value}
+    if path == "training.gradient_accumulation_steps":
+        edits["training.global_batch_size"] = None
+    changed = job if is_own else with_values(job, edits)
+    try:
+        if path.startswith("model."):
+            shape = resolve_model(changed.model)
+        if problems := errors(check_resolved(changed, shape, gpu)):
+            return Effect(value=value, is_own=is_own, problem=problems[0])
+        figures: Estimate = estimate_resolved(changed, shape, gpu)
+    except ProblemsError as error:
+        return Effect(value=value, is_own=is_own, problem=error.problems[0])
+    return Effect(
+        value=value,
+        is_own=is_own,
+        memory_gib=figures.reserved_gib + figures.outside_gib,
+        host_gib=figures.host_memory_gib,
+        fits=figures.fits,
+        tokens_per_s_per_gpu=figures.tokens_per_s_per_gpu,
+        bubble_fraction=figures.bubble_fraction,
+        global_batch=changed.global_batch,
+    )
+
+
+def _is_felt(one: Effect, other: Effect) -> bool:
+    pairs = (
+        (one.memory_gib, other.memory_gib),
+        (one.host_gib, other.host_gib),
+        (one.tokens_per_s_per_gpu, other.tokens_per_s_per_gpu),
+        (one.bubble_fraction, other.bubble_fraction),
+    )
+    return any(abs((a or 0.0) - (b or 0.0)) > FELT * max(abs(a or 0.0), abs(b or 0.0)) for a, b in pairs)
+
+
+def _ordered(parameter: Parameter, found: list[Effect]) -> list[Effect]:
+    """Numbers by size, choices as the parameter lists them, a switch off before on."""
+    if parameter.kind in ("int", "float", "bool"):
+        return sorted(found, key=lambda item: item.value)
+    if parameter.kind == "choice":
+        return sorted(found, key=lambda item: parameter.choices.index(item.value))
+    return [replace(item) for item in found]

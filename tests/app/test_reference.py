@@ -1,0 +1,103 @@
+"""The parameter reference is complete, says what the estimate shows, and stands in docs/ as the code makes it."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from app.i18n import LANGUAGES, catalogue
+from app.reference import SENTENCES, entry, table
+from backend.engines.keys import owned_keys
+from backend.engines.known_keys import programs, versions
+from backend.job.job import Job
+from backend.job.mapping import parameters, parse_job, with_values
+from backend.job.problems import ProblemsError
+from backend.planning.effects import effects
+from tools.write_reference import FOLDER, documented, page
+
+NAMES = yaml.safe_load(Path(__file__).with_name("parameter_names.yaml").read_text())
+BASE = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model": {"preset": "qwen3-vl-8b"}}
+JOBS = {
+    "vision": {"parallel.tensor": 4},
+    "pipeline": {"parallel.tensor": 2, "parallel.pipeline": 2, "parallel.recompute": "full"},
+    "experts": {"model.preset": "qwen3-30b-a3b", "parallel.tensor": 2, "parallel.pipeline": 2, "parallel.expert": 8,
+                "parallel.recompute": "selective"},
+    "LoRA": {"model.preset": "qwen3-8b", "engine": "llamafactory-ddp", "training.method": "lora"},
+    "ZeRO-3": {"model.preset": "qwen3-8b", "engine": "llamafactory-zero3-offload"},
+    "FSDP": {"model.preset": "qwen3-8b", "engine": "llamafactory-fsdp"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_the_reference_in_docs_is_what_the_code_makes(lang: str) -> None:
+    written = (FOLDER / f"parameters.{lang}.md").read_text(encoding="utf-8")
+    assert written == page(lang), "run `make docs`"
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+@pytest.mark.parametrize("names", [list(parameters()), *NAMES.values()], ids=["job", *NAMES])
+def test_the_reference_names_every_parameter(lang: str, names: list[str]) -> None:
+    text = page(lang)
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def test_every_parameter_says_how_to_set_it() -> None:
+    words = catalogue(LANGUAGES[0])
+    paths = [*parameters(), *(f"{part}.{name}" for part in ("extra", "environment") for name in documented(part))]
+    assert [path for path in paths if f"param.{path}.set" not in words] == []
+
+
+def test_no_words_are_about_what_is_no_parameter() -> None:
+    known = {*table(), "cluster.hosts.lines", "source"}
+    known |= {f"{part}.{name}" for part in ("extra", "environment") for name in documented(part)}
+    suffixes = "|".join(("help", *SENTENCES))
+    spoken = {re.sub(rf"\.({suffixes})$", "", key.removeprefix("param."))
+              for key in catalogue(LANGUAGES[0]) if key.startswith("param.")}  # fmt: skip
+    assert {path for path in spoken if not path.startswith("source.")} - known == set()
+
+
+def test_mcore_adapters_keys_are_all_either_a_fields_or_explained() -> None:
+    keys = programs()["mcore_adapter"].keys
+    assert set(NAMES["mcore_adapter"]) == set(keys)
+    assert keys.keys() - owned_keys("mcore_adapter").keys() - set(documented("extra")) == set()
+
+
+def test_explained_engine_keys_are_taken_by_a_program() -> None:
+    taken = set[str]().union(*(program.keys for program in programs().values()))
+    assert set(documented("extra")) - taken == set()
+
+
+def test_versions_end_with_the_one_that_the_keys_are_of() -> None:
+    assert {name: known.examined[-1] for name, known in versions().items()} == {
+        name: programs()[name].version for name in versions()
+    }
+
+
+@pytest.mark.parametrize("edits", JOBS.values(), ids=JOBS)
+def test_an_effect_that_the_estimate_shows_has_words(edits: dict[str, object]) -> None:
+    job, problems = parse_job(BASE)
+    assert job is not None, problems
+    felt = {(path, effect) for path in parameters() for effect in effects_of(with_values(job, edits), path)}
+    silent = {one for one in felt if one[1] not in entry(one[0], LANGUAGES[0]).sentences}
+    assert silent == set()
+
+
+def effects_of(job: Job, path: str) -> set[str]:
+    """Which of memory, bubble and speed change by a twentieth or more with another value."""
+    try:
+        found = effects(job, path)
+    except ProblemsError:
+        return set()
+    own = next((item for item in found if item.is_own), None)
+    changed = set()
+    for item in found:
+        if own is None or item.problem is not None:
+            continue
+        if abs(item.memory_gib - own.memory_gib) > 0.05 * own.memory_gib:
+            changed.add("memory")
+        if abs(item.bubble_fraction - own.bubble_fraction) > 0.05:
+            changed.add("bubble")
+        if abs(item.tokens_per_s_per_gpu - own.tokens_per_s_per_gpu) > 0.05 * own.tokens_per_s_per_gpu:
+            changed.add("speed")
+    return changed
