@@ -63,8 +63,10 @@
     return h("div", { class: "mb-problem", "data-severity": problem.severity, "data-code": problem.code },
       h("span", {}, h("b", {}, t(`wizard.severity.${problem.severity}`)), " ", problem.message, " "),
       h("span", { class: "mb-fix" }, problem.fix),
+      problem.unlock && board.unlock(problem.unlock, problem.again),
       problem.edits && apply(t("wizard.apply"), problem.edits),
-      problem.choices?.map((choice) => apply(choice.words, choice.edits)));
+      problem.choices?.length > 0 && h("div", { class: "mb-choices" },
+        problem.choices.map((choice) => apply(choice.words, choice.edits))));
   }
 
   const apply = (words, edits) => board.h("button", { type: "button", class: "mb-apply",

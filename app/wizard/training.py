@@ -29,7 +29,7 @@ def build(form: Form) -> None:
         with grid():
             form.fields(*_under("training", "num_train_epochs", "max_steps", "learning_rate", "lr_scheduler",
                                 "warmup_ratio", "weight_decay"))  # fmt: skip
-        place("schedule")
+        place("steps")
     with section(form.lang, "output"), grid():
         form.field("name")
         form.field("training.output_dir", placeholder="/shared/runs")
@@ -46,10 +46,10 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     """From samples to steps and hours, with what each comes from."""
     job, figures = reading.job, reading.estimate
     if job is None or not job.global_batch:
-        return {"schedule": None}
+        return {"steps": None}
     training = job.training
     return {
-        "schedule": {
+        "steps": {
             "samples": training.samples,
             "from": training.samples_from,
             "joined": training.packing or training.stage == "pt",

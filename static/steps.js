@@ -4,7 +4,7 @@
   const whole = (value) => value.toLocaleString("en");
 
   function draw(element, bundle) {
-    const { h, t, fill } = board, plan = bundle.data.schedule;
+    const { h, t, fill } = board, plan = bundle.data.steps;
     if (!plan) return fill(element);
     if (!plan.steps) return fill(element, h("p", { class: "mb-quiet" }, t("wizard.steps.unknown")));
     fill(element, h("div", { class: "mb-facts" }, facts(plan)),
@@ -35,5 +35,5 @@
     return plan.error ? `${board.t("wizard.time.about", { value: text })} ±${Math.round(100 * plan.error)}%` : text;
   }
 
-  (board.panels = board.panels || {}).schedule = draw;
+  (board.panels = board.panels || {}).steps = draw;
 })();
