@@ -23,6 +23,7 @@ from backend.jobs.snapshot import run_job
 from backend.jobs.starter import Found, Starter, Wish
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store, StoreError
+from backend.jobs.sweep import Sweeper
 from backend.jobs.watch import Watch
 
 _log = logging.getLogger(__name__)
@@ -62,16 +63,20 @@ class Runner:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._finder = threading.Thread(target=self._find_runs, name="find runs", daemon=True)
+        self._sweeper = Sweeper(store, connections, grace_s=timing.grace_s, clock=clock, monotonic=monotonic)
+        self._sweeping = threading.Thread(target=self._sweep, name="sweep", daemon=True)
 
     def serve(self) -> None:
         """From now on watch every unfinished run, and start those that wait when their turn comes."""
         self._finder.start()
+        self._sweeping.start()
 
     def close(self) -> None:
         """Let go of everything; runs go on."""
         self._closing.set()
         if self._finder.is_alive():
             self._finder.join()
+            self._sweeping.join(CLOSE_S)
         with self._lock:
             watches, starting = list(self._watches.values()), list(self._starting.values())
         for thread in starting:
@@ -275,6 +280,13 @@ class Runner:
             except StoreError as error:
                 _log.error("looking for runs to watch: %s", error)
             self._closing.wait(LOOK_FOR_RUNS_S)
+
+    def _sweep(self) -> None:
+        while not self._closing.wait(LOOK_FOR_RUNS_S):
+            try:
+                self._sweeper.sweep()
+            except Exception:  # the edge of a thread: the next round tries again
+                _log.exception("asking nodes of ended runs")
 
     def _look_around(self) -> None:
         self._take_turns()

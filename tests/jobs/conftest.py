@@ -155,7 +155,9 @@ def gang(store: Store, home: Path) -> Gang:
         for rank, node in enumerate(nodes)
     )
     made = Gang(store=store, home=home, clock=Clock(), nodes=nodes, records=records)
-    job = "version: 1\nname: job\ncluster: {gpu: cpu, nodes: 3, gpus_per_node: 1}\nengine: llamafactory-ddp\n"
+    hosts = ", ".join(f"{{address: {node.name}}}" for node in nodes)
+    cluster = f"{{gpu: cpu, nodes: 3, gpus_per_node: 1, hosts: [{hosts}]}}"
+    job = f"version: 1\nname: job\ncluster: {cluster}\nengine: llamafactory-ddp\n"
 
     def write(connection):  # type: ignore[no-untyped-def]
         ledger.create_run(connection, RUN, name="job", engine="e", job=job, addresses=["a", "b", "c"], time=1000.0)

@@ -1,0 +1,103 @@
+"""Nodes that return after their run has ended: ended, read to the end, and shown as they are."""
+
+import json
+
+from backend.cluster.node import NodeError
+from backend.jobs import ledger
+from backend.jobs.connections import Connections
+from backend.jobs.snapshot import snapshot
+from backend.jobs.states import EventKind, RunState
+from backend.jobs.sweep import FIRST_PAUSE_S, FORGOTTEN_AFTER_S, LONGEST_PAUSE_S, Sweeper
+from tests.jobs.conftest import RUN, Gang
+
+
+def _sweeper(gang: Gang) -> Sweeper:
+    nodes = {node.name: node for node in gang.nodes}
+
+    class Known(Connections):
+        def get(self, host):  # type: ignore[no-untyped-def]
+            return nodes[host.address]
+
+    connections = Known(lambda host: nodes[host.address])
+    return Sweeper(gang.store, connections, grace_s=1, clock=gang.clock, monotonic=gang.clock)
+
+
+def _lose(gang: Gang) -> None:
+    """Node 1 is lost; it goes on without anybody watching."""
+    lead = gang.lead()
+    gang.pass_time(lead, 40)
+    gang.write(1, "steps.rank1.jsonl", {"step": 1, "time": 1})
+    gang.break_link(1)
+    while not gang.pass_time(lead, 1):
+        gang.beat(0, 2)
+    assert gang.state() is RunState.LOST
+    gang.write(1, "steps.rank1.jsonl", {"step": 2, "time": 2})
+
+
+def _pass(gang: Gang, sweeper: Sweeper, seconds: float) -> None:
+    for _ in range(int(seconds)):
+        gang.clock.now += 1.0
+        sweeper.sweep()
+
+
+def _node_state(gang: Gang, rank: int) -> str:
+    with gang.store.read() as connection:
+        return snapshot(connection, RUN, gang.clock.now).nodes[rank].state
+
+
+def test_a_lost_node_that_returns_is_ended_read_and_shown_as_stopped(gang: Gang) -> None:
+    _lose(gang)
+    sweeper = _sweeper(gang)
+    _pass(gang, sweeper, 30)
+    assert _node_state(gang, 1) == "lost"
+    gang.nodes[1].broken = None
+    _pass(gang, sweeper, 30 + 2 * FIRST_PAUSE_S)
+    assert _node_state(gang, 1) == "stopped"
+    assert [point.step for point in gang.points(1)] == [1, 2]
+    assert gang.state() is RunState.LOST, "history is not rewritten"
+    assert gang.events()[-2].kind is EventKind.NODE_STOPPED
+    asked = len(gang.nodes[1].ran)
+    _pass(gang, sweeper, 3 * LONGEST_PAUSE_S)
+    assert len(gang.nodes[1].ran) == asked, "proved once and for all"
+
+
+def test_processes_that_no_signal_could_end_are_looked_for_again(gang: Gang) -> None:
+    lead = gang.lead()
+    gang.on_stop(1, left=[[77, "python", "D"]])
+    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    assert gang.pass_time(lead, 300)
+    sweeper = _sweeper(gang)
+    _pass(gang, sweeper, 60)
+    assert _left(gang) == [[77, "python", "D"]]
+    gang.on_stop(1)
+    _pass(gang, sweeper, 120)
+    assert _left(gang) == []
+
+
+def _left(gang: Gang) -> list[object]:
+    with gang.store.read() as connection:
+        return ledger.nodes(connection, RUN, 1)[1].stop["left"]  # type: ignore[index]
+
+
+def test_a_node_that_stays_away_is_asked_ever_more_seldom_and_at_last_forgotten(gang: Gang) -> None:
+    _lose(gang)
+    sweeper = _sweeper(gang)
+    calls = []
+    gang.nodes[1].broken = None
+    gang.nodes[1].on("stop", reply=lambda argv, stdin: calls.append(gang.clock.now) or _unreachable())
+    _pass(gang, sweeper, 3600)
+    assert 8 < len(calls) < 15
+    gang.clock.now += FORGOTTEN_AFTER_S
+    _pass(gang, sweeper, 3)
+    assert len(calls) < 15
+
+
+def _unreachable():  # type: ignore[no-untyped-def]
+    raise NodeError("unreachable", "10.0.0.2", address="x", port=22, detail=json.dumps("down"))
+
+
+def test_a_node_of_a_run_that_goes_on_is_not_asked(gang: Gang) -> None:
+    sweeper = _sweeper(gang)
+    gang.pass_time(gang.lead(), 3)
+    _pass(gang, sweeper, 100)
+    assert [node.ran for node in gang.nodes] == [[]] * 3
