@@ -21,7 +21,7 @@ def efficiency_on(cluster: Cluster, machine: Machine) -> Efficiency:
             measured["link_share"] = 1e9 * known.intra_node_bus_gb_per_s / machine.link
         if known.inter_node_bus_gb_per_s:
             measured["network_share"] = 1e9 * known.inter_node_bus_gb_per_s / machine.network
-    return replace(default_efficiency(), **measured)
+    return replace(default_efficiency(), **measured) if measured else default_efficiency()
 
 
 def is_timed(cluster: Cluster) -> bool:

@@ -17,7 +17,9 @@ def data_seconds(
     `ranks` holds one rank of each stage, the rest seconds of one micro-batch on it. The first stage's first forward
     begins, and its last backward ends the iteration; later stages have the time in between for themselves.
     """
-    paces, virtual = _paces(setting), setting.plan.virtual_pipeline
+    virtual = setting.plan.virtual_pipeline
+    # The count of a stage without experts is a plain 0, also where plans are many.
+    paces = _paces(setting, has_experts=any(not isinstance(rank.expert, int) or rank.expert for rank in ranks))
     slowest_gather, slowest_reduction, idle_there, idle_back = 0.0, 0.0, 0.0, 0.0
     for rank, there, back in zip(ranks, forward, backward, strict=True):
         gathered, reduced = _stage(setting, paces, rank, there, back)
@@ -28,10 +30,12 @@ def data_seconds(
     return slowest_gather + slowest_reduction
 
 
-def _paces(setting: Setting) -> tuple[Number, Number]:
+def _paces(setting: Setting, *, has_experts: bool) -> tuple[Number, Number]:
     """Seconds a byte of one exchange: of dense parameters over DP x CP, of experts over their copies."""
     plan, machine, efficiency = setting.plan, setting.machine, setting.efficiency
     dense = ring_pace(Group(plan.data * plan.context, plan.tensor), machine, efficiency)
+    if not has_experts:
+        return dense, 0.0
     return dense, ring_pace(Group(plan.expert_data, plan.expert * plan.expert_tensor), machine, efficiency)
 
 

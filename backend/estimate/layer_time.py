@@ -8,10 +8,10 @@ from dataclasses import field
 from functools import reduce
 from typing import NamedTuple
 
-from backend.estimate.communication import Group, exchange_seconds, exposed, ring_seconds
+from backend.estimate.communication import Group, exchange_seconds, exposed, ring_pace, ring_seconds
 from backend.estimate.efficiency import Efficiency, Machine
 from backend.estimate.layers import LayerKind
-from backend.estimate.numeric import Number, largest
+from backend.estimate.numeric import Number, larger
 from backend.estimate.operations import Operations, operations
 from backend.estimate.passes import NOTHING, Pass, Passes
 from backend.estimate.plan import Plan
@@ -84,30 +84,36 @@ class Setting:
         object.__setattr__(self, "overlapped", 1 - self.efficiency.overlap_share if self.run.overlap_tensor else 1)
 
 
-class Load(NamedTuple):
+@record
+class Load:
     """What one rank gets of a micro-batch, and with whom it shares it."""
 
     tokens: Number
     length: Number
     """Tokens of a whole sequence: the context that attention sees."""
-    tensor: Number
-    whole: Number
+    tensor: Number = 1
+    whole: Number = 1
     """Share of the tokens in what sequence parallelism splits."""
-    context: Number
-    expert: Number
-    expert_tensor: Number
+    context: Number = 1
+    expert: Number = 1
+    expert_tensor: Number = 1
+    gather: Number = 0.0
+    """Seconds a byte that is gathered over TP, of what nothing hides."""
 
 
-def load_of(plan: Plan) -> Load:
+def load_of(setting: Setting) -> Load:
     """A rank's part of the language model's micro-batch."""
+    plan, group = setting.plan, Group(setting.plan.tensor, 1)
+    pace = 0.0 if _alone(plan.tensor) else ring_pace(group, setting.machine, setting.efficiency)
     return Load(
-        plan.tokens,
-        plan.sequence_length,
-        plan.tensor,
-        plan.whole_share,
-        plan.context,
-        plan.expert,
-        plan.expert_tensor,
+        tokens=plan.tokens,
+        length=plan.sequence_length,
+        tensor=plan.tensor,
+        whole=plan.whole_share,
+        context=plan.context,
+        expert=plan.expert,
+        expert_tensor=plan.expert_tensor,
+        gather=setting.overlapped * pace,
     )
 
 
@@ -144,7 +150,7 @@ def layer_passes(
     `inputs_need`: a gradient goes on to what comes before. A layer of the vision tower is Hugging Face's module on any
     engine, and only full recompute reaches it, if it is `recomputable` at all.
     """
-    costs = _costs(operations(kind, fused=setting.run.fused and not tower), setting, load)
+    costs = _costs(operations(kind, setting.run.fused and not tower), setting, load)
     forward = _forward(costs, setting)
     if not (weights_trained or inputs_need):
         return Passes(forward, NOTHING, NOTHING)
@@ -155,18 +161,18 @@ def layer_passes(
 
 def _recomputed(kind: LayerKind, forward: Pass, setting: Setting, load: Load, *, modules_too: bool) -> Pass:
     plan = setting.plan
-
-    def by(recompute: str, modules: tuple[str, ...]) -> Pass:
+    choices = plan.recompute_choices or ((plan.recompute, plan.recompute_modules),)
+    found = []
+    for recompute, modules in choices:
         if recompute == "full":
-            return forward
-        if not (modules and modules_too):
-            return NOTHING
-        return _forward(_costs(operations(kind, fused=setting.run.fused, only=modules), setting, load), setting)
-
+            found.append(forward)
+        elif modules and modules_too:
+            found.append(_forward(_costs(operations(kind, setting.run.fused, modules), setting, load), setting))
+        else:
+            found.append(NOTHING)
     if not plan.recompute_choices:
-        return by(plan.recompute, plan.recompute_modules)
-    chosen = [by(*choice).times(plan.recompute_choice == place) for place, choice in enumerate(plan.recompute_choices)]
-    return reduce(Pass.plus, chosen)
+        return found[0]
+    return reduce(Pass.plus, [one.times(plan.recompute_choice == place) for place, one in enumerate(found)])
 
 
 def _costs(done: Operations, setting: Setting, load: Load) -> _Costs:
@@ -181,7 +187,7 @@ def _costs(done: Operations, setting: Setting, load: Load) -> _Costs:
         attention_back,
         load.tokens * moved / setting.machine.memory,
         done.kernels + split,
-        _gather(done, setting, load) if done.outputs_gathered else 0.0,
+        setting.run.element_bytes * load.tokens * done.gathered * load.gather,
         _context(done, setting, load) if done.attention else 0.0,
         _expert(done, setting, load) if done.dispatched else 0.0,
     )
@@ -246,19 +252,12 @@ def _backward(costs: _Costs, setting: Setting, *, weights_trained: bool, inputs_
 def _started(compute: Number, kernels: Number, setting: Setting) -> Number:
     """The host starts kernels while earlier ones run; the slower of both waits."""
     efficiency = setting.efficiency
-    return largest(compute + kernels * efficiency.kernel_s, kernels * efficiency.host_s)
+    return larger(compute + kernels * efficiency.kernel_s, kernels * efficiency.host_s)
 
 
 def _alone(size: Number) -> bool:
     """Whether a group is one rank, in every plan."""
     return isinstance(size, int) and size == 1
-
-
-def _gather(done: Operations, setting: Setting, load: Load) -> Number:
-    if _alone(load.tensor):
-        return 0.0
-    size = setting.run.element_bytes * load.tokens * done.gathered
-    return setting.overlapped * ring_seconds(size, Group(load.tensor, 1), setting.machine, setting.efficiency)
 
 
 def _context(done: Operations, setting: Setting, load: Load) -> Number:
@@ -288,4 +287,6 @@ def _expert(done: Operations, setting: Setting, load: Load) -> Number:
     seconds = 2 * exchange_seconds(sent, group, machine, efficiency, copies=copies)
     if run.overlap_expert:
         seconds = seconds * (1 - efficiency.overlap_share)
+    if _alone(load.expert_tensor):
+        return seconds
     return seconds + 2 * ring_seconds(sent * load.expert_tensor, Group(load.expert_tensor, 1), machine, efficiency)

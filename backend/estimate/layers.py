@@ -9,7 +9,7 @@ are cached under it, where hashing its fields would cost more than the sums.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 from backend.job.model import ModelShape, VisionShape
 
@@ -106,6 +106,15 @@ class LayerKind:
     operators: tuple[Operator, ...]
     buffer: int = 0
     """Elements that Hugging Face counts as parameters and Megatron keeps as a buffer (the router's balancing bias)."""
+
+
+One = TypeVar("One", Linear, Attention, Activation)
+
+
+@lru_cache(maxsize=1024)
+def operators_of(kind: LayerKind, wanted: type[One]) -> tuple[One, ...]:
+    """A layer's operators of one type."""
+    return tuple(operator for operator in kind.operators if isinstance(operator, wanted))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -19,8 +19,8 @@ from backend.estimate.megatron import PlanCosts, plan_costs
 from backend.estimate.numeric import largest
 from backend.estimate.plan import Plan, plan_of
 from backend.estimate.stage import trained_parts
-from backend.estimate.step_time import KindPasses, kind_passes
-from backend.estimate.timing import COMMUNICATION, setting_of, step_of
+from backend.estimate.step_time import KindPasses
+from backend.estimate.timing import COMMUNICATION, kinds_of, setting_of, step_of
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
@@ -118,13 +118,10 @@ def _costs(
         recompute_layers=columns["parallel.recompute_num_layers"],
     )
     megatron = job.traits.is_megatron
-    adapted = job.training.method in ("lora", "qlora")
     return _Costs(
         plan=plan,
         memory=plan_costs(layers, plan, memory, run_of(job, trained)) if megatron else None,
-        passes=kind_passes(layers, setting_of(job, machine, plan, memory), trained, adapters=adapted)
-        if machine
-        else None,
+        passes=kinds_of(job, setting_of(job, machine, plan, memory), layers, trained) if machine else None,
     )
 
 

@@ -7,9 +7,9 @@ tensors of Transformer Engine's modules are those of saved.py. Checked against p
 from collections.abc import Callable
 from dataclasses import fields
 
-from backend.estimate.layers import Activation, Attention, LayerKind, Linear, ModelLayers, VisionLayers
+from backend.estimate.layers import Activation, Attention, LayerKind, Linear, ModelLayers, VisionLayers, operators_of
 from backend.estimate.megatron_adapters import Adapters, adapter_bytes, adapter_counts, tower_adapters
-from backend.estimate.numeric import Number, choose, largest
+from backend.estimate.numeric import Number, choose, larger, largest
 from backend.estimate.plan import Plan
 from backend.estimate.record import record
 from backend.estimate.saved import Eager, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
@@ -178,11 +178,11 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts) -> Number:
 
 def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> LayerCost:
     """In a layer's backward: what it recomputes, the FFN's gradients, one weight's gradient."""
-    attention = next(operator for operator in kind.operators if isinstance(operator, Attention))
+    [attention] = operators_of(kind, Attention)
     scale = element_bytes(memory) / 2
 
     def kept_without(modules: tuple[str, ...]) -> SavedBytes:
-        return fused_bytes(kind, recomputed=modules, trained=run.trained.language, context_a2a=plan.context_a2a)
+        return fused_bytes(kind, modules, run.trained.language, plan.context_a2a)
 
     kept = scale * _spread(_by_modules(plan, kept_without), plan, attention)
     if run.adapters and run.trained.language:
@@ -194,7 +194,7 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
     if not plan.flash_attention:
         each = plan.tokens * attention.heads * plan.sequence_length / plan.context / plan.tensor
         probabilities = 2 * scale * each
-        work = largest(work, probabilities)
+        work = larger(work, probabilities)
         recomputed = plan.by_recompute(lambda _, modules: "core_attn" in modules)
         revived = revived + choose(recomputed, probabilities, 0.0)
         # Dropout keeps a mask of bytes and the probabilities that it leaves.
@@ -220,7 +220,7 @@ def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> S
 def _spread(saved: SavedBytes, plan: Plan, attention: Attention) -> Number:
     """Bytes on one rank for a micro-batch, from bytes a token."""
     whole = saved.whole + saved.routed + saved.dispatched * plan.expert_tensor
-    shared = saved.split / plan.tensor + saved.groups * largest(1 / plan.tensor, 1 / attention.kv_heads)
+    shared = saved.split / plan.tensor + saved.groups * larger(1 / plan.tensor, 1 / attention.kv_heads)
     return plan.tokens * (whole * plan.whole_share + shared)
 
 
@@ -241,20 +241,18 @@ def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained:
 def _ffn_gradients(kind: LayerKind, plan: Plan) -> Number:
     """The gradient of the FFN's first projection, while its saved output is still there."""
     most: Number = 0.0
-    for operator in kind.operators:
-        if isinstance(operator, Activation):
-            width = 2 * operator.width * (2 if operator.gated else 1)
-            share = plan.whole_share if operator.module == "moe" else 1 / plan.tensor
-            most = largest(most, plan.tokens * width * share)
-    return most
+    for operator in operators_of(kind, Activation):
+        width = 2 * operator.width * (2 if operator.gated else 1)
+        share = plan.whole_share if operator.module == "moe" else 1 / plan.tensor
+        most = larger(most, width * share)
+    return plan.tokens * most
 
 
 def largest_weight(kind: LayerKind, plan: Plan) -> Number:
     """Elements of the largest weight whose gradient lives before it is added up; grouped experts count together."""
     sizes = [
         operator.inputs * operator.outputs * operator.copies / _cut(operator, plan)
-        for operator in kind.operators
-        if isinstance(operator, Linear)
+        for operator in operators_of(kind, Linear)
     ]
     return largest(*sizes)
 
@@ -270,8 +268,8 @@ def cached_gradients(layers: ModelLayers, plan: Plan, stage: Stage) -> Number:
     shapes: dict[tuple[int, int, str], Number] = {}
     kinds = [kind for kind, _ in stage.kinds(layers)]
     for kind in [*kinds, layers.output] if stage.last else kinds:
-        for operator in kind.operators:
-            if isinstance(operator, Linear) and operator.name != "router":
+        for operator in operators_of(kind, Linear):
+            if operator.name != "router":
                 cut = plan.expert_tensor if operator.share == "expert" else _cut(operator, plan)
                 shape = (operator.inputs, operator.outputs, operator.share)
                 shapes[shape] = 2 * operator.inputs * operator.outputs / cut
@@ -289,7 +287,7 @@ def head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run
     gathered = choose(plan.sequence_parallel, 2 * each * hidden * plan.tokens, 0.0)
     own_gradient = run.weights_trained and not memory.cached_weight_gradients
     weight = each * vocabulary * hidden / plan.tensor if own_gradient else 0.0
-    most = largest(memory.logits_forward_bytes, memory.logits_backward_bytes)
+    most = larger(memory.logits_forward_bytes, memory.logits_backward_bytes)
     return [
         Moment(activations=norm, logits=most * logits),
         Moment(activations=norm, logits=each * logits, workspace=gathered + weight),

@@ -57,7 +57,7 @@ class Operations:
 
 
 @lru_cache(maxsize=2048)
-def operations(kind: LayerKind, *, fused: bool, only: tuple[str, ...] | None = None) -> Operations:
+def operations(kind: LayerKind, fused: bool, only: tuple[str, ...] | None = None) -> Operations:
     """The layer's sums; `only`: of the operators that these recompute modules run again."""
     sums: dict[str, float] = {}
     causal = True

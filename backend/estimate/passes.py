@@ -24,6 +24,10 @@ class Pass(NamedTuple):
         """Through so many of them, one after the other."""
         return Pass(count * self.compute, count * self.tensor, count * self.context, count * self.expert)
 
+    def computing(self, seconds: Number) -> "Pass":
+        """With so much more to compute."""
+        return Pass(self.compute + seconds, self.tensor, self.context, self.expert)
+
     def plus(self, other: "Pass") -> "Pass":
         """Through both, one after the other."""
         return Pass(
@@ -43,18 +47,6 @@ class Passes(NamedTuple):
     forward: Pass
     backward: Pass
     recomputed: Pass
-
-    def times(self, count: Number) -> "Passes":
-        """Through so many of them."""
-        return Passes(self.forward.times(count), self.backward.times(count), self.recomputed.times(count))
-
-    def plus(self, other: "Passes") -> "Passes":
-        """Through both."""
-        return Passes(
-            self.forward.plus(other.forward),
-            self.backward.plus(other.backward),
-            self.recomputed.plus(other.recomputed),
-        )
 
 
 NO_PASSES = Passes(NOTHING, NOTHING, NOTHING)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -63,6 +63,8 @@ class Plan:
     @property
     def full_recompute(self) -> Number:
         """Whether layers keep nothing but their inputs."""
+        if not self.recompute_choices:
+            return self.recompute == "full"
         return self.by_recompute(lambda recompute, _: recompute == "full")
 
     @property
@@ -104,6 +106,7 @@ class Plan:
 def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = True) -> Plan:
     """The plan a job describes, on any engine; Hugging Face engines have data parallelism alone."""
     training, parallel = job.training, job.parallel
+    split = parallel if job.traits.is_megatron else _UNSPLIT
     modules = parallel.recompute_modules or ("core_attn",)
     # A pair of DPO is two sequences.
     sequences = training.micro_batch_size * (2 if training.stage == "dpo" else 1)
@@ -118,25 +121,22 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
         flash_attention=flash_attention and training.precision != "fp32",
         images=sequences * training.images_per_sample if vision else 0,
         patches=patches_per_image(vision, training.image_max_pixels) if vision else 0,
-        **(_megatron_sizes(parallel) if job.traits.is_megatron else {}),
+        tensor=split.tensor,
+        pipeline=split.pipeline,
+        virtual_pipeline=split.virtual_pipeline,
+        context=split.context,
+        expert=split.expert,
+        expert_tensor=split.expert_tensor,
+        # mcore_adapter turns sequence parallel on by itself where TP and EP meet.
+        sequence_parallel=(split.tensor > 1) & (split.sequence | (split.expert > 1)),
+        distributed_optimizer=split.distributed_optimizer,
+        offload_fraction=split.optimizer_offload_fraction,
+        account_for_embedding=split.account_for_embedding,
+        account_for_loss=split.account_for_loss,
     )
 
 
-def _megatron_sizes(parallel: Parallel) -> dict[str, Any]:
-    return {
-        "tensor": parallel.tensor,
-        "pipeline": parallel.pipeline,
-        "virtual_pipeline": parallel.virtual_pipeline,
-        "context": parallel.context,
-        "expert": parallel.expert,
-        "expert_tensor": parallel.expert_tensor,
-        # mcore_adapter turns sequence parallel on by itself where TP and EP meet.
-        "sequence_parallel": (parallel.tensor > 1) & (parallel.sequence | (parallel.expert > 1)),
-        "distributed_optimizer": parallel.distributed_optimizer,
-        "offload_fraction": parallel.optimizer_offload_fraction,
-        "account_for_embedding": parallel.account_for_embedding,
-        "account_for_loss": parallel.account_for_loss,
-    }
+_UNSPLIT = Parallel()
 
 
 def unsplit(plan: Plan) -> Plan:

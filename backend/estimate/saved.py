@@ -8,7 +8,7 @@ that torch's autograd saves.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from backend.estimate.layers import Activation, Attention, Dispatch, Keep, LayerKind, Linear, Norm, Operator
 from backend.estimate.record import record
@@ -44,7 +44,7 @@ class _Item:
 
 @lru_cache(maxsize=1024)
 def fused_bytes(
-    kind: LayerKind, *, recomputed: tuple[str, ...] = (), trained: bool = True, context_a2a: bool = False
+    kind: LayerKind, recomputed: tuple[str, ...] = (), trained: bool = True, context_a2a: bool = False
 ) -> SavedBytes:
     """Saved bytes under Transformer Engine with flash attention, in bf16 or fp16."""
     items = _items(kind, context_a2a)
@@ -111,8 +111,7 @@ def _sum(items: Iterator[_Item]) -> SavedBytes:
     return SavedBytes(**sums)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Eager:
+class Eager(NamedTuple):
     """In what form Hugging Face's modules run: bytes of an element and what is trained."""
 
     element: int = 2

@@ -51,7 +51,7 @@ def _beyond(forward: Times, backward: Times, virtual: int, micro_batches: Number
 
 def _slowest(forward: Times, backward: Times, virtual: int) -> Number:
     """The most that one micro-batch asks of any stage."""
-    return largest(*(sum(f) + sum(b) for f, b in _by_stage(forward, backward, virtual)))
+    return largest(*[sum(f) + sum(b) for f, b in _by_stage(forward, backward, virtual)])
 
 
 def _by_stage(forward: Times, backward: Times, virtual: int) -> list[tuple[list[Number], list[Number]]]:

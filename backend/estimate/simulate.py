@@ -15,7 +15,7 @@ import numpy as np
 
 from backend.estimate.numeric import Number
 
-Times = Sequence[Number | Sequence[Number]]
+Times = Sequence[Number | list[Number] | tuple[Number, ...]]
 """For each stage the time of one micro-batch: one figure, spread evenly over its model chunks, or one for each."""
 
 
@@ -56,7 +56,7 @@ def duration(forward: Times, backward: Times, virtual: int, micro_batches: int) 
     """When the last pass of an iteration ends; times may be arrays, one entry a plan. Raises as `simulate`."""
     order = _order(len(forward), virtual, micro_batches)
     times = _times(forward, backward, virtual)
-    if any(isinstance(time, np.ndarray) for time in times):
+    if [time for time in times if isinstance(time, np.ndarray)]:
         return _end_of_many(order, np.stack(np.broadcast_arrays(*times)).astype(float))
     return max(_ends(order, times))
 

@@ -14,8 +14,7 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Trained:
+class Trained(NamedTuple):
     """Which parts of a model are trained."""
 
     language: bool = True

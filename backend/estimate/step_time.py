@@ -1,7 +1,5 @@
 """Seconds of a training step and its parts: stages of a pipeline, data parallelism, optimizer, host memory."""
 
-import itertools
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,7 +10,7 @@ from backend.estimate.data_parallel import data_seconds, offload_seconds, optimi
 from backend.estimate.layer_time import Load, Setting, layer_passes, load_of
 from backend.estimate.layers import ModelLayers, VisionLayers
 from backend.estimate.numeric import Number, larger, largest
-from backend.estimate.passes import NO_PASSES, NOTHING, Pass, Passes, combined
+from backend.estimate.passes import NO_PASSES, NOTHING, Passes, combined
 from backend.estimate.plan import Plan
 from backend.estimate.record import record
 from backend.estimate.schedule import iteration_time
@@ -66,15 +64,13 @@ def step_time(
     says how long all passes take from those of the chunks.
     """
     plan = setting.plan
-    kinds = kinds or kind_passes(layers, setting, trained, adapters=adapters)
+    kinds = kinds or kind_passes(layers, setting, trained, adapters=adapters, last_layers=last_layers)
     chunks = [stage.chunks for stage in stages(layers, plan)]
-    counts = Counter(itertools.chain.from_iterable(chunks))
-    works = {chunk: _through(chunk, layers, setting, kinds, last_layers) for chunk in counts}
     sends = _sends(layers, setting)
-    chunk_forward, chunk_backward = _seconds(chunks, works, sends / plan.virtual_pipeline)
+    chunk_forward, chunk_backward = _seconds(chunks, kinds, sends / plan.virtual_pipeline)
     forward, backward = tuple(map(sum, chunk_forward)), tuple(map(sum, chunk_backward))
     scheduled = schedule(chunk_forward, chunk_backward, plan.virtual_pipeline, plan.micro_batches)
-    parts = _in_schedule(combined([(count, works[chunk]) for chunk, count in counts.items()]), plan, sends)
+    parts = _in_schedule(_through_model(layers, kinds), plan, sends)
     bubble = larger(0.0, scheduled - sum(parts.values())) if len(chunks) > 1 else 0.0
     data = data_seconds(setting, parameters, forward, backward)
     # Stages between the ends hold the same.
@@ -93,11 +89,16 @@ def step_time(
     )
 
 
-def kind_passes(layers: ModelLayers, setting: Setting, trained: Trained, *, adapters: bool = False) -> KindPasses:
-    """What one micro-batch takes through each kind of layer, whichever stage it is on."""
+def kind_passes(
+    layers: ModelLayers, setting: Setting, trained: Trained, *, adapters: bool = False, last_layers: int | None = None
+) -> KindPasses:
+    """What one micro-batch takes through each kind of layer, whichever stage it is on.
+
+    Where only the last layers are trained, all together go back through their share.
+    """
     language = trained.language and not adapters
     inputs_need = trained.language or (trained.vision and layers.vision is not None)
-    load = load_of(setting.plan)
+    load = load_of(setting)
     dense, sparse = (
         layer_passes(kind, setting, load, weights_trained=language, inputs_need=inputs_need)
         if kind and count
@@ -105,35 +106,51 @@ def kind_passes(layers: ModelLayers, setting: Setting, trained: Trained, *, adap
         for kind, count in ((layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count))
     )
     tower = _tower(layers.vision, setting, trained, adapters) if layers.vision else NO_PASSES
-    return KindPasses(dense, sparse, _head(layers, setting, load, language), tower)
-
-
-def _through(
-    chunk: Chunk, layers: ModelLayers, setting: Setting, kinds: KindPasses, last_layers: int | None = None
-) -> Passes:
-    """One micro-batch through a chunk: its layers, the tower in the first, the output layer in the last."""
-    tower = chunk.first and layers.vision is not None
-    parts = ((chunk.dense, kinds.dense), (chunk.sparse, kinds.sparse), (chunk.last, kinds.head), (tower, kinds.tower))
-    work = combined([(count, part) for count, part in parts if count])
-    if last_layers is not None:
-        share = min(1.0, last_layers / max(1, layers.dense_count + layers.sparse_count))
-        work = Passes(work.forward, work.backward.times(share), work.recomputed.times(share))
-    if setting.run.reference:
-        work = Passes(work.forward.times(2), work.backward, work.recomputed)
-    return work
-
-
-def _seconds(
-    chunks: Sequence[Sequence[Chunk]], works: Mapping[Chunk, Passes], sends: Number
-) -> tuple[ChunkTimes, ChunkTimes]:
-    """Forward and backward of one micro-batch for each chunk of each stage, sends included."""
-    # Equal chunks have one object for a time: those who follow the schedule compare plans by it.
-    there = {chunk: work.forward.total + sends for chunk, work in works.items()}
-    back = {chunk: work.backward.total + work.recomputed.total + sends for chunk, work in works.items()}
-    return (
-        tuple([tuple([there[chunk] for chunk in stage]) for stage in chunks]),
-        tuple([tuple([back[chunk] for chunk in stage]) for stage in chunks]),
+    kinds = KindPasses(dense, sparse, _head(layers, setting, load, language), tower)
+    if last_layers is None and not setting.run.reference:
+        return kinds
+    share = 1.0 if last_layers is None else min(1.0, last_layers / max(1, layers.dense_count + layers.sparse_count))
+    judged = 2 if setting.run.reference else 1
+    return KindPasses(
+        *(
+            Passes(kind.forward.times(judged), kind.backward.times(share), kind.recomputed.times(share))
+            for kind in kinds
+        )
     )
+
+
+def _through_model(layers: ModelLayers, kinds: KindPasses) -> Passes:
+    """One micro-batch through all layers of all stages."""
+    counts = (layers.dense_count, layers.sparse_count, 1, 1)
+    return combined([(count, kind) for count, kind in zip(counts, kinds, strict=True) if kind is not NO_PASSES])
+
+
+def _seconds(chunks: Sequence[Sequence[Chunk]], kinds: KindPasses, sends: Number) -> tuple[ChunkTimes, ChunkTimes]:
+    """Forward and backward of one micro-batch for each chunk of each stage, sends included.
+
+    A chunk is its layers, the tower in the first, the output layer in the last.
+    """
+    there = [kind.forward.total for kind in kinds]
+    back = [kind.backward.total + kind.recomputed.total for kind in kinds]
+    # Equal chunks have one object for a time: those who follow the schedule compare plans by it.
+    forward: dict[Chunk, Number] = {}
+    backward: dict[Chunk, Number] = {}
+    for stage in chunks:
+        for chunk in stage:
+            if chunk not in forward:
+                forward[chunk], backward[chunk] = sends + _times(chunk, there), sends + _times(chunk, back)
+    return (
+        tuple([tuple([forward[chunk] for chunk in stage]) for stage in chunks]),
+        tuple([tuple([backward[chunk] for chunk in stage]) for stage in chunks]),
+    )
+
+
+def _times(chunk: Chunk, kinds: Sequence[Number]) -> Number:
+    dense, sparse, head, tower = kinds
+    total = chunk.dense * dense + chunk.sparse * sparse
+    if chunk.first:
+        total = total + tower
+    return total + head if chunk.last else total
 
 
 def _head(layers: ModelLayers, setting: Setting, load: Load, trained: bool) -> Passes:
@@ -141,9 +158,8 @@ def _head(layers: ModelLayers, setting: Setting, load: Load, trained: bool) -> P
     memory = setting.run.memory
     passes = layer_passes(layers.output, setting, load, weights_trained=trained, inputs_need=True, recomputable=False)
     entries = load.tokens * (layers.embedding // layers.output.hidden) / load.tensor / setting.machine.memory
-    there = Pass(2 * memory.logits_forward_bytes * entries, 0.0, 0.0, 0.0)
-    back = Pass(memory.logits_backward_bytes * entries, 0.0, 0.0, 0.0)
-    return passes.plus(Passes(there, back, NOTHING))
+    there = passes.forward.computing(2 * memory.logits_forward_bytes * entries)
+    return Passes(there, passes.backward.computing(memory.logits_backward_bytes * entries), NOTHING)
 
 
 def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: bool) -> Passes:
@@ -164,7 +180,7 @@ def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: b
             passes = layer_passes(
                 kind,
                 setting,
-                Load(rows, plan.patches, 1, 1, 1, 1, 1),
+                Load(tokens=rows, length=plan.patches),
                 weights_trained=weights_trained and not adapters,
                 inputs_need=inputs_need,
                 tower=True,

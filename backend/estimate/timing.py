@@ -10,7 +10,7 @@ from backend.estimate.numeric import Number
 from backend.estimate.plan import Plan
 from backend.estimate.record import record
 from backend.estimate.stage import Trained
-from backend.estimate.step_time import KindPasses, StepTime, step_time
+from backend.estimate.step_time import KindPasses, StepTime, kind_passes, step_time
 from backend.estimate.terms import StageMemory
 from backend.job.batch import total_steps
 from backend.job.job import Job
@@ -69,8 +69,10 @@ def speed_of(
         time_s=parts,
         stage_times=_pairs(found.forward, found.backward, time_scale),
         chunk_times=tuple(
-            _pairs(there, back, time_scale)
-            for there, back in zip(found.chunk_forward, found.chunk_backward, strict=True)
+            [
+                _pairs(there, back, time_scale)
+                for there, back in zip(found.chunk_forward, found.chunk_backward, strict=True)
+            ]
         ),
         time_error=(calibration_figures() if is_timed(job.cluster) else efficiency_figures()).typical_error,
         bubble_fraction=float(found.bubble),
@@ -93,16 +95,15 @@ def step_of(
     kinds: KindPasses | None = None,
 ) -> StepTime:
     """The time of a job's step; its plan may be many, and `kinds` theirs where they are known."""
+    kinds = kinds or kinds_of(job, setting, layers, trained)
+    return step_time(layers, setting, trained, [stage.parameters for stage in memories], kinds=kinds)
+
+
+def kinds_of(job: Job, setting: Setting, layers: ModelLayers, trained: Trained) -> KindPasses:
+    """What each kind of layer takes, whichever stage it is on."""
     method = job.training.method
-    return step_time(
-        layers,
-        setting,
-        trained,
-        [stage.parameters for stage in memories],
-        adapters=method in ("lora", "qlora"),
-        last_layers=job.training.trainable_layers if method == "partial" else None,
-        kinds=kinds,
-    )
+    last_layers = job.training.trainable_layers if method == "partial" else None
+    return kind_passes(layers, setting, trained, adapters=method in ("lora", "qlora"), last_layers=last_layers)
 
 
 def execution(job: Job, memory: MemoryTraits) -> Execution:
@@ -122,7 +123,7 @@ def execution(job: Job, memory: MemoryTraits) -> Execution:
 
 
 def _pairs(forward: Sequence[Number], backward: Sequence[Number], scale: float) -> tuple[tuple[float, float], ...]:
-    return tuple((scale * float(there), scale * float(back)) for there, back in zip(forward, backward, strict=True))
+    return tuple([(scale * float(there), scale * float(back)) for there, back in zip(forward, backward, strict=True)])
 
 
 def hours_of(job: Job, global_batch: int, seconds: float) -> float | None:

@@ -203,7 +203,8 @@ def test_the_estimate_reports_its_speed_consistently(edits):
     assert found.tokens_per_s_per_gpu * 32 * found.iteration_s == pytest.approx(tokens)
     assert found.model_tflops_per_gpu == pytest.approx(found.tokens_per_s_per_gpu * found.flops_per_token / 1e12)
     assert found.mfu == pytest.approx(found.model_tflops_per_gpu / 989)
-    assert found.hours == pytest.approx(-(-2000 // 64) * found.iteration_s / 3600)
+    # mcore_adapter drops the samples of each epoch that do not fill a batch.
+    assert found.hours == pytest.approx(2 * (1000 // 64) * found.iteration_s / 3600)
     assert set(found.communication_s) == {"tensor", "pipeline", "data", "context", "expert"}
 
 
