@@ -115,7 +115,8 @@
     return h("div", { class: "mb-problem", "data-severity": finding.severity },
       h("b", {}, t("wizard.checks.finding", finding)), " ", finding.message, " ",
       h("span", { class: "mb-fix" }, finding.fix),
-      finding.at && h("button", { type: "button", class: "mb-apply", onclick: goTo }, finding.label));
+      finding.unlock ? board.unlock(finding.unlock, () => ask("check"))
+        : finding.at && h("button", { type: "button", class: "mb-apply", onclick: goTo }, finding.label));
   }
 
   board.hostKeys = hostKeys;

@@ -24,6 +24,7 @@ def build(form: Form) -> None:
     """The step has no widgets of its own."""
     form.start(STEP)
     place("launch")
+    place("secrets")
 
 
 def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from app.wizard.fields import Form, label_of, table
 from backend.job.problems import Problem
 
 _ABSENT = frozenset({"needed_for_launch", "no_environment", "hosts_not_nodes"})
+_LOCKED = frozenset({"passphrase_needed", "passphrase_wrong"})
 _STEP_OF = {"cluster": "hardware", "model": "model", "training": "training", "name": "training", "parallel": "plan"}
 
 
@@ -26,7 +27,8 @@ def in_words(form: Form, problem: Problem, *, for_launch: bool = False) -> dict[
     severity = "missing" if for_launch and problem.code in _ABSENT else problem.severity
     step = form.steps[at] if at else _STEP_OF.get(problem.field.partition(".")[0], "plan")
     return {**words, "severity": severity, "at": at or "", "step": step, "label": label,
-            "edits": dict(problem.edit) or None, "choices": _choices(form.lang, problem)}  # fmt: skip
+            "edits": dict(problem.edit) or None, "choices": _choices(form.lang, problem),
+            "unlock": problem.values["identity_file"] if problem.code in _LOCKED else None}  # fmt: skip
 
 
 def _choices(lang: str, problem: Problem) -> list[dict[str, Any]]:

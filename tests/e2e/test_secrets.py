@@ -1,0 +1,210 @@
+"""Two canaries, a token and a key's passphrase, typed once in the page: they do their work and are found nowhere after.
+
+Everything is real but torchrun: Chromium, the server in a process of its own, two sshd, the supervisors. The stand-in's
+ranks print the token, as careless programs do.
+"""
+
+import hashlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend.cluster.demo import DemoCluster
+from backend.job.mapping import dump_mapping
+from backend.jobs.store import Store
+from tests.nodes import ssh_nodes
+from tests.ui.browser import Site, expect, go, logged_in, needs_chromium
+
+ENGINE = Path(__file__).parents[1] / "jobs" / "engine"
+TOKEN = "canary.T0ken=of/the+ranks"
+PASSPHRASE = "canary horse 'battery' $taple"
+WITHIN_S = 120.0
+
+pytestmark = [pytest.mark.e2e, needs_chromium, pytest.mark.timeout(600)]
+
+PYTHON = """\
+#!/bin/sh
+if [ "$1" = -m ]; then
+  echo "my token is $HF_TOKEN, and on"
+  printf %s "$HF_TOKEN" | sha256sum > {folder}/token.$$
+fi
+PYTHONPATH={engine} exec {python} -S -B "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
+    with ssh_nodes(tmp_path_factory.mktemp("secrets"), nodes=2) as demo:
+        yield demo
+
+
+@pytest.fixture(scope="module")
+def site(cluster: DemoCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    home = tmp_path_factory.mktemp("home")
+    (home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
+    store = Store(home / "megaboard.db")
+    store.set_draft(dump_mapping(job(cluster)))
+    store.close()
+    site = Site(home, SSH_AUTH_SOCK="")
+    site.start()
+    yield site
+    site.end()
+
+
+def job(cluster: DemoCluster) -> dict[str, Any]:
+    """A job of the stand-in engine, whose nodes let in a protected key alone."""
+    folder = cluster.folder
+    key = folder / "protected"
+    # One round of the key's derivation: the test is not about that, and sixteen take a second.
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-a", "1", "-N", PASSPHRASE, "-f", key], check=True)
+    (folder / "authorized_keys").write_text(key.with_suffix(".pub").read_text())
+    python = folder / "python"
+    python.write_text(PYTHON.format(engine=ENGINE, python=sys.executable, folder=folder))
+    python.chmod(0o755)
+    files = {
+        "model/config.json": "{}",
+        "data/dataset_info.json": '{"d": {"file_name": "d.json"}}',
+        "data/d.json": "[]",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    mapping = cluster.cluster_mapping(str(python))
+    mapping["hosts"] = [{**host, "identity_file": str(key)} for host in mapping["hosts"]]
+    return {
+        "version": 1,
+        "name": "secretive",
+        "engine": "llamafactory-ddp",
+        "cluster": mapping,
+        "model": {"preset": "qwen3-0.6b", "path": f"{folder}/model"},
+        "training": {
+            "dataset": "d",
+            "dataset_dir": f"{folder}/data",
+            "template": "qwen3_nothink",
+            "output_dir": f"{folder}/out",
+            "precision": "fp32",
+        },
+        "environment": {"TRAINER_STEPS": "100000", "TRAINER_STEP_S": "0.2"},
+    }
+
+
+def wait_for(holds: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not holds():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.1)
+
+
+def has_canary(data: bytes) -> bool:
+    """Either canary, as it is or as JSON and HTML may write it."""
+    pieces = (TOKEN, "canary horse", "battery' $taple", "T0ken")
+    return any(piece.encode() in data for piece in pieces)
+
+
+def holding(folder: Path) -> list[str]:
+    """Files below a folder in which a canary stands."""
+    return [str(path) for path in folder.rglob("*") if path.is_file() and has_canary(path.read_bytes())]
+
+
+def command_lines() -> list[str]:
+    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _is_there(path)]
+    return [line.decode(errors="replace") for line in [*lines, _ps()] if has_canary(line)]
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return bool(path.read_bytes())
+    except OSError:
+        return False
+
+
+def _ps() -> bytes:
+    return subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, check=False).stdout
+
+
+def test_a_token_and_a_passphrase_are_typed_once_and_found_nowhere(site: Site, cluster: DemoCluster) -> None:
+    seen: list[tuple[str, bytes]] = []
+
+    def look(response: Any) -> None:
+        try:
+            seen.append((response.url, response.body()))
+        except Exception:  # a stream that is still open, a redirect without a body
+            seen.append((response.url, b""))
+
+    with logged_in(site) as page:
+        page.on("requestfinished", lambda request: look(request.response()))
+        go(page, site, "launch")
+        keep_token(page)
+        page.click('[data-act="check"]')
+        box = page.locator('#place-launch .mb-secret-form input[type="password"]').first
+        box.fill("not the passphrase")
+        box.press("Enter")
+        expect(page.locator("#place-launch")).to_contain_text("does not open", timeout=60_000)
+        box = page.locator('#place-launch .mb-secret-form input[type="password"]').first
+        box.fill(PASSPHRASE)
+        box.press("Enter")
+        expect(page.locator('[data-act="launch"]')).to_be_enabled(timeout=120_000)
+        page.click('[data-act="launch"]')
+        page.wait_for_function("() => location.hash.startsWith('#runs/')", timeout=120_000)
+        run = page.evaluate("() => decodeURIComponent(location.hash).slice(6)")
+        try:
+            folder = cluster.folder
+            wait_for(lambda: len([path for path in folder.glob("token.*") if path.stat().st_size]) == 2)
+            said = {path.read_text().split()[0] for path in folder.glob("token.*")}
+            assert said == {hashlib.sha256(TOKEN.encode()).hexdigest()}, "both ranks have the token"
+            assert command_lines() == []
+            written = [path for path in (folder / "run").rglob("*") if path.is_file()]
+            assert [path.name for path in written if has_canary(path.read_bytes())] == ["out.log", "out.log"]
+            assert not list((folder / "run").rglob("secrets.json"))
+            wait_for(lambda: "my token is ****" in shown_log(site, run))
+            page.wait_for_function("() => document.body.innerText.includes('secretive')")
+            assert not has_canary(page.content().encode())
+            answer = page.request.get(f"{site.url}/api/archive")
+            assert answer.ok
+            assert not has_canary(answer.body())
+            assert page.request.get(f"{site.url}/api/secrets").json()["names"] == ["HF_TOKEN"]
+            stored = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
+            assert not has_canary(page.evaluate(stored).encode())
+            assert not has_canary(str(page.context.storage_state(indexed_db=True)).encode())
+        finally:
+            stopped = subprocess.run(
+                [sys.executable, "-m", "app.main", "--lang", "en", "stop", run],
+                env={**site.environment, "SSH_ASKPASS": ""}, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+    assert len(seen) > 20
+    assert [url for url, body in seen if has_canary(body)] == []
+    assert holding(site.home) == []
+    assert not has_canary((stopped.stdout + stopped.stderr).encode())
+
+
+def keep_token(page: Any) -> None:
+    """Type the token; one that would not be taken first."""
+    place = page.locator("#place-secrets")
+    name, value = place.locator("input").nth(0), place.locator('input[type="password"]')
+    name.fill("HF_TOKEN")
+    value.fill("short")
+    value.press("Enter")
+    expect(place).to_contain_text("at least 8 characters")
+    value.fill(TOKEN)
+    value.press("Enter")
+    expect(place).to_contain_text("HF_TOKEN is kept")
+    assert (name.input_value(), value.input_value()) == ("", "")
+
+
+def shown_log(site: Site, run: str) -> str:
+    logs = [sys.executable, "-m", "app.main", "--lang", "en", "logs", run, "--file", "out.log"]
+    return subprocess.run(logs, env=site.environment, capture_output=True, text=True, check=False).stdout
+
+
+def test_a_server_that_starts_again_knows_no_secret(site: Site) -> None:
+    with logged_in(site) as page:
+        assert page.request.get(f"{site.url}/api/secrets").json()["names"] == ["HF_TOKEN"]
+    site.end()
+    site.start()
+    with logged_in(site) as page:
+        assert page.request.get(f"{site.url}/api/secrets").json()["names"] == []
