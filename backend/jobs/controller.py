@@ -19,8 +19,8 @@ from backend.job.launch_rules import check_launch, check_nodes
 from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
+from backend.jobs import copying, ledger, queued, restart, series, snapshot
 from backend.jobs import launch as launching
-from backend.jobs import ledger, queued, restart, series, snapshot
 from backend.jobs import look as looking
 from backend.jobs.calibrate import RunMeasured, measure_run
 from backend.jobs.checkup import PreflightReport, examine, meet
@@ -114,6 +114,15 @@ class Controller:
         run = launching.new_run_id(replace(job, name="speed"), self._clock())
         self._audit("measure_speed", run=run, nodes=[host.address for host in job.cluster.hosts])
         return measure(job, meet(job, self._connections), run)
+
+    def copy_missing(self, job: Job, report: PreflightReport, tell: copying.Tell) -> tuple[Problem, ...]:
+        """Copy the model and the data that nodes lack from node 0; warnings about what could not be cleaned up.
+
+        ProblemsError naming the node; what it has taken so far waits there, and another copy goes on from it.
+        """
+        run = launching.new_run_id(replace(job, name="copy"), self._clock())
+        self._audit("copy_missing", run=run, nodes=[host.address for host in job.cluster.hosts])
+        return copying.copy(job, meet(job, self._connections), report, run, tell)
 
     def accept_host_keys(self, keys: Iterable[HostKey]) -> None:
         """Remember host keys that the user has confirmed."""

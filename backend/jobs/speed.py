@@ -5,18 +5,15 @@ started if this process dies, as does each rank's own alarm.
 """
 
 import json
-import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.cluster.group import GroupError, on_all, try_all
+from backend.cluster.group import GroupError, on_all
 from backend.cluster.hostkeys import HostKey
 from backend.cluster.measure_node import LIMIT_S
-from backend.cluster.node import Node, NodeError, ask, tail
-from backend.cluster.preflight import choose_port
-from backend.cluster.probe import NodeFacts, probe_all
+from backend.cluster.node import Node
+from backend.cluster.probe import NodeFacts
 from backend.cluster.speed import Speeds, summarise
 from backend.engines import NodeCommand, Place, Rendered
 from backend.engines.torchrun import torchrun_command
@@ -24,21 +21,13 @@ from backend.job.job import Calibration, Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
 from backend.jobs.checkup import Meeting
-
-_log = logging.getLogger(__name__)
+from backend.jobs.errand import CALL_S, Clock, clean, free_port, last_words, make_errand, read_exit, read_facts
 
 PROGRAM = "measure_node.py"
+LEFT = "measure_left"
 POLL_S = 0.5
 SPARE_S = 30.0
 """Beyond a rank's own limit: torchrun's start and end."""
-GRACE_S = 3.0
-CALL_S = 40.0
-LOG_BYTES = 16 << 10
-REMOVE = (
-    'grep -qsF -- "$2" "$1/spec.json" && rm -rf -- "$1"; '
-    'rmdir -- "$1/control" "$1" "$3" "$4" 2>/dev/null; [ ! -e "$1" ]'
-)
-"""(folder, mark, folders above it) for sh; false when the folder is still there."""
 BUSY_MIB = 1024
 """Memory in use on a GPU that says that somebody else works on it."""
 
@@ -53,14 +42,6 @@ class Measurement:
     """Warnings beside speeds, else why there are none."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Clock:
-    """Time, injected."""
-
-    now: Callable[[], float] = time.monotonic
-    wait: Callable[[float], object] = time.sleep
-
-
 def measure(job: Job, meeting: Meeting, run: str, *, clock: Clock | None = None) -> Measurement:
     """The speeds of the job's nodes, with warnings about them; takes a minute or two.
 
@@ -71,18 +52,18 @@ def measure(job: Job, meeting: Meeting, run: str, *, clock: Clock | None = None)
         return Measurement(unknown_host_keys=meeting.unknown_host_keys, problems=meeting.problems)
     if meeting.failures:
         raise ProblemsError(meeting.problems)
-    facts = _facts(job, meeting.nodes)
+    facts = read_facts(job, meeting.nodes)
     attempt = _attempt(job, meeting.nodes, facts, run)
     begun: set[int] = set()
     try:
         launching.start_all(attempt, meeting.nodes, lambda kind, rank, detail: begun.add(rank))
         rows = _wait(attempt, meeting.nodes, clock or Clock())
     except (GroupError, ProblemsError) as error:
-        raise ProblemsError((*error.problems, *_clean(attempt, meeting.nodes, begun))) from error
+        raise ProblemsError((*error.problems, *clean(attempt, meeting.nodes, begun, LEFT))) from error
     except BaseException:  # Ctrl-C too: what was started is ended before it is raised again
-        _clean(attempt, meeting.nodes, begun)
+        clean(attempt, meeting.nodes, begun, LEFT)
         raise
-    left = _clean(attempt, meeting.nodes, begun)
+    left = clean(attempt, meeting.nodes, begun, LEFT)
     speeds = summarise(rows)
     names = {rank: node.name for rank, node in meeting.nodes.items()}
     return Measurement(speeds=speeds, problems=(*slow_problems(names, speeds), *_busy(meeting.nodes, facts), *left))
@@ -113,31 +94,11 @@ def _short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def _facts(job: Job, nodes: Mapping[int, Node]) -> dict[int, NodeFacts]:
-    read = probe_all(job, nodes)
-    failed = [fact.problem for fact in read.values() if isinstance(fact, NodeError)]
-    if failed:
-        raise ProblemsError(failed)
-    return {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
-
-
 def _attempt(job: Job, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], run: str) -> launching.Attempt:
-    try:
-        port = choose_port(job, nodes[0], launching.candidate_ports(job))
-    except NodeError as error:
-        raise ProblemsError([error.problem]) from error
-    place = launching.make_place(job, run, 1, facts, port)
+    place = launching.make_place(job, run, 1, facts, free_port(job, nodes[0]))
     files = {PROGRAM: launching.node_program(PROGRAM).decode()}
-    return launching.Attempt(
-        run=run,
-        number=1,
-        job=job,
-        place=place,
-        rendered=Rendered(files=files, commands=tuple(_commands(job, place))),
-        records=launching.make_records(job, place, facts),
-        grace_s=GRACE_S,
-        stall_s=LIMIT_S,
-    )
+    rendered = Rendered(files=files, commands=tuple(_commands(job, place)))
+    return make_errand(job, run, place, facts, rendered, LIMIT_S)
 
 
 def _commands(job: Job, place: Place) -> list[NodeCommand]:
@@ -157,7 +118,7 @@ def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], clock: Clock) -
     ended: dict[int, Mapping[str, Any]] = {}
     while len(ended) < len(nodes):
         open_ = {rank: node for rank, node in nodes.items() if rank not in ended}
-        found = on_all(open_, lambda rank, node: _exit(attempt, rank, node), CALL_S)
+        found = on_all(open_, lambda rank, node: read_exit(attempt, rank, node), CALL_S)
         ended |= {rank: content for rank, content in found.items() if content is not None}
         failed = [rank for rank, content in ended.items() if content.get("code") != 0]
         if failed:
@@ -172,16 +133,6 @@ def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], clock: Clock) -
     return [row for rows in read.values() for row in rows]
 
 
-def _exit(attempt: launching.Attempt, rank: int, node: Node) -> Mapping[str, Any] | None:
-    try:
-        content: Mapping[str, Any] = json.loads(node.read(f"{attempt.records[rank].folder}/exit"))
-    except NodeError as error:
-        if error.code != "missing_file":
-            raise
-        return None
-    return content
-
-
 def _rows(attempt: launching.Attempt, rank: int, node: Node) -> list[Mapping[str, Any]]:
     per_node, folder = attempt.job.cluster.gpus_per_node, attempt.records[rank].folder
     ranks = range(rank * per_node, (rank + 1) * per_node)
@@ -192,40 +143,8 @@ def _failure(attempt: launching.Attempt, rank: int, node: Node) -> Problem:
     """The first node that failed, with the end of what its ranks and torchrun printed."""
     per_node = attempt.job.cluster.gpus_per_node
     names = [*(f"rank{one}.log" for one in range(rank * per_node, (rank + 1) * per_node)), "out.log"]
-    lines = next(filter(None, (_tail(node, f"{attempt.records[rank].folder}/{name}") for name in names)), "")
+    lines = next(filter(None, (last_words(node, f"{attempt.records[rank].folder}/{name}") for name in names)), "")
     return Problem(code="measure_failed", node=node.name, values={"node": node.name, "lines": lines})
-
-
-def _tail(node: Node, path: str) -> str:
-    try:
-        return tail(node.read(path, limit=LOG_BYTES).decode(errors="replace"))
-    except NodeError:
-        return ""
-
-
-def _clean(attempt: launching.Attempt, nodes: Mapping[int, Node], begun: set[int]) -> list[Problem]:
-    """End what is left on every node and remove its folder; what could not be, as warnings."""
-
-    def clean(rank: int, node: Node) -> bool:
-        record = attempt.records[rank]
-        if rank in begun:
-            stop = launching.supervisor_command(record, "stop", "--grace", str(GRACE_S))
-            if ask(node, stop, timeout_s=CALL_S)["left"]:
-                return False
-        # Nothing but a folder that holds this attempt's own mark; those above it go when they are empty.
-        above = record.folder.rpartition("/")[0]
-        places = (record.folder, record.mark, above, above.rpartition("/")[0])
-        return node.run(["sh", "-c", REMOVE, "sh", *places], timeout_s=CALL_S).code == 0
-
-    done, failures = try_all(nodes, clean, CALL_S + 10)
-    for failure in failures.values():
-        _log.warning("cleaning up after the measurement: %s", failure)
-    left = [*(rank for rank, is_clean in done.items() if not is_clean), *failures]
-    return [
-        Problem(code="measure_left", severity="warning", node=nodes[rank].name,
-                values={"node": nodes[rank].name, "folder": attempt.records[rank].folder})
-        for rank in sorted(left)
-    ]  # fmt: skip
 
 
 def slow_problems(names: Mapping[int, str], speeds: Speeds) -> Sequence[Problem]:

@@ -13,7 +13,8 @@ from backend.job.job import Calibration, Cluster, Job
 from backend.job.mapping import parse_job
 from backend.job.problems import ProblemsError
 from backend.jobs.checkup import Meeting
-from backend.jobs.speed import Clock, calibration_of, measure
+from backend.jobs.errand import Clock
+from backend.jobs.speed import calibration_of, measure
 from tests.fakes import FakeNode
 
 SPEEDS = Speeds(

@@ -1,0 +1,21 @@
+"""What a copy between nodes is about, in words; the page and the command line say the same."""
+
+from app.i18n import t
+from backend.cluster.link import display_name
+from backend.job.job import Job
+from backend.jobs.copying import Missing
+
+
+def copy_words(job: Job, missing: Missing, lang: str) -> str:
+    """What is copied from where to where, as one line."""
+    hosts = job.cluster.hosts
+    what = [
+        t(lang, f"copy.{name}", path=path)
+        for name, path, ranks in (
+            ("model", job.model.path, missing.model),
+            ("data", job.training.dataset_dir, missing.data),
+        )
+        if ranks
+    ]
+    nodes = ", ".join(display_name(hosts[rank]) for rank in missing.ranks)
+    return t(lang, "copy.what", what=t(lang, "copy.and").join(what), source=display_name(hosts[0]), nodes=nodes)

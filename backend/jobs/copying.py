@@ -1,0 +1,175 @@
+"""Copies the model and the data that nodes lack from node 0 to them, on the user's word.
+
+Node 0 gives over the network that the ranks will use, to the port that the preflight has dialled, for the time of the
+copy: what a server between them could carry is a fraction of it, and no node needs a key to another. See copy_files.py
+for what is promised about the files.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backend.cluster.checks import CheckResult, dataset_names
+from backend.cluster.group import GroupError, on_all
+from backend.cluster.node import Node, NodeError
+from backend.cluster.probe import NodeFacts
+from backend.engines import NodeCommand, Place, Rendered
+from backend.job.job import Job
+from backend.job.problems import Problem, ProblemsError
+from backend.jobs import launch as launching
+from backend.jobs.checkup import Meeting, PreflightReport
+from backend.jobs.errand import CALL_S, Clock, clean, free_port, last_words, make_errand, read_exit, read_json
+
+PROGRAM = "copy_files.py"
+LEFT = "copy_left"
+POLL_S = 1.0
+STALL_S = 600.0
+"""Without a byte given for so long node 0 stops giving by itself; hashing a large file takes minutes."""
+INFO = "dataset_info.json"
+INFO_BYTES = 16 << 20
+MEDIA = ("images", "videos", "audios")
+MODEL = ("model_missing",)
+DATA = ("dataset_info_missing", "dataset_file_missing")
+
+Tell = Callable[[int, int], object]
+"""(bytes taken, bytes to take) over all nodes, while they take."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Missing:
+    """What nodes lack and node 0 has."""
+
+    model: tuple[int, ...] = ()
+    """Ranks without the model."""
+    info: tuple[int, ...] = ()
+    """Ranks without dataset_info.json."""
+    data: tuple[int, ...] = ()
+    """Ranks without a file of the data sets; those without their description as well."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The nodes that lack anything."""
+        return tuple(sorted({*self.model, *self.data}))
+
+
+def find_missing(checks: Iterable[CheckResult]) -> Missing | None:
+    """What a preflight found that a copy from node 0 can mend; None where there is nothing."""
+    found = list(checks)
+    has = {one.name for one in found if one.rank == 0 and one.status == "ok"}
+    lacks = {
+        code: tuple(one.rank for one in found if one.name in has and one.problem and one.problem.code == code)
+        for code in MODEL + DATA
+    }
+    info = lacks["dataset_info_missing"]
+    data = tuple(sorted(info + lacks["dataset_file_missing"]))
+    missing = Missing(model=lacks["model_missing"], info=info, data=data)
+    return missing if missing.ranks else None
+
+
+def copy(
+    job: Job, meeting: Meeting, report: PreflightReport, run: str, tell: Tell, *, clock: Clock | None = None
+) -> tuple[Problem, ...]:
+    """Copy what `report` says is missing; warnings about what could not be cleaned up.
+
+    Raises ProblemsError naming the node; what it has taken so far waits there, and another copy goes on from it.
+    """
+    missing = find_missing(report.checks)
+    if missing is None or meeting.failures:
+        raise ProblemsError(meeting.problems or [Problem(code="nothing_to_copy")])
+    nodes = {rank: meeting.nodes[rank] for rank in (0, *missing.ranks)}
+    try:
+        attempt = _attempt(job, missing, nodes, report.facts, run)
+    except NodeError as error:
+        raise ProblemsError([error.problem]) from error
+    begun: set[int] = set()
+    try:
+        launching.start_all(attempt, nodes, lambda kind, rank, detail: begun.add(rank))
+        _wait(attempt, nodes, tell, clock or Clock())
+    except (GroupError, ProblemsError) as error:
+        raise ProblemsError((*error.problems, *clean(attempt, nodes, begun, LEFT))) from error
+    except BaseException:  # Ctrl-C too: what was started is ended before it is raised again
+        clean(attempt, nodes, begun, LEFT)
+        raise
+    return tuple(clean(attempt, nodes, begun, LEFT))
+
+
+def roots_to_copy(job: Job, missing: Missing, node: Node) -> list[dict[str, Any]]:
+    """Folders and the names in them that are meant, null for all. Raises NodeError."""
+    roots: list[dict[str, Any]] = []
+    if missing.model:
+        roots.append({"root": job.model.path, "names": None})
+    if missing.data:
+        folder = str(job.training.dataset_dir)
+        entries = _entries(job, node, folder)
+        files = [str(entry["file_name"]) for entry in entries if "file_name" in entry]
+        inside = [name for name in files if not name.startswith("/") and ".." not in name.split("/")]
+        # Rows name their pictures by paths of their own; what these are is for LLaMA-Factory to know.
+        with_media = any(key in (entry.get("columns") or {}) for entry in entries for key in MEDIA)
+        info = [INFO] if missing.info else []
+        roots.append({"root": folder, "names": None if with_media else [*info, *inside]})
+    return roots
+
+
+def _entries(job: Job, node: Node, folder: str) -> list[Mapping[str, Any]]:
+    # SFTP starts in the log-in user's home folder.
+    known = json.loads(node.read(f"{folder.removeprefix('~/')}/{INFO}", limit=INFO_BYTES))
+    return [known[name] for name in dataset_names(job) if isinstance(known.get(name), dict)]
+
+
+def _attempt(
+    job: Job, missing: Missing, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], run: str
+) -> launching.Attempt:
+    place = launching.make_place(job, run, 1, facts, free_port(job, nodes[0]))
+    told = {
+        "address": place.master_address,
+        "port": place.master_port,
+        "token": secrets.token_hex(32),
+        "roots": roots_to_copy(job, missing, nodes[0]),
+    }
+    files = {PROGRAM: launching.node_program(PROGRAM).decode(), "copy.json": json.dumps(told)}
+    rendered = Rendered(files=files, commands=tuple(_commands(place)))
+    return make_errand(job, run, place, facts, rendered, STALL_S)
+
+
+def _commands(place: Place) -> list[NodeCommand]:
+    return [
+        NodeCommand(
+            rank=node.rank,
+            argv=(node.python, f"{node.folder}/{PROGRAM}", node.folder, "take" if node.rank else "give"),
+            environment={"PYTHONUNBUFFERED": "1"},
+        )
+        for node in place.nodes
+    ]
+
+
+def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], tell: Tell, clock: Clock) -> None:
+    """Until every taker has ended well; ProblemsError for the first that did not, or when the giver has ended."""
+    taking = {rank: node for rank, node in nodes.items() if rank}
+    while True:
+        ended = on_all(nodes, lambda rank, node: read_exit(attempt, rank, node), CALL_S)
+        failed = [rank for rank in taking if (ended[rank] or {"code": 0}).get("code") != 0]
+        if failed:
+            raise ProblemsError([_failure(attempt, rank, nodes[rank]) for rank in failed])
+        if all(ended[rank] for rank in taking):
+            return
+        if ended[0]:
+            raise ProblemsError([_failure(attempt, 0, nodes[0])])
+        far = on_all(taking, lambda rank, node: _progress(attempt, rank, node), CALL_S)
+        known: Sequence[Mapping[str, Any]] = [one for one in far.values() if one]
+        tell(sum(one["done"] for one in known), sum(one["total"] for one in known))
+        clock.wait(POLL_S)
+
+
+def _progress(attempt: launching.Attempt, rank: int, node: Node) -> Mapping[str, Any] | None:
+    return read_json(node, f"{attempt.records[rank].folder}/progress.json")
+
+
+def _failure(attempt: launching.Attempt, rank: int, node: Node) -> Problem:
+    """What the program said of itself, else its last words."""
+    folder = attempt.records[rank].folder
+    said = dict(read_json(node, f"{folder}/result.json") or {})
+    code = str(said.pop("code", "copy_failed"))
+    values = said or {"lines": last_words(node, f"{folder}/out.log")}
+    return Problem(code=code, node=node.name, values={"node": node.name, **values})

@@ -1,0 +1,122 @@
+"""A short gang that is no run: a program of ours on some nodes, under the same supervisor, and then no trace.
+
+Nothing of it enters the store. The supervisors take the nodes' locks, so no run starts meanwhile, and end what they
+started if this process dies and nothing happens any more.
+"""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from backend.cluster.group import try_all
+from backend.cluster.node import Node, NodeError, ask, tail
+from backend.cluster.preflight import choose_port
+from backend.cluster.probe import NodeFacts, probe_all
+from backend.engines import Place, Rendered
+from backend.job.job import Job
+from backend.job.problems import Problem, ProblemsError
+from backend.jobs import launch as launching
+
+_log = logging.getLogger(__name__)
+
+GRACE_S = 3.0
+CALL_S = 40.0
+LOG_BYTES = 16 << 10
+REMOVE = (
+    'grep -qsF -- "$2" "$1/spec.json" && rm -rf -- "$1"; '
+    'rmdir -- "$1/control" "$1" "$3" "$4" 2>/dev/null; [ ! -e "$1" ]'
+)
+"""(folder, mark, folders above it) for sh; false when the folder is still there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clock:
+    """Time, injected."""
+
+    now: Callable[[], float] = time.monotonic
+    wait: Callable[[float], object] = time.sleep
+
+
+def read_facts(job: Job, nodes: Mapping[int, Node]) -> dict[int, NodeFacts]:
+    """The facts of every node; ProblemsError where one could not be read."""
+    read = probe_all(job, nodes)
+    failed = [fact.problem for fact in read.values() if isinstance(fact, NodeError)]
+    if failed:
+        raise ProblemsError(failed)
+    return {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
+
+
+def free_port(job: Job, node: Node) -> int:
+    """A port of the job's range that is free on node 0; ProblemsError when none is."""
+    try:
+        return choose_port(job, node, launching.candidate_ports(job))
+    except NodeError as error:
+        raise ProblemsError([error.problem]) from error
+
+
+def make_errand(
+    job: Job, run: str, place: Place, facts: Mapping[int, NodeFacts], rendered: Rendered, stall_s: float
+) -> launching.Attempt:
+    """The attempt that starts `rendered` in `place`."""
+    return launching.Attempt(
+        run=run,
+        number=1,
+        job=job,
+        place=place,
+        rendered=rendered,
+        records=launching.make_records(job, place, facts),
+        grace_s=GRACE_S,
+        stall_s=stall_s,
+    )
+
+
+def read_exit(attempt: launching.Attempt, rank: int, node: Node) -> Mapping[str, Any] | None:
+    """The supervisor's record of how the node ended; None while it has not."""
+    return read_json(node, f"{attempt.records[rank].folder}/exit")
+
+
+def read_json(node: Node, path: str) -> Mapping[str, Any] | None:
+    """A file that appears whole; None while it is not there."""
+    try:
+        content: Mapping[str, Any] = json.loads(node.read(path))
+    except NodeError as error:
+        if error.code != "missing_file":
+            raise
+        return None
+    return content
+
+
+def last_words(node: Node, path: str) -> str:
+    """The end of a log; empty where there is none."""
+    try:
+        return tail(node.read(path, limit=LOG_BYTES).decode(errors="replace"))
+    except NodeError:
+        return ""
+
+
+def clean(attempt: launching.Attempt, nodes: Mapping[int, Node], begun: Collection[int], code: str) -> list[Problem]:
+    """End what is left on every node and remove its folder; what could not be, as warnings named `code`."""
+
+    def clean_one(rank: int, node: Node) -> bool:
+        record = attempt.records[rank]
+        if rank in begun:
+            stop = launching.supervisor_command(record, "stop", "--grace", str(GRACE_S))
+            if ask(node, stop, timeout_s=CALL_S)["left"]:
+                return False
+        # Nothing but a folder that holds this attempt's own mark; those above it go when they are empty.
+        above = record.folder.rpartition("/")[0]
+        places = (record.folder, record.mark, above, above.rpartition("/")[0])
+        return node.run(["sh", "-c", REMOVE, "sh", *places], timeout_s=CALL_S).code == 0
+
+    done, failures = try_all(nodes, clean_one, CALL_S + 10)
+    for failure in failures.values():
+        _log.warning("cleaning up after %s: %s", attempt.run, failure)
+    left = [*(rank for rank, is_clean in done.items() if not is_clean), *failures]
+    return [
+        Problem(code=code, severity="warning", node=nodes[rank].name,
+                values={"node": nodes[rank].name, "folder": attempt.records[rank].folder})
+        for rank in sorted(left)
+    ]  # fmt: skip
