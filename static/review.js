@@ -1,4 +1,4 @@
-// Review: what will run, to read, copy and download.
+// Review: what will run, to read, copy and download. What it changes against an earlier run: difference.js.
 (() => {
   const board = (window.Megaboard = window.Megaboard || {});
   let shownFile = null, shownNode = 0, drawn = "";
@@ -19,7 +19,7 @@
         h("p", { class: "mb-quiet" }, t("wizard.review.missing.lead")),
         (review.problems || []).map(board.fields.drawProblem), list(bundle, "missing", "error")),
       files(element, bundle, review), commands(element, bundle, review),
-      review.difference && difference(review.difference));
+      board.difference(bundle));
   }
 
   function card(title, ...children) {
@@ -75,15 +75,6 @@
     const { h } = board;
     return h("div", { class: "mb-choice", role: "group" }, choices.map(([value, label]) =>
       h("button", { type: "button", "aria-pressed": String(value === chosen), onclick: () => onPick(value) }, label)));
-  }
-
-  function difference({ run, lines }) {
-    const { h, t } = board;
-    const kind = (line) => ({ "+": "added", "-": "removed", "@": "place" })[line[0]];
-    const lead = t(lines.length ? "wizard.review.difference.lead" : "wizard.review.difference.none", { run });
-    return card(t("wizard.review.difference"), h("p", { class: "mb-quiet" }, lead),
-      lines.length > 0 && h("pre", { class: "mb-code", tabindex: "0" }, lines.map((line) =>
-        h("span", { class: "mb-diff", "data-kind": kind(line) }, `${line}\n`))));
   }
 
   board.review = { list };

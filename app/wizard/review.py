@@ -1,9 +1,7 @@
 """Step 5: exactly what will run, before anything does: the job file, the engine's files, each node's command."""
 
-import difflib
 import io
 import shlex
-import sqlite3
 import zipfile
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +21,6 @@ from backend.job.problems import ProblemsError
 STEP = "review"
 RUN = "RUN-ID"
 """Stands for the run's id in what is shown; the real one is made at the launch."""
-_CONTEXT_LINES = 2
 
 
 def build(form: Form) -> None:
@@ -37,7 +34,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     job = reading.job
     if job is None or not reading.is_sound:
         return {"review": None}
-    review: dict[str, Any] = {"job": dump_job(job), "difference": _difference(services, job), "complete": False}
+    review: dict[str, Any] = {"job": dump_job(job), "complete": False}
     if reading.can_launch:
         try:
             rendered = render(job, sample_place(job))
@@ -89,20 +86,3 @@ def _command(job: Job, command: NodeCommand) -> dict[str, Any]:
 
 def _shared(commands: tuple[NodeCommand, ...]) -> Mapping[str, str]:
     return commands[0].environment if commands else {}
-
-
-def _difference(services: Services, job: Job) -> dict[str, Any] | None:
-    """What changed since the newest run, as lines of a unified difference; None before the first run."""
-
-    with services.store.read() as connection:
-        row = _newest_run(connection)
-    if row is None:
-        return None
-    before, after = row["job"].splitlines(), dump_job(job).splitlines()
-    lines = list(difflib.unified_diff(before, after, lineterm="", n=_CONTEXT_LINES))[2:]
-    return {"run": row["id"], "lines": lines}
-
-
-def _newest_run(connection: sqlite3.Connection) -> sqlite3.Row | None:
-    row: sqlite3.Row | None = connection.execute("SELECT id, job FROM runs ORDER BY created DESC, id DESC").fetchone()
-    return row

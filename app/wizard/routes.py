@@ -7,6 +7,7 @@ from fastapi.responses import Response
 
 from app.i18n import LANGUAGES
 from app.services import Services
+from app.wizard.difference import difference_of
 from app.wizard.plans import why_not_of as answer
 from app.wizard.reading import read
 from app.wizard.review import archive
@@ -17,6 +18,8 @@ from backend.job.problems import ProblemsError
 
 def routes(services: Services) -> APIRouter:
     """GET /api/archive: a zip of what the draft renders to, 409 while it cannot be rendered.
+
+    GET /api/difference?base=RUN|recommended&lang=en: what the draft changes against it (difference.py).
 
     GET /api/strategies?lang=en: {rows} or {why}, the best plan of each strategy for the draft.
 
@@ -43,6 +46,11 @@ def routes(services: Services) -> APIRouter:
     def why_not(sizes: str, lang: str = "en") -> dict[str, str]:
         reading = read(services.draft.job_mapping(), services.home)
         return {"words": answer(reading, sizes, lang if lang in LANGUAGES else "en")}
+
+    @router.get("/api/difference")
+    def difference(base: str = "", lang: str = "en") -> dict[str, Any]:
+        reading = read(services.draft.job_mapping(), services.home)
+        return difference_of(services, reading, base or None, lang if lang in LANGUAGES else "en")
 
     @router.get("/api/strategies")
     def strategies(lang: str = "en") -> dict[str, Any]:

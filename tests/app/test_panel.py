@@ -36,8 +36,8 @@ from backend.jobs.store import Store
 from backend.planning.space import SIZES
 
 OURS = (
-    "dom", "fetch", "fields", "hardware", "launch", "memory", "pareto", "plan", "ranks", "review", "strategies",
-    "summary", "tabs", "time", "timeline", "wizard",
+    "difference", "dom", "fetch", "fields", "hardware", "launch", "memory", "pareto", "plan", "ranks", "review",
+    "steps", "strategies", "summary", "tabs", "time", "timeline", "wizard",
 )  # fmt: skip
 STEPS = (hardware, model, training, plan, review, launch)
 READY = {

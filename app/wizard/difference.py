@@ -1,0 +1,157 @@
+"""What the draft changes against an earlier run or the recommended plan: keys, files, memory and speed."""
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from app.i18n import render_problem, t
+from app.plan_words import all_plans, need_gib, plan_name, plan_sizes
+from app.services import Services
+from app.wizard.fields import label_of, table
+from app.wizard.reading import Reading
+from backend.engines import export
+from backend.estimate import estimate
+from backend.job.job import Job
+from backend.job.mapping import dump_job, parameters, to_mapping
+from backend.job.parameters import Parameter
+from backend.job.problems import ProblemsError
+from backend.jobs.snapshot import run_job
+
+RECOMMENDED = "recommended"
+"""The base that is no run: the first of the legal plans. No run has this id."""
+RUNS_OFFERED = 50
+_CONTEXT_LINES = 2
+_OTHER_NODES = re.compile(r"node[1-9]\d*\.sh")
+"""They differ from node0.sh in their rank alone."""
+
+
+def difference_of(services: Services, reading: Reading, base: str | None, lang: str) -> dict[str, Any]:
+    """{bases, base, fields, files, figures}, or {bases, why} where one side cannot be read.
+
+    Without a base it is the newest run with the job's name, or else of any name, or else the recommended plan.
+    """
+    job = reading.job
+    if job is None or not reading.is_sound:
+        return {"bases": [], "why": t(lang, "wizard.plan.unread")}
+    runs = _runs(services, job.name)
+    offered = [*runs, RECOMMENDED]
+    chosen = base if base in offered else offered[0]
+    answer = {"bases": offered, "base": chosen, "same_name": sum(name == job.name for name in runs.values())}
+    try:
+        before = all_plans(job)[0].job if chosen == RECOMMENDED else _job_of(services, chosen)
+    except ProblemsError as error:
+        return {**answer, "why": render_problem(lang, error.problems[0])["message"]}
+    except IndexError:
+        return {**answer, "why": t(lang, "wizard.plan.none")}
+    return {
+        **answer,
+        "fields": [list(row) for row in _fields(before, job, lang)],
+        "files": _files(before, job),
+        "figures": {"before": _figures(before), "after": _figures(job)},
+    }
+
+
+def _runs(services: Services, name: str) -> dict[str, str]:
+    """Id -> job name of the runs to compare with: those of this name first, the newest first among them."""
+    order = "SELECT id, name FROM runs ORDER BY name = ? DESC, created DESC, id DESC LIMIT ?"
+    with services.store.read() as connection:
+        return {row["id"]: row["name"] for row in connection.execute(order, (name, RUNS_OFFERED))}
+
+
+def _job_of(services: Services, run: str) -> Job:
+    with services.store.read() as connection:
+        row = connection.execute("SELECT job FROM runs WHERE id = ?", (run,)).fetchone()
+    return run_job(row["job"])
+
+
+def _fields(before: Job, after: Job, lang: str) -> Iterator[tuple[str, str, str, str]]:
+    """(path, label, value before, value after) of every key whose value differs, defaults included."""
+    old, new = _leaves(before), _leaves(after)
+    for path in [*new, *(path for path in old if path not in new)]:
+        if old.get(path) != new.get(path):
+            yield path, _label(path, lang), _text(old.get(path)), _text(new.get(path))
+
+
+def _leaves(job: Job) -> dict[str, Any]:
+    """Every single value by its path, in the order of the job file."""
+    mapping = to_mapping(job)
+    values = {path: _at(mapping, path, parameter) for path, parameter in parameters().items()}
+    values |= job.unknown
+    return dict(leaf for path, value in values.items() for leaf in _flat(path, value))
+
+
+def _at(mapping: Any, path: str, parameter: Parameter) -> Any:
+    """A value of the file, or what stands where the file says nothing."""
+    for name in path.split("."):
+        if not isinstance(mapping, Mapping) or name not in mapping:
+            return list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+        mapping = mapping[name]
+    return mapping
+
+
+def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _flat(f"{path}.{name}", item)
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for number, item in enumerate(value):
+            yield from _flat(f"{path}[{number}]", item)
+    elif value is not None:
+        yield path, value
+
+
+def _label(path: str, lang: str) -> str:
+    """The name of the parameter that the path is, or is in; empty for an unknown key."""
+    bare = path.partition("[")[0]
+    while bare and bare not in table():
+        bare = bare.rpartition(".")[0]
+    return label_of(lang, table()[bare]) if bare else ""
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _files(before: Job, after: Job) -> list[dict[str, Any]]:
+    """The unified difference of the job file and of each rendered file that differs."""
+    old, new = _rendered(before), _rendered(after)
+    found = []
+    for name in [*new, *(name for name in old if name not in new)]:
+        sides = old.get(name, "").splitlines(), new.get(name, "").splitlines()
+        lines = list(difflib.unified_diff(*sides, lineterm="", n=_CONTEXT_LINES))[2:]
+        if lines:
+            found.append({"name": name, "lines": lines})
+    return found
+
+
+def _rendered(job: Job) -> dict[str, str]:
+    """The job file and what the engine is given; the job file alone where today's rules refuse the job."""
+    files = {"job.yaml": dump_job(job)}
+    try:
+        files |= export(job, placeholders=True)
+    except ProblemsError:
+        return files
+    return {name: text for name, text in files.items() if not _OTHER_NODES.fullmatch(name)}
+
+
+def _figures(job: Job) -> dict[str, Any] | None:
+    """Plan, memory, speed and time; None where the job cannot be estimated."""
+    try:
+        found = estimate(job)
+    except ProblemsError:
+        return None
+    return {
+        "plan": plan_name(plan_sizes(job)),
+        "engine": job.engine,
+        "need_gib": need_gib(found),
+        "fits": found.fits,
+        "bubble": found.bubble_fraction,
+        "speed": found.tokens_per_s_per_gpu,
+        "iteration_s": found.iteration_s,
+        "hours": found.hours,
+        "batch": job.global_batch,
+    }

@@ -1,0 +1,93 @@
+"""What the draft changes against an earlier run or the recommended plan: keys, files, memory and speed."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from app.services import Draft
+from app.wizard.difference import RECOMMENDED, difference_of
+from app.wizard.reading import read
+from app.wizard.wire import change
+from backend.job.mapping import dump_job, with_values
+from backend.jobs import ledger
+from backend.jobs.store import Store
+
+
+class Site(SimpleNamespace):
+    def job(self):
+        return read(self.draft.job_mapping(), self.home).job
+
+    def ran(self, run, name, **values):
+        """A run of the draft's job with other values, in the store; a later one is newer."""
+        job = with_values(
+            self.job(), {"name": name, **{path.replace("__", "."): each for path, each in values.items()}}
+        )
+        self.time += 1
+        self.store.write(
+            lambda c: ledger.create_run(
+                c, run, name=name, engine=job.engine, job=dump_job(job), addresses=[run], time=self.time
+            )
+        )
+
+    def difference(self, base=None, lang="en"):
+        return difference_of(self, read(self.draft.job_mapping(), self.home), base, lang)
+
+
+@pytest.fixture
+def site(tmp_path):
+    store = Store(tmp_path / "megaboard.db")
+    site = Site(home=tmp_path, store=store, draft=Draft(store, tmp_path), time=0.0)
+    change(site, {"name": "mine", "cluster.nodes": 1, "cluster.gpus_per_node": 4})
+    yield site
+    store.close()
+
+
+def test_the_last_run_of_this_job_comes_first_then_others_then_the_recommended_plan(site):
+    for run, name in {"r1": "mine", "r2": "mine", "r3": "other"}.items():
+        site.ran(run, name)
+    found = site.difference()
+    assert (found["bases"], found["base"], found["same_name"]) == (["r2", "r1", "r3", RECOMMENDED], "r2", 2)
+    assert site.difference("r1")["base"] == "r1"
+    assert site.difference("no-such-run")["base"] == "r2"
+
+
+def test_every_key_that_differs_has_both_values_defaults_and_parts_of_mappings_too(site):
+    site.ran("r1", "mine", environment={"NCCL_DEBUG": "WARN"}, training__learning_rate=1e-5)
+    change(site, {"environment": "NCCL_DEBUG=INFO", "parallel.tensor": 2})
+    rows = {path: (label, before, after) for path, label, before, after in site.difference()["fields"]}
+    assert rows == {
+        "training.learning_rate": ("Learning rate", "1e-05", "2e-05"),
+        "parallel.tensor": ("Tensor parallel (TP)", "4", "2"),
+        "environment.NCCL_DEBUG": ("Environment variables", "WARN", "INFO"),
+    }
+
+
+def test_files_are_those_of_the_engine_and_hold_only_what_differs(site):
+    site.ran("r1", "mine", training__learning_rate=1e-5)
+    files = {file["name"]: file["lines"] for file in site.difference()["files"]}
+    assert list(files) == ["job.yaml", "config.yaml"]
+    assert "-learning_rate: 1.0e-05" in files["config.yaml"]
+    assert "+learning_rate: 2.0e-05" in files["config.yaml"]
+
+
+def test_the_recommended_plan_shows_what_the_own_choice_costs(site):
+    found = site.difference()
+    assert found["base"] == RECOMMENDED
+    before, after = found["figures"]["before"], found["figures"]["after"]
+    assert before["fits"]
+    assert before["speed"] > after["speed"]
+    assert {path.partition(".")[0] for path, *_ in found["fields"]} <= {"training", "parallel", "engine"}
+    assert before["batch"] == after["batch"]
+
+
+def test_the_same_job_differs_in_nothing(site):
+    site.ran("r1", "mine")
+    found = site.difference()
+    assert (found["fields"], found["files"]) == ([], [])
+
+
+def test_a_draft_or_a_run_that_cannot_be_read_says_so(site):
+    site.ran("r1", "mine", engine="no-such-engine")
+    assert "no-such-engine" in site.difference()["why"]
+    change(site, {"cluster.nodes": "four"})
+    assert site.difference()["bases"] == []
