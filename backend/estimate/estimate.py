@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from backend.estimate.calibrated import calibrated_on, probed_on, reserved_ratio
@@ -31,7 +32,7 @@ RESERVED_PER_ALLOCATED = 1.06
 1.05; SimuMax itself plans with 1 / 0.94."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@record
 class StageEstimate:
     """One pipeline stage; every figure is per GPU, experts included. The terms add up to peak_gib."""
 
@@ -114,18 +115,18 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
     plan, memories = found.plan, found.memories
     flops = _flops(job, found.layers, plan, found.trained)
     speed = speed_of(job, gpu, found.layers, plan, found.traits, found.trained, memories, flops)
-    worst = max(memories, key=lambda item: float(item.peak))
-    peak_gib = float(worst.peak) / GIB
-    reserved_gib = peak_gib * (reserved_ratio(job) or RESERVED_PER_ALLOCATED)
+    stages = tuple([_stage(item) for item in memories])
+    worst = max(stages, key=attrgetter("peak_gib"))
+    reserved_gib = worst.peak_gib * (reserved_ratio(job) or RESERVED_PER_ALLOCATED)
     return Estimate(
         name=job.name,
         fits=reserved_gib + job.cluster.outside_gib <= gpu.memory_gib,
         gpu_memory_gib=gpu.memory_gib,
         outside_gib=job.cluster.outside_gib,
-        peak_gib=peak_gib,
+        peak_gib=worst.peak_gib,
         reserved_gib=reserved_gib,
         peak_stage=worst.stage,
-        stages=tuple(_stage(item) for item in memories),
+        stages=stages,
         host_memory_gib=_host_gib(job, memories),
         data_parallel=job.data_parallel,
         global_batch_size=job.global_batch,

@@ -33,7 +33,8 @@ class LayerCost:
 class PlanCosts:
     """What is the same on every stage of a plan."""
 
-    dense: LayerCost
+    dense: LayerCost | None
+    """None where the model has no such layers; likewise `sparse`."""
     sparse: LayerCost | None
     unit: Number
     """Input of one unit of full recompute."""
@@ -80,7 +81,7 @@ def pipeline_memory(
 def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> PlanCosts:
     """What the layers of a plan cost, whichever stage they are on."""
     return PlanCosts(
-        dense=layer_cost(layers.dense, plan, memory, run),
+        dense=layer_cost(layers.dense, plan, memory, run) if layers.dense_count else None,
         sparse=layer_cost(layers.sparse, plan, memory, run) if layers.sparse else None,
         unit=element_bytes(memory) * layers.output.hidden * plan.tokens * plan.whole_share,
         tower=tower_bytes(layers.vision, plan, memory, run.trained) if layers.vision else 0.0,
@@ -169,10 +170,10 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts) -> Number:
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     total: Number = counts[0] * costs.tower if stage.first else 0.0
     full = plan.full_recompute
+    dense, sparse = (cost.kept if cost else 0.0 for cost in (costs.dense, costs.sparse))
     for chunk, flying in zip(stage.chunks, counts, strict=True):
         inputs = -(-(chunk.dense + chunk.sparse) // plan.recompute_layers) * costs.unit
-        every = chunk.dense * costs.dense.kept + (chunk.sparse * costs.sparse.kept if costs.sparse else 0.0)
-        total = total + flying * choose(full, inputs, every)
+        total = total + flying * choose(full, inputs, chunk.dense * dense + chunk.sparse * sparse)
     return total
 
 
