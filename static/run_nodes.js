@@ -3,6 +3,7 @@
   const { attribute, badge, duration, el, mibAsGib, keyed, number, setBadge, text, w } = window.Megaboard.live;
   const COLUMNS = ["rank", "address", "state", "heard", "load", "memory", "gpus", "processes", "exit"];
   const MEASURES = ["utilization", "memory"];
+  const GPU_NOISE_MIB = 256;
 
   function Nodes(now) {
     const head = el("tr", {}, ...COLUMNS.map((name) => el("th", { scope: "col" }, w(`node.${name}`))));
@@ -66,7 +67,12 @@
   }
 
   function processWords(node) {
-    if (node.left !== null) return node.left === 0 ? `✓ ${w("left_none")}` : `✕ ${w("left", { count: node.left })}`;
+    if (node.left !== null) {
+      const left = node.left === 0 ? `✓ ${w("left_none")}` : `✕ ${w("left", { count: node.left })}`;
+      if (node.gpu_mib === null) return left;
+      const held = node.gpu_mib > GPU_NOISE_MIB;
+      return `${left} · ${held ? `✕ ${w("gpu_held", { gib: mibAsGib(node.gpu_mib) })}` : `✓ ${w("gpu_back")}`}`;
+    }
     return node.members ? String(node.members) : "–";
   }
 

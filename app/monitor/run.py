@@ -6,6 +6,7 @@ from typing import Any
 from app.i18n import render_problem, t
 from app.preparing_words import preparing_words
 from backend.job.problems import Problem
+from backend.jobs.diagnose import stuck_words
 from backend.jobs.records import Event, NodeSnapshot, Preparing, RunSnapshot, problem_from_json
 from backend.jobs.states import EventKind, RunState
 
@@ -17,6 +18,7 @@ _BAD = frozenset(
         EventKind.LOST,
         EventKind.NODE_UNREACHABLE,
         EventKind.NODE_STOP_FAILED,
+        EventKind.NODE_STUCK,
         EventKind.SAVE_TIMED_OUT,
         EventKind.LOSS_NOT_FINITE,
     }
@@ -65,6 +67,7 @@ def nodes(run: RunSnapshot, now: float) -> list[dict[str, Any]]:
             "gpus": [_gpu(gpu) for gpu in node.gpus],
             "exit": None if node.exit is None else {key: node.exit.get(key) for key in ("code", "signal", "reason")},
             "left": _left(node),
+            "gpu_mib": _gpu_memory_held(node),
         }
         for node in run.nodes
     ]
@@ -88,6 +91,7 @@ def _words(event: Event, addresses: Mapping[int, str], lang: str) -> dict[str, A
         "step": detail.get("step"),
         "code": detail.get("code"),
         "left": len(detail.get("left") or ()),
+        "processes": stuck_words(detail.get("stuck") or ()),
     }
     saving = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""
     problem = detail.get("problem")
@@ -126,6 +130,12 @@ def _left(node: NodeSnapshot) -> int | None:
     """Processes of the run left on a node that was stopped or has ended; None when nobody has looked."""
     record = node.stop if node.stop is not None else node.exit
     return None if record is None or record.get("left") is None else len(record["left"])
+
+
+def _gpu_memory_held(node: NodeSnapshot) -> int | None:
+    """MiB more than before the run in use on the node's GPUs after its end; None where nobody has looked."""
+    gpus = (node.exit or {}).get("gpus")
+    return None if not gpus else round(sum(max(0.0, after - before) for _, before, after in gpus))
 
 
 def _is_saving(run: RunSnapshot) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import signal
 import sys
 import time
 from typing import IO, Any
@@ -37,6 +38,7 @@ def _send_output_to(path: str) -> None:
     os.dup2(log, 2)
     os.close(log)
     faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1)  # the supervisor asks at a stall
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 

@@ -12,6 +12,7 @@ heartbeat; never by name.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import glob
 import json
@@ -34,6 +35,15 @@ HEARTBEATS_BYTES = 16 << 20
 TICK_S = 0.1
 GIVE_UP_S = 20.0
 """After the first SIGKILL; what is left then is stuck in a driver and is reported."""
+STUCK_SCANS = 3
+"""A process found standing still (stopped, or waiting in the kernel) by so many scans in a row is reported."""
+STACKS_S = 2.0
+"""For a stalled program to write its stacks, where it listens for the request."""
+RESERVE_BYTES = 64 << 10
+"""Held for the last words of a run whose disk is full."""
+GPU_BACK_S = 10.0
+"""A driver takes its time to give the memory of a process back."""
+GPU_BACK_MIB = 256
 LOGS = ("out.log", "rank*.log", "steps.rank*.jsonl")
 """What grows while a run is alive."""
 PR_SET_CHILD_SUBREAPER = 36
@@ -234,6 +244,21 @@ def last_members(folder: str) -> list[tuple[int, int]]:
         return []
 
 
+def is_full(folder: str) -> bool:
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize < RESERVE_BYTES
+
+
+def catches(process: Process, number: int) -> bool:
+    """Whether the process has a handler for the signal; without one it might die of it."""
+    try:
+        with open(f"/proc/{process.pid}/status") as file:
+            caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(caught >> (number - 1) & 1)
+
+
 class GpuReader(threading.Thread):
     """Asks nvidia-smi again and again beside the supervisor: it takes a second, and hangs with a broken driver."""
 
@@ -242,18 +267,49 @@ class GpuReader(threading.Thread):
         self.gpus = []  # type: list[dict[str, float | None]]
 
     def run(self) -> None:
-        program = shutil.which("nvidia-smi")
-        command = [str(program), f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits"]
-        while program:
-            try:
-                # A mark of its own: it is no member of the run.
-                environment = {**os.environ, MARK: "nvidia-smi"}
-                answer = subprocess.run(command, capture_output=True, text=True, timeout=30, env=environment)
-                rows = [map(_number, line.split(",")) for line in answer.stdout.splitlines()]
-                self.gpus = [dict(zip(GPU_KEYS, row)) for row in rows]  # noqa: B905 - Python 3.8
-            except (OSError, ValueError, subprocess.SubprocessError):
-                self.gpus = []
+        while shutil.which("nvidia-smi"):
+            self.gpus = read_gpus()
             time.sleep(HEARTBEAT_S)
+
+
+def read_gpus(timeout_s: float = 30.0) -> list[dict[str, float | None]]:
+    """What nvidia-smi says of each GPU now; none where it says nothing."""
+    program = shutil.which("nvidia-smi")
+    command = [str(program), f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits"]
+    try:
+        # A mark of its own: it is no member of the run.
+        environment = {**os.environ, MARK: "nvidia-smi"}
+        answer = (
+            subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment)
+            if program
+            else None
+        )
+        rows = [map(_number, line.split(",")) for line in answer.stdout.splitlines()] if answer else []
+        return [dict(zip(GPU_KEYS, row)) for row in rows]  # noqa: B905 - Python 3.8
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return []
+
+
+def gpus_given_back(folder: str) -> list[list[float]]:
+    """[index, MiB in use when the run began, MiB in use now] of each GPU, once it is back or does not come back."""
+    began = {gpu["index"]: gpu["memory_used_mib"] or 0.0 for gpu in first_gpus(folder)}
+    deadline = time.monotonic() + GPU_BACK_S
+    while began:
+        now = [(gpu["index"], gpu["memory_used_mib"] or 0.0) for gpu in read_gpus(GPU_BACK_S) if gpu["index"] in began]
+        if all(used <= began[index] + GPU_BACK_MIB for index, used in now) or time.monotonic() > deadline:
+            return [[index or 0.0, began[index], used] for index, used in now]
+        time.sleep(0.5)
+    return []
+
+
+def first_gpus(folder: str) -> list[dict[str, float | None]]:
+    """What the first heartbeat with GPUs says of them: the run had not yet come to use any."""
+    try:
+        with open(f"{folder}/gpus") as file:
+            gpus = json.load(file)["gpus"]  # type: list[dict[str, float | None]]
+            return gpus
+    except (OSError, ValueError, KeyError):
+        return []
 
 
 def _number(text: str) -> float | None:
@@ -284,6 +340,8 @@ class Supervisor:
         self.known = []  # type: list[tuple[int, int]]
         self.next_scan = self.next_beat = 0.0
         self.log_bytes, self.log_grew = -1, time.monotonic()
+        self.still = {}  # type: dict[tuple[int, int], int]
+        self.stuck = []  # type: list[list[Any]]
 
     def start(self) -> dict[str, Any]:
         """Take the node and start the child; the answer for whoever asked."""
@@ -294,6 +352,8 @@ class Supervisor:
             self.write_exit("lock_held")
             return {"ok": False, "reason": "lock_held", "holder": held}
         try:
+            with open(f"{self.folder}/reserve", "wb") as file:
+                file.write(bytes(RESERVE_BYTES))
             # Kept, because subprocess buries the children of forgotten objects, and their exit status with them.
             self.child = self._spawn()
         except OSError as error:
@@ -328,19 +388,32 @@ class Supervisor:
         self.gpus.start()
         status, reason = None, ""
         left: list[Process] = []
+        ended = 0.0
         while status is None and not left:
             time.sleep(TICK_S)
             status = self._reap()
             self._beat()
             if os.path.exists(f"{self.folder}/control/kill"):
-                reason, left = "stopped", self._end()
+                reason = "stopped"
             elif status is None and time.monotonic() - self.log_grew > self.spec["stall_s"]:
-                reason, left = "stalled", self._end()
-        left = left or self._end()
+                reason = "stalled"
+                self._ask_for_stacks()
+            if status is not None or reason:
+                # Which node ended first is asked for; clearing up takes as long as it takes.
+                ended = ended or time.time()
+                left = self._end()
+        gpus = gpus_given_back(self.folder)
         # What cannot be ended still holds the GPUs: the node is free once it is gone (see `holder`).
         if not left:
             release_lock(self.spec["lock"], self.mark)
-        self.write_exit(reason, status, left)
+        self.write_exit(reason, status, left, time=ended, stuck=self.stuck, gpus=gpus)
+
+    def _ask_for_stacks(self) -> None:
+        """entry.py answers SIGUSR1 with the stacks of all threads, in the rank's log."""
+        asked = [p for p in members(self.mark, self.known, os.getpid()) if catches(p, signal.SIGUSR1)]
+        for process in asked:
+            send_signal(process, signal.SIGUSR1)
+        time.sleep(STACKS_S if asked else 0)
 
     def _reap(self) -> int | None:
         """Buries what has ended, orphans too; the exit status of the child once it is among them."""
@@ -361,7 +434,9 @@ class Supervisor:
             return
         self.next_beat = now + HEARTBEAT_S
         if now >= self.next_scan:
-            self.known = [(p.pid, p.start) for p in members(self.mark, self.known, os.getpid())]
+            found = members(self.mark, self.known, os.getpid())
+            self.known = [(p.pid, p.start) for p in found]
+            self._note_stuck(found)
             # A node with thousands of processes takes long to look through: at most a twentieth of a core for it.
             self.next_scan = now + 20 * (time.monotonic() - now)
         try:
@@ -370,20 +445,29 @@ class Supervisor:
             if size != self.log_bytes:
                 self.log_bytes, self.log_grew = size, now
             line = {"protocol": PROTOCOL, "time": time.time(), "members": self.known, "gpus": self.gpus.gpus}
+            line["stuck"] = self.stuck
+            if self.gpus.gpus and not os.path.exists(f"{self.folder}/gpus"):
+                write_json(f"{self.folder}/gpus", {"gpus": self.gpus.gpus})
             beats = f"{self.folder}/heartbeat.jsonl"
             if os.path.exists(beats) and os.path.getsize(beats) > HEARTBEATS_BYTES:
                 os.replace(beats, f"{self.folder}/heartbeat.old.jsonl")
             with open(beats, "a") as file:
                 file.write(json.dumps({**line, **host_facts(self.folder)}) + "\n")
         except OSError as error:  # A full disk, a log that someone removed: no reason to lose the run.
-            print("no heartbeat:", error, flush=True)
+            say("no heartbeat:", error)
 
-    def write_exit(self, reason: str, status: int | None = None, left: Iterable[Process] = ()) -> None:
+    def _note_stuck(self, found: Iterable[Process]) -> None:
+        """`T`: someone stopped it. `D`: it waits in the kernel for a driver or a file server, and no signal ends it."""
+        still = [process for process in found if process.state in "TtD"]
+        self.still = {(p.pid, p.start): self.still.get((p.pid, p.start), 0) + 1 for p in still}
+        self.stuck = [[p.pid, p.name, p.state] for p in still if self.still[p.pid, p.start] >= STUCK_SCANS]
+
+    def write_exit(self, reason: str, status: int | None = None, left: Iterable[Process] = (), **more: Any) -> None:
         """`reason` is empty for a child that ended by itself."""
         drop_secrets(self.spec)
         if not reason and os.path.exists(f"{self.folder}/control/stopped"):
             reason = "stopped"
-        write_exit(self.folder, reason or ("failed" if status else "finished"), status, left)
+        write_exit(self.folder, reason or ("failed" if status else "finished"), status, left, **more)
 
 
 def drop_secrets(spec: dict[str, Any]) -> None:
@@ -392,8 +476,14 @@ def drop_secrets(spec: dict[str, Any]) -> None:
         os.unlink(spec["secrets"])
 
 
-def write_exit(folder: str, reason: str, status: int | None, left: Iterable[Process]) -> None:
-    """`code` and `signal` are null where unknown; `left`: id, name and state of what could not be ended."""
+def write_exit(folder: str, reason: str, status: int | None, left: Iterable[Process], **more: Any) -> None:
+    """`code` and `signal` are null where unknown; `left`: id, name and state of what could not be ended.
+
+    `more`: `time` when the program ended, `stuck` as `left` but of what stood still at a stall, `gpus` as
+    gpus_given_back. `disk_full`: nobody could write any more, the reason itself not either.
+    """
+    disk_full = is_full(folder)
+    free_reserve(folder)
     by_signal = status is not None and status < 0
     content = {
         "code": None if by_signal else status,
@@ -401,9 +491,17 @@ def write_exit(folder: str, reason: str, status: int | None, left: Iterable[Proc
         "stopped": reason == "stopped",
         "reason": reason,
         "left": [[p.pid, p.name, p.state] for p in left],
+        "disk_full": disk_full,
         "time": time.time(),
+        **more,
     }
     write_json(f"{folder}/exit", content)
+
+
+def free_reserve(folder: str) -> None:
+    """Room for a few more words on a full disk."""
+    if os.path.exists(f"{folder}/reserve"):
+        os.unlink(f"{folder}/reserve")
 
 
 def _own_start() -> int:
@@ -455,9 +553,15 @@ def _supervise(folder: str, spec: dict[str, Any], answer_to: int, log: int) -> N
         if answer["ok"]:
             supervisor.run()
     except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
+        say(traceback.format_exc())
+    finally:
+        os._exit(0)
+
+
+def say(*words: object) -> None:
+    """In the log, if there is room for it: nothing may depend on that."""
+    with contextlib.suppress(OSError):
+        os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def execute(folder: str) -> NoReturn:
@@ -492,6 +596,9 @@ def stop(folder: str, grace_s: float) -> dict[str, Any]:
         return {"left": [], "exit": None}
     os.makedirs(f"{folder}/control", mode=0o700, exist_ok=True)
     if not os.path.exists(f"{folder}/exit"):
+        disk_full = is_full(folder)
+        if disk_full:
+            free_reserve(folder)
         write_json(f"{folder}/control/kill", {"grace_s": grace_s})
     here = me.get("boot") == boot_id()
     deadline = time.monotonic() + grace_s + GIVE_UP_S + 5
@@ -500,7 +607,7 @@ def stop(folder: str, grace_s: float) -> dict[str, Any]:
     drop_secrets(spec)
     left = end_tree(spec["mark"], last_members(folder) if here else (), -1, 0 if here else grace_s)
     if not os.path.exists(f"{folder}/exit"):
-        write_exit(folder, "stopped", None, left)
+        write_exit(folder, "stopped", None, left, gpus=gpus_given_back(folder) if here else [])
         if not left:
             release_lock(spec["lock"], spec["mark"])
     return {"left": [[p.pid, p.name, p.state] for p in left], "exit": read_json(f"{folder}/exit")}

@@ -168,10 +168,17 @@ class Collector:
             elif batch.source.kind == "heartbeats":
                 rows = json_rows(batch.data, required=("time",))
                 series.add_heartbeats(connection, self._run, self._attempt, self._node.rank, rows, self._clock())
+                self._tell_stuck(connection, rows)
             else:
                 series.add_log(connection, key, batch.start, masked(batch.data))
         if ended is not None and ledger.set_exit(connection, self._run, self._attempt, self._node.rank, ended):
             self._tell(connection, EventKind.NODE_EXITED, ended)
+
+    def _tell_stuck(self, connection: sqlite3.Connection, beats: Sequence[Mapping[str, Any]]) -> None:
+        stuck = next((beat["stuck"] for beat in beats if beat.get("stuck")), None)
+        told = EventKind.NODE_STUCK
+        if stuck and not ledger.has_event(connection, self._run, self._attempt, told, self._node.rank):
+            self._tell(connection, told, {"stuck": stuck})
 
     def _add_points(self, connection: sqlite3.Connection, batch: Batch) -> None:
         rows = [_numbers(row) for row in json_rows(batch.data, required=("step", "time"))]

@@ -82,6 +82,10 @@ def diagnose(
     if _loss_is_lost(connection, run, attempt):
         return _problem("loss_not_finite", suspects[0], texts[suspects[0].rank])
     first = next((r for r in suspects if not _is_consequence(texts[r.rank])), None)
+    if first is None or (first.exit or {}).get("reason") == "stalled":
+        stuck = _stuck(connection, run, attempt, records)
+        if stuck is not None:
+            return stuck
     if first is not None:
         return _by_exit(first, texts[first.rank])
     killed = next((record for record in suspects if _was_killed(record, texts[record.rank])), None)
@@ -90,6 +94,22 @@ def diagnose(
     if unreachable:
         return node_lost(records[max(unreachable, key=lambda rank: unreachable[rank])], max(unreachable.values()))
     return _problem("communication_failed", suspects[0], texts[suspects[0].rank])
+
+
+def _stuck(connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]) -> Problem | None:
+    """The node whose processes stand still while the others wait for them."""
+    beats = series.newest_heartbeats(connection, run, attempt)
+    for record in records:
+        stuck = (record.exit or {}).get("stuck") or beats.get(record.rank, (0.0, {}))[1].get("stuck")
+        if stuck:
+            values = {"node": record.address, "processes": stuck_words(stuck)}
+            return Problem(code="process_stuck", node=record.address, values=values)
+    return None
+
+
+def stuck_words(stuck: Sequence[Sequence[object]]) -> str:
+    """`python3 1234 (T)` for each process that stands still."""
+    return ", ".join(f"{name} {pid} ({state})" for pid, name, state in stuck)
 
 
 def node_lost(record: NodeRecord, seconds: float) -> Problem:
@@ -109,6 +129,8 @@ def _known_cause(record: NodeRecord, logs: Mapping[str, str]) -> Problem | None:
 
 def _by_exit(record: NodeRecord, logs: Mapping[str, str]) -> Problem:
     ended = record.exit or {}
+    if ended.get("disk_full"):  # on which nobody could write that it was full
+        return _problem("disk_full", record, logs)
     if ended.get("reason") in _CODE_OF_REASON:
         detail = _last_words(logs)[1]
         return _problem(_CODE_OF_REASON[str(ended["reason"])], record, logs, detail=detail, run="?")

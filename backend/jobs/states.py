@@ -60,6 +60,7 @@ class EventKind(StrEnum):
     NODE_STOPPING = "node_stopping"
     NODE_STOPPED = "node_stopped"
     NODE_STOP_FAILED = "node_stop_failed"
+    NODE_STUCK = "node_stuck"
     SAVE_ASKED = "save_asked"
     SAVE_TIMED_OUT = "save_timed_out"
     STOP_FORCED = "stop_forced"

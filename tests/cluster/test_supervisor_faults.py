@@ -1,0 +1,125 @@
+"""The supervisor when the machine fails it: a full disk, processes that stand still, GPU memory that stays taken."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backend.cluster.supervisor import members
+from tests.cluster.test_supervisor import Run, wait_for
+from tests.cluster.test_supervisor import run as run_fixture
+
+pytestmark = pytest.mark.e2e  # seconds of heartbeats, stalls and grace each
+run = run_fixture
+
+STACKS = "import faulthandler, signal, time; faulthandler.register(signal.SIGUSR1); print('up'); {then}"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB that holds the run folders."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk needs root")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(tmp_path)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"mounting is not allowed here: {mounted.stderr.decode().strip()}")
+    yield tmp_path
+    subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def _fill(folder: Path) -> None:
+    with (folder / "filler").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+
+
+def test_a_run_that_dies_of_a_full_disk_says_so(small_disk: Path) -> None:
+    made = Run(small_disk)
+    made.write_spec([sys.executable, "-c", "import sys, time; time.sleep(1); sys.exit(1)"])
+    assert made.call("start")["ok"]
+    _fill(small_disk)
+    exit_ = made.wait_exit()
+    assert (exit_["reason"], exit_["disk_full"]) == ("failed", True)
+
+
+def test_a_run_on_a_full_disk_can_be_stopped(small_disk: Path) -> None:
+    made = Run(small_disk)
+    made.start_tree()
+    _fill(small_disk)
+    answer = made.call("stop", "--grace", "0.5")
+    assert answer["left"] == []
+    assert answer["exit"]["reason"] == "stopped"
+    assert made.alive() == []
+
+
+def test_the_time_of_an_end_is_when_the_program_ended_not_when_all_was_cleared_up(run: Run) -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open('deaf', 'w'); time.sleep(60)"
+    body = f"import subprocess, sys, time, os\nsubprocess.Popen([sys.executable, '-c', {deaf!r}])\n"
+    body += "while not os.path.exists('deaf'): time.sleep(0.02)\nopen('ended', 'w').write(str(time.time()))"
+    run.write_spec([sys.executable, "-c", body], grace_s=3)
+    run.call("start")
+    exit_ = run.wait_exit()
+    ended = float((run.folder / "ended").read_text())
+    cleared = (run.folder / "exit").stat().st_mtime
+    assert exit_["time"] - ended < cleared - exit_["time"], "nearer to the end than to the record"
+
+
+def test_a_process_that_stands_still_is_in_the_heartbeat_and_blamed_for_the_stall(run: Run) -> None:
+    run.write_spec([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"], stall_s=9)
+    run.call("start")
+    wait_for(lambda: "up" in (run.folder / "out.log").read_text())
+    (process,) = members(run.mark)
+    os.kill(process.pid, signal.SIGSTOP)
+    stood = [process.pid, process.name, "T"]
+    wait_for(lambda: any(stood in json.loads(line)["stuck"] for line in _lines(run)))
+    exit_ = run.wait_exit()
+    assert (exit_["reason"], exit_["stuck"]) == ("stalled", [stood])
+
+
+def test_a_stalled_program_shows_where_it_stood_before_it_is_ended(run: Run) -> None:
+    run.write_spec([sys.executable, "-c", STACKS.format(then="time.sleep(60)")], stall_s=2)
+    run.call("start")
+    exit_ = run.wait_exit()
+    assert exit_["reason"] == "stalled"
+    assert 'File "<string>", line 1 in <module>' in (run.folder / "out.log").read_text()
+
+
+def test_a_program_that_would_die_of_the_question_is_not_asked(run: Run) -> None:
+    run.write_spec([sys.executable, "-c", "import time; time.sleep(60)"], stall_s=1)
+    run.call("start")
+    assert run.wait_exit()["signal"] == signal.SIGTERM
+
+
+def test_the_end_says_whether_the_gpus_memory_came_back(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stand-in nvidia-smi: GPU 0 gives its memory back with the program's end, GPU 1 does not."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    used = "[ -e $D/taken ] && A=40000 || A=10; [ -e $D/began ] && B=39000 || B=10"
+    script = f'#!/bin/sh\nD={run.folder}\n{used}\necho "0, 9, $A, 81559, 60, 30"\necho "1, 9, $B, 81559, 60, 30"\n'
+    (tools / "nvidia-smi").write_text(script)
+    (tools / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    run.write_spec([sys.executable, "-c", "import time; time.sleep(60)"])
+    run.call("start")
+    wait_for(lambda: any(json.loads(line)["gpus"] for line in _lines(run)))
+    for name in ("taken", "began"):
+        (run.folder / name).touch()
+    wait_for(lambda: any(gpu["memory_used_mib"] == 40000 for line in _lines(run) for gpu in json.loads(line)["gpus"]))
+    (run.folder / "taken").unlink()
+    answer = run.call("stop", "--grace", "0.5")
+    assert answer["exit"]["gpus"] == [[0, 10.0, 10.0], [1, 10.0, 39000.0]]
+
+
+def _lines(run: Run) -> list[str]:
+    path = run.folder / "heartbeat.jsonl"
+    return path.read_text().splitlines() if path.exists() else []

@@ -1,0 +1,58 @@
+"""Culprits that the faults of tests/chaos showed to be named wrongly, or not at all."""
+
+from backend.jobs import ledger
+from backend.jobs.states import EventKind, RunState
+from tests.jobs.conftest import RUN, Gang
+
+STOOD = [[41, "python3", "T"]]
+
+
+def _cause(gang: Gang):  # type: ignore[no-untyped-def]
+    with gang.store.read() as connection:
+        return ledger.cause_of(connection, RUN)
+
+
+def _beat_stuck(gang: Gang, rank: int) -> None:
+    beat = {"time": gang.clock.now, "members": [[41, 2]], "gpus": [], "stuck": STOOD}
+    gang.write(rank, "heartbeat.jsonl", beat)
+
+
+def test_a_process_that_stands_still_is_told_once_and_blamed_for_the_stall_of_all(gang: Gang) -> None:
+    lead = gang.lead()
+    for _ in range(3):
+        _beat_stuck(gang, 2)
+        gang.pass_time(lead, 2)
+    assert [(event.rank, event.detail["stuck"]) for event in gang.events() if event.kind is EventKind.NODE_STUCK] == [
+        (2, STOOD)
+    ]
+    gang.exit(0, None, reason="stalled")
+    gang.pass_time(lead, 1)
+    assert (_cause(gang).code, _cause(gang).node) == ("process_stuck", "10.0.0.3:22"), "at once"
+    assert gang.pass_time(lead, 30)
+    assert gang.state() is RunState.FAILED
+    assert _cause(gang).values["processes"] == "python3 41 (T)"
+
+
+def test_a_process_that_stands_still_is_blamed_for_the_time_outs_of_the_others(gang: Gang) -> None:
+    lead = gang.lead()
+    _beat_stuck(gang, 2)
+    gang.nodes[0].files["/r/node0/rank0.log"] = b"Watchdog caught collective operation timeout\n"
+    gang.exit(0, 1)
+    assert gang.pass_time(lead, 30)
+    assert (_cause(gang).code, _cause(gang).node) == ("process_stuck", "10.0.0.3:22")
+
+
+def test_a_failure_of_its_own_is_not_blamed_on_a_process_that_stands_still(gang: Gang) -> None:
+    lead = gang.lead()
+    _beat_stuck(gang, 2)
+    gang.nodes[0].files["/r/node0/rank0.log"] = b"Traceback (most recent call last):\nValueError: boom\n"
+    gang.exit(0, 1)
+    assert gang.pass_time(lead, 30)
+    assert _cause(gang).node == "10.0.0.1:22"
+
+
+def test_a_node_that_died_of_its_full_disk_is_named_though_it_could_not_write_why(gang: Gang) -> None:
+    lead = gang.lead()
+    gang.exit(1, 1, disk_full=True)
+    assert gang.pass_time(lead, 30)
+    assert (_cause(gang).code, _cause(gang).node) == ("disk_full", "10.0.0.2:22")
