@@ -76,12 +76,15 @@ class Setting:
     attention_speed: Number = field(init=False)
     overlapped: Number = field(init=False)
     """What remains of tensor parallel communication."""
+    element_s: Number = field(init=False)
+    """Seconds to read or write one element of an activation or a weight."""
 
     def __post_init__(self) -> None:
         sustained = self.efficiency.sustained(self.machine.peak)
         object.__setattr__(self, "product_speed", self.machine.products * (1.0 if self.machine.warm else sustained))
         object.__setattr__(self, "attention_speed", self.machine.peak * self.efficiency.attention_share * sustained)
         object.__setattr__(self, "overlapped", 1 - self.efficiency.overlap_share if self.run.overlap_tensor else 1)
+        object.__setattr__(self, "element_s", self.run.element_bytes / self.machine.memory)
 
 
 @record
@@ -131,7 +134,8 @@ class _Costs(NamedTuple):
     gather: Number
     """Exchanges over TP: one before or after each of the split projections."""
     context: Number
-    """What one pass of a ring needs, beside the attention; an all-to-all waits."""
+    """What is exposed of the exchange of keys and values."""
+    context_back: Number
     expert: Number
 
 
@@ -161,23 +165,27 @@ def layer_passes(
 
 def _recomputed(kind: LayerKind, forward: Pass, setting: Setting, load: Load, *, modules_too: bool) -> Pass:
     plan = setting.plan
-    choices = plan.recompute_choices or ((plan.recompute, plan.recompute_modules),)
-    found = []
-    for recompute, modules in choices:
+
+    def by(recompute: str, modules: tuple[str, ...]) -> Pass:
         if recompute == "full":
-            found.append(forward)
-        elif modules and modules_too:
-            found.append(_forward(_costs(operations(kind, setting.run.fused, modules), setting, load), setting))
-        else:
-            found.append(NOTHING)
+            return forward
+        if not (modules and modules_too):
+            return NOTHING
+        return _forward(_costs(operations(kind, setting.run.fused, modules), setting, load), setting)
+
     if not plan.recompute_choices:
-        return found[0]
-    return reduce(Pass.plus, [one.times(plan.recompute_choice == place) for place, one in enumerate(found)])
+        return by(plan.recompute, plan.recompute_modules)
+    chosen = [by(*choice).times(plan.recompute_choice == place) for place, choice in enumerate(plan.recompute_choices)]
+    return reduce(Pass.plus, chosen)
 
 
 def _costs(done: Operations, setting: Setting, load: Load) -> _Costs:
     products, weights = _products(done, setting, load)
-    attention, attention_back = _attention(done, setting, load) if done.attention else (0.0, 0.0)
+    attention, attention_back, context, context_back = 0.0, 0.0, 0.0, 0.0
+    if done.attention:
+        attention, attention_back = _attention(done, setting, load)
+        if not _alone(load.context):
+            context, context_back = _context(done, setting, load, attention, attention_back)
     split = 2 * done.outputs_gathered * (load.tensor > 1)
     moved = done.moved_split / load.tensor + (done.moved_whole + done.moved_expert) * load.whole
     return _Costs(
@@ -188,7 +196,8 @@ def _costs(done: Operations, setting: Setting, load: Load) -> _Costs:
         load.tokens * moved / setting.machine.memory,
         done.kernels + split,
         setting.run.element_bytes * load.tokens * done.gathered * load.gather,
-        _context(done, setting, load) if done.attention else 0.0,
+        context,
+        context_back,
         _expert(done, setting, load) if done.dispatched else 0.0,
     )
 
@@ -198,7 +207,7 @@ def _products(done: Operations, setting: Setting, load: Load) -> tuple[Number, N
 
     A weight's gradient is added to the accumulated one, which is read and written.
     """
-    run, memory = setting.run, setting.machine.memory
+    element_s = setting.element_s
     work = done.products_split / load.tensor + done.products_whole * load.whole
     operands = done.operands_full + done.operands_split / load.tensor
     weights = done.weights_split / load.tensor + done.weights_whole
@@ -208,8 +217,9 @@ def _products(done: Operations, setting: Setting, load: Load) -> tuple[Number, N
         # Each expert's rows fill whole tiles.
         work = work + done.products_expert * load.whole + TILE_ROWS / 2 * held / load.tokens
         operands = operands + done.operands_expert * load.whole
-    both = 2 * load.tokens * work / setting.product_speed + run.element_bytes * load.tokens * operands / memory
-    return both + run.element_bytes * weights / memory, both + 2 * run.memory.gradient_bytes * weights / memory
+    both = load.tokens * (2 * work / setting.product_speed + element_s * operands)
+    accumulated_s = 2 * setting.run.memory.gradient_bytes / setting.machine.memory
+    return both + element_s * weights, both + accumulated_s * weights
 
 
 def _attention(done: Operations, setting: Setting, load: Load) -> tuple[Number, Number]:
@@ -229,7 +239,7 @@ def _forward(costs: _Costs, setting: Setting) -> Pass:
     return Pass(
         _started(compute, costs.kernels, setting),
         2 * costs.gather,
-        _beside(costs.context, costs.attention, setting),
+        costs.context,
         costs.expert,
     )
 
@@ -244,7 +254,7 @@ def _backward(costs: _Costs, setting: Setting, *, weights_trained: bool, inputs_
     return Pass(
         _started(compute, (weights_trained + inputs_need) * costs.kernels, setting),
         costs.gather if weights_trained else 2 * costs.gather,
-        2 * _beside(costs.context, costs.attention_back / 2, setting),
+        costs.context_back,
         costs.expert,
     )
 
@@ -260,22 +270,19 @@ def _alone(size: Number) -> bool:
     return isinstance(size, int) and size == 1
 
 
-def _context(done: Operations, setting: Setting, load: Load) -> Number:
-    if _alone(load.context):
-        return 0.0
+def _context(
+    done: Operations, setting: Setting, load: Load, attention: Number, attention_back: Number
+) -> tuple[Number, Number]:
+    """Exposed seconds there and back: a ring runs beside the attention, once and twice; an all-to-all waits."""
     group = Group(load.context, load.tensor)
     per_token = setting.run.element_bytes * load.tokens / load.tensor
     if setting.plan.context_a2a:
         size = per_token * (done.keys + done.queries)
-        return exchange_seconds(size, group, setting.machine, setting.efficiency)
-    return ring_seconds(per_token * done.keys * load.context, group, setting.machine, setting.efficiency)
-
-
-def _beside(seconds: Number, attention: Number, setting: Setting) -> Number:
-    """What remains of context parallel communication: a ring runs beside the attention, an all-to-all waits."""
-    if setting.plan.context_a2a or (isinstance(seconds, float) and not seconds):
-        return seconds
-    return exposed(seconds, attention, setting.efficiency)
+        waited = exchange_seconds(size, group, setting.machine, setting.efficiency)
+        return waited, 2 * waited
+    seconds = ring_seconds(per_token * done.keys * load.context, group, setting.machine, setting.efficiency)
+    there = exposed(seconds, attention, setting.efficiency)
+    return there, 2 * exposed(seconds, attention_back / 2, setting.efficiency)
 
 
 def _expert(done: Operations, setting: Setting, load: Load) -> Number:

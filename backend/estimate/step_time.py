@@ -168,19 +168,20 @@ def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: b
     if not (plan.images.any() if isinstance(plan.images, np.ndarray) else plan.images):
         return NO_PASSES
     found: list[tuple[Number, Passes]] = []
-    patches, merged = plan.vision_patches, vision.merger.hidden // vision.block.hidden
+    patches = Load(tokens=plan.vision_patches, length=plan.patches)
+    merged = Load(tokens=patches.tokens / (vision.merger.hidden // vision.block.hidden), length=plan.patches)
     parts = (
         (vision.patch_embedding, 1, patches, trained.tower, False),
         (vision.block, vision.depth, patches, trained.tower, trained.tower),
-        (vision.merger, 1, patches / merged, trained.merger, trained.tower),
-        (vision.deep_stack_merger, vision.deep_stack, patches / merged, trained.deep_stack, trained.tower),
+        (vision.merger, 1, merged, trained.merger, trained.tower),
+        (vision.deep_stack_merger, vision.deep_stack, merged, trained.deep_stack, trained.tower),
     )
-    for kind, count, rows, weights_trained, inputs_need in parts:
+    for kind, count, load, weights_trained, inputs_need in parts:
         if count:
             passes = layer_passes(
                 kind,
                 setting,
-                Load(tokens=rows, length=plan.patches),
+                load,
                 weights_trained=weights_trained and not adapters,
                 inputs_need=inputs_need,
                 tower=True,
