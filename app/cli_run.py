@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from app.cli_output import DONE, FAILED, number, print_json, print_problems, table
-from app.cli_secrets import add_secret_option, take_secrets, unlocked
+from app.cli_secrets import add_secret_option, refuse_in_queue, take_secrets, unlocked
 from app.home import home_path, make_home
 from app.i18n import render_problem, t
 from app.jobfile import read_job, refuse_errors
@@ -26,7 +26,8 @@ from backend.job.launch_rules import check_launch
 from backend.job.problems import Problem, ProblemsError
 from backend.job.rules import check
 from backend.jobs.checkup import PreflightReport
-from backend.jobs.records import RunSnapshot
+from backend.jobs.records import RunSnapshot, RunSummary
+from backend.jobs.restart import RESTARTS
 from backend.jobs.series import log_files
 from backend.jobs.states import RunState
 
@@ -51,6 +52,9 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     if name == "launch":
         add_secret_option(parser, lang)
         option("--wait", action="store_true", help=t(lang, "cli.launch.wait.help"))
+        option("--queue", action="store_true", help=t(lang, "cli.queue_option.help"))
+        option("--restarts", type=int, default=RESTARTS, help=t(lang, "cli.restarts.help", default=RESTARTS))
+        option("--token", help=t(lang, "cli.token.help"))
     if name == "logs":
         option("--node", type=int, metavar="RANK", help=t(lang, "cli.logs.node.help"))
         option("--file", help=t(lang, "cli.logs.file.help", file=LAUNCHER_LOG))
@@ -77,18 +81,24 @@ def run_check(chosen: argparse.Namespace, lang: str) -> int:
 def run_launch(chosen: argparse.Namespace, lang: str) -> int:
     """Launch; returns when every node has reported that it started, or with --wait when the run has ended."""
     job = _launchable(chosen.file, lang)
+    refuse_in_queue(chosen)
     take_secrets(chosen, lang)
     with opened_services() as services:
         if chosen.accept_host_key:
             _preflight(services, job, chosen.accept_host_key, lang)
-        run = unlocked(lang, lambda: services.controller.launch(job))
-        print(t(lang, "cli.launched", run=run, nodes=job.cluster.nodes), flush=True)
-        if not chosen.wait:
-            return DONE
-        state = services.controller.wait(run)
-        print(t(lang, "cli.ended", run=run, state=_state(lang, state)))
-        _print_cause(services.controller.snapshot(run), lang)
-        return DONE if state is RunState.FINISHED else FAILED
+        begin = services.controller.enqueue if chosen.queue else services.controller.launch
+        run = unlocked(lang, lambda: begin(job, token=chosen.token, restarts=chosen.restarts))
+        words = {"run": run, "nodes": job.cluster.nodes}
+        print(t(lang, "cli.queued" if chosen.queue else "cli.launched", **words), flush=True)
+        return wait_for_end(services, run, lang) if chosen.wait else DONE
+
+
+def wait_for_end(services: Services, run: str, lang: str) -> int:
+    """Watch a run to its end, which is told; a queued one is started here when its turn comes."""
+    state = services.controller.wait(run, takes_turn=True)
+    print(t(lang, "cli.ended", run=run, state=_state(lang, state)))
+    _print_cause(services.controller.snapshot(run), lang)
+    return DONE if state is RunState.FINISHED else FAILED
 
 
 def run_status(chosen: argparse.Namespace, lang: str) -> int:
@@ -106,7 +116,7 @@ def run_status(chosen: argparse.Namespace, lang: str) -> int:
             print_json([_plain(one) for one in runs])
             return DONE
         columns = ("run", "state", "step", "nodes", "engine")
-        rows = [[one.id, _state(lang, one.state), _steps(one), number(one.nodes), one.engine] for one in runs]
+        rows = [[one.id, _place(lang, one), _steps(one), number(one.nodes), one.engine] for one in runs]
         head = [t(lang, f"cli.status.{column}") for column in columns]
         print(table(head, rows) if rows else t(lang, "cli.status.none"))
         return DONE
@@ -208,7 +218,7 @@ def find_run(services: Services, given: str) -> str:
 def fresh(services: Services, run: str) -> RunSnapshot:
     """A run's snapshot, with what its nodes have written since."""
     snapshot = services.controller.snapshot(run)
-    if snapshot.state.is_final:
+    if snapshot.state.is_final or snapshot.state is RunState.QUEUED:
         return snapshot
     services.controller.wait(run, REFRESH_S)
     return services.controller.snapshot(run)
@@ -253,7 +263,11 @@ def _key(key: HostKey) -> dict[str, Any]:
 
 
 def _print_run(snapshot: RunSnapshot, lang: str) -> None:
-    print(t(lang, "cli.ended", run=snapshot.id, state=_state(lang, snapshot.state)), _steps(snapshot))
+    print(t(lang, "cli.ended", run=snapshot.id, state=_place(lang, snapshot)), _steps(snapshot))
+    if snapshot.attempt > 1 or snapshot.restarts_allowed:
+        words = {"attempt": snapshot.attempt, "step": snapshot.checkpoint_step or 0}
+        counts = {"used": snapshot.restarts, "of": snapshot.restarts_allowed}
+        print(t(lang, "cli.status.attempt", **words, **counts))
     if snapshot.preparing:
         print(preparing_words(snapshot.preparing, lang))
     if snapshot.step_s and not snapshot.state.is_final:
@@ -286,6 +300,12 @@ def _is_empty(node: Any) -> bool:
 
 def _steps(run: Any) -> str:
     return f"{run.step}/{run.total_steps or '-'}" if run.step is not None else "-"
+
+
+def _place(lang: str, run: RunSnapshot | RunSummary) -> str:
+    """The state, and where in the queue it waits."""
+    state = _state(lang, run.state)
+    return state if run.queue_place is None else t(lang, "cli.status.queued", state=state, place=run.queue_place)
 
 
 def _state(lang: str, state: RunState) -> str:

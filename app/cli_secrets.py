@@ -40,6 +40,12 @@ def take_secrets(chosen: argparse.Namespace, lang: str) -> None:
         SECRETS.put(name, value.strip())
 
 
+def refuse_in_queue(chosen: argparse.Namespace) -> None:
+    """ProblemsError(secret_in_queue): what another process starts later would not know this one's secrets."""
+    if chosen.queue and chosen.secret and not chosen.wait:
+        raise ProblemsError([Problem(code="secret_in_queue", field=FIELD, values={"name": chosen.secret[0]})])
+
+
 def unlocked(lang: str, act: Callable[[], A]) -> A:
     """What `act` answers; asked for the passphrases that it lacks, and done again, where somebody can type them."""
     for _ in range(TRIES):

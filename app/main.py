@@ -28,6 +28,8 @@ COMMANDS = {
     "status": "app.cli_run",
     "logs": "app.cli_run",
     "stop": "app.cli_run",
+    "resume": "app.cli_resume",
+    "queue": "app.cli_queue",
     "calibrate": "app.cli_calibrate",
 }
 DEFAULT = "serve"

@@ -131,6 +131,14 @@ def events(connection: sqlite3.Connection, run: str, *, after: int = 0, newest: 
     return [_event(row) for row in reversed(rows)]
 
 
+def restarts_used(history: Iterable[Event]) -> int:
+    """Automatic restarts since the launch, or since a user resumed the run."""
+    count = 0
+    for event in history:
+        count = 0 if event.kind is EventKind.RESUMED else count + (event.kind is EventKind.RESTARTING)
+    return count
+
+
 def has_event(connection: sqlite3.Connection, run: str, attempt: int, kind: EventKind, rank: int | None = None) -> bool:
     """Whether the attempt has an event of this kind, on this node if one is given."""
     row = connection.execute(
@@ -177,6 +185,15 @@ def checkpoint_step(connection: sqlite3.Connection, run: str, attempt: int) -> i
         "SELECT checkpoint_step FROM attempts WHERE run = ? AND attempt = ?", (run, attempt)
     ).fetchone()
     return None if row is None else row["checkpoint_step"]
+
+
+def secret_names(connection: sqlite3.Connection, run: str, attempt: int) -> list[str]:
+    """The secrets that an attempt was started with, by name; nothing else of them is kept."""
+    row = connection.execute(
+        "SELECT json_extract(rendered, '$.secrets') AS names FROM attempts WHERE run = ? AND attempt = ?",
+        (run, attempt),
+    ).fetchone()
+    return [] if row is None or row["names"] is None else list(json.loads(row["names"]))
 
 
 def nodes(connection: sqlite3.Connection, run: str, attempt: int) -> tuple[NodeRecord, ...]:

@@ -105,6 +105,8 @@ class RunSummary:
     total_steps: int | None = None
     loss: float | None = None
     """The newest that was logged; may be NaN or infinite."""
+    queue_place: int | None = None
+    """1 is the next; None unless it waits in the queue."""
 
 
 PreparingStage = Literal["starting", "reading", "converting", "tokenising", "saving"]
@@ -149,6 +151,15 @@ class RunSnapshot:
     nodes: tuple[NodeSnapshot, ...]
     events: tuple[Event, ...]
     """The newest ones, oldest first."""
+    checkpoint_step: int | None = None
+    """Of the checkpoint that the newest attempt went on from."""
+    restarts: int = 0
+    """Automatic restarts since the launch, or since a user resumed the run."""
+    restarts_allowed: int = 0
+    queue_place: int | None = None
+    """1 is the next; None unless it waits in the queue."""
+    not_before: float | None = None
+    """When an automatic restart is due."""
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:

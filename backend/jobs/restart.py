@@ -34,11 +34,11 @@ def end(
 ) -> None:
     """Record how an attempt ended: `kind`, or in its place a restart where the cause is curable and one is left."""
     detail: dict[str, object] = {"problem": problem_to_json(problem)} if problem is not None else {}
-    if problem is None or not _is_curable(connection, run, attempt, problem) or left(connection, run) <= 0:
+    used, of = ledger.restarts_used(ledger.events(connection, run)), allowed(connection, run)
+    if problem is None or used >= of or not _is_curable(connection, run, attempt, problem):
         ledger.append(connection, run, kind, time=time, attempt=attempt, rank=rank, detail=detail)
         return
-    number = used(connection, run) + 1
-    detail |= {"number": number, "of": allowed(connection, run)}
+    detail |= {"number": used + 1, "of": of}
     if ledger.append(connection, run, EventKind.RESTARTING, time=time, attempt=attempt, rank=rank, detail=detail):
         queued.add(connection, run, first=True, not_before=time + FIRST_WAIT_S)
 
@@ -72,21 +72,6 @@ def allow(connection: sqlite3.Connection, run: str, restarts: int) -> None:
     """Change how often the gang may be restarted by itself; 0: never. ProblemsError(unknown_run)."""
     ledger.run_row(connection, run)
     connection.execute("UPDATE runs SET restarts = ? WHERE id = ?", (restarts, run))
-
-
-def used(connection: sqlite3.Connection, run: str) -> int:
-    """Automatic restarts since the launch, or since a user resumed the run."""
-    count = 0
-    for event in ledger.events(connection, run):
-        if event.kind is EventKind.RESUMED:
-            count = 0
-        count += event.kind is EventKind.RESTARTING
-    return count
-
-
-def left(connection: sqlite3.Connection, run: str) -> int:
-    """Automatic restarts that remain."""
-    return allowed(connection, run) - used(connection, run)
 
 
 def _is_curable(connection: sqlite3.Connection, run: str, attempt: int, problem: Problem) -> bool:

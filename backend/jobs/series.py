@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from backend.jobs import ledger
 from backend.jobs.records import Point
 
 HEARTBEATS_KEPT_S = 900.0
@@ -94,6 +95,26 @@ def newest_points(connection: sqlite3.Connection, run: str, attempt: int, *, cou
         (run, attempt, count),
     ).fetchall()
     return [_point(row) for row in reversed(rows)]
+
+
+def trail(connection: sqlite3.Connection, run: str, attempt: int, *, count: int) -> list[Point]:
+    """The newest points of global rank 0 that count, oldest first: an attempt replaces all steps behind the checkpoint
+    that it went on from, trained again or not."""
+    found: list[Point] = []
+    last: int | None = None
+    while attempt > 0 and len(found) < count:
+        rows = connection.execute(
+            "SELECT * FROM points WHERE run = ? AND attempt = ? AND rank = 0 AND step <= coalesce(?, step)"
+            " ORDER BY step DESC LIMIT ?",
+            (run, attempt, last, count - len(found)),
+        ).fetchall()
+        found = [_point(row) for row in reversed(rows)] + found
+        begun = ledger.checkpoint_step(connection, run, attempt)
+        if begun is None:
+            break
+        last = begun if last is None else min(last, begun)
+        attempt -= 1
+    return found
 
 
 def newest_of_ranks(connection: sqlite3.Connection, run: str, attempt: int, *, ranks: int) -> list[Point]:

@@ -10,7 +10,7 @@ from backend.job.mapping import load_job
 from backend.job.problems import ProblemsError
 from backend.jobs import ledger, series
 from backend.jobs.preparing import preparing
-from backend.jobs.progress import RECENT_STEPS, Progress, progress
+from backend.jobs.progress import RECENT_STEPS, progress
 from backend.jobs.records import Event, NodeRecord, NodeSnapshot, RunSnapshot, RunSummary
 from backend.jobs.states import EventKind, RunState
 
@@ -24,7 +24,8 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
     history = ledger.events(connection, run)
     state = ledger.state_of(connection, run) or RunState.QUEUED
     job = run_job(row["job"])
-    done = progress(job, series.newest_points(connection, run, attempt, count=RECENT_STEPS))
+    done = progress(job, series.trail(connection, run, attempt, count=RECENT_STEPS))
+    places = _queue_places(connection)
     return RunSnapshot(
         id=run,
         name=row["name"],
@@ -39,10 +40,15 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         step_s=done.step_s,
         tokens_per_s=done.tokens_per_s,
         loss=series.newest_loss(connection, run),
-        preparing=preparing(connection, run, attempt) if _waits_for_data(job, state, done) else None,
+        preparing=preparing(connection, run, attempt) if _waits_for_data(connection, row, attempt, state) else None,
         cause=ledger.cause_of(connection, run),
         nodes=_nodes(connection, run, attempt, state, history, now),
         events=tuple(history[-EVENTS_SHOWN:]),
+        checkpoint_step=ledger.checkpoint_step(connection, run, attempt),
+        restarts=ledger.restarts_used(history),
+        restarts_allowed=row["restarts"],
+        queue_place=places.get(run, (None, 0.0))[0],
+        not_before=places[run][1] or None if run in places else None,
     )
 
 
@@ -52,11 +58,20 @@ def summaries(connection: sqlite3.Connection) -> list[RunSummary]:
         "SELECT r.*, (SELECT count(*) FROM nodes n WHERE n.run = r.id AND n.attempt = 1) AS nodes FROM runs r"
         " ORDER BY created DESC, id DESC"
     ).fetchall()
-    return [_summary(connection, row) for row in rows]
+    places = _queue_places(connection)
+    return [_summary(connection, row, places.get(row["id"], (None, 0.0))[0]) for row in rows]
 
 
-def _waits_for_data(job: Job, state: RunState, done: Progress) -> bool:
-    return job.prepares_data and state is RunState.RUNNING and done.step is None
+def _queue_places(connection: sqlite3.Connection) -> dict[str, tuple[int, float]]:
+    """Run -> (its place, when it may start at the earliest)."""
+    rows = connection.execute("SELECT run, not_before FROM queue ORDER BY position")
+    return {row["run"]: (place, row["not_before"]) for place, row in enumerate(rows, 1)}
+
+
+def _waits_for_data(connection: sqlite3.Connection, row: sqlite3.Row, attempt: int, state: RunState) -> bool:
+    if state is not RunState.RUNNING or not run_job(row["job"]).prepares_data:
+        return False
+    return not series.newest_points(connection, row["id"], attempt, count=1)
 
 
 @lru_cache(maxsize=64)
@@ -122,8 +137,8 @@ def _node(record: NodeRecord, state: str, beat: tuple[float, Mapping[str, Any]] 
 _HOST_KEYS = ("load1", "memory_used_mib", "memory_total_mib", "disk_free_mib")
 
 
-def _summary(connection: sqlite3.Connection, row: sqlite3.Row) -> RunSummary:
-    newest = series.newest_points(connection, row["id"], ledger.newest_attempt(connection, row["id"]), count=1)
+def _summary(connection: sqlite3.Connection, row: sqlite3.Row, queue_place: int | None) -> RunSummary:
+    newest = series.trail(connection, row["id"], ledger.newest_attempt(connection, row["id"]), count=1)
     return RunSummary(
         id=row["id"],
         name=row["name"],
@@ -131,8 +146,9 @@ def _summary(connection: sqlite3.Connection, row: sqlite3.Row) -> RunSummary:
         created=row["created"],
         ended=row["ended"],
         engine=row["engine"],
-        nodes=row["nodes"],
+        nodes=row["nodes"] or len(run_job(row["job"]).cluster.hosts),
         step=newest[0].step if newest else None,
         total_steps=newest[0].total_steps if newest else None,
         loss=series.newest_loss(connection, row["id"]),
+        queue_place=queue_place,
     )

@@ -19,6 +19,7 @@ from backend.jobs.checkup import Meeting, examine, meet
 from backend.jobs.connections import Connections
 from backend.jobs.prepare import prepared
 from backend.jobs.records import problem_to_json
+from backend.jobs.secrets import SECRETS
 from backend.jobs.settle import settle
 from backend.jobs.snapshot import run_job
 from backend.jobs.states import EventKind, RunState
@@ -110,6 +111,9 @@ class Starter:
         with self._store.read() as connection:
             previous = ledger.newest_attempt(connection, run)
             wish = wish_of(connection, run)
+            needed = ledger.secret_names(connection, run, previous)
+        if gone := sorted(set(needed) - set(SECRETS.names())):
+            raise ProblemsError([Problem(code="secrets_gone", values={"run": run, "names": ", ".join(gone)})])
         meeting = meeting or meet(job, self._connections)
         nodes = _all_nodes(meeting)
         try:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from backend.job.job import Job
 from backend.job.mapping import parse_job, to_mapping, with_values
 from backend.jobs import ledger
 from backend.jobs.controller import Controller
+from backend.jobs.records import Point
 from backend.jobs.states import RunState
 from backend.jobs.store import Store
 from tests.nodes import ssh_nodes
@@ -30,6 +32,7 @@ ROOT = Path(__file__).parents[2]
 NODE_PYTHON = ROOT / ".venv-node/bin/python"
 NODES = 2
 STEPS = 24
+RESUMED_STEPS = 250
 FIRST_STEP_S = 240.0
 """Two interpreters import torch and LLaMA-Factory at once, on what may be two busy cores."""
 
@@ -134,20 +137,46 @@ def test_stop_in_the_middle_leaves_no_process(
     assert [node.stop["left"] for node in controller.snapshot(run).nodes if node.stop] == [[]] * NODES
 
 
-def test_stop_with_save_ends_both_ranks_after_the_same_step_with_a_checkpoint(
+def test_stop_with_save_ends_both_ranks_after_the_same_step_and_a_resume_goes_on_from_there(
     controller: Controller, job: Job, home: Path, cluster: DemoCluster, record_property: Callable[[str, object], None]
 ) -> None:
     controller.start()
-    run = controller.launch(with_values(job, {"training.max_steps": 100_000}))
+    run = controller.launch(with_values(job, {"training.max_steps": RESUMED_STEPS}))
     _until(lambda: len(controller.points(run)) >= 3)
     began = time.monotonic()
     controller.stop(run, save=True)
     assert controller.wait(run, 120) is RunState.STOPPED
     record_property("save_s", round(time.monotonic() - began, 1))
     last = {max(p.step for p in controller.points(run, rank=rank)) for rank in range(NODES)}
-    assert len(last) == 1
-    assert (cluster.folder / "out" / run / f"checkpoint-{last.pop()}").is_dir()
+    (saved,) = last
+    assert (cluster.folder / "out" / run / f"checkpoint-{saved}").is_dir()
     assert _marked(home, run) == []
+    _damage_a_newer_checkpoint(cluster.folder / "out" / run, saved)
+    began = time.monotonic()
+    controller.resume(run)
+    record_property("resume_s", round(time.monotonic() - began, 1))
+    assert controller.wait(run, FIRST_STEP_S) is RunState.FINISHED, controller.snapshot(run).cause
+    shown = controller.snapshot(run)
+    assert (shown.attempt, shown.checkpoint_step, shown.step) == (2, saved, RESUMED_STEPS)
+    points = controller.points(run)
+    assert [point.step for point in points] == list(range(1, RESUMED_STEPS + 1))
+    assert {point.attempt for point in points[saved:]} == {2}
+    before, after = (point.learning_rate or 0.0 for point in points[saved - 1 : saved + 1])
+    assert abs(after - before) < 0.05 * before, "no second warm-up"
+    assert _mean(points[saved : saved + 5]) < 0.5 * (_mean(points[:1]) + _mean(points[saved - 3 : saved]))
+    assert _marked(home, run) == []
+
+
+def _damage_a_newer_checkpoint(results: Path, saved: int) -> None:
+    """What a rank killed while it saves leaves: LLaMA-Factory by itself would take it."""
+    whole, newer = results / f"checkpoint-{saved}", results / f"checkpoint-{saved + 1}"
+    shutil.copytree(whole, newer)
+    (newer / "trainer_state.json").unlink()
+
+
+def _mean(points: list[Point]) -> float:
+    losses = [point.loss for point in points if point.loss is not None]
+    return sum(losses) / len(losses)
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -161,7 +190,7 @@ def _records(home: Path, run: str) -> Any:
     store = Store(home / "megaboard.db")
     try:
         with store.read() as connection:
-            return ledger.nodes(connection, run, 1)
+            return ledger.nodes(connection, run, ledger.newest_attempt(connection, run))
     finally:
         store.close()
 
