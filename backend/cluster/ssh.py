@@ -27,6 +27,8 @@ _log = logging.getLogger(__name__)
 COMMAND_CHANNELS = 3
 """With the SFTP channel four a node, well below sshd's default MaxSessions of 10."""
 FILE_TIMEOUT_S = 15.0
+ROOM_S = 0.1
+"""Between two tries to open a channel on a server that has all it allows."""
 CHUNK = 1 << 16
 
 T = TypeVar("T")
@@ -114,21 +116,7 @@ class SshNode:
         self._over_sftp(path, write)
 
     def make_folder(self, path: str, mode: int = 0o700) -> None:
-        def make(sftp: paramiko.SFTPClient) -> None:
-            missing = []
-            folder = path
-            while folder not in ("", "/") and not _is_there(sftp, folder):
-                missing.append(folder)
-                folder = posixpath.dirname(folder)
-            for folder in reversed(missing):
-                try:
-                    sftp.mkdir(folder, mode)
-                except OSError:
-                    # SFTP has no errno for "exists": another thread or node may have made it meanwhile.
-                    if not _is_there(sftp, folder):
-                        raise
-
-        self._over_sftp(path, make)
+        self._over_sftp(path, lambda sftp: _make_folder(sftp, path, mode))
 
     def exists(self, path: str) -> bool:
         return self._over_sftp(path, lambda sftp: _is_there(sftp, path))
@@ -152,11 +140,30 @@ class SshNode:
 
     @contextmanager
     def _channel(self, timeout_s: float) -> Iterator[paramiko.Channel]:
-        channel = self._transport().open_session(timeout=min(timeout_s, self._timeout_s))
+        channel = self._open_session(timeout_s, give_way=True)
         try:
             yield channel
         finally:
             channel.close()
+
+    def _open_session(self, timeout_s: float, *, give_way: bool) -> paramiko.Channel:
+        """A channel, when there is room for it: sshd's MaxSessions may be as low as 1.
+
+        `give_way`: the files' channel, kept for the next read, is closed where there is none.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                return self._transport().open_session(timeout=min(timeout_s, self._timeout_s))
+            except paramiko.ChannelException:
+                if time.monotonic() > deadline:
+                    raise
+            if give_way and self._sftp_lock.acquire(timeout=ROOM_S):
+                sftp, self._sftp = self._sftp, None
+                if sftp:
+                    sftp.close()
+                self._sftp_lock.release()
+            time.sleep(ROOM_S)
 
     def _over_sftp(self, path: str, action: Callable[[paramiko.SFTPClient], T]) -> T:
         """Do `action`, which may be done twice: once more when the server lost the files' channel alone."""
@@ -186,10 +193,10 @@ class SshNode:
             raise NodeError("node_io", self.name, path=path, detail=str(error)) from error
 
     def _sftp_channel(self) -> paramiko.SFTPClient:
-        transport = self._transport()
+        self._transport()  # a lost connection takes the files' channel with it
         kept = self._sftp.get_channel() if self._sftp else None
         if self._sftp is None or kept is None or kept.closed:
-            channel = transport.open_session(timeout=self._timeout_s)
+            channel = self._open_session(FILE_TIMEOUT_S, give_way=False)
             with _closed_after(channel, self._timeout_s):
                 channel.invoke_subsystem("sftp")
                 channel.settimeout(FILE_TIMEOUT_S)
@@ -273,13 +280,29 @@ def _collect(channel: paramiko.Channel, deadline: float) -> Result:
             break
         elif time.monotonic() > deadline:
             raise TimeoutError
+        elif channel.eof_received:
+            # The pipe tells of data, and at the end of the streams for ever; the exit status comes behind it.
+            channel.status_event.wait(0.5)
         else:
-            # The pipe tells of data, not of an exit status that comes behind the end of the streams.
-            poll.poll(20 if channel.eof_received else 500)
+            poll.poll(500)
     # paramiko gives a lost connection the same exit status as a signal; only the server says that a stream ended.
     if not channel.eof_received:
         raise EOFError("the connection ended before the command")
     return Result(code=channel.recv_exit_status(), out=out.decode(errors="replace"), err=err.decode(errors="replace"))
+
+
+def _make_folder(sftp: paramiko.SFTPClient, path: str, mode: int) -> None:
+    try:
+        sftp.mkdir(path, mode)
+    except FileNotFoundError:
+        if posixpath.dirname(path) in ("", "/", path):
+            raise
+        _make_folder(sftp, posixpath.dirname(path), mode)
+        _make_folder(sftp, path, mode)
+    except OSError:
+        # SFTP has no errno for "exists": it may be an older one, or another thread's or node's.
+        if not _is_there(sftp, path):
+            raise
 
 
 def _is_there(sftp: paramiko.SFTPClient, path: str) -> bool:
