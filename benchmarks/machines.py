@@ -74,11 +74,11 @@ def published_machine(hardware: str, source: str, *, fp8: bool = False) -> Machi
                 break
             if "HBM2E" in wanted:
                 # 96 GB H100 with HBM2e: 2.4 TB/s, https://github.com/pytorch/torchtitan benchmarks.
-                machine = machine._replace(memory=2.4e12)
+                machine = replace(machine, memory=2.4e12)
             if not fp8:
                 return machine
             factor = next((value for key, value in FP8_OVER_BF16.items() if key in wanted), None)
             if factor is None:
                 raise NotModelled("FP8 on a GPU without it")
-            return machine._replace(products=machine.products * factor, peak=machine.peak * 2)
+            return replace(machine, products=machine.products * factor, peak=machine.peak * 2)
     raise NotModelled(f"hardware: {hardware}")

@@ -5,13 +5,13 @@ group's members are `stride` ranks apart. Inside a node they talk over its links
 the node's network ports with the rings beside it, and is as fast as its slowest edge.
 """
 
-from typing import NamedTuple
-
 from backend.estimate.efficiency import Efficiency, Machine
 from backend.estimate.numeric import Number, choose, clip, larger, least
+from backend.estimate.record import short_record
 
 
-class Group(NamedTuple):
+@short_record
+class Group:
     """Ranks that communicate."""
 
     size: Number

@@ -5,7 +5,7 @@ published runs that the project carries, and writes them with their errors into 
 """
 
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from backend.estimate.numeric import Number, least
 from backend.estimate.record import record
@@ -58,7 +58,8 @@ def default_efficiency() -> Efficiency:
     return Efficiency(**efficiency_figures().constants)
 
 
-class Machine(NamedTuple):
+@record
+class Machine:
     """Speeds of one GPU and its connections in SI units, one direction, before any efficiency."""
 
     products: Number

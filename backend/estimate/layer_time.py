@@ -6,7 +6,6 @@ its memory-bound kernels, a start of every kernel, and the communication that no
 
 from dataclasses import field
 from functools import reduce
-from typing import NamedTuple
 
 from backend.estimate.communication import Group, exchange_seconds, exposed, ring_pace, ring_seconds
 from backend.estimate.efficiency import Efficiency, Machine
@@ -15,7 +14,7 @@ from backend.estimate.numeric import Number, larger
 from backend.estimate.operations import Operations, operations
 from backend.estimate.passes import NOTHING, Pass, Passes
 from backend.estimate.plan import Plan
-from backend.estimate.record import record
+from backend.estimate.record import record, short_record
 from backend.job.traits import MemoryTraits
 
 ATTENTION_BACKWARD = 2.5
@@ -120,7 +119,8 @@ def load_of(setting: Setting) -> Load:
     )
 
 
-class _Costs(NamedTuple):
+@short_record
+class _Costs:
     """Seconds of one layer's parts, each done once."""
 
     products: Number

@@ -1,12 +1,11 @@
 """Seconds of one micro-batch through something, by what takes them: a layer, a chunk, a stage."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 from backend.estimate.numeric import Number
+from backend.estimate.record import short_record
 
 
-class Pass(NamedTuple):
+@short_record
+class Pass:
     """Seconds of one micro-batch through something, in one direction."""
 
     compute: Number
@@ -41,7 +40,8 @@ class Pass(NamedTuple):
 NOTHING = Pass(0.0, 0.0, 0.0, 0.0)
 
 
-class Passes(NamedTuple):
+@short_record
+class Passes:
     """One micro-batch there and back."""
 
     forward: Pass
@@ -50,21 +50,3 @@ class Passes(NamedTuple):
 
 
 NO_PASSES = Passes(NOTHING, NOTHING, NOTHING)
-
-
-def combined(parts: Sequence[tuple[Number, Passes]]) -> Passes:
-    """Through so many of each, one after the other; the sum of `times`, in one go."""
-    ways = []
-    for way in range(3):
-        compute: Number = 0.0
-        tensor: Number = 0.0
-        context: Number = 0.0
-        expert: Number = 0.0
-        for count, passes in parts:
-            one = passes[way]
-            compute = compute + count * one[0]
-            tensor = tensor + count * one[1]
-            context = context + count * one[2]
-            expert = expert + count * one[3]
-        ways.append(Pass(compute, tensor, context, expert))
-    return Passes(*ways)

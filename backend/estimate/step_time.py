@@ -10,7 +10,7 @@ from backend.estimate.data_parallel import data_seconds, offload_seconds, optimi
 from backend.estimate.layer_time import Load, Setting, layer_passes, load_of
 from backend.estimate.layers import ModelLayers, VisionLayers
 from backend.estimate.numeric import Number, larger, largest
-from backend.estimate.passes import NO_PASSES, NOTHING, Passes, combined
+from backend.estimate.passes import NO_PASSES, NOTHING, Pass, Passes
 from backend.estimate.plan import Plan
 from backend.estimate.record import record
 from backend.estimate.schedule import iteration_time
@@ -70,7 +70,7 @@ def step_time(
     chunk_forward, chunk_backward = _seconds(chunks, kinds, sends / plan.virtual_pipeline)
     forward, backward = tuple(map(sum, chunk_forward)), tuple(map(sum, chunk_backward))
     scheduled = schedule(chunk_forward, chunk_backward, plan.virtual_pipeline, plan.micro_batches)
-    parts = _in_schedule(_through_model(layers, kinds), plan, sends)
+    parts = _in_schedule(layers, kinds, plan, sends)
     bubble = larger(0.0, scheduled - sum(parts.values())) if len(chunks) > 1 else 0.0
     data = data_seconds(setting, parameters, forward, backward)
     # Stages between the ends hold the same.
@@ -119,12 +119,6 @@ def kind_passes(
     )
 
 
-def _through_model(layers: ModelLayers, kinds: KindPasses) -> Passes:
-    """One micro-batch through all layers of all stages."""
-    counts = (layers.dense_count, layers.sparse_count, 1, 1)
-    return combined([(count, kind) for count, kind in zip(counts, kinds, strict=True) if kind is not NO_PASSES])
-
-
 def _seconds(chunks: Sequence[Sequence[Chunk]], kinds: KindPasses, sends: Number) -> tuple[ChunkTimes, ChunkTimes]:
     """Forward and backward of one micro-batch for each chunk of each stage, sends included.
 
@@ -167,7 +161,7 @@ def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: b
     plan = setting.plan
     if not (plan.images.any() if isinstance(plan.images, np.ndarray) else plan.images):
         return NO_PASSES
-    found: list[tuple[Number, Passes]] = []
+    there, back, again = 0.0, 0.0, 0.0
     patches = Load(tokens=plan.vision_patches, length=plan.patches)
     merged = Load(tokens=patches.tokens / (vision.merger.hidden // vision.block.hidden), length=plan.patches)
     parts = (
@@ -187,8 +181,11 @@ def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: b
                 tower=True,
                 recomputable=kind is vision.block and trained.tower,
             )
-            found.append((count, passes))
-    return combined(found)
+            # No part of the tower talks to another rank.
+            there = there + count * passes.forward.compute
+            back = back + count * passes.backward.compute
+            again = again + count * passes.recomputed.compute
+    return Passes(*(Pass(seconds, 0.0, 0.0, 0.0) for seconds in (there, back, again)))
 
 
 def _sends(layers: ModelLayers, setting: Setting) -> Number:
@@ -207,15 +204,23 @@ def _sends(layers: ModelLayers, setting: Setting) -> Number:
     return seconds * (1 - efficiency.overlap_share) if setting.run.overlap_sends else seconds
 
 
-def _in_schedule(work: Passes, plan: Plan, sends: Number) -> dict[str, Number]:
-    """Seconds of an iteration that a stage spends with each, on average; `work` of all stages together."""
+def _in_schedule(layers: ModelLayers, kinds: KindPasses, plan: Plan, sends: Number) -> dict[str, Number]:
+    """Seconds of an iteration that a stage spends with each, on average."""
+    compute, recompute, tensor, context, expert = 0.0, 0.0, 0.0, 0.0, 0.0
+    for count, kind in zip((layers.dense_count, layers.sparse_count, 1, 1), kinds, strict=True):
+        if kind is not NO_PASSES:
+            there, back, again = kind.forward, kind.backward, kind.recomputed
+            compute = compute + count * (there.compute + back.compute)
+            recompute = recompute + count * again.compute
+            tensor = tensor + count * (there.tensor + back.tensor + again.tensor)
+            context = context + count * (there.context + back.context + again.context)
+            expert = expert + count * (there.expert + back.expert + again.expert)
     times = plan.micro_batches / plan.pipeline
-    there, back, again = work
     return {
-        "compute": times * (there.compute + back.compute),
-        "recompute": times * again.compute,
-        "tensor": times * (there.tensor + back.tensor + again.tensor),
-        "context": times * (there.context + back.context + again.context),
-        "expert": times * (there.expert + back.expert + again.expert),
+        "compute": times * compute,
+        "recompute": times * recompute,
+        "tensor": times * tensor,
+        "context": times * context,
+        "expert": times * expert,
         "pipeline": 2 * plan.micro_batches * sends,
     }
