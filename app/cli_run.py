@@ -1,4 +1,4 @@
-"""`megaboard check`, `launch`, `status`, `logs` and `stop`: runs without the page.
+"""`megaboard check`, `copy`, `launch`, `status`, `logs` and `stop`: runs without the page.
 
 They work on the same home folder as the page. Whoever asks about an unfinished run also collects what its nodes have
 written since, so that no server has to be up.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
+from app.cli_copy import copy_missing
 from app.cli_output import DONE, FAILED, number, print_json, print_problems, table
 from app.cli_secrets import add_secret_option, refuse_in_queue, take_secrets, unlocked
 from app.home import home_path, make_home
@@ -26,6 +27,7 @@ from backend.job.launch_rules import check_launch
 from backend.job.problems import Problem, ProblemsError
 from backend.job.rules import check
 from backend.jobs.checkup import PreflightReport
+from backend.jobs.copying import find_missing
 from backend.jobs.records import RunSnapshot, RunSummary
 from backend.jobs.restart import RESTARTS
 from backend.jobs.series import log_files
@@ -41,7 +43,7 @@ LOG_KIB = 16
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
     """Options of the command."""
     option = parser.add_argument
-    if name in ("check", "launch"):
+    if name in ("check", "copy", "launch"):
         option("file", metavar="FILE", help=t(lang, "cli.file.help"))
         accept = t(lang, "cli.accept.help")
         option("--accept-host-key", action="append", default=[], metavar="FINGERPRINT", help=accept)
@@ -55,6 +57,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
         option("--queue", action="store_true", help=t(lang, "cli.queue_option.help"))
         option("--restarts", type=int, default=RESTARTS, help=t(lang, "cli.restarts.help", default=RESTARTS))
         option("--token", help=t(lang, "cli.token.help"))
+        option("--copy-missing", action="store_true", help=t(lang, "cli.copy_missing.help"))
     if name == "logs":
         option("--node", type=int, metavar="RANK", help=t(lang, "cli.logs.node.help"))
         option("--file", help=t(lang, "cli.logs.file.help", file=LAUNCHER_LOG))
@@ -68,9 +71,9 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 def run_check(chosen: argparse.Namespace, lang: str) -> int:
     """Preflight: a line a check; 1 when something stands against a launch."""
-    job = _launchable(chosen.file, lang)
+    job = launchable(chosen.file, lang)
     with opened_services() as services:
-        report = _preflight(services, job, chosen.accept_host_key, lang)
+        report = preflight(services, job, chosen.accept_host_key, lang)
     if chosen.json:
         print_json(_report_json(report, lang))
     else:
@@ -78,14 +81,30 @@ def run_check(chosen: argparse.Namespace, lang: str) -> int:
     return FAILED if report.problems else DONE
 
 
+def run_copy(chosen: argparse.Namespace, lang: str) -> int:
+    """Copy what nodes lack; 1 when something stands against a launch afterwards."""
+    job = launchable(chosen.file, lang)
+    with opened_services() as services:
+        report = preflight(services, job, chosen.accept_host_key, lang)
+        if find_missing(report.checks) is None:
+            print(t(lang, "cli.copy.nothing"))
+        else:
+            copy_missing(services, job, report, lang)
+            report = services.controller.preflight(job)
+    print_problems(lang, report.problems)
+    return FAILED if report.problems else DONE
+
+
 def run_launch(chosen: argparse.Namespace, lang: str) -> int:
     """Launch; returns when every node has reported that it started, or with --wait when the run has ended."""
-    job = _launchable(chosen.file, lang)
+    job = launchable(chosen.file, lang)
     refuse_in_queue(chosen)
     take_secrets(chosen, lang)
     with opened_services() as services:
-        if chosen.accept_host_key:
-            _preflight(services, job, chosen.accept_host_key, lang)
+        if chosen.accept_host_key or chosen.copy_missing:
+            report = preflight(services, job, chosen.accept_host_key, lang)
+            if chosen.copy_missing:
+                copy_missing(services, job, report, lang)
         begin = services.controller.enqueue if chosen.queue else services.controller.launch
         run = unlocked(lang, lambda: begin(job, token=chosen.token, restarts=chosen.restarts))
         words = {"run": run, "nodes": job.cluster.nodes}
@@ -155,6 +174,7 @@ def run_stop(chosen: argparse.Namespace, lang: str) -> int:
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, str], int]] = {
     "check": run_check,
+    "copy": run_copy,
     "launch": run_launch,
     "status": run_status,
     "logs": run_logs,
@@ -172,7 +192,7 @@ def opened_services() -> Iterator[Services]:
         services.close()
 
 
-def _launchable(source: str, lang: str) -> Job:
+def launchable(source: str, lang: str) -> Job:
     job, problems = read_job(source, home_path())
     found = [*problems, *check(job), *check_launch(job), *check_engine(job)]
     refuse_errors(found)
@@ -180,7 +200,7 @@ def _launchable(source: str, lang: str) -> Job:
     return job
 
 
-def _preflight(services: Services, job: Job, fingerprints: list[str], lang: str) -> PreflightReport:
+def preflight(services: Services, job: Job, fingerprints: list[str], lang: str) -> PreflightReport:
     return accepted(services, services.controller.preflight, job, fingerprints, lang)
 
 

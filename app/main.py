@@ -23,6 +23,7 @@ COMMANDS = {
     "model": "app.cli_model",
     "import": "app.cli_import",
     "check": "app.cli_run",
+    "copy": "app.cli_run",
     "probe": "app.cli_calibrate",
     "launch": "app.cli_run",
     "status": "app.cli_run",
@@ -30,6 +31,7 @@ COMMANDS = {
     "stop": "app.cli_run",
     "resume": "app.cli_resume",
     "queue": "app.cli_queue",
+    "export": "app.cli_export",
     "calibrate": "app.cli_calibrate",
 }
 DEFAULT = "serve"

@@ -4,6 +4,8 @@ Reading goes to the store alone, so it is the same in every process. A controlle
 unfinished run, those launched or left behind by other processes too.
 """
 
+import posixpath
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -11,15 +13,15 @@ from pathlib import Path
 
 from backend.cluster.data_size import DataSize
 from backend.cluster.hostkeys import HostKey, KnownHosts
-from backend.cluster.node import Node
+from backend.cluster.node import Node, NodeError
 from backend.cluster.ssh import connect as connect_by_ssh
 from backend.engines import check_engine
-from backend.job.job import Calibration, Host, Job
+from backend.job.job import NODE_PATH, Calibration, Host, Job
 from backend.job.launch_rules import check_launch, check_nodes
 from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
-from backend.jobs import copying, ledger, queued, restart, series, snapshot
+from backend.jobs import copying, exporting, ledger, queued, restart, series, snapshot
 from backend.jobs import launch as launching
 from backend.jobs import look as looking
 from backend.jobs.calibrate import RunMeasured, measure_run
@@ -123,6 +125,34 @@ class Controller:
         run = launching.new_run_id(replace(job, name="copy"), self._clock())
         self._audit("copy_missing", run=run, nodes=[host.address for host in job.cluster.hosts])
         return copying.copy(job, meet(job, self._connections), report, run, tell)
+
+    def export(
+        self, run_id: str, tell: exporting.Tell, *, to: str | None = None, checkpoint: int | None = None
+    ) -> exporting.Exported:
+        """A Hugging Face model of what the run saved at its end, or at a step, on node 0, and how to serve it.
+
+        Without a model saved at the end, of the newest complete checkpoint. ProblemsError: unknown_run, nothing_saved,
+        export_exists, export_failed, export_by_swift, bad_format, and what the node may raise.
+        """
+        with self._store.read() as connection:
+            job = snapshot.run_job(ledger.run_row(connection, run_id)["job"])
+        if to is not None and not (to.startswith("/") and re.fullmatch(NODE_PATH, to)):
+            raise ProblemsError([Problem(code="bad_format", field="to", values={"value": to, "pattern": NODE_PATH})])
+        self._audit("export", run=run_id, to=to, checkpoint=checkpoint)
+        try:
+            node = self._connections.get(job.cluster.hosts[0])
+            folder = posixpath.join(str(job.training.output_dir), run_id)
+            source = None if checkpoint else exporting.find_source(job, folder, node)
+            if source is None:
+                checkpoint = checkpoint or self.checkpoints(run_id).newest
+                folder = posixpath.join(folder, f"checkpoint-{checkpoint}")
+                source = exporting.find_source(job, folder, node)
+            if source is None:
+                raise ProblemsError([Problem(code="nothing_saved", node=node.name, values={"folder": folder})])
+            target = to or exporting.target_of(job, run_id, checkpoint)
+            return exporting.export(job, run_id, source, target.rstrip("/"), node, tell)
+        except NodeError as error:
+            raise ProblemsError([error.problem]) from error
 
     def accept_host_keys(self, keys: Iterable[HostKey]) -> None:
         """Remember host keys that the user has confirmed."""

@@ -91,10 +91,13 @@ def read_json(node: Node, path: str) -> Mapping[str, Any] | None:
 
 def last_words(node: Node, path: str) -> str:
     """The end of a log; empty where there is none."""
+    kept, offset = b"", 0
     try:
-        return tail(node.read(path, limit=LOG_BYTES).decode(errors="replace"))
+        while block := node.read(path, offset):
+            kept, offset = (kept + block)[-LOG_BYTES:], offset + len(block)
     except NodeError:
         return ""
+    return tail(kept.decode(errors="replace"))
 
 
 def clean(attempt: launching.Attempt, nodes: Mapping[int, Node], begun: Collection[int], code: str) -> list[Problem]:
