@@ -1,7 +1,7 @@
 """What another value of one parameter does to a job: memory, bubble and speed of the job with that alone changed."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from backend.estimate import Estimate, estimate_resolved
@@ -26,6 +26,8 @@ class Effect:
     value: Any
     is_own: bool
     """Whether it is the job's present value."""
+    edits: Mapping[str, Any]
+    """Job path -> value: what choosing it writes."""
     problem: Problem | None = None
     """Why the job cannot have it; then there are no figures."""
     memory_gib: float | None = None
@@ -38,24 +40,24 @@ class Effect:
     global_batch: int = 0
 
 
-def effects(job: Job, path: str) -> tuple[Effect, ...]:
+def effects(job: Job, path: str) -> tuple[Effect, ...] | None:
     """The present value of a parameter and others near it, in order, each with the figures of the job that has it.
 
-    Empty where the estimate does not depend on the parameter, or where it has no other value to try: a name, a path, a
-    rate. Raises KeyError for what is no parameter, ProblemsError where model or GPU is not known or the job's own plan
-    has no estimate.
+    Empty where none of these figures differ; None where there is no other value to try, as of a name or a path. Raises
+    KeyError for what is no parameter, ProblemsError where model or GPU is not known or the job's plan has no estimate.
     """
     parameter = parameters()[path]
     shape, gpu = resolve_model(job.model), resolve_gpu(job.cluster)
     own = _effective(job, path)
     others = [value for value in _others(parameter, own) if value != own]
     if not others:
-        return ()
+        return None
     mine = _tried(job, shape, gpu, path, own, is_own=True)
     if mine.problem is not None:
         raise ProblemsError([mine.problem])
     found = [_tried(job, shape, gpu, path, value) for value in others]
-    if all(item.problem is not None or not _is_felt(mine, item) for item in found):
+    allowed = [item for item in found if item.problem is None]
+    if allowed and not any(_is_felt(mine, item) for item in allowed):
         return ()
     return tuple(_ordered(parameter, [mine, *found]))
 
@@ -87,25 +89,26 @@ def _others(parameter: Parameter, own: Any) -> Iterator[Any]:
         yield from (value for value in near if low <= value <= high)
     elif parameter.kind == "float" and parameter.minimum == 0 and parameter.maximum == 1:
         yield from (part / _PARTS for part in range(_PARTS + 1))
+    elif parameter.kind == "float" and own:
+        least, most = parameter.minimum or 0.0, parameter.maximum or own * 2
+        yield from (value for value in (own / 2, own * 2) if least <= value <= most)
 
 
 def _tried(job: Job, shape: ModelShape, gpu: Gpu, path: str, value: Any, *, is_own: bool = False) -> Effect:
     """The job with the value, all else as it is; a wanted global batch gives way to another accumulation."""
-    edits = {path: value}
+    edits: dict[str, Any] = {path: value}
     if path == "training.gradient_accumulation_steps":
         edits["training.global_batch_size"] = None
     changed = job if is_own else with_values(job, edits)
+    about: dict[str, Any] = {"value": value, "is_own": is_own, "edits": edits}
     try:
-        if path.startswith("model."):
-            shape = resolve_model(changed.model)
         if problems := errors(check_resolved(changed, shape, gpu)):
-            return Effect(value=value, is_own=is_own, problem=problems[0])
+            return Effect(**about, problem=problems[0])
         figures: Estimate = estimate_resolved(changed, shape, gpu)
     except ProblemsError as error:
-        return Effect(value=value, is_own=is_own, problem=error.problems[0])
+        return Effect(**about, problem=error.problems[0])
     return Effect(
-        value=value,
-        is_own=is_own,
+        **about,
         memory_gib=figures.reserved_gib + figures.outside_gib,
         host_gib=figures.host_memory_gib,
         fits=figures.fits,
@@ -131,4 +134,4 @@ def _ordered(parameter: Parameter, found: list[Effect]) -> list[Effect]:
         return sorted(found, key=lambda item: item.value)
     if parameter.kind == "choice":
         return sorted(found, key=lambda item: parameter.choices.index(item.value))
-    return [replace(item) for item in found]
+    return found

@@ -86,7 +86,7 @@ def test_an_effect_that_the_estimate_shows_has_words(edits: dict[str, object]) -
 def effects_of(job: Job, path: str) -> set[str]:
     """Which of memory, bubble and speed change by a twentieth or more with another value."""
     try:
-        found = effects(job, path)
+        found = effects(job, path) or ()
     except ProblemsError:
         return set()
     own = next((item for item in found if item.is_own), None)

@@ -1,0 +1,99 @@
+"""The help beside a field: what a parameter means, and what other values of it do to the job in the draft.
+
+Asked for when somebody opens it, never with an edit.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from app.i18n import t
+from app.plan_words import problem_words
+from app.reference import EFFECTS, Entry, entry
+from app.wizard.fields import choices_of, table
+from app.wizard.reading import Reading
+from backend.job.mapping import parameters
+from backend.job.parameters import Parameter
+from backend.job.problems import ProblemsError
+from backend.planning.effects import Effect, effects
+
+
+def help_of(reading: Reading, path: str, lang: str) -> dict[str, Any]:
+    """Words and figures of one field; KeyError for what is no parameter."""
+    found = entry(path.removesuffix(".lines"), lang)
+    return {
+        "name": found.name,
+        "path": found.path,
+        "meaning": found.meaning,
+        "facts": _sentences(found, ("set", "constraint"), lang),
+        "effects": _sentences(found, EFFECTS, lang),
+        "guides": found.sentences.get("guides", ""),
+        "values": _values(found, lang),
+        "keys": [(key.reader, key.name, key.since) for key in found.keys],
+        **_here(reading, found, lang),
+    }
+
+
+def _sentences(found: Entry, names: Iterable[str], lang: str) -> list[tuple[str, str]]:
+    return [(t(lang, f"reference.fact.{name}"), found.sentences[name]) for name in names if name in found.sentences]
+
+
+def _values(found: Entry, lang: str) -> list[tuple[str, str]]:
+    values = [(t(lang, "reference.fact.value"), found.value)]
+    if found.default:
+        default = t(lang, "reference.default", value=found.default, source=found.source)
+        values.append((t(lang, "reference.fact.default"), default))
+    return values
+
+
+def _here(reading: Reading, found: Entry, lang: str) -> dict[str, Any]:
+    """`rows` of values with their figures, or `why` there are none; neither where there is nothing to compute."""
+    if found.path not in parameters() or not any(name in found.sentences for name in EFFECTS):
+        return {"rows": [], "why": ""}
+    if reading.job is None or not reading.is_sound:
+        return {"rows": [], "why": t(lang, "wizard.help.unsound")}
+    try:
+        tried = effects(reading.job, found.path)
+    except ProblemsError as error:
+        return {"rows": [], "why": problem_words(lang, error.problems[0])}
+    if tried is None:
+        return {"rows": [], "why": ""}
+    if not tried:
+        return {"rows": [], "why": t(lang, "wizard.help.unmoved")}
+    own = next(item for item in tried if item.is_own)
+    columns = [name for name, of in _COLUMNS.items() if any(of(item) != of(own) for item in tried if not item.problem)]
+    return {"rows": [_row(item, lang) for item in tried], "columns": ["memory", "speed", *columns], "why": ""}
+
+
+_COLUMNS: Mapping[str, Callable[[Effect], float]] = {
+    "bubble": lambda item: round(item.bubble_fraction, 3),
+    "host": lambda item: round(item.host_gib, 1),
+    "batch": lambda item: item.global_batch,
+}
+"""Columns that are shown where they differ."""
+
+
+def _row(item: Effect, lang: str) -> dict[str, Any]:
+    path = next(iter(item.edits))
+    return {
+        "value": _shown(table()[path], item.value, lang),
+        "own": item.is_own,
+        "problem": problem_words(lang, item.problem) if item.problem else "",
+        "edits": {name: list(value) if isinstance(value, tuple) else value for name, value in item.edits.items()},
+        "fits": item.fits,
+        "memory": item.memory_gib,
+        "speed": item.tokens_per_s_per_gpu,
+        "bubble": item.bubble_fraction,
+        "host": item.host_gib,
+        "batch": item.global_batch,
+    }
+
+
+def _shown(parameter: Parameter, value: Any, lang: str) -> str:
+    """A value as its field shows it."""
+    if isinstance(value, bool):
+        return t(lang, "wizard.help.on" if value else "wizard.help.off")
+    if isinstance(value, tuple):
+        return ", ".join(value) or t(lang, "wizard.help.none")
+    if parameter.kind == "choice":
+        return next((words for words, choice in choices_of(lang, parameter) if choice == value), str(value))
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
