@@ -7,7 +7,7 @@
     const desk = bundle.data.launch;
     if (!desk || board.wizard.step() !== "launch") return;
     const { h, t } = board;
-    const isBusy = desk.phase === "checking" || desk.phase === "launching";
+    const isBusy = ["checking", "copying", "launching"].includes(desk.phase);
     // Somebody else began, or this page was loaded again meanwhile: look on.
     if (isBusy && !mine && watched !== desk.version) {
       watched = desk.version;
@@ -24,6 +24,7 @@
         h("p", { class: "mb-desk-words", role: "status" }, sentence(desk, isBusy))),
       (bundle.refusal || []).map((problem) => board.fields.drawProblem(problem)),
       desk.problems.map((problem) => board.fields.drawProblem(problem)),
+      desk.copy && copyOffer(desk, isBusy),
       !desk.complete && board.review.list(bundle, "missing", "error")),
       desk.keys.length > 0 && hostKeys(desk.keys, () => accept(desk), isBusy), desk.checks && table(desk));
     if (focused) element.querySelector(`[data-act="${focused}"]`)?.focus();
@@ -38,6 +39,14 @@
 
   function launchButton(desk, isBusy) {
     return button("launch", board.t("wizard.launch.go", { name: desk.name }), !desk.ready || isBusy, desk.ready);
+  }
+
+  // What node 0 has and others lack; nothing is copied unless somebody says so.
+  function copyOffer(desk, isBusy) {
+    const { h, t } = board;
+    return h("div", { class: "mb-desk" }, button("copy", t("wizard.launch.copy"), isBusy, false),
+      h("p", { class: "mb-desk-words" }, desk.copy, h("br"), h("small", { class: "mb-quiet" },
+        t("wizard.launch.copy.lead"))));
   }
 
   function button(act, label, isOff, isPrimary) {
@@ -58,7 +67,7 @@
     const { h, t } = board;
     const seconds = h("span", { "data-seconds": "", "aria-hidden": "true" });
     if (isBusy) return [h("span", { class: "mb-spinner", "aria-hidden": "true" }),
-      t(`wizard.launch.${desk.phase}`, { count: desk.nodes }), " ", seconds];
+      t(`wizard.launch.${desk.phase}`, { count: desk.nodes, done: desk.copied[0], total: desk.copied[1] }), " ", seconds];
     if (!desk.complete) return t("wizard.launch.incomplete");
     if (desk.ready) return h("span", { class: "mb-good" }, t("wizard.launch.ready"));
     const place = `runs/${desk.run}`;

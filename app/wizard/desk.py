@@ -16,8 +16,9 @@ from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.checkup import PreflightReport
 from backend.jobs.controller import Controller
+from backend.jobs.copying import Missing, find_missing
 
-Phase = Literal["idle", "checking", "checked", "launching", "launched"]
+Phase = Literal["idle", "checking", "checked", "copying", "launching", "launched"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,10 +39,18 @@ class DeskState:
     """Why the newest check or launch could not be done."""
     run: str | None = None
     """The run that the newest launch started."""
+    copied: tuple[int, int] = (0, 0)
+    """Bytes that a copy has taken, and that it has to take."""
 
     @property
     def is_busy(self) -> bool:
-        return self.phase in ("checking", "launching")
+        return self.phase in ("checking", "copying", "launching")
+
+    def missing_for(self, job: Job | None) -> Missing | None:
+        """What the check of exactly this job found that a copy from node 0 can mend."""
+        if self.phase != "checked" or self.report is None or self.job != job:
+            return None
+        return find_missing(self.report.checks)
 
     def is_green_for(self, job: Job | None) -> bool:
         """Whether a launch of exactly this job may begin."""
@@ -87,6 +96,15 @@ class Desk:
             self._controller.accept_host_keys(keys)
             self.check(state.job)
 
+    def copy(self, job: Job) -> None:
+        """Begin to copy what the check of exactly this job found missing, then check again; raises ProblemsError."""
+        with self._changed:
+            report = self._state.report
+            if report is None or self._state.missing_for(job) is None:
+                raise ProblemsError([Problem(code="nothing_to_copy")])
+            self._set(phase="copying", problems=(), copied=(0, 0))
+        self._work(lambda: self._copy(job, report))
+
     def launch(self, job: Job) -> None:
         """Begin to launch; raises ProblemsError unless a green check of exactly this job is at hand and unused."""
         with self._changed:
@@ -99,6 +117,19 @@ class Desk:
         report = self._controller.preflight(job)
         with self._changed:
             self._set(phase="checked", report=report)
+
+    def _copy(self, job: Job, report: PreflightReport) -> None:
+        left = self._controller.copy_missing(job, report, self._tell)
+        with self._changed:
+            self._set(phase="checking", report=None)
+        report = self._controller.preflight(job)
+        with self._changed:
+            self._set(phase="checked", report=report, problems=left)
+
+    def _tell(self, done: int, total: int) -> None:
+        with self._changed:
+            if self._state.copied != (done, total):
+                self._set(copied=(done, total))
 
     def _launch(self, job: Job) -> None:
         run = self._controller.launch(job)

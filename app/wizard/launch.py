@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
+from app.copy_words import copy_words
 from app.i18n import t
 from app.services import Services
 from app.wizard.desk import Desk, DeskState, desk_of
@@ -32,6 +33,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     state = desk(services).state()
     report = state.report
     job = reading.job
+    missing = state.missing_for(job)
     return {
         "launch": {
             "phase": state.phase,
@@ -45,6 +47,8 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
             "name": job.name if job else "",
             "nodes": job.cluster.nodes if job else 0,
             "problems": [in_words(form, problem) for problem in state.problems],
+            "copy": None if job is None or missing is None else copy_words(job, missing, form.lang),
+            "copied": [size >> 20 for size in state.copied],
             "keys": [shown_key(key) for key in report.unknown_host_keys] if report else [],
             "checks": _table(form, report.checks) if report and not _waits_for_keys(report) else None,
         }
@@ -52,15 +56,15 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
 
 
 def act(services: Services, asked: Mapping[str, Any]) -> DeskState:
-    """Do what a button asks: check, accept or launch; anything else only looks. Raises ProblemsError."""
+    """Do what a button asks: check, accept, copy or launch; anything else only looks. Raises ProblemsError."""
     if asked.get("act") == "accept":
         desk(services).accept([str(item) for item in asked.get("fingerprints") or ()])
-    if asked.get("act") in ("check", "launch"):
+    if asked.get("act") in ("check", "copy", "launch"):
         reading = read(services.draft.job_mapping(), services.home)
         if reading.job is None or not reading.can_launch:
             raise ProblemsError((*reading.problems, *reading.missing))
-        begin = desk(services).check if asked["act"] == "check" else desk(services).launch
-        begin(reading.job)
+        at = desk(services)
+        {"check": at.check, "copy": at.copy, "launch": at.launch}[asked["act"]](reading.job)
     return desk(services).state()
 
 

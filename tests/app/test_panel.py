@@ -5,7 +5,7 @@ import json
 import re
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -25,6 +25,7 @@ from app.wizard.placement import SHOWN_NODES, placement
 from app.wizard.plans import KEYS, edits_of, plans_of, why_not_of
 from app.wizard.reading import read
 from app.wizard.wire import change
+from backend.cluster.checks import Checks
 from backend.cluster.hostkeys import HostKey
 from backend.job.job import Job
 from backend.job.mapping import parameters, parse_job, with_values
@@ -36,7 +37,7 @@ from backend.jobs.store import Store
 from backend.planning.space import SIZES
 
 OURS = (
-    "difference", "dom", "fetch", "fields", "hardware", "launch", "memory", "pareto", "plan", "ranks", "review",
+    "difference", "dom", "fetch", "fields", "hardware", "help", "launch", "memory", "pareto", "plan", "ranks", "review",
     "steps", "strategies", "summary", "tabs", "time", "timeline", "wizard",
 )  # fmt: skip
 STEPS = (hardware, model, training, plan, review, launch)
@@ -411,6 +412,10 @@ class Nodes:
         self.launched.append(job)
         return f"run-{len(self.launched)}"
 
+    def copy_missing(self, job: Job, report: PreflightReport, tell: Callable[[int, int], None]) -> tuple[Problem, ...]:
+        tell(1, 2)
+        return (Problem(code="copy_left", severity="warning"),)
+
 
 def rest(desk: Desk) -> Any:
     state = desk.state()
@@ -491,6 +496,21 @@ class TestDesk:
         desk.accept(["SHA256:2", "SHA256:of-something-else"])
         assert nodes.accepted == [keys[1]]
         assert rest(desk).is_green_for(job)
+
+    def test_what_nodes_lack_is_copied_on_the_users_word_and_the_nodes_checked_again(self, job: Job) -> None:
+        here, there = Checks(0, "10.0.0.1"), Checks(1, "10.0.0.2")
+        lacks = (here.ok("model"), there.wrong("model", "model_missing", "model.path"))
+        nodes = Nodes(PreflightReport(checks=lacks, problems=(Problem(code="model_missing"),)), PreflightReport())
+        nodes.let.set()
+        desk = self.desk(nodes)
+        desk.check(job)
+        assert rest(desk).missing_for(job).ranks == (1,)
+        desk.copy(job)
+        state = rest(desk)
+        assert (state.is_green_for(job), state.copied) == (True, (1, 2))
+        assert [problem.code for problem in state.problems] == ["copy_left"]
+        with pytest.raises(ProblemsError):
+            desk.copy(job)
 
 
 class TestScripts:
