@@ -48,7 +48,8 @@
     const { h, t } = board;
     if (!got || got.why) return h("p", { class: "mb-quiet" }, got?.why ?? t("wizard.plan.ask.failed"));
     if (!got.fields.length && !got.files.length) return h("p", { class: "mb-quiet" }, t("wizard.difference.none"));
-    return [figures(got.figures), fields(got.fields), got.files.length > 0 && files(got)];
+    const before = got.base === "recommended" ? "recommended" : "before";
+    return [figures(got.figures, before), fields(got.fields, before), got.files.length > 0 && files(got)];
   }
 
   const rounded = (value) => Number(value.toPrecision(3)).toLocaleString("en");
@@ -63,7 +64,7 @@
   ];
 
   // Estimates of both sides with today's formulas, so that only the job makes the difference.
-  function figures({ before, after }) {
+  function figures({ before, after }, name) {
     const { h, t } = board;
     if (!before || !after) return h("p", { class: "mb-quiet" }, t("wizard.difference.unestimated"));
     const rows = FIGURES.map(([name, take, write]) => [name, take(before), take(after), write])
@@ -71,7 +72,7 @@
       .map(([name, old, now, write]) => [h("th", { scope: "row" }, t(`wizard.difference.${name}`)),
         ...[old, now].map((value) => h("td", { class: "mb-figure" }, value === null ? "–" : write ? write(value) : value)),
         h("td", { class: "mb-figure" }, change(name, old, now))]);
-    return board.table("mb-table mb-difference-figures", heads("figure", "before", "after", "change"), rows,
+    return board.table("mb-table mb-difference-figures", heads("figure", name, "after", "change"), rows,
       t("wizard.difference.figures"));
   }
 
@@ -79,7 +80,8 @@
     if (typeof old !== "number" || typeof now !== "number" || old === now) return old === now ? "=" : "";
     const sign = now > old ? "+" : "−";
     if (name === "need_gib") return `${sign}${board.gib(Math.abs(now - old))} GiB`;
-    if (name === "bubble") return `${sign}${(100 * Math.abs(now - old)).toFixed(1)} %`;
+    if (name === "bubble")
+      return board.t("wizard.difference.points", { points: `${sign}${(100 * Math.abs(now - old)).toFixed(1)}` });
     return old ? `${sign}${rounded(100 * Math.abs(now / old - 1))} %` : "";
   }
 
@@ -90,11 +92,11 @@
       t(`wizard.difference.column.${name}`)));
   }
 
-  function fields(rows) {
+  function fields(rows, name) {
     const { h, t } = board;
     if (!rows.length) return null;
     const value = (text, kind) => h("td", {}, text === "" ? "–" : h("code", { class: "mb-diff", "data-kind": kind }, text));
-    return board.table("mb-table mb-difference-fields", heads("field", "before", "after"),
+    return board.table("mb-table mb-difference-fields", heads("field", name, "after"),
       rows.map(([path, label, old, now]) => [h("th", { scope: "row" }, label || path, label && h("small", {}, path)),
         value(old, "removed"), value(now, "added")]), t("wizard.difference.fields", { count: rows.length }));
   }

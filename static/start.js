@@ -1,12 +1,15 @@
-// Where a job may come from: a recipe, or a file that somebody has already, with the report of its import.
+// Where a job may come from: a recipe, a preset of one's own, or a file that somebody has already.
 (() => {
   const board = (window.Megaboard = window.Megaboard || {});
   const panels = (board.panels = board.panels || {});
-  let isBusy = false, seen = null;
+  const OWN = "own:";
+  const KINDS = ["recipe", "import", "preset", "preset_save", "preset_import", "preset_delete"];
+  let isBusy = false, seen = null, listed = null, asked = null;
 
   function ask(kind, more) {
     if (isBusy) return;
     isBusy = true;
+    asked = [kind, more];
     board.wizard.send("fetch", { kind, ...more });
     redraw();
   }
@@ -18,11 +21,15 @@
 
   // Made once: a bundle after every edit must not take the text away from under the cursor.
   panels.start = (element, bundle) => {
-    const recipes = bundle?.data?.recipes;
-    if (!element.firstChild && recipes) board.fill(element, form(recipes));
+    const { recipes, presets } = bundle?.data ?? {};
+    if (!element.firstChild && recipes) {
+      listed = null;
+      board.fill(element, choose(), keep(), bring(), board.h("div", { class: "mb-start-answer", role: "status" }));
+    }
     const answer = element.querySelector(".mb-start-answer");
     if (!answer) return;
-    const told = ["recipe", "import"].includes(bundle?.fetched?.kind) ? bundle.fetched : null;
+    if (recipes) list(element.querySelector("#mb-recipe"), recipes, presets);
+    const told = KINDS.includes(bundle?.fetched?.kind) ? bundle.fetched : null;
     if (told && told !== seen) {
       seen = told;
       isBusy = false;
@@ -31,36 +38,89 @@
     for (const button of element.querySelectorAll("button")) button.disabled = isBusy;
   };
 
-  function form(recipes) {
+  function list(select, recipes, presets) {
     const { h, t } = board;
-    const choice = h("select", { id: "mb-recipe" }, h("option", { value: "" }, t("wizard.start.recipe.none")),
-      recipes.map((recipe) => h("option", { value: recipe.key }, recipe.name)));
+    const text = JSON.stringify([recipes, presets]);
+    if (text === listed) return;
+    listed = text;
+    const chosen = select.value;
+    const group = (name, options) => options.length > 0 && h("optgroup", { label: t(name) }, options);
+    board.fill(select, h("option", { value: "" }, t("wizard.start.recipe.none")),
+      group("wizard.start.own", presets.map((name) => h("option", { value: OWN + name }, name))),
+      group("wizard.start.recipes", recipes.map((recipe) => h("option", { value: recipe.key }, recipe.name))));
+    select.value = [...select.options].some((option) => option.value === chosen) ? chosen : "";
+    select.dispatchEvent(new Event("change"));
+  }
+
+  function choose() {
+    const { h, t } = board;
+    const own = () => select.value.startsWith(OWN) && select.value.slice(OWN.length);
+    const use = () => own() ? ask("preset", { name: own() }) : select.value && ask("recipe", { key: select.value });
+    const get = h("a", { class: "mb-tool", id: "mb-preset-get", download: "", hidden: true }, t("wizard.start.own.get"));
+    const remove = h("button", { type: "button", class: "mb-tool", id: "mb-preset-delete", hidden: true,
+      onclick: () => own() && confirmDelete(own()) }, t("wizard.start.own.delete"));
+    const select = h("select", { id: "mb-recipe", onchange: () => {
+      get.hidden = remove.hidden = !own();
+      if (own()) get.href = `/api/presets/${encodeURIComponent(own())}`;
+    } });
+    return h("div", { class: "mb-fetch mb-desk" }, h("label", {}, h("span", {}, t("wizard.start.recipe")), select),
+      h("button", { type: "button", class: "mb-button", id: "mb-recipe-use", onclick: use }, t("wizard.start.recipe.use")),
+      get, remove);
+  }
+
+  function confirmDelete(name) {
+    const { h, t, fill } = board, answer = document.querySelector(".mb-start-answer");
+    fill(answer, h("div", { class: "mb-problem", "data-severity": "warning" }, t("wizard.start.own.delete.sure", { name }),
+      h("div", { class: "mb-choices" },
+        h("button", { type: "button", class: "mb-apply", id: "mb-preset-delete-do",
+          onclick: () => ask("preset_delete", { name }) }, t("wizard.start.own.delete")),
+        h("button", { type: "button", class: "mb-apply", onclick: () => fill(answer) }, t("wizard.start.own.stay")))));
+  }
+
+  function keep() {
+    const { h, t } = board;
+    const save = () => ask("preset_save", { name: input.value.trim() });
+    const input = h("input", { type: "text", id: "mb-preset-name", class: "mb-fetch-id", maxlength: "64",
+      spellcheck: "false", autocomplete: "off", onkeydown: (event) => { if (event.key === "Enter") save(); } });
+    return h("div", { class: "mb-fetch mb-desk mb-keep" },
+      h("label", {}, h("span", {}, t("wizard.start.own.name")), input),
+      h("button", { type: "button", class: "mb-button", id: "mb-preset-save", onclick: save }, t("wizard.start.own.save")));
+  }
+
+  function bring() {
+    const { h, t } = board;
+    let stem = "";
     const text = h("textarea", { id: "mb-import-text", rows: "10", spellcheck: "false", autocomplete: "off",
       placeholder: "model_name_or_path: /models/Qwen3-8B\nstage: sft\n..." });
     const file = h("input", { type: "file", id: "mb-import-file", accept: ".yaml,.yml,text/yaml",
-      onchange: async () => { if (file.files[0]) text.value = await file.files[0].text(); } });
-    const use = () => { if (choice.value) ask("recipe", { key: choice.value }); };
-    return [
-      h("div", { class: "mb-fetch mb-desk" },
-        h("label", {}, h("span", {}, t("wizard.start.recipe")), choice),
-        h("button", { type: "button", class: "mb-button", id: "mb-recipe-use", onclick: use },
-          t("wizard.start.recipe.use"))),
-      h("details", { class: "mb-import" }, h("summary", {}, t("wizard.start.import")),
-        h("p", { class: "mb-quiet" }, t("wizard.start.import.lead")),
-        h("label", { for: "mb-import-file" }, t("wizard.start.import.file")), file,
-        h("label", { for: "mb-import-text" }, t("wizard.start.import.text")), text,
+      onchange: async () => {
+        if (!file.files[0]) return;
+        stem = file.files[0].name.replace(/\.ya?ml$/i, "");
+        text.value = await file.files[0].text();
+      } });
+    return h("details", { class: "mb-import" }, h("summary", {}, t("wizard.start.import")),
+      h("p", { class: "mb-quiet" }, t("wizard.start.import.lead")),
+      h("label", { for: "mb-import-file" }, t("wizard.start.import.file")), file,
+      h("label", { for: "mb-import-text" }, t("wizard.start.import.text")), text,
+      h("div", { class: "mb-desk" },
         h("button", { type: "button", class: "mb-button", id: "mb-import-do",
-          onclick: () => ask("import", { text: text.value }) }, t("wizard.start.import.do"))),
-      h("div", { class: "mb-start-answer", role: "status" })];
+          onclick: () => ask("import", { text: text.value }) }, t("wizard.start.import.do")),
+        h("button", { type: "button", class: "mb-button", id: "mb-import-keep",
+          onclick: () => ask("preset_import", { name: stem, text: text.value }) }, t("wizard.start.own.import"))));
   }
 
   function said(told) {
     const { h, t } = board;
     const isDone = Object.keys(told.note).length > 0 && !told.problems.length;
     const done = told.kind === "recipe" ? "wizard.start.recipe.done"
+      : told.kind !== "import" ? `wizard.start.${told.kind}.done`
       : told.lines.length ? "wizard.start.import.done" : "wizard.start.import.job";
+    const isTaken = told.problems.some((problem) => problem.code === "preset_exists");
     return [isDone && h("p", { class: "mb-good" }, t(done, told.note)),
-      told.problems.map((problem) => board.fields.drawProblem(problem)), isDone && report(told.lines)];
+      told.problems.map((problem) => board.fields.drawProblem(problem)),
+      isTaken && h("div", { class: "mb-choices" }, h("button", { type: "button", class: "mb-button", id: "mb-preset-replace",
+        onclick: () => ask(asked[0], { ...asked[1], replace: true }) }, t("wizard.start.own.replace"))),
+      isDone && report(told.lines)];
   }
 
   // What is simply kept needs no reason; the rest does.

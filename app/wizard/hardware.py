@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from app.own_presets import own_presets
 from app.reference import ENVIRONMENTS, GPU_FIGURES
 from app.services import Services
 from app.wizard.fields import Form
@@ -59,6 +60,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     hosts = [_node(host) for host in job.cluster.hosts] if job else []
     return {
         "recipes": recipe_list(form.lang),
+        "presets": own_presets(services.home),
         "clusters": chips,
         "hosts": hosts,
         "calibration": card(reading, form.lang, services),

@@ -1,11 +1,13 @@
 """The wizard's plain routes, behind the gate like everything: files of the draft, its strategies, why not a plan."""
 
 from typing import Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import Response
 
 from app.i18n import LANGUAGES
+from app.own_presets import read_preset
 from app.services import Services
 from app.wizard.difference import difference_of
 from app.wizard.plans import why_not_of as answer
@@ -18,6 +20,8 @@ from backend.job.problems import ProblemsError
 
 def routes(services: Services) -> APIRouter:
     """GET /api/archive: a zip of what the draft renders to, 409 while it cannot be rendered.
+
+    GET /api/presets/NAME: the job file of one of the user's presets, 404 where there is none.
 
     GET /api/difference?base=RUN|recommended&lang=en: what the draft changes against it (difference.py).
 
@@ -41,6 +45,15 @@ def routes(services: Services) -> APIRouter:
             raise HTTPException(409, detail=[problem.code for problem in error.problems]) from error
         headers = {"content-disposition": f'attachment; filename="{job.name}.zip"'}
         return Response(packed, media_type="application/zip", headers=headers)
+
+    @router.get("/api/presets/{name}")
+    def preset(name: str) -> Response:
+        try:
+            text = read_preset(services.home, name)
+        except ProblemsError as error:
+            raise HTTPException(404) from error
+        headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name)}.yaml"}
+        return Response(text, media_type="application/yaml", headers=headers)
 
     @router.get("/api/why-not")
     def why_not(sizes: str, lang: str = "en") -> dict[str, str]:

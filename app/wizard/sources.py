@@ -33,7 +33,8 @@ class Fetched:
 
 
 def fetch(services: Services, asked: Mapping[str, Any]) -> Fetched:
-    """Do what `asked` says: `kind` is one of KINDS (hub with `id`, recipe with `key`, import with `text`).
+    """Do what `asked` says: `kind` is one of KINDS (hub with `id`, recipe with `key`, import with `text`, the presets'
+    with `name`, and `replace` where one is overwritten).
 
     `accept` holds confirmed fingerprints.
     """
@@ -109,6 +110,22 @@ def _import(services: Services, asked: Mapping[str, Any]) -> Fetched:
     return Fetched(edits=begun.edits, note={"name": begun.name, "kept": kept, "all": len(in_file)}, lines=begun.lines)
 
 
+def _preset(services: Services, asked: Mapping[str, Any]) -> Fetched:
+    name = str(asked.get("name"))
+    return Fetched(edits=start.from_preset(services, name).edits, note={"name": name})
+
+
+def _preset_act(services: Services, asked: Mapping[str, Any]) -> Fetched:
+    name, replace = str(asked.get("name") or "").strip(), asked.get("replace") is True
+    if asked["kind"] == "preset_save":
+        start.keep_draft(services, name, replace=replace)
+    elif asked["kind"] == "preset_import":
+        name = start.keep_text(services, name, str(asked.get("text") or ""), replace=replace)
+    else:
+        start.forget_preset(services, name)
+    return Fetched(note={"name": name})
+
+
 def _look(services: Services, asked: Mapping[str, Any], ask: Callable[[], Look[Any]]) -> Look[Any]:
     """The nodes' answers, asked again once host keys that they show now were confirmed by their fingerprints."""
     found = ask()
@@ -141,6 +158,10 @@ KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], Fetched]] = {
     "samples": _samples,
     "recipe": _recipe,
     "import": _import,
+    "preset": _preset,
+    "preset_save": _preset_act,
+    "preset_import": _preset_act,
+    "preset_delete": _preset_act,
     "speed": _speed,
     "keep_speed": lambda services, asked: Fetched(note=speed.keep(services)),
     "forget_calibration": lambda services, asked: Fetched(note=speed.forget(services)),

@@ -1,17 +1,20 @@
-"""The top of step 1: where a job may come from, a recipe or a file that somebody has already."""
+"""The top of step 1: where a job may come from, a recipe, a preset of one's own, or a file that somebody has."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.home import with_cluster
 from app.i18n import has, t
+from app.own_presets import delete_preset, keep_preset, read_preset
 from app.services import Services
 from app.wizard.reading import read
+from app.wizard.texts import read_texts
 from backend.engines.importing import ASSUMED, ImportLine, import_llamafactory, is_llamafactory
 from backend.job.job import Job
-from backend.job.mapping import load_mapping, parameters, parse_job, to_mapping
+from backend.job.mapping import dump_mapping, load_mapping, parameters, parse_job, to_mapping
 from backend.job.presets import gpus, models, recipes
-from backend.job.problems import Problem, ProblemsError
+from backend.job.problems import Problem, ProblemsError, errors
 
 _PARTS: Mapping[str, Any] = {
     "model": {},
@@ -68,6 +71,43 @@ def from_text(services: Services, text: str) -> Begun:
     made = import_llamafactory(mapping, _machines(services))
     name = str(made.mapping["name"])
     return Begun(edits={"name": name, **_parts(made.mapping)}, name=name, lines=made.lines)
+
+
+def from_preset(services: Services, name: str) -> Begun:
+    """The whole job of a preset, machines and nodes with it. Raises ProblemsError."""
+    return from_text(services, read_preset(services.home, name))
+
+
+def keep_draft(services: Services, name: str, *, replace: bool) -> None:
+    """Keep the draft as a preset. Raises ProblemsError where the name is taken, or the draft cannot be read."""
+    mapping, problems = read_texts(services.draft.job_mapping())
+    _keep(services, name, mapping, problems, replace=replace)
+
+
+def keep_text(services: Services, name: str, text: str, *, replace: bool) -> str:
+    """Keep a job file as a preset, under the job's name where none is given; the name it got. Raises ProblemsError."""
+    mapping, problem = load_mapping(text)
+    if problem is None and is_llamafactory(mapping):
+        problem = Problem(code="preset_is_llamafactory")
+    name = name or str(mapping.get("name", ""))
+    _keep(services, name, mapping, [problem] if problem else [], replace=replace)
+    return name
+
+
+def forget_preset(services: Services, name: str) -> None:
+    """Delete a preset. Raises ProblemsError."""
+    delete_preset(services.home, name)
+    services.audit.record("delete_preset", name=name)
+
+
+def _keep(
+    services: Services, name: str, mapping: Mapping[str, Any], problems: Sequence[Problem], *, replace: bool
+) -> None:
+    job, found = (None, []) if problems else parse_job(with_cluster(mapping, services.home))
+    if job is None:
+        raise ProblemsError([*problems, *errors(found)])
+    keep_preset(services.home, name, dump_mapping(mapping), replace=replace)
+    services.audit.record("save_preset", name=name)
 
 
 def _machines(services: Services) -> Mapping[str, Any]:

@@ -15,7 +15,8 @@ import httpx
 import pytest
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
-expect = getattr(playwright, "expect", None)
+expect = playwright.expect
+expect.set_options(timeout=60_000)  # five seconds, its default, are not enough on two busy cores
 
 CHECKOUT = Path(__file__).parents[2]
 CHROMIUM = Path("/usr/bin/chromium")

@@ -58,3 +58,63 @@ def test_a_yaml_is_imported_with_a_report_of_what_did_not_stay(page, site, tmp_p
     page.fill("#mb-import-text", YAML.replace("sft", "kto"))
     page.click("#mb-import-do")
     expect(page.locator(".mb-start-answer .mb-problem")).to_contain_text("kto")
+
+
+def test_a_preset_of_ones_own_is_kept_replaced_downloaded_used_and_deleted(page, site, tmp_path: Path):
+    go(page, site, "hardware")
+    name, answer = "七天 8B", page.locator(".mb-start-answer")
+    page.fill("#mb-preset-name", name)
+    page.click("#mb-preset-save")
+    expect(answer.locator(".mb-good")).to_contain_text(name)
+    box(page, "cluster.nodes").fill("3")
+    until(page, "b.data.clusters && b.data.presets.length === 1")
+    page.click("#mb-preset-save")
+    expect(answer.locator('[data-code="preset_exists"]')).to_be_visible()
+    page.click("#mb-preset-replace")
+    expect(answer.locator(".mb-good")).to_contain_text(name)
+    box(page, "cluster.nodes").fill("5")
+    page.select_option("#mb-recipe", f"own:{name}")
+    page.click("#mb-recipe-use")
+    expect(box(page, "cluster.nodes")).to_have_value("3")
+    with page.expect_download() as download:
+        page.click("#mb-preset-get")
+    assert download.value.suggested_filename == f"{name}.yaml"
+    copy = tmp_path / "copy.yaml"
+    download.value.save_as(copy)
+    page.click(".mb-import summary")
+    page.set_input_files("#mb-import-file", str(copy))
+    expect(page.locator("#mb-import-text")).to_have_value(copy.read_text())
+    page.click("#mb-import-keep")
+    expect(page.locator("#mb-recipe optgroup").first.locator("option")).to_have_count(2)
+    page.click("#mb-preset-delete")
+    page.click("#mb-preset-delete-do")
+    expect(page.locator("#mb-recipe optgroup").first.locator("option")).to_have_text(["copy"])
+    expect(page.locator("#mb-preset-delete")).to_be_hidden()
+
+
+def test_a_learning_rate_follows_another_batch_by_one_click(page, site):
+    go(page, site, "training", "zh")
+    box(page, "training.learning_rate").fill("3e-5")
+    until(page, "!b.problems.some((one) => one.code === 'learning_rate_batch')")
+    go(page, site, "plan", "zh")
+    before = page.evaluate("Megaboard.wizard.bundle().summary.global_batch")
+    steps = box(page, "training.gradient_accumulation_steps")
+    steps.fill(str(4 * int(steps.input_value())))
+    offer = page.locator("#mb-carrier [data-code='learning_rate_batch']")
+    expect(offer).to_contain_text(f"{4 * before}")
+    offer.get_by_text("平方根").last.click()
+    expect(offer).to_have_count(0)
+    go(page, site, "training", "zh")
+    expect(box(page, "training.learning_rate")).to_have_value("6e-5")
+
+
+def test_review_compares_with_the_recommended_plan_and_says_what_it_costs(page, site):
+    go(page, site, "review")
+    told = page.locator(".mb-difference-told")
+    told.locator(".mb-difference-figures").wait_for()
+    expect(told.locator(".mb-difference-figures tbody tr").filter(has_text="Memory per GPU")).to_contain_text("GiB")
+    expect(page.locator("#mb-difference-base option")).to_have_text(["the recommended plan"])
+    path = told.locator(".mb-difference-fields tbody small").first.inner_text()
+    assert path.partition(".")[0] in ("engine", "parallel", "training")
+    told.get_by_role("button", name="config.yaml").click()
+    expect(told.locator("pre .mb-diff[data-kind='added']").first).to_be_visible()
