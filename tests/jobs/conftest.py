@@ -1,7 +1,8 @@
 """A run in a store and its nodes in memory, with a clock that moves only when told."""
 
 import json
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,15 +10,23 @@ from typing import Any
 
 import pytest
 
+from backend.cluster import demo as demo_module
+from backend.cluster.demo import DemoCluster
+from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.node import NodeError
+from backend.job.job import Job
+from backend.job.mapping import parse_job
 from backend.jobs import ledger, series
 from backend.jobs.collect import Collector
+from backend.jobs.controller import Controller
 from backend.jobs.follow import Follower
 from backend.jobs.lead import Lead, Timing
 from backend.jobs.records import Event, NodeRecord, Point
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
 from tests.fakes import FakeNode
+from tests.jobs.gangs import ENGINE, NODES, QUICK
+from tests.nodes import ssh_nodes
 
 RUN = "20261121-120000-job-abcd"
 
@@ -172,3 +181,70 @@ def gang(store: Store, home: Path) -> Gang:
     for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED):
         made.tell(kind)
     return made
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
+    with pytest.MonkeyPatch.context() as patch:
+        # bash reads ~/.bashrc at shell level 1 only; what the developer's holds can take seconds of every command
+        patch.setattr(demo_module, "CONFIGURATION", demo_module.CONFIGURATION.replace("SetEnv ", "SetEnv SHLVL=1 "))
+        with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=NODES) as demo:
+            yield demo
+
+
+@pytest.fixture(scope="module")
+def job(cluster: DemoCluster) -> Job:
+    """A job whose Python has the stand-in engine."""
+    folder = cluster.folder
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={ENGINE} exec {sys.executable} -S -B "$@"\n')
+    python.chmod(0o755)
+    for name, text in {
+        "model/config.json": "{}",
+        "data/dataset_info.json": '{"d": {"file_name": "d.json"}}',
+        "data/d.json": "[]",
+    }.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    made, problems = parse_job(
+        {
+            "name": "job",
+            "cluster": cluster.cluster_mapping(str(python)),
+            "model": {"hf_config": {"model_type": "qwen3", **shape, "vocab_size": 512}, "path": f"{folder}/model"},
+            "training": {
+                "dataset": "d",
+                "dataset_dir": f"{folder}/data",
+                "template": "qwen3_nothink",
+                "output_dir": f"{folder}/out",
+                "precision": "fp32",
+                "cutoff_len": 64,
+            },
+            "engine": "llamafactory-ddp",
+        }
+    )
+    assert made is not None, problems
+    return made
+
+
+@pytest.fixture
+def open_controller(home: Path, cluster: DemoCluster) -> Iterator[Callable[..., Controller]]:
+    """Controllers of one home folder that knows the nodes' host keys, with the stand-in's patience."""
+    (home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
+    opened: list[tuple[Controller, Store]] = []
+
+    def make(timing: Timing = QUICK, **more: Any) -> Controller:
+        store = Store(home / "megaboard.db")
+        controller = Controller(home, store, KnownHosts(home / "known_hosts"), timing=timing, **more)
+        opened.append((controller, store))
+        return controller
+
+    yield make
+    for controller, store in opened:
+        controller.close()
+        store.close()
+
+
+@pytest.fixture
+def controller(open_controller: Callable[..., Controller]) -> Controller:
+    return open_controller()

@@ -7,144 +7,35 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from backend.cluster import demo as demo_module
 from backend.cluster.demo import DemoCluster
-from backend.cluster.hostkeys import KnownHosts
-from backend.cluster.supervisor import members
 from backend.job.job import Job
-from backend.job.mapping import parse_job, with_values
+from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
-from backend.jobs import ledger
 from backend.jobs.controller import Controller
-from backend.jobs.lead import Timing
 from backend.jobs.states import RunState
-from backend.jobs.store import Store
-from tests.nodes import ssh_nodes
+from tests.jobs.gangs import NODES, marked, steps_of, until, with_mode
 
 pytestmark = pytest.mark.contract
 
-NODES = 2
-QUICK = Timing(poll_s=0.2, grace_s=2.0, drain_s=0.5, retry_s=0.2)
-ENGINE = Path(__file__).with_name("engine")
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
-    with pytest.MonkeyPatch.context() as patch:
-        # bash reads ~/.bashrc at shell level 1 only; what the developer's holds can take seconds of every command
-        patch.setattr(demo_module, "CONFIGURATION", demo_module.CONFIGURATION.replace("SetEnv ", "SetEnv SHLVL=1 "))
-        with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=NODES) as demo:
-            yield demo
-
-
-@pytest.fixture(scope="module")
-def job(cluster: DemoCluster) -> Job:
-    """A job whose Python has the stand-in engine."""
-    folder = cluster.folder
-    python = folder / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={ENGINE} exec {sys.executable} -S -B "$@"\n')
-    python.chmod(0o755)
-    for name, text in {
-        "model/config.json": "{}",
-        "data/dataset_info.json": '{"d": {"file_name": "d.json"}}',
-        "data/d.json": "[]",
-    }.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
-    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    made, problems = parse_job(
-        {
-            "name": "job",
-            "cluster": cluster.cluster_mapping(str(python)),
-            "model": {"hf_config": {"model_type": "qwen3", **shape, "vocab_size": 512}, "path": f"{folder}/model"},
-            "training": {
-                "dataset": "d",
-                "dataset_dir": f"{folder}/data",
-                "template": "qwen3_nothink",
-                "output_dir": f"{folder}/out",
-                "precision": "fp32",
-                "cutoff_len": 64,
-            },
-            "engine": "llamafactory-ddp",
-        }
-    )
-    assert made is not None, problems
-    return made
-
-
-@pytest.fixture
-def home(cluster: DemoCluster, tmp_path: Path) -> Path:
-    (tmp_path / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
-    return tmp_path
-
-
-@pytest.fixture
-def open_controller(home: Path) -> Iterator[Callable[..., Controller]]:
-    opened: list[tuple[Controller, Store]] = []
-
-    def make(timing: Timing = QUICK, **more: Any) -> Controller:
-        store = Store(home / "megaboard.db")
-        controller = Controller(home, store, KnownHosts(home / "known_hosts"), timing=timing, **more)
-        opened.append((controller, store))
-        return controller
-
-    yield make
-    for controller, store in opened:
-        controller.close()
-        store.close()
-
-
-@pytest.fixture
-def controller(open_controller: Callable[..., Controller]) -> Controller:
-    return open_controller()
-
-
-def _with(job: Job, mode: str, *, steps: int = 20, step_s: float = 0.02) -> Job:
-    mapping = {"TRAINER_MODE": mode, "TRAINER_STEPS": str(steps), "TRAINER_STEP_S": str(step_s)}
-    return with_values(job, {"environment": mapping})
-
-
-def _marked(home: Path, run: str) -> int:
-    store = Store(home / "megaboard.db")
-    with store.read() as connection:
-        records = ledger.nodes(connection, run, 1)
-    store.close()
-    assert records
-    return sum(len(members(record.mark)) for record in records)
-
-
-def _until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def _steps(controller: Controller, run: str) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
-    for point in controller.points(run, rank=None):
-        found.setdefault(point.rank, []).append(point.step)
-    return found
-
 
 def test_a_run_from_launch_to_finish(controller: Controller, job: Job, home: Path) -> None:
-    run = controller.launch(_with(job, "ok"))
+    run = controller.launch(with_mode(job, "ok"))
     assert controller.snapshot(run).state in (RunState.RUNNING, RunState.FINISHED)
     assert controller.wait(run, 20) is RunState.FINISHED
     shown = controller.snapshot(run)
     assert (shown.step, shown.total_steps, shown.cause) == (20, 20, None)
     assert shown.tokens_per_s == pytest.approx(job.global_batch * 64 / 0.05)
     assert [node.state for node in shown.nodes] == ["finished"] * NODES
-    assert _steps(controller, run) == {rank: list(range(1, 21)) for rank in range(NODES)}
+    assert steps_of(controller, run) == {rank: list(range(1, 21)) for rank in range(NODES)}
     assert "torchrun stand-in started" in controller.log(run, 1, "out.log")
-    assert _marked(home, run) == 0
+    assert marked(home, run) == 0
     assert [(line.id, line.state, line.nodes, line.step) for line in controller.runs()] == [
         (run, RunState.FINISHED, NODES, 20)
     ]
@@ -170,7 +61,7 @@ def test_preflight_shows_new_host_keys_and_is_green_once_they_are_confirmed(
 
 
 def test_one_failing_node_ends_the_gang_and_is_named(controller: Controller, job: Job, home: Path) -> None:
-    run = controller.launch(_with(job, "fail@1", steps=10_000))
+    run = controller.launch(with_mode(job, "fail@1", steps=10_000))
     began = time.monotonic()
     assert controller.wait(run, 20) is RunState.FAILED
     assert time.monotonic() - began < 8
@@ -180,17 +71,17 @@ def test_one_failing_node_ends_the_gang_and_is_named(controller: Controller, job
     assert "No module named 'gone'" in str(shown.cause.values["lines"])
     assert [node.state for node in shown.nodes] == ["stopped", "failed"]
     assert [node.stop["left"] for node in shown.nodes if node.stop] == [[]] * NODES
-    assert _marked(home, run) == 0
+    assert marked(home, run) == 0
 
 
 @pytest.mark.e2e  # seconds of a whole gang's life
 def test_stop_leaves_nothing_whatever_the_workers_do(controller: Controller, job: Job, home: Path) -> None:
-    run = controller.launch(_with(job, "stubborn@0,orphan@1", steps=10_000))
-    _until(lambda: len(_steps(controller, run)) == NODES)
-    assert _marked(home, run) > 0
+    run = controller.launch(with_mode(job, "stubborn@0,orphan@1", steps=10_000))
+    until(lambda: len(steps_of(controller, run)) == NODES)
+    assert marked(home, run) > 0
     controller.stop(run)
     assert controller.wait(run, 30) is RunState.STOPPED
-    assert _marked(home, run) == 0
+    assert marked(home, run) == 0
     assert [node.stop["left"] for node in controller.snapshot(run).nodes if node.stop] == [[]] * NODES
     with pytest.raises(ProblemsError) as caught:
         controller.stop(run)
@@ -198,13 +89,13 @@ def test_stop_leaves_nothing_whatever_the_workers_do(controller: Controller, job
 
 
 def test_stop_with_save_lets_the_ranks_end_by_themselves(controller: Controller, job: Job, home: Path) -> None:
-    run = controller.launch(_with(job, "ok", steps=10_000))
-    _until(lambda: len(_steps(controller, run)) == NODES)
+    run = controller.launch(with_mode(job, "ok", steps=10_000))
+    until(lambda: len(steps_of(controller, run)) == NODES)
     controller.stop(run, save=True)
     assert controller.wait(run, 20) is RunState.STOPPED
     assert "saved" in controller.log(run, 0, "rank0.log")
     assert [node.exit["code"] for node in controller.snapshot(run).nodes if node.exit] == [0] * NODES
-    assert _marked(home, run) == 0
+    assert marked(home, run) == 0
 
 
 def test_a_second_launch_on_the_same_nodes_is_refused_and_names_the_holder(
@@ -215,7 +106,7 @@ def test_a_second_launch_on_the_same_nodes_is_refused_and_names_the_holder(
 
     def launch(controller: Controller) -> None:
         try:
-            ends.append(controller.launch(_with(job, "ok", steps=10_000)))
+            ends.append(controller.launch(with_mode(job, "ok", steps=10_000)))
         except ProblemsError as error:
             ends.append(error)
 
@@ -229,7 +120,7 @@ def test_a_second_launch_on_the_same_nodes_is_refused_and_names_the_holder(
     assert (refusal.problems[0].code, refusal.problems[0].values["run"]) == ("node_taken", run)
     controllers[1].stop(run)
     assert controllers[0].wait(run, 20) is RunState.STOPPED
-    assert _marked(home, run) == 0
+    assert marked(home, run) == 0
 
 
 def test_a_node_that_cannot_be_started_leaves_none_running(
@@ -244,14 +135,16 @@ def test_a_node_that_cannot_be_started_leaves_none_running(
 
     monkeypatch.setattr(launch, "make_spec", spoiled)
     with pytest.raises(ProblemsError) as caught:
-        controller.launch(_with(job, "ok", steps=10_000))
+        controller.launch(with_mode(job, "ok", steps=10_000))
     (problem,) = caught.value.problems
     (line,) = controller.runs()
     assert (problem.code, problem.node) == ("start_failed", controller.snapshot(line.id).nodes[1].address)
     assert line.state is RunState.FAILED
-    assert _marked(home, line.id) == 0
+    assert marked(home, line.id) == 0
     monkeypatch.undo()
-    assert controller.wait(controller.launch(_with(job, "ok", steps=2)), 20) is RunState.FINISHED, "all nodes are free"
+    assert controller.wait(controller.launch(with_mode(job, "ok", steps=2)), 20) is RunState.FINISHED, (
+        "all nodes are free"
+    )
 
 
 def test_a_path_missing_on_the_nodes_is_refused_before_anything_starts(
@@ -278,19 +171,19 @@ def test_a_killed_server_goes_on_where_it_was_and_loses_and_doubles_nothing(
 ) -> None:
     """Only a real SIGKILL of a real process shows that nothing is kept in memory alone."""
     job_file = home / "job.json"
-    job_file.write_text(json.dumps(_mapping(_with(job, "ok", steps=60, step_s=0.05))))
+    job_file.write_text(json.dumps(_mapping(with_mode(job, "ok", steps=60, step_s=0.05))))
     server = subprocess.Popen([sys.executable, "-c", SERVER, home, job_file], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     run = server.stdout.readline().strip()
     controller = open_controller()
-    _until(lambda: len(controller.points(run)) >= 5)
+    until(lambda: len(controller.points(run)) >= 5)
     os.kill(server.pid, signal.SIGKILL)
     server.wait()
     server.stdout.close()
     controller.start()
     assert controller.wait(run, 30) is RunState.FINISHED
-    assert _steps(controller, run) == {rank: list(range(1, 61)) for rank in range(NODES)}
-    assert _marked(home, run) == 0
+    assert steps_of(controller, run) == {rank: list(range(1, 61)) for rank in range(NODES)}
+    assert marked(home, run) == 0
 
 
 @pytest.mark.e2e  # seconds of a whole gang's life
@@ -298,19 +191,19 @@ def test_a_server_killed_while_launching_leaves_nothing_running(
     open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:
     job_file = home / "job.json"
-    job_file.write_text(json.dumps(_mapping(_with(job, "ok", steps=10_000))))
+    job_file.write_text(json.dumps(_mapping(with_mode(job, "ok", steps=10_000))))
     script = SERVER.replace("run = ", DIE_AFTER_START + "run = ")
     server = subprocess.run([sys.executable, "-c", script, home, job_file], check=False)
     assert server.returncode == -signal.SIGKILL
     controller = open_controller()
     (line,) = controller.runs()
     assert line.state is RunState.STARTING
-    assert _marked(home, line.id) > 0
+    assert marked(home, line.id) > 0
     controller.start()
-    _until(lambda: controller.runs()[0].state.is_final)
+    until(lambda: controller.runs()[0].state.is_final)
     shown = controller.snapshot(line.id)
     assert (shown.state, shown.cause and shown.cause.code) == (RunState.FAILED, "launch_interrupted")
-    assert _marked(home, line.id) == 0
+    assert marked(home, line.id) == 0
 
 
 def _mapping(job: Job) -> dict[str, Any]:

@@ -71,6 +71,19 @@ def test_the_node_with_a_cause_wins_over_earlier_ones_that_lost_a_peer(store: St
     assert (problem.code, problem.node) == ("training_failed", "node1:22")
 
 
+def test_a_killed_rank_is_to_blame_for_what_its_peers_say(store: Store) -> None:
+    killed = TRACEBACK + "ChildFailedError\n" + BLAME + "  exitcode  : -9 (pid: 7)\n"
+    logs = {(0, "rank0.log"): PEER, (1, "out.log"): killed}
+    problem = _diagnose(store, [_node(0, time=9.0), _node(1, time=10.0)], logs)
+    assert (problem.code, problem.node) == ("killed", "node1:22")
+
+
+def test_ranks_that_only_lost_each_other_lost_their_connection(store: Store) -> None:
+    nccl = TRACEBACK + "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp\n"
+    problem = _diagnose(store, [_node(0, time=9.0), _node(1)], {(0, "rank0.log"): nccl, (1, "rank1.log"): PEER})
+    assert (problem.code, problem.node) == ("communication_failed", "node0:22")
+
+
 def test_the_known_cause_wins_over_an_unknown_one(store: Store) -> None:
     logs = {(0, "rank0.log"): PEER, (1, "rank1.log"): TRACEBACK + "torch.OutOfMemoryError: CUDA out of memory.\n"}
     problem = _diagnose(store, [_node(0, time=9.0), _node(1, time=10.0)], logs)

@@ -1,7 +1,8 @@
 """Stands where torchrun stands and trains nothing: same arguments, same files, a worker per rank in its own session.
 
-TRAINER_MODE: ok | fail | hang | stubborn (ignores TERM) | orphan (a worker's child in a session of its own). `fail@1`
-means on node 1 alone, the others do `ok`; several with commas. TRAINER_STEPS steps of TRAINER_STEP_S seconds.
+TRAINER_MODE: ok | fail | hang | stubborn (ignores TERM) | orphan (a worker's child in a session of its own) | killed
+(by SIGKILL in step 8 of the first attempt). `fail@1` means on node 1 alone, the others do `ok`; several with commas.
+TRAINER_STEPS steps of TRAINER_STEP_S seconds, and every TRAINER_SAVE steps a checkpoint.
 """
 
 import argparse
@@ -30,7 +31,10 @@ def main() -> int:
     ]
     signal.signal(signal.SIGTERM, lambda *_: [worker.terminate() for worker in workers])
     print("torchrun stand-in started", flush=True)
-    return max(abs(worker.wait()) for worker in workers)
+    ends = [worker.wait() for worker in workers]
+    if -signal.SIGKILL in ends:
+        print("  exitcode  : -9 (pid: 1)", flush=True)
+    return max(map(abs, ends))
 
 
 def train(folder: Path, node: str, rank: int) -> None:
@@ -43,21 +47,37 @@ def train(folder: Path, node: str, rank: int) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if mode == "orphan":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-    total = int(os.environ.get("TRAINER_STEPS", "20"))
+    total, every = int(os.environ.get("TRAINER_STEPS", "20")), int(os.environ.get("TRAINER_SAVE", "0"))
+    config = dict(line.split(": ", 1) for line in (folder / "config.yaml").read_text().splitlines() if ": " in line)
+    begun = int(config.get("resume_from_checkpoint", "-0").rpartition("-")[2])
     with open(folder / f"steps.rank{rank}.jsonl", "a") as steps:
-        for step in range(1, total + 1):
+        for step in range(begun + 1, total + 1):
             time.sleep(float(os.environ.get("TRAINER_STEP_S", "0.05")))
             row = {"protocol": 1, "step": step, "total_steps": total, "time": time.time(), "step_s": 0.05}
             steps.write(json.dumps(row | {"loss": 5.0 / step, "learning_rate": 1e-4, "grad_norm": 1.0}) + "\n")
             steps.flush()
             if mode == "fail" and step == 5:
                 raise ModuleNotFoundError("No module named 'gone'")
+            if mode == "killed" and step == 8 and folder.parent.name == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if every and step % every == 0:
+                save(Path(config["output_dir"]) / f"checkpoint-{step}", rank, step)
             if mode == "hang" and step == 5:
                 time.sleep(600)
             if (folder / "control/stop").exists():
                 (folder / "control/stopped").touch()
                 print("saved", flush=True)
                 return
+
+
+def save(folder: Path, rank: int, step: int) -> None:
+    """What transformers' trainer leaves, as far as anyone can tell without torch."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"rng_state_{rank}.pth").write_bytes(b".")
+    if rank == 0:
+        for name in ("optimizer.pt", "scheduler.pt", "pytorch_model.bin"):
+            (folder / name).write_bytes(b".")
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step}))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,50 @@
+"""Whole gangs over real sshd with the real supervisor; only torchrun is a stand-in (engine/): a run takes a second."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from backend.cluster.supervisor import members
+from backend.job.job import Job
+from backend.job.mapping import with_values
+from backend.jobs import ledger
+from backend.jobs.controller import Controller
+from backend.jobs.lead import Timing
+from backend.jobs.store import Store
+
+NODES = 2
+QUICK = Timing(poll_s=0.2, grace_s=2.0, drain_s=0.5, retry_s=0.2)
+ENGINE = Path(__file__).with_name("engine")
+
+
+def with_mode(job: Job, mode: str, *, steps: int = 20, step_s: float = 0.02, save: int = 0) -> Job:
+    """The job as the stand-in is to behave: its TRAINER_ variables."""
+    mapping = {"TRAINER_MODE": mode, "TRAINER_STEPS": str(steps), "TRAINER_STEP_S": str(step_s)}
+    mapping |= {"TRAINER_SAVE": str(save)}
+    return with_values(job, {"environment": mapping})
+
+
+def marked(home: Path, run: str) -> int:
+    """Processes of any attempt of a run that live."""
+    store = Store(home / "megaboard.db")
+    with store.read() as connection:
+        attempts = range(1, ledger.newest_attempt(connection, run) + 1)
+        records = [record for attempt in attempts for record in ledger.nodes(connection, run, attempt)]
+    store.close()
+    assert records
+    return sum(len(members(record.mark)) for record in records)
+
+
+def until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def steps_of(controller: Controller, run: str) -> dict[int, list[int]]:
+    """Global rank -> the steps that came in, in their order."""
+    found: dict[int, list[int]] = {}
+    for point in controller.points(run, rank=None):
+        found.setdefault(point.rank, []).append(point.step)
+    return found

@@ -1,0 +1,168 @@
+"""Attempts after the first, and the queue: whole gangs over real sshd, with a trainer that stands in and saves.
+
+Only whole lives show that the pieces agree: what a preflight finds once a gang is gone, which checkpoint the engine is
+told, and that nobody starts a run twice.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backend.cluster.demo import DemoCluster
+from backend.job.job import Job
+from backend.job.problems import ProblemsError
+from backend.jobs import ledger, restart, series
+from backend.jobs.controller import Controller
+from backend.jobs.states import EventKind, RunState
+from backend.jobs.store import Store
+from tests.jobs.gangs import NODES, marked, until, with_mode
+
+pytestmark = [pytest.mark.contract, pytest.mark.e2e]
+
+
+@pytest.fixture(autouse=True)
+def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restart, "FIRST_WAIT_S", 0.2)
+
+
+def _trail(home: Path, run: str) -> list[tuple[int, int]]:
+    store = Store(home / "megaboard.db")
+    with store.read() as connection:
+        points = series.trail(connection, run, ledger.newest_attempt(connection, run), count=10_000)
+    store.close()
+    return [(point.attempt, point.step) for point in points]
+
+
+def _on(job: Job, *ranks: int, name: str = "job") -> Job:
+    """The job on some of the nodes alone."""
+    hosts = tuple(job.cluster.hosts[rank] for rank in ranks)
+    return replace(job, name=name, cluster=replace(job.cluster, nodes=len(ranks), hosts=hosts))
+
+
+def test_a_killed_rank_restarts_the_gang_from_its_checkpoint_without_anybody(
+    open_controller: Callable[..., Controller], job: Job, home: Path
+) -> None:
+    controller = open_controller()
+    controller.start()
+    run = controller.launch(with_mode(job, "killed@1", save=3), restarts=1)
+    assert controller.wait(run, 60) is RunState.FINISHED
+    shown = controller.snapshot(run)
+    assert (shown.attempt, shown.checkpoint_step, shown.step, shown.restarts, shown.cause) == (2, 6, 20, 1, None)
+    assert _trail(home, run) == [(1, step) for step in range(1, 7)] + [(2, step) for step in range(7, 21)]
+    (told,) = [event for event in shown.events if event.kind is EventKind.RESTARTING]
+    assert (told.detail["problem"]["code"], told.detail["number"], told.detail["of"]) == ("killed", 1, 1)
+    assert marked(home, run) == 0
+
+
+def test_a_failed_run_is_resumed_where_it_is_complete_and_nothing_is_recorded_when_it_is_not(
+    controller: Controller, job: Job, home: Path, cluster: DemoCluster
+) -> None:
+    run = controller.launch(with_mode(job, "killed@1", save=3))
+    assert controller.wait(run, 30) is RunState.FAILED
+    results = cluster.folder / "out" / run
+    (results / "checkpoint-6/rng_state_1.pth").unlink()
+    found = controller.checkpoints(run)
+    assert (found.steps[:2], found.newest) == ((3, 6), 3)
+    assert (found.flaws[6].rank, found.flaws[6].file) == (1, "rng_state_1.pth")
+    before = len(controller.snapshot(run).events)
+    for step, code in ((6, "checkpoint_incomplete"), (4, "checkpoint_missing")):
+        with pytest.raises(ProblemsError) as caught:
+            controller.resume(run, checkpoint=step)
+        assert caught.value.problems[0].code == code
+    assert len(controller.snapshot(run).events) == before
+    controller.resume(run)
+    assert controller.wait(run, 30) is RunState.FINISHED
+    assert (controller.snapshot(run).checkpoint_step, _trail(home, run)[3]) == (3, (2, 4))
+    assert (results / "before-attempt-2-checkpoint-6").is_dir()
+    with pytest.raises(ProblemsError) as caught:
+        controller.resume(run)
+    assert [(p.code, p.values["state"]) for p in caught.value.problems] == [("cannot_resume", "finished")]
+
+
+def test_without_a_checkpoint_a_resume_is_refused_and_the_start_must_be_asked_for(
+    controller: Controller, job: Job, home: Path
+) -> None:
+    run = controller.launch(with_mode(job, "killed@1"))
+    assert controller.wait(run, 30) is RunState.FAILED
+    with pytest.raises(ProblemsError) as caught:
+        controller.resume(run)
+    assert caught.value.problems[0].code == "no_checkpoint"
+    controller.resume(run, checkpoint=0)
+    assert controller.wait(run, 30) is RunState.FINISHED
+    assert _trail(home, run) == [(2, step) for step in range(1, 21)]
+
+
+def test_two_that_resume_at_once_start_one_attempt(
+    open_controller: Callable[..., Controller], job: Job, home: Path
+) -> None:
+    controllers = [open_controller(), open_controller()]
+    run = controllers[0].launch(with_mode(job, "killed@1", save=3))
+    assert controllers[0].wait(run, 30) is RunState.FAILED
+    refusals: list[str] = []
+
+    def resume(controller: Controller) -> None:
+        try:
+            controller.resume(run)
+        except ProblemsError as error:
+            refusals.append(error.problems[0].code)
+
+    threads = [threading.Thread(target=resume, args=(one,)) for one in controllers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert refusals == ["cannot_resume"]
+    assert controllers[1].wait(run, 30) is RunState.FINISHED
+    assert controllers[0].snapshot(run).attempt == 2
+
+
+def test_a_token_launches_once_however_many_press(
+    open_controller: Callable[..., Controller], job: Job, home: Path
+) -> None:
+    controllers = [open_controller(), open_controller()]
+    runs: list[str] = []
+    threads = [
+        threading.Thread(target=lambda one=one: runs.append(one.launch(with_mode(job, "ok"), token="the-button")))
+        for one in controllers
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(runs) == 2
+    assert len(set(runs)) == 1
+    assert [one.id for one in controllers[0].runs()] == runs[:1]
+    assert controllers[0].wait(runs[0], 30) is RunState.FINISHED
+    assert controllers[0].enqueue(job, token="the-button") == runs[0]
+
+
+def test_queued_runs_start_side_by_side_where_they_share_no_node_and_else_in_their_order(
+    open_controller: Callable[..., Controller], job: Job, home: Path
+) -> None:
+    """Two servers of one home dispatch at once; a third one, started later, finds the queue."""
+    waiting = open_controller()
+    long = with_mode(job, "ok", steps=10_000)
+    both = waiting.enqueue(_on(with_mode(job, "ok"), 0, 1, name="both"))
+    left, right = (waiting.enqueue(_on(long, rank, name=f"n{rank}")) for rank in range(NODES))
+    last = waiting.enqueue(_on(with_mode(job, "ok"), 1, name="last"))
+    cancelled = waiting.enqueue(_on(long, 0, name="cancelled"))
+    assert {one.state for one in waiting.runs()} == {RunState.QUEUED}
+    waiting.move(both, "last")
+    waiting.stop(cancelled)
+    assert waiting.snapshot(cancelled).state is RunState.STOPPED
+    assert [waiting.snapshot(run).queue_place for run in (left, right, last, both)] == [1, 2, 3, 4]
+    servers = [open_controller(), open_controller()]
+    for server in servers:
+        server.start()
+    until(lambda: [waiting.snapshot(run).state for run in (left, right)] == [RunState.RUNNING] * 2, 40)
+    assert [waiting.snapshot(run).queue_place for run in (last, both)] == [1, 2]
+    waiting.stop(right)
+    until(lambda: waiting.snapshot(last).state is RunState.FINISHED, 40)
+    assert waiting.snapshot(both).state is RunState.QUEUED, "its other node is busy"
+    waiting.stop(left)
+    until(lambda: waiting.snapshot(both).state is RunState.FINISHED, 40)
+    assert [waiting.snapshot(run).attempt for run in (left, right, last, both, cancelled)] == [1, 1, 1, 1, 0]
+    assert sum(marked(home, run) for run in (left, right, last, both)) == 0
