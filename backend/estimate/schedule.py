@@ -25,20 +25,40 @@ def in_flight(pipeline: int, virtual: int, micro_batches: Number, stage: int) ->
 def iteration_time(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
     """Time of the compute part of an iteration, from each stage's forward and backward time of one micro-batch.
 
-    64 micro-batches, and 8 a stage, are followed pass by pass; then the order of passes has found its rhythm, and each
-    further one takes what the last of them took, and at least the slowest stage's work. A stage's time may be given
-    for each model chunk. In the unit of the arguments; arrays hold one entry a plan, and fewer micro-batches of them
-    are followed. Raises ValueError where interleaved micro-batches do not fill groups of PP.
+    Two micro-batches a stage are followed pass by pass, all where there are no more. Where the second took just what
+    the slowest stage computes, so does every further one. Else 64 are followed, and 8 a stage; then the order of passes
+    has found its rhythm, and each further one takes what the last of them took, and at least the slowest stage's work.
+    A stage's time may be given for each model chunk. In the unit of the arguments; arrays hold one entry a plan, and
+    fewer micro-batches of them are followed. Raises ValueError where interleaved ones do not fill groups of PP.
     """
     pipeline = len(forward)
     if pipeline == 1:
         return micro_batches * _slowest(forward, backward, virtual)
     if isinstance(micro_batches, np.ndarray):
         return _by_count(forward, backward, virtual, micro_batches)
+    if micro_batches > 2 * pipeline:
+        times, settled = _settled(forward, backward, virtual, micro_batches)
+        if settled:
+            return times
     most = max(8, -(-64 // pipeline)) * pipeline
     if micro_batches <= most:
         return duration(forward, backward, virtual, micro_batches)
     return _beyond(forward, backward, virtual, micro_batches, most)
+
+
+def _settled(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> tuple[Number, Number]:
+    """The time of more than two micro-batches a stage if the rest take the slowest stage's work, and whether they do.
+
+    They do from where they first did: the slowest stage then has no gap, and more micro-batches open none. (The test
+    follows all passes of stages that differ, and of chunks that differ at the model's ends.)
+    """
+    pipeline = len(forward)
+    slowest = _slowest(forward, backward, virtual)
+    first, both = (duration(forward, backward, virtual, count) for count in (pipeline, 2 * pipeline))
+    settled = abs(both - first - pipeline * slowest) <= 1e-9 * both
+    if virtual > 1:
+        settled = settled & (micro_batches % pipeline == 0)
+    return both + (micro_batches - 2 * pipeline) * slowest, settled
 
 
 def _beyond(forward: Times, backward: Times, virtual: int, micro_batches: Number, most: int) -> Number:
@@ -59,20 +79,37 @@ def _by_stage(forward: Times, backward: Times, virtual: int) -> list[tuple[list[
 
 
 def _by_count(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
-    """One evaluation for each number of micro-batches that occurs, of plans that differ in a time."""
+    """The times of plans in arrays; those that are alike are followed once."""
     there, back = chunk_times(forward, virtual), chunk_times(backward, virtual)
     arrays = {id(time): time for table in (there, back) for chunks in table for time in chunks if np.ndim(time)}
-    stacked = np.stack([micro_batches, *arrays.values()])
-    _, first, inverse = np.unique(stacked, axis=1, return_index=True, return_inverse=True)
-    there, back = _entries(there, first), _entries(back, first)
-    return _of_distinct(there, back, virtual, micro_batches[first])[inverse.ravel()]
+    first, inverse = _distinct(np.stack([micro_batches, *arrays.values()]))
+    return _of_distinct(_entries(there, first), _entries(back, first), virtual, micro_batches[first])[inverse]
+
+
+def _distinct(columns: Number) -> tuple[Number, Number]:
+    """The place of one of each kind of equal columns, and for every column the number of its kind.
+
+    Columns are told apart by a weighted sum, which sorts faster than they do; where that is not enough, by themselves.
+    """
+    weights = np.random.default_rng(0).random(len(columns))
+    _, first, inverse = np.unique(weights @ columns, return_index=True, return_inverse=True)
+    if not np.array_equal(columns[:, first[inverse]], columns):
+        _, first, inverse = np.unique(columns, axis=1, return_index=True, return_inverse=True)
+    return first, inverse.ravel()
 
 
 def _of_distinct(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
     """The same of plans that all differ, up to what is followed of many plans."""
-    most = _followed_of_many(virtual, len(forward)) * len(forward)
-    counts, times = np.minimum(micro_batches, most + 1), np.empty(len(micro_batches))
-    for count in np.unique(counts).tolist():
+    pipeline = len(forward)
+    most = _followed_of_many(virtual, pipeline) * pipeline
+    times, open_still = np.empty(len(micro_batches)), np.ones(len(micro_batches), bool)
+    rows = np.flatnonzero(micro_batches > 2 * pipeline)
+    if len(rows):
+        there, back = _entries(forward, rows), _entries(backward, rows)
+        times[rows], settled = _settled(there, back, virtual, micro_batches[rows])
+        open_still[rows[settled]] = False
+    counts = np.where(open_still, np.minimum(micro_batches, most + 1), 0)
+    for count in np.unique(counts[open_still]).tolist():
         chosen = counts == count
         there, back = _entries(forward, chosen), _entries(backward, chosen)
         if count <= most:

@@ -5,7 +5,14 @@ import itertools
 import numpy as np
 import pytest
 
-from backend.estimate.schedule import bubble_fraction, chunk_layers, in_flight, iteration_time, textbook_bubble
+from backend.estimate.schedule import (
+    _distinct,
+    bubble_fraction,
+    chunk_layers,
+    in_flight,
+    iteration_time,
+    textbook_bubble,
+)
 from backend.estimate.simulate import duration, simulate
 
 GRID = [
@@ -76,6 +83,33 @@ def test_many_plans_together_take_what_one_takes_within_two_percent(pipeline, vi
     ]
     times = iteration_time(*together, virtual, np.full(len(UNEVEN), micro_batches))
     assert list(times) == pytest.approx([iteration_time(*one, virtual, micro_batches) for one in alone], rel=0.02)
+
+
+@pytest.mark.parametrize(("pipeline", "virtual"), [(2, 1), (2, 3), (4, 1), (4, 2), (8, 1), (8, 2)])
+def test_micro_batches_that_are_not_followed_take_what_following_them_gives(pipeline, virtual):
+    random = np.random.default_rng(pipeline * virtual)
+    settled = 0
+    for _ in range(12):
+        tower, back, head = random.random(3) * (0.3, 2, 0.5)
+        there, behind = stages(pipeline, virtual, tower=tower, tower_backward=back, head=head)
+        if virtual == 1:  # stages that all differ
+            there, behind = [[random.random()] for _ in there], [[1 + random.random()] for _ in behind]
+        for micro_batches in (3 * pipeline, 8 * pipeline):
+            time = iteration_time(there, behind, virtual, micro_batches)
+            assert time == pytest.approx(duration(there, behind, virtual, micro_batches), rel=1e-9)
+            slowest = max(sum(f) + sum(b) for f, b in zip(there, behind, strict=True))
+            settled += time - duration(there, behind, virtual, 2 * pipeline) == pytest.approx(
+                (micro_batches - 2 * pipeline) * slowest
+            )
+    assert settled >= 6
+
+
+def test_plans_are_told_apart_even_where_the_weighted_sum_of_their_times_does_not():
+    weights = np.random.default_rng(0).random(2)
+    alike = np.array([[weights[1], 0.0], [0.0, weights[0]]])
+    first, inverse = _distinct(alike)
+    assert len(first) == 2
+    assert np.array_equal(alike[:, first[inverse]], alike)
 
 
 def test_a_heavy_chunk_costs_more_than_the_same_work_spread_over_its_stage():
