@@ -10,19 +10,21 @@
       head: Head(id, link),
       trouble: Trouble((rank, file) => parts.logs.show(rank, file)),
       compare: M.Compare(() => link.act("calibrate")),
+      export: M.Export(() => link.act("export")),
       charts: M.Charts(),
       nodes: M.Nodes(link.now),
       events: Events(),
       logs: M.Logs(link.ask),
     };
     const below = el("div.mbm-below", {}, parts.logs.root, parts.events.root);
-    const root = el("div.mbm-run", { "data-run": id }, parts.head.root, parts.trouble.root, parts.compare.root,
-      parts.charts.root, parts.nodes.root, below);
+    const root = el("div.mbm-run", { "data-run": id }, parts.head.root, parts.trouble.root, parts.export.root,
+      parts.compare.root, parts.charts.root, parts.nodes.root, below);
 
     function take(bundle) {
       if (bundle.head) parts.head.take(bundle.head);
       if (bundle.head) parts.trouble.take(bundle.head);
       if (bundle.head) parts.compare.take(bundle.head.compare);
+      if (bundle.head) parts.export.take(bundle.head.export);
       if (bundle.head?.cause) parts.logs.prefer(bundle.head.cause);
       if (bundle.nodes) parts.nodes.take(bundle.nodes);
       if (bundle.nodes) parts.logs.takeNodes(bundle.nodes);

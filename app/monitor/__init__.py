@@ -13,6 +13,7 @@ import gradio as gr
 from app.i18n import catalogue
 from app.monitor.bundle import Bundler
 from app.monitor.compare import Compare
+from app.monitor.exports import exports_of
 from app.monitor.question import Question
 from app.monitor.watch import Watch
 from app.services import Services
@@ -29,7 +30,7 @@ def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
     """Build the monitor in the current Blocks context."""
     watch = Watch(services.controller, services.store, services.clock)
     compare = Compare(services, lang)
-    bundler = Bundler(watch, services.store, lang, compare.of)
+    bundler = Bundler(watch, services.store, lang, compare.of, exports_of(services.controller).of)
 
     def poll(event: gr.EventData) -> Any:
         answer = bundler.answer(_question(event), services.clock())
@@ -65,12 +66,14 @@ def _question(event: gr.EventData) -> Question:
 
 
 def _act(services: Services, compare: Compare, run: str, name: object) -> Problem | None:
-    """Stop a run, with a checkpoint (`save`) or at once (`stop`), or `calibrate` by it; the reason when refused."""
+    """`save` and stop a run, `stop` it at once, `calibrate` by it or `export` it; the reason when refused."""
     try:
         if name in ("save", "stop"):
             services.controller.stop(run, save=name == "save")
         elif name == "calibrate":
             compare.use(run)
+        elif name == "export":
+            exports_of(services.controller).begin(run)
     except ProblemsError as error:
         return error.problems[0]
     return None

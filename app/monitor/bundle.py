@@ -14,17 +14,30 @@ from app.monitor import log, run, runs
 from app.monitor.question import Question
 from app.monitor.watch import Watch
 from backend.job.problems import Problem, ProblemsError
+from backend.jobs.records import RunSnapshot
 from backend.jobs.store import Store, StoreError
 
 Comparison = Callable[[str], Mapping[str, Any] | None]
 """Run -> its measured figures beside the predicted ones (compare.py)."""
 
 
+Offer = Callable[[RunSnapshot, str], Mapping[str, Any] | None]
+"""(run, language) -> what there is to export of it, or how that goes (exports.py)."""
+
+
 class Bundler:
     """Makes the answers of one language."""
 
-    def __init__(self, watch: Watch, store: Store, lang: str, compare: Comparison = lambda run: None) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        store: Store,
+        lang: str,
+        compare: Comparison = lambda run: None,
+        export: Offer = lambda run, lang: None,
+    ) -> None:
         self._compare = compare
+        self._export = export
         self._watch = watch
         self._store = store
         self._lang = lang
@@ -46,7 +59,7 @@ class Bundler:
     def _run(self, question: Question, now: float) -> dict[str, Any]:
         snapshot = self._watch.run(question.run)
         sections = {
-            "head": {**run.head(snapshot, self._lang), "compare": self._compare(question.run)},
+            "head": self._head(snapshot),
             "nodes": run.nodes(snapshot, now),
             "events": run.events(snapshot, self._lang),
         }
@@ -56,6 +69,10 @@ class Bundler:
             lacks["points"] = points
         shown = log.part(self._store, question.run, question.log, snapshot.state.is_final)
         return {**lacks, **self._log(question, shown, lacks.get("versions", {}))}
+
+    def _head(self, snapshot: RunSnapshot) -> dict[str, Any]:
+        beside = {"compare": self._compare(snapshot.id), "export": self._export(snapshot, self._lang)}
+        return {**run.head(snapshot, self._lang), **beside}
 
     def _log(self, question: Question, shown: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, Any]:
         """The log where it has news: lines, or another list of files."""

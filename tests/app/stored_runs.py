@@ -32,7 +32,7 @@ class StoredRun:
         addresses: Sequence[str] = (),
         attempted: bool = True,
     ) -> None:
-        self._store = store
+        self.store = store
         self.id = run
         self.addresses = list(addresses) or [f"10.{zlib.crc32(run.encode()) % 200}.0.{i + 1}" for i in range(nodes)]
         self.gpus_per_node = gpus_per_node
@@ -59,7 +59,7 @@ class StoredRun:
 
     def tell(self, kind: EventKind, rank: int | None = None, **detail: Any) -> None:
         """Append an event."""
-        self._store.write(lambda c: ledger.append(c, self.id, kind, time=self.now, rank=rank, detail=detail))
+        self.store.write(lambda c: ledger.append(c, self.id, kind, time=self.now, rank=rank, detail=detail))
 
     def start(self) -> None:
         """All nodes come up."""
@@ -73,32 +73,32 @@ class StoredRun:
     def steps(self, first: int, last: int, *, step_s: float = 0.9, attempt: int = 1, **fixed: Any) -> None:
         """Steps first..last of rank 0, a loss that falls; `fixed` replaces values."""
         rows = [{**step_row(step, self.now, step_s), **fixed} for step in range(first, last + 1)]
-        self._store.write(lambda c: series.add_points(c, self.id, attempt, 0, rows))
+        self.store.write(lambda c: series.add_points(c, self.id, attempt, 0, rows))
         self.now += step_s * len(rows)
 
     def beat(self, ranks: Sequence[int] | None = None) -> None:
         """A heartbeat of each node."""
         for rank in range(len(self.addresses)) if ranks is None else ranks:
             row = heartbeat(rank, self.gpus_per_node, self.now)
-            self._store.write(lambda c, rank=rank, row=row: series.add_heartbeats(c, self.id, 1, rank, [row], self.now))
+            self.store.write(lambda c, rank=rank, row=row: series.add_heartbeats(c, self.id, 1, rank, [row], self.now))
 
     def log(self, rank: int, file: str, data: bytes) -> None:
         """Bytes appended to a log."""
         offset = self._offsets.get((rank, file), 0)
         key = FileKey(run=self.id, attempt=1, rank=rank, file=file)
-        self._store.write(lambda c: series.add_log(c, key, Place(offset=offset), data))
+        self.store.write(lambda c: series.add_log(c, key, Place(offset=offset), data))
         self._offsets[rank, file] = offset + len(data)
 
     def exit(self, rank: int, **record: Any) -> None:
         """The node's part has ended."""
         ended = {"protocol": 1, "code": 0, "signal": None, "stopped": False, "reason": "finished", "left": [], **record}
         ended["time"] = self.now
-        self._store.write(lambda c: ledger.set_exit(c, self.id, 1, rank, ended))
+        self.store.write(lambda c: ledger.set_exit(c, self.id, 1, rank, ended))
         self.tell(EventKind.NODE_EXITED, rank, **ended)
 
     def stopped(self, rank: int, left: Sequence[int] = ()) -> None:
         """The supervisor's answer to `stop`."""
-        self._store.write(lambda c: ledger.set_stop(c, self.id, 1, rank, {"left": list(left)}))
+        self.store.write(lambda c: ledger.set_stop(c, self.id, 1, rank, {"left": list(left)}))
         self.tell(EventKind.NODE_STOPPED, rank, left=list(left))
 
 

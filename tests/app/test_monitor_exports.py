@@ -1,0 +1,100 @@
+"""A finished run offers its export; a page follows it to the commands that serve the model, or to why it failed."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from app.monitor.exports import Exports
+from backend.job.problems import Problem, ProblemsError
+from backend.jobs.exporting import Exported
+from backend.jobs.records import RunSnapshot
+from backend.jobs.snapshot import snapshot
+from backend.jobs.states import EventKind
+from backend.jobs.store import Store
+from tests.app.stored_runs import StoredRun
+
+RUN = "20261121-101500-job-0a1b"
+
+MADE = Exported(folder="/x", node="10.0.0.1", kind="merge", serve=("vllm serve /x",))
+
+
+@dataclass
+class Nodes:
+    """A controller whose node works until it is let."""
+
+    let: threading.Event = field(default_factory=threading.Event)
+    telling: threading.Event = field(default_factory=threading.Event)
+    ends: list[Exported | ProblemsError] = field(default_factory=list)
+
+    def export(self, run_id: str, tell: Callable[[str], object]) -> Exported:
+        tell("Loading weights: 35%")
+        self.telling.set()
+        assert self.let.wait(10)
+        end = self.ends.pop(0)
+        if isinstance(end, ProblemsError):
+            raise end
+        return end
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Iterator[StoredRun]:
+    store = Store(tmp_path / "megaboard.db")
+    made = StoredRun(store, RUN, now=1000.0, nodes=1)
+    made.start()
+    yield made
+    store.close()
+
+
+def look(run: StoredRun) -> RunSnapshot:
+    with run.store.read() as connection:
+        return snapshot(connection, RUN, 2000.0)
+
+
+@pytest.fixture
+def finished(stored: StoredRun) -> RunSnapshot:
+    stored.steps(1, 2)
+    stored.tell(EventKind.FINISHED)
+    return look(stored)
+
+
+def rest(exports: Exports, run: RunSnapshot) -> dict[str, object]:
+    for thread in threading.enumerate():
+        if thread.name == f"export {run.id}":
+            thread.join(10)
+    return dict(exports.of(run, "en") or {})
+
+
+def test_a_run_that_has_not_ended_or_took_no_step_offers_nothing(stored: StoredRun) -> None:
+    assert Exports(Nodes()).of(look(stored), "en") is None
+    stored.tell(EventKind.FINISHED)
+    assert Exports(Nodes()).of(look(stored), "en") is None
+
+
+def test_an_export_is_followed_to_the_commands_that_serve(finished: RunSnapshot) -> None:
+    nodes = Nodes(ends=[MADE])
+    exports = Exports(nodes)
+    assert exports.of(finished, "en") == {"phase": "offer"}
+    exports.begin(finished.id)
+    assert nodes.telling.wait(10)
+    assert exports.of(finished, "en") == {"phase": "working", "line": "Loading weights: 35%"}
+    exports.begin(finished.id)
+    nodes.let.set()
+    done = rest(exports, finished)
+    assert (done["phase"], done["serve"]) == ("done", ["vllm serve /x"])
+    assert nodes.ends == []
+
+
+def test_a_failure_is_told_and_may_be_tried_again(finished: RunSnapshot) -> None:
+    failure = ProblemsError([Problem(code="export_failed", node="10.0.0.1", values={"node": "n", "lines": "no disk"})])
+    nodes = Nodes(ends=[failure, MADE])
+    nodes.let.set()
+    exports = Exports(nodes)
+    exports.begin(finished.id)
+    failed = rest(exports, finished)
+    assert failed["phase"] == "failed"
+    assert "no disk" in failed["problem"]["message"]  # type: ignore[index]
+    exports.begin(finished.id)
+    assert rest(exports, finished)["phase"] == "done"
