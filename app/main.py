@@ -22,6 +22,7 @@ COMMANDS = {
     "render": "app.cli_plan",
     "model": "app.cli_model",
     "import": "app.cli_import",
+    "preset": "app.cli_preset",
     "check": "app.cli_run",
     "copy": "app.cli_run",
     "probe": "app.cli_calibrate",

@@ -1,0 +1,51 @@
+"""`preset`: the user's own presets from the command line. `preset show NAME | megaboard plan -` plans one."""
+
+import argparse
+
+from app.cli_output import DONE, print_problems
+from app.home import home_path, make_home
+from app.i18n import t
+from app.jobfile import read_job
+from app.own_presets import delete_preset, keep_preset, own_presets, read_preset
+from backend.job.mapping import dump_job
+
+
+def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
+    """Options of the command."""
+    acts = parser.add_subparsers(metavar="ACT", required=True)
+    for act, run in (("list", run_list), ("show", run_show), ("save", run_save), ("delete", run_delete)):
+        words = t(lang, f"cli.preset.{act}.help")
+        sub = acts.add_parser(act, help=words, description=words)
+        if act != "list":
+            sub.add_argument("name", metavar="NAME", help=t(lang, "cli.preset.name.help"))
+        if act == "save":
+            sub.add_argument("file", metavar="FILE", help=t(lang, "cli.file.help"))
+            sub.add_argument("--replace", action="store_true", help=t(lang, "cli.preset.replace.help"))
+        sub.set_defaults(run=run)
+
+
+def run_list(chosen: argparse.Namespace, lang: str) -> int:
+    """A name a line."""
+    for name in own_presets(home_path()):
+        print(name)
+    return DONE
+
+
+def run_show(chosen: argparse.Namespace, lang: str) -> int:
+    """The preset's job file."""
+    print(read_preset(home_path(), chosen.name), end="")
+    return DONE
+
+
+def run_save(chosen: argparse.Namespace, lang: str) -> int:
+    """Keep a job file, with what it names of this machine (a cluster, a config.json) written out."""
+    job, problems = read_job(chosen.file, home_path())
+    print_problems(lang, problems)
+    keep_preset(make_home(home_path()), chosen.name, dump_job(job), replace=chosen.replace)
+    return DONE
+
+
+def run_delete(chosen: argparse.Namespace, lang: str) -> int:
+    """Forget the preset."""
+    delete_preset(home_path(), chosen.name)
+    return DONE

@@ -1,0 +1,55 @@
+"""`megaboard preset`: job files kept by name, listed, shown, replaced on request, deleted."""
+
+import io
+
+import pytest
+
+from app.main import main
+
+JOB = "name: mine\ncluster: {gpu: h100-80g, nodes: 1, gpus_per_node: 8}\nmodel: {hf_config: model.json}\n"
+SHAPE = """{"model_type": "qwen3", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+"num_attention_heads": 4, "vocab_size": 512}"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "model.json").write_text(SHAPE)
+    return tmp_path
+
+
+def preset(*arguments):
+    return main(["preset", *map(str, arguments)])
+
+
+def test_a_job_file_is_kept_whole_and_can_be_planned_from_anywhere(home, capsys, monkeypatch):
+    assert preset("save", "small", home / "job.yaml") == 0
+    assert preset("list") == 0
+    assert capsys.readouterr().out == "small\n"
+    assert preset("show", "small") == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO(capsys.readouterr().out))
+    monkeypatch.chdir(home / "home")
+    assert main(["estimate", "-", "--json"]) == 0
+
+
+def test_a_taken_name_is_refused_until_it_may_be_replaced(home, capsys):
+    preset("save", "a", home / "job.yaml")
+    assert preset("save", "a", home / "job.yaml") == 2
+    assert "a already" in capsys.readouterr().err
+    assert preset("save", "a", home / "job.yaml", "--replace") == 0
+
+
+def test_what_cannot_be_read_or_found_is_wrong_input(home, capsys):
+    (home / "job.yaml").write_text("cluster: {nodes: 1}\n")
+    assert preset("save", "a", home / "job.yaml") == 2
+    assert preset("show", "a") == preset("delete", "a") == preset("delete", "../a") == 2
+    assert preset("list") == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_preset_is_deleted(home, capsys):
+    preset("save", "a", home / "job.yaml")
+    assert preset("delete", "a") == 0
+    preset("list")
+    assert capsys.readouterr().out == ""
