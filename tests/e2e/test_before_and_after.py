@@ -1,0 +1,142 @@
+"""Before a run its data is tokenised once, on one of two nodes; after it, what it saved becomes a model that serves.
+
+Real sshd, supervisors, torchrun and LLaMA-Factory, on CPU.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from backend.cluster.demo_model import DATA_FOLDER
+from tests.e2e.engine_runs import NODE_ENVIRONMENT, NODE_PYTHON, ROOT, STEPS, Case, Outcome, Site
+from tests.engines.programs import MCORE_ADAPTER, mcore_adapter_source
+from tests.nodes import ssh_nodes
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
+
+LORA = {"training.method": "lora", "training.learning_rate": 2e-2, "training.prepare.shuffle": True}
+MEGATRON = {
+    "training.precision": "bf16",
+    "training.learning_rate": 2e-3,
+    "training.prepare.shuffle": True,
+    "parallel.tensor": 2,
+    "parallel.distributed_optimizer": False,
+}
+TEXTS = """
+import json, sys, datasets, tokenizers
+tokenizer, rows = tokenizers.Tokenizer.from_file(sys.argv[2]), datasets.load_from_disk(sys.argv[1])["train"]
+print(json.dumps([tokenizer.decode(row["input_ids"]) for row in rows]))
+"""
+LOSSES = """
+import sys, datasets, torch, transformers
+rows = datasets.load_from_disk(sys.argv[1])["train"].select(range(32))
+for folder in sys.argv[2:]:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        losses = [model(torch.tensor([row["input_ids"]]), labels=torch.tensor([row["labels"]])).loss for row in rows]
+    print(float(torch.stack(losses).mean()))
+"""
+
+
+class Life:
+    """One run from its data to the model that it was exported to."""
+
+    def __init__(self, site: Site, name: str, case: Case) -> None:
+        self.site = site
+        self.outcome: Outcome = site.run(name, case)
+        assert self.outcome.state == 0, self.outcome.output
+        (maker,) = site.folder.glob(f"run/*-{name}-*/1/node0")
+        self.nodes = [maker, maker.with_name("node1")]
+        self.run = maker.parent.parent.name
+        config = yaml.safe_load((self.nodes[1] / "config.yaml").read_text())
+        self.data = Path(config["tokenized_path"])
+
+    def export(self) -> Path:
+        """The folder that `megaboard export` names."""
+        done = subprocess.run(
+            [sys.executable, "-m", "app.main", "--lang", "en", "export", self.run],
+            env={**os.environ, "MEGABOARD_HOME": str(self.site.home)},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = re.search(r"vllm serve (\S+)", done.stdout)
+        assert found, done.stdout
+        return Path(found[1])
+
+    def losses(self, *folders: Path) -> list[float]:
+        """The mean loss of each model on the first rows of the data."""
+        return [float(line) for line in _node_python(LOSSES, self.data, *folders).split()]
+
+
+def _node_python(script: str, *arguments: Path) -> str:
+    command = [str(NODE_PYTHON), "-W", "ignore", "-c", script, *map(str, arguments)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=600).stdout
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    if not (NODE_ENVIRONMENT / ".ready").exists():
+        pytest.skip("no .venv-node: run `make environments`")
+    with ssh_nodes(tmp_path_factory.mktemp("lives"), nodes=2) as cluster:
+        yield Site(cluster)
+
+
+@pytest.fixture(scope="module")
+def adapters(site: Site) -> Life:
+    return Life(site, "adapters", Case(engine="llamafactory-ddp", values=LORA))
+
+
+def test_one_node_tokenises_and_all_ranks_load_it(adapters: Life) -> None:
+    assert [row["step"] for row in adapters.outcome.steps[0]] == list(range(1, STEPS + 1))
+    maker, waiter = adapters.nodes
+    assert "Running tokenizer on dataset" in (maker / "out.log").read_text()
+    assert "Running tokenizer on dataset" not in (waiter / "out.log").read_text()
+    logs = [next(node.glob("rank*.log")).read_text() for node in adapters.nodes]
+    assert not any("Running tokenizer on dataset" in log for log in logs)
+    assert f"Loaded tokenized dataset from {adapters.data}" in logs[0]
+
+
+def test_the_data_is_every_row_once_in_the_order_of_the_seed(adapters: Life) -> None:
+    record = json.loads((adapters.data / "megaboard.json").read_text())
+    assert (record["shuffle"], record["megatron"]) == (42, False)
+    folder = adapters.site.folder
+    before = [row["instruction"] for row in json.loads((folder / DATA_FOLDER / "demo.json").read_text())]
+    after = json.loads(_node_python(TEXTS, adapters.data, adapters.site.model("text") / "tokenizer.json"))
+    order = [next(number for number, text in enumerate(after) if f"user\n{question}" in text) for question in before]
+    assert sorted(order) == list(range(len(before)))
+    assert order != sorted(order)
+
+
+def test_merged_adapters_are_the_model_that_was_trained(adapters: Life) -> None:
+    merged = adapters.export()
+    assert not (merged / "adapter_config.json").exists()
+    before, after = adapters.losses(adapters.site.model("text"), merged)
+    assert after < before - 0.1
+    assert after == pytest.approx(adapters.outcome.losses[-1], abs=0.5)
+    assert list(adapters.site.folder.glob("run/*-export")) == []
+
+
+@pytest.mark.engines
+def test_megatron_trains_on_such_data_and_becomes_a_hugging_face_model(site: Site) -> None:
+    source = mcore_adapter_source()
+    if not source:
+        pytest.skip(f"{MCORE_ADAPTER} does not name mcore_adapter's src folder (github.com/alibaba/ROLL, not on PyPI)")
+    variables = {"MEGATRON_ON_CPU": "1", "TORCHDYNAMO_DISABLE": "1"}
+    case = Case(engine="llamafactory-megatron", values=MEGATRON, environment=variables, paths=[source])
+    life = Life(site, "megatron", case)
+    record = json.loads((life.data / "megaboard.json").read_text())
+    assert (record["shuffle"], record["megatron"]) == (42, True)
+    converted = life.export()
+    before, after = life.losses(site.model("text"), converted)
+    assert after < before - 0.1
+    assert after == pytest.approx(life.outcome.losses[-1], abs=0.5)
