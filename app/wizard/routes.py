@@ -1,4 +1,4 @@
-"""The wizard's plain routes, behind the gate like everything: files of the draft, its strategies, why not a plan."""
+"""The wizard's plain routes, behind the gate like everything: files of the draft, strategies, why not a plan, help."""
 
 from typing import Any
 from urllib.parse import quote
@@ -10,6 +10,7 @@ from app.i18n import LANGUAGES
 from app.own_presets import read_preset
 from app.services import Services
 from app.wizard.difference import difference_of
+from app.wizard.help import help_of
 from app.wizard.plans import why_not_of as answer
 from app.wizard.reading import read
 from app.wizard.review import archive
@@ -30,6 +31,8 @@ def routes(services: Services) -> APIRouter:
     GET /api/why-not?sizes=TP=8 PP=3&lang=en: {words}, why the best plan of the draft does not have these sizes.
 
     /api/secrets and /api/passphrases: secrets.py.
+
+    GET /api/help?path=parallel.tensor&lang=en: a field's help, with what other values do to the draft; 404 for others.
     """
     router = APIRouter()
     router.include_router(secret_routes(services.audit))
@@ -59,6 +62,14 @@ def routes(services: Services) -> APIRouter:
     def why_not(sizes: str, lang: str = "en") -> dict[str, str]:
         reading = read(services.draft.job_mapping(), services.home)
         return {"words": answer(reading, sizes, lang if lang in LANGUAGES else "en")}
+
+    @router.get("/api/help")
+    def help_beside(path: str, lang: str = "en") -> dict[str, Any]:
+        reading = read(services.draft.job_mapping(), services.home)
+        try:
+            return help_of(reading, path, lang if lang in LANGUAGES else "en")
+        except KeyError as error:
+            raise HTTPException(404) from error
 
     @router.get("/api/difference")
     def difference(base: str = "", lang: str = "en") -> dict[str, Any]:

@@ -1,0 +1,84 @@
+"""The help beside a field: words in the page's language, figures of the draft, and only where there are some."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+from app.i18n import LANGUAGES
+from app.reference import table
+from app.services import Draft, Services
+from app.wizard.help import help_of
+from app.wizard.reading import read
+from app.wizard.routes import routes
+from app.wizard.wire import change
+from backend.jobs.store import Store
+
+
+@pytest.fixture
+def services(tmp_path: Path) -> Any:
+    store = Store(tmp_path / "megaboard.db")
+    yield cast(Services, SimpleNamespace(home=tmp_path, draft=Draft(store, tmp_path), audit=None))
+    store.close()
+
+
+def help_here(services: Services, path: str, lang: str = "en") -> dict[str, Any]:
+    return help_of(read(services.draft.job_mapping(), services.home), path, lang)
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_every_field_has_help(services: Services, lang: str) -> None:
+    reading = read(services.draft.job_mapping(), services.home)
+    for path in (*table(), "cluster.hosts.lines"):
+        got = help_of(reading, path, lang)
+        assert got["meaning"]
+        assert got["values"]
+
+
+def test_other_values_stand_beside_the_present_one_with_what_guides_say(services: Services) -> None:
+    change(services, {"parallel.tensor": 4})
+    got = help_here(services, "parallel.recompute")
+    none, _, full = got["rows"]
+    assert none["own"]
+    assert full["memory"] < none["memory"] - 5
+    assert full["speed"] < 0.9 * none["speed"]
+    assert full["edits"] == {"parallel.recompute": "full"}
+    assert "20–30% slower" in got["guides"]
+
+
+def test_columns_stand_where_values_differ(services: Services) -> None:
+    change(services, {"parallel.tensor": 4})
+    assert help_here(services, "parallel.recompute")["columns"] == ["memory", "speed"]
+    assert help_here(services, "parallel.pipeline")["columns"] == ["memory", "speed", "bubble", "batch"]
+    assert "host" in help_here(services, "parallel.optimizer_offload_fraction")["columns"]
+
+
+def test_a_refused_value_says_why_in_the_pages_language(services: Services) -> None:
+    change(services, {"parallel.tensor": 4, "parallel.pipeline": 3, "cluster.nodes": 6})
+    refused = {row["value"]: row["problem"] for row in help_here(services, "parallel.virtual_pipeline", "zh")["rows"]}
+    assert "PP = 3" in refused["2"]
+
+
+def test_what_the_estimate_does_not_depend_on_is_said(services: Services) -> None:
+    assert help_here(services, "parallel.rope_fusion")["why"] == "The estimate of this job does not change with it."
+    assert help_here(services, "training.seed")["why"] == help_here(services, "model.path")["why"] == ""
+
+
+def test_a_job_with_errors_has_words_and_no_figures(services: Services) -> None:
+    change(services, {"parallel.tensor": 5})
+    got = help_here(services, "parallel.tensor")
+    assert (got["rows"], got["why"]) == ([], "While the job has errors there is nothing to compute.")
+    assert got["facts"]
+
+
+def test_the_route_knows_parameters_only(services: Services) -> None:
+    app = FastAPI()
+    app.include_router(routes(services))
+    client = TestClient(app)
+    got = client.get("/api/help", params={"path": "parallel.tensor", "lang": "zh"}).json()
+    assert got["name"] == "张量并行 TP"
+    for path in ("", "parallel", "parallel.tensors", "__class__", "<script>"):
+        assert client.get("/api/help", params={"path": path}).status_code == 404

@@ -1,0 +1,78 @@
+"""The help beside a field in a real browser: opened by keys or mouse, with the job's own figures, never by an edit."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.ui.browser import Site, box, expect, go, logged_in, needs_chromium, served, until
+
+pytestmark = [pytest.mark.ui, needs_chromium]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Iterator[Site]:
+    with served(tmp_path_factory.mktemp("help")) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def page(site) -> Iterator[Any]:
+    with logged_in(site) as page:
+        yield page
+
+
+def ask(page, path: str):
+    return page.locator(f"#field-{path.replace('.', '-')} .mb-ask")
+
+
+def test_keys_open_it_use_a_value_and_close_it(page, site):
+    go(page, site, "plan")
+    button = ask(page, "parallel.recompute")
+    button.focus()
+    page.keyboard.press("Enter")
+    opened = page.get_by_role("dialog", name="Recompute")
+    expect(opened).to_contain_text("Computed for your job")
+    expect(opened).to_contain_text("Guides say")
+    expect(opened).to_contain_text("recompute_granularity")
+    assert button.get_attribute("aria-expanded") == "true"
+    use = opened.get_by_role("button", name="Use Full")
+    use.focus()
+    page.keyboard.press("Enter")
+    expect(opened.locator("th[data-own]")).to_contain_text("Full")
+    expect(page.locator("#field-parallel-recompute input")).to_have_value("Full")
+    page.keyboard.press("Escape")
+    expect(opened).to_have_count(0)
+    expect(button).to_be_focused()
+    assert button.get_attribute("aria-expanded") == "false"
+
+
+def test_an_edit_asks_for_no_help(page, site):
+    go(page, site, "plan")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/api/help" in request.url else None)
+    box(page, "training.micro_batch_size").fill("2")
+    until(page, "b.summary.global_batch === 128")
+    assert asked == []
+    ask(page, "training.micro_batch_size").click()
+    expect(page.get_by_role("dialog").locator("th[data-own]")).to_contain_text("2")
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_it_stays_inside_the_page_at_every_field(page, site, lang):
+    for step in ("hardware", "training", "plan"):
+        go(page, site, step, lang)
+        for part in page.locator(f"#step-{step} [data-more]").all():
+            part.click()
+        for button in page.locator(f"#step-{step} .mb-ask:visible").all()[::4]:
+            button.click()
+            opened = page.get_by_role("dialog")
+            expect(opened.locator(".mb-help-small")).to_be_visible()
+            left, right = opened.evaluate(
+                "(box) => [box.getBoundingClientRect().left, box.getBoundingClientRect().right]"
+            )
+            assert left >= 0
+            assert right <= 1280
+            page.keyboard.press("Escape")
+            expect(opened).to_have_count(0)
