@@ -50,6 +50,12 @@ class FakeNode:
         self.files[path] = data
         self.modes[path] = mode
 
+    def fill_folder(self, path: str, files: Mapping[str, bytes], folders: Sequence[str] = ()) -> None:
+        for name in ("", *folders):
+            self.make_folder(posixpath.join(path, name).rstrip("/"))
+        for name, data in files.items():
+            self.write(posixpath.join(path, name), data)
+
     def make_folder(self, path: str, mode: int = 0o700) -> None:
         self._work()
         while path not in self.folders:

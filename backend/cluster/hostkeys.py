@@ -9,6 +9,7 @@ import binascii
 import hashlib
 import hmac
 import os
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,6 +75,7 @@ class KnownHosts:
         self._app_file = app_file
         self._files = [user_file, app_file] if user_file else [app_file]
         self._lock = threading.Lock()
+        self._read: dict[Path, _Lines] = {}
 
     def key_types(self, host: str, port: int) -> list[str]:
         """Types of the keys that `host` is known by: those to ask it for first."""
@@ -107,7 +109,38 @@ class KnownHosts:
                     file.write(key.line + "\n")
 
     def _entries(self, name: str) -> list[_Entry]:
-        return [entry for path in self._files for entry in _parse(path) if entry.matches(name)]
+        return [entry for path in self._files for entry in self._lines(path).about(name)]
+
+    def _lines(self, path: Path) -> "_Lines":
+        """The file, read again when it was changed."""
+        try:
+            found = path.stat()
+            state = (found.st_ino, found.st_size, found.st_mtime_ns)
+        except FileNotFoundError:
+            state = None
+        kept = self._read.get(path)
+        if kept is None or kept.state != state:
+            kept = self._read[path] = _Lines(path, state)
+        return kept
+
+
+class _Lines:
+    """A known_hosts file as it was in one state; entries of one plain name are found without looking at the others."""
+
+    def __init__(self, path: Path, state: tuple[int, ...] | None) -> None:
+        self.state = state
+        self._plain: dict[str, list[_Entry]] = {}
+        self._others: list[_Entry] = []
+        for entry in _parse(path):
+            if re.fullmatch(r"[A-Za-z0-9._-]+|\[[A-Za-z0-9.:_-]+\]:\d+", entry.names):
+                self._plain.setdefault(entry.names.lower(), []).append(entry)
+            else:
+                self._others.append(entry)
+
+    def about(self, name: str) -> list[_Entry]:
+        """The entries about a name, in the order of the file."""
+        found = [*self._plain.get(name, ()), *(entry for entry in self._others if entry.matches(name))]
+        return sorted(found, key=lambda entry: entry.line_number)
 
 
 def entry_name(host: str, port: int) -> str:

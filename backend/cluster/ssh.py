@@ -3,14 +3,16 @@
 paramiko's own time-outs are for inactivity, and some of its waits have none; every call here has a deadline of its own.
 """
 
+import io
 import logging
 import posixpath
 import secrets
 import select
 import shlex
+import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -18,7 +20,7 @@ import paramiko
 
 from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.link import Link, display_name, open_link
-from backend.cluster.node import NodeError, Result
+from backend.cluster.node import NodeError, Result, tail
 from backend.cluster.passphrases import PASSPHRASES, Passphrases
 from backend.job.job import Host
 
@@ -27,6 +29,7 @@ _log = logging.getLogger(__name__)
 COMMAND_CHANNELS = 3
 """With the SFTP channel four a node, well below sshd's default MaxSessions of 10."""
 FILE_TIMEOUT_S = 15.0
+FILL_TIMEOUT_S = 60.0
 ROOM_S = 0.1
 """Between two tries to open a channel on a server that has all it allows."""
 CHUNK = 1 << 16
@@ -114,6 +117,12 @@ class SshNode:
                 raise
 
         self._over_sftp(path, write)
+
+    def fill_folder(self, path: str, files: Mapping[str, bytes], folders: Sequence[str] = ()) -> None:
+        unpack = ["sh", "-c", 'umask 077 && mkdir -p "$0" && exec tar -C "$0" -xf -', path]
+        result = self.run(unpack, timeout_s=FILL_TIMEOUT_S, stdin=_packed(files, folders))
+        if result.code != 0:
+            raise NodeError("node_io", self.name, path=path, detail=tail(result.err or result.out))
 
     def make_folder(self, path: str, mode: int = 0o700) -> None:
         self._over_sftp(path, lambda sftp: _make_folder(sftp, path, mode))
@@ -289,6 +298,21 @@ def _collect(channel: paramiko.Channel, deadline: float) -> Result:
     if not channel.eof_received:
         raise EOFError("the connection ended before the command")
     return Result(code=channel.recv_exit_status(), out=out.decode(errors="replace"), err=err.decode(errors="replace"))
+
+
+def _packed(files: Mapping[str, bytes], folders: Sequence[str]) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for name in folders:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o700
+            tar.addfile(entry)
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
+            # Of now: a node whose tar finds the year 1970 warns of it.
+            entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
+            tar.addfile(entry, io.BytesIO(data))
+    return packed.getvalue()
 
 
 def _make_folder(sftp: paramiko.SFTPClient, path: str, mode: int) -> None:

@@ -181,13 +181,10 @@ def start_all(
 def upload(attempt: Attempt, rank: int, node: Node) -> None:
     """Make the node's run folder and put its files there."""
     folder = attempt.records[rank].folder
-    node.make_folder(folder)
-    node.make_folder(f"{folder}/control")
     files = {name: text.encode() for name, text in attempt.rendered.files.items()}
     files |= {name: node_program(name) for name in (SUPERVISOR, ENTRY, SWIFT_ENTRY)}
     files["spec.json"] = json.dumps(make_spec(attempt, rank), indent=1).encode()
-    for name, data in files.items():
-        node.write(f"{folder}/{name}", data)
+    node.fill_folder(folder, files, ["control"])
 
 
 def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:

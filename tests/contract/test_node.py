@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -104,6 +105,34 @@ def test_folders_are_made_with_their_parents_and_may_exist(node: Node, folder: s
     node.make_folder(f"{folder}/a/b/c")
     assert node.exists(f"{folder}/a/b/c")
     assert not node.exists(f"{folder}/a/x")
+
+
+def test_a_folder_is_filled_at_once(node: Node, folder: str) -> None:
+    made = f"{folder}/new folder/it's"
+    files = {"empty": b"", "large": bytes(range(256)) * 4000, "with blank": "行\n".encode()}
+    node.fill_folder(made, files, ["control"])
+    assert {name: node.read(f"{made}/{name}", limit=1 << 21) for name in files} == files
+    assert node.exists(f"{made}/control")
+    node.fill_folder(made, {"empty": b"no more"})
+    assert node.read(f"{made}/empty") == b"no more"
+    assert node.read(f"{made}/with blank") == files["with blank"]
+
+
+def test_a_filled_folder_is_of_its_user_alone(cluster: DemoCluster, known_hosts: KnownHosts, free_folder: str) -> None:
+    real = connect(cluster.hosts()[0], known_hosts)
+    real.fill_folder(f"{free_folder}/a/b", {"file": b"x"}, ["inside"])
+    real.close()
+    modes = {name: Path(free_folder, name).stat().st_mode & 0o777 for name in ("a", "a/b", "a/b/inside", "a/b/file")}
+    assert modes == {"a": 0o700, "a/b": 0o700, "a/b/inside": 0o700, "a/b/file": 0o600}
+
+
+def test_a_folder_that_cannot_be_made_is_named(cluster: DemoCluster, known_hosts: KnownHosts, free_folder: str) -> None:
+    Path(free_folder, "file").write_text("in the way")
+    real = connect(cluster.hosts()[0], known_hosts)
+    with pytest.raises(NodeError, match="node_io") as caught:
+        real.fill_folder(f"{free_folder}/file/folder", {"x": b""})
+    real.close()
+    assert "file" in str(caught.value.values["detail"])
 
 
 def test_several_threads_may_use_one_node(node: Node, folder: str) -> None:

@@ -1,0 +1,65 @@
+"""What a command over SSH has printed, and how it ended."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from backend.cluster.node import Result
+from backend.cluster.ssh import _collect
+
+
+class EndedStreams:
+    """A paramiko channel whose streams have ended: its pipe stays readable for ever, and the exit status is to come."""
+
+    closed = False
+    eof_received = True
+
+    def __init__(self) -> None:
+        self._pipe = os.pipe()
+        os.write(self._pipe[1], b"x")
+        self.status_event = threading.Event()
+        self.looks = 0
+
+    def fileno(self) -> int:
+        return self._pipe[0]
+
+    def recv_ready(self) -> bool:
+        return False
+
+    def recv_stderr_ready(self) -> bool:
+        return False
+
+    def exit_status_ready(self) -> bool:
+        self.looks += 1
+        return self.status_event.is_set()
+
+    def recv_exit_status(self) -> int:
+        return 3
+
+    def close(self) -> None:
+        for end in self._pipe:
+            os.close(end)
+
+
+@pytest.fixture
+def channel() -> Iterator[Any]:
+    made = EndedStreams()
+    yield made
+    made.close()
+
+
+def test_waiting_for_an_exit_status_does_not_spin(channel: Any) -> None:
+    late = threading.Timer(0.2, channel.status_event.set)
+    late.start()
+    assert _collect(channel, time.monotonic() + 20) == Result(code=3, out="", err="")
+    late.join()
+    assert channel.looks < 5
+
+
+def test_an_exit_status_that_never_comes_is_a_timeout(channel: Any) -> None:
+    with pytest.raises(TimeoutError):
+        _collect(channel, time.monotonic() + 0.05)
