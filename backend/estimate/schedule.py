@@ -25,17 +25,53 @@ def in_flight(pipeline: int, virtual: int, micro_batches: Number, stage: int) ->
 def iteration_time(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
     """Time of the compute part of an iteration, from each stage's forward and backward time of one micro-batch.
 
-    Two micro-batches a stage are followed pass by pass, all where there are no more. Where the second took just what
-    the slowest stage computes, so does every further one. Else 64 are followed, and 8 a stage; then the order of passes
-    has found its rhythm, and each further one takes what the last of them took, and at least the slowest stage's work.
-    A stage's time may be given for each model chunk. In the unit of the arguments; arrays hold one entry a plan, and
-    fewer micro-batches of them are followed. Raises ValueError where interleaved ones do not fill groups of PP.
+    A closed form where the last stage sets the pace. Else two micro-batches a stage are followed pass by pass, all
+    where there are no more. Where the second took just what the slowest stage computes, so does every further one. Else
+    64 are followed, and 8 a stage; then the order of passes has found its rhythm, and each further one takes what the
+    last of them took, and at least the slowest stage's work. A stage's time may be given for each model chunk. In the
+    unit of the arguments; arrays hold one entry a plan, and fewer micro-batches of them are followed. Raises ValueError
+    where interleaved ones do not fill groups of PP.
     """
+    pipeline, are_many = len(forward), isinstance(micro_batches, np.ndarray)
+    over = micro_batches % pipeline
+    if virtual > 1 and (over.any() if are_many else over):
+        raise ValueError(f"{micro_batches} micro-batches do not fill groups of {pipeline}")
+    there, back = chunk_times(forward, virtual), chunk_times(backward, virtual)
+    time, is_paced = _paced_by_last(there, back, virtual, micro_batches)
+    if are_many:
+        rows = np.flatnonzero(~np.broadcast_to(is_paced, micro_batches.shape))
+        if len(rows):
+            time = np.array(np.broadcast_to(time, micro_batches.shape), float)
+            time[rows] = _by_count(_entries(there, rows), _entries(back, rows), virtual, micro_batches[rows])
+        return time
+    return time if is_paced else _of_one(there, back, virtual, micro_batches)
+
+
+def _paced_by_last(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> tuple[Number, Number]:
+    """The time where the last stage never waits once it has begun, and whether that is so.
+
+    It begins when the first micro-batch is through the other stages, and these end when its last one is back through
+    them. It never waits where no stage is slower: in 1F1B always; interleaved where chunks are alike, but for the
+    model's last and a first that is no longer than others. (The test follows all passes.)
+    """
+    works = [sum(there) + sum(back) for there, back in zip(forward, backward, strict=True)]
+    ends = sum(there[0] + back[0] for there, back in zip(forward[:-1], backward[:-1], strict=True))
+    is_paced: Number = True
+    for work in works[:-1]:
+        is_paced = is_paced & (works[-1] >= work)
+    if virtual > 1 and len(works) > 1:
+        for way in (forward, backward):
+            chunks = [time for stage in way for time in stage]
+            plain = chunks[1:-1]
+            if not all(time is plain[0] or np.array_equal(time, plain[0]) for time in plain):
+                return 0.0, False
+            is_paced = is_paced & (chunks[0] <= plain[0])
+    return micro_batches * works[-1] + ends, is_paced
+
+
+def _of_one(forward: Times, backward: Times, virtual: int, micro_batches: int) -> Number:
+    """The time of a plan in plain numbers whose passes are followed."""
     pipeline = len(forward)
-    if pipeline == 1:
-        return micro_batches * _slowest(forward, backward, virtual)
-    if isinstance(micro_batches, np.ndarray):
-        return _by_count(forward, backward, virtual, micro_batches)
     if micro_batches > 2 * pipeline:
         times, settled = _settled(forward, backward, virtual, micro_batches)
         if settled:
@@ -56,8 +92,6 @@ def _settled(forward: Times, backward: Times, virtual: int, micro_batches: Numbe
     slowest = _slowest(forward, backward, virtual)
     first, both = (duration(forward, backward, virtual, count) for count in (pipeline, 2 * pipeline))
     settled = abs(both - first - pipeline * slowest) <= 1e-9 * both
-    if virtual > 1:
-        settled = settled & (micro_batches % pipeline == 0)
     return both + (micro_batches - 2 * pipeline) * slowest, settled
 
 
@@ -79,11 +113,11 @@ def _by_stage(forward: Times, backward: Times, virtual: int) -> list[tuple[list[
 
 
 def _by_count(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
-    """The times of plans in arrays; those that are alike are followed once."""
-    there, back = chunk_times(forward, virtual), chunk_times(backward, virtual)
-    arrays = {id(time): time for table in (there, back) for chunks in table for time in chunks if np.ndim(time)}
+    """The times of plans in arrays whose passes are followed, of those that are alike once."""
+    arrays = {id(time): time for way in (forward, backward) for stage in way for time in stage if np.ndim(time)}
     first, inverse = _distinct(np.stack([micro_batches, *arrays.values()]))
-    return _of_distinct(_entries(there, first), _entries(back, first), virtual, micro_batches[first])[inverse]
+    there, back = _entries(forward, first), _entries(backward, first)
+    return _of_distinct(there, back, virtual, micro_batches[first])[inverse]
 
 
 def _distinct(columns: Number) -> tuple[Number, Number]:
