@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from backend.engines import ENGINES, export, render
+from backend.engines import ENGINES, Rendered, export, render
 from backend.engines.engine import target_of
 from backend.engines.known_keys import EngineKey, keys_of, programs
 from backend.job.job import Environment, Job
@@ -139,20 +139,37 @@ def python() -> str:
 @pytest.mark.e2e
 @pytest.mark.parametrize("case", CASES)
 def test_its_own_argument_classes_take_the_rendered_file(case: str, python: str, tmp_path: Path) -> None:
-    made = CASES[case]
+    made = on_disk(CASES[case], tmp_path)
+    assert refusal_of(python, render(made, place(made))) == (None, "")
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("case", ["dense", "lora", "preference"])
+def test_its_own_argument_classes_take_what_resumes(case: str, python: str, tmp_path: Path) -> None:
+    made = on_disk(CASES[case], tmp_path)
+    checkpoint = tmp_path / "checkpoint-40"
+    checkpoint.mkdir()
+    assert refusal_of(python, render(made, replace(place(made), checkpoint=str(checkpoint)))) == (None, "")
+
+
+def on_disk(made: Job, folder: Path) -> Job:
+    """The job with its model and data in a folder, as far as ms-swift looks at them before it trains."""
     config = dict(models()[made.model.preset or ""].hf_config)
     # It knows a model by the name of its folder, where several share an architecture.
     name, architecture = FOLDERS[config["model_type"]]
     config["architectures"] = [architecture]
-    model = tmp_path / name
+    model = folder / name
     model.mkdir()
     (model / "config.json").write_text(json.dumps(config))
     for name in ("a.jsonl", "b.jsonl"):
-        (tmp_path / name).touch()
-    made = with_values(made, {"model.path": str(model), "training.dataset_dir": str(tmp_path)})
-    rendered = render(made, place(made))
+        (folder / name).touch()
+    return with_values(made, {"model.path": str(model), "training.dataset_dir": str(folder)})
+
+
+def refusal_of(python: str, rendered: Rendered) -> tuple[str | None, str]:
+    """Which error ms-swift raises, and its words; None and nothing where it takes the files."""
     answer = ask_swift(python, "parse", environment=dict(rendered.commands[0].environment), files=dict(rendered.files))
-    assert (answer["error"], answer["message"]) == (None, "")
+    return answer["error"], answer["message"]
 
 
 @pytest.mark.e2e
