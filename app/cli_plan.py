@@ -67,6 +67,8 @@ def run_estimate(chosen: argparse.Namespace, lang: str) -> int:
 def run_plan(chosen: argparse.Namespace, lang: str) -> int:
     """List the legal plans, best first; 1 when there is none."""
     job, problems = read_job(chosen.file, home_path())
+    # Every plan has the job's global batch, so what is said of the learning rate holds for all of them.
+    problems += [problem for problem in check(job) if problem.field == "training.learning_rate"]
     print_problems(lang, problems)
     if chosen.strategies:
         return _strategies(job, lang, as_json=chosen.json)

@@ -13,7 +13,7 @@ from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 
 COUNT_S = 540.0
-"""Long enough to read some hundred GB of text."""
+"""On two busy cores a list of JSON is read at 70 MB/s, lines at 340 MB/s."""
 PROGRAM = Path(__file__).with_name("count_samples.py")
 
 

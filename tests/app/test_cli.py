@@ -275,3 +275,13 @@ def test_an_address_or_password_file_that_will_not_do_is_said_before_the_page_is
 def test_chinese_columns_are_aligned():
     lines = table(["层", "x"], [["a", "1"], ["并行", "22"]]).splitlines()
     assert lines == ["层     x", "a      1", "并行  22"]
+
+
+@pytest.mark.parametrize("command", ["estimate", "plan"])
+def test_a_learning_rate_of_another_batch_is_noted_with_both_ways_to_scale_it(run, job_file, command):
+    training = {"gradient_accumulation_steps": 8, "learning_rate": 2e-5, "learning_rate_batch": 32}
+    status, _, err = run(command, job_file(training=training))
+    assert status == 0
+    assert "chosen for a global batch of 32" in err
+    assert "4e-5 (linear) or 2.83e-5 (square root" in err
+    assert run(command, job_file(training={**training, "learning_rate_batch": 64}))[2] == ""
