@@ -3,12 +3,13 @@
 Facts come from the parameter table, keys' versions from backend.engines.known_keys, sentences from the catalogues.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from app.i18n import has, t
+from app.i18n import LANGUAGES, catalogue, has, t
 from backend.engines.known_keys import keys_of, versions
 from backend.job import job as job_file
 from backend.job.job import Environment, Host
@@ -103,6 +104,12 @@ def entry(path: str, lang: str) -> Entry:
 def sentences(path: str, lang: str) -> dict[str, str]:
     """What the catalogue says of a parameter, an engine key (`extra.<key>`) or a variable (`environment.<name>`)."""
     return {name: t(lang, key) for name in SENTENCES if has(lang, key := f"param.{path}.{name}")}
+
+
+def documented(part: str) -> list[str]:
+    """The engine keys of `extra`, or the names of `environment`, that the catalogues explain, in their order."""
+    found = (re.fullmatch(rf"param\.{part}\.([A-Za-z0-9_]+)\.help", key) for key in catalogue(LANGUAGES[0]))
+    return [match[1] for match in found if match]
 
 
 def since_words(programs: Iterable[str], key: str, lang: str) -> str:

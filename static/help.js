@@ -85,11 +85,15 @@
     fill(box, head, h("p", {}, got.meaning), list(got.facts),
       got.rows.length > 0 && figures(got), got.why && h("p", { class: "mb-quiet" }, got.why),
       got.guides && h("div", { class: "mb-help-guides" }, h("b", {}, t("wizard.help.guides")), " ", got.guides),
-      list(got.effects), list([...got.values, ...keysOf(got.keys)], "mb-help-small"));
+      list(got.effects), got.names.length > 0 && names(got.names), list([...got.values, ...keysOf(got.keys)], "mb-help-small"));
   }
 
   const list = (pairs, classes) => pairs.length > 0 && board.h("dl", { class: classes }, pairs.map(([name, words]) =>
     board.h("div", {}, board.h("dt", {}, name), board.h("dd", {}, words))));
+
+  const names = (known) => board.h("details", { class: "mb-help-names" },
+    board.h("summary", {}, board.t("wizard.help.names", { count: known.length })),
+    list(known.map(([name, words]) => [board.h("code", {}, name), words])));
 
   function keysOf(keys) {
     const readers = [...new Set(keys.map(([reader]) => reader))];

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from app.i18n import LANGUAGES, catalogue, t
-from app.reference import EFFECTS, HOSTS, Entry, entry, sentences, since_words, table
+from app.i18n import LANGUAGES, t
+from app.reference import EFFECTS, HOSTS, Entry, documented, entry, sentences, since_words, table
 from backend.engines import ENGINES
 from backend.engines.checks import check_passed_on
 from backend.engines.engine import Target, target_of
@@ -89,12 +89,6 @@ def _default(found: Entry, lang: str) -> str:
 
 def _address(source: str) -> str:
     return source if "://" in source else f"../{source}"
-
-
-def documented(part: str) -> list[str]:
-    """The keys of `extra`, or the names of `environment`, that the catalogue has words for, in its order."""
-    found = (re.fullmatch(rf"param\.{part}\.([A-Za-z0-9_]+)\.help", key) for key in catalogue(LANGUAGES[0]))
-    return [match[1] for match in found if match]
 
 
 def _extra(lang: str) -> Iterator[str]:

@@ -4,13 +4,17 @@ Asked for when somebody opens it, never with an edit.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from app.i18n import t
 from app.plan_words import problem_words
-from app.reference import EFFECTS, Entry, entry
+from app.reference import EFFECTS, Entry, documented, entry, sentences
 from app.wizard.fields import choices_of, table
 from app.wizard.reading import Reading
+from backend.engines import ENGINES
+from backend.engines.checks import check_passed_on
+from backend.engines.known_keys import keys_of
 from backend.job.mapping import parameters
 from backend.job.parameters import Parameter
 from backend.job.problems import ProblemsError
@@ -29,12 +33,31 @@ def help_of(reading: Reading, path: str, lang: str) -> dict[str, Any]:
         "guides": found.sentences.get("guides", ""),
         "values": _values(found, lang),
         "keys": [(key.reader, key.name, key.since) for key in found.keys],
+        "names": _names(reading, found.path, lang),
         **_here(reading, found, lang),
     }
 
 
 def _sentences(found: Entry, names: Iterable[str], lang: str) -> list[tuple[str, str]]:
     return [(t(lang, f"reference.fact.{name}"), found.sentences[name]) for name in names if name in found.sentences]
+
+
+def _names(reading: Reading, part: str, lang: str) -> list[tuple[str, str]]:
+    """What the draft may say in `extra` to its engine, or in `environment`, each with its words."""
+    if part not in ("extra", "environment") or reading.job is None:
+        return []
+    engine, names = reading.job.engine, documented(part)
+    if part == "extra":
+        names = [name for name in names if name in keys_of(engine)]
+    said = replace(reading.job, **{part: dict.fromkeys(names, "1")})  # type: ignore[arg-type]
+    refused = {problem.field for problem in check_passed_on(said, ENGINES[engine])}
+    return [(name, _brief(f"{part}.{name}", lang)) for name in names if f"{part}.{name}" not in refused]
+
+
+def _brief(path: str, lang: str) -> str:
+    said = sentences(path, lang)
+    parts = [t(lang, f"param.{path}.help"), *(said[name] for name in ("set", "constraint") if name in said)]
+    return ("" if lang == "zh" else " ").join(parts)
 
 
 def _values(found: Entry, lang: str) -> list[tuple[str, str]]:

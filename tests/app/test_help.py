@@ -82,3 +82,15 @@ def test_the_route_knows_parameters_only(services: Services) -> None:
     assert got["name"] == "张量并行 TP"
     for path in ("", "parallel", "parallel.tensors", "__class__", "<script>"):
         assert client.get("/api/help", params={"path": path}).status_code == 404
+
+
+def test_keys_and_variables_are_listed_that_the_job_may_say(services: Services) -> None:
+    keys = dict(help_here(services, "extra")["names"])
+    assert {"fp8_recipe", "val_size"} <= keys.keys()
+    assert {"vit_lr", "transformer_impl"} & keys.keys() == set()
+    change(services, {"engine": "swift-megatron"})
+    assert "vit_lr" in dict(help_here(services, "extra")["names"])
+    variables = dict(help_here(services, "environment", "zh")["names"])
+    assert "NCCL_DEBUG" in variables
+    assert {"USE_MCA", "MASTER_ADDR"} & variables.keys() == set()
+    assert help_here(services, "parallel.tensor")["names"] == []

@@ -7,14 +7,14 @@ import pytest
 import yaml
 
 from app.i18n import LANGUAGES, catalogue
-from app.reference import SENTENCES, entry, table
+from app.reference import EFFECTS, SENTENCES, documented, entry, table
 from backend.engines.keys import owned_keys
 from backend.engines.known_keys import programs, versions
 from backend.job.job import Job
 from backend.job.mapping import parameters, parse_job, with_values
 from backend.job.problems import ProblemsError
 from backend.planning.effects import effects
-from tools.write_reference import FOLDER, documented, page
+from tools.write_reference import FOLDER, page
 
 NAMES = yaml.safe_load(Path(__file__).with_name("parameter_names.yaml").read_text())
 BASE = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model": {"preset": "qwen3-vl-8b"}}
@@ -46,6 +46,11 @@ def test_every_parameter_says_how_to_set_it() -> None:
     words = catalogue(LANGUAGES[0])
     paths = [*parameters(), *(f"{part}.{name}" for part in ("extra", "environment") for name in documented(part))]
     assert [path for path in paths if f"param.{path}.set" not in words] == []
+
+
+def test_every_part_of_a_plan_says_what_it_does() -> None:
+    spoken = {path: entry(path, LANGUAGES[0]).sentences for path in parameters() if path.startswith("parallel.")}
+    assert [path for path, said in spoken.items() if not {"constraint", *EFFECTS} & said.keys()] == []
 
 
 def test_no_words_are_about_what_is_no_parameter() -> None:
