@@ -480,7 +480,8 @@ def write_exit(folder: str, reason: str, status: int | None, left: Iterable[Proc
     """`code` and `signal` are null where unknown; `left`: id, name and state of what could not be ended.
 
     `more`: `time` when the program ended, `stuck` as `left` but of what stood still at a stall, `gpus` as
-    gpus_given_back. `disk_full`: nobody could write any more, the reason itself not either.
+    gpus_given_back, `gone` where the supervisor ended before it could write this: itself alone ("supervisor") or the
+    machine ("restart"). `disk_full`: nobody could write any more, the reason itself not either.
     """
     disk_full = is_full(folder)
     free_reserve(folder)
@@ -601,13 +602,15 @@ def stop(folder: str, grace_s: float) -> dict[str, Any]:
             free_reserve(folder)
         write_json(f"{folder}/control/kill", {"grace_s": grace_s})
     here = me.get("boot") == boot_id()
+    # Whose end this is, when the node itself cannot say so any more.
+    gone = "" if not me else "restart" if not here else "" if find_process(me["pid"], me["start"]) else "supervisor"
     deadline = time.monotonic() + grace_s + GIVE_UP_S + 5
     while here and find_process(me["pid"], me["start"]) and time.monotonic() < deadline:
         time.sleep(0.05)
     drop_secrets(spec)
     left = end_tree(spec["mark"], last_members(folder) if here else (), -1, 0 if here else grace_s)
     if not os.path.exists(f"{folder}/exit"):
-        write_exit(folder, "stopped", None, left, gpus=gpus_given_back(folder) if here else [])
+        write_exit(folder, "stopped", None, left, gone=gone, gpus=gpus_given_back(folder) if here else [])
         if not left:
             release_lock(spec["lock"], spec["mark"])
     return {"left": [[p.pid, p.name, p.state] for p in left], "exit": read_json(f"{folder}/exit")}

@@ -88,6 +88,9 @@ def diagnose(
             return stuck
     if first is not None:
         return _by_exit(first, texts[first.rank])
+    gone = next((record for record in records if (record.exit or {}).get("gone")), None)
+    if gone is not None:
+        return supervisor_gone(gone, rebooted=(gone.exit or {})["gone"] == "restart")
     killed = next((record for record in suspects if _was_killed(record, texts[record.rank])), None)
     if killed is not None:
         return _by_exit(killed, texts[killed.rank])
@@ -115,6 +118,12 @@ def stuck_words(stuck: Sequence[Sequence[object]]) -> str:
 def node_lost(record: NodeRecord, seconds: float) -> Problem:
     """The node has not answered for so long."""
     return Problem(code="node_lost", node=record.address, values={"node": record.address, "seconds": round(seconds)})
+
+
+def supervisor_gone(record: NodeRecord, *, rebooted: bool) -> Problem:
+    """Nobody watches over the node's processes any more: its supervisor was killed, or the machine restarted."""
+    code = "node_restarted" if rebooted else "supervisor_gone"
+    return Problem(code=code, node=record.address, values={"node": record.address})
 
 
 def _known_cause(record: NodeRecord, logs: Mapping[str, str]) -> Problem | None:

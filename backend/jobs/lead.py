@@ -15,7 +15,7 @@ from backend.cluster.group import try_all
 from backend.cluster.node import Node, ask
 from backend.job.problems import Problem
 from backend.jobs import gang, ledger, queued, restart, series
-from backend.jobs.diagnose import diagnose, node_lost
+from backend.jobs.diagnose import diagnose, node_lost, supervisor_gone
 from backend.jobs.gang import NodeView
 from backend.jobs.launch import STOP_CALL_S, stop_supervisor, supervisor_command
 from backend.jobs.launchlock import is_launching
@@ -138,8 +138,7 @@ class Lead:
             _log.warning("status of node %d of %s: %s", rank, self._run, failure)
         for rank, answer in answers.items():
             if not answer.get("supervisor") and not answer.get("exit"):
-                address = records[rank].address
-                problem = Problem(code="supervisor_gone", node=address, values={"node": address})
+                problem = supervisor_gone(records[rank], rebooted=bool(answer.get("rebooted")))
                 self._tell(EventKind.FAILING, rank=rank, problem=problem)
                 return
 

@@ -13,7 +13,9 @@ from backend.jobs.states import EventKind
 
 RESTARTS = 3
 """How often the gang of a run is restarted unless its user says otherwise."""
-CURABLE = frozenset({"node_lost", "node_not_stopped", "supervisor_gone", "killed", "communication_failed"})
+CURABLE = frozenset(
+    {"node_lost", "node_restarted", "node_not_stopped", "supervisor_gone", "killed", "communication_failed"}
+)
 """Codes of the problems after which the gang is restarted."""
 FIRST_WAIT_S = 10.0
 """Before the restart; doubled, up to LONGEST_WAIT_S, as long as its nodes are not ready."""

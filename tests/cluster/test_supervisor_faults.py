@@ -123,3 +123,16 @@ def test_the_end_says_whether_the_gpus_memory_came_back(
 def _lines(run: Run) -> list[str]:
     path = run.folder / "heartbeat.jsonl"
     return path.read_text().splitlines() if path.exists() else []
+
+
+def test_an_end_that_somebody_else_had_to_record_says_that_the_supervisor_was_gone(run: Run) -> None:
+    run.start_tree()
+    run.kill_supervisor()
+    assert run.call("stop", "--grace", "0.5")["exit"]["gone"] == "supervisor"
+
+
+def test_an_end_before_a_restart_of_the_machine_says_so(run: Run) -> None:
+    run.start_tree()
+    run.kill_supervisor()
+    (run.folder / "pid").write_text(json.dumps({**run.read("pid"), "boot": "another boot"}))
+    assert run.call("stop", "--grace", "0.5")["exit"]["gone"] == "restart"

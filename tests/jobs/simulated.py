@@ -191,7 +191,12 @@ class Cluster:
         part = machine.parts.get(folder)
         ended = machine.node.files.get(f"{folder}/exit")
         alive = bool(part and part.supervisor)
-        return {"supervisor": alive, "members": [], "exit": json.loads(ended) if ended else None}
+        return {
+            "supervisor": alive,
+            "rebooted": part is None,
+            "members": [],
+            "exit": json.loads(ended) if ended else None,
+        }
 
     def _stop(self, machine: Machine, folder: str) -> dict[str, Any]:
         machine.node.files.setdefault(f"{folder}/control/kill", b"{}")
@@ -201,7 +206,8 @@ class Cluster:
         )
         part.alive = part.wedged
         if f"{folder}/exit" not in machine.node.files:
-            machine.write_exit(part, self.now, None)
+            gone = "restart" if folder not in machine.parts else "" if part.supervisor else "supervisor"
+            machine.write_exit(part, self.now, None, gone=gone)
         part.supervisor = False
         left = [[77, "python", "D"]] if part.wedged else []
         return {"left": left, "exit": json.loads(machine.node.files[f"{folder}/exit"])}

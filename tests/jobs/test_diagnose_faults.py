@@ -56,3 +56,20 @@ def test_a_node_that_died_of_its_full_disk_is_named_though_it_could_not_write_wh
     gang.exit(1, 1, disk_full=True)
     assert gang.pass_time(lead, 30)
     assert (_cause(gang).code, _cause(gang).node) == ("disk_full", "10.0.0.2:22")
+
+
+def test_a_node_whose_supervisor_was_killed_with_its_processes_is_blamed_for_the_closed_connections(gang: Gang) -> None:
+    lead = gang.lead()
+    gang.nodes[0].files["/r/node0/rank0.log"] = b"Traceback (most recent call last):\nX: Connection closed by peer\n"
+    gang.exit(0, 1)
+    gang.pass_time(lead, 1)
+    gang.exit(1, None, stopped=True, reason="stopped", gone="supervisor")
+    assert gang.pass_time(lead, 30)
+    assert (_cause(gang).code, _cause(gang).node) == ("supervisor_gone", "10.0.0.2:22")
+
+
+def test_a_machine_that_restarted_is_named_as_that(gang: Gang) -> None:
+    lead = gang.lead()
+    gang.nodes[1].on("status", reply={"supervisor": False, "rebooted": True, "members": [], "exit": None})
+    assert gang.pass_time(lead, 40)
+    assert (_cause(gang).code, _cause(gang).node) == ("node_restarted", "10.0.0.2:22")

@@ -32,7 +32,7 @@ from backend.jobs.series import FileKey
 from backend.jobs.snapshot import snapshot
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
-from backend.jobs.sweep import Sweeper
+from backend.jobs.sweep import Sweeper, debts
 from tests.cluster.jobs import make_job
 from tests.jobs.simulated import Cluster
 
@@ -42,9 +42,13 @@ NODES = 3
 STEPS = 120
 """A minute of training."""
 HISTORIES = 300
+SETTLED_S = 300
+"""Within which the page says what the nodes are, once everything is mended: a run may yet have to be stopped."""
 OUTAGE_S = 20
 """Shorter than what makes a lost node."""
 RANKS = st.integers(0, NODES - 1)
+THEN_S = st.sampled_from([0, 1, 5, OUTAGE_S, 45])
+"""What goes by after an act."""
 TIMING = Timing(save_deadline_s=40.0)
 JOB = make_job(nodes=NODES, cluster={"run_root": "/mb"})
 FACTS = {rank: SimpleNamespace(home="/root", interface="eth0", clock_offset_s=0.0) for rank in range(NODES)}
@@ -69,6 +73,7 @@ class Histories(RuleBasedStateMachine):
         self.excused: set[str] = set()
         """Runs whose end a user wished, or whose launch was cut short: nobody is blamed."""
         self.serve()
+        self.launch(None, 5)
 
     # the server: what Runner and Watch do with threads, done by hand
 
@@ -124,9 +129,9 @@ class Histories(RuleBasedStateMachine):
 
     # what may happen
 
-    @rule(dies_after=st.one_of(st.none(), st.integers(0, 2 * NODES)))
+    @rule(dies_after=st.one_of(st.none(), st.none(), st.integers(0, 2 * NODES)), then_s=THEN_S)
     @precondition(lambda self: self.serving)
-    def launch(self, dies_after: int | None) -> None:
+    def launch(self, dies_after: int | None, then_s: int) -> None:
         run = f"run-{len(self.runs)}"
         if self.unfinished() is not None:
             with pytest.raises(ProblemsError, match="node_taken"):
@@ -166,6 +171,7 @@ class Histories(RuleBasedStateMachine):
                 self.serving = False
             else:
                 self.tell(run, EventKind.STARTED)
+        self.pass_time(then_s)
 
     def _create(self, connection: sqlite3.Connection, run: str) -> None:
         ledger.create_run(
@@ -179,43 +185,51 @@ class Histories(RuleBasedStateMachine):
         )
         ledger.append(connection, run, EventKind.PREFLIGHT, time=self.cluster.now)
 
-    @rule(save=st.booleans())
-    def stop(self, save: bool) -> None:
-        run = self.unfinished()
+    @rule(save=st.booleans(), wished=st.sampled_from([True, False, False, False]), then_s=THEN_S)
+    def stop(self, save: bool, wished: bool, then_s: int) -> None:
+        run = self.unfinished() if wished else None
         if run is None:
             return
         self.excused.add(run)
         if not self.tell(run, EventKind.STOP_REQUESTED, save=save) and not save:
             self.tell(run, EventKind.STOP_FORCED)
+        self.pass_time(then_s)
 
-    @rule(rank=RANKS, kind=st.sampled_from(["kill_worker", "kill_supervisor", "wedge", "power_off"]))
-    def strike(self, rank: int, kind: str) -> None:
+    @rule(rank=RANKS, kind=st.sampled_from(["kill_worker", "kill_supervisor", "wedge", "power_off"]), then_s=THEN_S)
+    def strike(self, rank: int, kind: str, then_s: int) -> None:
         if getattr(self.cluster, kind)(rank):
             self.note(rank)
+        self.pass_time(then_s)
 
-    @rule(rank=RANKS)
-    def cut(self, rank: int) -> None:
+    @rule(rank=RANKS, then_s=THEN_S)
+    def cut(self, rank: int, then_s: int) -> None:
         self.note(rank)
         self.cluster.machines[rank].cut = True
         self.cluster.machines[rank].connect()
+        self.pass_time(then_s)
 
-    @rule(rank=RANKS)
-    def heal(self, rank: int) -> None:
+    @rule(rank=RANKS, then_s=THEN_S)
+    def heal(self, rank: int, then_s: int) -> None:
         """The cable is plugged in, the machine boots, the driver answers."""
+        self.mend(rank)
+        self.pass_time(then_s)
+
+    @rule(then_s=THEN_S)
+    def kill_server(self, then_s: int) -> None:
+        self.serving = False
+        self.pass_time(then_s)
+
+    @rule(then_s=THEN_S)
+    def restart_server(self, then_s: int) -> None:
+        self.serve()
+        self.pass_time(then_s)
+
+    def mend(self, rank: int) -> None:
         machine = self.cluster.machines[rank]
         machine.cut, machine.powered = False, True
         machine.connect()
         self.cluster.free(rank)
 
-    @rule()
-    def kill_server(self) -> None:
-        self.serving = False
-
-    @rule()
-    def restart_server(self) -> None:
-        self.serve()
-
-    @rule(seconds=st.sampled_from([1, 5, OUTAGE_S, 45, 70]))
     def pass_time(self, seconds: int) -> None:
         for _ in range(seconds):
             self.second()
@@ -238,16 +252,22 @@ class Histories(RuleBasedStateMachine):
             return
         try:
             for rank in range(NODES):
-                self.heal(rank)
+                self.mend(rank)
             self.serve()
-            for _ in range(2 * STEPS):
+            for _ in range(SETTLED_S):
                 self.second()
+                if self.is_settled():
+                    break
             for run in self.runs:
                 self.check(run)
             assert self.cluster.processes() == 0
         finally:
             self.store.close()
             self.folder.cleanup()
+
+    def is_settled(self) -> bool:
+        with self.store.read() as connection:
+            return not ledger.unfinished_runs(connection) and not debts(connection, 0.0)
 
     def check(self, run: str) -> None:
         with self.store.read() as connection:
@@ -308,7 +328,7 @@ class Histories(RuleBasedStateMachine):
 
 Histories.TestCase.settings = settings(
     max_examples=HISTORIES,
-    stateful_step_count=20,
+    stateful_step_count=8,
     deadline=None,
     derandomize=True,
     database=None,
