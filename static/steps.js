@@ -22,7 +22,7 @@
       plan.samples && fact("samples", whole(plan.samples),
         plan.from ? t("wizard.steps.read", { from: plan.from }) : t("wizard.steps.typed")),
       fact("batch", whole(plan.batch), batch),
-      plan.each && fact("each", whole(plan.each), t("wizard.steps.each.from")),
+      plan.each && fact("each", whole(plan.each), t(`wizard.steps.each.${plan.keeps_rest ? "kept" : "dropped"}`)),
       fact("total", whole(plan.steps), plan.by_steps ? t("wizard.steps.set") : ""),
       plan.each && fact("epochs", Number(epochs.toPrecision(3)).toLocaleString("en")),
       plan.hours !== null && fact("hours", duration(plan), t("wizard.steps.hours.from", {

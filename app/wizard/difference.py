@@ -17,6 +17,7 @@ from backend.job.job import Job
 from backend.job.mapping import dump_job, parameters, to_mapping
 from backend.job.parameters import Parameter
 from backend.job.problems import ProblemsError
+from backend.jobs.ledger import run_row
 from backend.jobs.snapshot import run_job
 
 RECOMMENDED = "recommended"
@@ -62,8 +63,7 @@ def _runs(services: Services, name: str) -> dict[str, str]:
 
 def _job_of(services: Services, run: str) -> Job:
     with services.store.read() as connection:
-        row = connection.execute("SELECT job FROM runs WHERE id = ?", (run,)).fetchone()
-    return run_job(row["job"])
+        return run_job(run_row(connection, run)["job"])
 
 
 def _fields(before: Job, after: Job, lang: str) -> Iterator[tuple[str, str, str, str]]:

@@ -60,6 +60,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
             "epochs": training.num_train_epochs,
             "by_steps": training.max_steps is not None,
             "each": steps_per_epoch(job),
+            "keeps_rest": job.traits.last_step == "kept",
             "steps": total_steps(job),
             "step_s": figures.iteration_s if figures else None,
             "hours": figures.hours if figures else None,
