@@ -1,7 +1,7 @@
 """What a copy between nodes is about, in words; the page and the command line say the same."""
 
 from app.i18n import t
-from backend.cluster.link import display_name
+from backend.cluster.ssh_config import display_name
 from backend.job.job import Job
 from backend.jobs.copying import Missing
 

@@ -1,15 +1,14 @@
 """One verified and authenticated SSH connection: where to, through what, with which key.
 
-~/.ssh/config is followed for HostName, User, Port, IdentityFile and ProxyJump. What would run a program on this machine
-(ProxyCommand, Match exec) is refused. The host key is checked before any key of ours is offered. No password, no agent
-forwarding.
+Where a host leads says ssh_config.py. The host key is checked before any key of ours is offered, that of a host in
+between too. No password, no agent forwarding.
 """
 
 import base64
-import getpass
 import logging
 import random
 import re
+import shlex
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from paramiko.ssh_exception import IncompatiblePeer
 from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.node import NodeError
 from backend.cluster.passphrases import PASSPHRASES, Passphrases
+from backend.cluster.ssh_config import Target, find_target
 from backend.job.job import Host
 
 # What it logs of a failed connection, whole tracebacks, is raised here as a NodeError.
@@ -39,19 +39,6 @@ BANNER_TRIES = 3
 _BAD_KEY = (OSError, ValueError, paramiko.SSHException, UnknownKeyType)
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 MAX_JUMPS = 4
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
-    """One host to connect to, after ~/.ssh/config."""
-
-    node: str
-    address: str
-    port: int
-    user: str
-    identity_files: tuple[Path, ...]
-    """Keys that were named; empty takes the agent's and the usual ones."""
-    jump: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,11 +59,6 @@ class Link:
         self.transport.close()
         if self.through:
             self.through.close()
-
-
-def display_name(host: Host) -> str:
-    """What users know a node by."""
-    return host.address if host.port == 22 else f"{host.address}:{host.port}"
 
 
 def open_link(
@@ -133,51 +115,6 @@ def _open_one(
         raise
 
 
-def find_target(host: Host, ssh_folder: Path) -> Target:
-    """Where `host` leads: what the job file says first, then ~/.ssh/config, then the defaults."""
-    config = _read_config(ssh_folder / "config", host)
-    if config.get("proxycommand", "none") != "none":
-        raise NodeError("proxy_command_refused", display_name(host))
-    named = [host.identity_file] if host.identity_file else config.get("identityfile", [])
-    return Target(
-        node=display_name(host),
-        address=config.get("hostname", host.address),
-        port=host.port if host.port != 22 else int(config.get("port", 22)),
-        user=host.user or config.get("user") or getpass.getuser(),
-        identity_files=tuple(_expanded(name, host) for name in named),
-        jump=host.proxy_jump or _jump_of(config),
-    )
-
-
-def _expanded(name: str, host: Host) -> Path:
-    try:
-        return Path(name).expanduser()
-    except RuntimeError as error:  # `~name` of a user that this machine does not have
-        node = display_name(host)
-        raise NodeError(
-            "bad_identity_file", node, key="identity_file", identity_file=name, detail=str(error)
-        ) from error
-
-
-def _jump_of(config: paramiko.SSHConfigDict) -> str | None:
-    jump = config.get("proxyjump")
-    return None if jump in (None, "none") else str(jump)
-
-
-def _read_config(path: Path, host: Host) -> paramiko.SSHConfigDict:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return paramiko.SSHConfigDict()
-    if re.search(r"^\s*match\b.*\bexec\b", text, re.IGNORECASE | re.MULTILINE):
-        _log.warning("%s is not used: it has a `Match exec`, which would run a program", path)
-        return paramiko.SSHConfigDict()
-    try:
-        return paramiko.SSHConfig.from_text(text).lookup(host.address)
-    except paramiko.SSHException as error:
-        raise NodeError("bad_ssh_config", display_name(host), path=str(path), detail=str(error)) from error
-
-
 def _open_jump(
     target: Target, known_hosts: KnownHosts, passphrases: Passphrases, timeout_s: float, ssh_folder: Path, depth: int
 ) -> Link:
@@ -203,8 +140,12 @@ def _open_jump(
         raise
 
 
-def _dial(target: Target, through: Link | None, timeout_s: float) -> socket.socket | paramiko.Channel:
+def _dial(
+    target: Target, through: Link | None, timeout_s: float
+) -> socket.socket | paramiko.Channel | paramiko.ProxyCommand:
     place = (target.address, target.port)
+    if target.command:
+        return paramiko.ProxyCommand(shlex.join(["sh", "-c", f"exec {target.command}"]))
     if through:
         return through.transport.open_channel("direct-tcpip", place, ("127.0.0.1", 0), timeout=timeout_s)
     sock = socket.create_connection(place, timeout=timeout_s)

@@ -21,9 +21,9 @@ from backend.cluster.checks import (
 )
 from backend.cluster.deepspeed_parts import EXTENSIONS, check_parts, needed_parts
 from backend.cluster.group import try_all
-from backend.cluster.link import display_name
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.probe import NodeFacts, inspect, python_command
+from backend.cluster.ssh_config import display_name
 from backend.job.job import Environment, Host, Job
 from backend.job.launch_rules import environment_of
 

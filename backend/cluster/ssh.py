@@ -19,9 +19,10 @@ from typing import TypeVar
 import paramiko
 
 from backend.cluster.hostkeys import KnownHosts
-from backend.cluster.link import Link, display_name, open_link
+from backend.cluster.link import Link, open_link
 from backend.cluster.node import NodeError, Result, tail
 from backend.cluster.passphrases import PASSPHRASES, Passphrases
+from backend.cluster.ssh_config import display_name
 from backend.job.job import Host
 
 _log = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ from backend.cluster.checks import CheckResult, Checks
 from backend.cluster.engine_check import check_configuration
 from backend.cluster.group import try_all
 from backend.cluster.hostkeys import HostKey, UnknownHostKey
-from backend.cluster.link import display_name
 from backend.cluster.node import Node, NodeError
 from backend.cluster.preflight import choose_port, preflight
 from backend.cluster.probe import NodeFacts, probe_all
+from backend.cluster.ssh_config import display_name
 from backend.engines import render
 from backend.job.job import Job
 from backend.job.problems import Problem, errors

@@ -13,10 +13,10 @@ from typing import Any
 
 import backend.cluster
 from backend.cluster.group import on_all
-from backend.cluster.link import display_name
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.preflight import lock_path
 from backend.cluster.probe import NodeFacts, python_command
+from backend.cluster.ssh_config import display_name
 from backend.engines import ENTRY, NodePlace, Place, Rendered
 from backend.job.job import Environment, Job
 from backend.job.launch_rules import environment_of

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from backend.cluster.link import display_name
+from backend.cluster.ssh_config import display_name
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger

@@ -12,10 +12,11 @@ import pytest
 
 from backend.cluster.demo import DemoCluster, _with_children
 from backend.cluster.hostkeys import KnownHosts, UnknownHostKey
-from backend.cluster.link import display_name, find_target, open_link
+from backend.cluster.link import open_link
 from backend.cluster.node import NodeError
 from backend.cluster.passphrases import PASSPHRASES, Passphrases
 from backend.cluster.ssh import connect
+from backend.cluster.ssh_config import display_name, find_target
 from backend.cluster.supervisor import read_process, send_signal
 from backend.job.job import Host
 

@@ -1,0 +1,243 @@
+"""How nodes are reached, against real sshd servers: agents, hosts in between, dropped connections, few channels."""
+
+import getpass
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backend.cluster.demo import DemoCluster
+from backend.cluster.hostkeys import KnownHosts, UnknownHostKey
+from backend.cluster.link import open_link
+from backend.cluster.node import NodeError
+from backend.cluster.ssh import SshNode, connect
+from backend.cluster.ssh_config import ALLOWED, find_target
+from backend.job.job import Host
+from tests.contract.test_ssh import make_key
+
+pytestmark = pytest.mark.contract
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A real ssh-agent without keys."""
+    if shutil.which("ssh-agent") is None:
+        pytest.skip("there is no ssh-agent")
+    place = tmp_path / "agent"
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", place], stdout=subprocess.DEVNULL)
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
+    while not place.exists():
+        assert process.poll() is None
+    yield
+    process.terminate()
+    process.wait()
+
+
+def test_a_key_that_the_agent_holds_needs_no_passphrase_and_the_agent_stays_here(
+    agent: None, cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
+) -> None:
+    key = make_key(tmp_path / "key", "-t", "ed25519", "-a", "1", "-N", "correct horse")
+    with (cluster.folder / "authorized_keys").open("a") as file:
+        file.write(Path(f"{key}.pub").read_text())
+    ask = tmp_path / "ask"
+    ask.write_text("#!/bin/sh\necho correct horse\n")
+    ask.chmod(0o700)
+    environment = {**os.environ, "SSH_ASKPASS": str(ask), "SSH_ASKPASS_REQUIRE": "force", "DISPLAY": ":0"}
+    subprocess.run(["ssh-add", "-q", key], env=environment, check=True, stdin=subprocess.DEVNULL)
+    node = connect(replace(cluster.hosts()[0], identity_file=key), known_hosts)
+    assert node.run(["sh", "-c", "echo ${SSH_AUTH_SOCK:-no agent}"], timeout_s=10).out == "no agent\n"
+    node.close()
+
+
+def test_the_key_of_a_host_in_between_is_verified_too(cluster: DemoCluster, tmp_path: Path) -> None:
+    first, second = cluster.hosts()[:2]
+    kinds = (cluster.folder / "host1.pub").read_text().split()
+    (tmp_path / "known").write_text(f"[127.0.0.1]:{second.port} {kinds[0]} {kinds[1]}\n")
+    with pytest.raises(UnknownHostKey) as caught:
+        connect(replace(second, proxy_jump=f"{first.user}@127.0.0.1:{first.port}"), KnownHosts(tmp_path / "known"))
+    assert (caught.value.host_key.port, caught.value.key) == (first.port, "proxy_jump")
+
+
+def test_two_hosts_in_between_are_passed_in_their_order(cluster: DemoCluster, known_hosts: KnownHosts) -> None:
+    first, second, third = cluster.hosts()[:3]
+    jumps = f"{first.user}@127.0.0.1:{first.port},{second.user}@127.0.0.1:{second.port}"
+    node = connect(replace(third, proxy_jump=jumps), known_hosts)
+    assert node.run(["printenv", "MEGABOARD_NODE"], timeout_s=10).out == "node2\n"
+    node.close()
+
+
+@pytest.mark.parametrize(("drops", "works"), [(2, True), (3, False)])
+def test_a_connection_that_is_dropped_before_the_banner_is_tried_three_times(
+    cluster: DemoCluster, tmp_path: Path, drops: int, works: bool
+) -> None:
+    """As sshd does with those beyond MaxStartups."""
+    host = cluster.hosts()[0]
+    with Dropping(host.port, drops) as port:
+        kinds = (cluster.folder / "host0.pub").read_text().split()
+        (tmp_path / "known").write_text(f"[127.0.0.1]:{port} {kinds[0]} {kinds[1]}\n")
+        waits: list[float] = []
+        target = replace(host, port=port)
+        if works:
+            link = open_link(target, KnownHosts(tmp_path / "known"), sleep=waits.append)
+            assert link.alive
+            link.close()
+        else:
+            with pytest.raises(NodeError, match="unreachable"):
+                open_link(target, KnownHosts(tmp_path / "known"), sleep=waits.append)
+    assert len(waits) == 2
+    assert waits[1] >= 0.2
+
+
+class Dropping:
+    """A door before an sshd that shuts on the first `drops` who come."""
+
+    def __init__(self, port: int, drops: int) -> None:
+        self._port, self._drops = port, drops
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def __enter__(self) -> int:
+        self._thread.start()
+        return int(self._server.getsockname()[1])
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        for one in self._open:
+            one.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        for number in range(100):
+            try:
+                here, _ = self._server.accept()
+            except OSError:
+                return
+            if number < self._drops:
+                here.close()
+                continue
+            there = socket.create_connection(("127.0.0.1", self._port))
+            self._open += [here, there]
+            for source, sink in ((here, there), (there, here)):
+                threading.Thread(target=_pass_on, args=(source, sink), daemon=True).start()
+
+
+def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+    try:
+        while data := source.recv(1 << 16):
+            sink.sendall(data)
+    except OSError:
+        pass
+
+
+def test_a_node_never_has_more_than_four_channels(
+    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
+) -> None:
+    node = connect(cluster.hosts()[0], known_hosts)
+    together = threading.Barrier(9)
+
+    def work(number: int) -> None:
+        together.wait()
+        node.run(["sleep", "0.2"], timeout_s=30)
+        node.write(f"{tmp_path}/{number}", b"x")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    together.wait()
+    most = 0
+    while any(thread.is_alive() for thread in threads):
+        most = max(most, channels(node))
+    assert 1 <= most <= 4
+    node.close()
+
+
+def channels(node: SshNode) -> int:
+    link = node._link
+    return len(link.transport._channels) if link else 0
+
+
+@pytest.fixture
+def config(tmp_path: Path, cluster: DemoCluster) -> Path:
+    """~/.ssh/config that reaches node 0 by programs alone."""
+    host = cluster.hosts()[0]
+    ran = tmp_path / "ran"
+    lines = (
+        f'Match host gpu0 exec "echo match >> {ran}"',
+        f"  User {host.user}",
+        f"  IdentityFile {host.identity_file}",
+        "Include included",
+        "Host gpu0",
+        f"  ProxyCommand {sys.executable} {tmp_path}/relay.py 127.0.0.1 {host.port} proxy %n %h %p %r 100%% 2>> {ran}",
+    )
+    (tmp_path / "config").write_text("\n".join((*lines, "")))
+    (tmp_path / "relay.py").write_text(RELAY)
+    return tmp_path / "config"
+
+
+def test_programs_of_the_ssh_configuration_are_refused(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ALLOWED, raising=False)
+    assert find_target(Host(address="gpu0"), config.parent).user == getpass.getuser()
+    config.write_text("Host gpu0\n  ProxyCommand true\n")
+    with pytest.raises(NodeError, match="proxy_command_refused"):
+        find_target(Host(address="gpu0"), config.parent)
+    assert not (config.parent / "ran").exists()
+
+
+def test_programs_of_the_ssh_configuration_run_where_the_operator_allows_them(
+    config: Path, cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("ssh") is None:
+        pytest.skip("there is no ssh")
+    monkeypatch.setenv(ALLOWED, "1")
+    target = find_target(Host(address="gpu0"), config.parent)
+    assert target.identity_files == (cluster.identity_file,)
+    kinds = (cluster.folder / "host0.pub").read_text().split()
+    (tmp_path / "known").write_text(f"gpu0 {kinds[0]} {kinds[1]}\n")
+    link = open_link(Host(address="gpu0"), KnownHosts(tmp_path / "known"), ssh_folder=config.parent)
+    assert link.alive
+    link.close()
+    said = (tmp_path / "ran").read_text()
+    assert "match\n" in said
+    assert f"proxy gpu0 gpu0 22 {cluster.hosts()[0].user} 100%\n" in said
+
+
+# What netcat does.
+RELAY = """\
+import os, socket, sys, threading
+print(*sys.argv[3:], file=sys.stderr, flush=True)
+there = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+def out():
+    while data := there.recv(65536):
+        os.write(1, data)
+    os._exit(0)
+threading.Thread(target=out, daemon=True).start()
+while data := os.read(0, 65536):
+    there.sendall(data)
+"""
+
+
+def test_openssh_names_a_configuration_that_it_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("ssh") is None:
+        pytest.skip("there is no ssh")
+    (tmp_path / "config").write_text("Nonsense x\n")
+    monkeypatch.setenv(ALLOWED, "1")
+    with pytest.raises(NodeError, match="bad_ssh_config") as caught:
+        find_target(Host(address="x"), tmp_path)
+    assert "onsense" in str(caught.value.values["detail"])
+
+
+def test_the_usual_keys_are_not_named_ones_for_openssh_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("ssh") is None:
+        pytest.skip("there is no ssh")
+    monkeypatch.setenv(ALLOWED, "1")
+    target = find_target(Host(address="x", user="me", port=2200), tmp_path)
+    assert (target.user, target.port, target.identity_files, target.jump) == ("me", 2200, (), None)
