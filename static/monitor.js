@@ -1,11 +1,11 @@
 // The monitor: asks the server every few seconds what is new and draws it. The page's address says what is shown:
 // #runs is the list, #runs/<id> one run. The server keeps nothing about a tab: each question says what the tab has.
 (() => {
-  const { badge, el, keyed, moment, number, setBadge, setWords, text, w, whole } = window.Megaboard.live;
+  const { attribute, badge, el, keyed, moment, number, setBadge, setWords, text, w, whole } = window.Megaboard.live;
   // A question without an answer for so long is given up; an answer is drawn after so long.
   const PATIENCE_MS = 15000;
   const DRAWN_MS = 50;
-  const NAMES = ["name", "state", "engine", "nodes", "started", "progress", "loss"];
+  const NAMES = ["name", "state", "engine", "nodes", "started", "progress", "loss", "acts"];
 
   function attach(element, trigger, props, watch) {
     setWords(props.lang, JSON.parse(props.words));
@@ -19,7 +19,8 @@
     let askedAt = 0;
     let again = false;
 
-    const link = { now: () => Date.now() / 1000 + skew, ask, act };
+    let resumes = null;
+    const link = { now: () => Date.now() / 1000 + skew, ask, act, openToResume, wantsResume };
 
     function place() {
       const [area, ...rest] = decodeURIComponent(location.hash.slice(1)).split("/");
@@ -31,7 +32,7 @@
       if (!where) return;
       if (shown !== where.run) {
         view?.close();
-        view = where.run ? window.Megaboard.Run(where.run, link) : List();
+        view = where.run ? window.Megaboard.Run(where.run, link) : List(link);
         view.versions = {};
         shown = where.run;
         body.replaceChildren(view.root);
@@ -62,9 +63,21 @@
       if (askedAt <= Date.now() - PATIENCE_MS) ask();
     }
 
-    function act(name) {
+    function act(name, values = {}) {
       tell(null);
-      trigger("act", { name, question: question() });
+      trigger("act", { name, values, question: question() });
+    }
+
+    // From its line in the list: the run's view opens with its dialog.
+    function openToResume(run) {
+      resumes = run;
+      window.Megaboard.go(`runs/${run}`);
+    }
+
+    function wantsResume(run) {
+      const wanted = resumes === run;
+      resumes = null;
+      return wanted;
     }
 
     function draw() {
@@ -91,7 +104,7 @@
     show();
   }
 
-  function List() {
+  function List(link) {
     const head = el("tr", {}, ...NAMES.map((name) => el("th", { scope: "col" }, w(`column.${name}`))));
     const body = el("tbody", { onclick: (event) => event.target.closest("tr")?.querySelector("a").click() });
     const table = el("table.mbm-table.mbm-list", {}, el("caption.mbm-spoken", {}, w("runs")), el("thead", {}, head), body);
@@ -103,7 +116,8 @@
       if (!bundle.rows) return;
       card.hidden = !bundle.rows.length;
       empty.hidden = bundle.rows.length > 0;
-      keyed(body, bundle.rows, (run) => run.id, makeRow, updateRow);
+      const queued = bundle.rows.filter((run) => run.queue_place !== null).length;
+      keyed(body, bundle.rows, (run) => run.id, () => makeRow(link), (row, run) => updateRow(row, run, queued));
     }
 
     return { root, take, wanted: () => ({}), everySecond() {}, close() {} };
@@ -114,20 +128,26 @@
     return el("div.mb-card.mbm-empty", { hidden: true }, el("h3", {}, w("empty.title")), el("p.mb-quiet", {}, w("empty.words")), start);
   }
 
-  function makeRow(run) {
-    const target = `runs/${run.id}`;
-    const link = el("a", { href: `#${encodeURI(target)}`, "data-go": target });
+  function makeRow(link) {
+    const acts = window.Megaboard.RowActs(link.act, link.openToResume);
     const bar = el("div.mbm-bar", { "aria-hidden": "true" }, el("i"));
-    return el("tr", {},
-      el("td", {}, link, el("code.mb-quiet")), el("td", {}, badge("state", run.state)), el("td"), el("td.mbm-num"), el("td"),
-      el("td.mbm-progress-cell", {}, el("span"), bar), el("td.mbm-num"));
+    const row = el("tr", {},
+      el("td", {}, el("a"), el("code.mb-quiet")), el("td", {}, badge("state", "queued"), el("small.mb-quiet")), el("td"),
+      el("td.mbm-num"), el("td"), el("td.mbm-progress-cell", {}, el("span"), bar), el("td.mbm-num"), el("td", {}, acts.root));
+    row.acts = acts;
+    return row;
   }
 
-  function updateRow(row, run) {
+  function updateRow(row, run, queued) {
     const [name, state, engine, nodes, started, progress, loss] = row.cells;
+    const target = `runs/${run.id}`;
+    attribute(name.firstChild, "href", `#${encodeURI(target)}`);
+    attribute(name.firstChild, "data-go", target);
     text(name.firstChild, run.name);
     text(name.lastChild, run.id);
     setBadge(state.firstChild, "state", run.state);
+    text(state.lastChild, run.queue_place === null ? "" : w("queue.place", { place: run.queue_place }));
+    row.acts.take(run, queued);
     text(engine, run.engine);
     text(nodes, whole(run.nodes));
     text(started, moment(run.created));

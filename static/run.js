@@ -3,7 +3,7 @@
   const { attribute, badge, duration, el, keyed, moment, number, setBadge, text, w, whole } = window.Megaboard.live;
   const FACTS = ["elapsed", "eta", "tokens_per_s", "step_s", "loss"];
 
-  // link: { now(), ask(), act(name, values) } of monitor.js.
+  // link: { now(), ask(), act(name, values), wantsResume(id) } of monitor.js.
   function Run(id, link) {
     const M = window.Megaboard;
     const parts = {
@@ -50,7 +50,7 @@
     const title = el("h2", { tabindex: "-1" });
     const state = badge("state", "queued");
     const save = el("button.mb-button", { type: "button", onclick: () => link.act("save") }, w("stop.save"));
-    const stop = el("button.mb-button.mbm-danger", { type: "button", onclick: () => ask.open(shown) }, w("stop.now"));
+    const stop = el("button.mb-button.mbm-danger", { type: "button", onclick: () => (shown.is_waiting ? link.act("stop") : ask.open(shown)) }, w("stop.now"));
     const about = el("p.mbm-about.mb-quiet");
     const bar = el("div.mbm-bar", { role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100",
       "aria-label": w("progress") }, el("i"));
@@ -59,11 +59,14 @@
       name === "tokens_per_s" ? el("dd.mbm-beside.mb-quiet") : null)));
     const spoken = el("p.mbm-spoken", { role: "status" });
     const ask = Ask(() => link.act("stop"));
+    const resume = window.Megaboard.Resume({ look: () => link.act("checkpoints"), resume: (step) => link.act("resume", { step }) });
+    const attempts = window.Megaboard.Attempts((restarts) => link.act("restarts", { restarts }));
     const root = el("header.mbm-head", {},
       el("a.mbm-back", { href: "#runs", "data-go": "runs" }, `← ${w("runs")}`),
-      el("div.mbm-title", {}, title, state, el("div.mbm-buttons", {}, save, stop)), about,
-      el("div.mb-card.mbm-progress", {}, told, bar, facts), spoken, ask.root);
+      el("div.mbm-title", {}, title, state, el("div.mbm-buttons", {}, resume.button, save, stop)), about, attempts.root,
+      el("div.mb-card.mbm-progress", {}, told, bar, facts), spoken, ask.root, resume.root);
     let shown = null;
+    let wantsResume = link.wantsResume(id);
 
     function take(head) {
       const changed = shown && shown.state !== head.state;
@@ -72,7 +75,13 @@
       setBadge(state, "state", head.state);
       if (changed) text(spoken, w("state.spoken", { name: head.name, state: w(`state.${head.state}`) }));
       text(about, w(head.attempt ? "about" : "about.unstarted", { id, engine: head.engine, attempt: head.attempt, nodes: head.nodes, started: moment(head.created) }));
-      save.hidden = stop.hidden = head.is_final;
+      save.hidden = head.is_final || head.is_waiting;
+      stop.hidden = head.is_final;
+      text(stop, w(head.is_waiting ? "queue.cancel" : "stop.now"));
+      resume.take(head);
+      attempts.take(head);
+      if (wantsResume && head.can_resume) resume.open();
+      wantsResume = false;
       save.disabled = !head.can_save;
       stop.disabled = !head.can_stop;
       text(save, w(head.is_saving ? "stop.saving" : "stop.save"));
@@ -89,7 +98,8 @@
       attribute(bar, "data-state", head.state);
       attribute(bar, "aria-valuenow", waits || head.total ? percent : null);
       const steps = { step: whole(head.step ?? 0), total: whole(head.total) };
-      const words = waits ? waits.text : head.total ? w("progress.steps", steps) : w(head.is_final ? "progress.none" : "progress.waiting");
+      const before = head.is_final ? "progress.none" : head.is_waiting ? "progress.queued" : "progress.waiting";
+      const words = waits ? waits.text : head.total ? w("progress.steps", steps) : w(before);
       text(told.firstChild, words);
       text(told.lastChild, waits || head.total ? w("percent", { percent }) : "");
       attribute(bar, "aria-valuetext", words);

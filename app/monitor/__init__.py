@@ -11,13 +11,14 @@ from typing import Any
 import gradio as gr
 
 from app.i18n import catalogue
+from app.monitor import acts
 from app.monitor.bundle import Bundler
 from app.monitor.compare import Compare
 from app.monitor.exports import exports_of
 from app.monitor.question import Question
+from app.monitor.resuming import resuming_of
 from app.monitor.watch import Watch
 from app.services import Services
-from backend.job.problems import Problem, ProblemsError
 
 TICK_S = 2.0
 
@@ -30,16 +31,20 @@ def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
     """Build the monitor in the current Blocks context."""
     watch = Watch(services.controller, services.store, services.clock)
     compare = Compare(services, lang)
-    bundler = Bundler(watch, services.store, lang, compare.of, exports_of(services.controller).of)
+    offers = {"export": exports_of(services.controller).of, "resume": resuming_of(services.controller).of}
+    bundler = Bundler(watch, services.store, lang, compare.of, offers)
 
     def poll(event: gr.EventData) -> Any:
         answer = bundler.answer(_question(event), services.clock())
         return gr.skip() if answer is None else answer
 
     def act(event: gr.EventData) -> Any:
-        question = _question(event)
-        refused = _act(services, compare, question.run, event._data.get("name"))
-        watch.forget(question.run)
+        question, values = _question(event), event._data.get("values")
+        values = values if isinstance(values, dict) else {}
+        # A button of the list says which run it means; one of a run's own view need not.
+        run = values.get("run") if isinstance(values.get("run"), str) else question.run
+        refused = acts.act(services, compare, event._data.get("name"), run, values)
+        watch.forget(run)
         answer = bundler.answer(question, services.clock(), refused)
         return gr.skip() if answer is None else answer
 
@@ -63,20 +68,6 @@ def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
 
 def _question(event: gr.EventData) -> Question:
     return Question.of(event._data.get("question"))
-
-
-def _act(services: Services, compare: Compare, run: str, name: object) -> Problem | None:
-    """`save` and stop a run, `stop` it at once, `calibrate` by it or `export` it; the reason when refused."""
-    try:
-        if name in ("save", "stop"):
-            services.controller.stop(run, save=name == "save")
-        elif name == "calibrate":
-            compare.use(run)
-        elif name == "export":
-            exports_of(services.controller).begin(run)
-    except ProblemsError as error:
-        return error.problems[0]
-    return None
 
 
 def _words(lang: str) -> dict[str, str]:

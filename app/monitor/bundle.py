@@ -22,7 +22,7 @@ Comparison = Callable[[str], Mapping[str, Any] | None]
 
 
 Offer = Callable[[RunSnapshot, str], Mapping[str, Any] | None]
-"""(run, language) -> what there is to export of it, or how that goes (exports.py)."""
+"""(run, language) -> what can be done with it, or how that goes (exports.py, resuming.py)."""
 
 
 class Bundler:
@@ -34,10 +34,10 @@ class Bundler:
         store: Store,
         lang: str,
         compare: Comparison = lambda run: None,
-        export: Offer = lambda run, lang: None,
+        offers: Mapping[str, Offer] | None = None,
     ) -> None:
         self._compare = compare
-        self._export = export
+        self._offers = offers or {}
         self._watch = watch
         self._store = store
         self._lang = lang
@@ -71,8 +71,8 @@ class Bundler:
         return {**lacks, **self._log(question, shown, lacks.get("versions", {}))}
 
     def _head(self, snapshot: RunSnapshot) -> dict[str, Any]:
-        beside = {"compare": self._compare(snapshot.id), "export": self._export(snapshot, self._lang)}
-        return {**run.head(snapshot, self._lang), **beside}
+        offers = {name: offer(snapshot, self._lang) for name, offer in self._offers.items()}
+        return {**run.head(snapshot, self._lang), "compare": self._compare(snapshot.id), **offers}
 
     def _log(self, question: Question, shown: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, Any]:
         """The log where it has news: lines, or another list of files."""

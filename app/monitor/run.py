@@ -16,6 +16,8 @@ _BAD = frozenset(
         EventKind.LOSING,
         EventKind.FAILED,
         EventKind.LOST,
+        EventKind.RESTARTING,
+        EventKind.WAITING,
         EventKind.NODE_UNREACHABLE,
         EventKind.NODE_STOP_FAILED,
         EventKind.NODE_STUCK,
@@ -35,6 +37,12 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
         "is_saving": is_saving,
         "can_save": run.state is RunState.RUNNING,
         "can_stop": not run.state.is_final and (run.state is not RunState.STOPPING or is_saving),
+        "can_resume": run.state.can_resume,
+        "is_waiting": run.state is RunState.QUEUED,
+        "queue_place": run.queue_place,
+        "not_before": run.not_before,
+        "checkpoint": run.checkpoint_step,
+        "restarts": [run.restarts, run.restarts_allowed],
         "engine": run.engine,
         "attempt": run.attempt,
         "created": run.created,
@@ -92,6 +100,9 @@ def _words(event: Event, addresses: Mapping[int, str], lang: str) -> dict[str, A
         "code": detail.get("code"),
         "left": len(detail.get("left") or ()),
         "processes": stuck_words(detail.get("stuck") or ()),
+        "number": detail.get("number"),
+        "of": detail.get("of"),
+        "steps": ", ".join(map(str, detail.get("steps") or ())),
     }
     saving = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""
     problem = detail.get("problem")
@@ -141,10 +152,11 @@ def _gpu_memory_held(node: NodeSnapshot) -> int | None:
 def _is_saving(run: RunSnapshot) -> bool:
     if run.state is not RunState.STOPPING:
         return False
-    kinds = [event.kind for event in run.events]
-    asked = [event for event in run.events if event.kind is EventKind.STOP_REQUESTED]
-    given_up = EventKind.SAVE_TIMED_OUT in kinds or EventKind.STOP_FORCED in kinds
-    return bool(asked) and bool(asked[-1].detail.get("save")) and not given_up
+    asked = next((event for event in reversed(run.events) if event.kind is EventKind.STOP_REQUESTED), None)
+    if asked is None or not asked.detail.get("save"):
+        return False
+    given_up = (EventKind.SAVE_TIMED_OUT, EventKind.STOP_FORCED)
+    return not any(event.kind in given_up and event.seq > asked.seq for event in run.events)
 
 
 def _gpu(gpu: Mapping[str, Any]) -> list[Any]:

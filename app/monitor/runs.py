@@ -18,6 +18,8 @@ def rows(runs: list[RunSummary]) -> list[dict[str, Any]]:
             "step": run.step,
             "total": run.total_steps,
             "loss": run.loss,
+            "queue_place": run.queue_place,
+            "can_resume": run.state.can_resume,
         }
         for run in runs
     ]

@@ -1,0 +1,166 @@
+"""The queue and the next attempt in a real browser; the checkpoints are looked up on a real node."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backend.cluster.demo import DemoCluster
+from backend.job.mapping import dump_mapping
+from backend.job.problems import Problem
+from backend.jobs import ledger, queued, restart
+from backend.jobs.records import NodeRecord
+from backend.jobs.states import EventKind, RunState
+from tests.nodes import ssh_nodes
+from tests.ui.browser import expect, needs_chromium
+from tests.ui.test_monitor import Monitored, context, open_run, page, site
+
+__all__ = ["context", "page", "site"]
+pytestmark = [pytest.mark.ui, needs_chromium]
+
+FILES = ("trainer_state.json", "scheduler.pt", "optimizer.pt", "pytorch_model.bin", "rng_state.pth")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[DemoCluster]:
+    with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=1) as demo:
+        yield demo
+
+
+def _failed_run(site: Monitored, cluster: DemoCluster, run: str) -> Path:
+    """A run on the node that was killed after step 30; the folder of its results."""
+    (site.home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
+    job = {
+        "version": 1,
+        "name": "killed",
+        "cluster": cluster.cluster_mapping(sys.executable),
+        "model": {"preset": "qwen3-0.6b", "path": "/m"},
+        "training": {"output_dir": str(cluster.folder / "out")},
+        "engine": "llamafactory-ddp",
+    }
+    record = NodeRecord(rank=0, address="a", folder=f"/r/{run}", python="/p", mark="m.0", stop={"left": []})
+
+    def write(connection) -> None:
+        now = time.time()
+        create = {"name": "killed", "engine": "llamafactory-ddp", "job": dump_mapping(job), "time": now, "restarts": 3}
+        ledger.create_run(connection, run, addresses=[run], **create)
+        ledger.create_attempt(connection, run, 1, master=("a", 1), rendered={}, nodes=[record], time=now)
+        for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED, EventKind.FAILING, EventKind.FAILED):
+            ledger.append(connection, run, kind, time=now)
+
+    site.store.write(write)
+    return cluster.folder / "out" / run
+
+
+def _save(results: Path, step: int, *lacking: str) -> None:
+    folder = results / f"checkpoint-{step}"
+    folder.mkdir(parents=True)
+    for file in set(FILES) - set(lacking):
+        (folder / file).write_bytes(json.dumps({"global_step": step}).encode() if file.endswith("json") else b".")
+
+
+def _events(site: Monitored, run: str) -> list[ledger.Event]:
+    with site.store.read() as connection:
+        return ledger.events(connection, run)
+
+
+def _state(site: Monitored, run: str) -> RunState | None:
+    with site.store.read() as connection:
+        return ledger.state_of(connection, run)
+
+
+def _order(site: Monitored) -> list[str]:
+    with site.store.read() as connection:
+        return [one.run for one in queued.waiting(connection)]
+
+
+def _eventually(page, holds) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        page.wait_for_timeout(50)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_resume_shows_what_is_complete_and_goes_on_from_the_chosen_checkpoint(page, site, cluster, lang) -> None:
+    run = f"20260101-000000-killed-{lang}00"
+    results = _failed_run(site, cluster, run)
+    _save(results, 10)
+    _save(results, 20)
+    _save(results, 30, "optimizer.pt")
+    page.goto(f"{site.url}/{lang}/#runs")
+    page.locator(f'tr[data-key="{run}"] [data-act="resume"]').click()
+    dialog = page.locator("dialog.mbm-resume")
+    expect(dialog.locator("input:checked")).to_have_value("20")
+    assert dialog.locator("input").evaluate_all("all => all.map((one) => [one.value, one.disabled])") == [
+        ["30", True],
+        ["20", False],
+        ["10", False],
+        ["0", False],
+    ]
+    expect(dialog.locator("label").first).to_contain_text("optimizer.pt")
+    dialog.locator('input[value="10"]').check()
+    dialog.locator(".mb-primary").click()
+    _eventually(page, lambda: _state(site, run) is RunState.QUEUED)
+    (resumed,) = [event for event in _events(site, run) if event.kind is EventKind.RESUMED]
+    assert resumed.detail == {"checkpoint": 10}
+    expect(dialog).not_to_be_visible()
+    expect(page.locator(".mbm-badge").first).to_have_attribute("data-state", "queued")
+    page.locator(".mbm-danger").first.click()
+    _eventually(page, lambda: _state(site, run) is RunState.STOPPED)
+
+
+def test_the_queue_is_shown_ordered_and_cancelled_in_the_list(page, site) -> None:
+    names = ("first", "second", "third")
+    runs = [site.run(f"20260102-00000{i}-{name}-000{i}", name=name, attempted=False).id for i, name in enumerate(names)]
+    site.store.write(lambda c: [queued.add(c, run) for run in runs])
+    page.goto(f"{site.url}/en/#runs")
+    row = {name: page.locator(f'tr[data-key="{run}"]') for name, run in zip(names, runs, strict=True)}
+    expect(row["second"]).to_contain_text("place 2")
+    expect(row["first"].locator('[data-act="up"]')).to_be_disabled()
+    row["third"].locator('[data-act="up"]').click()
+    expect(row["third"]).to_contain_text("place 2")
+    assert _order(site) == [runs[0], runs[2], runs[1]]
+    assert "#runs/" not in page.url, "a button of a line does not open it"
+    row["first"].locator('[data-act="cancel"]').click()
+    expect(row["third"]).to_contain_text("place 1")
+    assert _state(site, runs[0]) is RunState.STOPPED
+    expect(row["first"].locator('[data-act="resume"]')).to_be_visible()
+    open_run(page, site, runs[1])
+    expect(page.locator(".mbm-waits")).to_contain_text("Place 2 in the queue")
+    page.locator(".mbm-danger").first.click()
+    _eventually(page, lambda: _state(site, runs[1]) is RunState.STOPPED)
+    site.store.write(lambda c: ledger.append(c, runs[2], EventKind.STOP_REQUESTED, time=time.time()))
+
+
+def test_automatic_restarts_are_shown_and_their_number_can_be_changed(page, site) -> None:
+    run = site.run("20260103-000000-restarts-0000")
+    run.start()
+    run.steps(1, 30)
+    site.store.write(lambda c: restart.allow(c, run.id, 3))
+    open_run(page, site, run.id)
+    count = page.locator(".mbm-attempts input")
+    expect(count).to_have_value("3")
+    count.fill("5")
+    count.blur()
+    _eventually(page, lambda: _allowed(site, run.id) == 5)
+
+    def lose(connection) -> None:
+        ledger.append(connection, run.id, EventKind.LOSING, time=time.time(), rank=2)
+        values = {"node": run.addresses[2], "seconds": 31}
+        problem = Problem(code="node_lost", node=run.addresses[2], values=values)
+        restart.end(connection, run.id, 1, EventKind.LOST, rank=2, problem=problem, time=time.time())
+
+    site.store.write(lose)
+    expect(page.locator(".mbm-waits")).to_contain_text("The gang is started again at")
+    expect(page.locator(".mbm-attempts")).to_contain_text("1 used")
+    expect(page.locator(".mbm-events")).to_contain_text("Restarting by itself, 1 of 5")
+    expect(page.locator(".mbm-cause strong").nth(1)).to_contain_text(run.addresses[2])
+
+
+def _allowed(site: Monitored, run: str) -> int:
+    with site.store.read() as connection:
+        return restart.allowed(connection, run)
