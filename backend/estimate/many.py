@@ -4,8 +4,9 @@ What layers cost is computed for all plans together. What stages cost is compute
 cut into stages alike: that alone changes how formulas are put together and not just the numbers in them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,30 +48,78 @@ PARTS = ("compute", "recompute", "bubble", "optimizer", "offload", *COMMUNICATIO
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Many:
+    """Plans of one engine as arrays, none of which changes with what no rule reads."""
+
+    columns: Columns
+    choices: tuple[tuple[str, tuple[str, ...]], ...]
+    """Every (recompute, modules) that occurs."""
+    cuts: tuple[tuple[slice, Mapping[str, Any]], ...]
+    """Plans whose layers are cut into stages alike, which stand beside each other, and how."""
+    alike: Columns
+    """One of each kind of plan in which a layer costs the same: values of OF_LAYERS."""
+    kind: Array
+    """Of each plan: its place in `alike`."""
+
+
+OF_LAYERS = (
+    *(f"parallel.{name}" for name in ("tensor", "context", "expert", "expert_tensor", "sequence")),
+    "parallel.recompute",
+    "parallel.recompute_num_layers",
+    "training.micro_batch_size",
+)
+"""What the cost of a layer depends on, whichever stage it is on."""
+
+
+def in_order(columns: Columns, alike: Array) -> Array:
+    """The order in which plans that are cut alike stand beside each other, and among them those of one `alike`."""
+    return np.lexsort((alike, _cut_keys(columns)))
+
+
+def many_of(columns: Columns, choices: tuple[tuple[str, tuple[str, ...]], ...], alike: Array) -> Many:
+    """Plans that stand `in_order`.
+
+    `columns` holds the sizes by path, the micro-batches of a step under training.gradient_accumulation_steps, and under
+    parallel.recompute the place of each plan's (recompute, modules) in `choices`. `alike` is a number for each plan,
+    equal where OF_LAYERS are.
+    """
+    _, first, kind = np.unique(alike, return_index=True, return_inverse=True)
+    edges = [*np.flatnonzero(np.diff(_cut_keys(columns), prepend=-1)).tolist(), len(alike)]
+    static = [(name, columns[path]) for name in STATIC if (path := f"parallel.{name}") in columns]
+    return Many(
+        columns=columns,
+        choices=choices,
+        cuts=tuple(
+            (slice(begin, end), {name: values[begin].item() for name, values in static})
+            for begin, end in pairwise(edges)
+        ),
+        alike={path: columns[path][first] for path in OF_LAYERS if path in columns},
+        kind=kind.ravel(),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Costs:
     """What does not depend on how layers are cut into stages."""
 
-    plan: Plan
     memory: PlanCosts | None
     passes: KindPasses | None
 
 
-def evaluate(
-    job: Job, shape: ModelShape, gpu: Gpu, columns: Columns, choices: tuple[tuple[str, tuple[str, ...]], ...]
-) -> Figures:
-    """The figures of plans of one engine that no rule refuses; the job says what they have in common.
+def evaluate(job: Job, shape: ModelShape, gpu: Gpu, many: Many) -> Figures:
+    """The figures of plans that no rule refuses; the job says what they have in common.
 
-    `columns` holds the sizes by path, the micro-batches of a step under training.gradient_accumulation_steps, and under
-    parallel.recompute the place of each plan's (recompute, modules) in `choices`. Raises what `estimate` raises.
+    Raises what `estimate` raises.
     """
     machine = machine_of(job.cluster, gpu, job.training.precision)
-    everything = _job_of(job, columns)
-    costs = _costs(everything, shape, gpu, columns, choices, machine)
-    size = len(columns["training.micro_batch_size"])
+    costs = _costs(job, shape, gpu, many, machine)
+    size = len(many.kind)
     found: dict[str, Array] = {}
-    for rows, cut in _cuts(columns, size):
-        part = _job_of(job, {path: values[rows] for path, values in columns.items()}, cut)
-        for name, values in _together(part, shape, gpu, _take(costs, rows), cut, machine).items():
+    for rows, cut in many.cuts:
+        columns = {path: values[rows] for path, values in many.columns.items()}
+        part = _job_of(job, columns, cut)
+        plan = _plan_of(part, shape, gpu, many.choices, columns)
+        for name, values in _together(part, shape, gpu, plan, _take(costs, many.kind[rows]), machine).items():
             found.setdefault(name, np.empty((*values.shape[:-1], size), values.dtype))[..., rows] = values
     return Figures(**{field.name: found.get(field.name) for field in fields(Figures)})  # type: ignore[arg-type]
 
@@ -79,16 +128,12 @@ STATIC = ("pipeline", "virtual_pipeline", "account_for_embedding", "account_for_
 """How the layers are cut into stages: keys of `parallel`."""
 
 
-def _cuts(columns: Columns, size: int) -> Iterator[tuple[Array, dict[str, Any]]]:
-    """Rows that are cut alike, and how."""
-    static = [(name, columns[path]) for name in STATIC if (path := f"parallel.{name}") in columns]
-    key = np.zeros(size, np.int64)
-    for _, values in static:
-        key = key * (int(values.max()) + 1) + values
-    order = np.argsort(key, kind="stable")
-    starts = np.flatnonzero(np.diff(key[order], prepend=-1))
-    for rows in np.split(order, starts[1:]):
-        yield rows, {name: values[rows[0]].item() for name, values in static}
+def _cut_keys(columns: Columns) -> Array:
+    """A number for each plan, equal where layers are cut alike."""
+    key = np.zeros(len(columns["training.micro_batch_size"]), np.int64)
+    for values in (columns[path] for name in STATIC if (path := f"parallel.{name}") in columns):
+        key = key * (int(values.max(initial=0)) + 1) + values
+    return key
 
 
 def _job_of(job: Job, columns: Columns, cut: Mapping[str, Any] | None = None) -> Job:
@@ -102,34 +147,34 @@ def _job_of(job: Job, columns: Columns, cut: Mapping[str, Any] | None = None) ->
     return replace(job, parallel=parallel, training=replace(job.training, global_batch_size=None, **parts["training"]))
 
 
-def _costs(
-    job: Job,
-    shape: ModelShape,
-    gpu: Gpu,
-    columns: Columns,
-    choices: tuple[tuple[str, tuple[str, ...]], ...],
-    machine: Machine | None,
-) -> _Costs:
+def _costs(job: Job, shape: ModelShape, gpu: Gpu, many: Many, machine: Machine | None) -> _Costs:
+    job = _job_of(job, many.alike)
     layers, trained, memory = model_layers(shape), trained_parts(job, shape), memory_traits(job, shape)
-    plan = replace(
-        plan_of(job, shape.vision, flash_attention=gpu.supports_bf16),
-        recompute_choices=choices,
-        recompute_choice=columns["parallel.recompute"],
-        recompute_layers=columns["parallel.recompute_num_layers"],
-    )
+    # What a layer's cost does not depend on is not a number: a formula that asks for it fails.
+    unknown: dict[str, Any] = dict.fromkeys(("data", "micro_batches", "distributed_optimizer", *STATIC))
+    plan = replace(_plan_of(job, shape, gpu, many.choices, many.alike), **unknown)
     megatron = job.traits.is_megatron
     return _Costs(
-        plan=plan,
         memory=plan_costs(layers, plan, memory, run_of(job, trained)) if megatron else None,
         passes=kinds_of(job, setting_of(job, machine, plan, memory), layers, trained) if machine else None,
     )
 
 
+def _plan_of(
+    job: Job, shape: ModelShape, gpu: Gpu, choices: tuple[tuple[str, tuple[str, ...]], ...], columns: Columns
+) -> Plan:
+    return replace(
+        plan_of(job, shape.vision, flash_attention=gpu.supports_bf16),
+        recompute_choices=choices,
+        recompute_choice=columns["parallel.recompute"],
+        recompute_layers=columns["parallel.recompute_num_layers"],
+    )
+
+
 def _together(
-    job: Job, shape: ModelShape, gpu: Gpu, costs: _Costs, cut: Mapping[str, Any], machine: Machine | None
+    job: Job, shape: ModelShape, gpu: Gpu, plan: Plan, costs: _Costs, machine: Machine | None
 ) -> dict[str, Array]:
     """Figures of plans whose layers are cut alike."""
-    plan = replace(costs.plan, **cut)
     found = modelled(job, shape, gpu, plan, costs.memory)
     ratio = reserved_ratio(job) or RESERVED_PER_ALLOCATED
     reserved = ratio / GIB * largest(*(memory.peak for memory in found.memories))

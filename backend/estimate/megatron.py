@@ -68,13 +68,15 @@ def pipeline_memory(
     run = Run(trained=trained) if isinstance(trained, Trained) else trained
     costs = costs or plan_costs(layers, plan, memory, run)
     held: dict[tuple[bool, bool, int, int], _Held] = {}
+    kept: dict[tuple[int, int], Number] = {}
     found = []
     for stage in stages(layers, plan):
         # Stages between the ends hold the same: only what is in flight differs.
         alike = (stage.first, stage.last, stage.dense, stage.sparse)
         if alike not in held:
             held[alike] = _held(layers, plan, memory, run, stage, costs)
-        found.append(_stage_memory(plan, memory, stage, costs, held[alike]))
+        saved = _saved(plan, stage, costs, kept)
+        found.append(_stage_memory(plan, memory, stage, saved, held[alike]))
     return found
 
 
@@ -127,7 +129,7 @@ def _held(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage
     )
 
 
-def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, costs: PlanCosts, held: _Held) -> StageMemory:
+def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, saved: Number, held: _Held) -> StageMemory:
     fullest, offloaded = held.fullest, held.optimizer * plan.offload_fraction
     return StageMemory(
         stage=stage.index,
@@ -136,7 +138,7 @@ def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, costs: PlanCos
         weights=held.weights,
         gradients=held.gradients,
         optimizer=held.optimizer - offloaded,
-        activations=_saved(plan, stage, costs) + fullest.activations,
+        activations=saved + fullest.activations,
         logits=fullest.logits,
         workspace=held.workspace + fullest.workspace,
         # The host's Adam also needs the gradients in fp32.
@@ -165,16 +167,23 @@ def _stage_parameters(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run
     )
 
 
-def _saved(plan: Plan, stage: Stage, costs: PlanCosts) -> Number:
-    """Activations of every micro-batch in flight."""
+def _saved(plan: Plan, stage: Stage, costs: PlanCosts, kept: dict[tuple[int, int], Number]) -> Number:
+    """Activations of every micro-batch in flight; `kept` remembers one's in a chunk of (dense, sparse) layers."""
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     total: Number = counts[0] * costs.tower if stage.first else 0.0
-    full = plan.full_recompute
-    dense, sparse = (cost.kept if cost else 0.0 for cost in (costs.dense, costs.sparse))
     for chunk, flying in zip(stage.chunks, counts, strict=True):
-        inputs = -(-(chunk.dense + chunk.sparse) // plan.recompute_layers) * costs.unit
-        total = total + flying * choose(full, inputs, chunk.dense * dense + chunk.sparse * sparse)
+        sizes = (chunk.dense, chunk.sparse)
+        if sizes not in kept:
+            kept[sizes] = _kept(plan, costs, *sizes)
+        total = total + flying * kept[sizes]
     return total
+
+
+def _kept(plan: Plan, costs: PlanCosts, dense: int, sparse: int) -> Number:
+    """Saved activations of one micro-batch in a chunk of so many layers."""
+    inputs = -(-(dense + sparse) // plan.recompute_layers) * costs.unit
+    every = (dense * costs.dense.kept if costs.dense else 0.0) + (sparse * costs.sparse.kept if costs.sparse else 0.0)
+    return choose(plan.full_recompute, inputs, every)
 
 
 def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> LayerCost:

@@ -72,7 +72,7 @@ def _paced_by_last(forward: Times, backward: Times, virtual: int, micro_batches:
 def _of_one(forward: Times, backward: Times, virtual: int, micro_batches: int) -> Number:
     """The time of a plan in plain numbers whose passes are followed."""
     pipeline = len(forward)
-    if micro_batches > 2 * pipeline:
+    if micro_batches > 6 * pipeline:  # else following all is less work than to look
         times, settled = _settled(forward, backward, virtual, micro_batches)
         if settled:
             return times

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.estimate import Estimate, estimate_resolved
-from backend.estimate.many import Columns, Figures, evaluate
+from backend.estimate.many import OF_LAYERS, Columns, Figures, Many, evaluate, in_order, many_of
 from backend.job.job import EngineName, Job, Parallel
 from backend.job.mapping import with_values
 from backend.job.model import ModelShape
@@ -231,13 +231,13 @@ def _enumerate(job: Job, shape: ModelShape, gpu: Gpu, wanted: int, asked: Sequen
     rejected: Counter[str] = Counter()
     spaces, figures, failures = [], [], []
     for whole in asked:
-        found = _legal_of(whole, shape, gpu)
+        found, many = _legal_of(whole, shape, gpu)
         rejected.update(found.rejected)
         space = replace(found.space, job=whole.job)
-        if not space.size:
+        if many is None:
             continue
         try:
-            figures.append(_evaluate(space, shape, gpu, wanted))
+            figures.append(evaluate(space.job, shape, gpu, many))
         except ProblemsError as error:
             failures.append(error)
             rejected[error.problems[0].code] += space.size
@@ -248,27 +248,42 @@ def _enumerate(job: Job, shape: ModelShape, gpu: Gpu, wanted: int, asked: Sequen
     return _ranked(job, shape, gpu, wanted, spaces, figures, rejected)
 
 
-def _legal_of(space: Space, shape: ModelShape, gpu: Gpu) -> Legal:
-    """Most edits change nothing that the rules read: then their newest answer holds."""
+def _legal_of(space: Space, shape: ModelShape, gpu: Gpu) -> tuple[Legal, Many | None]:
+    """Most edits change nothing that the rules read: then their newest answer holds. None: nothing is legal."""
     kept = _legal.get(space.job.engine)
     if kept:
-        codes, *known, answer = kept
-        if codes is space.codes and known == [shape, gpu] and answer.holds_for(space.job):
-            return answer  # type: ignore[no-any-return]
-    found = legal(space, shape, gpu, RULES)
-    _legal[space.job.engine] = (space.codes, shape, gpu, found)
-    return found
+        codes, *known, found, many = kept
+        if codes is space.codes and known == [shape, gpu] and found.holds_for(space.job):
+            return found, many
+    found, many = legal(space, shape, gpu, RULES), None
+    if found.space.size:
+        ordered = found.space.take(in_order(_columns(found.space), _alike(found.space)))
+        found, many = replace(found, space=ordered), many_of(_columns(ordered), _choices(ordered), _alike(ordered))
+    _legal[space.job.engine] = (space.codes, shape, gpu, found, many)
+    return found, many
 
 
-def _evaluate(space: Space, shape: ModelShape, gpu: Gpu, wanted: int) -> Figures:
+def _alike(space: Space) -> Array:
+    """A number for each plan, equal where a layer costs the same."""
+    keys, _ = space.keys(sorted({space.place[path][0] for path in OF_LAYERS if path in space.place}))
+    return keys
+
+
+def _choices(space: Space) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    axis, _ = space.place["parallel.recompute"]
+    return tuple((choice[0], choice[1]) for choice in space.axes[axis].values)
+
+
+def _columns(space: Space) -> dict[str, Any]:
+    """The plans as estimate/many.py reads them."""
     columns: dict[str, Any] = {path: space.column(path) for path in space.place if path not in _CHOSEN}
     axis, _ = space.place["parallel.recompute"]
-    choices = space.axes[axis].values
     columns["parallel.recompute"] = space.codes[axis]
-    layers = np.array([choice[2] or 1 for choice in choices])
+    layers = np.array([choice[2] or 1 for choice in space.axes[axis].values])
     columns["parallel.recompute_num_layers"] = layers[space.codes[axis]]
+    wanted = space.job.training.global_batch_size
     columns[ACCUMULATION] = wanted // (columns[MICRO_BATCH] * _copies(space.job, columns))
-    return evaluate(space.job, shape, gpu, columns, tuple((choice[0], choice[1]) for choice in choices))
+    return columns
 
 
 def _copies(job: Job, columns: Columns) -> Any:

@@ -186,6 +186,7 @@ class _Watch:
         self.row = 0
         self.axes: set[int] = set()
         self.is_engine_read = False
+        self.cluster = _Part(self, "cluster")
         self.parallel = _Part(self, "parallel")
         self.training = _Part(self, "training")
 
