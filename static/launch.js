@@ -21,6 +21,7 @@
     const focused = element.contains(document.activeElement) ? document.activeElement.dataset.act : null;
     board.fill(element, h("section", { class: "mb-card mb-section" },
       h("div", { class: "mb-desk" }, checkButton(desk, isBusy), launchButton(desk, isBusy),
+        queueButton(desk, isBusy),
         h("p", { class: "mb-desk-words", role: "status" }, sentence(desk, isBusy))),
       (bundle.refusal || []).map((problem) => board.fields.drawProblem(problem)),
       desk.problems.map((problem) => board.fields.drawProblem(problem)),
@@ -39,6 +40,12 @@
 
   function launchButton(desk, isBusy) {
     return button("launch", board.t("wizard.launch.go", { name: desk.name }), !desk.ready || isBusy, desk.ready);
+  }
+
+  // Needs no green check: the nodes are busy with another run, and are checked when this one's turn comes.
+  function queueButton(desk, isBusy) {
+    const isQueued = desk.phase === "queued" && desk.same;
+    return button("queue", board.t("wizard.launch.queue"), !desk.complete || isBusy || isQueued, false);
   }
 
   // What node 0 has and others lack; nothing is copied unless somebody says so.
@@ -73,6 +80,8 @@
     const place = `runs/${desk.run}`;
     if (desk.phase === "launched")
       return [t("wizard.launch.launched"), " ", h("a", { href: `#${place}`, "data-go": place }, desk.run)];
+    if (desk.phase === "queued" && desk.same)
+      return [t("wizard.launch.queued"), " ", h("a", { href: `#${place}`, "data-go": place }, desk.run)];
     if (desk.phase === "checked" && !desk.same) return t("wizard.launch.changed");
     if (desk.keys.length) return t("wizard.launch.keys_wait");
     if (desk.phase === "checked") return h("span", { class: "mb-bad" }, t("wizard.launch.red"));

@@ -83,7 +83,7 @@
 
   // What can be done with a run from its line in the list; `act(name, values)`.
   function RowActs(act, open) {
-    const button = (name, label, onclick) => el("button.mbm-chip", { type: "button", "data-act": name, "aria-label": label,
+    const button = (name, label, onclick) => el("button.mbm-chip", { type: "button", "data-do": name, "aria-label": label,
       title: label, onclick: (event) => {
         event.stopPropagation();
         onclick();

@@ -17,8 +17,9 @@ from backend.job.problems import Problem, ProblemsError
 from backend.jobs.checkup import PreflightReport
 from backend.jobs.controller import Controller
 from backend.jobs.copying import Missing, find_missing
+from backend.jobs.restart import RESTARTS
 
-Phase = Literal["idle", "checking", "checked", "copying", "launching", "launched"]
+Phase = Literal["idle", "checking", "checked", "copying", "launching", "launched", "queued"]
 
 _log = logging.getLogger(__name__)
 
@@ -33,12 +34,12 @@ class DeskState:
     since: float = 0.0
     """When the phase began."""
     job: Job | None = None
-    """What was checked, is being launched or was launched."""
+    """What was checked, is being launched, was launched or put into the queue."""
     report: PreflightReport | None = None
     problems: tuple[Problem, ...] = ()
     """Why the newest check or launch could not be done."""
     run: str | None = None
-    """The run that the newest launch started."""
+    """The run that the newest launch started, or that waits in the queue."""
     copied: tuple[int, int] = (0, 0)
     """Bytes that a copy has taken, and that it has to take."""
 
@@ -113,6 +114,14 @@ class Desk:
             self._set(phase="launching", problems=())
         self._work(lambda: self._launch(job))
 
+    def queue(self, job: Job) -> None:
+        """Put the job into the queue, unless the desk has just done so: two tabs queue one run. ProblemsError."""
+        with self._changed:
+            if self._state.is_busy or (self._state.phase == "queued" and self._state.job == job):
+                return
+            run = self._controller.enqueue(job, restarts=RESTARTS)
+            self._set(phase="queued", job=job, report=None, problems=(), run=run)
+
     def _check(self, job: Job) -> None:
         report = self._controller.preflight(job)
         with self._changed:
@@ -132,7 +141,7 @@ class Desk:
                 self._set(copied=(done, total))
 
     def _launch(self, job: Job) -> None:
-        run = self._controller.launch(job)
+        run = self._controller.launch(job, restarts=RESTARTS)
         with self._changed:
             self._set(phase="launched", report=None, run=run)
 

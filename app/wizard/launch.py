@@ -56,15 +56,15 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
 
 
 def act(services: Services, asked: Mapping[str, Any]) -> DeskState:
-    """Do what a button asks: check, accept, copy or launch; anything else only looks. Raises ProblemsError."""
+    """Do what a button asks: check, accept, copy, launch or queue; anything else only looks. Raises ProblemsError."""
     if asked.get("act") == "accept":
         desk(services).accept([str(item) for item in asked.get("fingerprints") or ()])
-    if asked.get("act") in ("check", "copy", "launch"):
+    if asked.get("act") in ("check", "copy", "launch", "queue"):
         reading = read(services.draft.job_mapping(), services.home)
         if reading.job is None or not reading.can_launch:
             raise ProblemsError((*reading.problems, *reading.missing))
         at = desk(services)
-        {"check": at.check, "copy": at.copy, "launch": at.launch}[asked["act"]](reading.job)
+        {"check": at.check, "copy": at.copy, "launch": at.launch, "queue": at.queue}[asked["act"]](reading.job)
     return desk(services).state()
 
 

@@ -398,6 +398,7 @@ class Nodes:
         self.reports = list(reports)
         self.let = threading.Event()
         self.launched: list[Job] = []
+        self.queued: list[Job] = []
         self.accepted: list[HostKey] = []
 
     def preflight(self, job: Job) -> PreflightReport:
@@ -407,10 +408,14 @@ class Nodes:
     def accept_host_keys(self, keys: list[HostKey]) -> None:
         self.accepted += keys
 
-    def launch(self, job: Job) -> str:
+    def launch(self, job: Job, *, restarts: int) -> str:
         assert self.let.wait(10)
         self.launched.append(job)
         return f"run-{len(self.launched)}"
+
+    def enqueue(self, job: Job, *, restarts: int) -> str:
+        self.queued.append(job)
+        return f"queued-{len(self.queued)}"
 
     def copy_missing(self, job: Job, report: PreflightReport, tell: Callable[[int, int], None]) -> tuple[Problem, ...]:
         tell(1, 2)
@@ -472,6 +477,18 @@ class TestDesk:
         desk = self.desk(nodes)
         desk.check(job)
         assert not rest(desk).is_green_for(job)
+
+    def test_two_tabs_queue_a_job_once_and_an_edited_one_again(self, job: Job, services: Services) -> None:
+        nodes = Nodes()
+        desk = self.desk(nodes)
+        for _ in range(2):
+            desk.queue(job)
+        assert (desk.state().phase, desk.state().run, nodes.queued) == ("queued", "queued-1", [job])
+        change(services, {"training.seed": 7})
+        edited = read(services.draft.job_mapping(), services.home).job
+        assert edited is not None
+        desk.queue(edited)
+        assert (desk.state().run, nodes.queued) == ("queued-2", [job, edited])
 
     def test_two_checks_at_once_are_one(self, job: Job) -> None:
         nodes = Nodes(PreflightReport())

@@ -92,7 +92,7 @@ def test_resume_shows_what_is_complete_and_goes_on_from_the_chosen_checkpoint(pa
     _save(results, 20)
     _save(results, 30, "optimizer.pt")
     page.goto(f"{site.url}/{lang}/#runs")
-    page.locator(f'tr[data-key="{run}"] [data-act="resume"]').click()
+    page.locator(f'tr[data-key="{run}"] [data-do="resume"]').click()
     dialog = page.locator("dialog.mbm-resume")
     expect(dialog.locator("input:checked")).to_have_value("20")
     assert dialog.locator("input").evaluate_all("all => all.map((one) => [one.value, one.disabled])") == [
@@ -120,15 +120,15 @@ def test_the_queue_is_shown_ordered_and_cancelled_in_the_list(page, site) -> Non
     page.goto(f"{site.url}/en/#runs")
     row = {name: page.locator(f'tr[data-key="{run}"]') for name, run in zip(names, runs, strict=True)}
     expect(row["second"]).to_contain_text("place 2")
-    expect(row["first"].locator('[data-act="up"]')).to_be_disabled()
-    row["third"].locator('[data-act="up"]').click()
+    expect(row["first"].locator('[data-do="up"]')).to_be_disabled()
+    row["third"].locator('[data-do="up"]').click()
     expect(row["third"]).to_contain_text("place 2")
     assert _order(site) == [runs[0], runs[2], runs[1]]
     assert "#runs/" not in page.url, "a button of a line does not open it"
-    row["first"].locator('[data-act="cancel"]').click()
+    row["first"].locator('[data-do="cancel"]').click()
     expect(row["third"]).to_contain_text("place 1")
     assert _state(site, runs[0]) is RunState.STOPPED
-    expect(row["first"].locator('[data-act="resume"]')).to_be_visible()
+    expect(row["first"].locator('[data-do="resume"]')).to_be_visible()
     open_run(page, site, runs[1])
     expect(page.locator(".mbm-waits")).to_contain_text("Place 2 in the queue")
     page.locator(".mbm-danger").first.click()
