@@ -27,8 +27,9 @@ def efficiency_on(cluster: Cluster, machine: Machine) -> Efficiency:
 def is_timed(cluster: Cluster) -> bool:
     """Whether a measured run corrects the times: of this GPU, against the constants that are in use."""
     known = cluster.calibration
-    current = known.constants_date in (None, efficiency_figures().date)
-    return known.time_ratio is not None and known.holds_for(cluster.gpu) and current
+    if known.time_ratio is None or not known.holds_for(cluster.gpu):
+        return False
+    return known.constants in (None, efficiency_figures().version)
 
 
 def time_ratio(cluster: Cluster) -> float:

@@ -41,6 +41,7 @@ JUMPS = rf"{_JUMP}(,{_JUMP})*"
 WORDS = rf"[^\s{_UNPRINTABLE}'\"`$;&|<>\\]+"
 RUN = r"[A-Za-z0-9._-]{1,100}"
 DATE = r"\d{4}-\d{2}-\d{2}"
+CONSTANTS = DATE + "-[0-9a-f]{8}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +95,8 @@ class Calibration:
     """The run's engine; memory_ratio holds for it alone."""
     time_ratio: float | None = parameter(None, minimum=0.01, maximum=100)
     """Measured over estimated seconds of a step, with the probe's speeds in the estimate where there are any."""
-    constants_date: str | None = parameter(None, pattern=DATE)
-    """Date of the time model's constants in that estimate; time_ratio holds for these."""
+    constants: str | None = parameter(None, pattern=CONSTANTS)
+    """Date and digest of the time model's constants in that estimate; time_ratio holds for these."""
     memory_ratio: float | None = parameter(None, minimum=0.1, maximum=10)
     """Measured peak that torch reserved over the estimated peak of its allocator."""
     probe_date: str | None = parameter(None, pattern=DATE)

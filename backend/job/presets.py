@@ -1,8 +1,10 @@
 """Presets: GPUs, models, clusters and recipes, as YAML data with the source of every figure."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -120,12 +122,21 @@ class EfficiencyFigures:
     date: str
     rows: Mapping[str, int]
     errors: Mapping[str, Mapping[str, float]]
+    version: str
+    """Which constants these are: their date, for people, and a digest, which tells two fits of a day apart."""
 
 
 @cache
 def efficiency_figures() -> EfficiencyFigures:
     """Written by benchmarks/fit.py."""
-    return EfficiencyFigures(**_load("efficiency"))
+    entry = _load("efficiency")
+    return EfficiencyFigures(**entry, version=version_of(entry["constants"], entry["date"]))
+
+
+def version_of(constants: Mapping[str, float], date: str) -> str:
+    """`EfficiencyFigures.version` of these constants."""
+    digest = sha256(json.dumps(dict(constants), sort_keys=True).encode()).hexdigest()
+    return f"{date}-{digest[:8]}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -96,7 +96,7 @@ def calibration_of(job: Job, measured: RunMeasured, date: str) -> Calibration:
         run_date=date,
         engine=job.engine,
         time_ratio=_short(measured.time_ratio),
-        constants_date=efficiency_figures().date if measured.time_ratio is not None else None,
+        constants=efficiency_figures().version if measured.time_ratio is not None else None,
         memory_ratio=_short(measured.memory_ratio),
     )
 

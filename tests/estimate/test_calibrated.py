@@ -9,7 +9,7 @@ from backend.estimate.efficiency import default_efficiency, machine_of
 from backend.estimate.layer_time import Execution, Setting
 from backend.estimate.plan import Plan
 from backend.job.job import Calibration, Cluster, Job
-from backend.job.presets import calibration_figures, efficiency_figures, gpus
+from backend.job.presets import calibration_figures, efficiency_figures, gpus, version_of
 from backend.job.traits import MEGATRON_LM_MEMORY
 from tests.estimate.cases import job
 
@@ -94,9 +94,18 @@ def test_time_is_corrected_for_every_engine_and_memory_for_the_measured_one():
 
 
 def test_a_ratio_to_an_estimate_with_older_constants_is_not_used():
-    old = job_with(run="r", time_ratio=1.5, constants_date="2020-01-01")
+    old = job_with(run="r", time_ratio=1.5, constants="2020-01-01-0123abcd")
     assert (time_ratio(old.cluster), calibrated_on(old)) == (1.0, None)
-    assert time_ratio(job_with(run="r", time_ratio=1.5, constants_date=efficiency_figures().date).cluster) == 1.5
+    assert time_ratio(job_with(run="r", time_ratio=1.5, constants=efficiency_figures().version).cluster) == 1.5
+
+
+def test_constants_that_were_fitted_anew_on_the_same_day_are_others():
+    known = efficiency_figures()
+    anew = {**known.constants, "kernel_s": 2 * known.constants["kernel_s"]}
+    assert version_of(known.constants, known.date) == known.version
+    refitted = version_of(anew, known.date)
+    assert refitted.startswith(known.date)
+    assert time_ratio(job_with(run="r", time_ratio=1.5, constants=refitted).cluster) == 1.0
 
 
 def test_a_probe_is_named_by_its_day():

@@ -139,7 +139,7 @@ CALIBRATION = {
     "run_date": "2026-11-21",
     "engine": "llamafactory-megatron",
     "time_ratio": 1.09,
-    "constants_date": "2026-11-21",
+    "constants": "2026-11-21-0123abcd",
     "memory_ratio": 1.02,
     "probe_date": "2026-11-20",
     "matmul_tflops": 612.5,

@@ -64,7 +64,7 @@ CASES = [
     (DENSE, {"cluster.calibration": Calibration(gpu="a100-80g", time_ratio=1.1)}, "calibration_other_gpu"),
     (DENSE, {"cluster.calibration": Calibration(engine="llamafactory-ddp", memory_ratio=1.1)},
      "calibration_other_engine"),
-    (DENSE, {"cluster.calibration": Calibration(run="r", time_ratio=1.1, constants_date="2020-01-01")},
+    (DENSE, {"cluster.calibration": Calibration(run="r", time_ratio=1.1, constants="2020-01-01-0123abcd")},
      "calibration_outdated"),
     (DENSE, {"engine": "llamafactory-ddp", "training.method": "partial", "training.trainable_layers": 99},
      "too_many_trainable_layers"),

@@ -159,5 +159,5 @@ def test_a_calibration_names_its_run_gpu_and_engine():
         run_date="2026-11-21",
         engine="llamafactory-megatron",
         time_ratio=1.235,
-        constants_date=efficiency_figures().date,
+        constants=efficiency_figures().version,
     )

@@ -114,11 +114,11 @@ def calibration_is_of_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
 @everywhere()
 def calibration_is_of_these_constants(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """A ratio to an estimate says nothing about one with constants that were fitted anew."""
-    known, current = job.cluster.calibration, efficiency_figures().date
-    if known.time_ratio is None or known.constants_date in (None, current) or not known.holds_for(job.cluster.gpu):
+    known, current = job.cluster.calibration, efficiency_figures().version
+    if known.time_ratio is None or known.constants in (None, current) or not known.holds_for(job.cluster.gpu):
         return None
-    return problem("calibration_outdated", "cluster.calibration.constants_date", "warning", run=known.run or "-",
-                    measured=known.constants_date, current=current)  # fmt: skip
+    return problem("calibration_outdated", "cluster.calibration.constants", "warning", run=known.run or "-",
+                    measured=known.constants, current=current)  # fmt: skip
 
 
 @everywhere()
