@@ -173,7 +173,8 @@ def fit(rows: Sequence[Timed], *, without: tuple[str, ...] = (), start: Efficien
 
 
 _START = Efficiency(
-    attention_share=0.4,
+    attention_share=0.5,
+    flash_attention_share=0.4,
     decline=0.1,
     kernel_s=2e-5,
     host_s=4e-5,
@@ -239,7 +240,10 @@ def write(found: Efficiency, seen: Sequence[Timed], held: Sequence[Timed]) -> No
         rows = [row for row in (*seen, *held) if row.source == source]
         off = (abs(row.seconds(constants) / row.measured_s - 1) for row in rows)
         errors[source]["left_out"] = round(statistics.median(off), 4)
-    typical = statistics.median(value["left_out"] for value in errors.values() if "left_out" in value)
+    runs = {row.source for row in (*seen, *held) if not row.layer_alone}
+    typical = statistics.median(
+        value["left_out"] for source, value in errors.items() if source in runs and "left_out" in value
+    )
     figures = {
         "constants": _figures(found),
         "typical_error": round(float(typical), 3),

@@ -18,7 +18,7 @@ class Habits:
     untied: bool = False
     flash: bool = True
     fused_loss: bool = False
-    """Transformer Engine's cross entropy, in place on the 16-bit logits."""
+    """A cross entropy in place on the 16-bit logits: Transformer Engine's, FlashAttention's."""
     gradient_bytes: int = 4
     whole_attention: bool = False
     """Its TFLOP/s count the whole score matrix, not the causal half."""
@@ -29,8 +29,8 @@ class Habits:
     """TP ranks share the messages between stages."""
     interleaved: bool = False
     """Interleaved schedule in every pipeline, chunks not published."""
-    one_copy_a_node: bool = False
-    """A token goes to each node once, however many of its experts are there (DeepEP, HybridEP)."""
+    gathered_alone: bool = False
+    """Its ZeRO-3 is DeepSpeed's of 2021 (v0.4)."""
 
 
 # Megatron-LM of 2021 and 2022 had no fused attention, and its TP ranks shared the messages between stages (arXiv
@@ -39,7 +39,7 @@ class Habits:
 _OLD = Habits(gpt=True, flash=False, gradient_bytes=2, whole_attention=True, scattered_sends=True)
 HABITS: tuple[tuple[str, Habits], ...] = (
     ("vTrain", _OLD),
-    ("Narayanan", replace(_OLD, recompute_counted=True)),
+    ("Narayanan", replace(_OLD, recompute_counted=True, gathered_alone=True)),
     ("Korthikanti", _OLD),
     # Its text: data, tensor (--tp-comm-overlap) and pipeline communication overlapped, the last of which only the
     # interleaved schedule can; core_r0.8.0 counts whole attention.
@@ -51,12 +51,13 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     # Its performance recipes: both overlaps, user buffers, gradients reduced in bf16.
     (
         "Megatron-Bridge",
-        Habits(overlap=True, overlap_tensor=True, gradient_bytes=2, one_copy_a_node=True, fused_loss=True),
+        Habits(overlap=True, overlap_tensor=True, gradient_bytes=2, fused_loss=True),
     ),
     ("Megatron-MoE-ModelZoo", Habits(overlap=True)),
     ("NeMo", Habits(overlap=True, overlap_tensor=True)),
-    # MPT: GELU, FFN of 4, tied; FSDP full shard, all 16-bit communication (mixed_precision PURE).
-    ("llm-foundry", Habits(gpt=True, overlap=True, gradient_bytes=2, fsdp=True)),
+    # MPT: GELU, FFN of 4, tied, loss_fn fused_crossentropy unless told otherwise (models/mpt/modeling_mpt.py); FSDP
+    # full shard, all 16-bit communication (mixed_precision PURE).
+    ("llm-foundry", Habits(gpt=True, overlap=True, gradient_bytes=2, fsdp=True, fused_loss=True)),
     ("torchtitan", Habits(overlap=True, fsdp=True)),
     ("ms-swift", Habits()),
     ("nanotron", Habits()),

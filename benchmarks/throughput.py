@@ -4,7 +4,8 @@
 
 Without a file, on the rows that the project carries, vTrain's single-node runs among them. --json prints for each
 source {rows, skipped: {reason: count}, mean, median, p90, max, baseline_median, in_sample_median, held_out_median,
-left_out_median, dense_median, moe_median, fp8_median, bf16_median, bf16_baseline_median, flops_error,
+left_out_median, dense_median, moe_median, fp8_median, bf16_median, bf16_baseline_median, bf16_mean,
+bf16_baseline_mean, bf16_baseline_rows: [rows behind each constant of the baseline], flops_error,
 ranking: {groups, kendall_tau}}; errors are absolute fractions of the seconds of a step.
 
 The baseline knows the answer: it is the median MFU of the very rows with the same source, GPU and precision.
@@ -16,6 +17,7 @@ and stand beside; FP8 was never fitted to.
 import argparse
 import json
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -77,12 +79,16 @@ def figures(timed: Sequence[Timed], skips: Iterable[Skip]) -> dict[str, dict[str
         for family in ("dense", "moe", "fp8"):
             entry[f"{family}_median"] = _median(errors[id(row)] for row in mine if row.family == family)
         plain = {row.case for row in mine if row.family != "fp8"}
-        entry["bf16_median"] = _median(errors[id(row)] for row in mine if row.family != "fp8")
-        entry["bf16_baseline_median"] = _median(
+        bf16 = [errors[id(row)] for row in mine if row.family != "fp8"]
+        bf16_baseline = [
             abs(result.baseline / result.measured - 1)
             for result in results
             if result.source == source and result.case in plain
-        )
+        ]
+        entry["bf16_median"], entry["bf16_baseline_median"] = _median(bf16), _median(bf16_baseline)
+        sizes = Counter(row.baseline_group for row in mine if row.family != "fp8")
+        entry["bf16_baseline_rows"] = sorted(sizes.values(), reverse=True)
+        entry["bf16_mean"], entry["bf16_baseline_mean"] = _mean(bf16), _mean(bf16_baseline)
         entry["flops_error"] = _median(row.flops_error for row in mine if row.flops_error is not None)
         entry["ranking"] = _ranking(mine, seconds)
     return found
@@ -108,6 +114,10 @@ def _without_source(rows: Iterable[Timed], efficiency: Efficiency | None) -> flo
     if efficiency is None:
         return None
     return _median(abs(row.seconds(efficiency) / row.measured_s - 1) for row in rows if row.family != "fp8")
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
 
 
 def _median(values: Iterable[float]) -> float | None:
@@ -155,7 +165,11 @@ def _print(found: Mapping[str, Mapping[str, Any]], timed: Sequence[Timed]) -> No
         if len(families) > 1 or "fp8" in families:
             print(f"{'':8}" + ", ".join(f"{key} {value:.1%}" for key, value in families.items()))
         if "fp8" in families and len(families) > 1:
-            print(f"{'':8}16 bits {entry['bf16_median']:.1%}, baseline {entry['bf16_baseline_median']:.1%}")
+            print(
+                f"{'':8}16 bits {entry['bf16_median']:.1%}, mean {entry['bf16_mean']:.1%}; baseline"
+                f" {entry['bf16_baseline_median']:.1%}, mean {entry['bf16_baseline_mean']:.1%},"
+                f" each constant from so many rows: {entry['bf16_baseline_rows']}"
+            )
         if entry["flops_error"] is not None:
             print(f"{'':8}FLOPs of a token {entry['flops_error']:.2%} off, median")
         for reason, count in sorted(entry["skipped"].items(), key=lambda item: -item[1]):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backend.estimate.efficiency import Efficiency, default_efficiency
-from backend.estimate.layer_time import Execution, Setting
+from backend.estimate.layer_time import Execution, Setting, layer_passes, load_of
 from backend.estimate.layers import ModelLayers, model_layers
 from backend.estimate.plan import Plan, unsplit
 from backend.estimate.schedule import iteration_time
@@ -20,9 +20,14 @@ from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
 from benchmarks.habits import Habits, habits_of
 from benchmarks.machines import machine_name, published_machine
 from benchmarks.named_shapes import named_shape
+from benchmarks.recipes import Recipe, recipe_of
 from benchmarks.shapes import NotModelled
 from benchmarks.statistics import Skip
 from benchmarks.timed_plan import check_ranks, number, timed_plan, whole
+
+FUSED_LOSS = (6, 4)
+"""Bytes an entry of the logits that Transformer Engine's cross entropy moves (pytorch/triton/cross_entropy.py): read
+for the sum, read and overwritten by its gradient, which backward scales."""
 
 FIGURES = ("measured_iter_s", "measured_tokens_per_s_per_gpu", "measured_tflops_per_gpu", "mfu")
 
@@ -50,7 +55,8 @@ class Timed:
     trained: Trained
     parameters: tuple[RankParameters, ...]
     adapters: bool
-
+    layer_alone: bool
+    """Not a run but one layer was measured, there and back."""
     flops_error: float | None
     """Relative, of `flops` against what the source's TFLOP/s and tokens/s say together; None where it lacks either."""
 
@@ -58,7 +64,15 @@ class Timed:
     def plan_key(self) -> tuple[object, ...]:
         """What makes the plan another one."""
         plan = self.setting.plan
-        sizes = (plan.tensor, plan.pipeline, plan.virtual_pipeline, plan.context, plan.expert, plan.data)
+        sizes = (
+            plan.sequence_parallel,
+            plan.tensor,
+            plan.pipeline,
+            plan.virtual_pipeline,
+            plan.context,
+            plan.expert,
+            plan.data,
+        )
         return (*sizes, plan.micro_batch, plan.recompute, plan.recompute_modules)
 
     @property
@@ -68,9 +82,14 @@ class Timed:
 
     def seconds(self, efficiency: Efficiency, schedule: Schedule = iteration_time) -> float:
         """Ours."""
+        setting = replace(self.setting, efficiency=efficiency)
+        if self.layer_alone:
+            passes = layer_passes(self.layers.dense, setting, load_of(setting), weights_trained=True, inputs_need=True)
+            back = passes.backward.total + passes.recomputed.total
+            return float(schedule(((passes.forward.total,),), ((back,),), 1, 1))
         found = step_time(
             self.layers,
-            replace(self.setting, efficiency=efficiency),
+            setting,
             self.trained,
             self.parameters,
             adapters=self.adapters,
@@ -124,10 +143,13 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
     shape = named_shape(row, habits)
     layers = model_layers(shape)
     plan = timed_plan(row, habits, layers.dense_count + layers.sparse_count)
+    recipe = recipe_of(row)
+    if recipe.recompute_modules:
+        plan = replace(plan, recompute="selective", recompute_modules=recipe.recompute_modules)
     check_ranks(plan, whole(row, "gpus"))
     method = str(row.get("method") or "").lower()
     adapters = "lora" in method or "peft" in method
-    run = _execution(row, habits, plan)
+    run = _execution(row, habits, recipe, plan, layers)
     machine = published_machine(str(row.get("hardware") or ""), source, fp8=fp8)
     flops = float(flops_per_token(layers, unsplit(plan), Trained(), adapters))
     tokens = whole(row, "gbs", plan.micro_batch * plan.micro_batches * plan.data) * plan.sequence_length
@@ -151,6 +173,7 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
         trained=Trained(),
         parameters=parameters,
         adapters=adapters,
+        layer_alone="Table 4" in str(row.get("source")),
         flops_error=None if adapters else _flops_error(row, counted),
     )
 
@@ -163,8 +186,6 @@ def _flops_error(row: Mapping[str, Any], counted: float) -> float | None:
 
 def _refuse(row: Mapping[str, Any]) -> None:
     source = str(row.get("source"))
-    if "Table 4" in source:
-        raise NotModelled("one layer, not a run")
     if "CI golden" in source:
         raise NotModelled("not published: gpus")
     if "LLaMA paper" in source:
@@ -181,7 +202,7 @@ def _refuse(row: Mapping[str, Any]) -> None:
         raise NotModelled("layers that are not attention")
 
 
-def _execution(row: Mapping[str, Any], habits: Habits, plan: Plan) -> Execution:
+def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Plan, layers: ModelLayers) -> Execution:
     notes = f"{row.get('notes') or ''} {row.get('method') or ''}"
     logits = 2 if habits.fused_loss else MEGATRON_LM_MEMORY.logits_forward_bytes
     memory = replace(
@@ -193,6 +214,8 @@ def _execution(row: Mapping[str, Any], habits: Habits, plan: Plan) -> Execution:
     sharded = habits.fsdp or (row.get("zero") == 3)
     if sharded:
         memory = replace(_traits("llamafactory-fsdp"), gradient_bytes=habits.gradient_bytes)
+    if habits.fused_loss:
+        memory = replace(memory, loss_forward_moved=FUSED_LOSS[0], loss_backward_moved=FUSED_LOSS[1])
     return Execution(
         fused=not habits.fsdp or "compile" in notes,
         memory=memory,
@@ -202,8 +225,12 @@ def _execution(row: Mapping[str, Any], habits: Habits, plan: Plan) -> Execution:
         overlap_tensor=(habits.overlap_tensor and plan.tensor > 1) or "async TP" in notes,
         overlap_sends=plan.virtual_pipeline > 1,
         scattered_sends=habits.scattered_sends,
-        overlap_expert="1f1b overlap" in notes,
-        one_copy_a_node=habits.one_copy_a_node or "DeepEP" in notes or "HybridEP" in notes,
+        overlap_expert=recipe.overlap_expert or "1f1b overlap" in notes,
+        one_copy_a_node=recipe.dispatcher != "alltoall" or "DeepEP" in notes or "HybridEP" in notes,
+        sorting_exchange=recipe.dispatcher == "hybridep",
+        graphed=recipe.graphed,
+        # DeepSpeed keeps biases and norms whole: a layer's four matrices are gathered.
+        gathered_alone=4 * layers.dense_count if habits.gathered_alone and sharded else 0,
     )
 
 

@@ -89,11 +89,12 @@ def _sequence_parallel(source: str, tensor: int, recompute: str) -> bool:
     if any(name in source for name in ("vTrain", "Narayanan")):
         return False
     if "Korthikanti" in source:
-        return tensor > 1 and "SP" in recompute and "no SP" not in recompute
+        return tensor > 1 and ("sequence" in recompute or ("SP" in recompute and "no SP" not in recompute))
     return tensor > 1
 
 
 def _recompute(text: str) -> dict[str, Any]:
+    text = text.removeprefix("baseline with ")
     if text.startswith(("full", "selective AC (op)")):
         # torchtitan's operator-wise checkpointing runs every other matrix product again: about half a forward.
         return (

@@ -60,6 +60,10 @@ def _stage(
     if memory.shards == "gradients":
         return gathered, plan.micro_batches * exposed(reduced, last, efficiency)
     everything = run.element_bytes * (rank.dense * dense_pace + rank.expert * expert_pace)
+    if run.gathered_alone:
+        # With layers larger than what may stay (1e9 elements), recompute gathers once more.
+        copied = run.gathered_alone * plan.data * efficiency.kernel_s
+        return plan.micro_batches * (everything + copied), plan.micro_batches * (2 * everything + reduced + 3 * copied)
     there, back = exposed(everything, first, efficiency), exposed(everything + reduced, last, efficiency)
     return plan.micro_batches * there, plan.micro_batches * back
 

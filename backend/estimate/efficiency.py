@@ -28,7 +28,10 @@ class Efficiency:
     """
 
     attention_share: float
-    """Of the peak, in the kernels of fused attention."""
+    """Of the peak, in Transformer Engine's attention: cuDNN's kernels on Hopper and later (its
+    pytorch/attention/dot_product_attention/utils.py prefers them there)."""
+    flash_attention_share: float
+    """The same in FlashAttention 2 and torch's own attention, which Hugging Face's modules call."""
     decline: float
     """How matrix products and attention fall behind as GPUs get faster: with (312 TFLOP/s / peak) to this power. Power
     limits and clocks hold a faster GPU further below its best when it is busy for long."""

@@ -22,7 +22,7 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError
-from backend.job.traits import MemoryTraits, Offload
+from backend.job.traits import FUSED_LOSS_MOVED, LIGER_LOSS_MOVED, MemoryTraits, Offload
 
 GIB = 2.0**30
 
@@ -206,11 +206,28 @@ def memory_traits(job: Job, shape: ModelShape) -> MemoryTraits:
             choose(fusable, memory.fused_logits_bytes, each)
             for each in (memory.logits_forward_bytes, memory.logits_backward_bytes)
         )
-        memory = replace(memory, logits_forward_bytes=forward, logits_backward_bytes=backward)
+        there, back = (
+            choose(fusable, fused, each)
+            for fused, each in zip(
+                FUSED_LOSS_MOVED, (memory.loss_forward_moved, memory.loss_backward_moved), strict=True
+            )
+        )
+        memory = replace(
+            memory,
+            logits_forward_bytes=forward,
+            logits_backward_bytes=backward,
+            loss_forward_moved=there,
+            loss_backward_moved=back,
+        )
+    if training.liger and not traits.is_megatron:
+        there, back = LIGER_LOSS_MOVED
+        memory = replace(memory, loss_forward_moved=there, loss_backward_moved=back)
     if job.engine == "llamafactory-fsdp":
         kept = memory.live_elements if parallel.fsdp.reshard_after_forward else float("inf")
         offloads: Offload = "everything" if parallel.fsdp.offload else memory.offloads
-        memory = replace(memory, live_elements=kept, offloads=offloads)
+        # accelerate 1.11 utils/fsdp_utils.py fsdp2_prepare_model: all weights, and DPO's reference, become fp32.
+        frozen = 4 if parallel.fsdp.version == 2 else memory.frozen_bytes
+        memory = replace(memory, live_elements=kept, offloads=offloads, frozen_bytes=frozen)
     return memory
 
 

@@ -21,7 +21,7 @@ from backend.estimate.plan import Plan
 from backend.estimate.saved import Eager, eager_bytes
 from backend.estimate.sharding import shared_states
 from backend.estimate.stage import RankParameters
-from backend.estimate.terms import FROZEN_BYTES, STATIC_BYTES, StageMemory
+from backend.estimate.terms import STATIC_BYTES, StageMemory
 from backend.job.traits import MemoryTraits
 
 _EVERYTHING = ("loss", "loss_backward", "output_backward")
@@ -33,7 +33,7 @@ def hugging_face_parts(
 ) -> Iterator[Part]:
     """Every part of every term."""
     parameters = memory.parameters
-    frozen = frozen_bytes(layers, tuning, parameters)
+    frozen = frozen_bytes(layers, traits, tuning, parameters)
     states = shared_states(layers, plan, traits, parameters, frozen)
     moments = step_moments(layers, plan, traits, tuning, parameters, states)
     totals = [float(moment.total) for moment in moments]
@@ -69,7 +69,7 @@ def _weights(
     if traits.offloads != "everything":
         for kind, trained in _trained(parameters):
             yield part(f"weights_{kind}", bytes_each=traits.weight_bytes, **trained, **divided)
-        each = 4 if tuning.single_precision else FROZEN_BYTES
+        each = 4 if tuning.single_precision else traits.frozen_bytes
         frozen = every - parameters.trained_dense - parameters.trained_expert
         packed = quantised_parameters(layers) if tuning.method == "qlora" else 0
         yield part("weights_frozen", bytes_each=each, frozen=frozen - packed, **divided)
@@ -78,7 +78,7 @@ def _weights(
         sharded = traits.shards == "parameters"
         if not (sharded and traits.offloads == "everything"):
             copies = share(plan.data if sharded else 1)
-            yield part("weights_reference", bytes_each=FROZEN_BYTES, parameters=every, **copies)
+            yield part("weights_reference", bytes_each=traits.frozen_bytes, parameters=every, **copies)
 
 
 def _gradients(plan: Plan, traits: MemoryTraits, parameters: RankParameters, *, has_gradients: bool) -> Iterator[Part]:

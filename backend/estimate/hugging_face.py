@@ -16,7 +16,7 @@ from backend.estimate.record import record
 from backend.estimate.saved import Eager, eager_bytes
 from backend.estimate.sharding import States, largest_unit, shared_states
 from backend.estimate.stage import RankParameters, Trained
-from backend.estimate.terms import FROZEN_BYTES, STATIC_BYTES, Moment, StageMemory, fullest_moment
+from backend.estimate.terms import STATIC_BYTES, Moment, StageMemory, fullest_moment
 from backend.job.traits import MemoryTraits
 
 MOMENTS = ("loss", "loss_backward", "output_backward", "layer_backward", "last_backward", "tower_backward", "step")
@@ -53,7 +53,7 @@ class Tuning:
 def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> StageMemory:
     """The memory of one rank; `memory` in the precision of the run."""
     parameters = _parameters(layers, tuning)
-    frozen = frozen_bytes(layers, tuning, parameters)
+    frozen = frozen_bytes(layers, memory, tuning, parameters)
     states = shared_states(layers, plan, memory, parameters, frozen)
     reference, reference_host = _reference(plan, memory, tuning, parameters)
     fullest = fullest_moment(step_moments(layers, plan, memory, tuning, parameters, states))
@@ -78,7 +78,7 @@ def _reference(plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: Ran
     """
     if not tuning.pairs or tuning.adapters:
         return 0.0, 0.0
-    copy = FROZEN_BYTES * (parameters.dense + parameters.expert)
+    copy = memory.frozen_bytes * (parameters.dense + parameters.expert)
     if memory.shards == "parameters":
         copy = copy / plan.data
         return (0.0, copy) if memory.offloads == "everything" else (copy, 0.0)
@@ -114,9 +114,9 @@ def _last(layers: ModelLayers, wanted: int) -> list[tuple[LayerKind, int]]:
     return [(layers.sparse, sparse), (layers.dense, min(wanted - sparse, layers.dense_count))]
 
 
-def frozen_bytes(layers: ModelLayers, tuning: Tuning, parameters: RankParameters) -> Number:
+def frozen_bytes(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters) -> Number:
     frozen = parameters.dense + parameters.expert - parameters.trained_dense - parameters.trained_expert
-    each = 4 if tuning.single_precision else FROZEN_BYTES
+    each = 4 if tuning.single_precision else memory.frozen_bytes
     if tuning.method != "qlora":
         return each * frozen
     packed = quantised_parameters(layers)

@@ -7,10 +7,11 @@ its memory-bound kernels, a start of every kernel, and the communication that no
 from dataclasses import field
 from functools import reduce
 
+from backend.estimate.adapters import NF4_BYTES
 from backend.estimate.communication import Group, exchange_seconds, exposed, ring_pace, ring_seconds
 from backend.estimate.efficiency import Efficiency, Machine
 from backend.estimate.layers import LayerKind
-from backend.estimate.numeric import Number, larger
+from backend.estimate.numeric import Number, larger, least
 from backend.estimate.operations import Operations, operations
 from backend.estimate.passes import NOTHING, Pass, Passes
 from backend.estimate.plan import Plan
@@ -29,6 +30,11 @@ TILE_ROWS = 128
 
 UNFUSED_SCORES = 13
 """Bytes an entry of the score matrix moves where attention is not fused: product 2, softmax 4, dropout 5, product 2."""
+
+
+UNPACKING = 3
+"""Kernels that unpack a 4-bit weight: its scales are unpacked, shifted, used (bitsandbytes functional.py
+dequantize_4bit, with double quantisation)."""
 
 
 @record
@@ -55,6 +61,13 @@ class Execution:
     """Tokens travel to and from their experts beside another micro-batch's computation."""
     one_copy_a_node: bool = False
     """A token goes to each node once, however many of its experts are there (DeepEP, HybridEP)."""
+    sorting_exchange: bool = False
+    """The exchange of tokens itself sorts them by expert (HybridEP)."""
+    graphed: bool = False
+    """CUDA graphs start the kernels of attention and routing; the host waits for nothing."""
+    gathered_alone: int = 0
+    """Weights that ZeRO-3 gathers and reduces each on its own while the GPU waits, every rank's part copied by a kernel
+    (DeepSpeed of 2021, runtime/zero/partition_parameters.py _allgather_param); 0: as FSDP and ZeRO-3 do since."""
     megatron: bool = True
     reference: bool = False
     """A frozen model judges every micro-batch too (DPO)."""
@@ -81,7 +94,8 @@ class Setting:
     def __post_init__(self) -> None:
         sustained = self.efficiency.sustained(self.machine.peak)
         object.__setattr__(self, "product_speed", self.machine.products * (1.0 if self.machine.warm else sustained))
-        object.__setattr__(self, "attention_speed", self.machine.peak * self.efficiency.attention_share * sustained)
+        share = self.efficiency.attention_share if self.run.fused else self.efficiency.flash_attention_share
+        object.__setattr__(self, "attention_speed", self.machine.peak * share * sustained)
         object.__setattr__(self, "overlapped", 1 - self.efficiency.overlap_share if self.run.overlap_tensor else 1)
         object.__setattr__(self, "element_s", self.run.element_bytes / self.machine.memory)
 
@@ -154,7 +168,8 @@ def layer_passes(
     `inputs_need`: a gradient goes on to what comes before. A layer of the vision tower is Hugging Face's module on any
     engine, and only full recompute reaches it, if it is `recomputable` at all.
     """
-    costs = _costs(operations(kind, setting.run.fused and not tower), setting, load)
+    done = operations(kind, setting.run.fused and not tower, sorting=setting.run.sorting_exchange)
+    costs = _costs(done, setting, load)
     forward = _forward(costs, setting)
     if not (weights_trained or inputs_need):
         return Passes(forward, NOTHING, NOTHING)
@@ -171,7 +186,8 @@ def _recomputed(kind: LayerKind, forward: Pass, setting: Setting, load: Load, *,
             return forward
         if not (modules and modules_too):
             return NOTHING
-        return _forward(_costs(operations(kind, setting.run.fused, modules), setting, load), setting)
+        done = operations(kind, setting.run.fused, modules, sorting=setting.run.sorting_exchange)
+        return _forward(_costs(done, setting, load), setting)
 
     if not plan.recompute_choices:
         return by(plan.recompute, plan.recompute_modules)
@@ -188,13 +204,18 @@ def _costs(done: Operations, setting: Setting, load: Load) -> _Costs:
             context, context_back = _context(done, setting, load, attention, attention_back)
     split = 2 * done.outputs_gathered * (load.tensor > 1)
     moved = done.moved_split / load.tensor + (done.moved_whole + done.moved_expert) * load.whole
+    kernels = done.kernels + split
+    if setting.run.unpacked:
+        kernels = kernels + UNPACKING * done.packed
+    if done.kernels_expert:
+        kernels = kernels + done.kernels_expert / load.expert
     return _Costs(
         products,
         weights,
         attention,
         attention_back,
         load.tokens * moved / setting.machine.memory,
-        done.kernels + split,
+        kernels,
         setting.run.element_bytes * load.tokens * done.gathered * load.gather,
         context,
         context_back,
@@ -218,17 +239,34 @@ def _products(done: Operations, setting: Setting, load: Load) -> tuple[Number, N
         work = work + done.products_expert * load.whole + TILE_ROWS / 2 * held / load.tokens
         operands = operands + done.operands_expert * load.whole
     both = load.tokens * (2 * work / setting.product_speed + element_s * operands)
+    if setting.run.unpacked:
+        both = both + _unpacked(done, setting, load)
     accumulated_s = 2 * setting.run.memory.gradient_bytes / setting.machine.memory
     return both + element_s * weights, both + accumulated_s * weights
 
 
+def _unpacked(done: Operations, setting: Setting, load: Load) -> Number:
+    """Seconds to make 16-bit weights of 4-bit ones before each product with them.
+
+    bitsandbytes' autograd/_functions.py MatMul4Bit: in forward (for more rows than its own product is good for) and for
+    the gradient of the input; nothing is kept between them.
+    """
+    elements = done.packed_split / load.tensor + done.packed_whole
+    return (NF4_BYTES + setting.run.element_bytes) * elements / setting.machine.memory
+
+
 def _attention(done: Operations, setting: Setting, load: Load) -> tuple[Number, Number]:
     """Seconds of the attention core, there and back."""
-    flops = load.tokens * load.length * done.attention / load.tensor
+    length = load.length
+    if done.windowed:
+        # A token sees half the sequence, or all of the window.
+        seen = least(length, (2 if done.causal else 1) * done.window)
+        length = (1 - done.windowed) * length + done.windowed * seen
+    flops = load.tokens * length * done.attention / load.tensor
     if setting.plan.flash_attention:
         there = (0.5 if done.causal else 1.0) * flops / setting.attention_speed
         return there, ATTENTION_BACKWARD * there
-    entries = load.tokens * load.length * done.scores / load.tensor
+    entries = load.tokens * length * done.scores / load.tensor
     there = flops / setting.product_speed + UNFUSED_SCORES * entries / setting.machine.memory
     return there, 2 * there
 
@@ -262,7 +300,8 @@ def _backward(costs: _Costs, setting: Setting, *, weights_trained: bool, inputs_
 def _started(compute: Number, kernels: Number, setting: Setting) -> Number:
     """The host starts kernels while earlier ones run; the slower of both waits."""
     efficiency = setting.efficiency
-    return larger(compute + kernels * efficiency.kernel_s, kernels * efficiency.host_s)
+    on_gpu = compute + kernels * efficiency.kernel_s
+    return on_gpu if setting.run.graphed else larger(on_gpu, kernels * efficiency.host_s)
 
 
 def _alone(size: Number) -> bool:

@@ -61,6 +61,10 @@ class Attention:
     key_dim: int
     value_dim: int
     causal: bool = True
+    window: int = 0
+    """Tokens that a token sees in the layers of this kind whose attention slides."""
+    windowed: float = 0.0
+    """The share of these layers."""
     packed: bool = False
     """Query, key and value are views of one projection's output, which therefore stays alive."""
     latent: bool = False
@@ -74,6 +78,8 @@ class Activation:
     width: int
     gated: bool
     module: Literal["mlp", "moe", "shared_experts"]
+    clamped: bool = False
+    """Its input is cut off on both sides first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,7 +189,14 @@ def _attention(shape: ModelShape) -> tuple[Operator, ...]:
         Norm(width=h, parameters=h),
         Linear(name="qkv", inputs=h, outputs=projected, share="split", bias=bias, parts=3, after_norm=True),
         *head_norm,
-        Attention(heads=shape.heads, kv_heads=shape.kv_heads, key_dim=d, value_dim=d),
+        Attention(
+            heads=shape.heads,
+            kv_heads=shape.kv_heads,
+            key_dim=d,
+            value_dim=d,
+            window=shape.window,
+            windowed=shape.windowed,
+        ),
         Linear(name="o", inputs=queries, outputs=h, share="split", whole_bias=h if shape.output_bias else 0),
     )
 
@@ -239,9 +252,26 @@ def _experts(shape: ModelShape) -> tuple[Operator, ...]:
         Norm(width=h, parameters=h, detached=True),
         Linear(name="router", inputs=h, outputs=count, share="whole"),
         Dispatch(hidden=h, top_k=k, experts=count),
-        Linear(name="expert_up", inputs=h, outputs=parts * f, share="expert", copies=count, active=k, parts=parts),
-        Activation(width=k * f, gated=shape.gated, module="moe"),
-        Linear(name="expert_down", inputs=f, outputs=h, share="expert", copies=count, active=k),
+        Linear(
+            name="expert_up",
+            inputs=h,
+            outputs=parts * f,
+            share="expert",
+            bias=parts * f if shape.expert_bias else 0,
+            copies=count,
+            active=k,
+            parts=parts,
+        ),
+        Activation(width=k * f, gated=shape.gated, module="moe", clamped=shape.clamped),
+        Linear(
+            name="expert_down",
+            inputs=f,
+            outputs=h,
+            share="expert",
+            bias=h if shape.expert_bias else 0,
+            copies=count,
+            active=k,
+        ),
         *shared,
     )
 

@@ -9,6 +9,10 @@ from functools import lru_cache
 
 from backend.estimate.layers import Activation, Attention, Dispatch, LayerKind, Linear, Norm, Operator
 
+STREAMS = 4
+"""Products of experts that run side by side: Transformer Engine's grouped products start one an expert on so many
+streams (common/include/transformer_engine/gemm.h, num_streams)."""
+
 _ROW_PARALLEL = ("o", "down", "shared_down", "expert_down", "proj", "merge_out")
 """Projections whose input is split over TP and whose output is whole; all others the reverse."""
 
@@ -31,9 +35,17 @@ class Operations:
     operands_full: float = 0.0
     """The same, gathered over TP."""
     operands_expert: float = 0.0
+    packed_split: float = 0.0
+    """Elements of weights that 4-bit loading packs."""
+    packed_whole: float = 0.0
+    packed: int = 0
+    """Modules that hold them."""
     attention: float = 0.0
     """FLOPs of the attention core for a token of context, all tokens seen."""
     causal: bool = False
+    window: int = 0
+    """As the attention's."""
+    windowed: float = 0.0
     scores: float = 0.0
     """Attention heads: entries of the score matrix for a token of context."""
     moved_split: float = 0.0
@@ -42,6 +54,8 @@ class Operations:
     moved_expert: float = 0.0
     kernels: int = 0
     """Started, whatever the number of tokens."""
+    kernels_expert: float = 0.0
+    """The same for each expert; those of the rank's experts are started."""
     outputs_gathered: int = 0
     """Pairs of a gather before and a reduction after TP-split projections."""
     gathered: float = 0.0
@@ -57,18 +71,23 @@ class Operations:
 
 
 @lru_cache(maxsize=2048)
-def operations(kind: LayerKind, fused: bool, only: tuple[str, ...] | None = None) -> Operations:
-    """The layer's sums; `only`: of the operators that these recompute modules run again."""
+def operations(
+    kind: LayerKind, fused: bool, only: tuple[str, ...] | None = None, *, sorting: bool = False
+) -> Operations:
+    """The layer's sums; `only`: of the operators that these recompute modules run again.
+
+    `sorting`: the exchange itself sorts tokens by expert (HybridEP).
+    """
     sums: dict[str, float] = {}
-    causal = True
+    causal, window, windowed = True, 0, 0.0
     for index, operator in enumerate(kind.operators):
         if only is not None and not {*_modules(kind, index)} & {*only}:
             continue
         if isinstance(operator, Attention):
-            causal = operator.causal
-        for name, value in _of(operator, kind.hidden, fused).items():
+            causal, window, windowed = operator.causal, operator.window, operator.windowed
+        for name, value in _of(operator, kind.hidden, fused, sorting).items():
             sums[name] = sums.get(name, 0) + value
-    return Operations(**sums, causal=causal)  # type: ignore[arg-type]
+    return Operations(**sums, causal=causal, window=window, windowed=windowed)  # type: ignore[arg-type]
 
 
 def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:
@@ -93,7 +112,7 @@ def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:
     return ("layernorm",) if isinstance(operator, Norm) and operator.detached else ()
 
 
-def _of(operator: Operator, hidden: int, fused: bool) -> dict[str, float]:
+def _of(operator: Operator, hidden: int, fused: bool, sorting: bool) -> dict[str, float]:
     if isinstance(operator, Linear):
         return _linear(operator, fused)
     if isinstance(operator, Attention):
@@ -114,17 +133,20 @@ def _of(operator: Operator, hidden: int, fused: bool) -> dict[str, float]:
         # Fused: reads its input, writes its output. In modules: one kernel for the function, one for the product.
         parts = 2 if operator.gated else 1
         moved = 2 * operator.width * (parts + 1 + (0 if fused else 2 * (parts - 1)))
-        where = "moved_expert" if operator.module == "moe" else "moved_split"
-        return {where: moved, "kernels": 1 if fused else parts}
+        kernels = 1 if fused else parts
+        if operator.clamped:
+            # Two kernels, each for a half of its input, and one that joins the halves again.
+            moved, kernels = moved + 8 * parts * operator.width, kernels + 3
+        return {"moved_expert" if operator.module == "moe" else "moved_split": moved, "kernels": kernels}
     if isinstance(operator, Dispatch):
-        # By rank before the exchange, by expert after it, and both back: four times every copy is read and written.
-        # The router's softmax, top-k and counts are in fp32.
+        # By rank before the exchange, by expert after it, and both back: four times every copy is read and written;
+        # only once where the exchange sorts. The router's softmax, top-k and counts are in fp32.
         return {
-            "moved_expert": 16.0 * operator.top_k * operator.hidden,
+            "moved_expert": (4.0 if sorting else 16.0) * operator.top_k * operator.hidden,
             "moved_whole": 24.0 * operator.experts,
             "dispatched": operator.top_k * operator.hidden,
             "hidden": operator.hidden,
-            "kernels": 14 if fused else 30,
+            "kernels": 6 if sorting else 14 if fused else 30,
         }
     return {}
 
@@ -149,7 +171,15 @@ def _linear(linear: Linear, fused: bool) -> dict[str, float]:
     }
     if where == "expert":
         found["operands_expert"] = (linear.inputs + linear.outputs) * linear.active
-    elif where == "whole":
+        found |= {"kernels": 0, "kernels_expert": found["kernels"] * linear.copies / STREAMS}
+        if linear.bias and linear.name in _ROW_PARALLEL:
+            # megatron-core's experts.py adds the output's bias by expert, in fp32: weighted, added, joined, cast.
+            found["kernels_expert"] += 2 * linear.copies
+            found |= {"kernels": 2, "moved_expert": 28.0 * linear.outputs * linear.active}
+        return found
+    if linear.name not in ("output", "router", "patch"):
+        found |= {f"packed_{where}": size, "packed": linear.parts}
+    if where == "whole":
         found["operands_full"] = linear.inputs + linear.outputs
     elif linear.name in _ROW_PARALLEL:
         found |= {"operands_split": linear.inputs, "operands_full": linear.outputs}

@@ -148,12 +148,12 @@ def _times(chunk: Chunk, kinds: Sequence[Number]) -> Number:
 
 
 def _head(layers: ModelLayers, setting: Setting, load: Load, trained: bool) -> Passes:
-    """The output layer and the loss, whose memory-bound part follows from the bytes an engine holds of the logits."""
+    """The output layer and the loss."""
     memory = setting.run.memory
     passes = layer_passes(layers.output, setting, load, weights_trained=trained, inputs_need=True, recomputable=False)
     entries = load.tokens * (layers.embedding // layers.output.hidden) / load.tensor / setting.machine.memory
-    there = passes.forward.computing(2 * memory.logits_forward_bytes * entries)
-    return Passes(there, passes.backward.computing(memory.logits_backward_bytes * entries), NOTHING)
+    there = passes.forward.computing(memory.loss_forward_moved * entries)
+    return Passes(there, passes.backward.computing(memory.loss_backward_moved * entries), NOTHING)
 
 
 def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: bool) -> Passes:

@@ -6,9 +6,6 @@ from backend.estimate.numeric import Number, choose
 from backend.estimate.record import record
 from backend.estimate.stage import RankParameters
 
-FROZEN_BYTES = 2
-"""A weight that is not trained stays in 16 bits."""
-
 STATIC_BYTES = 0.10 * 2**30
 """Workspaces of cuBLAS and Transformer Engine and masks: allocator bytes that are in no tensor of the model; the
 median of Megatron-LM's own CI runs is 78 MiB on A100 and 105 MiB on H100."""

@@ -119,6 +119,7 @@ def execution(job: Job, memory: MemoryTraits) -> Execution:
         overlap_parameters=parallel.overlap_param_gather if megatron else job.traits.overlaps,
         overlap_sends=parallel.virtual_pipeline > 1,
         reference=training.stage == "dpo" and training.dpo.loss not in _REFERENCE_FREE,
+        unpacked=training.method == "qlora",
     )
 
 

@@ -85,9 +85,17 @@ class ModelShape:
     """Whether the shared expert has a gate of its own (Qwen2-MoE)."""
     router_bias: bool
     """A bias per expert for load balancing (DeepSeek-V3)."""
+    expert_bias: bool
+    """Biases on the experts' projections (gpt-oss)."""
+    clamped: bool
+    """The experts' activation cuts off large inputs (gpt-oss)."""
     dense_layers: int
     """Leading layers with a dense FFN in a mixture-of-experts model."""
     mla: Mla | None
+    window: int
+    """Tokens that a token sees in layers of sliding attention."""
+    windowed: float
+    """The share of these layers."""
     vision: VisionShape | None
 
 
@@ -162,8 +170,11 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
         shared_ffn=_shared_ffn(text) if experts else 0,
         shared_gate=family.shared_gate,
         router_bias=bool(experts) and family.router_bias,
+        expert_bias=bool(experts) and bool(text.get("mlp_bias", False)),
+        clamped=bool(experts) and text.get("activation_limit") is not None,
         dense_layers=_size(text, "first_k_dense_replace", default=0) if experts else 0,
         mla=_mla(text),
+        **_windows(text),
         vision=_vision(hf_config, hidden),
     )
 
@@ -205,6 +216,15 @@ def _refuse_mixed_layers(text: Mapping[str, Any], experts: int) -> None:
     for key, usual in plain.items():
         if experts and text.get(key, usual) not in (usual, None):
             raise _refuse("unsupported_model_key", key=key, value=text[key])
+
+
+def _windows(text: Mapping[str, Any]) -> dict[str, Any]:
+    """Sliding attention, where the list of the layers' types says which have it."""
+    listed = text.get("layer_types")
+    types = listed if isinstance(listed, list) else []
+    sliding = types.count("sliding_attention")
+    window = _size(text, "sliding_window", default=0) if sliding else 0
+    return {"window": window, "windowed": sliding / len(types) if window else 0.0}
 
 
 def _shared_ffn(text: Mapping[str, Any]) -> int:

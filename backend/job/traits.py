@@ -59,6 +59,12 @@ class MemoryTraits:
     """The vocabulary is padded to a multiple of this times TP."""
     fused_logits_bytes: float | None = None
     """The same with the fused cross entropy switched on; None: there is none."""
+    loss_forward_moved: float
+    """Per token and vocabulary entry, what the loss reads and writes in forward."""
+    loss_backward_moved: float
+    """The same in backward."""
+    frozen_bytes: float = 2.0
+    """A weight that is not trained, and one of DPO's reference model."""
     shards: Sharding = "none"
     """What data-parallel ranks divide among themselves on Hugging Face engines; each includes those before it."""
     passing_gradient_bytes: float | None = None
@@ -121,12 +127,20 @@ MEGATRON_LM_MEMORY = MemoryTraits(
     cached_weight_gradients=True,
     logits_forward_bytes=6,
     logits_backward_bytes=6,
+    # tensor_parallel/cross_entropy.py: cast, maximum, shifted, exponentials, their sum, divided; scaled, cast back.
+    loss_forward_moved=38,
+    loss_backward_moved=14,
     vocabulary_padding=128,
     fused_logits_bytes=10,
 )
 """Megatron-LM's own training script with Transformer Engine and native cross entropy: what published runs used. Its
 jit-fused cross entropy keeps 16-bit logits, and the shifted logits and their exponentials in fp32 (megatron-core
 fusions/fused_cross_entropy.py)."""
+
+FUSED_LOSS_MOVED = (22, 6)
+"""loss_forward_moved and loss_backward_moved of that fused cross entropy."""
+LIGER_LOSS_MOVED = (4, 0)
+"""Of Liger's, whose kernel leaves the gradient in place of the logits in forward."""
 
 # mcore_adapter never sets gradient_accumulation_fusion, whose default in megatron-core is False.
 _MCA_MEMORY = replace(MEGATRON_LM_MEMORY, cached_weight_gradients=False, vocabulary_padding=1)
@@ -141,6 +155,9 @@ _DDP_MEMORY = MemoryTraits(
     optimizer_bytes=8,
     logits_forward_bytes=10,
     logits_backward_bytes=12,
+    # transformers' loss/loss_utils.py: cast, log-softmax (reads twice); gradients of nll and log-softmax, cast back.
+    loss_forward_moved=18,
+    loss_backward_moved=22,
 )
 
 # DeepSpeed casts the model to 16 bits and keeps fp32 masters and moments; runtime/zero/stage_1_and_2.py averages

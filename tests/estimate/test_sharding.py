@@ -77,11 +77,18 @@ def test_fsdp_offload_moves_the_shards_to_the_host():
     assert offloaded.host_memory_gib == pytest.approx(8 * 16 * PARAMETERS / 32 / GIB)
 
 
-@pytest.mark.parametrize(("engine", "copy_bytes"), [("zero2", 2), ("zero3", 2 / 32), ("fsdp", 2 / 32)])
+@pytest.mark.parametrize(("engine", "copy_bytes"), [("zero2", 2), ("zero3", 2 / 32), ("fsdp", 4 / 32)])
 def test_dpo_holds_a_reference_model_beside_the_trained_one(engine, copy_bytes):
     sft, dpo = of(engine), of(engine, training__stage="dpo")
     assert dpo.stages[0].weights_gib - sft.stages[0].weights_gib == pytest.approx(copy_bytes * PARAMETERS / GIB)
     assert dpo.stages[0].activations_gib >= sft.stages[0].activations_gib
+
+
+def test_fsdp_of_the_second_version_keeps_frozen_weights_in_fp32_and_the_first_does_not():
+    second, first = (
+        of("fsdp", training__method="lora", parallel__fsdp__version=version).stages[0].weights_gib for version in (2, 1)
+    )
+    assert second - first == pytest.approx(2 * PARAMETERS / 32 / GIB)
 
 
 def test_adapters_are_their_own_reference():

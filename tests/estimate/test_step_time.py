@@ -8,13 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.estimate import estimate, speed_up
+from backend.estimate.adapters import NF4_BYTES
 from backend.estimate.communication import Group, exchange_seconds, ring_seconds, send_seconds
 from backend.estimate.efficiency import Machine, default_efficiency, machine_of
-from backend.estimate.layer_time import Execution, Setting
+from backend.estimate.layer_time import UNPACKING, Execution, Setting
 from backend.estimate.layers import model_layers
+from backend.estimate.parameters import layer_counts
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained, rank_parameters, stages
-from backend.estimate.step_time import step_time
+from backend.estimate.step_time import kind_passes, step_time
 from backend.job.job import Cluster, Model
 from backend.job.presets import gpus, resolve_model
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS
@@ -30,10 +32,23 @@ HGX = Machine(
     products=794.5e12, peak=989e12, memory=3.35e12, link=450 * GB, network=50 * GB, host=63 * GB, node=8
 )  # fmt: skip
 MEGATRON = Execution(memory=MEGATRON_LM_MEMORY)
+LLAMA = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 32000,
+}
+EXPERTS = LLAMA | {"num_experts": 32, "num_experts_per_tok": 4, "moe_intermediate_size": 2048}
 
 
 def seconds(layers, plan, run=MEGATRON, machine=HGX, trained=Trained()):  # noqa: B008 - frozen
     return timed(layers, plan, run, machine, trained).iteration_s
+
+
+def setting_of_plan(plan):
+    return Setting(plan=plan, machine=HGX, efficiency=default_efficiency(), run=MEGATRON)
 
 
 def timed(layers, plan, run=MEGATRON, machine=HGX, trained=Trained()):  # noqa: B008 - frozen
@@ -120,6 +135,73 @@ def test_llama_70b_on_32_h100_is_ordered_as_measured():
         for t, p, d in ((4, 4, 2), (4, 8, 1), (8, 4, 1))
     )
     assert four < deep < wide
+
+
+def test_attention_of_hugging_face_is_slower_than_that_of_transformer_engine():
+    long = plan_of(sequence_length=65536)
+    fused, plain = (
+        Setting(plan=long, machine=HGX, efficiency=default_efficiency(), run=replace(MEGATRON, fused=fused))
+        for fused in (True, False)
+    )
+    assert plain.attention_speed < fused.attention_speed
+
+
+def test_layers_of_sliding_attention_see_their_window_alone():
+    whole, half, near = (
+        model_layers(resolve_model(Model(hf_config={**LLAMA, "layer_types": types, "sliding_window": window})))
+        for types, window in (([], None), (["sliding_attention", "full_attention"], 128), (["sliding_attention"], 128))
+    )
+    long = plan_of(sequence_length=65536)
+    times = [seconds(layers, long) for layers in (whole, half, near)]
+    assert times[0] - times[1] == pytest.approx((times[0] - times[2]) / 2)
+    assert times[2] < 0.6 * times[0]
+
+
+@pytest.mark.parametrize("more", [{"mlp_bias": True}, {"activation_limit": 7.0}])
+def test_biases_and_limits_of_experts_take_time(more):
+    plain, heavy = (model_layers(resolve_model(Model(hf_config=EXPERTS | extra))) for extra in ({}, more))
+    assert seconds(heavy, plan_of(expert=4)) > 1.01 * seconds(plain, plan_of(expert=4))
+
+
+def test_a_rank_with_more_experts_starts_more_products():
+    few, many = (
+        kind_passes(SPARSE, setting_of_plan(plan_of(expert=size)), Trained()).sparse.forward.compute for size in (4, 1)
+    )
+    assert many > few
+
+
+def test_graphs_and_an_exchange_that_sorts_save_time():
+    plan = plan_of(expert=4, sequence_length=512)
+    assert seconds(SPARSE, plan, replace(MEGATRON, graphed=True)) < seconds(SPARSE, plan)
+    assert seconds(SPARSE, plan, replace(MEGATRON, sorting_exchange=True)) < seconds(SPARSE, plan)
+
+
+def test_zero_3_of_2021_pays_for_every_rank_of_every_weight():
+    sharded = Execution(memory=TRAITS["llamafactory-zero3"].memory, megatron=False, overlap_gradients=True)
+    old = replace(sharded, gathered_alone=4 * LARGE.dense_count)
+    few, many = (seconds(LARGE, plan_of(data=data, micro_batches=1), old) for data in (256, 512))
+    assert many - few == pytest.approx(4 * old.gathered_alone * 256 * default_efficiency().kernel_s, rel=0.02)
+    assert seconds(LARGE, plan_of(data=256, micro_batches=1), sharded) < few
+
+
+def test_a_loss_that_moves_less_is_faster():
+    native, fused = (
+        estimate(job(training__method="full", parallel__cross_entropy_fusion=fusion)).iteration_s
+        for fusion in (False, True)
+    )
+    plain, liger = (
+        estimate(job(engine="llamafactory-zero2", training__liger=liger)).iteration_s for liger in (False, True)
+    )
+    assert fused < native
+    assert liger < plain
+
+
+def test_unpacking_4_bit_weights_takes_their_bytes_in_forward_recompute_and_backward():
+    base = {"engine": "llamafactory-ddp", "model__preset": "llama-3.1-70b", "parallel__recompute": "full"}
+    lora, qlora = (estimate(job(training__method=method, **base)).iteration_s for method in ("lora", "qlora"))
+    each = layer_counts(LARGE.dense).split * (NF4_BYTES + 2) / HGX.memory
+    started = 7 * UNPACKING * default_efficiency().kernel_s
+    assert qlora - lora == pytest.approx(8 * 3 * LARGE.dense_count * (each + started))
 
 
 def test_interleaving_405b_is_faster_as_measured():
