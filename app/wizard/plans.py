@@ -134,6 +134,6 @@ def _guides(job: Job, plans: Plans) -> list[dict[str, Any]]:
                   "bubble": claim.bubble_fraction, "speed_up": claim.speed_up}  # fmt: skip
         ours = {"memory_gib": float(figures.reserved_gib[rank]) + job.cluster.outside_gib,
                 "speed": speed, "bubble": float(figures.bubble_fraction[rank]),
-                "speed_up": job.cluster.nodes * speed / one.alone if speed and one.alone else None}  # fmt: skip
+                "speed_up": one.speed_up}  # fmt: skip
         found.append({"name": claim.name, "rank": rank, "claims": claims, "ours": ours})
     return found

@@ -5,14 +5,13 @@ a rule of thumb for 80 GB GPUs; claimed speeds are an A100's.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from backend.estimate import Estimate, estimate_resolved
+from backend.estimate import speed_up
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.presets import resolve_gpu, resolve_model
-from backend.job.problems import ProblemsError, errors
-from backend.job.rules import check_resolved
+from backend.job.problems import ProblemsError
 
 MODEL, NODES, PER_NODE, GLOBAL_BATCH = "qwen3-vl-8b", 4, 8, 64
 
@@ -55,8 +54,8 @@ class Checked:
     claim: Claim
     job: Job
     """The job with this plan; keeps the wanted global batch where there is one."""
-    alone: float | None
-    """Tokens per second and GPU of one node with the same plan: what a speed-up is against."""
+    speed_up: float | None
+    """Over one node: estimate/speed_up.py."""
 
 
 def guides(job: Job) -> tuple[Checked, ...]:
@@ -71,21 +70,13 @@ def guides(job: Job) -> tuple[Checked, ...]:
         edits = {"engine": engine, **claim.edits}
         if training.global_batch_size is not None:
             del edits["training.gradient_accumulation_steps"]
-        found.append(Checked(claim=claim, job=with_values(job, edits), alone=_alone(with_values(job, edits))))
+        chosen = with_values(job, edits)
+        found.append(Checked(claim=claim, job=chosen, speed_up=_speed_up(chosen)))
     return tuple(found)
 
 
-def _estimate(job: Job) -> Estimate | None:
-    """None where the job as it is cannot have the plan."""
-    shape, gpu = resolve_model(job.model), resolve_gpu(job.cluster)
+def _speed_up(job: Job) -> float | None:
     try:
-        return None if errors(check_resolved(job, shape, gpu)) else estimate_resolved(job, shape, gpu)
-    except ProblemsError:
+        return speed_up(job, resolve_model(job.model), resolve_gpu(job.cluster))
+    except ProblemsError:  # not modelled on this GPU
         return None
-
-
-def _alone(job: Job) -> float | None:
-    """Accumulation stays, so that one node trains on a quarter of the global batch."""
-    training = replace(job.training, global_batch_size=None, gradient_accumulation_steps=job.accumulation)
-    figures = _estimate(replace(job, cluster=replace(job.cluster, nodes=1), training=training))
-    return figures.tokens_per_s_per_gpu if figures else None
