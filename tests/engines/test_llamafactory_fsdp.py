@@ -22,7 +22,7 @@ def test_the_plan_is_said_by_the_variables_that_llamafactory_reads_too() -> None
 
 
 def test_the_plain_scripts_set_the_same_variables() -> None:
-    assert "export FSDP_VERSION=2\n" in export(sharded("fsdp"))["node1.sh"]
+    assert "  FSDP_VERSION=2\n" in export(sharded("fsdp"))["node1.sh"]
 
 
 def test_layers_are_freed_after_forward_or_kept() -> None:
