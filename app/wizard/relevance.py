@@ -40,6 +40,9 @@ def _irrelevant(job: Job, reading: Reading) -> Iterator[str]:
         yield "model.hf_config"
     if shape and not shape.vision:
         yield from _VISION
+    if training.global_batch_size is not None:
+        # It follows from each plan; what stands in the draft means nothing.
+        yield "training.gradient_accumulation_steps"
     if training.method not in ("lora", "qlora"):
         yield from _LORA
     if training.method != "partial":

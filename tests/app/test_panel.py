@@ -217,6 +217,14 @@ class TestBundle:
         change(services, {"training.freeze.vision_tower": True})
         assert "training.freeze.vision_tower" not in shown(form, services)["hidden"]
 
+    def test_a_wanted_global_batch_takes_the_place_of_the_accumulation(self, form: Form, services: Services) -> None:
+        path = "training.gradient_accumulation_steps"
+        assert path not in shown(form, services)["hidden"]
+        change(services, {"training.global_batch_size": 128})
+        got = shown(form, services, "training")
+        assert path in got["hidden"]
+        assert (got["data"]["steps"]["accumulation"], got["summary"]["global_batch"]) == (16, 128)
+
     def test_a_later_bundle_has_a_higher_stamp(self, form: Form, services: Services) -> None:
         assert shown(form, services)["at"] < shown(form, services)["at"]
 
