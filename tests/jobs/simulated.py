@@ -28,6 +28,8 @@ class Part:
     wedged: bool = False
     """In a driver: no signal ends it."""
     step: int = 0
+    half: str = ""
+    """Of a line: what a buffer has not given to the disk yet."""
 
     @property
     def trains(self) -> bool:
@@ -44,6 +46,9 @@ class Machine:
     """By run folder; those of this boot."""
     powered: bool = True
     cut: bool = False
+    away_s: int = 0
+    there_s: int = 0
+    """How long the server could not reach it, and could."""
 
     @property
     def reachable(self) -> bool:
@@ -93,6 +98,9 @@ class Cluster:
     def tick(self) -> None:
         """One second: every gang that is whole takes two steps, and what must end ends."""
         self.now += 1.0
+        for machine in self.machines:
+            machine.away_s = 0 if machine.reachable else machine.away_s + 1
+            machine.there_s = machine.there_s + 1 if machine.reachable else 0
         for run in {part.run for machine in self.machines for part in machine.parts.values()}:
             gang = [(machine, part) for machine in self.machines for part in machine.parts.values() if part.run == run]
             began = any(f"{part.folder}/began" in machine.node.files for machine, part in gang)
@@ -113,7 +121,10 @@ class Cluster:
             for _ in range(2):
                 part.step += 1
                 row = {"step": part.step, "total_steps": self.steps, "time": self.now, "loss": 1.0}
-                machine.append(part, f"steps.rank{part.rank}.jsonl", json.dumps(row) + "\n")
+                line = part.half + json.dumps(row) + "\n"
+                written = len(line) if part.step >= self.steps or stops else len(line) // 2 + len(part.half)
+                machine.append(part, f"steps.rank{part.rank}.jsonl", line[:written])
+                part.half = line[written:]
                 machine.append(part, f"rank{part.rank}.log", f"step {part.step}\n")
             if part.step >= self.steps or stops:
                 machine.exit(part, self.now, 0, stopped=stops)
@@ -124,7 +135,6 @@ class Cluster:
             if part.trains:
                 words = "step\nTraceback (most recent call last):\nConnectionError: Connection closed by peer\n"
                 machine.append(part, f"rank{part.rank}.log", words)
-                machine.append(part, f"steps.rank{part.rank}.jsonl", '{"step": ')
                 machine.exit(part, self.now, 1)
 
     def kill_worker(self, rank: int) -> bool:

@@ -44,6 +44,8 @@ STEPS = 120
 HISTORIES = 300
 SETTLED_S = 300
 """Within which the page says what the nodes are, once everything is mended: a run may yet have to be stopped."""
+TOLD_S = 60
+"""Within which a lost node is; half of it is patience, some is the pause between two tries to reach it."""
 OUTAGE_S = 20
 """Shorter than what makes a lost node."""
 RANKS = st.integers(0, NODES - 1)
@@ -84,6 +86,7 @@ class Histories(RuleBasedStateMachine):
         self.sweeper = Sweeper(self.store, connections, grace_s=1, clock=clock, monotonic=clock)
         self.watched: dict[str, tuple[Lead, list[Follower]]] = {}
         self.serving = True
+        self.served_s = 0
 
     def watch(self, run: str) -> tuple[Lead, list[Follower]]:
         if run not in self.watched:
@@ -115,6 +118,7 @@ class Histories(RuleBasedStateMachine):
 
     def second(self) -> None:
         self.cluster.tick()
+        self.served_s = self.served_s + 1 if self.serving else 0
         if not self.serving:
             return
         with self.store.read() as connection:
@@ -126,6 +130,7 @@ class Histories(RuleBasedStateMachine):
                     follower.step()
             lead.tick()
         self.sweeper.sweep()
+        self.check_lost()
 
     # what may happen
 
@@ -245,6 +250,15 @@ class Histories(RuleBasedStateMachine):
     def one_run_is_under_way(self) -> None:
         with self.store.read() as connection:
             assert len(ledger.unfinished_runs(connection)) <= 1
+
+    def check_lost(self) -> None:
+        """A node that is away while another one is there is told in time."""
+        away = max(machine.away_s for machine in self.cluster.machines)
+        there = max(machine.there_s for machine in self.cluster.machines)
+        if min(away, there, self.served_s) > TOLD_S:
+            with self.store.read() as connection:
+                states = [ledger.state_of(connection, run) for run in ledger.unfinished_runs(connection)]
+            assert RunState.RUNNING not in states
 
     def teardown(self) -> None:
         """Everything is mended, the server is back, and time goes by: then the page and the nodes say the same."""
