@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from app.i18n import LANGUAGES, has
@@ -276,6 +276,7 @@ KEYS = sorted({key for engine in ENGINES.values() for key in engine.owned} | set
 
 @settings(max_examples=150, deadline=None)
 @given(wild=st.dictionaries(st.sampled_from(KEYS), WILD, max_size=5))
+@example(wild={"ddp_timeout": float("inf")})
 def test_whatever_stands_in_a_file_it_is_imported_or_refused_with_words(wild: dict[str, Any]) -> None:
     try:
         made = import_llamafactory({**SMALL, **wild}, CLUSTER)

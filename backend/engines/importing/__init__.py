@@ -177,7 +177,7 @@ class _Reading:
         if reader := KEY_READERS.get(key):
             try:
                 return reader(config, value)
-            except (TypeError, ValueError, KeyError):
+            except (TypeError, ValueError, KeyError, OverflowError):
                 return Read(reason=because("import_not_read", key, value=str(value)[:80]))
         path = self.engine.owned[key]
         return Read(values={path: value})
