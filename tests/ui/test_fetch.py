@@ -1,6 +1,7 @@
 """Fetching into the draft in a real browser: from a hub on this machine, and from real SSH nodes."""
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,3 +70,20 @@ def test_what_a_node_has_is_read_once_its_key_is_confirmed(page, site, tmp_path:
         (tmp_path / "config.json").write_bytes(CONFIG)
         page.click('[data-fetch="node"]')
         expect(answer).to_contain_text("qwen3_moe")
+        go(page, site, "hardware")
+        box(page, "cluster.environments.llamafactory.python").fill(sys.executable)
+        until(page, "b.data.hosts?.length === 2")
+        go(page, site, "training", "zh")
+        page.click('[data-fetch="samples"]')
+        expect(page.locator("#place-fetch_samples .mb-fetch-answer .mb-apply")).to_have_count(2)
+        (tmp_path / "dataset_info.json").write_text('{"few": {"file_name": "few.jsonl"}}')
+        (tmp_path / "few.jsonl").write_text('{"instruction": "?"}\n' * 640)
+        box(page, "training.dataset_dir").fill(str(tmp_path))
+        box(page, "training.dataset").fill("few")
+        until(page, "!b.problems.some((one) => one.code === 'needed_for_launch' && one.at === 'training.dataset')")
+        page.click('[data-fetch="samples"]')
+        expect(box(page, "training.samples")).to_have_value("640")
+        expect(page.locator('#place-steps [data-fact="samples"]')).to_contain_text("读自 127.0.0.1")
+        expect(page.locator('#place-steps [data-fact="each"] b')).to_have_text("10")
+        box(page, "training.dataset").fill("other")
+        expect(page.locator('#place-steps [data-fact="samples"]')).to_contain_text("未经节点统计")
