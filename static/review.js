@@ -42,7 +42,8 @@
 
   function files(element, bundle, review) {
     const { h, t } = board;
-    const all = [{ name: "job.yaml", text: review.job }, ...(review.files || [])];
+    const all = [{ name: "job.yaml", text: review.job }, { name: "job.json", text: review.json },
+      ...(review.files || [])];
     if (!all.some((file) => file.name === shownFile)) shownFile = all[0].name;
     const file = all.find((one) => one.name === shownFile);
     return card(t("wizard.review.files"),

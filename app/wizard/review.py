@@ -1,6 +1,7 @@
 """Step 5: exactly what will run, before anything does: the job file, the engine's files, each node's command."""
 
 import io
+import json
 import shlex
 import zipfile
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from app.wizard.words import in_words
 from backend.engines import NodeCommand, NodePlace, Place, export, render
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
-from backend.job.mapping import dump_job
+from backend.job.mapping import dump_job, to_mapping
 from backend.job.problems import ProblemsError
 
 STEP = "review"
@@ -34,7 +35,9 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     job = reading.job
     if job is None or not reading.is_sound:
         return {"review": None}
-    review: dict[str, Any] = {"job": dump_job(job), "complete": False}
+    # YAML knows dates, JSON does not.
+    as_json = json.dumps(to_mapping(job), ensure_ascii=False, indent=2, default=str)
+    review: dict[str, Any] = {"job": dump_job(job), "json": as_json, "complete": False}
     if reading.can_launch:
         try:
             rendered = render(job, sample_place(job))

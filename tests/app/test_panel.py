@@ -384,6 +384,13 @@ class TestReview:
         assert not got["complete"]
         assert "preset: qwen3-vl-8b" in got["job"]
 
+    def test_the_job_is_shown_as_json_too(self, form: Form, services: Services) -> None:
+        change(services, {**READY, "extra": "max_samples: 10\nsince: 2026-01-02"})
+        got = shown(form, services, "review")["data"]["review"]
+        job, _ = parse_job(json.loads(got["json"]))
+        assert job is not None
+        assert (job.extra["since"], job.parallel.tensor) == ("2026-01-02", 4)
+
     def test_the_archive_holds_the_job_and_a_script(self, services: Services) -> None:
         change(services, READY)
         job = read(services.draft.job_mapping(), services.home).job
