@@ -57,6 +57,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
         option("--queue", action="store_true", help=t(lang, "cli.queue_option.help"))
         option("--restarts", type=int, default=RESTARTS, help=t(lang, "cli.restarts.help", default=RESTARTS))
         option("--token", help=t(lang, "cli.token.help"))
+        option("--from", dest="source", metavar="RUN[:STEP]", help=t(lang, "cli.from.help"))
         option("--copy-missing", action="store_true", help=t(lang, "cli.copy_missing.help"))
     if name == "logs":
         option("--node", type=int, metavar="RANK", help=t(lang, "cli.logs.node.help"))
@@ -106,10 +107,23 @@ def run_launch(chosen: argparse.Namespace, lang: str) -> int:
             if chosen.copy_missing:
                 copy_missing(services, job, report, lang)
         begin = services.controller.enqueue if chosen.queue else services.controller.launch
-        run = unlocked(lang, lambda: begin(job, token=chosen.token, restarts=chosen.restarts))
+        source = _source(services, chosen.source)
+        run = unlocked(lang, lambda: begin(job, token=chosen.token, restarts=chosen.restarts, source=source))
         words = {"run": run, "nodes": job.cluster.nodes}
         print(t(lang, "cli.queued" if chosen.queue else "cli.launched", **words), flush=True)
         return wait_for_end(services, run, lang) if chosen.wait else DONE
+
+
+def _source(services: Services, given: str | None) -> tuple[str, int | None] | None:
+    """A run, and the step of its checkpoint where one is named. ProblemsError."""
+    if given is None:
+        return None
+    name, _, step = given.partition(":")
+    if step and not step.isdigit():
+        raise ProblemsError(
+            [Problem(code="bad_format", field="--from", values={"value": given, "pattern": "RUN:STEP"})]
+        )
+    return find_run(services, name), int(step) if step else None
 
 
 def wait_for_end(services: Services, run: str, lang: str) -> int:

@@ -160,26 +160,43 @@ class Controller:
             self._audit("accept_host_key", host=key.host, port=key.port, fingerprint=key.fingerprint)
             self._known_hosts.accept(key)
 
-    def launch(self, job: Job, *, token: str | None = None, restarts: int = 0) -> str:
+    def launch(
+        self,
+        job: Job,
+        *,
+        token: str | None = None,
+        restarts: int = 0,
+        source: tuple[str, int | None] | None = None,
+    ) -> str:
         """Start a run and return its id when all supervisors have reported; ProblemsError when it cannot be.
 
         A refused launch leaves no process behind; from preflight on it stays in the history as failed. A second launch
         with the same `token` starts nothing and returns the id of the first. `restarts`: how often the gang may be
-        started again by itself (restart.py).
+        started again by itself (restart.py). `source`: a run, and the step of one of its checkpoints (None: the newest
+        complete one), to begin with; what the job changes must fit that checkpoint (engines/resharding.py).
         """
         check_alone(job)
+        found = self._runner.find_source(job, *source) if source else None
         run = launching.new_run_id(job, self._clock())
-        return self._runner.launch(job, run, token=token, restarts=restarts)
+        return self._runner.launch(job, run, token=token, restarts=restarts, source=found)
 
-    def enqueue(self, job: Job, *, token: str | None = None, restarts: int = 0) -> str:
+    def enqueue(
+        self,
+        job: Job,
+        *,
+        token: str | None = None,
+        restarts: int = 0,
+        source: tuple[str, int | None] | None = None,
+    ) -> str:
         """Put a run at the end of the queue and return its id; it starts when its nodes are free (queued.py).
 
         Somebody must be there to start it: a started controller, or wait(takes_turn=True). ProblemsError.
         """
         check_alone(job)
+        found = self._runner.find_source(job, *source) if source else None
         run = launching.new_run_id(job, self._clock())
         self._audit("enqueue", run=run, job=job.name, nodes=queued.addresses_of(job), restarts=restarts)
-        return self._runner.enqueue(job, run, token=token, restarts=restarts)
+        return self._runner.enqueue(job, run, token=token, restarts=restarts, source=found)
 
     def resume(self, run_id: str, *, checkpoint: int | None = None, queue: bool = False) -> None:
         """Start the next attempt of a run that was stopped, failed or was lost, or put it into the queue.

@@ -24,13 +24,24 @@ def create_run(
     addresses: Iterable[str],
     time: float,
     restarts: int = 0,
+    source: Mapping[str, Any] | None = None,
 ) -> None:
-    """Record a new run and take its nodes; ProblemsError(node_taken) when another unfinished run holds one."""
+    """Record a new run and take its nodes; ProblemsError(node_taken) when another unfinished run holds one.
+
+    `source`: the checkpoint of another run that it begins with.
+    """
     columns = "(id, name, engine, job, created, restarts)"
     values = (run, name, engine, job, time, restarts)
     connection.execute(f"INSERT INTO runs {columns} VALUES (?, ?, ?, ?, ?, ?)", values)  # noqa: S608
     claim(connection, run, addresses)
-    append(connection, run, EventKind.CREATED, time=time)
+    append(connection, run, EventKind.CREATED, time=time, detail={"source": source} if source else {})
+
+
+def source_of(connection: sqlite3.Connection, run: str) -> Mapping[str, Any] | None:
+    """The checkpoint of another run that this one begins with: `run`, `step` and `folder`."""
+    row = connection.execute("SELECT detail FROM events WHERE run = ? AND kind = 'created'", (run,)).fetchone()
+    source: Mapping[str, Any] | None = None if row is None else json.loads(row["detail"]).get("source")
+    return source
 
 
 def claim(connection: sqlite3.Connection, run: str, addresses: Iterable[str]) -> None:

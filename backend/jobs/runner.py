@@ -8,7 +8,7 @@ import logging
 import math
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from backend.job.job import Job
@@ -28,6 +28,8 @@ from backend.jobs.watch import Watch
 
 _log = logging.getLogger(__name__)
 
+Source = Mapping[str, object]
+"""The checkpoint of another run: `run`, `step` and `folder`."""
 LOOK_FOR_RUNS_S = 2.0
 """Between two looks for runs that another process launched, and for those whose turn it is."""
 LAUNCHING_S = 0.2
@@ -84,7 +86,7 @@ class Runner:
         for watch in watches:
             watch.close()
 
-    def launch(self, job: Job, run: str, *, token: str | None, restarts: int) -> str:
+    def launch(self, job: Job, run: str, *, token: str | None, restarts: int, source: Source | None) -> str:
         """Start a run now; its id, or that of the run which the token stands for already. ProblemsError."""
         with self._store.read() as connection:
             known = ledger.run_of_token(connection, token) if token else None
@@ -95,16 +97,24 @@ class Runner:
             raise ProblemsError(meeting.problems)
         self._audit("launch", run=run, job=job.name, nodes=queued.addresses_of(job), restarts=restarts)
         with LaunchLock(self._home, run):
-            made = self._store.write(lambda c: self._create(c, run, job, token=token, restarts=restarts, waits=False))
+            made = self._store.write(
+                lambda c: self._create(c, run, job, token=token, restarts=restarts, source=source, waits=False)
+            )
             if made != run:
                 return made
             failure = self._try(lambda: self._starter.start(run, meeting))
         self._raise(run, failure)
         return run
 
-    def enqueue(self, job: Job, run: str, *, token: str | None, restarts: int) -> str:
+    def enqueue(self, job: Job, run: str, *, token: str | None, restarts: int, source: Source | None) -> str:
         """Put a run at the end of the queue; its id, or that of the run which the token stands for already."""
-        return self._store.write(lambda c: self._create(c, run, job, token=token, restarts=restarts, waits=True))
+        return self._store.write(
+            lambda c: self._create(c, run, job, token=token, restarts=restarts, source=source, waits=True)
+        )
+
+    def find_source(self, job: Job, run: str, step: int | None) -> Source:
+        """The checkpoint of a run that a new run of `job` can begin with. ProblemsError."""
+        return self._starter.find_source(job, run, step)
 
     def resume(self, run: str, *, checkpoint: int | None, waits: bool) -> None:
         """Start the next attempt now, or put it into the queue. ProblemsError.
@@ -165,7 +175,15 @@ class Runner:
         return self._state(run)
 
     def _create(
-        self, connection: sqlite3.Connection, run: str, job: Job, *, token: str | None, restarts: int, waits: bool
+        self,
+        connection: sqlite3.Connection,
+        run: str,
+        job: Job,
+        *,
+        token: str | None,
+        restarts: int,
+        source: Source | None,
+        waits: bool,
     ) -> str:
         known = ledger.run_of_token(connection, token) if token else None
         if known is not None:
@@ -180,6 +198,7 @@ class Runner:
             addresses=addresses,
             time=now,
             restarts=restarts,
+            source=source,
         )
         if token:
             ledger.keep_token(connection, token, run)

@@ -3,13 +3,14 @@
 import posixpath
 import sqlite3
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from backend.cluster import checkpoints
 from backend.cluster.group import GroupError
 from backend.cluster.node import Node
 from backend.engines import render
 from backend.engines.checkpoints import Flaw, all_steps, first_flaw, newest_complete
+from backend.engines.resharding import check_source
 from backend.job.job import Environment, Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
@@ -37,6 +38,8 @@ class Found:
     """Step -> why its checkpoint is not complete; without an entry it is."""
     newest: int | None
     """The last step with a complete one."""
+    files: Mapping[int, frozenset[str]]
+    """Step -> the files of its checkpoint that any node sees."""
 
     def path(self, step: int) -> str:
         """The folder of the checkpoint of a step."""
@@ -83,8 +86,43 @@ class Starter:
             raise ProblemsError(error.problems) from error
         steps = {rank: one.steps for rank, one in seen.items()}
         flaws = {step: flaw for step in all_steps(steps) if (flaw := first_flaw(job, step, steps)) is not None}
+        files = {
+            step: frozenset(file for one in steps.values() if step in one for file in one[step].files)
+            for step in all_steps(steps)
+        }
         folder, newest = seen[0].folder, newest_complete(job, steps)
-        return Found(folder=folder, steps=tuple(all_steps(steps)), flaws=flaws, newest=newest)
+        return Found(folder=folder, steps=tuple(files), flaws=flaws, newest=newest, files=files)
+
+    def find_source(self, job: Job, run: str, step: int | None) -> Mapping[str, object]:
+        """The checkpoint of a run that a new run of `job` can begin with: the newest complete one, or that of a step.
+
+        ProblemsError when there is none, when the job's plan cannot load it, or when one of its nodes does not see it.
+        """
+        before, found = self._job(run), self.find_checkpoints(run)
+        chosen = self.choose(run, found, Wish(step=step))
+        values: dict[str, object] = {"run": run, "folder": found.folder, "step": chosen}
+        if chosen is None:
+            raise ProblemsError([Problem(code="no_checkpoint", values=values)])
+        if problems := check_source(before, job, found.files[chosen]):
+            raise ProblemsError(problems)
+        if job.cluster.hosts != before.cluster.hosts:
+            self._refuse_unless_seen(job, results_of(before, run), chosen, found.files[chosen], values)
+        return {"run": run, "step": chosen, "folder": found.path(chosen)}
+
+    def _refuse_unless_seen(
+        self, job: Job, folder: str, step: int, files: frozenset[str], values: Mapping[str, object]
+    ) -> None:
+        """Other nodes than those that wrote it must see all of it."""
+        try:
+            seen = checkpoints.look(_all_nodes(meet(job, self._connections)), _environments(job), folder)
+        except GroupError as error:
+            raise ProblemsError(error.problems) from error
+        for rank, one in seen.items():
+            saved = one.steps.get(step)
+            if lacking := sorted(files - (saved.files if saved else frozenset())):
+                node = queued.addresses_of(job)[rank]
+                told = {**values, "file": lacking[0], "node": node}
+                raise ProblemsError([Problem(code="checkpoint_incomplete", node=node, values=told)])
 
     def choose(self, run: str, found: Found, wish: Wish) -> int | None:
         """The step to go on from; None for the start. ProblemsError: no_checkpoint, checkpoint_incomplete."""
@@ -110,6 +148,7 @@ class Starter:
         job = self._job(run)
         with self._store.read() as connection:
             previous = ledger.newest_attempt(connection, run)
+            source = ledger.source_of(connection, run)
             wish = wish_of(connection, run)
             needed = ledger.secret_names(connection, run, previous)
         if gone := sorted(set(needed) - set(SECRETS.names())):
@@ -121,13 +160,17 @@ class Starter:
             if previous:
                 settle(self._store, run, previous, job, nodes, grace_s=self._grace_s, clock=self._clock)
                 found = self.find_checkpoints(run, meeting)
-                step = self.choose(run, found, wish)
+                step = self.choose(
+                    run, found, replace(wish, at_start_without=wish.at_start_without or source is not None)
+                )
             report = examine(job, meeting, launching.candidate_ports(job))
             if report.problems:
                 raise ProblemsError(report.problems)
             if found:
                 self._set_aside(run, job, nodes, found, step, previous + 1)
             checkpoint = found.path(step) if found and step is not None else None
+            if checkpoint is None and source is not None and wish.step != 0:
+                step, checkpoint = source["step"], source["folder"]
             place = launching.make_place(job, run, previous + 1, report.facts, report.port, checkpoint)
             attempt = launching.Attempt(
                 run=run,

@@ -13,6 +13,7 @@ import pytest
 
 from backend.cluster.demo import DemoCluster
 from backend.job.job import Job
+from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
 from backend.jobs import ledger, restart, series
 from backend.jobs.controller import Controller
@@ -93,6 +94,24 @@ def test_without_a_checkpoint_a_resume_is_refused_and_the_start_must_be_asked_fo
     controller.resume(run, checkpoint=0)
     assert controller.wait(run, 30) is RunState.FINISHED
     assert _trail(home, run) == [(2, step) for step in range(1, 21)]
+
+
+def test_an_edited_job_begins_with_another_runs_checkpoint_and_what_cannot_load_it_is_refused_before(
+    controller: Controller, job: Job, home: Path
+) -> None:
+    first = controller.launch(with_mode(job, "killed@1", save=3))
+    assert controller.wait(first, 30) is RunState.FAILED
+    with pytest.raises(ProblemsError) as caught:
+        controller.launch(replace(with_mode(job, "ok"), engine="llamafactory-zero2"), source=(first, None))
+    assert [problem.code for problem in caught.value.problems] == ["checkpoint_of_engine"]
+    assert len(controller.runs()) == 1
+    edited = with_mode(with_values(job, {"training.learning_rate": 1e-6}), "killed@1", steps=10)
+    run = controller.launch(edited, source=(first, 3), restarts=1)
+    assert controller.wait(run, 60, takes_turn=True) is RunState.FINISHED
+    shown = controller.snapshot(run)
+    assert (shown.attempt, shown.checkpoint_step) == (2, 3), "it saved none of its own"
+    assert _trail(home, run) == [(2, step) for step in range(4, 11)]
+    assert controller.snapshot(first).state is RunState.FAILED
 
 
 def test_two_that_resume_at_once_start_one_attempt(

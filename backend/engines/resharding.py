@@ -1,0 +1,77 @@
+"""Whether a job can go on from a checkpoint that another job wrote: what of its plan may differ.
+
+Sources: mcore_adapter 0.10.0.dev0 models/model_factory.py (from_pretrained, distribute_config_match) and
+trainer/utils.py (build_sharded_state_dict_metadata); ms-swift 4.6.0 swift/megatron/utils/megatron_lm_utils.py
+(load_mcore_checkpoint); DeepSpeed 0.18.4 runtime/engine.py (_get_all_zero_checkpoint_names: the data-parallel size).
+"""
+
+from collections.abc import Iterable
+
+from backend.job.job import Job
+from backend.job.mapping import get_value
+from backend.job.problems import Problem
+
+_MODEL = ("model.preset", "model.hf_config")
+_ADAPTERS = ("training.lora.rank", "training.lora.targets")
+_RANKS = ("cluster.nodes", "cluster.gpus_per_node")
+_MEGATRON = (
+    "parallel.tensor",
+    "parallel.pipeline",
+    "parallel.virtual_pipeline",
+    "parallel.expert",
+    "parallel.expert_tensor",
+    "parallel.account_for_embedding",
+    "parallel.account_for_loss",
+)
+_RESHARDABLE = {"llamafactory": "distrib_optim_fully_reshardable", "swift": "dist_ckpt_optim_fully_reshardable"}
+"""The engine's own key, passed in `extra`, that lets an optimizer's state be divided anew."""
+
+
+def check_source(before: Job, after: Job, files: Iterable[str]) -> list[Problem]:
+    """What stands against training `after` from a checkpoint of `before`, whose files these are."""
+    if before.engine != after.engine:
+        values: dict[str, object] = {"engine": before.engine}
+        edit: dict[str, object] = {"engine": before.engine}
+        return [Problem(code="checkpoint_of_engine", field="engine", values=values, edit=edit)]
+    fixed = [*_MODEL, "training.method", "parallel.distributed_optimizer" if before.traits.is_megatron else "engine"]
+    if before.training.method in ("lora", "qlora"):
+        fixed += _ADAPTERS
+    different = [_fixed(before, after, path) for path in fixed]
+    bound = [_bound(before, after, path) for path in bound_to(before, files)]
+    return [problem for problem in (*different, *bound) if problem is not None]
+
+
+def bound_to(job: Job, files: Iterable[str]) -> tuple[str, ...]:
+    """The parts of the plan that a checkpoint of the job can be loaded with alone; none when it can be divided anew."""
+    if job.traits.zero_stage:
+        return _RANKS
+    if not job.traits.is_megatron or _is_reshardable(job, files):
+        return ()
+    return _MEGATRON
+
+
+def _is_reshardable(job: Job, files: Iterable[str]) -> bool:
+    """The weights as a distributed checkpoint, and the optimizer's state in a form that fits every division."""
+    environment = job.traits.environment
+    spread = environment == "swift" or any("/dist_model/" in file for file in files)
+    optimizer = job.parallel.distributed_optimizer and job.extra.get(_RESHARDABLE[environment]) is True
+    return spread and optimizer
+
+
+def _fixed(before: Job, after: Job, path: str) -> Problem | None:
+    old, new = get_value(before, path), get_value(after, path)
+    if old == new:
+        return None
+    if path in _MODEL:
+        return Problem(code="checkpoint_of_model", field=path)
+    values = {"path": path, "old": old, "new": new}
+    return Problem(code="checkpoint_of_other", field=path, values=values, edit={path: old})
+
+
+def _bound(before: Job, after: Job, path: str) -> Problem | None:
+    old, new = get_value(before, path), get_value(after, path)
+    if old == new:
+        return None
+    code = "checkpoint_bound_to_ranks" if path in _RANKS else "checkpoint_bound_to_plan"
+    edit = {} if path in _RANKS else {path: old}
+    return Problem(code=code, field=path, values={"path": path, "old": old, "new": new}, edit=edit)
