@@ -18,6 +18,7 @@ from backend.engines.engine import Target, target_of
 from backend.engines.environment import node_variables, shared_variables
 from backend.engines.known_keys import EngineKey, programs, versions
 from backend.job.job import Cluster, EngineName, Fsdp, Job, Model
+from backend.job.parameters import SOURCES
 
 FOLDER = Path(__file__).parents[1] / "docs"
 GROUPS: Mapping[str, str] = {
@@ -40,7 +41,7 @@ def page(lang: str) -> str:
     other = next(name for name in LANGUAGES if name != lang)
     head = [f"# {t(lang, 'reference.title')}", f"[{_LANGUAGES[other]}](parameters.{other}.md)",
             t(lang, "reference.lead"), t(lang, "reference.made")]  # fmt: skip
-    parts = [*head, *_versions(lang), *_job(lang), *_extra(lang), *_environment(lang)]
+    parts = [*head, *_versions(lang), *_job(lang), *_extra(lang), *_environment(lang), _sources()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -64,12 +65,12 @@ def _job(lang: str) -> Iterator[str]:
 def _parameter(path: str, lang: str) -> str:
     found = entry(path, lang)
     shown = path.replace(f"{HOSTS}.", f"{HOSTS}[].") if path.startswith(f"{HOSTS}.") else path
-    lines = [f"#### `{shown}`", "", f"**{found.name}.** {found.meaning}", ""]
+    lines = [f"#### `{shown}`", "", t(lang, "reference.named", name=found.name, meaning=_text(found.meaning)), ""]
     facts = {"value": found.value, "default": _default(found, lang)}
     facts |= {name: _text(words) for name, words in found.sentences.items()}
     readers: dict[str, list[str]] = {}
     for key in found.keys:
-        readers.setdefault(key.reader, []).append(f"`{key.name}`" + (f" ({key.since})" if key.since else ""))
+        readers.setdefault(key.reader, []).append(_dated(f"`{key.name}`", key.since, lang))
     if readers:
         facts["keys"] = t(lang, "reference.also").join(f"{name}: {', '.join(keys)}" for name, keys in readers.items())
     return "\n".join([*lines, *(f"- {_said(name, words, lang)}" for name, words in facts.items() if words)])
@@ -83,12 +84,18 @@ def _said(name: str, words: str, lang: str) -> str:
 def _default(found: Entry, lang: str) -> str:
     if not found.default:
         return ""
-    source = f"[{found.source}]({_address(found.address)})" if found.address else found.source
+    source = f"[{found.source}][{table()[found.path].source}]" if found.address else found.source
     return t(lang, "reference.default", value=f"`{found.default}`", source=source)
 
 
-def _address(source: str) -> str:
-    return source if "://" in source else f"../{source}"
+def _dated(name: str, since: str, lang: str) -> str:
+    return t(lang, "reference.dated", name=name, since=since) if since else name
+
+
+def _sources() -> str:
+    """The addresses that defaults name."""
+    known = {name: address for name, address in SOURCES.items() if address}
+    return "\n".join(f"[{name}]: {url if '://' in url else f'../{url}'}" for name, url in known.items())
 
 
 def _extra(lang: str) -> Iterator[str]:
@@ -104,7 +111,7 @@ def _extra_row(key: str, lang: str) -> Iterable[str]:
     by = []
     for name in takers:
         since = since_words((name,), key, lang)
-        by.append(t(lang, f"reference.reader.{name}") + (f" ({since})" if since else ""))
+        by.append(_dated(t(lang, f"reference.reader.{name}"), since, lang))
     owners = {engine.owned[key] for engine in ENGINES.values() if key in engine.owned}
     by += [t(lang, "reference.extra.owned", path=f"`{path}`") for path in sorted(owners)]
     also = t(lang, "reference.also")
@@ -191,7 +198,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _text(words: str) -> str:
     """Words as Markdown that shows them as they are."""
-    return re.sub(r"([*|<>\\])", r"\\\1", words)
+    return re.sub(r"([*|<\\])", r"\\\1", words)
 
 
 def main() -> None:
