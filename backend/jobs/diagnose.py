@@ -39,6 +39,7 @@ CAUSES: tuple[Sign, ...] = (
     ),
     _sign("unknown_engine_keys", r"Some keys are not used by the HfArgumentParser: (?P<keys>\[.*?\])"),
     _sign("master_port_taken", r"EADDRINUSE|[Aa]ddress already in use|errno: 98\b"),
+    _sign("wrong_interface", r"gloo/transport/tcp/device.*Unable to find address for: (?P<interface>\S+)"),
     _sign("module_missing", r"(?:ModuleNotFoundError|ImportError): (?P<detail>.+)"),
     _sign("file_missing", r"(?:FileNotFoundError: |(?=/\S+: No such file))(?P<detail>.+)"),
     _sign("disk_full", r"No space left on device"),
@@ -52,6 +53,9 @@ CONSEQUENCES = re.compile(
     r"|SignalException|DistBackendError|Socket Timeout|recvBytes|RendezvousConnectionError"
 )
 """What the other ranks say when one is gone; not a cause."""
+
+NO_WAY = re.compile(r"gloo/transport/tcp/\S+.*connect: |Gloo connectFullMesh failed")
+"""What gloo says on the nodes that another one has told a wrong address; it names none."""
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?rank\s*:\s*(?P<rank>\d+)", re.DOTALL)
@@ -81,6 +85,9 @@ def diagnose(
             return problem
     if _loss_is_lost(connection, run, attempt):
         return _problem("loss_not_finite", suspects[0], texts[suspects[0].rank])
+    odd = _unreachable_by_gloo(connection, run, attempt, records)
+    if odd is not None:
+        return odd
     first = next((r for r in suspects if not _is_consequence(texts[r.rank])), None)
     if first is None or (first.exit or {}).get("reason") == "stalled":
         stuck = _stuck(connection, run, attempt, records)
@@ -97,6 +104,17 @@ def diagnose(
     if unreachable:
         return node_lost(records[max(unreachable, key=lambda rank: unreachable[rank])], max(unreachable.values()))
     return _problem("communication_failed", suspects[0], texts[suspects[0].rank])
+
+
+def _unreachable_by_gloo(
+    connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]
+) -> Problem | None:
+    """The one node that says nothing while all others cannot connect: to what it told them of itself."""
+    logs = [_logs(connection, run, attempt, record.rank) for record in records]
+    silent = [r for r, texts in zip(records, logs, strict=True) if not any(map(NO_WAY.search, texts.values()))]
+    if len(silent) != 1 or len(records) < 3:
+        return None
+    return _problem("wrong_interface", silent[0], logs[silent[0].rank])
 
 
 def _stuck(connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]) -> Problem | None:

@@ -73,3 +73,15 @@ def test_a_machine_that_restarted_is_named_as_that(gang: Gang) -> None:
     gang.nodes[1].on("status", reply={"supervisor": False, "rebooted": True, "members": [], "exit": None})
     assert gang.pass_time(lead, 40)
     assert (_cause(gang).code, _cause(gang).node) == ("node_restarted", "10.0.0.2:22")
+
+
+NO_WAY = b"Traceback (most recent call last):\nRuntimeError: [enforce fail at third_party/gloo/gloo/transport/tcp/socket.cc:142] rv != -1. -1 vs -1. connect: Network is unreachable\n"  # noqa: E501
+
+
+def test_a_node_that_told_the_others_a_wrong_address_is_named_though_only_they_fail(gang: Gang) -> None:
+    lead = gang.lead()
+    for rank in (0, 2):
+        gang.nodes[rank].files[f"/r/node{rank}/rank{rank}.log"] = NO_WAY
+        gang.exit(rank, 1)
+    assert gang.pass_time(lead, 30)
+    assert (_cause(gang).code, _cause(gang).node) == ("wrong_interface", "10.0.0.2:22")
