@@ -22,6 +22,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from typing import Any
 
@@ -203,13 +204,16 @@ def free_port(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def listen(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Answer each caller with its own word, until all `callers` came or `seconds` are over."""
+    """Answer each caller with its own word, until all `callers` came or `seconds` are over; dial it too, as `dial`."""
     deadline = time.monotonic() + wanted["seconds"]
     heard: set[bytes] = set()
     try:
         server = bound(wanted["port"])
     except OSError as error:
         return {"bound": False, "detail": error.strerror}
+    dialled: dict[str, Any] = {}
+    dialling = threading.Thread(target=lambda: dialled.update(dial(wanted["dial"])))
+    dialling.start()
     with server:
         while len(heard) < wanted["callers"] and time.monotonic() < deadline:
             server.settimeout(max(0.01, deadline - time.monotonic()))
@@ -222,7 +226,8 @@ def listen(wanted: dict[str, Any]) -> dict[str, Any]:
                     heard.add(word)
             except OSError:
                 continue
-    return {"bound": True, "heard": len(heard)}
+    dialling.join()
+    return {"bound": True, "heard": len(heard), "dialled": dialled}
 
 
 def dial(wanted: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from backend.cluster.checks import (
     Checks,
     check_dataset,
     check_engine,
+    check_gpu_memory,
     check_lock,
     check_model,
     check_versions,
@@ -32,8 +33,6 @@ DIAL_S = 8.0
 """How long nodes try to reach the master's port; a listener is up after less than one."""
 NEEDS_PYTHON: tuple[CheckName, ...] = ("engine", "model", "dataset", "run_root", "output_dir", "lock")
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
-LISTENER = -1
-"""Stands among the ranks for the second task of node 0."""
 
 T = TypeVar("T")
 
@@ -89,7 +88,7 @@ def _check_node(
     if not isinstance(facts, NodeFacts):
         python = of.raised("python", facts) if facts else of.skipped("python")
         return [*results, python, *(of.skipped(name) for name in NEEDS_PYTHON)]
-    results += [of.ok("python", version=facts.python), check_engine(job, of, facts)]
+    results += [of.ok("python", version=facts.python), *check_gpu_memory(job, of, facts), check_engine(job, of, facts)]
     results += _or_error(
         of,
         "model",
@@ -142,19 +141,20 @@ def _check_port(job: Job, checks: Mapping[int, Checks], nodes: Mapping[int, Node
     address = job.cluster.hosts[0].dialled_address
 
     def work(rank: int, node: Node) -> Mapping[str, Any]:
-        if rank == LISTENER:
-            wanted = {"port": port, "seconds": DIAL_S + 2, "callers": len(nodes)}
-            return inspect(node, _environment(job, 0), "listen", wanted, ASK_S)
         dialled = {"address": address, "port": port, "seconds": DIAL_S, "word": secrets.token_hex(8)}
+        if rank == 0:  # both in one command: its sshd may allow no second one
+            wanted = {"port": port, "seconds": DIAL_S + 2, "callers": len(nodes), "dial": dialled}
+            return inspect(node, _environment(job, 0), "listen", wanted, ASK_S)
         return inspect(node, _environment(job, rank), "dial", dialled, ASK_S)
 
-    answers = _both(try_all({LISTENER: nodes[0], **nodes}, work, ASK_S + 10))
-    listener = answers.pop(LISTENER)
+    answers = _both(try_all(nodes, work, ASK_S + 10))
+    listener = answers[0]
     if isinstance(listener, NodeError):
         wrong = checks[0].raised("master_port", listener)
     elif not listener["bound"]:
         wrong = checks[0].wrong("master_port", "port_taken", "cluster.port_range", port=port)
     else:
+        answers[0] = listener["dialled"]
         return [_judge_dial(of, answers.get(rank), address, port) for rank, of in checks.items()]
     return [wrong, *(of.skipped("master_port") for rank, of in checks.items() if rank != 0)]
 

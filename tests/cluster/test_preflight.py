@@ -28,7 +28,9 @@ def make_facts(modules: Mapping[str, str | None] = MODULES) -> NodeFacts:
 
 def good_node(name: str) -> FakeNode:
     node = FakeNode(name).on("paths", reply=PATHS).on("holder", reply={"holder": None})
-    return node.on("listen", reply={"bound": True, "heard": 2}).on("dial", reply={"reached": True})
+    return node.on("listen", reply={"bound": True, "heard": 2, "dialled": {"reached": True}}).on(
+        "dial", reply={"reached": True}
+    )
 
 
 class Gang:
