@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.job.job import Calibration
+from backend.job.job import Calibration, Host
 from backend.job.launch_rules import check_launch
 from backend.job.mapping import parse_job, with_values
 from backend.job.problems import errors
@@ -66,12 +66,15 @@ CASES = [
      "calibration_other_engine"),
     (DENSE, {"cluster.calibration": Calibration(run="r", time_ratio=1.1, constants="2020-01-01-0123abcd")},
      "calibration_outdated"),
+    (DENSE, {"cluster.hosts": (Host(address="a"), Host(address="b", gpu_memory_gib=40.0))}, "gpu_memory_mixed"),
+    (DENSE, {"cluster.hosts": (Host(address="a", gpu_memory_gib=40.0),)}, "gpu_memory_smaller"),
     (DENSE, {"engine": "llamafactory-ddp", "training.method": "partial", "training.trainable_layers": 99},
      "too_many_trainable_layers"),
     (VISION, {"training.stage": "pt", "training.freeze.vision_tower": True}, "freeze_ignored_in_pt"),
     (DENSE, {"parallel.gradient_dtype": "bf16"}, "gradients_stay_fp32"),
     (DENSE, {"training.liger": True}, "liger_ignored"),
     (DENSE, {"training.dataset": "d"}, "no_shuffling"),
+    (DENSE, {"training.samples": 1_000_000}, "tokenise_first"),
     (DENSE, {"training.prepare.shuffle": True, "extra": {"tokenized_path": "/t"}}, "extra_clash"),
     (DENSE, {"training.prepare.tokenize": True, "training.max_steps": 9, "extra": {"streaming": True}}, "extra_clash"),
     (DENSE, {"engine": "swift-megatron", "training.prepare.shuffle": True}, "prepare_ignored"),

@@ -9,6 +9,12 @@ from backend.job.rules.bound import BoundRule, problem, registrar
 RULES: list[BoundRule] = []
 swift = registrar(RULES, lambda traits: traits.environment == "swift")
 hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
+llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory")
+
+MANY_SAMPLES = 200_000
+"""From here on tokenising is worth a word. Assumed: at 1,000 samples a second, three minutes of all ranks waiting."""
+OTHER_WAYS = ("tokenized_path", "streaming")
+"""Keys of `extra` with which no rank waits for the tokenising either."""
 
 
 @swift()
@@ -28,3 +34,14 @@ def trainer_shuffles_by_itself(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
         return None
     edit: dict[str, object] = {"training.prepare.tokenize": True, "training.prepare.shuffle": False}
     return problem("shuffle_not_needed", "training.prepare.shuffle", "note", engine=job.engine, edit=edit)
+
+
+@llamafactory()
+def many_samples_are_tokenised_first(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Left to itself LLaMA-Factory tokenises on one rank of each node; the others wait, for at most ddp_timeout."""
+    samples = job.training.samples
+    if samples is None or samples < MANY_SAMPLES or job.prepares_data or any(job.extra.get(key) for key in OTHER_WAYS):
+        return None
+    values = {"samples": samples, "minutes": job.training.ddp_timeout_s // 60}
+    return problem("tokenise_first", "training.prepare.tokenize", "note", **values,
+                   edit={"training.prepare.tokenize": True})  # fmt: skip
