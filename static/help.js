@@ -4,61 +4,43 @@
   const board = (window.Megaboard = window.Megaboard || {});
   const PREFIX = "field-", WIDTH = 600, GAP = 8, BUTTON = 20;
   const pathOf = (block) => block.id.slice(PREFIX.length).replaceAll("-", ".");
-  let open = null;
 
+  // The browser itself opens and closes a popover by its button: again, Escape and a click elsewhere close it.
   function addButtons() {
     const { h, t } = board;
     for (const block of document.querySelectorAll(`.block[id^="${PREFIX}"]:not(:has(> .mb-ask))`)) {
-      const label = block.querySelector("[data-testid='block-info'], .label-text")?.textContent.trim();
-      block.append(h("button", { type: "button", class: "mb-ask", "aria-haspopup": "dialog", "aria-expanded": "false",
-        "aria-label": t("wizard.help.ask", { name: label || pathOf(block) }), onclick: toggle }, "?"));
+      const button = h("button", { type: "button", class: "mb-ask", "aria-haspopup": "dialog",
+        "aria-label": t("wizard.help.ask", { name: labelOf(block) }) }, "?");
+      const box = h("div", { class: "mb-help", popover: "auto", role: "dialog", tabindex: "-1",
+        "aria-labelledby": `${block.id}-help` });
+      button.popoverTargetElement = box;
+      box.addEventListener("toggle", ({ newState }) => newState === "open" ? opened(box, block) : box.replaceChildren());
+      block.append(button, box);
     }
   }
 
-  function toggle(event) {
-    const button = event.currentTarget, wasOpen = open?.button === button;
-    close();
-    if (!wasOpen) show(button, button.closest(".block"));
-  }
+  const labelOf = (block) => block.querySelector("[data-testid='block-info'], .label-text")?.textContent.trim()
+    || pathOf(block);
 
-  function close() {
-    open?.box.hidePopover();
-  }
-
-  function show(button, block) {
-    const { h } = board;
-    const box = h("div", { class: "mb-help", popover: "auto", role: "dialog", tabindex: "-1",
-      "aria-labelledby": `${block.id}-help` });
-    box.addEventListener("toggle", ({ newState }) => newState === "closed" && closed(box));
-    block.append(box);
-    open = { box, button, block };
-    button.setAttribute("aria-expanded", "true");
+  function opened(box, block) {
     fillIn(box, block, null);
-    box.showPopover();
     place(box, block);
     box.focus();
-    ask();
+    ask(box, block);
   }
 
-  function closed(box) {
-    if (open?.box === box) {
-      open.button.setAttribute("aria-expanded", "false");
-      open = null;
-    }
-    box.remove();
-  }
-
-  async function ask() {
-    const asked = open;
+  async function ask(box, block) {
     let got = null;
     try {
-      const answer = await fetch(`/api/help?path=${pathOf(asked.block)}&lang=${board.wizard.lang()}`);
+      const answer = await fetch(`/api/help?path=${pathOf(block)}&lang=${board.wizard.lang()}`);
       got = answer.ok ? await answer.json() : null;
     } catch { /* said below */ }
-    if (open !== asked) return;
-    fillIn(asked.box, asked.block, got ?? { failed: true });
-    place(asked.box, asked.block);
+    if (!isOpen(box)) return;
+    fillIn(box, block, got ?? { failed: true });
+    place(box, block);
   }
+
+  const isOpen = (box) => box.matches(":popover-open");
 
   // At the side of its field where there is room, else below it; it scrolls with the page.
   function place(box, block) {
@@ -76,16 +58,17 @@
 
   function fillIn(box, block, got) {
     const { h, t, fill } = board;
-    const name = got?.name ?? block.querySelector("[data-testid='block-info']")?.textContent ?? pathOf(block);
-    const head = h("div", { class: "mb-help-head" }, h("h4", { id: `${block.id}-help` }, name),
+    const head = h("div", { class: "mb-help-head" }, h("h4", { id: `${block.id}-help` }, got?.name ?? labelOf(block)),
       h("code", {}, got?.path ?? pathOf(block)),
-      h("button", { type: "button", class: "mb-tool", onclick: close }, t("wizard.help.close")));
+      h("button", { type: "button", class: "mb-tool", onclick: () => box.hidePopover() }, t("wizard.help.close")));
     if (!got || got.failed)
       return fill(box, head, h("p", { class: "mb-quiet", role: "status" }, t(`wizard.help.${got ? "failed" : "asking"}`)));
     fill(box, head, h("p", {}, got.meaning), list(got.facts),
-      got.rows.length > 0 && figures(got), got.why && h("p", { class: "mb-quiet" }, got.why),
+      got.rows.length > 0 && figures(got, (row) => choose(row, box, block)),
+      got.why && h("p", { class: "mb-quiet" }, got.why),
       got.guides && h("div", { class: "mb-help-guides" }, h("b", {}, t("wizard.help.guides")), " ", got.guides),
-      list(got.effects), got.names.length > 0 && names(got.names), list([...got.values, ...keysOf(got.keys)], "mb-help-small"));
+      list(got.effects), got.names.length > 0 && names(got.names),
+      list([...got.values, ...keysOf(got.keys)], "mb-help-small"));
   }
 
   const list = (pairs, classes) => pairs.length > 0 && board.h("dl", { class: classes }, pairs.map(([name, words]) =>
@@ -101,10 +84,10 @@
       .map(([, name, since], index) => [index ? ", " : "", board.h("code", {}, name), since ? ` (${since})` : ""])]);
   }
 
-  function figures(got) {
+  function figures(got, use) {
     const { h, t } = board, own = got.rows.find((row) => row.own);
     const head = ["value", ...got.columns].map((name) => t(`wizard.help.column.${name}`));
-    const rows = got.rows.map((row) => [named(row), ...cells(row, own, got.columns)]);
+    const rows = got.rows.map((row) => [named(row), ...cells(row, own, got.columns, use)]);
     return board.table("mb-table mb-help-figures", [...head, ""], rows, t("wizard.help.here"));
   }
 
@@ -114,7 +97,7 @@
       row.own && h("span", { class: "mb-best" }, t("wizard.help.now")));
   }
 
-  function cells(row, own, columns) {
+  function cells(row, own, columns, choose) {
     const { h, t } = board;
     if (row.problem) return [h("td", { colspan: String(columns.length + 1), class: "mb-help-refused" }, row.problem)];
     const use = !row.own && h("button", { type: "button", class: "mb-tool",
@@ -141,11 +124,14 @@
   }
 
   // The figures are those of the job that follows: asked for again once it is drawn.
-  function choose(row) {
-    document.addEventListener("megaboard:drawn", () => open && ask(), { once: true });
+  function choose(row, box, block) {
+    document.addEventListener("megaboard:drawn", () => isOpen(box) && ask(box, block), { once: true });
     board.wizard.send("apply", { edits: row.edits });
-    open?.box.focus();
+    box.focus();
   }
+
+  // A step that is left takes its help with it.
+  const close = () => document.querySelector(".mb-help:popover-open")?.hidePopover();
 
   document.addEventListener("megaboard:drawn", addButtons);
   document.addEventListener("megaboard:show", close);
