@@ -1,13 +1,15 @@
-"""Nodes that can be cut off and killed: each in network, process and mount namespaces of its own, with its own sshd.
+"""Nodes that can be cut off, frozen and killed: each in namespaces of its own, with its own sshd.
 
 Bridge, links and addresses lie in one private parent namespace, so their fixed names meet nobody's; killing that
 namespace's first process takes everything with it. Needs root. Run as a script this file is that first process.
 """
 
+import contextlib
 import ctypes
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -24,19 +26,24 @@ BRIDGE = "02:00:0a:58:00:fe"
 WITHIN_S = 30.0
 NAMESPACE = ["unshare", "--net", "--pid", "--mount", "--uts", "--fork", "--kill-child=KILL", "--mount-proc"]
 CLONE_NEWNET = 0x40000000
+NOWHERE = "02:00:00:00:00:99"
 
-# File descriptor 9 gives the word when the node's end of the cable is plugged in. /run/local is the node's own disk.
+# File descriptor 9 gives the word when the node's end of the cable is plugged in. /run/local is the node's own disk, of
+# 8 MiB. bash stays as the first process: it outlives sshd and buries orphans.
 NODE = """
 hostname node$RANK
 mount -t tmpfs none /run; mkdir -p /run/sshd /run/local
+mount -t tmpfs -o size=8m none /run/local
 ip link set lo up
 read go <&9
+exec 9<&-
 ip addr add $SUBNET.$((RANK + 1))/24 dev eth0; ip link set eth0 up
-exec /usr/sbin/sshd -D -e -f $FOLDER/sshd.conf 2>>$FOLDER/sshd$RANK.log 9<&-
+/usr/sbin/sshd -e -f $FOLDER/sshd$RANK.conf 2>>$FOLDER/sshd$RANK.log
+while true; do sleep 3600 & wait $!; done
 """
 CONFIGURATION = """\
 ListenAddress 0.0.0.0:22
-HostKey {folder}/host
+HostKey {folder}/{key}
 PidFile none
 AuthorizedKeysFile {folder}/id.pub
 PermitRootLogin prohibit-password
@@ -44,6 +51,7 @@ UsePAM no
 StrictModes no
 PasswordAuthentication no
 UseDNS no
+{more}
 SetEnv SHLVL=1
 Subsystem sftp internal-sftp
 """
@@ -52,19 +60,24 @@ T = TypeVar("T")
 
 
 class Lab:
-    """`nodes` nodes at SUBNET.1 and up. Use as a context; `inside` runs a function where they can be reached."""
+    """`nodes` nodes at SUBNET.1 and up. Use as a context; `inside` runs a function where they can be reached.
 
-    def __init__(self, folder: Path, nodes: int) -> None:
+    `sshd`: lines of the configuration that differ from OpenSSH's defaults.
+    """
+
+    def __init__(self, folder: Path, nodes: int, sshd: str = "") -> None:
+        self.sshd = sshd
         self.folder = folder
         self.nodes = nodes
         self.addresses = [f"{SUBNET}.{rank + 1}" for rank in range(nodes)]
         self.identity_file = folder / "id"
 
     def __enter__(self) -> "Lab":
-        for name in ("id", "host"):
+        for name in ("id", "host", "other"):
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / name)]
             subprocess.run(command, check=True)
-        (self.folder / "sshd.conf").write_text(CONFIGURATION.format(folder=self.folder))
+        for rank in range(self.nodes):
+            self._configure(rank, "host")
         key = " ".join((self.folder / "host.pub").read_text().split()[:2])
         (self.folder / "known_hosts").write_text("".join(f"{address} {key}\n" for address in self.addresses))
         with (self.folder / "lab.log").open("wb") as log:
@@ -110,12 +123,85 @@ class Lab:
 
     def set_link(self, rank: int, state: str) -> None:
         """Pull the node's cable (down), or plug it in again (up)."""
-        subprocess.run(["nsenter", "-t", str(self.first), "-n", "ip", "link", "set", f"v{rank}", state], check=True)
+        self._run(["-t", str(self.first), "-n"], "ip", "link", "set", f"v{rank}", state)
+
+    def deafen(self, rank: int) -> None:
+        """What the server sends to the node is lost; what the node sends arrives."""
+        self._misdirect(self.first, self.addresses[rank], "br0")
+
+    def silence(self, rank: int, towards: int | None = None) -> None:
+        """What the node sends to the server, or to another node, is lost; what is sent to it arrives."""
+        address = f"{SUBNET}.254" if towards is None else self.addresses[towards]
+        self._misdirect(self.init(rank), address, "eth0")
+
+    def heal(self, rank: int) -> None:
+        """Undo set_link, deafen and silence of a node."""
+        self.set_link(rank, "up")
+        forget = ["sh", "-c", "ip neigh flush nud permanent dev $0", "br0"]
+        self._run(["-t", str(self.first), "-n"], *forget)
+        self._run(["-t", str(self.init(rank)), "-n"], *forget[:-1], "eth0")
 
     def kill_node(self, rank: int) -> None:
         """The node's first process, and so all of its processes, by SIGKILL."""
-        kill = ["nsenter", "-t", str(self.first), "-p", "sh", "-c", f"kill -9 {self.inits[rank]}"]
-        subprocess.run(kill, check=True)
+        os.kill(self.init(rank), signal.SIGKILL)
+
+    def init(self, rank: int) -> int:
+        """The node's first process, by its id here."""
+        for pid in _children(self.first):
+            for first in _children(pid):
+                if f"\t{self.inits[rank]}\t1\n" in Path(f"/proc/{first}/status").read_text():
+                    return first
+        raise ProcessLookupError(f"node {rank} is dead")
+
+    def processes(self, rank: int, name: str) -> list[int]:
+        """The node's living processes whose command line holds `name`, its first one aside, by their ids here."""
+        init = self.init(rank)
+        namespace = os.readlink(f"/proc/{init}/ns/pid")
+        found = []
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                line = (path / "cmdline").read_text().replace("\0", " ")
+                if name in line and path.name != str(init) and os.readlink(path / "ns/pid") == namespace:
+                    found.append(int(path.name))
+            except OSError:
+                continue
+        return sorted(found)
+
+    def signal(self, rank: int, name: str, number: int) -> int:
+        """Signal all of them; how many there were."""
+        found = self.processes(rank, name)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):  # gone with its parent
+                os.kill(pid, number)
+        return len(found)
+
+    def kill(self, pid: int) -> None:
+        """One process, by its id here."""
+        os.kill(pid, signal.SIGKILL)
+
+    def disk(self, rank: int) -> Path:
+        """The node's /run/local, from here."""
+        return Path(f"/proc/{self.init(rank)}/root/run/local")
+
+    def start_sshd(self, rank: int, key: str = "host") -> None:
+        """Start sshd again, with another host key or the same."""
+        self._configure(rank, key)
+        self._run(["-t", str(self.init(rank)), "-a"], "/usr/sbin/sshd", "-f", f"{self.folder}/sshd{rank}.conf")
+
+    def on_node(self, rank: int, *command: str) -> "subprocess.Popen[bytes]":
+        """Start a command on the node, past sshd. It ends with the node."""
+        return subprocess.Popen(["nsenter", "-t", str(self.init(rank)), "-a", *command], stdout=subprocess.PIPE)
+
+    def _configure(self, rank: int, key: str) -> None:
+        text = CONFIGURATION.format(folder=self.folder, key=key, more=self.sshd)
+        (self.folder / f"sshd{rank}.conf").write_text(text)
+
+    def _misdirect(self, namespace_of: int, address: str, device: str) -> None:
+        neighbour = ["ip", "neigh", "replace", address, "lladdr", NOWHERE, "dev", device, "nud", "permanent"]
+        self._run(["-t", str(namespace_of), "-n"], *neighbour)
+
+    def _run(self, where: list[str], *command: str) -> None:
+        subprocess.run(["nsenter", *where, *command], check=True, capture_output=True)
 
 
 def why_not() -> str:
@@ -175,7 +261,10 @@ def _ip(*lines: str) -> None:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 if __name__ == "__main__":

@@ -1,0 +1,42 @@
+"""Labs for the faults, and the table of what they did at the end of the session."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.lab import Lab, why_not
+from tests.chaos.scene import NODES, ROWS, table
+
+
+@pytest.fixture(scope="session")
+def missing() -> str:
+    """What is missing for a lab here; empty when it can run."""
+    return why_not()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, missing: str) -> Path:
+    """A test's own folder, on all nodes. Skips where there can be no lab."""
+    if missing:
+        pytest.skip(missing)
+    return tmp_path
+
+
+@pytest.fixture
+def lab(folder: Path) -> Iterator[Lab]:
+    """A lab of its own for each fault: most leave it broken."""
+    (folder / "lab").mkdir()
+    with Lab(folder / "lab", NODES) as made:
+        yield made
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if not ROWS:
+        return
+    terminalreporter.section("faults: seconds, culprit, processes left, points lost and doubled")
+    for line in table(ROWS):
+        terminalreporter.write_line(line)
+    terminalreporter.write_line(json.dumps([asdict(row) for row in ROWS]))

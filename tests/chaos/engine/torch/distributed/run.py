@@ -1,0 +1,116 @@
+"""Stands where torchrun stands: same arguments and files, ranks in lockstep over TCP, and nothing trained.
+
+A rank per node, in a session of its own, with a child as a DataLoader's worker. After every step all ranks meet at
+rank 0, as in an all-reduce: one that is dead ends the others with an error, one that is silent stops them.
+TRAINER_STEPS steps of TRAINER_STEP_S seconds; TRAINER_LOG_BYTES more bytes of log a step.
+"""
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    for name in ("nnodes", "node_rank", "nproc_per_node", "master_port", "max_restarts"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--master_addr", required=True)
+    parser.add_argument("entry")
+    parser.add_argument("folder")
+    options = parser.parse_args()
+    gang = [options.node_rank, options.nnodes, options.master_addr, options.master_port]
+    command = [sys.executable, "-S", "-B", __file__, "worker", options.folder, *map(str, gang)]
+    worker = subprocess.Popen(command, start_new_session=True)
+    signal.signal(signal.SIGTERM, lambda *_: worker.terminate())
+    code = worker.wait()
+    if code < 0:  # torch/distributed/elastic/multiprocessing/api.py says it so
+        number = signal.Signals(-code)
+        print(
+            f"  exitcode  : {code} (pid: {worker.pid})\n  Signal {-code} ({number.name}) received by PID {worker.pid}"
+        )
+    return 1 if code else 0
+
+
+class Gang:
+    """Rank 0 and a connection to every other rank."""
+
+    def __init__(self, rank: int, size: int, address: str, port: int) -> None:
+        self.rank = rank
+        if rank == 0:
+            with socket.create_server(("", port)) as server:
+                self.others = [server.accept()[0].makefile("rwb") for _ in range(size - 1)]
+        else:
+            self.others = [_dial(address, port).makefile("rwb")]
+
+    def any_says(self, mine: bool) -> bool:
+        """Whether it is true on any rank; every rank waits for every other."""
+        if self.rank:
+            self._say(mine)
+            return self._hear()[0]
+        said = any([mine, *self._hear()])
+        self._say(said)
+        return said
+
+    def _say(self, said: bool) -> None:
+        for other in self.others:
+            other.write(b"1" if said else b"0")
+            other.flush()
+
+    def _hear(self) -> list[bool]:
+        heard = [other.read(1) for other in self.others]
+        if b"" in heard:
+            raise ConnectionError("Connection closed by peer")
+        return [answer == b"1" for answer in heard]
+
+
+def _dial(address: str, port: int) -> socket.socket:
+    while True:
+        try:
+            return socket.create_connection((address, port))
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+
+
+def train(folder: Path, rank: int, size: int, address: str, port: int) -> None:
+    log = os.open(folder / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    loader = f"import os, time\nwhile os.getppid() == {os.getpid()}: time.sleep(0.1)\ntime.sleep(600)"
+    child = subprocess.Popen([sys.executable, "-S", "-c", loader, "loader"])
+    try:
+        _steps(folder, rank, Gang(rank, size, address, port))
+    except Exception:
+        traceback.print_exc()
+        os._exit(1)  # without the child: as a crash leaves it
+    child.kill()
+    child.wait()
+
+
+def _steps(folder: Path, rank: int, gang: Gang) -> None:
+    total = int(os.environ.get("TRAINER_STEPS", "20"))
+    noise = "x" * int(os.environ.get("TRAINER_LOG_BYTES", "0"))
+    with open(folder / f"steps.rank{rank}.jsonl", "a") as steps:
+        for step in range(1, total + 1):
+            time.sleep(float(os.environ.get("TRAINER_STEP_S", "0.05")))
+            stop = gang.any_says((folder / "control/stop").exists())
+            row = {"protocol": 1, "step": step, "total_steps": total, "time": time.time(), "step_s": 0.05}
+            steps.write(json.dumps(row | {"loss": 5.0 / step, "learning_rate": 1e-4, "grad_norm": 1.0}) + "\n")
+            steps.flush()
+            print(f"step {step}{noise}", flush=True)
+            if stop:
+                (folder / "control/stopped").touch()
+                return
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "worker":
+        train(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), sys.argv[5], int(sys.argv[6]))
+    else:
+        sys.exit(main())

@@ -1,0 +1,252 @@
+"""A server and a gang on a lab's nodes: launches, waits for steps, and says afterwards how a fault went."""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import backend.cluster.supervisor as supervisor
+from backend.cluster.hostkeys import KnownHosts
+from backend.job.job import Job
+from backend.job.mapping import parse_job, with_values
+from backend.jobs import ledger, series
+from backend.jobs.controller import Controller
+from backend.jobs.lead import Timing
+from backend.jobs.records import Event, NodeRecord
+from backend.jobs.states import EventKind, RunState
+from backend.jobs.store import Store
+from tests.chaos.lab import Lab
+
+NODES = 3
+ENGINES = Path(__file__).parent
+STAND_INS = ENGINES.parent / "jobs/engine"
+NODE_PYTHON = ENGINES.parents[1] / ".venv-node/bin/python"
+WITHIN_S = 120.0
+"""For what must happen; far more than it takes."""
+SEEN = (EventKind.FAILING, EventKind.LOSING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table."""
+
+    fault: str
+    trainer: str
+    detected_s: float | None
+    """From the fault to the event that tells of it; None where it had to do no harm."""
+    ended_s: float | None
+    outcome: str
+    culprit: str
+    left: int
+    """Marked processes on all nodes when the run had ended and the network was whole again."""
+    lost: int
+    """Steps in a node's file that the store lacks."""
+    doubled: int
+
+
+ROWS: list[Row] = []
+"""Of this test session, in its order; printed at its end (conftest.py)."""
+
+
+class Scene:
+    """One home folder, one server, one run at a time. Everything in it happens in the lab's network."""
+
+    def __init__(self, lab: Lab, folder: Path, trainer: str, **cluster: Any) -> None:
+        self.lab = lab
+        self.home = folder / "home"
+        self.home.mkdir()
+        shutil.copy(lab.folder / "known_hosts", self.home)
+        self.trainer = trainer
+        self.job = _job(lab, folder, trainer, cluster)
+        self.timing = Timing(grace_s=3.0)
+        self.opened: list[tuple[Controller, Store]] = []
+        self.run = ""
+        self.began = 0.0
+
+    def open(self, watch: bool = True) -> Controller:
+        """A server; a second one when called again."""
+        store = Store(self.home / "megaboard.db")
+        known = KnownHosts(self.home / "known_hosts")
+        controller = Controller(self.home, store, known, timing=self.timing)
+        self.opened.append((controller, store))
+        if watch:
+            controller.start()
+        return controller
+
+    @property
+    def controller(self) -> Controller:
+        return self.opened[-1][0] if self.opened else self.open()
+
+    def launch(self, *, steps: int = 100_000, step_s: float = 0.05, after: int = 3, **values: Any) -> str:
+        """Start the run and wait until every rank is `after` steps far."""
+        variables = {"TRAINER_STEPS": str(steps), "TRAINER_STEP_S": str(step_s)}
+        variables |= values.pop("environment", {})
+        self.run = self.controller.launch(with_values(self.job, {"environment": variables, **values}))
+        self.wait_for_steps(after)
+        return self.run
+
+    def wait_for_steps(self, count: int) -> None:
+        wait_for(lambda: all(len(self.stored(rank)) >= count for rank in range(self.lab.nodes)))
+
+    def strike(self, fault: Callable[[], object]) -> None:
+        """Let the fault happen, now."""
+        self.began = time.time()
+        fault()
+
+    def end(self, within_s: float = WITHIN_S) -> RunState:
+        """Wait for the end of the run; its state."""
+        state = self.controller.wait(self.run, within_s)
+        assert state.is_final, (state, [event.kind.value for event in self.events()])
+        return state
+
+    def events(self) -> list[Event]:
+        with self.opened[-1][1].read() as connection:
+            return ledger.events(connection, self.run)
+
+    def records(self) -> tuple[NodeRecord, ...]:
+        with self.opened[-1][1].read() as connection:
+            return ledger.nodes(connection, self.run, ledger.newest_attempt(connection, self.run))
+
+    def stored(self, rank: int) -> list[int]:
+        """Steps of a rank in the store."""
+        with self.opened[-1][1].read() as connection:
+            return [point.step for point in series.points(connection, self.run, rank=rank)]
+
+    def on_disk(self, rank: int) -> list[int]:
+        """Steps of a rank in its node's file."""
+        records = self.records()
+        if not records:
+            return []
+        folder = records[rank].folder
+        if folder.startswith("/run/local"):
+            folder = str(self.lab.disk(rank)) + folder.removeprefix("/run/local")
+        file = Path(folder) / f"steps.rank{rank}.jsonl"
+        whole = file.read_bytes().rpartition(b"\n")[0] if file.exists() else b""
+        return [json.loads(line)["step"] for line in whole.splitlines()]
+
+    def left(self) -> list[str]:
+        """Living processes with the run's mark, on whichever node."""
+        marks = [record.mark for record in self.records()]
+        return [process.name for mark in marks for process in supervisor.members(mark)]
+
+    def conclude(
+        self,
+        fault: str,
+        *,
+        state: RunState,
+        cause: str | None = None,
+        culprit: int | None = None,
+        detected_within_s: float | None = None,
+        points: bool = True,
+    ) -> Row:
+        """Put the row on the table and assert it: exactly but for the seconds. `points`: every node is back."""
+        shown = self.controller.snapshot(self.run)
+        seen = next((event.time for event in self.events() if event.kind in SEEN), None)
+        if points:
+            wait_for(lambda: self._lost() == 0, 60.0)
+        wait_for(lambda: not self.left(), 60.0)
+        row = Row(
+            fault=fault,
+            trainer=self.trainer,
+            detected_s=None if seen is None or not self.began else round(seen - self.began, 1),
+            ended_s=None if shown.ended is None or not self.began else round(shown.ended - self.began, 1),
+            outcome=shown.state.value + (f": {shown.cause.code}" if shown.cause else ""),
+            culprit=(shown.cause.node or "") if shown.cause else "",
+            left=len(self.left()),
+            lost=self._lost() if points else 0,
+            doubled=sum(len(self.stored(rank)) - len(set(self.stored(rank))) for rank in range(self.lab.nodes)),
+        )
+        ROWS.append(row)
+        story = [(event.kind.value, event.rank, event.detail.get("problem")) for event in self.events()]
+        assert shown.state is state, story
+        assert (shown.cause.code if shown.cause else None) == cause, (shown.cause, story)
+        assert row.culprit == ("" if culprit is None else self.lab.addresses[culprit]), (shown.cause, story)
+        assert (row.left, row.lost, row.doubled) == (0, 0, 0), row
+        if detected_within_s is not None:
+            assert row.detected_s is not None, row
+            assert row.detected_s < detected_within_s, row
+        return row
+
+    def _lost(self) -> int:
+        return sum(len(set(self.on_disk(rank)) - set(self.stored(rank))) for rank in range(self.lab.nodes))
+
+    def close(self) -> None:
+        for controller, store in self.opened:
+            controller.close()
+            store.close()
+
+
+@contextmanager
+def scene(lab: Lab, folder: Path, trainer: str = "fake", **cluster: Any) -> Iterator[Scene]:
+    """A Scene, closed at the end."""
+    made = Scene(lab, folder, trainer, **cluster)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def wait_for(condition: Callable[[], bool], within_s: float = WITHIN_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+def _job(lab: Lab, folder: Path, trainer: str, cluster: dict[str, Any]) -> Job:
+    """A job whose Python has a stand-in engine, under the stand-in torchrun or the real one."""
+    python = folder / "python"
+    if trainer == "fake":
+        path, program, options = f"{ENGINES}/engine:{STAND_INS}", sys.executable, "-S -B"
+    else:
+        path, program, options = f"{ENGINES}/torch_engine", str(NODE_PYTHON), "-B"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {program} {options} "$@"\n')
+    python.chmod(0o755)
+    for name, text in {
+        "model/config.json": "{}",
+        "data/dataset_info.json": '{"d": {"file_name": "d.json"}}',
+        "data/d.json": "[]",
+    }.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    hosts = [{"address": address, "user": "root", "identity_file": str(lab.identity_file)} for address in lab.addresses]
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    made, problems = parse_job(
+        {
+            "name": "chaos",
+            "cluster": {
+                "gpu": "cpu",
+                "nodes": lab.nodes,
+                "gpus_per_node": 1,
+                "run_root": str(folder / "runs"),
+                "hosts": hosts,
+                "environments": {"llamafactory": {"python": str(python)}},
+                **cluster,
+            },
+            "model": {"hf_config": {"model_type": "qwen3", **shape, "vocab_size": 512}, "path": f"{folder}/model"},
+            "training": {
+                "dataset": "d",
+                "dataset_dir": f"{folder}/data",
+                "template": "qwen3_nothink",
+                "output_dir": f"{folder}/out",
+                "precision": "fp32",
+                "cutoff_len": 64,
+            },
+            "engine": "llamafactory-ddp",
+        }
+    )
+    assert made is not None, problems
+    return made
+
+
+def table(rows: list[Row]) -> list[str]:
+    """The rows as lines of text, columns aligned."""
+    columns = list(Row.__dataclass_fields__)
+    cells = [columns, *[["-" if value is None else str(value) for value in asdict(row).values()] for row in rows]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]

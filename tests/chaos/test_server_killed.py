@@ -1,0 +1,142 @@
+"""The server killed at every step of launch, run and stop: the next one goes on from there, and harms nothing."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from backend.job.mapping import to_mapping, with_values
+from backend.jobs.states import EventKind, RunState
+from tests.chaos.lab import Lab
+from tests.chaos.scene import Scene, scene, wait_for
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
+
+ENDS = (EventKind.FINISHED, EventKind.STOPPED, EventKind.FAILED, EventKind.LOST)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death:
+    """The server dies as soon as the first event of `kind` is recorded, or before it is."""
+
+    kind: EventKind
+    before: bool = False
+    steps: int = 60
+    act: str = ""
+    """What is done to the run: "stop", "save", "kill" of a worker."""
+    state: RunState
+    cause: str | None = None
+    culprit: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"server killed {'before' if self.before else 'at'} {self.kind.value}"
+
+
+CUT = {"state": RunState.FAILED, "cause": "launch_interrupted", "steps": 100_000}
+STOP = {"state": RunState.STOPPED, "act": "stop", "steps": 100_000}
+FAIL = {"state": RunState.FAILED, "cause": "killed", "culprit": 1, "act": "kill", "steps": 100_000}
+DEATHS = (
+    Death(kind=EventKind.CREATED, **CUT),
+    Death(kind=EventKind.PREFLIGHT, **CUT),
+    Death(kind=EventKind.STARTING, **CUT),
+    Death(kind=EventKind.NODE_STARTING, **CUT),
+    Death(kind=EventKind.NODE_STARTED, before=True, **CUT),
+    Death(kind=EventKind.NODE_STARTED, **CUT),
+    Death(kind=EventKind.STARTED, before=True, **CUT),
+    Death(kind=EventKind.STARTED, state=RunState.FINISHED),
+    Death(kind=EventKind.NODE_EXITED, before=True, state=RunState.FINISHED),
+    Death(kind=EventKind.NODE_EXITED, state=RunState.FINISHED),
+    Death(kind=EventKind.FINISHED, state=RunState.FINISHED),
+    Death(kind=EventKind.STOP_REQUESTED, **STOP),
+    Death(kind=EventKind.NODE_STOPPING, **STOP),
+    Death(kind=EventKind.NODE_STOPPED, before=True, **STOP),
+    Death(kind=EventKind.NODE_STOPPED, **STOP),
+    Death(kind=EventKind.STOPPED, **STOP),
+    Death(kind=EventKind.SAVE_ASKED, **{**STOP, "act": "save"}),
+    Death(kind=EventKind.FAILING, **FAIL),
+    Death(kind=EventKind.FAILED, **FAIL),
+)
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=lambda death: death.name)
+def test_the_next_server_goes_on_where_the_killed_one_was(lab: Lab, folder: Path, death: Death) -> None:
+    def play() -> None:
+        with scene(lab, folder) as it:
+            server = start(it, folder, death)
+            it.open(watch=False)
+            if death.act == "kill":
+                wait_for(lambda: took_steps(it))
+                lab.signal(1, "run.py worker", signal.SIGKILL)
+            assert server.wait(60) == -signal.SIGKILL
+            it.began = time.time()
+            (line,) = it.controller.runs()
+            it.run = line.id
+            it.controller.start()
+            it.end()
+            it.conclude(death.name, state=death.state, cause=death.cause, culprit=death.culprit)
+            assert sum(event.kind in ENDS for event in it.events()) == 1, "ended once"
+
+    lab.inside(play)
+
+
+def took_steps(it: Scene) -> bool:
+    runs = it.controller.runs()
+    it.run = runs[0].id if runs else ""
+    return bool(runs) and len(it.stored(1)) >= 3
+
+
+def start(it: Scene, folder: Path, death: Death) -> "subprocess.Popen[bytes]":
+    variables = {"TRAINER_STEPS": str(death.steps), "TRAINER_STEP_S": "0.05"}
+    job_file = folder / "job.json"
+    job_file.write_text(json.dumps(dict(to_mapping(with_values(it.job, {"environment": variables})))))
+    arguments = [it.home, job_file, death.kind.value, str(int(death.before)), death.act]
+    return subprocess.Popen([sys.executable, "-c", SERVER, *map(str, arguments)])
+
+
+SERVER = """
+import json, os, sys, time
+from pathlib import Path
+from backend.cluster.hostkeys import KnownHosts
+from backend.job.mapping import parse_job
+from backend.jobs import ledger
+from backend.jobs.controller import Controller
+from backend.jobs.lead import Timing
+from backend.jobs.store import Store
+
+home, job_file, kind, before, act = Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:]
+append, write, reached = ledger.append, Store.write, []
+
+def die():
+    os.kill(os.getpid(), 9)
+
+def dying_append(connection, run, what, **more):
+    if what.value == kind and int(before):
+        die()
+    done = append(connection, run, what, **more)
+    if what.value == kind:
+        reached.append(what)
+    return done
+
+def dying_write(store, change):
+    result = write(store, change)
+    if reached:
+        die()
+    return result
+
+ledger.append, Store.write = dying_append, dying_write
+job, _ = parse_job(json.loads(job_file.read_text()))
+controller = Controller(home, Store(home / "megaboard.db"), KnownHosts(home / "known_hosts"), timing=Timing(grace_s=3))
+controller.start()
+run = controller.launch(job)
+while act in ("stop", "save") and len(controller.points(run)) < 3:
+    time.sleep(0.05)
+if act in ("stop", "save"):
+    controller.stop(run, save=act == "save")
+time.sleep(120)
+"""
