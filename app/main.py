@@ -27,6 +27,7 @@ COMMANDS = {
     "copy": "app.cli_run",
     "probe": "app.cli_calibrate",
     "launch": "app.cli_run",
+    "watch": "app.cli_watch",
     "status": "app.cli_run",
     "logs": "app.cli_run",
     "stop": "app.cli_run",

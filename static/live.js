@@ -90,6 +90,7 @@
   const SIGNS = {
     queued: "◌", preflight: "◌", pending: "◌", starting: "◔", running: "●", stopping: "◑", stopped: "■",
     finished: "✓", failed: "✕", lost: "?", unreachable: "!",
+    watched: "◉", unwatched: "○",
   };
 
   function badge(kind, state) {

@@ -50,7 +50,7 @@
     const title = el("h2", { tabindex: "-1" });
     const state = badge("state", "queued");
     const save = el("button.mb-button", { type: "button", onclick: () => link.act("save") }, w("stop.save"));
-    const stop = el("button.mb-button.mbm-danger", { type: "button", onclick: () => (shown.is_waiting ? link.act("stop") : ask.open(shown)) }, w("stop.now"));
+    const stop = el("button.mb-button.mbm-danger", { type: "button", onclick: () => (shown.is_waiting || shown.is_watched ? link.act("stop") : ask.open(shown)) }, w("stop.now"));
     const about = el("p.mbm-about.mb-quiet");
     const bar = el("div.mbm-bar", { role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100",
       "aria-label": w("progress") }, el("i"));
@@ -75,9 +75,9 @@
       setBadge(state, "state", head.state);
       if (changed) text(spoken, w("state.spoken", { name: head.name, state: w(`state.${head.state}`) }));
       text(about, w(head.attempt ? "about" : "about.unstarted", { id, engine: head.engine, attempt: head.attempt, nodes: head.nodes, started: moment(head.created) }));
-      save.hidden = head.is_final || head.is_waiting;
+      save.hidden = head.is_final || head.is_waiting || head.is_watched;
       stop.hidden = head.is_final;
-      text(stop, w(head.is_waiting ? "queue.cancel" : "stop.now"));
+      text(stop, w(head.is_waiting ? "queue.cancel" : head.is_watched ? "stop.watching" : "stop.now"));
       resume.take(head);
       attempts.take(head);
       if (wantsResume && head.can_resume) resume.open();

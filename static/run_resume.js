@@ -67,6 +67,7 @@
 
     function take(head) {
       const [done, allowed] = head.restarts;
+      root.hidden = head.is_watched;
       text(about, head.checkpoint ? w("attempt.from", { attempt: head.attempt, step: whole(head.checkpoint) })
         : head.attempt > 1 ? w("attempt.start", { attempt: head.attempt }) : "");
       about.hidden = !about.textContent;

@@ -14,6 +14,7 @@ from app.monitor import log, run, runs
 from app.monitor.question import Question
 from app.monitor.watch import Watch
 from backend.job.problems import Problem, ProblemsError
+from backend.jobs.progress import WATCHED
 from backend.jobs.records import RunSnapshot
 from backend.jobs.store import Store, StoreError
 
@@ -71,8 +72,11 @@ class Bundler:
         return {**lacks, **self._log(question, shown, lacks.get("versions", {}))}
 
     def _head(self, snapshot: RunSnapshot) -> dict[str, Any]:
+        head = run.head(snapshot, self._lang)
+        if snapshot.engine == WATCHED:  # what it could be compared by, or offered, is not known
+            return {**head, "compare": None, **dict.fromkeys(self._offers)}
         offers = {name: offer(snapshot, self._lang) for name, offer in self._offers.items()}
-        return {**run.head(snapshot, self._lang), "compare": self._compare(snapshot.id), **offers}
+        return {**head, "compare": self._compare(snapshot.id), **offers}
 
     def _log(self, question: Question, shown: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, Any]:
         """The log where it has news: lines, or another list of files."""

@@ -7,6 +7,7 @@ from app.i18n import render_problem, t
 from app.preparing_words import preparing_words
 from backend.job.problems import Problem
 from backend.jobs.diagnose import stuck_words
+from backend.jobs.progress import WATCHED
 from backend.jobs.records import Event, NodeSnapshot, Preparing, RunSnapshot, problem_from_json
 from backend.jobs.states import EventKind, RunState
 
@@ -37,6 +38,7 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
         "is_saving": is_saving,
         "can_save": run.state is RunState.RUNNING,
         "can_stop": not run.state.is_final and (run.state is not RunState.STOPPING or is_saving),
+        "is_watched": run.engine == WATCHED,
         "can_resume": run.state.can_resume,
         "is_waiting": run.state is RunState.QUEUED,
         "queue_place": run.queue_place,
@@ -131,7 +133,7 @@ def _cause(problem: Problem, lang: str) -> dict[str, Any]:
 
 def _proof(run: RunSnapshot) -> dict[str, int] | None:
     """How many nodes have shown that no process of the run is left on them; None while it is under way."""
-    if not run.state.is_final or not run.nodes:
+    if not run.state.is_final or not run.nodes or run.state is RunState.UNWATCHED:
         return None
     left = [_left(node) for node in run.nodes]
     return {"proved": sum(count == 0 for count in left), "nodes": len(left), "left": sum(count or 0 for count in left)}

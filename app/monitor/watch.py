@@ -75,7 +75,8 @@ def readers(job: Job) -> dict[str, Reader]:
     """How each curve reads a point of a run of this job."""
 
     def tokens_per_s(point: Point) -> float | None:
-        return step_tokens(job, point) / point.step_s if point.step_s else None
+        tokens = step_tokens(job, point)
+        return tokens / point.step_s if tokens is not None and point.step_s else None
 
     return {
         "loss": lambda point: point.loss,

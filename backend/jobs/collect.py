@@ -17,6 +17,7 @@ from typing import Any, Literal
 from backend.cluster.node import Node, NodeError
 from backend.job.job import Job
 from backend.jobs import ledger, series
+from backend.jobs.outside_logs import Before, megatron_rows, trainer_log_rows
 from backend.jobs.records import NodeRecord
 from backend.jobs.redact import masked, settled
 from backend.jobs.series import FileKey, OffsetConflict, Place
@@ -44,7 +45,8 @@ class Source:
     """A file in a node's run folder and what it holds."""
 
     file: str
-    kind: Literal["points", "heartbeats", "log"]
+    kind: Literal["points", "heartbeats", "log", "trainer_log", "megatron_log"]
+    """trainer_log and megatron_log: of a training that we did not start; the second is shown as a log, too."""
     rank: int = 0
     """Global rank that the points are of."""
     every: int = 1
@@ -90,20 +92,31 @@ class Collector:
     """Collects one node of one attempt. Not for several threads; several collectors of one node do no harm."""
 
     def __init__(
-        self, store: Store, run: str, attempt: int, node: NodeRecord, ranks: Sequence[int], clock: Callable[[], float]
+        self,
+        store: Store,
+        run: str,
+        attempt: int,
+        node: NodeRecord,
+        ranks: Sequence[int],
+        clock: Callable[[], float],
+        *,
+        outside: Sequence[Source] | None = None,
     ) -> None:
+        """`outside`: the files of a training that we did not start, and whose end nobody writes down for us."""
         self._store = store
         self._run = run
         self._attempt = attempt
         self._node = node
-        self._sources = sources(ranks)
+        self._sources = sources(ranks) if outside is None else outside
+        self._ends = outside is None
+        self._before: Before = {}
         self._clock = clock
         self._places = self._load()
         self._turn = 0
 
     def poll(self, node: Node) -> Polled:
         """Read what is new on the node and store it. Raises NodeError and StoreError; nothing is half taken then."""
-        ended = self._read_exit(node)
+        ended = self._read_exit(node) if self._ends else None
         due = [one for one in self._sources if ended is not None or self._turn % one.every == 0]
         self._turn += 1
         batches = [batch for source in due if (batch := self._read(node, source, ended is not None)) is not None]
@@ -169,8 +182,12 @@ class Collector:
                 rows = json_rows(batch.data, required=("time",))
                 series.add_heartbeats(connection, self._run, self._attempt, self._node.rank, rows, self._clock())
                 self._tell_stuck(connection, rows)
+            elif batch.source.kind == "trainer_log":
+                self._store_points(connection, 0, trainer_log_rows(batch.data, self._clock(), self._before))
             else:
                 series.add_log(connection, key, batch.start, masked(batch.data))
+                if batch.source.kind == "megatron_log":
+                    self._store_points(connection, 0, megatron_rows(batch.data, self._clock()))
         if ended is not None and ledger.set_exit(connection, self._run, self._attempt, self._node.rank, ended):
             self._tell(connection, EventKind.NODE_EXITED, ended)
 
@@ -184,7 +201,10 @@ class Collector:
         rows = [_numbers(row) for row in json_rows(batch.data, required=("step", "time"))]
         if any(RATE in row for row in rows):
             count_tokens(rows, run_job(ledger.run_row(connection, self._run)["job"]))
-        series.add_points(connection, self._run, self._attempt, batch.source.rank, rows)
+        self._store_points(connection, batch.source.rank, rows)
+
+    def _store_points(self, connection: sqlite3.Connection, rank: int, rows: Sequence[dict[str, Any]]) -> None:
+        series.add_points(connection, self._run, self._attempt, rank, rows)
         for row in rows:
             if row.get("loss") is None or math.isfinite(row["loss"]):
                 continue

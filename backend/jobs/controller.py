@@ -21,11 +21,11 @@ from backend.job.launch_rules import check_launch, check_nodes
 from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
-from backend.jobs import copying, exporting, ledger, queued, restart, series, snapshot
+from backend.jobs import copying, exporting, ledger, queued, restart, series, snapshot, watched
 from backend.jobs import launch as launching
 from backend.jobs import look as looking
 from backend.jobs.calibrate import RunMeasured, measure_run
-from backend.jobs.checkup import PreflightReport, examine, meet
+from backend.jobs.checkup import Meeting, PreflightReport, examine, meet
 from backend.jobs.connections import Connections
 from backend.jobs.diagnose import readable
 from backend.jobs.lead import Timing
@@ -211,6 +211,27 @@ class Controller:
     def checkpoints(self, run_id: str) -> Found:
         """The checkpoints of a run, as all its nodes see them now. ProblemsError when one cannot be asked."""
         return self._runner.checkpoints(run_id)
+
+    def reach(self, job: Job) -> Meeting:
+        """Connect to the job's nodes, no more; host keys that are not known wait for the user."""
+        return meet(job, self._connections)
+
+    def watch(self, job: Job, log: str | None = None) -> str:
+        """Attach to a training that somebody else started (`job`: watched.watched_job) and return the id it gets here.
+
+        Nothing is written on its nodes, and `stop` only ends the watching. ProblemsError: nothing_to_watch.
+        """
+        meeting = self.reach(job)
+        if meeting.failures:
+            raise ProblemsError(meeting.problems)
+        try:
+            files = watched.find_logs(meeting.nodes[0], watched.folder_of(job), log)
+        except NodeError as error:
+            raise ProblemsError([error.problem]) from error
+        run = launching.new_run_id(job, self._clock())
+        self._audit("watch", run=run, nodes=queued.addresses_of(job), folder=job.training.output_dir, files=files)
+        self._store.write(lambda connection: watched.register(connection, run, job, files, self._clock()))
+        return run
 
     def stop(self, run_id: str, *, save: bool = False) -> None:
         """Ask for the end of a run, with a checkpoint or at once; returns when that is recorded.

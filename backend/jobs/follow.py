@@ -4,10 +4,11 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from backend.cluster.node import Node, NodeError
 from backend.job.problems import Problem
-from backend.jobs.collect import Collector
+from backend.jobs.collect import Polled
 from backend.jobs.store import StoreError
 
 _log = logging.getLogger(__name__)
@@ -25,12 +26,19 @@ class LinkReport:
     problem: Problem | None
 
 
+class Reader(Protocol):
+    """What reads a node."""
+
+    def poll(self, node: Node) -> Polled:
+        """Read what is new and store it. Raises NodeError and StoreError."""
+
+
 class Follower:
     """Polls one node. `step` is called in a loop by one thread; the rest may be read by others."""
 
     def __init__(
         self,
-        collector: Collector,
+        collector: Reader,
         connect: Callable[[], Node],
         report: Callable[[LinkReport], None],
         *,

@@ -7,6 +7,8 @@ from statistics import median
 from backend.job.job import Job
 from backend.jobs.records import Point
 
+WATCHED = "watched"
+"""Key that no job file has: it marks the job that stands for a training which somebody else started."""
 RECENT_STEPS = 50
 """Steps that the median step time is taken of; the first step of an attempt, which compiles and loads, is left out."""
 
@@ -31,7 +33,7 @@ def progress(job: Job, points: Sequence[Point]) -> Progress:
     last = points[-1]
     timed = [p for p in points if p.step_s and p.step != 1] or [p for p in points if p.step_s]
     step_s = median(p.step_s for p in timed if p.step_s) if timed else None
-    rates = [step_tokens(job, p) / p.step_s for p in timed if p.step_s]
+    rates = [tokens / p.step_s for p in timed if p.step_s and (tokens := step_tokens(job, p)) is not None]
     left = None if last.total_steps is None else max(0, last.total_steps - last.step)
     return Progress(
         step=last.step,
@@ -42,8 +44,8 @@ def progress(job: Job, points: Sequence[Point]) -> Progress:
     )
 
 
-def step_tokens(job: Job, point: Point) -> int:
-    """Tokens that the whole gang went through in a step, padding counted."""
-    if point.tokens is not None:
+def step_tokens(job: Job, point: Point) -> int | None:
+    """Tokens that the whole gang went through in a step, padding counted; None where nobody tells."""
+    if point.tokens is not None or WATCHED in job.unknown:
         return point.tokens
     return job.global_batch * job.training.cutoff_len

@@ -25,6 +25,7 @@ from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store, StoreError
 from backend.jobs.sweep import Sweeper
 from backend.jobs.watch import Watch
+from backend.jobs.watched import WatchOnly
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Runner:
         self._audit = audit
         self._timing = timing
         self._starter = Starter(store, connections, grace_s=timing.grace_s, clock=clock)
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, Watch | WatchOnly] = {}
         self._starting: dict[str, threading.Thread] = {}
         self._lock = threading.Lock()
         self._closing = threading.Event()
@@ -147,6 +148,8 @@ class Runner:
         def request(connection: sqlite3.Connection) -> None:
             ledger.run_row(connection, run)
             now, state = self._clock(), ledger.state_of(connection, run)
+            if ledger.append(connection, run, EventKind.UNWATCHED, time=now):
+                return
             if ledger.append(connection, run, EventKind.STOP_REQUESTED, time=now, detail={"save": save}):
                 if state is RunState.QUEUED and not ledger.newest_attempt(connection, run):
                     ledger.append(connection, run, EventKind.STOPPED, time=now)
@@ -274,23 +277,20 @@ class Runner:
             ledger.run_row(connection, run)
             return ledger.state_of(connection, run) or RunState.QUEUED
 
-    def _attach(self, run: str) -> Watch:
+    def _attach(self, run: str) -> Watch | WatchOnly:
         with self._lock:
             self._watches = {key: one for key, one in self._watches.items() if not one.over.is_set()}
             watch = self._watches.get(run)
             if watch is None:
-                watch = Watch(
-                    self._store,
-                    self._connections,
-                    self._home,
-                    run,
-                    clock=self._clock,
-                    monotonic=self._monotonic,
-                    timing=self._timing,
-                )
-                self._watches[run] = watch
+                watch = self._watches[run] = self._make_watch(run)
                 watch.start()
             return watch
+
+    def _make_watch(self, run: str) -> Watch | WatchOnly:
+        clocks = {"clock": self._clock, "monotonic": self._monotonic}
+        if self._state(run) in (RunState.WATCHED, RunState.UNWATCHED):
+            return WatchOnly(self._store, self._connections, run, **clocks)
+        return Watch(self._store, self._connections, self._home, run, timing=self._timing, **clocks)
 
     def _find_runs(self) -> None:
         while not self._closing.is_set():

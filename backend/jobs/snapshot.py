@@ -36,7 +36,7 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         attempt=attempt,
         step=done.step,
         total_steps=done.total_steps,
-        eta_s=done.eta_s if state is RunState.RUNNING else None,
+        eta_s=done.eta_s if state in (RunState.RUNNING, RunState.WATCHED) else None,
         step_s=done.step_s,
         tokens_per_s=done.tokens_per_s,
         loss=series.newest_loss(connection, run),
@@ -93,7 +93,9 @@ def node_state(record: NodeRecord, state: RunState, history: Sequence[Event]) ->
         return "stopped"
     newest = next((event.kind for event in reversed(history) if event.rank == record.rank), None)
     if newest is EventKind.NODE_UNREACHABLE or newest is EventKind.LOSING:
-        return "lost" if state.is_final else "unreachable"
+        return "lost" if state.is_final and state is not RunState.UNWATCHED else "unreachable"
+    if state in (RunState.WATCHED, RunState.UNWATCHED):
+        return state.value
     if state.is_final:
         return "lost"
     if state is RunState.STOPPING:

@@ -21,6 +21,10 @@ class RunState(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     LOST = "lost"
+    WATCHED = "watched"
+    """Somebody else's: only read."""
+    UNWATCHED = "unwatched"
+    """Not read any more, whatever became of it."""
 
     @property
     def is_final(self) -> bool:
@@ -51,6 +55,8 @@ class EventKind(StrEnum):
     RESTARTING = "restarting"
     WAITING = "waiting"
     RESUMED = "resumed"
+    WATCHED = "watched"
+    UNWATCHED = "unwatched"
     # these are told beside it
     NODE_STARTING = "node_starting"
     NODE_STARTED = "node_started"
@@ -69,7 +75,7 @@ class EventKind(StrEnum):
 
 
 RESUMABLE = frozenset({RunState.STOPPED, RunState.FAILED, RunState.LOST})
-FINAL = RESUMABLE | {RunState.FINISHED}
+FINAL = RESUMABLE | {RunState.FINISHED, RunState.UNWATCHED}
 
 _UNDER_WAY = (RunState.QUEUED, RunState.PREFLIGHT, RunState.STARTING, RunState.RUNNING)
 _ENDS = {
@@ -93,6 +99,8 @@ TRANSITIONS: dict[tuple[RunState | None, EventKind], RunState] = {
     (RunState.STOPPING, EventKind.RESTARTING): RunState.QUEUED,
     (RunState.PREFLIGHT, EventKind.WAITING): RunState.QUEUED,
     **{(state, EventKind.RESUMED): RunState.QUEUED for state in RESUMABLE},
+    (None, EventKind.WATCHED): RunState.WATCHED,
+    (RunState.WATCHED, EventKind.UNWATCHED): RunState.UNWATCHED,
 }
 """(state, event) -> next state. A pair that is not here does not move the state."""
 

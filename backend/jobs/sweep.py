@@ -82,7 +82,8 @@ def debts(connection: sqlite3.Connection, since: float) -> list[Debt]:
     """The nodes without a proof, of attempts that have ended; of runs that ended later than `since`."""
     rows = connection.execute(
         "SELECT n.run, n.attempt, n.rank FROM nodes n JOIN runs r ON r.id = n.run"
-        " WHERE coalesce(r.ended > ?, n.attempt < (SELECT max(attempt) FROM attempts a WHERE a.run = n.run))"
+        " WHERE r.engine <> 'watched'"
+        " AND coalesce(r.ended > ?, n.attempt < (SELECT max(attempt) FROM attempts a WHERE a.run = n.run))"
         " AND (n.exit IS NULL OR json_array_length(n.exit, '$.left') > 0)"
         " AND (n.stop IS NULL OR json_array_length(n.stop, '$.left') > 0)"
         " ORDER BY n.run, n.attempt, n.rank",

@@ -1,0 +1,50 @@
+"""What a node does right now, in the words of a heartbeat, for nodes that run no supervisor of ours; it only reads."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from backend.cluster.node import Node
+from backend.cluster.supervisor import GPU_KEYS, GPU_QUERY
+
+GLANCE_S = 20.0
+_SCRIPT = f"""\
+cat /proc/loadavg
+grep -E '^Mem(Total|Available):' /proc/meminfo
+df -Pk -- "$0" 2> /dev/null | tail -n 1
+command -v nvidia-smi > /dev/null && timeout 10 nvidia-smi --query-gpu={GPU_QUERY} --format=csv,noheader,nounits
+exit 0
+"""
+
+
+def glance(node: Node, folder: str) -> dict[str, Any]:
+    """A heartbeat without members: load, memory, the disk of `folder`, GPUs where there is nvidia-smi. NodeError."""
+    result = node.run(["sh", "-c", _SCRIPT, folder], timeout_s=GLANCE_S)
+    return read_glance(result.out.splitlines())
+
+
+def read_glance(lines: Sequence[str]) -> dict[str, Any]:
+    """The heartbeat in what the script printed; what a line does not tell is left out."""
+    beat: dict[str, Any] = {"time": time.time(), "members": [], "gpus": []}
+    memory: dict[str, int] = {}
+    for line in lines:
+        words = line.split()
+        if line.startswith("Mem") and len(words) > 1:
+            memory[words[0]] = int(words[1]) // 1024
+        elif line.count(",") == len(GPU_KEYS) - 1:
+            beat["gpus"].append(dict(zip(GPU_KEYS, map(_number, line.split(",")), strict=True)))
+        elif len(words) >= 6 and words[4].endswith("%"):
+            beat["disk_free_mib"] = int(words[3]) // 1024
+        elif len(words) == 5 and "/" in words[3]:
+            beat["load1"] = _number(words[0])
+    if len(memory) == 2:
+        beat["memory_total_mib"] = memory["MemTotal:"]
+        beat["memory_used_mib"] = memory["MemTotal:"] - memory["MemAvailable:"]
+    return beat
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:  # "[N/A]"
+        return None

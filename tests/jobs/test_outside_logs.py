@@ -1,0 +1,68 @@
+"""Steps read out of logs that LLaMA-Factory and Megatron-LM wrote by themselves."""
+
+from typing import Any
+
+import pytest
+
+from backend.cluster.glance import read_glance
+from backend.jobs.outside_logs import megatron_rows, trainer_log_rows
+
+# Written by LLaMA-Factory 0.9.5 (the seconds made larger): training, evaluation, the summary at the end.
+TRAINER_LOG = b"""\
+{"current_steps": 2, "total_steps": 8, "loss": 5.69, "lr": 9.6e-05, "epoch": 0.27, "percentage": 25.0, "elapsed_time": "0:00:10", "remaining_time": "0:00:30", "throughput": 76.8, "total_tokens": 768}
+{"current_steps": 4, "total_steps": 8, "loss": 5.66, "lr": 6.9e-05, "epoch": 0.53, "percentage": 50.0, "elapsed_time": "0:00:14", "remaining_time": "0:00:14", "throughput": 109.7, "total_tokens": 1536}
+{"current_steps": 4, "total_steps": 8, "eval_loss": 5.64, "epoch": 0.53, "percentage": 50.0, "elapsed_time": "0:00:15", "remaining_time": "0:00:15", "throughput": 102.4, "total_tokens": 1536}
+{"current_steps": 8, "total_steps": 8, "epoch": 1.0, "percentage": 100.0, "elapsed_time": "1 day, 0:00:30", "remaining_time": "0:00:00"}
+"""  # noqa: E501
+
+# As megatron/training/training.py writes it, of two versions.
+MEGATRON = b"""\
+[default7]: [2025-11-02 10:11:12] iteration        1/     100 | consumed samples:           16 | elapsed time per iteration (ms): 9876.5 | learning rate: 1.000000E-05 | global batch size:    16 | lm loss: 1.093852E+01 | loss scale: 1.0 | grad norm: 2.317 | number of skipped iterations:   0 |
+ iteration        2/     100 | consumed samples:           32 | elapsed time per iteration (ms): 2000.0 | throughput per GPU (TFLOP/s/GPU): 210.1 | learning rate: 2.000000E-05 | lm loss: nan | grad norm: 3.5 |
+a line of something else: iteration is a word | loss: 3 |
+ iteration        4/     100 | elapsed time per iteration (ms): 1500.0 | lm loss: 9.5E+00 |
+"""  # noqa: E501
+
+
+def test_trainer_log_tells_steps_their_time_and_their_tokens() -> None:
+    before: dict[str, Any] = {}
+    first, second = trainer_log_rows(TRAINER_LOG, 1000.0, before)
+    assert (first["step"], first["total_steps"], first["loss"], first["learning_rate"]) == (2, 8, 5.69, 9.6e-05)
+    assert "step_s" not in first
+    assert (second["step"], second["time"], second["step_s"], second["tokens"]) == (4, 1000.0, 2.0, 384)
+    assert first["time"] == 996.0
+    line = b'{"current_steps": 6, "total_steps": 8, "loss": 5.5, "elapsed_time": "0:00:20", "total_tokens": 2304}\n'
+    assert trainer_log_rows(line, 1006.0, before)[0]["step_s"] == 3.0, "the line before came in another poll"
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{", b"[]", b'{"current_steps": "x", "loss": 1}', b'{"loss": 1}', b"\xff\xfe\n"]
+)
+def test_a_line_that_is_none_of_its_own_is_passed_over(line: bytes) -> None:
+    assert trainer_log_rows(line, 1.0, {}) == []
+    assert megatron_rows(line, 1.0) == []
+
+
+def test_megatrons_lines_tell_steps_and_their_time() -> None:
+    first, second, third = megatron_rows(MEGATRON, 1000.0)
+    assert (first["step"], first["total_steps"], first["step_s"]) == (1, 100, 9.8765)
+    assert (first["loss"], first["grad_norm"], first["learning_rate"]) == (10.93852, 2.317, 1e-05)
+    assert second["loss"] != second["loss"]
+    assert (third["step"], third["loss"], third["time"], second["time"], first["time"]) == (4, 9.5, 1000, 997, 995)
+
+
+def test_a_glance_is_a_heartbeat_of_what_the_node_tells() -> None:
+    lines = [
+        "0.52 0.58 0.59 3/602 12345",
+        "MemTotal:       65843564 kB",
+        "MemAvailable:   41234000 kB",
+        "/dev/nvme0n1p2     959786032 402653184 508309692      45% /",
+        "0, 97, 70123, 81559, 612.31, 64",
+        "1, [N/A], 1, 81559, [N/A], 31",
+    ]
+    beat = read_glance(lines)
+    assert (beat["load1"], beat["memory_total_mib"], beat["disk_free_mib"]) == (0.52, 64300, 496396)
+    assert beat["gpus"][0] == {"index": 0.0, "utilization": 97.0, "memory_used_mib": 70123.0,
+                               "memory_total_mib": 81559.0, "power_w": 612.31, "temperature_c": 64.0}  # fmt: skip
+    assert beat["gpus"][1]["utilization"] is None
+    assert read_glance([])["gpus"] == []
