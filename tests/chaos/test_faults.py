@@ -56,7 +56,7 @@ ENDING = (
     Fault(name="kill -9 worker", act=lambda it: _kill(WORKER[it.trainer])(it), cause="killed", detected_within_s=30),
     Fault(name="kill -9 torchrun", act=_kill("torch.distributed.run"), cause="killed", detected_within_s=30),
     Fault(name="kill -9 supervisor", act=_kill("supervisor.py start"), cause="supervisor_gone", detected_within_s=60),
-    Fault(name="kill -9 node's init", act=lambda it: it.lab.kill_node(1), **LOST, detected_within_s=30, returns=False),
+    Fault(name="kill -9 node's init", act=lambda it: it.lab.kill_node(1), **LOST, **SOON, returns=False),
     Fault(name="link down", act=lambda it: it.lab.set_link(1, "down"), **LOST, detected_within_s=90),
     Fault(name="link down, server to node", act=lambda it: it.lab.deafen(1), **LOST, **SOON),
     Fault(name="link down, node to server", act=lambda it: it.lab.silence(1), **LOST, **SOON),
@@ -69,11 +69,14 @@ BOTH = [fault for fault in ENDING if "sshd" not in fault.name and "link" not in 
 """What the trainer has a part in is tried with the real torchrun too."""
 
 
-@pytest.mark.parametrize(
-    ("fault", "trainer"),
-    [(fault, "fake") for fault in ENDING] + [(fault, "torchrun") for fault in BOTH],
-    ids=lambda value: getattr(value, "name", value),
-)
+WORST = ("kill -9 worker", "kill -9 supervisor", "kill -9 node's init")
+CASES = [
+    *(pytest.param(one, "fake", marks=pytest.mark.worst if one.name in WORST else ()) for one in ENDING),
+    *(pytest.param(one, "torchrun") for one in BOTH),
+]
+
+
+@pytest.mark.parametrize(("fault", "trainer"), CASES, ids=lambda value: getattr(value, "name", value))
 def test_a_fault_of_one_node_ends_the_gang(lab: Lab, folder: Path, fault: Fault, trainer: str) -> None:
     def play() -> None:
         with scene(lab, folder, trainer) as it:
@@ -104,6 +107,7 @@ def bring_back(lab: Lab) -> None:
         lab.start_sshd(1)
 
 
+@pytest.mark.worst
 def test_a_worker_that_someone_stopped_is_named_as_what_the_others_wait_for(
     lab: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

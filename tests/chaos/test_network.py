@@ -59,6 +59,7 @@ def test_every_node_finds_its_interface_and_dials_the_master(lab: Lab) -> None:
     lab.inside(check)
 
 
+@pytest.mark.worst
 def test_a_pulled_cable_is_seen_in_time_and_the_node_is_back_when_it_is_plugged_in(lab: Lab) -> None:
     def check() -> None:
         node = reach(lab, 1)

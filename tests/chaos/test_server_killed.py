@@ -64,7 +64,11 @@ DEATHS = (
 )
 
 
-@pytest.mark.parametrize("death", DEATHS, ids=lambda death: death.name)
+WORST = EventKind.NODE_STARTED
+CASES = [pytest.param(one, marks=pytest.mark.worst if one.kind is WORST and one.before else ()) for one in DEATHS]
+
+
+@pytest.mark.parametrize("death", CASES, ids=lambda death: death.name)
 def test_the_next_server_goes_on_where_the_killed_one_was(lab: Lab, folder: Path, death: Death) -> None:
     def play() -> None:
         with scene(lab, folder) as it:
