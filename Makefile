@@ -25,7 +25,7 @@ test-fast: .venv/.ready
 	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos"
 
 engines: packages-test environments .venv-node/extra/.ready
-	.venv/bin/pytest tests/e2e/test_engines.py tests/e2e/test_megatron_engine.py --durations=0
+	.venv/bin/pytest tests/e2e/test_engines.py tests/e2e/test_megatron_engine.py tests/e2e/test_before_and_after.py --durations=0
 
 chaos: packages-test environments
 	.venv/bin/pytest -m chaos

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 from typing import Any
 
@@ -29,13 +30,22 @@ def main() -> None:
         sys.exit(f"megaboard: {target} is there already")
     os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
     shutil.rmtree(part, ignore_errors=True)
-    CONVERTERS[wanted["kind"]](wanted, part)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        CONVERTERS[wanted["kind"]](wanted, part)
+        keep(wanted["source"], part)
+        os.rename(part, target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    print("megaboard: exported", target, flush=True)
+
+
+def keep(source: str, part: str) -> None:
+    """Copy what belongs to the model and the converter has not written."""
     for name in KEPT:
-        origin = os.path.join(wanted["source"], name)
+        origin = os.path.join(source, name)
         if os.path.isfile(origin) and not os.path.exists(os.path.join(part, name)):
             shutil.copy(origin, part)
-    os.rename(part, target)
-    print("megaboard: exported", target, flush=True)
 
 
 def merge(wanted: dict[str, Any], part: str) -> None:

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 MAKER = "tokenise.py"
 BEAT_S = 20.0
-POLL_S = 1.0
+POLL_S = 0.5
 ABANDONED_S = 24 * 3600.0
 """A part that has not shown life for so long belongs to nobody."""
 FAILED = "megaboard: the data could not be prepared"

@@ -20,6 +20,8 @@ DROPPED = (
 )
 """Keys of the training that ask for a device, a package or a folder which tokenising does without."""
 STAGES = {"dpo": "rm"}
+LARGE = 100_000
+"""Rows from which on several processes save sooner than one."""
 
 
 def main() -> None:
@@ -32,7 +34,9 @@ def main() -> None:
     tables = tokenise(config, options["megatron"])
     if options["shuffle"] is not None:
         tables["train"] = tables["train"].shuffle(seed=options["shuffle"])
-    tables.save_to_disk(target)
+    # Put into another order, rows are gathered one by one.
+    is_large = len(tables["train"]) >= LARGE
+    tables.save_to_disk(target, num_proc=config.get("preprocessing_num_workers") if is_large else None)
     record = {**options, "rows": {name: len(table) for name, table in tables.items()}, "config": config}
     with open(os.path.join(target, "megaboard.json"), "w", encoding="utf-8") as file:
         json.dump(record, file, indent=1, ensure_ascii=False)

@@ -117,6 +117,7 @@ def test_the_data_is_every_row_once_in_the_order_of_the_seed(adapters: Life) -> 
     assert order != sorted(order)
 
 
+@pytest.mark.engines
 def test_merged_adapters_are_the_model_that_was_trained(adapters: Life) -> None:
     merged = adapters.export()
     assert not (merged / "adapter_config.json").exists()
