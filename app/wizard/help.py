@@ -117,6 +117,8 @@ def _shown(parameter: Parameter, value: Any, lang: str) -> str:
         return t(lang, "wizard.help.on" if value else "wizard.help.off")
     if isinstance(value, tuple):
         return ", ".join(value) or t(lang, "wizard.help.none")
-    if parameter.kind == "choice":
+    if isinstance(value, Mapping):
+        return t(lang, "wizard.gpu.own")
+    if isinstance(value, str):
         return next((words for words, choice in choices_of(lang, parameter) if choice == value), str(value))
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"

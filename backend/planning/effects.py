@@ -9,7 +9,7 @@ from backend.job.job import Job
 from backend.job.mapping import get_value, parameters, with_values
 from backend.job.model import ModelShape
 from backend.job.parameters import Parameter
-from backend.job.presets import Gpu, resolve_gpu, resolve_model
+from backend.job.presets import gpus, resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check_resolved
 
@@ -47,15 +47,15 @@ def effects(job: Job, path: str) -> tuple[Effect, ...] | None:
     KeyError for what is no parameter, ProblemsError where model or GPU is not known or the job's plan has no estimate.
     """
     parameter = parameters()[path]
-    shape, gpu = resolve_model(job.model), resolve_gpu(job.cluster)
+    shape = resolve_model(job.model)
     own = _effective(job, path)
     others = [value for value in _others(parameter, own) if value != own]
     if not others:
         return None
-    mine = _tried(job, shape, gpu, path, own, is_own=True)
+    mine = _tried(job, shape, path, own, is_own=True)
     if mine.problem is not None:
         raise ProblemsError([mine.problem])
-    found = [_tried(job, shape, gpu, path, value) for value in others]
+    found = [_tried(job, shape, path, value) for value in others]
     allowed = [item for item in found if item.problem is None]
     if allowed and not any(_is_felt(mine, item) for item in allowed):
         return ()
@@ -77,7 +77,9 @@ def _effective(job: Job, path: str) -> Any:
 
 
 def _others(parameter: Parameter, own: Any) -> Iterator[Any]:
-    if parameter.kind == "bool":
+    if parameter.path == "cluster.gpu":
+        yield from (gpu.key for gpu in gpus().values() if gpu.device == "cuda")
+    elif parameter.kind == "bool":
         yield not own
     elif parameter.kind == "choice":
         yield from parameter.choices
@@ -94,7 +96,7 @@ def _others(parameter: Parameter, own: Any) -> Iterator[Any]:
         yield from (value for value in (own / 2, own * 2) if least <= value <= most)
 
 
-def _tried(job: Job, shape: ModelShape, gpu: Gpu, path: str, value: Any, *, is_own: bool = False) -> Effect:
+def _tried(job: Job, shape: ModelShape, path: str, value: Any, *, is_own: bool = False) -> Effect:
     """The job with the value, all else as it is; a wanted global batch gives way to another accumulation."""
     edits: dict[str, Any] = {path: value}
     if path == "training.gradient_accumulation_steps":
@@ -102,6 +104,7 @@ def _tried(job: Job, shape: ModelShape, gpu: Gpu, path: str, value: Any, *, is_o
     changed = job if is_own else with_values(job, edits)
     about: dict[str, Any] = {"value": value, "is_own": is_own, "edits": edits}
     try:
+        gpu = resolve_gpu(changed.cluster)
         if problems := errors(check_resolved(changed, shape, gpu)):
             return Effect(**about, problem=problems[0])
         figures: Estimate = estimate_resolved(changed, shape, gpu)

@@ -49,6 +49,12 @@ def test_other_values_stand_beside_the_present_one_with_what_guides_say(services
     assert "20–30% slower" in got["guides"]
 
 
+def test_gpus_stand_by_their_names(services: Services) -> None:
+    assert {"A100 80 GB SXM", "H100 80 GB SXM"} <= {row["value"] for row in help_here(services, "cluster.gpu")["rows"]}
+    change(services, {"cluster.gpu": ""})
+    assert help_here(services, "cluster.gpu")["rows"][0]["own"]
+
+
 def test_columns_stand_where_values_differ(services: Services) -> None:
     change(services, {"parallel.tensor": 4})
     assert help_here(services, "parallel.recompute")["columns"] == ["memory", "speed"]

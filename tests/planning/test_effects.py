@@ -74,6 +74,16 @@ def test_a_plan_without_an_estimate_says_why() -> None:
         effects(job_of(parallel__tensor=3), "training.cutoff_len")
 
 
+def test_other_gpus_are_tried_with_their_own_memory_and_peak() -> None:
+    tried = {item.value: item for item in found(job_of(), "cluster.gpu")}
+    assert tried["h100-80g"].is_own
+    assert tried["a100-80g"].tokens_per_s_per_gpu < tried["h100-80g"].tokens_per_s_per_gpu
+    assert not tried["rtx4090-24g"].fits
+    assert tried["v100-32g"].problem.code == "no_bf16"
+    own = {"memory_gib": 79.0, "bf16_tflops": 700.0, "hbm_gb_per_s": 3000.0}
+    assert [item.value for item in found(job_of(cluster__gpu=own), "cluster.gpu") if item.is_own] == [own]
+
+
 def test_what_is_no_parameter_is_refused() -> None:
     with pytest.raises(KeyError):
         effects(job_of(), "parallel.tensors")
