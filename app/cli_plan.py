@@ -18,7 +18,16 @@ from backend.estimate import Estimate, estimate, over_host_memory, over_memory, 
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
-from backend.planning import Candidate, Plans, Strategy, parse_sizes, strategies, why_not
+from backend.planning import (
+    Candidate,
+    Plans,
+    Strategy,
+    parse_sizes,
+    smallest_nodes,
+    strategies,
+    tokens_per_s,
+    why_not,
+)
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
@@ -79,11 +88,22 @@ def run_plan(chosen: argparse.Namespace, lang: str) -> int:
     shown = range(min(len(found), max(0, top)))
     if chosen.json:
         # One by one: there may be hundreds of thousands.
-        print_object({"count": len(found), "rejected": dict(found.rejected)}, "plans",
-                     (_plan(found[rank], lang) for rank in shown))  # fmt: skip
+        heads = {"count": len(found), "rejected": dict(found.rejected), **_smallest(job, found)}
+        print_object(heads, "plans", (_plan(found[rank], lang) for rank in shown))
     else:
         print(plans_text([found[rank] for rank in shown], found, lang))
     return DONE if len(found) else FAILED
+
+
+def _smallest(job: Job, plans: Plans) -> dict[str, Any]:
+    """Where nodes differ in GPU memory: who decides, and what would be without them."""
+    found = smallest_nodes(job, plans)
+    if found is None:
+        return {}
+    without = found.without and {"nodes": found.others, "edits": dict(found.without.edits),
+                                 "tokens_per_s": tokens_per_s(found.without)}  # fmt: skip
+    return {"smallest": {"nodes": list(found.nodes), "gpu_memory_gib": found.least_gib,
+                         "others_gib": found.others_gib, "helps": found.helps, "without": without}}  # fmt: skip
 
 
 SHOWN = 20

@@ -8,7 +8,7 @@ from backend.engines import ENGINES
 from backend.estimate import Estimate
 from backend.job.job import Job, Parallel
 from backend.job.problems import Problem
-from backend.planning import Plans, Strategy, WhyNot, enumerate_plans, why_best
+from backend.planning import Plans, Strategy, WhyNot, enumerate_plans, smallest_nodes, tokens_per_s, why_best
 from backend.planning.enumerate import engines_of
 from backend.planning.space import SIZES
 
@@ -21,18 +21,41 @@ def all_plans(job: Job) -> Plans:
 def explain(plans: Plans, lang: str) -> str:
     """Why the first plan is first, from its figures."""
     if not len(plans):
-        return t(lang, "wizard.plan.none")
+        return _joined(lang, t(lang, "wizard.plan.none"), *smallest_words(plans, lang))
     best = plans[0].estimate
     figures = {"plan": plan_name(plan_sizes(plans[0].job)), "need": f"{need_gib(best):.1f}",
                "gpu": f"{best.gpu_memory_gib:.1f}", "count": f"{len(plans):,}",
                "batch": plans[0].job.training.micro_batch_size}  # fmt: skip
     if not best.fits:
-        return t(lang, "wizard.plan.no_fit", **figures)
+        return _joined(lang, t(lang, "wizard.plan.no_fit", **figures), *smallest_words(plans, lang))
     if best.tokens_per_s_per_gpu is None:
-        return t(lang, "wizard.plan.best_untimed", **figures)
+        return _joined(lang, t(lang, "wizard.plan.best_untimed", **figures), *smallest_words(plans, lang))
     figures |= {"speed": about(best, lang), "engine": t(lang, f"wizard.engine.{plans[0].job.engine}")}
     fastest = t(lang, "wizard.plan.best", **figures)
-    return ("" if lang == "zh" else " ").join([fastest, *_sentences(plans, lang)])
+    return _joined(lang, fastest, *_sentences(plans, lang), *smallest_words(plans, lang))
+
+
+def _joined(lang: str, *sentences: str) -> str:
+    return ("" if lang == "zh" else " ").join(sentences)
+
+
+def smallest_words(plans: Plans, lang: str) -> Iterable[str]:
+    """Where GPUs differ in memory: whose decides, and what training without these nodes would give."""
+    found = smallest_nodes(plans.job, plans)
+    if found is None:
+        return
+    values: dict[str, Any] = {"nodes": ", ".join(found.nodes), "least": f"{found.least_gib:.1f}",
+                              "others": f"{found.others_gib:.1f}", "count": found.others}  # fmt: skip
+    yield t(lang, "wizard.plan.smallest", **values)
+    if found.without is None:
+        yield t(lang, "wizard.plan.smallest.no_plan", **values)
+        return
+    rates = [one and tokens_per_s(one) for one in (found.without, found.best)]
+    speed, best = (f"{rounded(rate):,}" if rate else "–" for rate in rates)
+    outcome = "only" if found.best is None else "helps" if found.helps else "slower"
+    job = found.without.job
+    plan = f"{t(lang, f'wizard.engine.{job.engine}')} {plan_name(plan_sizes(job))}"
+    yield t(lang, f"wizard.plan.smallest.{outcome}", plan=plan, speed=speed, best=best, **values)
 
 
 def _sentences(plans: Plans, lang: str) -> Iterable[str]:

@@ -13,6 +13,8 @@ from backend.job.problems import Problem
 FIELD = "cluster.hosts"
 SHARED = ("user", "identity_file", "proxy_jump")
 """What the boxes beside the lines hold; a line may say otherwise."""
+KEPT = ("environments", "gpu_memory_gib")
+"""What a line does not show, kept for the node at its address."""
 _OPTIONS = {"key": "identity_file", "fabric": "fabric_address", "jump": "proxy_jump", "user": "user"}
 _NAMES = {name: option for option, name in _OPTIONS.items()}
 
@@ -23,7 +25,7 @@ def to_form(hosts: Any) -> dict[str, Any]:
         return dict(hosts)
     listed = [host for host in hosts or () if isinstance(host, Mapping)] if isinstance(hosts, list | tuple) else []
     shared = {name: _common([host.get(name) for host in listed]) for name in SHARED}
-    kept = {str(host["address"]): {"environments": host["environments"]} for host in listed if host.get("environments")}
+    kept = {_place(host): more for host in listed if (more := {name: host[name] for name in KEPT if host.get(name)})}
     return {"lines": "\n".join(_line(host, shared) for host in listed), **shared, "kept": kept}
 
 
@@ -43,14 +45,31 @@ def from_form(form: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[Probl
             values = {"line": number, "text": str(error)}
             problems.append(Problem(code="bad_host_line", field=FIELD, values=values))
             continue
-        more = kept.get(host["address"])
+        more = kept.get(_place(host))
         hosts.append({**host, **more} if isinstance(more, Mapping) else host)
     return hosts, problems
 
 
 def node_name(host: Host) -> str:
-    """What the page calls a node: its address, with the port where it is not SSH's own."""
-    return host.address if host.port == 22 else f"{host.address}:{host.port}"
+    """What the page calls a node."""
+    return host.name
+
+
+def with_gpu_memory(form: Mapping[str, Any], read: Mapping[str, float | None]) -> dict[str, Any]:
+    """The form with what was read of the GPUs of nodes, by name."""
+    kept = {place: dict(more) for place, more in (form.get("kept") or {}).items()}
+    for name, gib in read.items():
+        more = kept.setdefault(name, {})
+        more.pop("gpu_memory_gib", None)
+        if gib is not None:
+            more["gpu_memory_gib"] = gib
+    return {**form, "kept": {place: more for place, more in kept.items() if more}}
+
+
+def _place(host: Mapping[str, Any]) -> str:
+    """`Host.name` of a job file's host."""
+    address, port = str(host.get("address", "")), host.get("port", 22)
+    return address if port == 22 else f"{address}:{port}"
 
 
 def _line(host: Mapping[str, Any], shared: Mapping[str, Any]) -> str:

@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.home import with_readable_cluster
 from app.model_config import MAXIMUM_BYTES, from_hub, pretty, read_config, refuse_large
 from app.services import Services
 from app.wizard import speed, start
+from app.wizard.hosts import to_form, with_gpu_memory
 from app.wizard.reading import read
 from backend.cluster.hostkeys import HostKey
 from backend.engines.importing import ImportLine
@@ -64,13 +66,17 @@ def _from_node(services: Services, asked: Mapping[str, Any]) -> Fetched:
 
 def _memory(services: Services, asked: Mapping[str, Any]) -> Fetched:
     job = _job(services)
-    found = _look(services, asked, lambda: services.controller.host_memory(job))
+    found = _look(services, asked, lambda: services.controller.memory(job))
     if not found.answers:
         return Fetched(problems=found.problems, host_keys=found.unknown_host_keys)
-    least = round(min(found.answers.values()), 1)
+    least = round(min(memory.host_gib for memory in found.answers.values()), 1)
+    # Of GPUs every node's is kept: the smallest decides, and the page says what would be without it.
+    read = {job.cluster.hosts[rank].name: memory.gpu_gib for rank, memory in found.answers.items()}
+    known = [gib for gib in read.values() if gib is not None]
+    hosts = {"cluster.hosts": with_gpu_memory(to_form(_hosts(services)), read)} if known else {}
     return Fetched(
-        edits={"cluster.host_memory_gib": least},
-        note={"least": least, "nodes": len(found.answers)},
+        edits={"cluster.host_memory_gib": least, **hosts},
+        note={"least": least, "nodes": len(found.answers), "gpus": f"{min(known):.1f}" if known else "–"},
         problems=found.problems,
         host_keys=found.unknown_host_keys,
     )
@@ -142,6 +148,12 @@ def _model(text: str, source: str) -> Fetched:
     # The draft keeps it as the text that one would paste.
     edits = {"model.preset": None, "model.hf_config": pretty(config)}
     return Fetched(edits=edits, note={"source": source, "type": shape.model_type})
+
+
+def _hosts(services: Services) -> Any:
+    """The draft's, as the page or a job file writes them."""
+    cluster = with_readable_cluster(services.draft.job_mapping(), services.home).get("cluster")
+    return cluster.get("hosts") if isinstance(cluster, Mapping) else None
 
 
 def _job(services: Services) -> Job:

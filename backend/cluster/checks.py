@@ -7,12 +7,14 @@ from typing import Any, Literal
 from backend.cluster.node import NodeError
 from backend.cluster.probe import NodeFacts, python_field
 from backend.job.job import Job
+from backend.job.presets import READING, resolve_gpu, usable_gib
 from backend.job.problems import Problem
 
 Status = Literal["ok", "warning", "failure", "skipped"]
 CheckName = Literal[
     "login",
     "python",
+    "gpu_memory",
     "engine",
     "configuration",
     "deepspeed",
@@ -76,6 +78,20 @@ def check_engine(job: Job, checks: Checks, facts: NodeFacts) -> CheckResult:
             "engine", "engine_missing", python_field(job, checks.rank), modules=missing, engine=job.engine
         )
     return checks.ok("engine", **facts.modules)
+
+
+def check_gpu_memory(job: Job, checks: Checks, facts: NodeFacts) -> list[CheckResult]:
+    """Whether the node's GPUs have what the plan counts with; nothing where nvidia-smi does not tell."""
+    read = [gpu.memory_mib / 1024 for gpu in facts.gpus if gpu.memory_mib is not None]
+    if not read:
+        return []
+    least, counted = usable_gib(min(read)), resolve_gpu(job.cluster).memory_gib
+    if least >= (1 - READING) * counted:
+        return [checks.ok("gpu_memory", gib=round(least, 2))]
+    values = {"node": checks.node, "least": round(least, 1), "counted": round(counted, 1), "read": round(min(read), 2)}
+    field = f"cluster.hosts[{checks.rank}].gpu_memory_gib"
+    problem = Problem(code="gpu_memory_below", field=field, severity="warning", node=checks.node, values=values)
+    return [checks.warned("gpu_memory", problem)]
 
 
 def check_model(job: Job, checks: Checks, found: Mapping[str, Any]) -> CheckResult:

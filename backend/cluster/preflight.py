@@ -13,6 +13,7 @@ from backend.cluster.checks import (
     Checks,
     check_dataset,
     check_engine,
+    check_gpu_memory,
     check_lock,
     check_model,
     check_versions,
@@ -87,7 +88,7 @@ def _check_node(
     if not isinstance(facts, NodeFacts):
         python = of.raised("python", facts) if facts else of.skipped("python")
         return [*results, python, *(of.skipped(name) for name in NEEDS_PYTHON)]
-    results += [of.ok("python", version=facts.python), check_engine(job, of, facts)]
+    results += [of.ok("python", version=facts.python), *check_gpu_memory(job, of, facts), check_engine(job, of, facts)]
     results += _or_error(
         of,
         "model",

@@ -72,6 +72,13 @@ class Host:
     """The address that the other nodes dial; null takes `address`."""
     environments: Mapping[str, Environment] = parameter(default_factory=dict)
     """Overrides cluster.environments on this node."""
+    gpu_memory_gib: float | None = parameter(None, above=0, maximum=4096, unit="GiB")
+    """Of one of its GPUs, as read there; the smallest of all nodes decides. Null takes the cluster's GPU."""
+
+    @property
+    def name(self) -> str:
+        """What people know it by: its address, with the port where that is not SSH's own."""
+        return self.address if self.port == 22 else f"{self.address}:{self.port}"
 
     @property
     def dialled_address(self) -> str:

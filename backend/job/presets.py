@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
-from backend.job.job import Cluster, Model
+from backend.job.job import Cluster, Host, Model
 from backend.job.model import ModelShape, parse_model
 from backend.job.problems import Problem, ProblemsError
 
@@ -156,8 +156,39 @@ def calibration_figures() -> CalibrationFigures:
     return CalibrationFigures(**_load("calibration"))
 
 
+READING = 0.03
+"""How far a node's reading of its GPU's memory may be below the preset's or above it: nvidia-smi counts what the driver
+keeps, up to 2% of a GPU, which torch cannot have."""
+
+
 def resolve_gpu(cluster: Cluster) -> Gpu:
-    """The GPU a cluster names or describes; raises ProblemsError (unknown_gpu, bad_gpu)."""
+    """The GPU a cluster names or describes, with the memory of the node whose GPUs have least.
+
+    Raises ProblemsError (unknown_gpu, bad_gpu).
+    """
+    named = named_gpu(cluster)
+    read = [host.gpu_memory_gib for host in cluster.hosts if host.gpu_memory_gib is not None]
+    least = min(read, default=named.memory_gib)
+    return replace(named, memory_gib=usable_gib(least)) if least < (1 - READING) * named.memory_gib else named
+
+
+def smallest_hosts(cluster: Cluster) -> tuple[Host, ...]:
+    """The nodes whose GPUs decide what a plan may need; none where the GPU that the cluster names does."""
+    least = resolve_gpu(cluster).memory_gib
+    if least == named_gpu(cluster).memory_gib:
+        return ()
+    read = [(host, host.gpu_memory_gib) for host in cluster.hosts if host.gpu_memory_gib is not None]
+    return tuple(host for host, gib in read if usable_gib(gib) <= (1 + READING) * least)
+
+
+def usable_gib(read: float) -> float:
+    """What torch has of a GPU whose memory a node read: that of the presets which are about as large."""
+    alike = [gpu.memory_gib for gpu in gpus().values() if (1 - READING) * read <= gpu.memory_gib <= read]
+    return max(alike, default=read)
+
+
+def named_gpu(cluster: Cluster) -> Gpu:
+    """The GPU a cluster names or describes, whatever its nodes read; raises as `resolve_gpu`."""
     if isinstance(cluster.gpu, str):
         found = gpus().get(cluster.gpu)
         if found is None:

@@ -29,7 +29,7 @@ from backend.jobs.checkup import Meeting, PreflightReport, examine, meet
 from backend.jobs.connections import Connections
 from backend.jobs.diagnose import readable
 from backend.jobs.lead import Timing
-from backend.jobs.look import Look, refuse_without
+from backend.jobs.look import Look, NodeMemory, refuse_without
 from backend.jobs.records import Point, RunSnapshot, RunSummary
 from backend.jobs.runner import Runner
 from backend.jobs.series import FileKey
@@ -99,10 +99,10 @@ class Controller:
         refuse_without(job, "cluster.hosts", "model.path")
         return looking.model_config(job, meet(job, self._connections), limit)
 
-    def host_memory(self, job: Job) -> Look[float]:
-        """GiB of memory of every node; ProblemsError without hosts."""
+    def memory(self, job: Job) -> Look[NodeMemory]:
+        """What every node and its GPUs have; ProblemsError without hosts."""
         refuse_without(job, "cluster.hosts")
-        return looking.host_memory(meet(job, self._connections))
+        return looking.memory(meet(job, self._connections))
 
     def data_size(self, job: Job) -> Look[DataSize]:
         """How many samples the job's data sets have, read on a node; ProblemsError without hosts or data sets."""

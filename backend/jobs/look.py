@@ -54,9 +54,19 @@ def model_config(job: Job, meeting: Meeting, limit: int) -> Look[bytes]:
                 problems=(*found.problems, *meeting.problems))  # fmt: skip
 
 
-def host_memory(meeting: Meeting) -> Look[float]:
-    """GiB of memory of every node, or what its container may use."""
-    found = _ask(meeting.nodes, _memory_gib)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeMemory:
+    """What a node has, GiB."""
+
+    host_gib: float
+    """Of the node, or what its container may use."""
+    gpu_gib: float | None
+    """Of the smallest of its GPUs, as nvidia-smi counts it; None where it does not tell."""
+
+
+def memory(meeting: Meeting) -> Look[NodeMemory]:
+    """Of every node."""
+    found = _ask(meeting.nodes, lambda node: NodeMemory(host_gib=_memory_gib(node), gpu_gib=_gpu_gib(node)))
     return Look(answers=found.answers, nodes=found.nodes, unknown_host_keys=meeting.unknown_host_keys,
                 problems=(*found.problems, *meeting.problems))  # fmt: skip
 
@@ -87,6 +97,13 @@ def _memory_gib(node: Node) -> float:
     if not total.isdigit():
         raise NodeError("bad_answer", node.name, command="/proc/meminfo", exit=0, detail=lines[0] if lines else "")
     return min(int(total) * 1024, *(_limit(node, path) for path in LIMITS)) / 2**30
+
+
+def _gpu_gib(node: Node) -> float | None:
+    asked = node.run(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"], timeout_s=READ_S)
+    # A GPU that shares the host's memory says "[N/A]".
+    read = [int(line) for line in asked.out.split() if line.isdigit()] if asked.code == 0 else []
+    return round(min(read) / 1024, 2) if read else None
 
 
 def _limit(node: Node, path: str) -> float:

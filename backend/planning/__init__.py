@@ -7,6 +7,7 @@ from backend.planning.advice import Strategy, strategies
 from backend.planning.compare import Cost, Sentence, best_of_splits, cost, front, why_best
 from backend.planning.enumerate import Candidate, Plans, candidates, enumerate_plans
 from backend.planning.guides import Checked, guides
+from backend.planning.mixed import Smallest, smallest_nodes, tokens_per_s
 from backend.planning.why_not import WhyNot, parse_sizes, why_not
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Cost",
     "Plans",
     "Sentence",
+    "Smallest",
     "Strategy",
     "WhyNot",
     "best_of_splits",
@@ -24,7 +26,9 @@ __all__ = [
     "front",
     "guides",
     "parse_sizes",
+    "smallest_nodes",
     "strategies",
+    "tokens_per_s",
     "why_best",
     "why_not",
 ]

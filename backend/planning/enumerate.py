@@ -206,16 +206,30 @@ def enumerate_plans(job: Job, engines: Sequence[EngineName] | None = None) -> Pl
     wanted = job.training.global_batch_size or job.global_batch
     spaces = [space_of(job, shape, engine, wanted) for engine in engines or engines_of(job)]
     key = (_bare(job), shape, gpu, wanted, [(space.job.engine, id(space.codes)) for space in spaces])
-    kept = _newest.get(job.training.method)
+    asked = (job.training.method, job.world_size)
+    kept = _newest.get(asked)
     if kept is None or kept[0] != key:
-        kept = _newest[job.training.method] = (key, spaces, _enumerate(job, shape, gpu, wanted, spaces))
-    return replace(kept[2], job=job)
+        kept = (key, spaces, _enumerate(job, shape, gpu, wanted, spaces))
+        _keep(_newest, asked, kept, 6)
+    plans: Plans = kept[2]
+    return replace(plans, job=job)
 
 
-_newest: dict[str, Any] = {}
-"""The newest answer for each method: choosing one of its plans asks for the same plans again."""
-_legal: dict[EngineName, tuple[Any, ...]] = {}
-"""The newest answer of the rules for each engine."""
+Known = dict[tuple[str, int], tuple[Any, ...]]
+_newest: Known = {}
+"""The newest answer for each method and number of ranks: choosing one of its plans asks for the same plans again."""
+_legal: Known = {}
+"""The newest answer of the rules for each engine and number of ranks: mixed.py asks about two numbers in turn."""
+
+
+def _keep(
+    known: dict[tuple[str, int], tuple[Any, ...]], asked: tuple[str, int], found: tuple[Any, ...], most: int
+) -> None:
+    """Keep the newest answers."""
+    known.pop(asked, None)
+    known[asked] = found
+    for oldest in list(known)[:-most]:
+        del known[oldest]
 
 
 def _bare(job: Job) -> Job:
@@ -250,7 +264,8 @@ def _enumerate(job: Job, shape: ModelShape, gpu: Gpu, wanted: int, asked: Sequen
 
 def _legal_of(space: Space, shape: ModelShape, gpu: Gpu) -> tuple[Legal, Many | None]:
     """Most edits change nothing that the rules read: then their newest answer holds. None: nothing is legal."""
-    kept = _legal.get(space.job.engine)
+    asked = (space.job.engine, space.job.world_size)
+    kept = _legal.get(asked)
     if kept:
         codes, *known, found, many = kept
         if codes is space.codes and known == [shape, gpu] and found.holds_for(space.job):
@@ -259,7 +274,7 @@ def _legal_of(space: Space, shape: ModelShape, gpu: Gpu) -> tuple[Legal, Many | 
     if found.space.size:
         ordered = found.space.take(in_order(_columns(found.space), _alike(found.space)))
         found, many = replace(found, space=ordered), many_of(_columns(ordered), _choices(ordered), _alike(ordered))
-    _legal[space.job.engine] = (space.codes, shape, gpu, found, many)
+    _keep(_legal, asked, (space.codes, shape, gpu, found, many), 16)
     return found, many
 
 

@@ -11,8 +11,8 @@ from app.wizard.reading import read
 from app.wizard.sources import fetch
 from app.wizard.wire import change
 from backend.cluster.hostkeys import HostKey, UnknownHostKey
-from backend.cluster.node import NodeError
-from backend.job.presets import models
+from backend.cluster.node import NodeError, Result
+from backend.job.presets import gpus, models
 from backend.jobs.controller import Controller
 from backend.jobs.store import Store
 from tests.fakes import FakeNode
@@ -29,6 +29,7 @@ class Nodes:
         self.by_address = {name: FakeNode(name) for name in ("10.0.0.1", "10.0.0.2")}
         for number, node in enumerate(self.by_address.values(), 1):
             node.files["/proc/meminfo"] = b"MemTotal: %d kB\nMemFree: 1 kB\n" % (number * 2**29)
+            node.on("nvidia-smi", reply=Result(code=127, out="", err="nvidia-smi: not found"))
         self.unknown = set()
         self.accepted = []
 
@@ -124,7 +125,21 @@ def test_an_unknown_host_key_is_asked_about_and_accepted_by_its_fingerprint_alon
 def test_the_memory_of_the_smallest_node_is_taken(services):
     found = fetch(services, {"kind": "memory"})
     assert dict(found.edits) == {"cluster.host_memory_gib": 512.0}
-    assert dict(found.note) == {"least": 512.0, "nodes": 2}
+    assert dict(found.note) == {"least": 512.0, "nodes": 2, "gpus": "–"}
+
+
+def test_the_memory_of_every_nodes_gpus_is_kept_and_the_smallest_decides(services, nodes):
+    change(services, {"cluster.nodes": 2, "cluster.gpu": "a100-80g"})
+    for address, mib in (("10.0.0.1", 81920), ("10.0.0.2", 40960)):
+        nodes.by_address[address].on("nvidia-smi", reply=Result(code=0, out=f"{mib}\n" * 8, err=""))
+    found = fetch(services, {"kind": "memory"})
+    assert found.note["gpus"] == "40.0"
+    assert change(services, found.edits) == ()
+    reading = read(services.draft.job_mapping(), services.home)
+    assert [host.gpu_memory_gib for host in reading.job.cluster.hosts] == [80.0, 40.0]
+    assert reading.gpu.memory_gib == gpus()["a100-40g"].memory_gib
+    [mixed] = [problem for problem in reading.problems if problem.code == "gpu_memory_mixed"]
+    assert mixed.values == {"nodes": "10.0.0.2", "least": 39.4, "others": 79.2}
 
 
 def test_in_a_container_the_containers_limit_counts(services, nodes):

@@ -1,6 +1,7 @@
 """Planning's questions to real SSH nodes: host keys first, then a model's config.json and the memory of each."""
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,11 @@ def test_a_configuration_and_the_memory_are_read_once_the_keys_are_confirmed(
         assert controller.model_config(job, 5).answers == {0: b'{"mod'}
         counted = controller.data_size(with_values(job, _data(tmp_path)))
         assert (counted.answers[0].samples, dict(counted.answers[0].rows)) == (7, {"few": 7})
-        memory = controller.host_memory(job).answers
+        memory = controller.memory(job).answers
         assert sorted(memory) == [0, 1, 2, 3]
-        assert all(0.1 < gib < 2**20 for gib in memory.values())
+        assert all(0.1 < found.host_gib < 2**20 for found in memory.values())
+        has_gpu = shutil.which("nvidia-smi") is not None
+        assert all((found.gpu_gib is not None) == has_gpu for found in memory.values())
     finally:
         controller.close()
         store.close()

@@ -5,7 +5,7 @@ from dataclasses import fields
 from backend.job.batch import scaled_rates, written
 from backend.job.job import Job
 from backend.job.model import ModelShape
-from backend.job.presets import Gpu, efficiency_figures
+from backend.job.presets import Gpu, efficiency_figures, named_gpu, smallest_hosts, usable_gib
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
 
@@ -98,6 +98,21 @@ def timeout_is_sane(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         return None
     return problem("timeout_too_long", "training.ddp_timeout_s", "warning", hours=job.training.ddp_timeout_s // 3600,
                     edit={"training.ddp_timeout_s": 1800})  # fmt: skip
+
+
+@everywhere()
+def gpus_are_alike(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Ranks hold equal shares, so the node whose GPUs have least memory decides what a plan may need."""
+    smallest = smallest_hosts(job.cluster)
+    if not smallest:
+        return None
+    named, nodes, least = named_gpu(job.cluster), ", ".join(host.name for host in smallest), round(gpu.memory_gib, 1)
+    others = [host.gpu_memory_gib for host in job.cluster.hosts if host not in smallest]
+    if not others:
+        return problem("gpu_memory_smaller", "cluster.gpu", "warning", nodes=nodes, least=least, gpu=named.name,
+                        named=round(named.memory_gib, 1))  # fmt: skip
+    more = min([named.memory_gib, *(usable_gib(read) for read in others if read is not None)])
+    return problem("gpu_memory_mixed", "cluster.gpu", "warning", nodes=nodes, least=least, others=round(more, 1))
 
 
 @everywhere()

@@ -1,0 +1,55 @@
+"""The node with the smallest GPUs decides, and what the others could do without it is told."""
+
+import pytest
+
+from backend.estimate import estimate
+from backend.job.job import Cluster, Host, Job, Model, Training
+from backend.job.presets import gpus
+from backend.planning import enumerate_plans, smallest_nodes, tokens_per_s
+
+H100 = 81559 / 1024
+"""What nvidia-smi says of one: more than torch can have."""
+
+
+def job_on(*read, model="llama-3.1-8b", batch=48):
+    hosts = tuple(Host(address=f"10.0.0.{number}", gpu_memory_gib=gib) for number, gib in enumerate(read, 1))
+    cluster = Cluster(gpu="h100-80g", nodes=len(read), gpus_per_node=8, hosts=hosts)
+    return Job(cluster=cluster, model=Model(preset=model), training=Training(global_batch_size=batch))
+
+
+def found_of(job):
+    return smallest_nodes(job, enumerate_plans(job))
+
+
+@pytest.mark.parametrize("read", [(H100,) * 3, (None,) * 3, (H100, None, H100 + 0.1)], ids=["alike", "unread", "some"])
+def test_nodes_that_do_not_differ_hold_nothing_back(read):
+    assert estimate(job_on(*read)).gpu_memory_gib == gpus()["h100-80g"].memory_gib
+    assert found_of(job_on(*read)) is None
+
+
+def test_the_smallest_gpu_decides_what_plans_may_need():
+    found = enumerate_plans(job_on(H100, 24.0, H100))
+    assert found[0].estimate.gpu_memory_gib == gpus()["rtx4090-24g"].memory_gib
+    assert found[0].estimate.fits
+    assert found[0].estimate.reserved_gib + 1.5 <= 23.64
+
+
+def test_where_the_others_are_faster_alone_they_are_told_to_be():
+    job = job_on(H100, H100, 24.0, H100, model="llama-3.1-70b", batch=96)
+    found = found_of(job)
+    assert (found.nodes, found.others, found.helps) == (("10.0.0.3",), 3, True)
+    alone = found.without.job
+    assert (alone.cluster.nodes, alone.global_batch) == (3, 96)
+    assert estimate(alone).fits
+    assert tokens_per_s(found.without) == pytest.approx(24 * estimate(alone).tokens_per_s_per_gpu)
+    assert tokens_per_s(found.without) > tokens_per_s(found.best)
+
+
+def test_where_the_node_is_worth_its_memory_it_is_kept():
+    found = found_of(job_on(H100, 60.0, H100))
+    assert found.without is not None
+    assert not found.helps
+
+
+def test_of_nodes_that_are_all_smaller_than_the_named_gpu_none_holds_back():
+    assert found_of(job_on(40.0, 40.0)) is None
