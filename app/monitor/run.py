@@ -102,6 +102,7 @@ def _words(event: Event, addresses: Mapping[int, str], lang: str) -> dict[str, A
         "code": detail.get("code"),
         "left": len(detail.get("left") or ()),
         "processes": stuck_words(detail.get("stuck") or ()),
+        "files": ", ".join(detail.get("files") or ()),
         "number": detail.get("number"),
         "of": detail.get("of"),
         "steps": ", ".join(map(str, detail.get("steps") or ())),

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from backend.cluster.node import Node, NodeError
 from backend.job.job import Job
-from backend.jobs import ledger, series
+from backend.jobs import dumps, ledger, series
 from backend.jobs.outside_logs import Before, megatron_rows, trainer_log_rows
 from backend.jobs.records import NodeRecord
 from backend.jobs.redact import masked, settled
@@ -124,14 +124,20 @@ class Collector:
         fresh = [batch for batch in batches if batch.data]
         done = ended if ended is not None and not more else None
         if fresh or done is not None:
+            records = self._keep_flight_records(node) if done is not None else []
             try:
-                self._store.write(lambda connection: self._commit(connection, fresh, done))
+                self._store.write(lambda connection: self._commit(connection, fresh, done, records))
             except OffsetConflict:
                 self._places = self._load()
                 return Polled(heartbeat=True, more=True, ended=False)
             self._places.update({batch.source.file: batch.after for batch in fresh})
         heartbeat = any(batch.source.kind == "heartbeats" for batch in fresh)
         return Polled(heartbeat=heartbeat, more=more, ended=done is not None)
+
+    def _keep_flight_records(self, node: Node) -> list[str]:
+        into = dumps.folder_of(self._store.path.parent, self._run, self._attempt)
+        ranks = sorted({source.rank for source in self._sources if source.kind == "points"})
+        return [str(into / name) for name in dumps.keep(node, self._node.folder, ranks, into)]
 
     def _load(self) -> dict[str, Place]:
         with self._store.read() as connection:
@@ -171,7 +177,11 @@ class Collector:
         return Batch(source=source, before=before, start=start, after=after, data=new, whole=whole)
 
     def _commit(
-        self, connection: sqlite3.Connection, batches: Sequence[Batch], ended: Mapping[str, Any] | None
+        self,
+        connection: sqlite3.Connection,
+        batches: Sequence[Batch],
+        ended: Mapping[str, Any] | None,
+        records: Sequence[str],
     ) -> None:
         for batch in batches:
             key = FileKey(run=self._run, attempt=self._attempt, rank=self._node.rank, file=batch.source.file)
@@ -190,6 +200,8 @@ class Collector:
                     self._store_points(connection, 0, megatron_rows(batch.data, self._clock()))
         if ended is not None and ledger.set_exit(connection, self._run, self._attempt, self._node.rank, ended):
             self._tell(connection, EventKind.NODE_EXITED, ended)
+            if records:
+                self._tell(connection, EventKind.FLIGHT_RECORDS, {"files": records})
 
     def _tell_stuck(self, connection: sqlite3.Connection, beats: Sequence[Mapping[str, Any]]) -> None:
         stuck = next((beat["stuck"] for beat in beats if beat.get("stuck")), None)

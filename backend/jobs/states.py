@@ -67,6 +67,7 @@ class EventKind(StrEnum):
     NODE_STOPPED = "node_stopped"
     NODE_STOP_FAILED = "node_stop_failed"
     NODE_STUCK = "node_stuck"
+    FLIGHT_RECORDS = "flight_records"
     SAVE_ASKED = "save_asked"
     SAVE_TIMED_OUT = "save_timed_out"
     STOP_FORCED = "stop_forced"
