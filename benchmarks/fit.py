@@ -236,24 +236,27 @@ def write(found: Efficiency, seen: Sequence[Timed], held: Sequence[Timed]) -> No
     kept = {source: _figures(constants) for source, constants in without.items()}
     (DATA / "leave_one_out.json").write_text(json.dumps(kept, indent=1) + "\n")
     errors = errors_by_source(found, seen, held)
+    left_out: dict[str, list[float]] = {"dense": [], "moe": []}
     for source, constants in without.items():
         rows = [row for row in (*seen, *held) if row.source == source]
-        off = (abs(row.seconds(constants) / row.measured_s - 1) for row in rows)
+        off = [abs(row.seconds(constants) / row.measured_s - 1) for row in rows]
         errors[source]["left_out"] = round(statistics.median(off), 4)
-    runs = {row.source for row in (*seen, *held) if not row.layer_alone}
-    typical = statistics.median(
-        value["left_out"] for source, value in errors.items() if source in runs and "left_out" in value
-    )
+        for family, medians in left_out.items():
+            of_runs = [error for row, error in zip(rows, off, strict=True) if row.family == family]
+            if of_runs and not rows[0].layer_alone:
+                medians.append(statistics.median(of_runs))
     figures = {
         "constants": _figures(found),
-        "typical_error": round(float(typical), 3),
+        "typical_error": round(statistics.median(left_out["dense"]), 3),
+        "typical_error_of_experts": round(statistics.median(left_out["moe"]), 3),
         "date": datetime.now(tz=UTC).date().isoformat(),
         "rows": {"in_sample": len(seen), "held_out": len(held)},
         "errors": errors,
     }
     text = "# The constants of the time model: backend/estimate/efficiency.py says what each is.\n"
     text += "# Written by: python -m benchmarks.fit --write. typical_error: the median, over the sources, of the\n"
-    text += "# median absolute error on a source that was left out of the fit, as a user's cluster is.\n"
+    text += "# median absolute error on a source's dense models where it was left out of the fit, as a user's cluster\n"
+    text += "# is; typical_error_of_experts: the same on its mixtures of experts.\n"
     text += yaml.safe_dump(figures, sort_keys=False, width=120)
     (data_folder("presets") / "efficiency.yaml").write_text(text)
 

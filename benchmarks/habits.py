@@ -53,7 +53,7 @@ HABITS: tuple[tuple[str, Habits], ...] = (
         "Megatron-Bridge",
         Habits(overlap=True, overlap_tensor=True, gradient_bytes=2, fused_loss=True),
     ),
-    ("Megatron-MoE-ModelZoo", Habits(overlap=True)),
+    ("Megatron-MoE-ModelZoo", Habits(overlap=True, fused_loss=True)),
     ("NeMo", Habits(overlap=True, overlap_tensor=True)),
     # MPT: GELU, FFN of 4, tied, loss_fn fused_crossentropy unless told otherwise (models/mpt/modeling_mpt.py); FSDP
     # full shard, all 16-bit communication (mixed_precision PURE).

@@ -1,11 +1,12 @@
-"""What Megatron-Bridge's recipes set and its pages and cards do not print, for its 16-bit rows.
+"""What recipes set and the pages, cards and tables with their results do not print, for 16-bit rows.
 
-From github.com/NVIDIA-NeMo/Megatron-Bridge: scripts/performance/configs/*_workload_base_configs.py of v0.3.0 (later
-src/megatron/bridge/perf_recipes/<model>/<gpu>), src/megatron/bridge/recipes/<model>/h100 for the verification cards.
+Megatron-Bridge: github.com/NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs/*_workload_base_configs.py of
+v0.3.0 (later src/megatron/bridge/perf_recipes/<model>/<gpu>); src/megatron/bridge/recipes/<model>/h100 for the cards.
+ModelZoo: github.com/yanring/Megatron-MoE-ModelZoo, best_practice/qwen3 and model_configs/benchmarking.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 
@@ -16,31 +17,40 @@ class Recipe:
     recompute_modules: tuple[str, ...] = ()
     dispatcher: Literal["alltoall", "deepep", "hybridep"] = "alltoall"
     overlap_expert: bool = False
+    fused_router: bool = False
     graphed: bool = False
     """CUDA graphs of the router and what precedes the exchange, where they fit of the attention too."""
 
 
 NONE = Recipe()
-_SELECTIVE = Recipe(recompute_modules=("layernorm", "moe_act"))
-# (model, substring of the GPU) -> recipe; the first that fits.
-_RECIPES: tuple[tuple[str, str, Recipe], ...] = (
-    ("gpt oss 120b", "B300", Recipe(graphed=True)),
-    ("gpt oss 120b", "", _SELECTIVE),
-    ("deepseekv3 (w/o mtp)", "GB200", Recipe(recompute_modules=("mla_up_proj",), dispatcher="hybridep", graphed=True)),
-    ("deepseekv3 (w/o mtp)", "GB300", Recipe(recompute_modules=("moe_act",), dispatcher="hybridep", graphed=True)),
-    ("qwen3_235b_a22b", "GB", Recipe(dispatcher="hybridep", graphed=True)),
-    ("qwen3-30b-a3b", "H100", Recipe(dispatcher="hybridep", overlap_expert=True, graphed=True)),
-    ("moonlight-16b-a3b", "H100", Recipe(dispatcher="hybridep", overlap_expert=True)),
+_TUNED = Recipe(fused_router=True)
+_HYBRID = replace(_TUNED, dispatcher="hybridep")
+_GRAPHED = replace(_HYBRID, graphed=True)
+# (source, model, substring of the GPU) -> recipe; the first that fits.
+_RECIPES: tuple[tuple[str, str, str, Recipe], ...] = (
+    ("Megatron-Bridge", "gpt oss 120b", "B300", replace(_TUNED, graphed=True)),
+    ("Megatron-Bridge", "gpt oss 120b", "", replace(_TUNED, recompute_modules=("layernorm", "moe_act"))),
+    ("Megatron-Bridge", "deepseekv3 (w/o mtp)", "GB200", replace(_GRAPHED, recompute_modules=("mla_up_proj",))),
+    ("Megatron-Bridge", "deepseekv3 (w/o mtp)", "GB300", replace(_GRAPHED, recompute_modules=("moe_act",))),
+    ("Megatron-Bridge", "qwen3_235b_a22b", "GB", _GRAPHED),
+    ("Megatron-Bridge", "qwen3-30b-a3b", "H100", replace(_GRAPHED, overlap_expert=True)),
+    ("Megatron-Bridge", "moonlight-16b-a3b", "H100", replace(_HYBRID, overlap_expert=True)),
+    ("ModelZoo", "qwen3-235b-a22b", "GB200", _GRAPHED),
+    ("ModelZoo Qwen3 long context", "qwen3-235b-a22b", "H100", replace(_TUNED, dispatcher="deepep")),
+    ("ModelZoo", "", "", _TUNED),
 )
-_FP8 = Recipe(dispatcher="hybridep")
-"""Of mixtures of experts in FP8 nearly all."""
 
 
 def recipe_of(row: Mapping[str, Any]) -> Recipe:
-    """Of a row by its model and GPU; a row that says what it recomputes is not a recipe's."""
-    if "Megatron-Bridge" not in str(row.get("source")) or str(row.get("recompute")).startswith("selective"):
+    """Of a row by its source, model and GPU; what a row says of its recompute stands."""
+    source, precision = str(row.get("source")), str(row.get("precision")).lower()
+    if "Megatron-Bridge" in source and str(row.get("recompute")).startswith("selective"):
         return NONE
-    if "fp8" in str(row.get("precision")).lower():
-        return _FP8
+    if "Megatron-Bridge" in source and "fp8" in precision:
+        # Nearly all of its mixtures of experts in FP8.
+        return _HYBRID
     model, gpu = str(row.get("model")).lower(), str(row.get("hardware")).upper()
-    return next((recipe for name, where, recipe in _RECIPES if name == model and where in gpu), NONE)
+    fitting = (
+        recipe for name, wanted, where, recipe in _RECIPES if name in source and wanted in ("", model) and where in gpu
+    )
+    return next(fitting, NONE)

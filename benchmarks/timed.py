@@ -227,7 +227,7 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
         scattered_sends=habits.scattered_sends,
         overlap_expert=recipe.overlap_expert or "1f1b overlap" in notes,
         one_copy_a_node=recipe.dispatcher != "alltoall" or "DeepEP" in notes or "HybridEP" in notes,
-        sorting_exchange=recipe.dispatcher == "hybridep",
+        routing="in_exchange" if recipe.dispatcher == "hybridep" else "fused" if recipe.fused_router else "plain",
         graphed=recipe.graphed,
         # DeepSpeed keeps biases and norms whole: a layer's four matrices are gathered.
         gathered_alone=4 * layers.dense_count if habits.gathered_alone and sharded else 0,

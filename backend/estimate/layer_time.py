@@ -12,7 +12,7 @@ from backend.estimate.communication import Group, exchange_seconds, exposed, rin
 from backend.estimate.efficiency import Efficiency, Machine
 from backend.estimate.layers import LayerKind
 from backend.estimate.numeric import Number, larger, least
-from backend.estimate.operations import Operations, operations
+from backend.estimate.operations import Operations, Routing, operations
 from backend.estimate.passes import NOTHING, Pass, Passes
 from backend.estimate.plan import Plan
 from backend.estimate.record import record, short_record
@@ -61,8 +61,7 @@ class Execution:
     """Tokens travel to and from their experts beside another micro-batch's computation."""
     one_copy_a_node: bool = False
     """A token goes to each node once, however many of its experts are there (DeepEP, HybridEP)."""
-    sorting_exchange: bool = False
-    """The exchange of tokens itself sorts them by expert (HybridEP)."""
+    routing: Routing = "plain"
     graphed: bool = False
     """CUDA graphs start the kernels of attention and routing; the host waits for nothing."""
     gathered_alone: int = 0
@@ -168,7 +167,7 @@ def layer_passes(
     `inputs_need`: a gradient goes on to what comes before. A layer of the vision tower is Hugging Face's module on any
     engine, and only full recompute reaches it, if it is `recomputable` at all.
     """
-    done = operations(kind, setting.run.fused and not tower, sorting=setting.run.sorting_exchange)
+    done = operations(kind, setting.run.fused and not tower, routing=setting.run.routing)
     costs = _costs(done, setting, load)
     forward = _forward(costs, setting)
     if not (weights_trained or inputs_need):
@@ -186,7 +185,7 @@ def _recomputed(kind: LayerKind, forward: Pass, setting: Setting, load: Load, *,
             return forward
         if not (modules and modules_too):
             return NOTHING
-        done = operations(kind, setting.run.fused, modules, sorting=setting.run.sorting_exchange)
+        done = operations(kind, setting.run.fused, modules, routing=setting.run.routing)
         return _forward(_costs(done, setting, load), setting)
 
     if not plan.recompute_choices:

@@ -4,14 +4,25 @@ A matrix product reads both operands and writes the result; everything else (nor
 is bound by memory. Two implementations, as in saved.py: fused kernels (Transformer Engine) and Hugging Face's modules.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Literal
 
 from backend.estimate.layers import Activation, Attention, Dispatch, LayerKind, Linear, Norm, Operator
 
 STREAMS = 4
 """Products of experts that run side by side: Transformer Engine's grouped products start one an expert on so many
 streams (common/include/transformer_engine/gemm.h, num_streams)."""
+
+Routing = Literal["plain", "fused", "in_exchange"]
+"""How tokens are routed on Megatron: by torch's operations, its default; by Transformer Engine's router kernels
+(moe_router_fusion); by an exchange that itself sorts tokens by expert (HybridEP), after those kernels."""
+
+_DISPATCH_KERNELS: Mapping[Routing, int] = {"plain": 24, "fused": 14, "in_exchange": 6}
+"""Started between the router's product and the experts: a third of those of forward and backward together. Counted
+operation by operation in megatron-core 0.16.1 (moe/router.py 27 there, token_dispatcher.py 20; 25 back), with fused
+permutation; less what the two others fuse."""
 
 _ROW_PARALLEL = ("o", "down", "shared_down", "expert_down", "proj", "merge_out")
 """Projections whose input is split over TP and whose output is whole; all others the reverse."""
@@ -72,12 +83,9 @@ class Operations:
 
 @lru_cache(maxsize=2048)
 def operations(
-    kind: LayerKind, fused: bool, only: tuple[str, ...] | None = None, *, sorting: bool = False
+    kind: LayerKind, fused: bool, only: tuple[str, ...] | None = None, *, routing: Routing = "plain"
 ) -> Operations:
-    """The layer's sums; `only`: of the operators that these recompute modules run again.
-
-    `sorting`: the exchange itself sorts tokens by expert (HybridEP).
-    """
+    """The layer's sums; `only`: of the operators that these recompute modules run again."""
     sums: dict[str, float] = {}
     causal, window, windowed = True, 0, 0.0
     for index, operator in enumerate(kind.operators):
@@ -85,7 +93,7 @@ def operations(
             continue
         if isinstance(operator, Attention):
             causal, window, windowed = operator.causal, operator.window, operator.windowed
-        for name, value in _of(operator, kind.hidden, fused, sorting).items():
+        for name, value in _of(operator, kind.hidden, fused, routing).items():
             sums[name] = sums.get(name, 0) + value
     return Operations(**sums, causal=causal, window=window, windowed=windowed)  # type: ignore[arg-type]
 
@@ -112,7 +120,7 @@ def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:
     return ("layernorm",) if isinstance(operator, Norm) and operator.detached else ()
 
 
-def _of(operator: Operator, hidden: int, fused: bool, sorting: bool) -> dict[str, float]:
+def _of(operator: Operator, hidden: int, fused: bool, routing: Routing) -> dict[str, float]:
     if isinstance(operator, Linear):
         return _linear(operator, fused)
     if isinstance(operator, Attention):
@@ -142,11 +150,11 @@ def _of(operator: Operator, hidden: int, fused: bool, sorting: bool) -> dict[str
         # By rank before the exchange, by expert after it, and both back: four times every copy is read and written;
         # only once where the exchange sorts. The router's softmax, top-k and counts are in fp32.
         return {
-            "moved_expert": (4.0 if sorting else 16.0) * operator.top_k * operator.hidden,
+            "moved_expert": (4.0 if routing == "in_exchange" else 16.0) * operator.top_k * operator.hidden,
             "moved_whole": 24.0 * operator.experts,
             "dispatched": operator.top_k * operator.hidden,
             "hidden": operator.hidden,
-            "kernels": 6 if sorting else 14 if fused else 30,
+            "kernels": _DISPATCH_KERNELS[routing] if fused else 30,
         }
     return {}
 

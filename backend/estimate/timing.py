@@ -74,9 +74,17 @@ def speed_of(
                 for there, back in zip(found.chunk_forward, found.chunk_backward, strict=True)
             ]
         ),
-        time_error=(calibration_figures() if is_timed(job.cluster) else efficiency_figures()).typical_error,
+        time_error=_error(job, layers),
         bubble_fraction=float(found.bubble),
     )
+
+
+def _error(job: Job, layers: ModelLayers) -> float:
+    """How far such times were off on published runs."""
+    if is_timed(job.cluster):
+        return calibration_figures().typical_error
+    figures = efficiency_figures()
+    return figures.typical_error_of_experts if layers.sparse else figures.typical_error
 
 
 def setting_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits) -> Setting:

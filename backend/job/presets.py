@@ -118,7 +118,9 @@ class EfficiencyFigures:
 
     constants: Mapping[str, float]
     typical_error: float
-    """Median on the runs that the fit did not see, over all of them."""
+    """Median, over the published sources, of the error on dense models of a source that the fit did not see."""
+    typical_error_of_experts: float
+    """The same on mixtures of experts."""
     date: str
     rows: Mapping[str, int]
     errors: Mapping[str, Mapping[str, float]]

@@ -18,7 +18,7 @@ from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained, rank_parameters, stages
 from backend.estimate.step_time import kind_passes, step_time
 from backend.job.job import Cluster, Model
-from backend.job.presets import gpus, resolve_model
+from backend.job.presets import efficiency_figures, gpus, resolve_model
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS
 from tests.estimate.cases import NO_IMAGES, TP2_PP2_VPP2, TP4, TP8, job
 
@@ -170,10 +170,13 @@ def test_a_rank_with_more_experts_starts_more_products():
     assert many > few
 
 
-def test_graphs_and_an_exchange_that_sorts_save_time():
+def test_graphs_and_fused_routing_save_time():
     plan = plan_of(expert=4, sequence_length=512)
-    assert seconds(SPARSE, plan, replace(MEGATRON, graphed=True)) < seconds(SPARSE, plan)
-    assert seconds(SPARSE, plan, replace(MEGATRON, sorting_exchange=True)) < seconds(SPARSE, plan)
+    plain, fused, in_exchange = (
+        seconds(SPARSE, plan, replace(MEGATRON, routing=routing)) for routing in ("plain", "fused", "in_exchange")
+    )
+    assert seconds(SPARSE, plan, replace(MEGATRON, graphed=True)) < plain
+    assert in_exchange < fused < plain
 
 
 def test_zero_3_of_2021_pays_for_every_rank_of_every_weight():
@@ -182,6 +185,12 @@ def test_zero_3_of_2021_pays_for_every_rank_of_every_weight():
     few, many = (seconds(LARGE, plan_of(data=data, micro_batches=1), old) for data in (256, 512))
     assert many - few == pytest.approx(4 * old.gathered_alone * 256 * default_efficiency().kernel_s, rel=0.02)
     assert seconds(LARGE, plan_of(data=256, micro_batches=1), sharded) < few
+
+
+def test_the_error_shown_is_that_of_the_models_kind():
+    figures = efficiency_figures()
+    shown = [estimate(job(TP4, model__preset=preset)).time_error for preset in ("qwen3-8b", "qwen3-30b-a3b")]
+    assert shown == [figures.typical_error, figures.typical_error_of_experts]
 
 
 def test_a_loss_that_moves_less_is_faster():

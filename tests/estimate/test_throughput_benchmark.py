@@ -115,4 +115,5 @@ def test_there_are_at_most_twelve_constants_and_their_error_is_kept():
     assert set(kept.constants) == set(asdict(default_efficiency()))
     assert len(kept.constants) <= 12
     assert 0 < kept.typical_error < 0.2
+    assert 0 < kept.typical_error_of_experts < 0.2
     assert {"in_sample", "held_out"} <= kept.rows.keys()
