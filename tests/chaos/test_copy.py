@@ -102,6 +102,7 @@ def copying(lab: Lab, folder: Path) -> Iterator[Copying]:
     made.store.close()
 
 
+@pytest.mark.worst
 def test_what_nodes_lack_is_copied_and_nothing_else_is_left(copying: Copying) -> None:
     assert copying.missing() == Missing(model=(1,), info=(1, 2), data=(1, 2))
     copying.copy()
