@@ -1,6 +1,6 @@
 """Which plans a job has, and how they compare.
 
-Reading order: space.py, backend/job/rules/many.py, backend/estimate/many.py, enumerate.py, compare.py.
+Reading order: space.py, backend/job/rules/many.py, backend/estimate/many.py, enumerate.py, compare.py, mixed.py.
 """
 
 from backend.planning.advice import Strategy, strategies

@@ -285,3 +285,19 @@ def test_a_learning_rate_of_another_batch_is_noted_with_both_ways_to_scale_it(ru
     assert "chosen for a global batch of 32" in err
     assert "4e-5 (linear) or 2.83e-5 (square root" in err
     assert run(command, job_file(training={**training, "learning_rate_batch": 64}))[2] == ""
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_plan_says_which_node_holds_the_others_back_and_what_they_could_do_without_it(run, job_file, lang):
+    hosts = [{"address": "10.0.0.1"}, {"address": "10.0.0.2", "gpu_memory_gib": 24.0}]
+    file = job_file(
+        cluster={"gpu": "h100-80g", "nodes": 2, "gpus_per_node": 1, "hosts": hosts},
+        model={"preset": "qwen3-8b"}, training={"global_batch_size": 4}, parallel={},
+    )  # fmt: skip
+    out = run("--lang", lang, "plan", file, "--top", "1")[1]
+    assert "10.0.0.2" in out
+    assert "23.6 GiB" in out
+    answer = json.loads(run("--lang", lang, "plan", file, "--top", "1", "--json")[1])
+    assert answer["smallest"]["nodes"] == ["10.0.0.2"]
+    assert answer["smallest"]["others_gib"] == 79.11
+    assert "10.0.0.2" in run("--lang", lang, "estimate", file)[2]

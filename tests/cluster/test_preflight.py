@@ -1,6 +1,7 @@
 """Each check by what a node may answer; all through the same door as a launch."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from app.i18n import LANGUAGES, render_problem, t
 from backend.cluster.checks import CheckResult
 from backend.cluster.node import Node, NodeError, Result
 from backend.cluster.preflight import choose_port, lock_path, preflight
-from backend.cluster.probe import NodeFacts
+from backend.cluster.probe import GpuFacts, NodeFacts
 from backend.job.job import Environment, Host
 from backend.job.mapping import with_values
 from backend.job.problems import Problem
@@ -67,6 +68,22 @@ def test_a_good_gang_passes_every_check(gang: Gang) -> None:
     results = gang.check()
     assert {result.status for result in results} == {"ok"}
     assert len(results) == 2 * len({result.name for result in results})
+
+
+def test_a_node_with_smaller_gpus_than_the_plan_counts_with_is_named(gang: Gang) -> None:
+    gang.job = with_values(gang.job, {"cluster.gpu": "h100-80g"})
+    for rank, mib in ((0, 81559), (1, 40960)):
+        gpu = GpuFacts(index=0, name="GPU", memory_mib=mib, memory_used_mib=0, driver="550")
+        gang.facts[rank] = replace(make_facts(), gpus=(gpu,))
+    found = {result.rank: result for result in gang.check() if result.name == "gpu_memory"}
+    assert [found[rank].status for rank in (0, 1)] == ["ok", "warning"]
+    problem = found[1].problem
+    assert problem
+    assert problem.field == "cluster.hosts[1].gpu_memory_gib"
+    for lang in LANGUAGES:
+        words = render_problem(lang, problem)
+        assert all(word in words["message"] for word in ("10.0.0.2", "39.4", "79.1"))
+        assert "gpu_memory_gib: 40.0" in words["fix"]
 
 
 def test_a_node_that_is_not_reached_fails_the_log_in_and_skips_the_rest(gang: Gang) -> None:
