@@ -388,7 +388,7 @@ class Supervisor:
         self.gpus.start()
         status, reason = None, ""
         left: list[Process] = []
-        ended = 0.0
+        ended, stuck = 0.0, []  # type: tuple[float, list[list[Any]]]
         while status is None and not left:
             time.sleep(TICK_S)
             status = self._reap()
@@ -399,14 +399,14 @@ class Supervisor:
                 reason = "stalled"
                 self._ask_for_stacks()
             if status is not None or reason:
-                # Which node ended first is asked for; clearing up takes as long as it takes.
-                ended = ended or time.time()
+                # Which node ended first is asked for, and what stood still then; clearing up wakes and takes its time.
+                ended, stuck = ended or time.time(), stuck or self.stuck
                 left = self._end()
         gpus = gpus_given_back(self.folder)
         # What cannot be ended still holds the GPUs: the node is free once it is gone (see `holder`).
         if not left:
             release_lock(self.spec["lock"], self.mark)
-        self.write_exit(reason, status, left, time=ended, stuck=self.stuck, gpus=gpus)
+        self.write_exit(reason, status, left, time=ended, stuck=stuck, gpus=gpus)
 
     def _ask_for_stacks(self) -> None:
         """entry.py answers SIGUSR1 with the stacks of all threads, in the rank's log."""

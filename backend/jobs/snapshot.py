@@ -85,6 +85,8 @@ def run_job(text: str) -> Job:
 
 def node_state(record: NodeRecord, state: RunState, history: Sequence[Event]) -> str:
     """The state of one node, from how it ended or the newest event that names it."""
+    if (record.stop if record.stop is not None else record.exit or {}).get("left"):
+        return "lost" if state.is_final else "stopping"
     if record.exit is not None:
         if record.exit.get("stopped"):
             return "stopped"

@@ -136,3 +136,14 @@ def test_an_end_before_a_restart_of_the_machine_says_so(run: Run) -> None:
     run.kill_supervisor()
     (run.folder / "pid").write_text(json.dumps({**run.read("pid"), "boot": "another boot"}))
     assert run.call("stop", "--grace", "0.5")["exit"]["gone"] == "restart"
+
+
+def test_what_stood_still_is_told_though_the_stop_woke_it_and_it_took_its_time(run: Run) -> None:
+    slow = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(5), sys.exit(0)))"
+    body = f"import signal, sys, time; {slow}; print('up', flush=True); time.sleep(60)"
+    run.write_spec([sys.executable, "-c", body], stall_s=8, grace_s=10)
+    run.call("start")
+    wait_for(lambda: "up" in (run.folder / "out.log").read_text())
+    (process,) = members(run.mark)
+    os.kill(process.pid, signal.SIGSTOP)
+    assert run.wait_exit()["stuck"] == [[process.pid, process.name, "T"]]

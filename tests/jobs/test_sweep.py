@@ -101,3 +101,17 @@ def test_a_node_of_a_run_that_goes_on_is_not_asked(gang: Gang) -> None:
     gang.pass_time(gang.lead(), 3)
     _pass(gang, sweeper, 100)
     assert [node.ran for node in gang.nodes] == [[]] * 3
+
+
+def test_a_node_with_processes_that_would_not_end_is_not_shown_as_stopped(gang: Gang) -> None:
+    lead = gang.lead()
+    gang.on_stop(1, left=[[77, "python", "D"]])
+    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    gang.exit(1, None, stopped=True, reason="stopped", left=[[77, "python", "D"]])
+    gang.pass_time(lead, 60)
+    assert _node_state(gang, 1) == "stopping"
+    assert gang.pass_time(lead, 300)
+    assert _node_state(gang, 1) == "lost"
+    gang.on_stop(1)
+    _pass(gang, _sweeper(gang), 30)
+    assert _node_state(gang, 1) == "stopped"
