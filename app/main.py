@@ -12,7 +12,7 @@ from typing import NoReturn
 from app.cli_output import FAILED, WRONG_INPUT, print_problems
 from app.i18n import LANGUAGES, t
 from backend import __version__
-from backend.job.problems import ProblemsError
+from backend.job.problems import Problem, ProblemsError
 
 COMMANDS = {
     "serve": "app.cli_serve",
@@ -60,6 +60,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return 130
+    except Exception as error:
+        # The store's errors and a node's carry their problem; they are not imported for commands that need neither.
+        problem = getattr(error, "problem", None)
+        if not isinstance(problem, Problem):
+            raise
+        print_problems(lang, [problem])
+        return FAILED
 
 
 def _parser(lang: str, name: str | None) -> argparse.ArgumentParser:
