@@ -18,6 +18,7 @@ from backend.jobs.checkup import PreflightReport
 from backend.jobs.controller import Controller
 from backend.jobs.copying import Missing, find_missing
 from backend.jobs.restart import RESTARTS
+from backend.jobs.states import RunState
 
 Phase = Literal["idle", "checking", "checked", "copying", "launching", "launched", "queued"]
 
@@ -115,12 +116,18 @@ class Desk:
         self._work(lambda: self._launch(job))
 
     def queue(self, job: Job) -> None:
-        """Put the job into the queue, unless the desk has just done so: two tabs queue one run. ProblemsError."""
+        """Put the job into the queue, unless it waits there from this desk: two tabs queue one run. ProblemsError."""
         with self._changed:
-            if self._state.is_busy or (self._state.phase == "queued" and self._state.job == job):
+            if self._state.is_busy or (self._state.job == job and self.waits(self._state)):
                 return
             run = self._controller.enqueue(job, restarts=RESTARTS)
             self._set(phase="queued", job=job, report=None, problems=(), run=run)
+
+    def waits(self, state: DeskState) -> bool:
+        """Whether the run that was put into the queue is still there."""
+        if state.phase != "queued" or state.run is None:
+            return False
+        return self._controller.snapshot(state.run).state is RunState.QUEUED
 
     def _check(self, job: Job) -> None:
         report = self._controller.preflight(job)

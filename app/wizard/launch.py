@@ -36,7 +36,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     missing = state.missing_for(job)
     return {
         "launch": {
-            "phase": state.phase,
+            "phase": "launched" if state.phase == "queued" and not desk(services).waits(state) else state.phase,
             "elapsed_s": round(services.clock() - state.since, 1),
             "version": state.version,
             "complete": reading.can_launch,

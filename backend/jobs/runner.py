@@ -128,8 +128,10 @@ class Runner:
         with self._store.read() as connection:
             job = run_job(ledger.run_row(connection, run)["job"])
             _refuse_unless_ended(connection, run)
+            has_begun = ledger.newest_attempt(connection, run) > 0
         meeting = meet(job, self._connections)
-        self._starter.choose(run, self._starter.find_checkpoints(run, meeting), Wish(step=checkpoint))
+        if has_begun:
+            self._starter.choose(run, self._starter.find_checkpoints(run, meeting), Wish(step=checkpoint))
         try:
             with LaunchLock(self._home, run):
                 self._store.write(lambda connection: self._take_up(connection, run, job, checkpoint))

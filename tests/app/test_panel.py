@@ -33,6 +33,7 @@ from backend.job.presets import accuracy, data_folder
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.checkup import PreflightReport
 from backend.jobs.controller import Controller
+from backend.jobs.states import RunState
 from backend.jobs.store import Store
 from backend.planning.space import SIZES
 
@@ -414,6 +415,7 @@ class Nodes:
         self.let = threading.Event()
         self.launched: list[Job] = []
         self.queued: list[Job] = []
+        self.state = RunState.QUEUED
         self.accepted: list[HostKey] = []
 
     def preflight(self, job: Job) -> PreflightReport:
@@ -431,6 +433,9 @@ class Nodes:
     def enqueue(self, job: Job, *, restarts: int) -> str:
         self.queued.append(job)
         return f"queued-{len(self.queued)}"
+
+    def snapshot(self, run: str) -> SimpleNamespace:
+        return SimpleNamespace(state=self.state)
 
     def copy_missing(self, job: Job, report: PreflightReport, tell: Callable[[int, int], None]) -> tuple[Problem, ...]:
         tell(1, 2)
@@ -504,6 +509,9 @@ class TestDesk:
         assert edited is not None
         desk.queue(edited)
         assert (desk.state().run, nodes.queued) == ("queued-2", [job, edited])
+        nodes.state = RunState.RUNNING
+        desk.queue(edited)
+        assert desk.state().run == "queued-3", "the one before has started: this one is meant"
 
     def test_two_checks_at_once_are_one(self, job: Job) -> None:
         nodes = Nodes(PreflightReport())

@@ -153,7 +153,11 @@ def test_a_path_missing_on_the_nodes_is_refused_before_anything_starts(
     with pytest.raises(ProblemsError) as caught:
         controller.launch(with_values(job, {"model.path": "/nowhere"}))
     assert {problem.code for problem in caught.value.problems} == {"model_missing"}
-    assert [line.state for line in controller.runs()] == [RunState.FAILED]
+    (line,) = controller.runs()
+    assert line.state is RunState.FAILED
+    with pytest.raises(ProblemsError) as caught:
+        controller.resume(line.id)
+    assert {problem.code for problem in caught.value.problems} == {"model_missing"}, "it has no checkpoints to look for"
 
 
 def test_a_host_that_is_down_is_named_and_no_run_is_made(controller: Controller, job: Job) -> None:
