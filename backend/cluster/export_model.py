@@ -25,7 +25,7 @@ def main() -> None:
     with open(f"{folder}/export.json", encoding="utf-8") as file:
         wanted = json.load(file)
     target = wanted["target"]
-    part = f"{target}.part"
+    part = f"{target}.megaboard-part"
     if os.path.lexists(target):
         sys.exit(f"megaboard: {target} is there already")
     os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)

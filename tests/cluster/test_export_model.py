@@ -56,3 +56,11 @@ def test_what_is_there_already_stays(folder: Path) -> None:
     done = export(folder, MAKES)
     assert done.returncode == 1
     assert list((folder / "exported/model").iterdir()) == []
+
+
+def test_what_somebody_else_keeps_beside_the_target_stays(folder: Path) -> None:
+    kept = folder / "exported/model.part/model.safetensors"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    assert export(folder, MAKES).returncode == 0
+    assert kept.read_text() == "mine"
