@@ -322,6 +322,7 @@ class Place:
     def settle(self, paths: list[str]) -> None:
         """Give the files their names: the whole folder at once where there was none, else each where nothing is."""
         if self.is_new and paths:
+            self.forget_others({self.part_of(path) for path in paths})
             os.rename(self.parts, self.root)
             return
         for path in paths:
@@ -329,6 +330,13 @@ class Place:
             os.makedirs(os.path.dirname(target), exist_ok=True)
             os.link(self.part_of(path), target)
         shutil.rmtree(self.parts, ignore_errors=True)
+
+    def forget_others(self, parts: set[str]) -> None:
+        """Remove what an earlier try took of files that are no longer given: nobody has compared it."""
+        for folder, _, names in os.walk(self.parts):
+            for name in names:
+                if os.path.join(folder, name) not in parts:
+                    os.unlink(os.path.join(folder, name))
 
 
 def make_room(places: list[Place], lacking: list[dict[str, Any]]) -> None:

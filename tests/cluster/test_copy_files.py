@@ -94,6 +94,14 @@ def test_another_try_goes_on_where_the_last_one_ended(pair: Pair) -> None:
     assert json.loads((pair.folder / "progress.json").read_text())["done"] == sum(map(len, FILES.values()))
 
 
+def test_parts_of_files_that_are_no_longer_given_do_not_become_part_of_the_folder(pair: Pair) -> None:
+    part = pair.folder / f"taker{copy_files.PART}" / "old/1.bin"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"half of what the giver had")
+    assert pair.take() == {}
+    assert pair.taken() == FILES
+
+
 def test_a_part_that_went_bad_is_thrown_away_and_told(pair: Pair) -> None:
     part = pair.folder / f"taker{copy_files.PART}" / "weights/1.bin"
     part.parent.mkdir(parents=True)
