@@ -46,7 +46,7 @@ def is_damaged(folder: str, file: str, step: int) -> bool:
             if file.endswith((".pt", ".pth", ".bin")):
                 return is_cut(stream, size)
             if file.endswith(".safetensors"):
-                return size != whole_size(stream)
+                return size != whole_size(stream, size)
             if file.endswith(".json"):
                 return lacks(folder, os.path.basename(file), json.load(stream), step)
             if file == "latest":  # DeepSpeed's word for the folder beside it
@@ -67,10 +67,10 @@ def is_cut(stream: Any, size: int) -> bool:
     return bool(end[:4] != END_OF_ZIP if start == b"PK" else end[-1:] != b".")
 
 
-def whole_size(stream: Any) -> int:
-    """Bytes that a safetensors file must have, by its own header."""
+def whole_size(stream: Any, size: int) -> int:
+    """Bytes that a safetensors file of `size` must have, by its own header."""
     (length,) = struct.unpack("<Q", stream.read(8))
-    tensors = json.loads(stream.read(length))
+    tensors = json.loads(stream.read(min(length, size)))
     ends = [int(tensor["data_offsets"][1]) for name, tensor in tensors.items() if name != "__metadata__"]
     return 8 + int(length) + max(ends, default=0)
 

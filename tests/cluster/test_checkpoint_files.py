@@ -73,6 +73,12 @@ def test_a_file_that_was_not_written_to_its_end_is_damaged(results: Path, name: 
     assert _look(results)["6"]["damaged"] == [name]
 
 
+@pytest.mark.parametrize("start", [b"version https://git-lfs", b"\xff" * 8, struct.pack("<Q", 1 << 40)])
+def test_a_file_whose_header_would_be_longer_than_it_is_damaged(results: Path, start: bytes) -> None:
+    (results / "checkpoint-6/model.safetensors").write_bytes(start + _safetensors())
+    assert _look(results)["6"]["damaged"] == ["model.safetensors"]
+
+
 def test_the_state_of_another_step_and_an_index_of_missing_parts_are_damaged(results: Path) -> None:
     (results / "checkpoint-6/trainer_state.json").write_text('{"global_step": 5}')
     (results / "checkpoint-6/model.safetensors").unlink()
