@@ -19,6 +19,7 @@ from backend.engines import Place, Rendered
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
+from backend.jobs.redact import redact
 
 _log = logging.getLogger(__name__)
 
@@ -90,14 +91,14 @@ def read_json(node: Node, path: str) -> Mapping[str, Any] | None:
 
 
 def last_words(node: Node, path: str) -> str:
-    """The end of a log; empty where there is none."""
+    """The end of a log without secrets; empty where there is none."""
     kept, offset = b"", 0
     try:
         while block := node.read(path, offset):
             kept, offset = (kept + block)[-LOG_BYTES:], offset + len(block)
     except NodeError:
         return ""
-    return tail(kept.decode(errors="replace"))
+    return tail(redact(kept.decode(errors="replace")))
 
 
 def clean(attempt: launching.Attempt, nodes: Mapping[int, Node], begun: Collection[int], code: str) -> list[Problem]:
