@@ -471,9 +471,12 @@ class Supervisor:
 
 
 def drop_secrets(spec: dict[str, Any]) -> None:
-    """Remove the file where the child did not: it never came to read it."""
-    if spec.get("secrets") and os.path.exists(spec["secrets"]):
-        os.unlink(spec["secrets"])
+    """Remove the file where the child did not, and what a connection that broke left of one on its way."""
+    if spec.get("secrets"):
+        folder, name = os.path.split(spec["secrets"])
+        for path in (spec["secrets"], *glob.glob(f"{glob.escape(folder)}/.{name}.*")):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 def write_exit(folder: str, reason: str, status: int | None, left: Iterable[Process], **more: Any) -> None:

@@ -331,8 +331,9 @@ def _find(command: str) -> int | None:
 
 @pytest.mark.parametrize("first", ["stop", "kill"])
 def test_secrets_of_a_run_that_never_started_are_removed_by_its_stop(run: Run, first: str) -> None:
-    """Sent just before the start, which then did not come or was refused."""
-    secrets = run.folder / "secrets.json"
+    """Sent just before the start, which then did not come or was refused; or cut on their way."""
+    secrets, half = run.folder / "secrets.json", run.folder / ".secrets.json.1a2b3c4d"
+    half.write_text('{"TOK')
     run.write_spec(["/bin/true"], secrets=str(secrets))
     secrets.write_text('{"TOKEN": "hidden"}')
     if first == "kill":
@@ -342,3 +343,4 @@ def test_secrets_of_a_run_that_never_started_are_removed_by_its_stop(run: Run, f
     else:
         run.call("stop", "--grace", "0")
     assert not secrets.exists()
+    assert not half.exists()
