@@ -109,6 +109,30 @@ def test_newer_schema_is_refused(store: Store) -> None:
     assert caught.value.code == "store_newer"
 
 
+def test_a_database_of_the_first_schema_is_upgraded_and_keeps_its_runs(tmp_path: Path) -> None:
+    path = tmp_path / "megaboard.db"
+    old = sqlite3.connect(path)
+    for statement in MIGRATIONS[0]:
+        old.execute(statement)
+    old.execute("INSERT INTO runs VALUES ('r', 'n', 'e', 'job', 1.0, 2.0)")
+    old.execute("INSERT INTO attempts VALUES ('r', 1, 1.0, 'a', 29500, '{}')")
+    old.execute("INSERT INTO events VALUES (1, 'r', 1, NULL, 'created', 1.0, '{}')")
+    old.execute("PRAGMA user_version = 1")
+    old.commit()
+    old.close()
+    store = Store(path)
+    with store.read() as connection:
+        assert dict(connection.execute("SELECT * FROM runs").fetchone()) == {
+            **{"id": "r", "name": "n", "engine": "e", "job": "job", "created": 1.0, "ended": 2.0},
+            "restarts": 0,
+        }
+        assert connection.execute("SELECT checkpoint_step FROM attempts").fetchone()[0] is None
+        assert connection.execute("SELECT count(*) FROM events").fetchone()[0] == 1
+        assert connection.execute("SELECT count(*) FROM queue").fetchone()[0] == 0
+        assert connection.execute("PRAGMA user_version").fetchone()[0] == len(MIGRATIONS)
+    store.close()
+
+
 def test_folder_without_permission_raises_a_typed_error(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
