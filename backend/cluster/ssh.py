@@ -292,7 +292,7 @@ def _collect(channel: paramiko.Channel, deadline: float) -> Result:
             raise TimeoutError
         elif channel.eof_received:
             # The pipe tells of data, and at the end of the streams for ever; the exit status comes behind it.
-            channel.status_event.wait(0.5)
+            channel.status_event.wait(min(0.5, max(0.0, deadline - time.monotonic())))
         else:
             poll.poll(500)
     # paramiko gives a lost connection the same exit status as a signal; only the server says that a stream ended.

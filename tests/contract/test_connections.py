@@ -146,7 +146,7 @@ def test_a_node_never_has_more_than_four_channels(
 
     def work(number: int) -> None:
         together.wait()
-        node.run(["sleep", "0.2"], timeout_s=30)
+        node.run(["sleep", "0.05"], timeout_s=30)
         node.write(f"{tmp_path}/{number}", b"x")
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]

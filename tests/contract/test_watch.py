@@ -69,6 +69,7 @@ def wait_for(holds: Callable[[], Any]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.e2e
 def test_a_training_is_read_as_it_goes_on_and_nothing_on_its_nodes_changes(
     cluster: DemoCluster, controller: Controller, training: Path
 ) -> None:

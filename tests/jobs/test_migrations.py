@@ -56,6 +56,7 @@ def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """The file as that version left it."""
     path = tmp_path / "megaboard.db"
     connection = sqlite3.connect(path)
+    connection.execute("PRAGMA synchronous = OFF")
     for statement in (one for step in MIGRATIONS[: request.param] for one in step):
         connection.execute(statement)
     for statement, values in HISTORY:

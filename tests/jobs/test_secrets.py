@@ -5,10 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from backend.job.mapping import dump_job
 from backend.job.problems import ProblemsError
-from backend.jobs import launch, redact
+from backend.jobs import launch, ledger, redact
 from backend.jobs.redact import MARK, hide, masked, settled
 from backend.jobs.secrets import FILE, SECRETS, Secrets
+from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 from tests.fakes import FakeNode
 from tests.jobs.conftest import Gang
@@ -115,6 +117,28 @@ def test_a_launch_brings_the_secrets_in_a_file_of_their_own(attempt: launch.Atte
         assert launch.make_spec(taken, rank)["secrets"] == path
         assert [name for name, data in node.files.items() if CANARY.encode() in data] == [path]
         assert CANARY not in str(node.ran)
+
+
+def test_a_run_that_began_with_a_secret_does_not_go_on_without_it(attempt: launch.Attempt, store: Store) -> None:
+    def taken(number: int) -> launch.Attempt:
+        values = {name: getattr(attempt, name) for name in ("run", "job", "place", "rendered", "records", "grace_s")}
+        return launch.Attempt(**values, number=number)
+
+    job = dump_job(attempt.job)
+    store.write(lambda c: ledger.create_run(c, attempt.run, name="n", engine="e", job=job, addresses=[], time=1.0))
+    store.write(lambda c: ledger.append(c, attempt.run, EventKind.PREFLIGHT, time=1.0))
+    SECRETS.put("HF_TOKEN", CANARY)
+    launch.record_attempt(store, taken(1), 2.0)
+    SECRETS.forget("HF_TOKEN")  # as after a restart of the server
+    with pytest.raises(ProblemsError, match="secret_missing") as caught:
+        launch.record_attempt(store, taken(2), 3.0)
+    assert caught.value.problems[0].values == {"names": "HF_TOKEN"}
+    with store.read() as connection:
+        assert ledger.newest_attempt(connection, attempt.run) == 1
+    SECRETS.put("HF_TOKEN", CANARY)
+    launch.record_attempt(store, taken(2), 4.0)
+    files = [file.read_bytes() for file in store.path.parent.glob("megaboard.db*")]
+    assert not any(CANARY.encode() in one for one in files)
 
 
 def test_without_secrets_there_is_no_file(attempt: launch.Attempt) -> None:
