@@ -14,7 +14,7 @@ from app.audit import Audit
 from app.i18n import LANGUAGES, render_problem
 from backend.cluster.passphrases import PASSPHRASES
 from backend.job.problems import ProblemsError
-from backend.jobs.secrets import COMMON, SECRETS
+from backend.jobs.secrets import COMMON, SECRETS, refuse
 
 
 def secret_routes(audit: Audit) -> APIRouter:
@@ -35,15 +35,18 @@ def secret_routes(audit: Audit) -> APIRouter:
         asked = await told(request)
 
         def keep() -> None:
-            audit.record("put_secret", name=asked["name"].strip())
-            SECRETS.put(asked["name"].strip(), asked["value"].strip())
+            name, value = asked["name"].strip(), asked["value"].strip()
+            refuse(name, value)  # before the audit: somebody may have typed the value where its name belongs
+            audit.record("put_secret", name=name)
+            SECRETS.put(name, value)
 
         return answered(request, keep, names)
 
     @router.delete("/api/secrets/{name}")
     def forget(name: str) -> dict[str, Any]:
-        audit.record("forget_secret", name=name)
-        SECRETS.forget(name)
+        if name in SECRETS.names():
+            audit.record("forget_secret", name=name)
+            SECRETS.forget(name)
         return names()
 
     @router.post("/api/passphrases")

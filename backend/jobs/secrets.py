@@ -23,6 +23,15 @@ COMMON = ("HF_TOKEN", "WANDB_API_KEY", "MODELSCOPE_API_TOKEN", "SWANLAB_API_KEY"
 _VALUE = re.compile(r"[A-Za-z0-9!#$%&()*+,./:;<=>?@\[\]^_{|}~-]{8,4096}")
 
 
+def refuse(name: str, value: str) -> None:
+    """ProblemsError for what cannot be kept: environment_bad, environment_owned, secret_bad."""
+    problem = check_name(name, FIELD)
+    if problem is None and not _VALUE.fullmatch(value):
+        problem = Problem(code="secret_bad", field=FIELD, values={"name": name})
+    if problem:
+        raise ProblemsError([problem])
+
+
 class Secrets:
     """Name -> value, for many threads. Nothing of it can be printed, and it ends with the process."""
 
@@ -31,12 +40,8 @@ class Secrets:
         self._values: dict[str, str] = {}
 
     def put(self, name: str, value: str) -> None:
-        """Keep a secret under its name. ProblemsError: environment_bad, environment_owned, secret_bad."""
-        problem = check_name(name, FIELD)
-        if problem is None and not _VALUE.fullmatch(value):
-            problem = Problem(code="secret_bad", field=FIELD, values={"name": name})
-        if problem:
-            raise ProblemsError([problem])
+        """Keep a secret under its name. ProblemsError as of `refuse`."""
+        refuse(name, value)
         hide(value)
         with self._lock:
             self._values[name] = value
