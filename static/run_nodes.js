@@ -53,7 +53,7 @@
     text(memory, node.memory[1] ? `${mibAsGib(node.memory[0])} / ${mibAsGib(node.memory[1])} GiB` : "–");
     text(gpus, gpuWords(node));
     text(processes, processWords(node));
-    attribute(processes, "data-tone", node.left === 0 ? "good" : node.left ? "bad" : null);
+    attribute(processes, "data-tone", node.left === null ? null : node.left || holdsMemory(node) ? "bad" : "good");
     text(exit, exitWords(node.exit));
     attribute(exit, "data-tone", node.exit && node.exit.reason === "failed" ? "bad" : null);
   }
@@ -66,12 +66,16 @@
     return w("gpus_busy", { count: node.gpus.length, percent: mean });
   }
 
+  function holdsMemory(node) {
+    return node.gpu_mib !== null && node.gpu_mib > GPU_NOISE_MIB;
+  }
+
   function processWords(node) {
     if (node.left !== null) {
       const left = node.left === 0 ? `✓ ${w("left_none")}` : `✕ ${w("left", { count: node.left })}`;
       if (node.gpu_mib === null) return left;
-      const held = node.gpu_mib > GPU_NOISE_MIB;
-      return `${left} · ${held ? `✕ ${w("gpu_held", { gib: mibAsGib(node.gpu_mib) })}` : `✓ ${w("gpu_back")}`}`;
+      const memory = holdsMemory(node) ? `✕ ${w("gpu_held", { gib: mibAsGib(node.gpu_mib) })}` : `✓ ${w("gpu_back")}`;
+      return `${left} · ${memory}`;
     }
     return node.members ? String(node.members) : "–";
   }

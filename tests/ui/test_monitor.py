@@ -235,6 +235,26 @@ def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
     assert not page.locator(".mbm-title .mb-button").first.is_visible()
 
 
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_stop_shows_of_each_node_whether_the_gpus_memory_came_back(site, page, lang):
+    run = site.run(f"20260101-000550-back-{lang}ff", nodes=2, gpus_per_node=2)
+    run.start()
+    run.beat()
+    run.tell(EventKind.NODE_STUCK, 1, stuck=[[4711, "python", "D"]])
+    run.tell(EventKind.STOP_REQUESTED, save=False)
+    for rank, used in enumerate((12.0, 40_010.0)):
+        run.exit(rank, code=None, signal=15, stopped=True, reason="stopped", gpus=[[0, 10.0, used], [1, 10.0, 10.0]])
+        run.stopped(rank)
+    run.tell(EventKind.STOPPED)
+    open_run(page, site, run.id, lang)
+    rows = page.locator(".mbm-table tbody tr:visible")
+    back = {"en": "✓ 0 left · ✓ GPU memory is back", "zh": "✓ 残留 0 · ✓ 显存已释放"}
+    held = {"en": "✓ 0 left · ✕ 39.1 GiB of GPU memory still in use", "zh": "✓ 残留 0 · ✕ 仍有 39.1 GiB 显存被占用"}
+    expect(rows.nth(0)).to_contain_text(back[lang])
+    expect(rows.nth(1)).to_contain_text(held[lang])
+    expect(page.locator(".mbm-events")).to_contain_text("python 4711 (D)")
+
+
 def test_logs_are_text_and_are_followed_and_filtered(site, page):
     run = site.run("20260101-000600-logs-1111")
     run.start()
