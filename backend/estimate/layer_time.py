@@ -85,6 +85,8 @@ class Setting:
     product_speed: Number = field(init=False)
     """FLOP/s of projections; the other speeds likewise, efficiency included."""
     attention_speed: Number = field(init=False)
+    flash_attention_speed: Number = field(init=False)
+    """That of Hugging Face's modules."""
     overlapped: Number = field(init=False)
     """What remains of tensor parallel communication."""
     element_s: Number = field(init=False)
@@ -93,8 +95,9 @@ class Setting:
     def __post_init__(self) -> None:
         sustained = self.efficiency.sustained(self.machine.peak)
         object.__setattr__(self, "product_speed", self.machine.products * (1.0 if self.machine.warm else sustained))
-        share = self.efficiency.attention_share if self.run.fused else self.efficiency.flash_attention_share
-        object.__setattr__(self, "attention_speed", self.machine.peak * share * sustained)
+        for name in ("attention", "flash_attention"):
+            share = getattr(self.efficiency, f"{name}_share")
+            object.__setattr__(self, f"{name}_speed", self.machine.peak * share * sustained)
         object.__setattr__(self, "overlapped", 1 - self.efficiency.overlap_share if self.run.overlap_tensor else 1)
         object.__setattr__(self, "element_s", self.run.element_bytes / self.machine.memory)
 
@@ -263,7 +266,8 @@ def _attention(done: Operations, setting: Setting, load: Load) -> tuple[Number, 
         length = (1 - done.windowed) * length + done.windowed * seen
     flops = load.tokens * length * done.attention / load.tensor
     if setting.plan.flash_attention:
-        there = (0.5 if done.causal else 1.0) * flops / setting.attention_speed
+        speed = setting.attention_speed if done.fused else setting.flash_attention_speed
+        there = (0.5 if done.causal else 1.0) * flops / speed
         return there, ATTENTION_BACKWARD * there
     entries = load.tokens * length * done.scores / load.tensor
     there = flops / setting.product_speed + UNFUSED_SCORES * entries / setting.machine.memory

@@ -51,6 +51,8 @@ class Operations:
     packed_whole: float = 0.0
     packed: int = 0
     """Modules that hold them."""
+    fused: bool = True
+    """In Transformer Engine's kernels, not Hugging Face's modules."""
     attention: float = 0.0
     """FLOPs of the attention core for a token of context, all tokens seen."""
     causal: bool = False
@@ -95,7 +97,7 @@ def operations(
             causal, window, windowed = operator.causal, operator.window, operator.windowed
         for name, value in _of(operator, kind.hidden, fused, routing).items():
             sums[name] = sums.get(name, 0) + value
-    return Operations(**sums, causal=causal, window=window, windowed=windowed)  # type: ignore[arg-type]
+    return Operations(**sums, fused=fused, causal=causal, window=window, windowed=windowed)  # type: ignore[arg-type]
 
 
 def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:

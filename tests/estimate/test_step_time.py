@@ -137,13 +137,18 @@ def test_llama_70b_on_32_h100_is_ordered_as_measured():
     assert four < deep < wide
 
 
-def test_attention_of_hugging_face_is_slower_than_that_of_transformer_engine():
-    long = plan_of(sequence_length=65536)
-    fused, plain = (
-        Setting(plan=long, machine=HGX, efficiency=default_efficiency(), run=replace(MEGATRON, fused=fused))
-        for fused in (True, False)
-    )
-    assert plain.attention_speed < fused.attention_speed
+@pytest.mark.parametrize("part", ["dense", "tower"])
+def test_attention_is_that_of_the_parts_modules(part):
+    """Transformer Engine's in Megatron's layers; in the vision tower Hugging Face's on any engine."""
+    plan = plan_of(images=1, patches=4096) if part == "tower" else plan_of(sequence_length=65536)
+    base = setting_of_plan(plan)
+    times = []
+    for share in ("attention_share", "flash_attention_share"):
+        faster = replace(base.efficiency, **{share: 2 * getattr(base.efficiency, share)})
+        setting = Setting(plan=plan, machine=HGX, efficiency=faster, run=MEGATRON)
+        times.append(getattr(kind_passes(VISION, setting, Trained()), part).forward.compute)
+    fused, flash = times
+    assert (fused < flash) == (part == "dense")
 
 
 def test_layers_of_sliding_attention_see_their_window_alone():
