@@ -99,7 +99,8 @@ def _words(event: Event, addresses: Mapping[int, str], lang: str) -> dict[str, A
         "node": node,
         "rank": event.rank,
         "step": detail.get("step"),
-        "code": detail.get("code"),
+        "code": "–" if detail.get("code") is None else detail["code"],
+        "signal": detail.get("signal"),
         "left": len(detail.get("left") or ()),
         "processes": stuck_words(detail.get("stuck") or ()),
         "files": ", ".join(detail.get("files") or ()),
@@ -107,10 +108,11 @@ def _words(event: Event, addresses: Mapping[int, str], lang: str) -> dict[str, A
         "of": detail.get("of"),
         "steps": ", ".join(map(str, detail.get("steps") or ())),
     }
-    saving = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""
+    more = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""
+    more = "_signal" if event.kind is EventKind.NODE_EXITED and detail.get("signal") else more
     problem = detail.get("problem")
     return {
-        "text": t(lang, f"monitor.event.{event.kind.value}{saving}", **values),
+        "text": t(lang, f"monitor.event.{event.kind.value}{more}", **values),
         "why": render_problem(lang, problem_from_json(problem))["message"] if problem else "",
     }
 

@@ -253,6 +253,7 @@ def test_a_stop_shows_of_each_node_whether_the_gpus_memory_came_back(site, page,
     expect(rows.nth(0)).to_contain_text(back[lang])
     expect(rows.nth(1)).to_contain_text(held[lang])
     expect(page.locator(".mbm-events")).to_contain_text("python 4711 (D)")
+    expect(page.locator(".mbm-events")).not_to_contain_text("None")
 
 
 def test_logs_are_text_and_are_followed_and_filtered(site, page):
