@@ -40,6 +40,8 @@ class Found:
     """The last step with a complete one."""
     files: Mapping[int, frozenset[str]]
     """Step -> the files of its checkpoint that any node sees."""
+    hidden: bool
+    """A node sees no checkpoint at all where others do: its disk may not be there yet."""
 
     def path(self, step: int) -> str:
         """The folder of the checkpoint of a step."""
@@ -53,7 +55,8 @@ class Wish:
     step: int | None = None
     """Of a checkpoint; 0: at the start, whatever there is; None: from the newest complete one."""
     at_start_without: bool = False
-    """Begin at the start when there is no complete checkpoint; otherwise that is refused."""
+    """Begin at the start when there is no complete checkpoint; otherwise, or when a node does not see what others do,
+    that is refused."""
 
 
 class Starter:
@@ -91,7 +94,8 @@ class Starter:
             for step in all_steps(steps)
         }
         folder, newest = seen[0].folder, newest_complete(job, steps)
-        return Found(folder=folder, steps=tuple(files), flaws=flaws, newest=newest, files=files)
+        hidden = any(steps.values()) and not all(steps.values())
+        return Found(folder=folder, steps=tuple(files), flaws=flaws, newest=newest, files=files, hidden=hidden)
 
     def find_source(self, job: Job, run: str, step: int | None) -> Mapping[str, object]:
         """The checkpoint of a run that a new run of `job` can begin with: the newest complete one, or that of a step.
@@ -126,7 +130,9 @@ class Starter:
 
     def choose(self, run: str, found: Found, wish: Wish) -> int | None:
         """The step to go on from; None for the start. ProblemsError: no_checkpoint, checkpoint_incomplete."""
-        if wish.step == 0 or (wish.step is None and found.newest is None and wish.at_start_without):
+        if wish.step == 0:
+            return None
+        if wish.step is None and found.newest is None and wish.at_start_without and not found.hidden:
             return None
         if wish.step is None and found.newest is not None:
             return found.newest
