@@ -2,11 +2,12 @@
 
 import argparse
 
+from app.audit import Audit
 from app.cli_output import DONE, print_problems
 from app.home import home_path, make_home
 from app.i18n import t
 from app.jobfile import read_job
-from app.own_presets import delete_preset, keep_preset, own_presets, read_preset
+from app.own_presets import delete_preset, keep_preset, own_presets, read_preset, refuse_secrets
 from backend.job.mapping import dump_job
 
 
@@ -41,11 +42,16 @@ def run_save(chosen: argparse.Namespace, lang: str) -> int:
     """Keep a job file, with what it names of this machine (a cluster, a config.json) written out."""
     job, problems = read_job(chosen.file, home_path())
     print_problems(lang, problems)
-    keep_preset(make_home(home_path()), chosen.name, dump_job(job), replace=chosen.replace)
+    refuse_secrets(job)
+    home = make_home(home_path())
+    Audit(home).record("save_preset", name=chosen.name)
+    keep_preset(home, chosen.name, dump_job(job), replace=chosen.replace)
     return DONE
 
 
 def run_delete(chosen: argparse.Namespace, lang: str) -> int:
     """Forget the preset."""
-    delete_preset(home_path(), chosen.name)
+    home = make_home(home_path())
+    Audit(home).record("delete_preset", name=chosen.name)
+    delete_preset(home, chosen.name)
     return DONE

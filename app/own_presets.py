@@ -9,6 +9,8 @@ import secrets
 import unicodedata
 from pathlib import Path
 
+from backend.engines import check_engine
+from backend.job.job import Job
 from backend.job.mapping import MAXIMUM_TEXT
 from backend.job.problems import Problem, ProblemsError
 
@@ -50,6 +52,13 @@ def keep_preset(home: Path, name: str, text: str, *, replace: bool = False) -> N
     except OSError as error:
         values = {"path": str(path), "reason": error.strerror}
         raise ProblemsError([Problem(code="preset_not_written", values=values)]) from error
+
+
+def refuse_secrets(job: Job) -> None:
+    """ProblemsError for what looks like a secret in a job: a preset is a file, and is handed on."""
+    found = [problem for problem in check_engine(job) if problem.code in ("extra_secret", "environment_secret")]
+    if found:
+        raise ProblemsError(found)
 
 
 def delete_preset(home: Path, name: str) -> None:

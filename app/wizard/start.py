@@ -6,7 +6,7 @@ from typing import Any
 
 from app.home import with_cluster
 from app.i18n import has, t
-from app.own_presets import delete_preset, keep_preset, read_preset
+from app.own_presets import delete_preset, keep_preset, read_preset, refuse_secrets
 from app.services import Services
 from app.wizard.reading import read
 from app.wizard.texts import read_texts
@@ -96,8 +96,8 @@ def keep_text(services: Services, name: str, text: str, *, replace: bool) -> str
 
 def forget_preset(services: Services, name: str) -> None:
     """Delete a preset. Raises ProblemsError."""
-    delete_preset(services.home, name)
     services.audit.record("delete_preset", name=name)
+    delete_preset(services.home, name)
 
 
 def _keep(
@@ -106,8 +106,9 @@ def _keep(
     job, found = (None, []) if problems else parse_job(with_cluster(mapping, services.home))
     if job is None:
         raise ProblemsError([*problems, *errors(found)])
-    keep_preset(services.home, name, dump_mapping(mapping), replace=replace)
+    refuse_secrets(job)
     services.audit.record("save_preset", name=name)
+    keep_preset(services.home, name, dump_mapping(mapping), replace=replace)
 
 
 def _machines(services: Services) -> Mapping[str, Any]:

@@ -1,6 +1,7 @@
 """`megaboard preset`: job files kept by name, listed, shown, replaced on request, deleted."""
 
 import io
+import json
 
 import pytest
 
@@ -51,5 +52,14 @@ def test_what_cannot_be_read_or_found_is_wrong_input(home, capsys):
 def test_a_preset_is_deleted(home, capsys):
     preset("save", "a", home / "job.yaml")
     assert preset("delete", "a") == 0
+    preset("list")
+    assert capsys.readouterr().out == ""
+    audited = map(json.loads, (home / "home/audit.jsonl").read_text().splitlines())
+    assert [(line["action"], line["name"]) for line in audited] == [("save_preset", "a"), ("delete_preset", "a")]
+
+
+def test_a_job_file_with_a_secret_is_not_kept(home, capsys):
+    (home / "job.yaml").write_text(f"{JOB}environment: {{HF_TOKEN: of-mine}}\n")
+    assert preset("save", "a", home / "job.yaml") == 2
     preset("list")
     assert capsys.readouterr().out == ""

@@ -12,6 +12,8 @@ from backend.job.mapping import load_job
 from backend.job.problems import ProblemsError
 from backend.jobs.store import Store
 
+SOUND = "name: shared\ncluster: {gpu: h100-80g, nodes: 1, gpus_per_node: 8}\nmodel: {preset: qwen3-8b}\n"
+
 
 @pytest.fixture
 def services(tmp_path):
@@ -96,8 +98,7 @@ def test_a_taken_name_is_told_and_replaced_on_the_second_word(services):
 
 def test_a_file_is_kept_under_its_own_name_and_the_draft_stays(services):
     before = services.draft.job_mapping()
-    text = "name: shared\ncluster: {gpu: h100-80g, nodes: 1, gpus_per_node: 8}\nmodel: {preset: qwen3-8b}\n"
-    assert fetch(services, {"kind": "preset_import", "text": text}).note == {"name": "shared"}
+    assert fetch(services, {"kind": "preset_import", "text": SOUND}).note == {"name": "shared"}
     assert (services.draft.job_mapping(), own_presets(services.home)) == (before, ["shared"])
 
 
@@ -106,6 +107,8 @@ def test_a_file_is_kept_under_its_own_name_and_the_draft_stays(services):
     [
         ("a: [", "not_yaml"),
         ("name: a\ncluster: {nodes: 1}\n", "missing_key"),
+        (f"{SOUND}environment: {{HF_TOKEN: of-mine}}\n", "environment_secret"),
+        (f"{SOUND}extra: {{run_name: hf_abcdefghijkl}}\n", "extra_secret"),
         ("model_name_or_path: /m\nstage: sft\nfinetuning_type: lora\n", "preset_is_llamafactory"),
     ],
 )
