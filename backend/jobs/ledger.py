@@ -7,6 +7,7 @@ from typing import Any
 
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.records import Event, NodeRecord, problem_from_json
+from backend.jobs.redact import without_told
 from backend.jobs.states import FINAL, MOVING, EventKind, RunState, fold, next_state
 
 _LEAVING_THE_QUEUE = MOVING - {EventKind.PREFLIGHT}
@@ -115,7 +116,7 @@ def append(
     attempt = max(1, newest_attempt(connection, run)) if attempt is None else attempt
     connection.execute(
         "INSERT INTO events (run, attempt, rank, kind, time, detail) VALUES (?, ?, ?, ?, ?, ?)",
-        (run, attempt, rank, kind.value, time, json.dumps(detail or {}, default=str)),
+        (run, attempt, rank, kind.value, time, without_told(json.dumps(detail or {}, default=str))),
     )
     if kind is EventKind.RESUMED:
         connection.execute("UPDATE runs SET ended = NULL WHERE id = ?", (run,))

@@ -104,6 +104,12 @@ def test_a_log_that_says_a_secret_is_stored_without_it_however_it_arrives(gang: 
     assert not any(CANARY.encode() in one or CANARY[:20].encode() in one for one in files)
 
 
+def test_an_event_that_quotes_a_node_does_not_quote_a_secret(gang: Gang, store: Store) -> None:
+    hide(CANARY)
+    gang.tell(EventKind.NODE_STOP_FAILED, 0, detail=f"the node said: {CANARY}", code=1)
+    assert gang.events()[-1].detail == {"detail": f"the node said: {MARK}", "code": 1}
+
+
 def test_a_launch_brings_the_secrets_in_a_file_of_their_own(attempt: launch.Attempt) -> None:
     SECRETS.put("HF_TOKEN", CANARY)
     taken = launch.Attempt(**{name: getattr(attempt, name) for name in ("run", "number", "job", "place", "rendered",
