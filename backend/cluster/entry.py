@@ -24,7 +24,6 @@ def main() -> None:
     folder = os.path.abspath(sys.argv[1])
     rank = int(os.environ["RANK"])
     _send_output_to(f"{folder}/rank{rank}.log")
-
     # Imported late, here and below: what imports print belongs into the log.
     from torch.distributed.elastic.multiprocessing.errors import record
 
