@@ -82,13 +82,14 @@ def _rows(plans: Plans, ranks: Sequence[int], told: set[int]) -> list[list[Any]]
     engines = np.array([space.job.engine for space in plans.spaces] or [""])
     columns: dict[str, list[Any]] = {"engine": engines[plans.part[at]].tolist(), "rank": list(ranks)}
     for name in (*SIZES, *CHOICES):
-        columns[name] = plans.column(f"parallel.{name}", name not in CHOICES or name == "sequence")[at].tolist()
-    columns["micro_batch"] = (batch := plans.column("training.micro_batch_size")[at]).tolist()
+        columns[name] = plans.values(f"parallel.{name}", at, name not in CHOICES or name == "sequence").tolist()
+    columns["micro_batch"] = (batch := plans.values("training.micro_batch_size", at)).tolist()
     chosen = [plans.recompute(rank) for rank in ranks]
     columns["recompute"] = [kind for kind, _, _ in chosen]
     columns["recompute_modules"] = [list(modules) for _, modules, _ in chosen]
     columns["recompute_num_layers"] = [layers for _, _, layers in chosen]
-    columns["data"] = (copies := plans.job.world_size // plans.model_parallel[at]).tolist()
+    together = np.prod([plans.values(f"parallel.{name}", at) for name in ("tensor", "pipeline", "context")], axis=0)
+    columns["data"] = (copies := plans.job.world_size // together).tolist()
     columns["accumulation"] = (plans.global_batch // (batch * copies)).tolist()
     columns["need_gib"] = np.round(figures.reserved_gib[at] + plans.job.cluster.outside_gib, 3).tolist()
     columns["fits"] = figures.fits[at].astype(bool).tolist()

@@ -8,7 +8,6 @@ import numpy as np
 
 from backend.estimate.many import PARTS
 from backend.planning.enumerate import Array, Plans
-from backend.planning.space import SIZES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,12 +38,11 @@ def best_of_splits(plans: Plans, most: int) -> list[int]:
 
     They differ in micro-batch, recompute, sequence parallel, distributed optimizer and what counts as a layer alone.
     """
-    key = plans.part.astype(np.int64)
-    for path in (f"parallel.{name}" for name in SIZES):
-        values = plans.column(path).astype(np.int64)
-        key = key * (int(values.max(initial=0)) + 1) + values
-    _, first = np.unique(key, return_index=True)
-    return [int(rank) for rank in np.sort(first)[:most]]
+    split = plans.split
+    first = np.full(int(split.max(initial=-1)) + 1, -1)
+    # What is written last stays: the best.
+    first[split[::-1]] = np.arange(len(plans))[::-1]
+    return [int(rank) for rank in np.sort(first[first >= 0])[:most]]
 
 
 def front(plans: Plans, most: int) -> list[int]:
@@ -81,9 +79,9 @@ def _neighbours(plans: Plans) -> Iterator[Sentence]:
         values = plans.column(path)
         own = values[0]
         for is_smaller in (True, False):
-            others = np.unique(values[same_engine & ((values < own) if is_smaller else (values > own))])
+            others = values[same_engine & ((values < own) if is_smaller else (values > own))]
             if len(others):
-                size = int(others[-1 if is_smaller else 0])
+                size = int(others.max() if is_smaller else others.min())
                 found = _neighbour(plans, name, size, same_engine & (values == size), is_smaller=is_smaller)
                 if found.code == "too_large" or found.values["slower"] > NOTICED:
                     yield found

@@ -127,22 +127,47 @@ class Plans(Sequence[Candidate]):
         engines = [space.job.engine for space in self.spaces]
         if job.engine not in engines:
             return None
-        chosen = (self.part == engines.index(job.engine)) & (self.column(MICRO_BATCH) == job.training.micro_batch_size)
+        effect: dict[str, Any] = {MICRO_BATCH: job.training.micro_batch_size}
         if job.traits.is_megatron:
+            effect |= {f"parallel.{name}": getattr(parallel, name) for name in (*SIZES, *ACCOUNTS)}
+            effect["parallel.distributed_optimizer"] = parallel.distributed_optimizer
             # What has no effect has one value among the plans.
-            sequence = parallel.sequence or parallel.tensor == 1 or parallel.expert > 1
-            effect = {"sequence": sequence, "distributed_optimizer": parallel.distributed_optimizer}
-            for name in (*SIZES, *ACCOUNTS):
-                effect[name] = getattr(parallel, name)
-            for name, value in effect.items():
-                chosen &= self.column(f"parallel.{name}") == value
-        wanted = recompute_of(job)
-        ranks = [rank for rank in np.flatnonzero(chosen).tolist() if self.recompute(rank) == wanted]
-        return next(iter(ranks), None)
+            effect["parallel.sequence"] = parallel.sequence or parallel.tensor == 1 or parallel.expert > 1
+        part, wanted = engines.index(job.engine), recompute_of(job)
+        rows = self.spaces[part].rows_with({**effect, **dict(zip(_CHOSEN, wanted, strict=True))})
+        ranks = np.flatnonzero((self.part == part) & np.isin(self.row, rows)) if len(rows) else rows
+        return int(ranks[0]) if len(ranks) else None
 
     def column(self, path: str, default: Any = 1) -> Array:
         """Every plan's value at a path; `default` where an engine has no such choice."""
         return self._once((path, type(default), default), lambda: self._column(path, default))
+
+    def values(self, path: str, ranks: Array, default: Any = 1) -> Array:
+        """The same of some plans alone."""
+        if (path, type(default), default) in self.known:
+            return self.column(path, default)[ranks]
+        found, (part, row) = np.full(len(ranks), default), (self.part[ranks], self.row[ranks])
+        for number, space in enumerate(self.spaces):
+            if path in space.place:
+                own = space.column(path, row[part == number])
+                # `default` may stand for a number: True is 1.
+                found = found.astype(np.result_type(found, own))
+                found[part == number] = own
+        return found
+
+    @property
+    def split(self) -> Array:
+        """A number for each plan, equal where they split the model in the same way on the same engine."""
+        return self._once("split", self._split)
+
+    def _split(self) -> Array:
+        keys, first = [], 0
+        for space in self.spaces:
+            found, count = space.keys(sorted({space.place[f"parallel.{name}"][0] for name in SIZES
+                                              if f"parallel.{name}" in space.place}))  # fmt: skip
+            keys.append(first + found.astype(np.int64))
+            first += count
+        return np.concatenate(keys)[self._once("place", self._places)] if keys else np.zeros(0, np.int64)
 
     def _column(self, path: str, default: Any) -> Array:
         parts = [space.column(path) if path in space.place else np.full(space.size, default) for space in self.spaces]
@@ -166,18 +191,27 @@ class Plans(Sequence[Candidate]):
 
     def _pareto(self) -> Array:
         memory, time = self.figures.reserved_gib, self.figures.iteration_s
-        if time is None:
-            return np.zeros(len(self), bool)
-        order = np.lexsort((time, memory))
-        before = np.minimum.accumulate(np.concatenate(([np.inf], time[order]))[:-1])
         found = np.zeros(len(self), bool)
-        found[order] = time[order] < before
+        if time is None:
+            return found
+        # Those that fit come by time; those that do not come by memory, and need more than any that fits.
+        fitting = int(self.figures.fits.sum())
+        found[:fitting] = memory[:fitting] < _least_before(memory[:fitting])
+        found[fitting:] = time[fitting:] < np.minimum(_least_before(time[fitting:]), time[0] if fitting else np.inf)
+        # Of some that need just as much the last is the fastest.
+        larger = np.flatnonzero(found[fitting:]) + fitting
+        found[larger[:-1][memory[larger[:-1]] == memory[larger[1:]]]] = False
         return found
 
     def _once(self, key: Any, compute: Callable[[], Array]) -> Array:
         if key not in self.known:
             self.known[key] = compute()
         return self.known[key]
+
+
+def _least_before(values: Array) -> Array:
+    """For each value the least of those before it."""
+    return np.minimum.accumulate(np.concatenate(([np.inf], values)))[:-1]
 
 
 def candidates(job: Job) -> Sequence[Candidate]:

@@ -60,10 +60,21 @@ class Space:
         """A plan's values by path."""
         return {path: self.value(path, row) for path in self.place}
 
-    def column(self, path: str) -> npt.NDArray[Any]:
-        """Every plan's value at a path."""
+    def column(self, path: str, rows: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """Every plan's value at a path, or that of some."""
         axis, item = self.place[path]
-        return np.array([value[item] for value in self.axes[axis].values])[self.codes[axis]]
+        codes = self.codes[axis] if rows is None else self.codes[axis][rows]
+        return np.array([value[item] for value in self.axes[axis].values])[codes]
+
+    def rows_with(self, values: Mapping[str, Any]) -> npt.NDArray[Any]:
+        """The plans that have these values; of a path that is no axis, every value."""
+        chosen = np.ones(self.size, bool)
+        for number, axis in enumerate(self.axes):
+            asked = [(item, values[path]) for item, path in enumerate(axis.paths) if path in values]
+            codes = [code for code, value in enumerate(axis.values) if all(value[item] == one for item, one in asked)]
+            if len(codes) < len(axis.values):
+                chosen &= self.codes[number] == codes[0] if len(codes) == 1 else np.isin(self.codes[number], codes)
+        return np.flatnonzero(chosen)
 
     def keys(self, axes: Sequence[int]) -> tuple[Codes, int]:
         """A number for each plan, equal where the plans agree in these axes, and how many numbers there can be."""
