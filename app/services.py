@@ -11,6 +11,7 @@ from typing import Any
 from app.audit import Audit
 from app.home import with_readable_cluster
 from backend.cluster.hostkeys import KnownHosts
+from backend.engines.checks import without_secrets
 from backend.job.mapping import MAXIMUM_TEXT, dump_mapping, load_mapping
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.controller import Controller
@@ -29,7 +30,8 @@ FIRST_DRAFT: Mapping[str, object] = {
 class Draft:
     """The job being edited: one a server, kept in the store, so that a reload, another language or a restart keep it.
 
-    It may be wrong or unfinished at any time; it is a mapping like the job file, not a Job. Safe for many threads.
+    It may be wrong or unfinished at any time; it is a mapping like the job file, not a Job. What looks like a secret in
+    it stays in memory. Safe for many threads.
     """
 
     def __init__(self, store: Store, home: Path) -> None:
@@ -72,7 +74,7 @@ class Draft:
         text = dump_mapping(mapping)
         if len(text) > MAXIMUM_TEXT:
             raise ProblemsError([Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT})])
-        self._store.set_draft(text)
+        self._store.set_draft(dump_mapping(without_secrets(mapping)))
         self._mapping = mapping
 
 

@@ -1,6 +1,7 @@
 """What a job says to its engine directly (`extra`, `environment`, folders), and whether that may be passed on."""
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from backend.engines.engine import Engine
@@ -47,6 +48,25 @@ def is_secret(name: str) -> bool:
     return _SECRET.fullmatch(name) is not None
 
 
+def without_secrets(job: Mapping[str, Any]) -> dict[str, Any]:
+    """A job's mapping as it may be kept on disk: what `check_passed_on` refuses as a secret is left out.
+
+    Of a part that is still text, because it cannot be read yet, nothing is kept once it names or shows a secret.
+    """
+    kept = dict(job)
+    for part in ("environment", "extra"):
+        content = kept.get(part)
+        if isinstance(content, Mapping):
+            kept[part] = {name: value for name, value in content.items() if not _looks_secret(str(name), value)}
+        elif isinstance(content, str) and any(_looks_secret(word, word) for word in re.split(r"[^\w-]+", content)):
+            del kept[part]
+    return kept
+
+
+def _looks_secret(name: str, value: Any) -> bool:
+    return is_secret(name) or any(re.fullmatch(SHAPES, text) for text in texts_in(value))
+
+
 def _check_extra(key: Any, value: Any, engine: Engine) -> Problem | None:
     field, values = f"extra.{key}", {"key": key}
     if not isinstance(key, str) or not _KEY.fullmatch(key):
@@ -55,7 +75,7 @@ def _check_extra(key: Any, value: Any, engine: Engine) -> Problem | None:
         return Problem(code="extra_owned", field=field, values={**values, "path": path})
     if _REFUSED_KEY.fullmatch(key):
         return Problem(code="extra_refused", field=field, values={**values, "engine": engine.name})
-    if is_secret(key) or any(re.fullmatch(SHAPES, text) for text in texts_in(value)):
+    if _looks_secret(key, value):
         return Problem(code="extra_secret", field=field, values=values)
     # OmegaConf, through which llamafactory-cli reads its file, would look the name up instead.
     if any("${" in text or not re.fullmatch(PRINTABLE, text) for text in texts_in(value)):
@@ -69,7 +89,7 @@ def _check_variable(name: str, text: str) -> Problem | None:
         return problem
     if not re.fullmatch(PRINTABLE, text):
         return Problem(code="environment_bad", field=field, values=values)
-    if is_secret(name) or re.fullmatch(SHAPES, text):
+    if _looks_secret(name, text):
         return Problem(code="environment_secret", field=field, values=values)
     return None
 

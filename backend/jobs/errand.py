@@ -20,6 +20,7 @@ from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
 from backend.jobs.redact import redact
+from backend.jobs.secrets import TakenSecrets
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ def free_port(job: Job, node: Node) -> int:
 def make_errand(
     job: Job, run: str, place: Place, facts: Mapping[int, NodeFacts], rendered: Rendered, stall_s: float
 ) -> launching.Attempt:
-    """The attempt that starts `rendered` in `place`."""
+    """The attempt that starts `rendered` in `place`, without the ranks' secrets: no errand needs one."""
     return launching.Attempt(
         run=run,
         number=1,
@@ -71,6 +72,7 @@ def make_errand(
         records=launching.make_records(job, place, facts),
         grace_s=GRACE_S,
         stall_s=stall_s,
+        secrets=TakenSecrets(),
     )
 
 

@@ -49,6 +49,25 @@ def test_wrong_values_are_kept_because_the_user_is_still_typing(store, tmp_path)
     assert draft.job_mapping()["model"] == {"preset": None}
 
 
+@pytest.mark.parametrize(
+    ("part", "typed", "kept"),
+    [
+        ("environment", {"HF_TOKEN": "typed-by-mistake", "NCCL_DEBUG": "INFO"}, {"NCCL_DEBUG": "INFO"}),
+        ("environment", {"NOTE": "hf_typedByMistake"}, {}),
+        ("extra", {"hub_token": "typed-by-mistake", "flash_attn": "fa2"}, {"flash_attn": "fa2"}),
+        ("environment", "HF_TOKEN=typed-by-mistake: [", None),
+        ("environment", "NCCL_DEBUG: [", "NCCL_DEBUG: ["),
+    ],
+)
+def test_what_looks_like_a_secret_is_shown_and_not_stored(store, tmp_path, part, typed, kept):
+    draft = Draft(store, tmp_path)
+    draft.edit(part, typed)
+    assert draft.job_mapping()[part] == typed
+    assert Draft(store, tmp_path).job_mapping().get(part) == kept
+    assert b"ypedByMistake" not in (text := store.get_draft().encode())
+    assert b"typed-by-mistake" not in text
+
+
 def test_edits_of_many_threads_are_all_kept(store, tmp_path):
     draft = Draft(store, tmp_path)
     threads = [threading.Thread(target=draft.edit, args=(f"extra.key{i}", i)) for i in range(20)]
