@@ -71,7 +71,10 @@ def test_the_time_of_an_end_is_when_the_program_ended_not_when_all_was_cleared_u
 
 
 def test_a_process_that_stands_still_is_in_the_heartbeat_and_blamed_for_the_stall(run: Run) -> None:
-    run.write_spec([sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"], stall_s=9)
+    """Though the stop wakes it, and it takes its time to end."""
+    slow = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(3), sys.exit(0)))"
+    body = f"import signal, sys, time; {slow}; print('up', flush=True); time.sleep(60)"
+    run.write_spec([sys.executable, "-c", body], stall_s=8, grace_s=10)
     run.call("start")
     wait_for(lambda: "up" in (run.folder / "out.log").read_text())
     (process,) = members(run.mark)
@@ -136,14 +139,3 @@ def test_an_end_before_a_restart_of_the_machine_says_so(run: Run) -> None:
     run.kill_supervisor()
     (run.folder / "pid").write_text(json.dumps({**run.read("pid"), "boot": "another boot"}))
     assert run.call("stop", "--grace", "0.5")["exit"]["gone"] == "restart"
-
-
-def test_what_stood_still_is_told_though_the_stop_woke_it_and_it_took_its_time(run: Run) -> None:
-    slow = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(5), sys.exit(0)))"
-    body = f"import signal, sys, time; {slow}; print('up', flush=True); time.sleep(60)"
-    run.write_spec([sys.executable, "-c", body], stall_s=8, grace_s=10)
-    run.call("start")
-    wait_for(lambda: "up" in (run.folder / "out.log").read_text())
-    (process,) = members(run.mark)
-    os.kill(process.pid, signal.SIGSTOP)
-    assert run.wait_exit()["stuck"] == [[process.pid, process.name, "T"]]
