@@ -54,18 +54,18 @@ def _paced_by_last(forward: Times, backward: Times, virtual: int, micro_batches:
     them. It never waits where no stage is slower: in 1F1B always; interleaved where chunks are alike, but for the
     model's last and a first that is no longer than others. (The test follows all passes.)
     """
-    works = [sum(there) + sum(back) for there, back in zip(forward, backward, strict=True)]
-    ends = sum(there[0] + back[0] for there, back in zip(forward[:-1], backward[:-1], strict=True))
     is_paced: Number = True
-    for work in works[:-1]:
-        is_paced = is_paced & (works[-1] >= work)
-    if virtual > 1 and len(works) > 1:
+    if virtual > 1 and len(forward) > 1:
         for way in (forward, backward):
             chunks = [time for stage in way for time in stage]
             plain = chunks[1:-1]
-            if not all(time is plain[0] or np.array_equal(time, plain[0]) for time in plain):
-                return 0.0, False
             is_paced = is_paced & (chunks[0] <= plain[0])
+            if is_paced is False or not all(time is plain[0] or np.array_equal(time, plain[0]) for time in plain):
+                return 0.0, False
+    works = [sum(there) + sum(back) for there, back in zip(forward, backward, strict=True)]
+    for work in works[:-1]:
+        is_paced = is_paced & (works[-1] >= work)
+    ends = sum(there[0] + back[0] for there, back in zip(forward[:-1], backward[:-1], strict=True))
     return micro_batches * works[-1] + ends, is_paced
 
 

@@ -190,3 +190,11 @@ def test_refusals_of_many_plans_are_those_of_each_alone():
         alone = with_values(base, {"parallel.tensor": tensor, "parallel.pipeline": pipeline})
         if not errors(check(alone)):
             assert (tensor, pipeline) in legal
+
+
+def test_values_of_some_plans_are_those_of_the_whole_column():
+    plans = enumerate_plans(job(TP4, cluster__nodes=1, model__preset="mixtral-8x7b"))
+    ranks = np.array([0, 7, len(plans) - 1])
+    for path, default in (("parallel.expert", 1), ("parallel.sequence", True), ("training.micro_batch_size", 1)):
+        found = plans.values(path, ranks, default)
+        assert found.tolist() == plans.column(path, default)[ranks].tolist()
