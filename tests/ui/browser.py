@@ -1,6 +1,7 @@
 """Chromium, and servers of the page in processes of their own, for tests that see what a user sees."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -24,6 +25,8 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 PASSWORD = "correct-horse-battery"
 VIEWPORT = {"width": 1280, "height": 900}
 READY_S, END_S = 180, 120
+PORTS = range(20000, 29000)
+"""Below those that Linux gives to connections: a server that starts again finds its port free."""
 
 needs_chromium = pytest.mark.skipif(
     not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"
@@ -38,9 +41,7 @@ class Site:
     def __init__(self, home: Path, **environment: str) -> None:
         self.home = home
         self.environment = {**os.environ, "MEGABOARD_HOME": str(home), **environment}
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = next(filter(_is_free, random.sample(PORTS, len(PORTS))))
         self.url = f"http://127.0.0.1:{self.port}"
 
     def command(self) -> list[str]:
@@ -73,6 +74,11 @@ class Site:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 @contextmanager
