@@ -155,9 +155,9 @@ def test_automatic_restarts_are_shown_and_their_number_can_be_changed(page, site
         restart.end(connection, run.id, 1, EventKind.LOST, rank=2, problem=problem, time=time.time())
 
     site.store.write(lose)
-    expect(page.locator(".mbm-waits")).to_contain_text("The gang is started again at")
+    expect(page.locator(".mbm-waits")).to_contain_text("The gang restarts at")
     expect(page.locator(".mbm-attempts")).to_contain_text("1 used")
-    expect(page.locator(".mbm-events")).to_contain_text("Restarting by itself, 1 of 5")
+    expect(page.locator(".mbm-events")).to_contain_text("Automatic restart, 1 of 5")
     expect(page.locator(".mbm-cause strong").nth(1)).to_contain_text(run.addresses[2])
 
 
