@@ -32,7 +32,9 @@ class NodeView:
     @property
     def is_over(self) -> bool:
         """No process of the run is left on the node: it ended by itself, or `stop` proved it."""
-        return self.exit is not None or (self.stop is not None and not self.stop.get("left", True))
+        if self.stop is not None:
+            return not self.stop.get("left", True)
+        return self.exit is not None and not self.exit.get("left")
 
     @property
     def succeeded(self) -> bool:
