@@ -37,7 +37,7 @@ def test_a_job_file_is_kept_whole_and_can_be_planned_from_anywhere(home, capsys,
 def test_a_taken_name_is_refused_until_it_may_be_replaced(home, capsys):
     preset("save", "a", home / "job.yaml")
     assert preset("save", "a", home / "job.yaml") == 2
-    assert "a already" in capsys.readouterr().err
+    assert "already a preset named a" in capsys.readouterr().err
     assert preset("save", "a", home / "job.yaml", "--replace") == 0
 
 
