@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backend.cluster.checks import CheckResult, dataset_names
-from backend.cluster.group import GroupError, on_all
+from backend.cluster.group import on_all
 from backend.cluster.node import Node, NodeError
 from backend.cluster.probe import NodeFacts
 from backend.engines import NodeCommand, Place, Rendered
@@ -20,7 +20,7 @@ from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
 from backend.jobs.checkup import Meeting, PreflightReport
-from backend.jobs.errand import CALL_S, Clock, clean, free_port, last_words, make_errand, read_exit, read_json
+from backend.jobs.errand import CALL_S, Clock, carry_out, free_port, last_words, make_errand, read_exit, read_json
 
 PROGRAM = "copy_files.py"
 LEFT = "copy_left"
@@ -83,16 +83,8 @@ def copy(
         attempt = _attempt(job, missing, nodes, report.facts, run)
     except NodeError as error:
         raise ProblemsError([error.problem]) from error
-    begun: set[int] = set()
-    try:
-        launching.start_all(attempt, nodes, lambda kind, rank, detail: begun.add(rank))
-        _wait(attempt, nodes, tell, clock or Clock())
-    except (GroupError, ProblemsError) as error:
-        raise ProblemsError((*error.problems, *clean(attempt, nodes, begun, LEFT))) from error
-    except BaseException:  # Ctrl-C too: what was started is ended before it is raised again
-        clean(attempt, nodes, begun, LEFT)
-        raise
-    return tuple(clean(attempt, nodes, begun, LEFT))
+    _, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, tell, clock or Clock()))
+    return left
 
 
 def roots_to_copy(job: Job, missing: Missing, node: Node) -> list[dict[str, Any]]:

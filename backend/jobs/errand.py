@@ -9,9 +9,9 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from backend.cluster.group import try_all
+from backend.cluster.group import GroupError, try_all
 from backend.cluster.node import Node, NodeError, ask, tail
 from backend.cluster.preflight import choose_port
 from backend.cluster.probe import NodeFacts, probe_all
@@ -23,6 +23,8 @@ from backend.jobs.redact import redact
 from backend.jobs.secrets import TakenSecrets
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 GRACE_S = 3.0
 CALL_S = 40.0
@@ -74,6 +76,26 @@ def make_errand(
         stall_s=stall_s,
         secrets=TakenSecrets(),
     )
+
+
+def carry_out(
+    attempt: launching.Attempt, nodes: Mapping[int, Node], code: str, wait: Callable[[], T]
+) -> tuple[T, tuple[Problem, ...]]:
+    """Start the errand and `wait` for what comes of it; whatever happens, it is ended then and its folders removed.
+
+    The second part warns, as `code`, of what could not be. ProblemsError carries these warnings behind its cause.
+    """
+    begun: set[int] = set()
+    try:
+        launching.start_all(attempt, nodes, lambda kind, rank, detail: begun.add(rank))
+        result = wait()
+    except (GroupError, NodeError, ProblemsError) as error:
+        said = (error.problem,) if isinstance(error, NodeError) else error.problems
+        raise ProblemsError((*said, *clean(attempt, nodes, begun, code))) from error
+    except BaseException:  # Ctrl-C too: what was started is ended before it is raised again
+        clean(attempt, nodes, begun, code)
+        raise
+    return result, tuple(clean(attempt, nodes, begun, code))
 
 
 def read_exit(attempt: launching.Attempt, rank: int, node: Node) -> Mapping[str, Any] | None:

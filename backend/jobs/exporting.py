@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from backend.cluster.group import GroupError
 from backend.cluster.node import Node, NodeError
 from backend.cluster.probe import NodeFacts
 from backend.engines import NodeCommand, Place, Rendered
@@ -19,7 +18,7 @@ from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
-from backend.jobs.errand import Clock, clean, last_words, make_errand, read_exit, read_facts
+from backend.jobs.errand import Clock, carry_out, last_words, make_errand, read_exit, read_facts
 
 PROGRAM = "export_model.py"
 LEFT = "export_left"
@@ -84,17 +83,7 @@ def export(
     alone = with_values(job, {"cluster.nodes": 1, "cluster.hosts": job.cluster.hosts[:1]})
     nodes = {0: node}
     attempt = _attempt(alone, run, source, target, read_facts(alone, nodes))
-    begun: set[int] = set()
-    try:
-        launching.start_all(attempt, nodes, lambda kind, rank, detail: begun.add(rank))
-        _wait(attempt, node, tell, clock or Clock())
-    except (GroupError, NodeError, ProblemsError) as error:
-        said = (error.problem,) if isinstance(error, NodeError) else error.problems
-        raise ProblemsError((*said, *clean(attempt, nodes, begun, LEFT))) from error
-    except BaseException:  # Ctrl-C too: what was started is ended before it is raised again
-        clean(attempt, nodes, begun, LEFT)
-        raise
-    left = tuple(clean(attempt, nodes, begun, LEFT))
+    _, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, node, tell, clock or Clock()))
     serve = serve_commands(job, target)
     return Exported(folder=target, node=node.name, kind=source.kind, serve=serve, problems=left)
 

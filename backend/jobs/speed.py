@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.cluster.group import GroupError, on_all
+from backend.cluster.group import on_all
 from backend.cluster.hostkeys import HostKey
 from backend.cluster.measure_node import LIMIT_S
 from backend.cluster.node import Node
@@ -21,7 +21,7 @@ from backend.job.job import Calibration, Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
 from backend.jobs.checkup import Meeting
-from backend.jobs.errand import CALL_S, Clock, clean, free_port, last_words, make_errand, read_exit, read_facts
+from backend.jobs.errand import CALL_S, Clock, carry_out, free_port, last_words, make_errand, read_exit, read_facts
 
 PROGRAM = "measure_node.py"
 LEFT = "measure_left"
@@ -54,16 +54,8 @@ def measure(job: Job, meeting: Meeting, run: str, *, clock: Clock | None = None)
         raise ProblemsError(meeting.problems)
     facts = read_facts(job, meeting.nodes)
     attempt = _attempt(job, meeting.nodes, facts, run)
-    begun: set[int] = set()
-    try:
-        launching.start_all(attempt, meeting.nodes, lambda kind, rank, detail: begun.add(rank))
-        rows = _wait(attempt, meeting.nodes, clock or Clock())
-    except (GroupError, ProblemsError) as error:
-        raise ProblemsError((*error.problems, *clean(attempt, meeting.nodes, begun, LEFT))) from error
-    except BaseException:  # Ctrl-C too: what was started is ended before it is raised again
-        clean(attempt, meeting.nodes, begun, LEFT)
-        raise
-    left = clean(attempt, meeting.nodes, begun, LEFT)
+    time = clock or Clock()
+    rows, left = carry_out(attempt, meeting.nodes, LEFT, lambda: _wait(attempt, meeting.nodes, time))
     speeds = summarise(rows)
     names = {rank: node.name for rank, node in meeting.nodes.items()}
     return Measurement(speeds=speeds, problems=(*slow_problems(names, speeds), *_busy(meeting.nodes, facts), *left))
