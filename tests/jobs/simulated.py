@@ -5,7 +5,6 @@ processes are gone the others' end with the words of a closed connection, when t
 """
 
 import json
-import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -224,8 +223,3 @@ class Cluster:
 
 
 FAILED = {"reason": "failed", "stopped": False}
-
-
-def attempt_of(folder: str) -> str:
-    """The run of a run folder `<root>/<run>/<attempt>/node<rank>`."""
-    return posixpath.basename(posixpath.dirname(posixpath.dirname(folder)))
