@@ -169,8 +169,8 @@ def _answers(
     while True:
         watch = _Watch(space, reads)
         keys, count = space.keys(sorted(read))
-        rows = np.full(count, -1)
-        rows[keys] = np.arange(space.size)
+        rows = np.full(count, -1, np.int32)
+        rows[keys] = np.arange(space.size, dtype=np.int32)
         answers: dict[int, Any] = {}
         for key in np.flatnonzero(rows >= 0).tolist():
             watch.row = int(rows[key])
