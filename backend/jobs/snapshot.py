@@ -9,7 +9,7 @@ from backend.job.job import Job
 from backend.job.mapping import load_job
 from backend.job.problems import ProblemsError
 from backend.jobs import ledger, series
-from backend.jobs.preparing import preparing
+from backend.jobs.prepare_progress import preparing
 from backend.jobs.progress import RECENT_STEPS, progress
 from backend.jobs.records import Event, NodeRecord, NodeSnapshot, RunSnapshot, RunSummary
 from backend.jobs.states import EventKind, RunState

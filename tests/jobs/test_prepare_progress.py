@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.jobs.preparing import read_progress
+from backend.jobs.prepare_progress import read_progress
 from backend.jobs.records import Preparing
 from backend.jobs.snapshot import snapshot
 from tests.jobs.conftest import RUN, Gang
