@@ -72,7 +72,7 @@ def _shards(setting: Setting, rank: RankParameters) -> Number:
     """Parameters whose optimizer state this rank steps."""
     plan = setting.plan
     if setting.run.megatron:
-        return rank.trained_dense / plan.optimizer_shards + rank.trained_expert / plan.expert_optimizer_shards
+        return plan.optimizer_share(rank.trained_dense, rank.trained_expert)
     every = rank.trained_dense + rank.trained_expert
     return every if setting.run.memory.shards == "none" else every / plan.data
 

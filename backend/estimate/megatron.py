@@ -113,7 +113,7 @@ def _held(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage
     count = parameters.trained_dense + parameters.trained_expert
     frozen = parameters.dense + parameters.expert - count
     reference = frozen + count if run.reference else 0
-    shards = parameters.trained_dense / plan.optimizer_shards + parameters.trained_expert / plan.expert_optimizer_shards
+    shards = plan.optimizer_share(parameters.trained_dense, parameters.trained_expert)
     cached = cached_gradients(layers, plan, stage) if memory.cached_weight_gradients and run.weights_trained else 0.0
     present = ((costs.dense, stage.dense), (costs.sparse, stage.sparse))
     moments = [cost.moment for cost, layers_of_kind in present if cost and layers_of_kind]

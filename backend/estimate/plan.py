@@ -93,6 +93,14 @@ class Plan:
         """Ranks that share the optimizer of expert parameters."""
         return choose(self.distributed_optimizer, self.expert_data, 1)
 
+    def optimizer_share(self, dense: Number, expert: Number) -> Number:
+        """Of so many parameters of a rank, those whose optimizer is its own."""
+        share = dense / self.optimizer_shards
+        # Where there are no experts their number is a plain 0, also of many plans.
+        if isinstance(expert, int) and not expert:
+            return share
+        return share + expert / self.expert_optimizer_shards
+
     @property
     def vision_patches(self) -> Number:
         """Patches that one rank of the first stage sends through the tower for a micro-batch.

@@ -5,7 +5,7 @@ What has an exact closed form is one; the time over unequal stages has none and 
 
 import numpy as np
 
-from backend.estimate.numeric import Number, clip, largest, least
+from backend.estimate.numeric import Number, clip, larger, largest, least
 from backend.estimate.simulate import Times, chunk_times, duration
 
 
@@ -18,8 +18,8 @@ def in_flight(pipeline: int, virtual: int, micro_batches: Number, stage: int) ->
     if virtual == 1:
         return (least(micro_batches, pipeline - stage),)
     total = least(micro_batches * virtual, 2 * (pipeline - stage - 1) + (virtual - 1) * pipeline + 1)
-    first_round = tuple(clip(total - chunk * pipeline, 0, pipeline) for chunk in range(virtual))
-    return (first_round[0] + largest(0, total - virtual * pipeline), *first_round[1:])
+    first_round = [clip(total - chunk * pipeline, 0, pipeline) for chunk in range(virtual)]
+    return (first_round[0] + larger(0, total - virtual * pipeline), *first_round[1:])
 
 
 def iteration_time(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
@@ -72,7 +72,7 @@ def _paced_by_last(forward: Times, backward: Times, virtual: int, micro_batches:
 def _of_one(forward: Times, backward: Times, virtual: int, micro_batches: int) -> Number:
     """The time of a plan in plain numbers whose passes are followed."""
     pipeline = len(forward)
-    if micro_batches > 6 * pipeline:  # else following all is less work than to look
+    if micro_batches > 12 * pipeline:  # else following all is less work than to look
         times, settled = _settled(forward, backward, virtual, micro_batches)
         if settled:
             return times

@@ -114,7 +114,7 @@ class _Order:
     bounds: list[tuple[int, int]]
     """[first, last) pass of each level."""
     steps: list[tuple[int, int, int]]
-    """(own, needed, duration) of each pass, as plain numbers."""
+    """(own, needed, duration) of each pass, as plain numbers; places from 1 on, 0 for none."""
 
 
 @lru_cache(maxsize=512)
@@ -133,7 +133,8 @@ def _order(pipeline: int, virtual: int, micro_batches: int) -> _Order:
     own, needed = np.ascontiguousarray(pairs.T)
     # The last pass of a stage is one that no other follows there.
     finals = np.setdiff1d(np.arange(len(found)), own)
-    steps = [*zip(own.tolist(), needed.tolist(), durations, strict=True)]
+    places = [1 + index if index < len(found) else 0 for index in range(len(found) + 1)]
+    steps = [(places[one], places[other], which) for one, other, which in zip(own, needed, durations, strict=True)]
     return _Order(ordered, np.array(durations), own, needed, finals, [*pairwise(edges)], steps)
 
 
@@ -171,11 +172,11 @@ def _times(forward: Times, backward: Times, virtual: int) -> list[Number]:
 
 def _ends(order: _Order, times: list[float]) -> list[float]:
     """When each pass ends."""
-    ends = [0.0] * (len(order.steps) + 1)
-    for index, (own, needed, which) in enumerate(order.steps):
+    ends = [0.0]
+    for own, needed, which in order.steps:
         first, second = ends[own], ends[needed]
-        ends[index] = (first if first > second else second) + times[which]
-    return ends[:-1]
+        ends.append((first if first > second else second) + times[which])
+    return ends[1:]
 
 
 def _end_of_many(order: _Order, times: Any) -> Any:
