@@ -21,6 +21,7 @@ from backend.jobs.records import Event, NodeRecord
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
 from tests.chaos.lab import Lab
+from tests.jobs.gangs import stand_in_job
 
 NODES = 3
 ENGINES = Path(__file__).parent
@@ -200,46 +201,22 @@ def wait_for(condition: Callable[[], bool], within_s: float = WITHIN_S) -> None:
 
 def _job(lab: Lab, folder: Path, trainer: str, cluster: dict[str, Any]) -> Job:
     """A job whose Python has a stand-in engine, under the stand-in torchrun or the real one."""
-    python = folder / "python"
     if trainer == "fake":
         path, program, options = f"{ENGINES}/engine:{STAND_INS}", sys.executable, "-S -B"
     else:
         path, program, options = f"{ENGINES}/torch_engine", str(NODE_PYTHON), "-B"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {program} {options} "$@"\n')
-    python.chmod(0o755)
-    for name, text in {
-        "model/config.json": "{}",
-        "data/dataset_info.json": '{"d": {"file_name": "d.json"}}',
-        "data/d.json": "[]",
-    }.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
+    mapping = stand_in_job(folder, f'PYTHONPATH={path} exec {program} {options} "$@"')
     hosts = [{"address": address, "user": "root", "identity_file": str(lab.identity_file)} for address in lab.addresses]
-    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    made, problems = parse_job(
-        {
-            "name": "chaos",
-            "cluster": {
-                "gpu": "cpu",
-                "nodes": lab.nodes,
-                "gpus_per_node": 1,
-                "run_root": str(folder / "runs"),
-                "hosts": hosts,
-                "environments": {"llamafactory": {"python": str(python)}},
-                **cluster,
-            },
-            "model": {"hf_config": {"model_type": "qwen3", **shape, "vocab_size": 512}, "path": f"{folder}/model"},
-            "training": {
-                "dataset": "d",
-                "dataset_dir": f"{folder}/data",
-                "template": "qwen3_nothink",
-                "output_dir": f"{folder}/out",
-                "precision": "fp32",
-                "cutoff_len": 64,
-            },
-            "engine": "llamafactory-ddp",
-        }
-    )
+    mapping["cluster"] = {
+        "gpu": "cpu",
+        "nodes": lab.nodes,
+        "gpus_per_node": 1,
+        "run_root": str(folder / "runs"),
+        "hosts": hosts,
+        "environments": {"llamafactory": {"python": f"{folder}/python"}},
+        **cluster,
+    }
+    made, problems = parse_job(mapping)
     assert made is not None, problems
     return made
 

@@ -17,6 +17,7 @@ import pytest
 from backend.cluster.demo import DemoCluster
 from backend.job.mapping import dump_mapping
 from backend.jobs.store import Store
+from tests.jobs.gangs import stand_in_job
 from tests.nodes import ssh_nodes
 from tests.ui.browser import Site, expect, go, logged_in, needs_chromium
 
@@ -28,7 +29,6 @@ WITHIN_S = 120.0
 pytestmark = [pytest.mark.e2e, needs_chromium, pytest.mark.timeout(600)]
 
 PYTHON = """\
-#!/bin/sh
 if [ "$1" = -m ]; then
   echo "my token is $HF_TOKEN, and on"
   printf %s "$HF_TOKEN" | sha256sum > {folder}/token.$$
@@ -63,32 +63,13 @@ def job(cluster: DemoCluster) -> dict[str, Any]:
     # One round of the key's derivation: the test is not about that, and sixteen take a second.
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-a", "1", "-N", PASSPHRASE, "-f", key], check=True)
     (folder / "authorized_keys").write_text(key.with_suffix(".pub").read_text())
-    python = folder / "python"
-    python.write_text(PYTHON.format(engine=ENGINE, python=sys.executable, folder=folder))
-    python.chmod(0o755)
-    files = {
-        "model/config.json": "{}",
-        "data/dataset_info.json": '{"d": {"file_name": "d.json"}}',
-        "data/d.json": "[]",
-    }
-    for name, text in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
-    mapping = cluster.cluster_mapping(str(python))
-    mapping["hosts"] = [{**host, "identity_file": str(key)} for host in mapping["hosts"]]
+    mapping = stand_in_job(folder, PYTHON.format(engine=ENGINE, python=sys.executable, folder=folder))
+    machines = cluster.cluster_mapping(f"{folder}/python")
+    machines["hosts"] = [{**host, "identity_file": str(key)} for host in machines["hosts"]]
     return {
-        "version": 1,
+        **mapping,
         "name": "secretive",
-        "engine": "llamafactory-ddp",
-        "cluster": mapping,
-        "model": {"preset": "qwen3-0.6b", "path": f"{folder}/model"},
-        "training": {
-            "dataset": "d",
-            "dataset_dir": f"{folder}/data",
-            "template": "qwen3_nothink",
-            "output_dir": f"{folder}/out",
-            "precision": "fp32",
-        },
+        "cluster": machines,
         "environment": {"TRAINER_STEPS": "100000", "TRAINER_STEP_S": "0.2"},
     }
 

@@ -25,7 +25,7 @@ from backend.jobs.records import Event, NodeRecord, Point
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
 from tests.fakes import FakeNode
-from tests.jobs.gangs import ENGINE, NODES, QUICK
+from tests.jobs.gangs import ENGINE, NODES, QUICK, stand_in_job
 from tests.nodes import ssh_nodes
 
 RUN = "20261121-120000-job-abcd"
@@ -195,34 +195,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
 @pytest.fixture(scope="module")
 def job(cluster: DemoCluster) -> Job:
     """A job whose Python has the stand-in engine."""
-    folder = cluster.folder
-    python = folder / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={ENGINE} exec {sys.executable} -S -B "$@"\n')
-    python.chmod(0o755)
-    for name, text in {
-        "model/config.json": "{}",
-        "data/dataset_info.json": '{"d": {"file_name": "d.json"}}',
-        "data/d.json": "[]",
-    }.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
-    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    made, problems = parse_job(
-        {
-            "name": "job",
-            "cluster": cluster.cluster_mapping(str(python)),
-            "model": {"hf_config": {"model_type": "qwen3", **shape, "vocab_size": 512}, "path": f"{folder}/model"},
-            "training": {
-                "dataset": "d",
-                "dataset_dir": f"{folder}/data",
-                "template": "qwen3_nothink",
-                "output_dir": f"{folder}/out",
-                "precision": "fp32",
-                "cutoff_len": 64,
-            },
-            "engine": "llamafactory-ddp",
-        }
-    )
+    mapping = stand_in_job(cluster.folder, f'PYTHONPATH={ENGINE} exec {sys.executable} -S -B "$@"')
+    made, problems = parse_job({**mapping, "cluster": cluster.cluster_mapping(f"{cluster.folder}/python")})
     assert made is not None, problems
     return made
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from backend.cluster.supervisor import members
 from backend.job.job import Job
@@ -22,6 +23,38 @@ def with_mode(job: Job, mode: str, *, steps: int = 20, step_s: float = 0.02, sav
     mapping = {"TRAINER_MODE": mode, "TRAINER_STEPS": str(steps), "TRAINER_STEP_S": str(step_s)}
     mapping |= {"TRAINER_SAVE": str(save)}
     return with_values(job, {"environment": mapping})
+
+
+def stand_in_job(folder: Path, script: str) -> dict[str, Any]:
+    """Writes what a job is about below `folder`: an empty model and data set, and the nodes' `python`, a shell script.
+
+    A job file without its cluster, for an engine that reads none of it.
+    """
+    python = folder / "python"
+    python.write_text(f"#!/bin/sh\n{script}\n")
+    python.chmod(0o755)
+    for name, text in {
+        "model/config.json": "{}",
+        "data/dataset_info.json": '{"d": {"file_name": "d.json"}}',
+        "data/d.json": "[]",
+    }.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return {
+        "version": 1,
+        "name": "job",
+        "model": {"hf_config": {"model_type": "qwen3", **shape, "vocab_size": 512}, "path": f"{folder}/model"},
+        "training": {
+            "dataset": "d",
+            "dataset_dir": f"{folder}/data",
+            "template": "qwen3_nothink",
+            "output_dir": f"{folder}/out",
+            "precision": "fp32",
+            "cutoff_len": 64,
+        },
+        "engine": "llamafactory-ddp",
+    }
 
 
 def marked(home: Path, run: str) -> int:
