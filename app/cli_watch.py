@@ -10,7 +10,7 @@ from app.cli_run import accepted, opened_services
 from app.i18n import t
 from app.services import Services
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs.watched import watched_job
+from backend.jobs.outside import watched_job
 
 LOOK_EVERY_S = 2.0
 _TARGET = re.compile(r"(?:(?P<user>[^@]+)@)?(?P<address>\[[^\]]+\]|[^:@]+):(?P<folder>.+)")

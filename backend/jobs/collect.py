@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from backend.cluster.node import Node, NodeError
 from backend.job.job import Job
-from backend.jobs import dumps, ledger, series
+from backend.jobs import flight_records, ledger, series
 from backend.jobs.outside_logs import Before, megatron_rows, trainer_log_rows
 from backend.jobs.records import NodeRecord
 from backend.jobs.redact import masked, settled
@@ -135,9 +135,9 @@ class Collector:
         return Polled(heartbeat=heartbeat, more=more, ended=done is not None)
 
     def _keep_flight_records(self, node: Node) -> list[str]:
-        into = dumps.folder_of(self._store.path.parent, self._run, self._attempt)
+        into = flight_records.folder_of(self._store.path.parent, self._run, self._attempt)
         ranks = sorted({source.rank for source in self._sources if source.kind == "points"})
-        return [str(into / name) for name in dumps.keep(node, self._node.folder, ranks, into)]
+        return [str(into / name) for name in flight_records.keep(node, self._node.folder, ranks, into)]
 
     def _load(self) -> dict[str, Place]:
         with self._store.read() as connection:

@@ -21,7 +21,7 @@ from backend.job.launch_rules import check_launch, check_nodes
 from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
-from backend.jobs import copying, exporting, ledger, queued, restart, series, snapshot, watched
+from backend.jobs import copying, exporting, ledger, outside, queued, restart, series, snapshot
 from backend.jobs import launch as launching
 from backend.jobs import look as looking
 from backend.jobs.calibrate import RunMeasured, measure_run
@@ -217,7 +217,7 @@ class Controller:
         return meet(job, self._connections)
 
     def watch(self, job: Job, log: str | None = None) -> str:
-        """Attach to a training that somebody else started (`job`: watched.watched_job) and return the id it gets here.
+        """Attach to a training that somebody else started (`job`: outside.watched_job) and return the id it gets here.
 
         Nothing is written on its nodes, and `stop` only ends the watching. ProblemsError: nothing_to_watch.
         """
@@ -225,12 +225,12 @@ class Controller:
         if meeting.failures:
             raise ProblemsError(meeting.problems)
         try:
-            files = watched.find_logs(meeting.nodes[0], watched.folder_of(job), log)
+            files = outside.find_logs(meeting.nodes[0], outside.folder_of(job), log)
         except NodeError as error:
             raise ProblemsError([error.problem]) from error
         run = launching.new_run_id(job, self._clock())
         self._audit("watch", run=run, nodes=queued.addresses_of(job), folder=job.training.output_dir, files=files)
-        self._store.write(lambda connection: watched.register(connection, run, job, files, self._clock()))
+        self._store.write(lambda connection: outside.register(connection, run, job, files, self._clock()))
         return run
 
     def stop(self, run_id: str, *, save: bool = False) -> None:

@@ -19,13 +19,13 @@ from backend.jobs.checkup import meet
 from backend.jobs.connections import Connections
 from backend.jobs.launchlock import LaunchLock, is_launching
 from backend.jobs.lead import Timing
+from backend.jobs.outside import WatchOnly
 from backend.jobs.snapshot import run_job
 from backend.jobs.starter import Found, Starter, Wish
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store, StoreError
 from backend.jobs.sweep import Sweeper
 from backend.jobs.watch import Watch
-from backend.jobs.watched import WatchOnly
 
 _log = logging.getLogger(__name__)
 

@@ -1,8 +1,4 @@
-"""Measures what a cluster reaches: a gang of measure_node.py, through the same supervisor as a run, and then no trace.
-
-Nothing of it enters the store. The supervisors take the nodes' locks, so no run starts meanwhile; they end what they
-started if this process dies, as does each rank's own alarm.
-"""
+"""Measures what a cluster reaches: an errand (errand.py) of measure_node.py, whose ranks have an alarm of their own."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -16,9 +16,9 @@ from backend.cluster.demo import DemoCluster
 from backend.cluster.hostkeys import KnownHosts
 from backend.job.problems import ProblemsError
 from backend.jobs.controller import Controller
+from backend.jobs.outside import watched_job
 from backend.jobs.states import RunState
 from backend.jobs.store import Store
-from backend.jobs.watched import watched_job
 
 pytestmark = pytest.mark.contract
 

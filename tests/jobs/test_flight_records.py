@@ -1,6 +1,6 @@
 """NCCL's flight records come to the server with a node's end."""
 
-from backend.jobs import dumps
+from backend.jobs import flight_records
 from backend.jobs.states import EventKind
 from tests.jobs.conftest import RUN, Gang
 
@@ -11,7 +11,7 @@ def test_a_flight_record_is_kept_whole_and_privately_and_told(gang: Gang) -> Non
     gang.nodes[1].files["/r/node1/nccl_trace_rank_1"] = record
     gang.exit(1, 1)
     assert gang.pass_time(lead, 30)
-    kept = dumps.folder_of(gang.home, RUN, 1) / "nccl_trace_rank_1"
+    kept = flight_records.folder_of(gang.home, RUN, 1) / "nccl_trace_rank_1"
     assert kept.read_bytes() == record
     assert kept.stat().st_mode & 0o777 == 0o600
     (told,) = [event for event in gang.events() if event.kind is EventKind.FLIGHT_RECORDS]
