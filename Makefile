@@ -7,7 +7,7 @@ export PYTHON TORCH_INDEX
 
 help:
 	@echo "make demo       four SSH nodes on this machine and the page, ready to launch"
-	@echo "make test       every test (under 25 minutes, installation included)"
+	@echo "make test       every test but those of engines and chaos (under 25 minutes, installation included)"
 	@echo "make test-fast  unit and contract tests (under a minute)"
 	@echo "make engines    every engine really trains, on CPU (about forty runs of 45 s)"
 	@echo "make chaos      every fault in network namespaces, and a table of what came of it (20 minutes; needs root)"
