@@ -81,7 +81,9 @@ class Lab:
         key = " ".join((self.folder / "host.pub").read_text().split()[:2])
         (self.folder / "known_hosts").write_text("".join(f"{address} {key}\n" for address in self.addresses))
         with (self.folder / "lab.log").open("wb") as log:
-            command = [*NAMESPACE, sys.executable, __file__, str(self.nodes), str(self.folder)]
+            # With the tests, however they end.
+            command = ["setpriv", "--pdeathsig", "KILL", *NAMESPACE]
+            command += [sys.executable, __file__, str(self.nodes), str(self.folder)]
             self.parent = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         ready = self.folder / "ready.json"
         deadline = time.monotonic() + WITHIN_S
@@ -208,7 +210,7 @@ def why_not() -> str:
     """What is missing for a lab here; empty when it can run."""
     if os.geteuid() != 0:
         return "network namespaces need root"
-    for program in ("unshare", "nsenter", "ip", "sshd", "ssh-keygen"):
+    for program in ("unshare", "nsenter", "setpriv", "ip", "sshd", "ssh-keygen"):
         if shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin:/sbin") is None:
             return f"{program} is not installed"
     tried = subprocess.run([*NAMESPACE, "ip", "link", "add", "br0", "type", "bridge"], capture_output=True, text=True)
