@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -135,12 +136,14 @@ def test_the_command_prints_steps_until_it_is_interrupted(cluster: DemoCluster, 
     process = subprocess.Popen(
         [sys.executable, "-m", "app.main", "--lang", "en", *map(str, command)],
         env={**os.environ, "MEGABOARD_HOME": str(home)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # What runs in the background may ignore it, and so would what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stdout
     assert "Nothing on the nodes is changed" in process.stdout.readline()
     said = [process.stdout.readline() for _ in range(3)]
     assert [re.search(r"step (\d+)/40", line)[1] for line in said] == ["1", "2", "3"]
-    process.send_signal(2)
+    process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=WITHIN_S)
     assert "megaboard stop" in errors
     assert process.returncode == 0
