@@ -140,7 +140,7 @@ def test_a_curve_grows_in_place_and_keeps_its_zoom_and_sends_only_what_is_new(si
     assert page.evaluate("() => [...plot._fullLayout.xaxis.range]") == [10, 30]
     assert page.evaluate("() => plot.data[0].x.length") == 65
     assert page.evaluate("() => plot.data[1].x.length") == 65
-    assert max(sizes) < 1500
+    assert max(sizes) < 2000
     page.wait_for_timeout(1000 * (LOOK_S + 2 * TICK_S))
     sizes.clear()
     page.wait_for_timeout(4 * 1000 * TICK_S)
@@ -231,8 +231,8 @@ def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
     proof = {"en": "4 of 4 nodes confirmed: 0 processes left", "zh": "4 个节点中 4 个已确认：残留进程 0 个"}
     expect(page.locator(".mbm-proof")).to_contain_text(proof[lang])
     expect(page.locator(".mbm-log")).to_contain_text("ValueError: <b>bad</b> shape")
-    expect(page.locator(".mbm-title .mb-button")).to_have_count(2)
-    assert not page.locator(".mbm-title .mb-button").first.is_visible()
+    offered = page.locator(".mbm-title .mb-button:visible")
+    expect(offered).to_have_text({"en": "Resume…", "zh": "恢复…"}[lang])
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
