@@ -11,7 +11,8 @@ import yaml
 
 from app.home import named_cluster, named_clusters, with_readable_cluster
 from app.services import Services
-from backend.job.job import Calibration, Cluster, Job
+from backend.job.cluster import Calibration, Cluster
+from backend.job.job import Job
 from backend.job.mapping import dump_mapping, load_mapping, parse_job, to_mapping
 from backend.job.problems import Problem, ProblemsError
 

@@ -14,7 +14,8 @@ from app.i18n import render_problem, t
 from app.jobfile import read_job, refuse_errors
 from app.services import Services
 from backend.cluster.speed import Speeds
-from backend.job.job import Calibration, Job
+from backend.job.cluster import Calibration
+from backend.job.job import Job
 from backend.job.launch_rules import check_nodes
 from backend.job.problems import ProblemsError
 from backend.jobs.calibrate import RunMeasured

@@ -11,8 +11,8 @@ from typing import Any
 
 from app.i18n import LANGUAGES, catalogue, has, t
 from backend.engines.known_keys import keys_of, versions
-from backend.job import job as job_file
-from backend.job.job import Environment, Host
+from backend.job import patterns
+from backend.job.cluster import Environment, Host
 from backend.job.mapping import parameters
 from backend.job.parameters import SOURCES, Parameter, describe
 from backend.job.traits import TRAITS
@@ -25,15 +25,15 @@ SENTENCES = ("set", "constraint", "memory", "bubble", "speed", "guides")
 """What the catalogues may say of a parameter besides its name and meaning, in a reader's order."""
 EFFECTS = ("memory", "bubble", "speed")
 _FORMATS = {
-    job_file.NODE_PATH: "node_path",
-    job_file.LOCAL_PATH: "local_path",
-    job_file.ADDRESS: "address",
-    job_file.USER: "user",
-    job_file.WORDS: "words",
-    job_file.NAME: "name",
-    job_file.RUN: "run",
-    job_file.DATE: "date",
-    job_file.PRINTABLE: "printable",
+    patterns.NODE_PATH: "node_path",
+    patterns.LOCAL_PATH: "local_path",
+    patterns.ADDRESS: "address",
+    patterns.USER: "user",
+    patterns.WORDS: "words",
+    patterns.NAME: "name",
+    patterns.RUN: "run",
+    patterns.DATE: "date",
+    patterns.PRINTABLE: "printable",
 }
 
 

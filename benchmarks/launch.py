@@ -153,7 +153,7 @@ def by_megaboard(spec: dict[str, Any]) -> Any:
     from backend.cluster.group import POOL, on_all
     from backend.cluster.hostkeys import KnownHosts
     from backend.cluster.ssh import SshNode, connect
-    from backend.job.job import Host
+    from backend.job.cluster import Host
 
     assert POOL == AT_ONCE
     known = KnownHosts(Path(spec["work"]) / "app_known_hosts", Path(spec["known_hosts"]))

@@ -7,7 +7,7 @@ Blackwell, both directions; best matrix products as in presets/gpus.yaml.
 from dataclasses import replace
 
 from backend.estimate.efficiency import Machine, machine_of
-from backend.job.job import Cluster
+from backend.job.cluster import Cluster
 from backend.job.presets import Gpu, gpus
 from benchmarks.shapes import NotModelled
 

@@ -15,7 +15,8 @@ from dataclasses import replace
 from typing import Any
 
 from backend.estimate import estimate_resolved
-from backend.job.job import Cluster, Job, Model, Parallel, Training
+from backend.job.cluster import Cluster
+from backend.job.job import Job, Model, Parallel, Training
 from backend.planning import Plans, enumerate_plans
 from benchmarks.speed import cpu_seconds, plain_loop
 

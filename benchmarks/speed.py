@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable
 
 from backend.estimate import estimate
-from backend.job.job import Cluster, Job, Model
+from backend.job.cluster import Cluster
+from backend.job.job import Job, Model
 from backend.job.mapping import with_values
 
 LOOP = 10_000

@@ -17,8 +17,10 @@ from backend.engines.checks import check_passed_on
 from backend.engines.engine import Target, target_of
 from backend.engines.environment import node_variables, shared_variables
 from backend.engines.known_keys import EngineKey, programs, versions
-from backend.job.job import Cluster, EngineName, Fsdp, Job, Model
+from backend.job.cluster import Cluster
+from backend.job.job import Fsdp, Job, Model
 from backend.job.parameters import SOURCES
+from backend.job.traits import EngineName
 
 FOLDER = Path(__file__).parents[1] / "docs"
 GROUPS: Mapping[str, str] = {

@@ -9,7 +9,8 @@ from app.i18n import render_problem
 from app.services import Services
 from backend.estimate import estimate
 from backend.estimate.calibrated import calibrated_on
-from backend.job.job import Calibration, Job
+from backend.job.cluster import Calibration
+from backend.job.job import Job
 from backend.job.problems import ProblemsError
 from backend.jobs.calibrate import RunMeasured, calibration_of
 

@@ -11,7 +11,7 @@ from app.wizard.layout import grid, more, place, section
 from app.wizard.reading import Reading
 from app.wizard.speed import card
 from app.wizard.start import recipe_list
-from backend.job.job import Cluster, Host
+from backend.job.cluster import Cluster, Host
 from backend.job.presets import clusters, gpus
 
 STEP = "hardware"

@@ -7,7 +7,7 @@ cannot be read yet stays as it was typed.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from backend.job.job import Host
+from backend.job.cluster import Host
 from backend.job.problems import Problem
 
 FIELD = "cluster.hosts"

@@ -9,7 +9,8 @@ from app.calibration import keep_in_draft, today
 from app.i18n import t
 from app.services import Services
 from app.wizard.reading import Reading
-from backend.job.job import Calibration, Host, Job
+from backend.job.cluster import Calibration, Host
+from backend.job.job import Job
 from backend.job.presets import calibration_figures
 from backend.jobs.controller import Controller
 from backend.jobs.speed import Measurement, calibration_of

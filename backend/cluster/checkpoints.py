@@ -10,7 +10,7 @@ from backend.cluster.group import on_all
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.probe import python_command
 from backend.engines.checkpoints import Saved
-from backend.job.job import Environment
+from backend.job.cluster import Environment
 
 PROGRAM = Path(__file__).with_name("checkpoint_files.py")
 LOOK_S = 120.0

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.cluster.supervisor import Process, find_process, read_process, send_signal
-from backend.job.job import Host
+from backend.job.cluster import Host
 
 _log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.node import NodeError
 from backend.cluster.passphrases import PASSPHRASES, Passphrases
 from backend.cluster.ssh_config import Target, find_target
-from backend.job.job import Host
+from backend.job.cluster import Host
 
 # What it logs of a failed connection, whole tracebacks, is raised here as a NodeError.
 logging.getLogger("paramiko").setLevel(logging.CRITICAL)

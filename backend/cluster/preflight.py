@@ -25,7 +25,8 @@ from backend.cluster.group import try_all
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.probe import NodeFacts, inspect, python_command
 from backend.cluster.ssh_config import display_name
-from backend.job.job import Environment, Host, Job
+from backend.job.cluster import Environment, Host
+from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 
 ASK_S = 30.0

@@ -9,7 +9,8 @@ from typing import Any
 
 from backend.cluster.group import try_all
 from backend.cluster.node import Node, NodeError, ask
-from backend.job.job import Environment, Job
+from backend.job.cluster import Environment
+from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 
 PROBE_S = 30.0

@@ -23,7 +23,7 @@ from backend.cluster.link import Link, open_link
 from backend.cluster.node import NodeError, Result, tail
 from backend.cluster.passphrases import PASSPHRASES, Passphrases
 from backend.cluster.ssh_config import display_name
-from backend.job.job import Host
+from backend.job.cluster import Host
 
 _log = logging.getLogger(__name__)
 

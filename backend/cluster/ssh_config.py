@@ -18,7 +18,7 @@ from typing import Any
 import paramiko
 
 from backend.cluster.node import NodeError
-from backend.job.job import Host
+from backend.job.cluster import Host
 
 _log = logging.getLogger(__name__)
 

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from backend.engines.engine import Engine
-from backend.job.job import PRINTABLE, Job
+from backend.job.job import Job
 from backend.job.mapping import texts_in
+from backend.job.patterns import PRINTABLE
 from backend.job.problems import Problem
 
 _KEY = re.compile(r"[a-z][a-z0-9_]{0,79}")

@@ -4,7 +4,8 @@ import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 
-from backend.job.job import Environment, Host, Job
+from backend.job.cluster import Environment, Host
+from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.mapping import get_value, with_values
 

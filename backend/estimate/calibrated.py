@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from backend.estimate.efficiency import Efficiency, Machine, default_efficiency
-from backend.job.job import Cluster, Job
+from backend.job.cluster import Cluster
+from backend.job.job import Job
 from backend.job.presets import efficiency_figures
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from backend.estimate.numeric import Number, least
 from backend.estimate.record import record
-from backend.job.job import Cluster
+from backend.job.cluster import Cluster
 from backend.job.presets import Gpu, efficiency_figures
 
 HOST_MEMORY_GB_PER_S = 300.0

@@ -1,6 +1,7 @@
 """What a job must name before it can be launched; planning does not ask for these."""
 
-from backend.job.job import Environment, Job
+from backend.job.cluster import Environment
+from backend.job.job import Job
 from backend.job.problems import Problem
 
 

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import yaml
 
-from backend.job.job import Cluster, Host, Model
+from backend.job.cluster import Cluster, Host
+from backend.job.job import Model
 from backend.job.model import ModelShape, parse_model
 from backend.job.problems import Problem, ProblemsError
 

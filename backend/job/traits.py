@@ -8,6 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+EngineName = Literal[
+    "llamafactory-megatron",
+    "llamafactory-ddp",
+    "llamafactory-zero2",
+    "llamafactory-zero2-offload",
+    "llamafactory-zero3",
+    "llamafactory-zero3-offload",
+    "llamafactory-fsdp",
+    "swift-megatron",
+]
 Stage = Literal["pt", "sft", "dpo"]
 Method = Literal["full", "lora", "qlora", "partial"]
 Sharding = Literal["none", "optimizer", "gradients", "parameters"]

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from backend.estimate import Estimate, estimate
-from backend.job.job import Calibration, Job
+from backend.job.cluster import Calibration
+from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.presets import calibration_figures, efficiency_figures, resolve_model
 from backend.job.problems import Problem, ProblemsError

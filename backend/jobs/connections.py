@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 from backend.cluster.node import Node
-from backend.job.job import Host
+from backend.job.cluster import Host
 
 Connect = Callable[[Host], Node]
 """Opens a connection to a host or raises NodeError."""

@@ -16,9 +16,11 @@ from backend.cluster.hostkeys import HostKey, KnownHosts
 from backend.cluster.node import Node, NodeError
 from backend.cluster.ssh import connect as connect_by_ssh
 from backend.engines import check_engine
-from backend.job.job import NODE_PATH, Calibration, Host, Job
+from backend.job.cluster import Calibration, Host
+from backend.job.job import Job
 from backend.job.launch_rules import check_launch, check_nodes
 from backend.job.mapping import MAXIMUM_TEXT, dump_job
+from backend.job.patterns import NODE_PATH
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
 from backend.jobs import copying, exporting, ledger, outside, queued, restart, series, snapshot

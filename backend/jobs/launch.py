@@ -18,7 +18,8 @@ from backend.cluster.preflight import lock_path
 from backend.cluster.probe import NodeFacts, python_command
 from backend.cluster.ssh_config import display_name
 from backend.engines import ENTRY, NodePlace, Place, Rendered
-from backend.job.job import Environment, Job
+from backend.job.cluster import Environment
+from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger

@@ -21,7 +21,8 @@ from backend.cluster.probe import NodeFacts, python_command
 from backend.engines import CONFIG, NodeCommand, Place, Rendered
 from backend.engines.data_keys import data_part
 from backend.engines.yaml_text import to_yaml
-from backend.job.job import Environment, Job
+from backend.job.cluster import Environment
+from backend.job.job import Job
 from backend.job.problems import ProblemsError
 from backend.jobs.launch import node_program
 

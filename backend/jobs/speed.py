@@ -13,7 +13,8 @@ from backend.cluster.probe import NodeFacts
 from backend.cluster.speed import Speeds, summarise
 from backend.engines import NodeCommand, Place, Rendered
 from backend.engines.torchrun import torchrun_command
-from backend.job.job import Calibration, Job
+from backend.job.cluster import Calibration
+from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
 from backend.jobs.checkup import Meeting

@@ -11,7 +11,8 @@ from backend.cluster.node import Node
 from backend.engines import render
 from backend.engines.checkpoints import Flaw, all_steps, first_flaw, newest_complete
 from backend.engines.resharding import check_source
-from backend.job.job import Environment, Job
+from backend.job.cluster import Environment
+from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching

@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from backend.job.job import EngineName, Job
+from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check_resolved
-from backend.job.traits import TRAITS
+from backend.job.traits import TRAITS, EngineName
 from backend.planning.enumerate import Candidate, Plans, enumerate_plans
 
 StrategyKey = Literal[

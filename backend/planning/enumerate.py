@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 from backend.estimate import Estimate, estimate_resolved
 from backend.estimate.many import OF_LAYERS, Columns, Figures, Many, evaluate, in_order, many_of
-from backend.job.job import EngineName, Job, Parallel
+from backend.job.job import Job, Parallel
 from backend.job.mapping import with_values
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError
 from backend.job.rules import RULES, check_resolved
 from backend.job.rules.many import Legal, Space, legal
-from backend.job.traits import TRAITS
+from backend.job.traits import TRAITS, EngineName
 from backend.planning.space import ACCOUNTS, MICRO_BATCH, RECOMPUTE, SIZES, recompute_of, space_of
 
 Array = npt.NDArray[Any]

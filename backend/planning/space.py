@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from backend.estimate.layers import Activation, Attention, LayerKind, Norm, model_layers
-from backend.job.job import EngineName, Job, Parallel
+from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
 from backend.job.rules.many import Axis, Codes, Space
+from backend.job.traits import EngineName
 
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
 ACCOUNTS = ("account_for_embedding", "account_for_loss")

@@ -6,7 +6,8 @@ import pytest
 
 from app.calibration import as_mapping, cluster_of, keep_in_cluster, read_calibration
 from app.home import named_cluster
-from backend.job.job import Calibration, Job
+from backend.job.cluster import Calibration
+from backend.job.job import Job
 from backend.job.mapping import parse_job
 from backend.job.problems import ProblemsError
 

@@ -13,7 +13,7 @@ from backend.cluster.node import NodeError
 from backend.cluster.preflight import preflight
 from backend.cluster.probe import NodeFacts, probe_all
 from backend.cluster.ssh import SshNode, connect
-from backend.job.job import Host
+from backend.job.cluster import Host
 from tests.chaos.lab import Lab, why_not
 from tests.cluster.jobs import make_job
 

@@ -11,7 +11,7 @@ import pytest
 from backend.cluster import checkpoint_files, checkpoints
 from backend.cluster.group import GroupError
 from backend.cluster.node import NodeError
-from backend.job.job import Environment
+from backend.job.cluster import Environment
 from tests.fakes import FakeNode
 
 

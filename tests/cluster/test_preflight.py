@@ -11,7 +11,7 @@ from backend.cluster.checks import CheckResult
 from backend.cluster.node import Node, NodeError, Result
 from backend.cluster.preflight import choose_port, lock_path, preflight
 from backend.cluster.probe import GpuFacts, NodeFacts
-from backend.job.job import Environment, Host
+from backend.job.cluster import Environment, Host
 from backend.job.mapping import with_values
 from backend.job.problems import Problem
 from tests.cluster.jobs import make_job

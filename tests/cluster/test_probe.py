@@ -5,7 +5,7 @@ import pytest
 
 from backend.cluster.node import NodeError, Result
 from backend.cluster.probe import NodeFacts, needed_modules, probe, probe_all, python_command
-from backend.job.job import Environment
+from backend.job.cluster import Environment
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 

@@ -19,7 +19,7 @@ from backend.cluster.link import open_link
 from backend.cluster.node import NodeError
 from backend.cluster.ssh import SshNode, connect
 from backend.cluster.ssh_config import ALLOWED, find_target
-from backend.job.job import Host
+from backend.job.cluster import Host
 from tests.contract.test_ssh import make_key
 
 pytestmark = pytest.mark.contract

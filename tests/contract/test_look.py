@@ -10,7 +10,8 @@ import pytest
 
 from backend.cluster.demo import DemoCluster
 from backend.cluster.hostkeys import KnownHosts
-from backend.job.job import Cluster, Environment, Job, Model
+from backend.job.cluster import Cluster, Environment
+from backend.job.job import Job, Model
 from backend.job.mapping import with_values
 from backend.jobs.controller import Controller
 from backend.jobs.store import Store

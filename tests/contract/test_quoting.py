@@ -21,9 +21,10 @@ from backend.cluster.node import Node
 from backend.cluster.probe import probe
 from backend.cluster.ssh import connect
 from backend.engines import render
-from backend.job.job import LOCAL_PATH, NODE_PATH, PRINTABLE, WORDS, Job
+from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.mapping import parse_job
+from backend.job.patterns import LOCAL_PATH, NODE_PATH, PRINTABLE, WORDS
 from backend.jobs import launch
 from tests.hostile import CANARY, text
 

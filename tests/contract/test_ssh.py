@@ -18,7 +18,7 @@ from backend.cluster.passphrases import PASSPHRASES, Passphrases
 from backend.cluster.ssh import connect
 from backend.cluster.ssh_config import display_name, find_target
 from backend.cluster.supervisor import read_process, send_signal
-from backend.job.job import Host
+from backend.job.cluster import Host
 
 pytestmark = pytest.mark.contract
 

@@ -9,7 +9,8 @@ import pytest
 from backend.cluster.demo import DemoCluster
 from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.supervisor import MARK
-from backend.job.job import Environment, Job
+from backend.job.cluster import Environment
+from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 from backend.job.problems import ProblemsError
 from backend.jobs.controller import Controller

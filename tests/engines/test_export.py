@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from backend.engines import export
-from backend.job.job import Environment, Host, Job
+from backend.job.cluster import Environment, Host
+from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 from backend.job.problems import ProblemsError
 from tests.engines.jobs import ddp, job

@@ -12,7 +12,8 @@ import yaml
 from backend.engines import ENGINES, Rendered, export, render
 from backend.engines.engine import target_of
 from backend.engines.known_keys import EngineKey, keys_of, programs
-from backend.job.job import Environment, Job
+from backend.job.cluster import Environment
+from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.presets import models
 from backend.job.rules import check

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from backend.job.job import Cluster, Job, Model
+from backend.job.cluster import Cluster
+from backend.job.job import Job, Model
 from backend.job.mapping import with_values
 
 SEED = Job(

@@ -8,7 +8,8 @@ from backend.estimate.communication import Group, ring_seconds
 from backend.estimate.efficiency import default_efficiency, machine_of
 from backend.estimate.layer_time import Execution, Setting
 from backend.estimate.plan import Plan
-from backend.job.job import Calibration, Cluster, Job
+from backend.job.cluster import Calibration, Cluster
+from backend.job.job import Job
 from backend.job.presets import calibration_figures, efficiency_figures, gpus, version_of
 from backend.job.traits import MEGATRON_LM_MEMORY
 from tests.estimate.cases import job

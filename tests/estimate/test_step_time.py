@@ -17,7 +17,8 @@ from backend.estimate.parameters import layer_counts
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained, rank_parameters, stages
 from backend.estimate.step_time import kind_passes, step_time
-from backend.job.job import Cluster, Model
+from backend.job.cluster import Cluster
+from backend.job.job import Model
 from backend.job.presets import efficiency_figures, gpus, resolve_model
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS
 from tests.estimate.cases import NO_IMAGES, TP2_PP2_VPP2, TP4, TP8, job

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.job.job import PRINTABLE
 from backend.job.mapping import dump_job, get_value, load_job, parameters, parse_job, to_mapping, with_values
+from backend.job.patterns import PRINTABLE
 from backend.job.problems import errors
 
 SMALLEST = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model": {"preset": "qwen3-vl-8b"}}

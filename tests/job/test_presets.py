@@ -2,7 +2,8 @@
 
 import pytest
 
-from backend.job.job import Cluster, Model
+from backend.job.cluster import Cluster
+from backend.job.job import Model
 from backend.job.mapping import parse_job
 from backend.job.presets import clusters, gpus, models, resolve_gpu, resolve_model
 from backend.job.problems import ProblemsError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.job.job import Calibration, Host
+from backend.job.cluster import Calibration, Host
 from backend.job.launch_rules import check_launch
 from backend.job.mapping import parse_job, with_values
 from backend.job.problems import errors

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 
 from backend.estimate import estimate
-from backend.job.job import Calibration, Job
+from backend.job.cluster import Calibration
+from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 from backend.job.presets import efficiency_figures
 from backend.job.problems import ProblemsError

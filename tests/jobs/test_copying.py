@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from backend.cluster.checks import CheckResult, Checks
-from backend.job.job import Cluster, Job, Model, Training
+from backend.job.cluster import Cluster
+from backend.job.job import Job, Model, Training
 from backend.job.problems import ProblemsError
 from backend.jobs.checkup import Meeting, PreflightReport
 from backend.jobs.copying import Missing, copy, find_missing, roots_to_copy

@@ -20,7 +20,8 @@ from backend.cluster.ssh import command_line
 from backend.engines import CONFIG, ENGINES, export, render
 from backend.engines.engine import target_of
 from backend.engines.environment import merged, shared_variables
-from backend.job.job import Environment, Host, Job
+from backend.job.cluster import Environment, Host
+from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.mapping import dump_job, load_job, parse_job, texts_in
 from backend.jobs.launch import expand, make_place, make_records, supervisor_command

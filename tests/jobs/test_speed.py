@@ -9,7 +9,8 @@ from backend.cluster import inspect_node
 from backend.cluster.measure_node import LIMIT_S
 from backend.cluster.node import Result
 from backend.cluster.speed import Speeds
-from backend.job.job import Calibration, Cluster, Job
+from backend.job.cluster import Calibration, Cluster
+from backend.job.job import Job
 from backend.job.mapping import parse_job
 from backend.job.problems import ProblemsError
 from backend.jobs.checkup import Meeting

@@ -3,7 +3,8 @@
 import pytest
 
 from backend.estimate import estimate
-from backend.job.job import Cluster, Host, Job, Model, Training
+from backend.job.cluster import Cluster, Host
+from backend.job.job import Job, Model, Training
 from backend.job.presets import gpus
 from backend.planning import enumerate_plans, smallest_nodes, tokens_per_s
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from backend.engines.importing.report import because
 from backend.engines.llamafactory import FINETUNING_TYPES
-from backend.job.job import NODE_PATH
+from backend.job.patterns import NODE_PATH
 from backend.job.presets import models
 from backend.job.problems import Problem
 

@@ -1,0 +1,18 @@
+"""What the texts of a job file may look like, as regular expressions for the whole of a text."""
+
+NAME = r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}"
+# What ends a line for some reader, means nothing, or cannot be written as UTF-8.
+_UNPRINTABLE = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff"
+PRINTABLE = rf"[^{_UNPRINTABLE}]*"
+# A path on a node ends up in YAML, in a shell script and in programs that split at blanks
+# (LLaMA-Factory's launcher does), so nothing that any of them reads as syntax is let in. Letters of any script are.
+NODE_PATH = rf"(/|~/)[^\s{_UNPRINTABLE}'\"`$;&|<>\\*?!(){{}}\[\]#]*"
+LOCAL_PATH = rf"[^{_UNPRINTABLE}]+"
+ADDRESS = r"[A-Za-z0-9]([A-Za-z0-9.:_-]{0,252}[A-Za-z0-9])?"
+USER = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
+_JUMP = rf"({USER}@)?([A-Za-z0-9]([A-Za-z0-9._-]{{0,252}}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:\d{{1,5}})?"
+JUMPS = rf"{_JUMP}(,{_JUMP})*"
+WORDS = rf"[^\s{_UNPRINTABLE}'\"`$;&|<>\\]+"
+RUN = r"[A-Za-z0-9._-]{1,100}"
+DATE = r"\d{4}-\d{2}-\d{2}"
+CONSTANTS = DATE + "-[0-9a-f]{8}"
