@@ -36,7 +36,7 @@ def build(form: Form) -> None:
         form.fields(*_under("training", "save_steps", "save_total_limit", "logging_steps", "eval_steps"))
     with card(), more(form.lang, "training.more"):
         with grid():
-            form.fields(*_under("training", "seed", "report_to", "ddp_timeout_s", "liger"))
+            form.fields(*_under("training", "seed", "report_to", "ddp_timeout_s", "stall_s", "liger"))
             form.fields(*_under("training.workers", "preprocessing", "data_loader"))
         form.field("environment", lines=3, placeholder="NCCL_DEBUG=WARN")
         form.field("extra", lines=3, placeholder="max_grad_norm: 1.0")

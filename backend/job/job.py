@@ -211,6 +211,8 @@ class Training:
         llamafactory="ddp_timeout",
         swift="ddp_timeout",
     )
+    stall_s: int = parameter(1800, minimum=60, maximum=604_800, unit="s", source="ours")
+    """Without a new byte in its log for so long a node's supervisor keeps the ranks' stacks and ends them."""
     workers: Workers = field(default_factory=Workers)
     prepare: Prepare = field(default_factory=Prepare)
     dpo: Dpo = field(default_factory=Dpo)

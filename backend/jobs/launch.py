@@ -37,8 +37,6 @@ UPLOAD_S = 60.0
 START_S = 60.0
 STOP_CALL_S = 60.0
 """For one call of `supervisor.py stop`."""
-STALL_S = 1800.0
-"""Without a new log byte for so long a supervisor without controller ends its own node."""
 PORTS_TRIED = 16
 
 
@@ -53,7 +51,8 @@ class Attempt:
     rendered: Rendered
     records: tuple[NodeRecord, ...]
     grace_s: float
-    stall_s: float = STALL_S
+    stall_s: float | None = None
+    """None takes the job's."""
     secrets: TakenSecrets = field(default_factory=SECRETS.taken)
     checkpoint_step: int | None = None
     """Of the checkpoint that it goes on from; None begins at the start."""
@@ -204,7 +203,7 @@ def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:
         "secrets": f"{place.folder}/{SECRETS_FILE}" if attempt.secrets else None,
         "lock": lock_path(root, attempt.job.cluster.hosts[rank]),
         "grace_s": attempt.grace_s,
-        "stall_s": attempt.stall_s,
+        "stall_s": attempt.stall_s or attempt.job.training.stall_s,
     }
 
 

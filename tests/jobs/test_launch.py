@@ -93,7 +93,7 @@ def test_upload_puts_everything_a_node_needs_into_its_folder(attempt: launch.Att
     spec = json.loads(node.files[f"{folder}/spec.json"])
     assert spec["lock"] == "/home/me/.megaboard/locks/10.0.0.2_23"
     assert (spec["argv"], spec["environment"], spec["setup"]) == (["py", "1"], {"A": "b"}, "/home/me/env.sh")
-    assert spec["mark"] == attempt.records[1].mark
+    assert (spec["mark"], spec["stall_s"]) == (attempt.records[1].mark, attempt.job.training.stall_s)
 
 
 def test_nothing_is_started_unless_every_upload_succeeded(attempt: launch.Attempt) -> None:
