@@ -60,6 +60,7 @@ def test_preflight_shows_new_host_keys_and_is_green_once_they_are_confirmed(
     assert told == ["accept_host_key"] * NODES
 
 
+@pytest.mark.e2e  # seconds of a whole gang's life
 def test_one_failing_node_ends_the_gang_and_is_named(controller: Controller, job: Job, home: Path) -> None:
     run = controller.launch(with_mode(job, "fail@1", steps=10_000))
     began = time.monotonic()
@@ -88,6 +89,7 @@ def test_stop_leaves_nothing_whatever_the_workers_do(controller: Controller, job
     assert caught.value.problems[0].code == "run_ended"
 
 
+@pytest.mark.e2e  # seconds of a whole gang's life
 def test_stop_with_save_lets_the_ranks_end_by_themselves(controller: Controller, job: Job, home: Path) -> None:
     run = controller.launch(with_mode(job, "ok", steps=10_000))
     until(lambda: len(steps_of(controller, run)) == NODES)
@@ -98,6 +100,7 @@ def test_stop_with_save_lets_the_ranks_end_by_themselves(controller: Controller,
     assert marked(home, run) == 0
 
 
+@pytest.mark.e2e  # seconds of a whole gang's life
 def test_a_second_launch_on_the_same_nodes_is_refused_and_names_the_holder(
     open_controller: Callable[..., Controller], job: Job, home: Path
 ) -> None:
@@ -123,6 +126,7 @@ def test_a_second_launch_on_the_same_nodes_is_refused_and_names_the_holder(
     assert marked(home, run) == 0
 
 
+@pytest.mark.e2e  # seconds of a whole gang's life
 def test_a_node_that_cannot_be_started_leaves_none_running(
     controller: Controller, job: Job, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
