@@ -6,17 +6,6 @@ from functools import cache
 from backend.job.job import Job
 from backend.job.mapping import get_value, parameters
 from backend.job.parameters import Reader
-from backend.job.traits import EngineTraits
-
-
-def readers_of(traits: EngineTraits) -> tuple[Reader, ...]:
-    """Who reads a job of this engine."""
-    if traits.environment == "swift":
-        return ("swift",)
-    if traits.is_megatron:
-        return ("llamafactory", "mcore_adapter")
-    beside: tuple[Reader, ...] = ("deepspeed",) if traits.zero_stage else ("accelerate",) if traits.is_fsdp else ()
-    return ("llamafactory", "hugging_face", *beside)
 
 
 @cache

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from backend.engines.keys import owned_keys, readers_of
+from backend.engines.keys import owned_keys
 from backend.engines.known_keys import keys_of, programs
 from backend.job.mapping import parameters
-from backend.job.parameters import SOURCES, Parameter
-from backend.job.traits import TRAITS
+from backend.job.parameters import SOURCES, Parameter, Reader
+from backend.job.traits import TRAITS, EngineTraits
 
 CONFIGURATION = {"llamafactory", "hugging_face", "mcore_adapter", "swift"}
 """Those whose keys stand in config.yaml; the others read deepspeed.json and variables."""
@@ -16,6 +16,16 @@ PROGRAMS = {"transformers": "transformers", "llamafactory": "llamafactory", "mco
             "swift": "swift"}  # fmt: skip
 # They say "no" by 0 or nothing, and 1 by nothing.
 NOTHING: dict[Any, Any] = {False: None, 1: None}
+
+
+def readers_of(traits: EngineTraits) -> tuple[Reader, ...]:
+    """Who reads a job of this engine."""
+    if traits.environment == "swift":
+        return ("swift",)
+    if traits.is_megatron:
+        return ("llamafactory", "mcore_adapter")
+    beside: tuple[Reader, ...] = ("deepspeed",) if traits.zero_stage else ("accelerate",) if traits.is_fsdp else ()
+    return ("llamafactory", "hugging_face", *beside)
 
 
 @pytest.mark.parametrize("engine", TRAITS)
