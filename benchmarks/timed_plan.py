@@ -18,12 +18,12 @@ def number(value: Any) -> float | None:
 
 def whole(row: Mapping[str, Any], key: str, default: int | None = None) -> int:
     """A size of the row; raises NotModelled where neither it nor a default is there."""
-    value = number(row.get(key))
-    if value is None:
-        if default is None:
-            raise NotModelled(f"not published: {key}")
-        return default
-    return int(value)
+    value = int(number(row.get(key)) or 0)
+    if value:
+        return value
+    if default is None:
+        raise NotModelled(f"not published: {key}")
+    return default
 
 
 def _chunks(layers: int) -> int:
@@ -55,6 +55,8 @@ def timed_plan(row: Mapping[str, Any], habits: Habits, layers: int) -> Plan:
     if pipeline > 1 and "nterleaved" in str(row.get("notes")) and virtual == 1:
         # torchtitan's Interleaved1F1B: two chunks a stage unless more are asked for.
         virtual = 2
+    if pipeline > 1 and virtual > 1 and micro_batches % pipeline:
+        raise NotModelled("interleaved micro-batches that do not fill groups of the pipeline's size")
     recompute = str(row.get("recompute") or "none")
     return Plan(
         tensor=tensor,

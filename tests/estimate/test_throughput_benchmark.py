@@ -65,7 +65,7 @@ def test_a_row_is_skipped_or_not_whatever_was_measured():
     assert [skip.reason for skip in skips] == [skip.reason for skip in again]
 
 
-@pytest.mark.parametrize("value", [None, "x", -1, float("nan"), []], ids=repr)
+@pytest.mark.parametrize("value", [None, "x", -1, 0.5, float("nan"), []], ids=repr)
 def test_no_field_of_a_row_breaks_the_benchmark(value):
     picked = ROWS[:: len(ROWS) // 4]
     broken = [{**row, key: value} for row in picked for key in row if key not in FIGURES]
@@ -73,6 +73,14 @@ def test_no_field_of_a_row_breaks_the_benchmark(value):
     timed, skips = timed_rows([*broken, *missing])
     assert len(timed) + len(skips) > len(broken) / 2
     assert all(skip.reason for skip in skips)
+    assert figures(timed, skips)
+
+
+def test_interleaving_with_too_few_micro_batches_is_skipped():
+    row = {key: value for key, value in ROWS[0].items() if key not in ("dp", "cp")}
+    timed, [skip] = timed_rows([{**row, "pp": 2, "vpp": 2, "gbs": 1, "gpus": 2, "tp": 1, "mbs": 1}])
+    assert not timed
+    assert "micro-batches" in skip.reason
 
 
 def test_a_case_counts_once():
