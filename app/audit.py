@@ -2,6 +2,7 @@
 
 import fcntl
 import json
+import logging
 import os
 import threading
 import time
@@ -11,6 +12,11 @@ from pathlib import Path
 
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.redact import redact_value
+
+_log = logging.getLogger(__name__)
+
+GO_ON = frozenset({"login", "login_failed", "login_throttled", "logout", "stop"})
+"""What a full disk must not stand in the way of: somebody has to be able to come in and stop a run."""
 
 
 class Audit:
@@ -25,13 +31,20 @@ class Audit:
         self._lock = threading.Lock()
 
     def record(self, action: str, **fields: object) -> None:
-        """Write one action. ProblemsError(audit_failed): what cannot be recorded must not pass; nothing is written."""
+        """Write one action. ProblemsError(audit_failed): what cannot be recorded must not pass; nothing is written.
+
+        Those of GO_ON pass, and stand in the server's own log instead.
+        """
         line = json.dumps({"time": self._clock(), "action": action, **_clean(fields)}, ensure_ascii=False).encode()
         try:
             with self._lock:
                 self._append(line + b"\n")
         except OSError as error:
-            values = {"path": str(self.path), "reason": error.strerror or str(error)}
+            reason = error.strerror or str(error)
+            if action in GO_ON:
+                _log.error("%s cannot be written (%s) and lacks: %s", self.path, reason, line.decode())
+                return
+            values = {"path": str(self.path), "reason": reason}
             raise ProblemsError([Problem(code="audit_failed", values=values)]) from error
 
     def _append(self, line: bytes) -> None:

@@ -119,8 +119,8 @@ def _target(services: Services, given: str, job: Job) -> str:
 
 def _keep(services: Services, name: str | None, calibration: Calibration, chosen: argparse.Namespace, lang: str) -> int:
     if name is not None:
-        path = keep_in_cluster(services.home, name, calibration)
         services.audit.record("calibrate", cluster=name, **as_mapping(calibration))
+        path = keep_in_cluster(services.home, name, calibration)
         if not chosen.json:
             print(t(lang, "cli.kept", cluster=name, path=path))
     elif not chosen.json:

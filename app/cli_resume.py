@@ -24,13 +24,14 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 def run(chosen: argparse.Namespace, lang: str) -> int:
     """Resume; returns when every node has reported that it started, or with --wait when the run has ended."""
     refuse_in_queue(chosen)
-    take_secrets(chosen, lang)
     with opened_services() as services:
         run = find_run(services, chosen.run_id)
+        take_secrets(chosen, lang, services.audit, run=run)
         if chosen.list:
             _print_checkpoints(services, run, lang)
             return DONE
-        unlocked(lang, lambda: services.controller.resume(run, checkpoint=chosen.checkpoint, queue=chosen.queue))
+        resume = services.controller.resume
+        unlocked(lang, services.audit, lambda: resume(run, checkpoint=chosen.checkpoint, queue=chosen.queue))
         print(_what_was_done(services, run, lang, queue=chosen.queue), flush=True)
         return wait_for_end(services, run, lang) if chosen.wait else DONE
 
@@ -44,7 +45,7 @@ def _what_was_done(services: Services, run: str, lang: str, *, queue: bool) -> s
 
 
 def _print_checkpoints(services: Services, run: str, lang: str) -> None:
-    found = unlocked(lang, lambda: services.controller.checkpoints(run))
+    found = unlocked(lang, services.audit, lambda: services.controller.checkpoints(run))
     if not found.steps:
         print(t(lang, "cli.resume.none", folder=found.folder))
         return

@@ -100,15 +100,16 @@ def run_launch(chosen: argparse.Namespace, lang: str) -> int:
     """Launch; returns when every node has reported that it started, or with --wait when the run has ended."""
     job = launchable(chosen.file, lang)
     refuse_in_queue(chosen)
-    take_secrets(chosen, lang)
     with opened_services() as services:
+        take_secrets(chosen, lang, services.audit, job=job.name)
         if chosen.accept_host_key or chosen.copy_missing:
             report = preflight(services, job, chosen.accept_host_key, lang)
             if chosen.copy_missing:
                 copy_missing(services, job, report, lang)
         begin = services.controller.enqueue if chosen.queue else services.controller.launch
         source = _source(services, chosen.source)
-        run = unlocked(lang, lambda: begin(job, token=chosen.token, restarts=chosen.restarts, source=source))
+        options = {"token": chosen.token, "restarts": chosen.restarts, "source": source}
+        run = unlocked(lang, services.audit, lambda: begin(job, **options))
         words = {"run": run, "nodes": job.cluster.nodes}
         print(t(lang, "cli.queued" if chosen.queue else "cli.launched", **words), flush=True)
         return wait_for_end(services, run, lang) if chosen.wait else DONE
@@ -230,12 +231,12 @@ A = TypeVar("A", bound=Asking)
 
 def accepted(services: Services, ask: Callable[[Job], A], job: Job, fingerprints: list[str], lang: str) -> A:
     """The answer, with passphrases typed where they lack, and those host keys remembered whose fingerprint is given."""
-    answer = unlocked(lang, lambda: ask(job))
+    answer = unlocked(lang, services.audit, lambda: ask(job))
     keys = [key for key in answer.unknown_host_keys if key.fingerprint in fingerprints]
     if not keys:
         return answer
     services.controller.accept_host_keys(keys)
-    return unlocked(lang, lambda: ask(job))
+    return unlocked(lang, services.audit, lambda: ask(job))
 
 
 def find_run(services: Services, given: str) -> str:

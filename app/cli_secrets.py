@@ -10,10 +10,11 @@ import sys
 from collections.abc import Callable
 from typing import TypeVar
 
+from app.audit import Audit
 from app.i18n import t
 from backend.cluster.passphrases import PASSPHRASES
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs.secrets import FIELD, SECRETS
+from backend.jobs.secrets import FIELD, SECRETS, refuse
 
 A = TypeVar("A")
 
@@ -27,8 +28,11 @@ def add_secret_option(parser: argparse.ArgumentParser, lang: str) -> None:
     parser.add_argument("--secret", action="append", default=[], metavar="NAME", help=t(lang, "cli.secret.help"))
 
 
-def take_secrets(chosen: argparse.Namespace, lang: str) -> None:
-    """Keep what --secret names. ProblemsError: secret_in_argument, secret_not_given, and those of Secrets.put."""
+def take_secrets(chosen: argparse.Namespace, lang: str, audit: Audit, **about: str) -> None:
+    """Keep what --secret names; audited by name, with `about`: the job or the run.
+
+    ProblemsError: secret_in_argument, secret_not_given, audit_failed, and those of Secrets.put.
+    """
     for name in chosen.secret:
         if "=" in name:
             raise ProblemsError([Problem(code="secret_in_argument", field=FIELD, values={"name": name.split("=")[0]})])
@@ -37,6 +41,8 @@ def take_secrets(chosen: argparse.Namespace, lang: str) -> None:
             value = getpass.getpass(t(lang, "cli.secret.ask", name=name))
         if value is None:
             raise ProblemsError([Problem(code="secret_not_given", field=FIELD, values={"name": name})])
+        refuse(name, value.strip())
+        audit.record("put_secret", name=name, **about)
         SECRETS.put(name, value.strip())
 
 
@@ -46,7 +52,7 @@ def refuse_in_queue(chosen: argparse.Namespace) -> None:
         raise ProblemsError([Problem(code="secret_in_queue", field=FIELD, values={"name": chosen.secret[0]})])
 
 
-def unlocked(lang: str, act: Callable[[], A]) -> A:
+def unlocked(lang: str, audit: Audit, act: Callable[[], A]) -> A:
     """What `act` answers; asked for the passphrases that it lacks, and done again, where somebody can type them."""
     for _ in range(TRIES):
         try:
@@ -60,6 +66,7 @@ def unlocked(lang: str, act: Callable[[], A]) -> A:
             if not locked or not sys.stdin.isatty():
                 return answer
         for path in locked:
+            audit.record("unlock_key", identity_file=path)
             PASSPHRASES.put(path, getpass.getpass(t(lang, "cli.passphrase.ask", path=path)))
     return act()
 

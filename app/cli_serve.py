@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.audit import Audit
 from app.binding import DEFAULT_PORT, Binding, ServerError
 from app.cli_output import DONE, FAILED, WRONG_INPUT
 from app.cli_secrets import add_secret_option, take_secrets
@@ -43,8 +44,8 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
     """Serve the home folder's page."""
     try:
         binding = binding_of(chosen)
-        take_secrets(chosen, lang)
         home = make_home(home_path())
+        take_secrets(chosen, lang, Audit(home))
         with binding.listen() as listener:
             password, about_password = _password(home, chosen, lang)
             address = binding.address(listener.getsockname()[1])
@@ -118,6 +119,7 @@ def _password(home: Path, chosen: argparse.Namespace, lang: str) -> tuple[Passwo
     if stored:
         return stored, t(lang, "cli.serve.password.known")
     made = random_password()
+    Audit(home).record("new_password")
     hashed = PasswordHash.of(made)
     store_hash(home, hashed)
     return hashed, _hand_over(lang, home, made)

@@ -37,6 +37,8 @@ COMMANDS = {
     "calibrate": "app.cli_calibrate",
 }
 DEFAULT = "serve"
+_UNWRITABLE = ("store_", "audit_", "stop_unrecorded", "save_unrecorded")
+"""Problems of this machine's disk, not of what was typed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(chosen.run(chosen, chosen.lang or lang))
     except ProblemsError as error:
         print_problems(lang, error.problems)
-        return FAILED if any(problem.node for problem in error.problems) else WRONG_INPUT
+        failed = any(problem.node or problem.code.startswith(_UNWRITABLE) for problem in error.problems)
+        return FAILED if failed else WRONG_INPUT
     except BrokenPipeError:
         # The reader went away (`| head`): nothing is left to say, and Python would complain while flushing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -61,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        # The store's errors and a node's carry their problem; they are not imported for commands that need neither.
+        # A node's error carries its problem; it is not imported for commands that need none.
         problem = getattr(error, "problem", None)
         if not isinstance(problem, Problem):
             raise

@@ -85,6 +85,7 @@
       if (!view || bundle.run !== shown) return;
       skew = bundle.now - Date.now() / 1000;
       Object.assign(view.versions, bundle.versions);
+      if ("trouble" in bundle) tell(bundle.trouble);
       if (bundle.error || bundle.refused) tell(bundle.error ?? bundle.refused);
       view.take(bundle);
     }

@@ -42,15 +42,16 @@
   // The form below a problem that only a key's passphrase removes; `after` is called once it was sent.
   function unlock(path, after) {
     const { h, t } = board;
-    const value = hiddenInput();
+    const value = hiddenInput(), told = h("div", { role: "status" });
     const send = async () => {
       const passphrase = value.value;
       value.value = "";
-      await ask("POST", "/api/passphrases", { name: path, value: passphrase });
-      after?.();
+      const { problems } = await ask("POST", "/api/passphrases", { name: path, value: passphrase });
+      board.fill(told, (problems || []).map(board.fields.drawProblem));
+      if (!problems) after?.();
     };
     return form(send, h("label", {}, h("span", {}, t("wizard.unlock")), value),
-      h("button", { class: "mb-button" }, t("wizard.unlock.go")));
+      h("button", { class: "mb-button" }, t("wizard.unlock.go")), told);
   }
 
   const hiddenInput = () => board.h("input", { type: "password", class: "mb-typed", autocomplete: "new-password",

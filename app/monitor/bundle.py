@@ -16,7 +16,7 @@ from app.monitor.watch import Watch
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.progress import WATCHED
 from backend.jobs.records import RunSnapshot
-from backend.jobs.store import Store, StoreError
+from backend.jobs.store import Store
 
 Comparison = Callable[[str], Mapping[str, Any] | None]
 """Run -> its measured figures beside the predicted ones (compare.py)."""
@@ -47,9 +47,9 @@ class Bundler:
         """The JSON string for the browser. `refused`: why what it just asked for was not done."""
         try:
             lacks = self._run(question, now) if question.run else self._news(question, {"rows": self._rows()})
-        except (ProblemsError, StoreError) as error:
-            problem = error.problems[0] if isinstance(error, ProblemsError) else error.problem
-            lacks = self._news(question, {"error": self._words(problem)})
+        except ProblemsError as error:
+            lacks = self._news(question, {"error": self._words(error.problems[0])})
+        lacks = self._with_trouble(question, lacks)
         if refused is not None:
             lacks["refused"] = self._words(refused)
         return to_json({"run": question.run, "now": round(now, 1), **lacks}) if lacks else None
@@ -84,6 +84,15 @@ class Bundler:
         if question.seen.get("log") == version and not shown["lines"] and "before" not in shown:
             return {}
         return {"log": shown, "versions": {**versions, "log": version}}
+
+    def _with_trouble(self, question: Question, lacks: Mapping[str, Any]) -> dict[str, Any]:
+        """And why nothing new is kept at present, or that it is kept again."""
+        trouble = self._store.trouble
+        if trouble is None and "trouble" not in question.seen:
+            return dict(lacks)
+        told = self._news(question, {"trouble": trouble and self._words(trouble)})
+        versions = {**lacks.get("versions", {}), **told.get("versions", {})}
+        return {**lacks, **told, "versions": versions} if told else dict(lacks)
 
     def _news(self, question: Question, sections: Mapping[str, Any]) -> dict[str, Any]:
         """Those sections that the tab shows in another version, and their versions."""

@@ -44,8 +44,8 @@ class Compare:
         """Keep what the run says with the draft's cluster; ProblemsError where it says nothing or is of another GPU."""
         job, found = self._measured(run)
         calibration = calibration_of(job, found, today(self._services.clock()))
-        keep_in_draft(self._services, calibration)
         self._services.audit.record("calibrate", **as_mapping(calibration))
+        keep_in_draft(self._services, calibration)
         with self._lock:
             self._kept.pop(run, None)
 

@@ -43,18 +43,23 @@ def secret_routes(audit: Audit) -> APIRouter:
         return answered(request, keep, names)
 
     @router.delete("/api/secrets/{name}")
-    def forget(name: str) -> dict[str, Any]:
-        if name in SECRETS.names():
-            audit.record("forget_secret", name=name)
-            SECRETS.forget(name)
-        return names()
+    def forget(request: Request, name: str) -> JSONResponse:
+        def drop() -> None:
+            if name in SECRETS.names():
+                audit.record("forget_secret", name=name)
+                SECRETS.forget(name)
+
+        return answered(request, drop, names)
 
     @router.post("/api/passphrases")
     async def unlock(request: Request) -> JSONResponse:
         asked = await told(request)
-        audit.record("unlock_key", identity_file=asked["name"])
-        PASSPHRASES.put(asked["name"], asked["value"])
-        return JSONResponse({})
+
+        def keep() -> None:
+            audit.record("unlock_key", identity_file=asked["name"])
+            PASSPHRASES.put(asked["name"], asked["value"])
+
+        return answered(request, keep, dict)
 
     return router
 

@@ -53,16 +53,16 @@ def keep(services: Services) -> dict[str, object]:
     last = bench.last
     if last is None:
         return {}
-    keep_in_draft(services, last.calibration)
     services.audit.record("calibrate", probe=last.calibration.probe_date)
+    keep_in_draft(services, last.calibration)
     bench.last = None
     return {"day": last.calibration.probe_date}
 
 
 def forget(services: Services) -> dict[str, object]:
     """Remove the draft's calibration."""
-    keep_in_draft(services, Calibration())
     services.audit.record("calibrate", forgotten=True)
+    keep_in_draft(services, Calibration())
     return {"forgotten": True}
 
 

@@ -239,7 +239,8 @@ class Controller:
         """Ask for the end of a run, with a checkpoint or at once; returns when that is recorded.
 
         The nodes prove in the events and in the snapshot that nothing is left. A second stop without `save` cuts a
-        pending checkpoint short; one that waits in the queue is cancelled. ProblemsError: unknown_run, run_ended.
+        pending checkpoint short; one that waits in the queue is cancelled. ProblemsError: unknown_run, run_ended; and
+        stop_unrecorded, save_unrecorded where the nodes were told and the store cannot be written.
         """
         self._audit("stop", run=run_id, save=save)
         self._runner.stop(run_id, save=save)

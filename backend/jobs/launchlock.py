@@ -39,7 +39,7 @@ class LaunchLock:
 def is_launching(home: Path, run: str) -> bool:
     """Whether a living process is launching the run."""
     try:
-        file = os.open(home / "launching" / run, os.O_RDWR)
+        file = os.open(home / "launching" / run, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:

@@ -21,7 +21,7 @@ from backend.jobs.launch import STOP_CALL_S, stop_supervisor, supervisor_command
 from backend.jobs.launchlock import is_launching
 from backend.jobs.records import Event, NodeRecord, problem_from_json, problem_to_json
 from backend.jobs.states import EventKind, RunState
-from backend.jobs.store import Store
+from backend.jobs.store import Store, StoreError
 
 _log = logging.getLogger(__name__)
 
@@ -112,6 +112,8 @@ class Lead:
         verdict = gang.judge(views, lost_after_s=self._timing.lost_after_s)
         if verdict.act == "finish":
             self._finish(records)
+        elif verdict.act == "fail" and any(record.exit and record.exit.get("stopped") for record in records):
+            self._tell(EventKind.STOP_REQUESTED, by="node")  # it could not be recorded when it was asked for
         elif verdict.act == "fail":
             self._tell(EventKind.FAILING, rank=verdict.rank, problem=self._diagnose(records), diagnosed=True)
         elif verdict.act == "lose" and verdict.rank is not None:
@@ -251,7 +253,10 @@ class Lead:
 
     def _stop_node(self, rank: int, record: NodeRecord) -> Mapping[str, Any]:
         node = self._connect(rank)
-        self._tell_once(EventKind.NODE_STOPPING, rank)
+        try:
+            self._tell_once(EventKind.NODE_STOPPING, rank)
+        except StoreError as error:  # what cannot be recorded is stopped all the same
+            _log.error("stopping node %d of %s: %s", rank, self._run, error)
         return stop_supervisor(record, node, self._timing.grace_s, self._timing.stop_call_s)
 
     def _ask_status(self, rank: int, record: NodeRecord) -> Mapping[str, Any]:

@@ -25,6 +25,7 @@ from backend.jobs.starter import Found, Starter, Wish
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store, StoreError
 from backend.jobs.sweep import Sweeper
+from backend.jobs.unrecorded import stop_unrecorded
 from backend.jobs.watch import Watch
 
 _log = logging.getLogger(__name__)
@@ -145,7 +146,10 @@ class Runner:
         return self._starter.find_checkpoints(run)
 
     def stop(self, run: str, *, save: bool) -> None:
-        """Ask for the end of a run, or cancel one that waits; returns when that is recorded. ProblemsError."""
+        """Ask for the end of a run, or cancel one that waits; returns when that is recorded. ProblemsError.
+
+        A store that cannot be written does not stand in the way: see unrecorded.py.
+        """
 
         def request(connection: sqlite3.Connection) -> None:
             ledger.run_row(connection, run)
@@ -161,7 +165,11 @@ class Runner:
             if not save:
                 ledger.append(connection, run, EventKind.STOP_FORCED, time=now)
 
-        self._store.write(request)
+        try:
+            self._store.write(request)
+        except StoreError as error:
+            grace_s = self._timing.grace_s
+            raise stop_unrecorded(self._store, self._connections, run, save=save, grace_s=grace_s, why=error) from error
         if not is_launching(self._home, run) and not self._state(run).is_final:
             self._attach(run).wake()
 

@@ -9,6 +9,7 @@ The schema stands here alone. What goes into the tables: ledger.py (runs, events
 
 import os
 import queue
+import shutil
 import sqlite3
 import threading
 import time
@@ -19,10 +20,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from backend.job.problems import Problem
+from backend.job.problems import Problem, ProblemsError
 
 T = TypeVar("T")
 
+_INDEX_BYTES = 32 << 10
+"""The smallest megaboard.db-shm."""
 BUSY_TIMEOUT_S = 15.0
 """How long a write waits for another process (a command line beside the server)."""
 
@@ -72,24 +75,29 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             not_before REAL NOT NULL) WITHOUT ROWID""",
         "CREATE TABLE launches (token TEXT PRIMARY KEY, run TEXT NOT NULL REFERENCES runs) WITHOUT ROWID",
     ),
+    (
+        # the checkpoint of a run that the draft is to begin with
+        "CREATE TABLE draft_source (id INTEGER PRIMARY KEY CHECK (id = 1), source TEXT NOT NULL)",
+    ),
 )
 """One tuple of statements a schema version; version n is reached by running the first n. Append, never edit."""
 
 
-class StoreError(Exception):
+class StoreError(ProblemsError):
     """The database refused. `code`: store_full, store_corrupt, store_locked, store_newer or store_failed."""
 
     def __init__(self, code: str, path: Path, reason: str) -> None:
-        super().__init__(f"{code}: {path}: {reason}")
         self.code = code
         self.problem = Problem(code=code, values={"path": str(path), "reason": reason})
+        super().__init__([self.problem])
+        self.args = (f"{code}: {path}: {reason}",)
 
 
 class Store:
     """One database file, private to its owner (mode 0600); made when missing, upgraded when older.
 
     Safe for many threads, and for several processes at once. Raises StoreError; a transaction that fails leaves
-    what was there.
+    what was there, and on a disk that is full or read-only an existing file can still be opened and read.
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
@@ -99,9 +107,12 @@ class Store:
         self._jobs = queue.SimpleQueue()
         self._idle: queue.LifoQueue[sqlite3.Connection] = queue.LifoQueue()
         self._closed = False
+        self.trouble: Problem | None = None
+        """Why the newest write failed; None once one has succeeded."""
         with self._typed():
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             self._writer = self._open_writer()
         self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
         self._thread.start()
@@ -117,8 +128,14 @@ class Store:
             raise StoreError("store_failed", self.path, "closed")
         answer: Future[T] = Future()
         self._jobs.put((change, answer))
-        with self._typed():
-            return answer.result()
+        try:
+            with self._typed():
+                result = answer.result()
+        except StoreError as error:
+            self.trouble = error.problem
+            raise
+        self.trouble = None
+        return result
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
@@ -146,6 +163,22 @@ class Store:
         values = (text, self._clock())
         self.write(lambda connection: connection.execute("REPLACE INTO draft VALUES (1, ?, ?)", values))
 
+    def get_draft_source(self) -> str | None:
+        """The checkpoint that the draft is to begin with, as it was set; None for the beginning."""
+        with self.read() as connection:
+            row = connection.execute("SELECT source FROM draft_source").fetchone()
+        return None if row is None else str(row[0])
+
+    def set_draft_source(self, text: str | None) -> None:
+        """Keep or forget the checkpoint that the draft is to begin with."""
+
+        def write(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM draft_source")
+            if text is not None:
+                connection.execute("INSERT INTO draft_source VALUES (1, ?)", (text,))
+
+        self.write(write)
+
     def close(self) -> None:
         """Finish the writes under way and let go of the file."""
         if self._closed:
@@ -170,11 +203,12 @@ class Store:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")  # an act's event must outlive a power cut
         connection.execute("PRAGMA foreign_keys = ON")
-        _transaction(connection, self._upgrade)
+        if _version(connection) != len(MIGRATIONS):  # a disk that is full can still be read
+            _transaction(connection, self._upgrade)
         return connection
 
     def _upgrade(self, connection: sqlite3.Connection) -> None:
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+        version = _version(connection)
         if version > len(MIGRATIONS):
             raise StoreError("store_newer", self.path, f"schema {version}, this version knows {len(MIGRATIONS)}")
         for statement in (one for step in MIGRATIONS[version:] for one in step):
@@ -186,9 +220,13 @@ class Store:
         try:
             yield
         except sqlite3.Error as error:
-            raise StoreError(_code(error), self.path, str(error)) from error
+            raise StoreError(_code(error, self.path), self.path, str(error)) from error
         except OSError as error:
             raise StoreError("store_failed", self.path, str(error)) from error
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
 def _connect(uri: str) -> sqlite3.Connection:
@@ -209,9 +247,10 @@ def _transaction(connection: sqlite3.Connection, change: Callable[[sqlite3.Conne
     return result
 
 
-def _code(error: sqlite3.Error) -> str:
+def _code(error: sqlite3.Error, path: Path) -> str:
     name = getattr(error, "sqlite_errorname", "") or ""
-    if name == "SQLITE_FULL":
+    # The log's index is the first file that finds no room, and SQLite calls that an I/O error.
+    if name == "SQLITE_FULL" or (name.startswith("SQLITE_IOERR") and shutil.disk_usage(path).free < _INDEX_BYTES):
         return "store_full"
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return "store_corrupt"

@@ -1,14 +1,18 @@
 """The routes of what is typed unseen: a value that went into the wrong field is written nowhere."""
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from app import cli_secrets
 from app.audit import Audit
 from app.wizard import secrets
+from backend.cluster.passphrases import Passphrases
+from backend.job.problems import Problem, ProblemsError
 from backend.jobs.secrets import Secrets
 
 VALUE = "a-value-of-no-known-shape"
@@ -41,3 +45,33 @@ def test_what_is_kept_and_forgotten_is_audited_by_name(client: TestClient, tmp_p
     assert client.post("/api/secrets", json={"name": " NAME ", "value": VALUE}).json()["names"] == ["NAME"]
     assert client.delete("/api/secrets/NAME").json()["names"] == []
     assert audited(tmp_path) == [("put_secret", "NAME"), ("forget_secret", "NAME")]
+
+
+def test_what_the_command_line_is_given_is_audited_by_name_and_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_secrets, "SECRETS", Secrets())
+    monkeypatch.setenv("MY_TOKEN", VALUE)
+    cli_secrets.take_secrets(Namespace(secret=["MY_TOKEN"]), "en", Audit(tmp_path), job="sft")
+    line = json.loads((tmp_path / "audit.jsonl").read_text())
+    assert (line["action"], line["name"], line["job"]) == ("put_secret", "MY_TOKEN", "sft")
+    assert VALUE not in str(line)
+
+
+def test_a_key_that_is_unlocked_at_the_terminal_is_audited_by_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_secrets, "PASSPHRASES", Passphrases())
+    monkeypatch.setattr(cli_secrets.getpass, "getpass", lambda words: VALUE)
+    monkeypatch.setattr(cli_secrets.sys.stdin, "isatty", lambda: True)
+    locked = [ProblemsError([Problem(code="passphrase_needed", values={"identity_file": "/key"})])]
+
+    def act() -> str:
+        if locked:
+            raise locked.pop()
+        return "done"
+
+    assert cli_secrets.unlocked("en", Audit(tmp_path), act) == "done"
+    line = json.loads((tmp_path / "audit.jsonl").read_text())
+    assert (line["action"], line["identity_file"]) == ("unlock_key", "/key")
+    assert VALUE not in str(line)
