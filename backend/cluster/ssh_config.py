@@ -1,14 +1,14 @@
 """Where a host of the job file leads: what the job says first, then ~/.ssh/config, then the defaults.
 
-paramiko reads the file here, and nothing in it runs a program: ProxyCommand is refused, and a file with `Match exec` is
-not used. Where the operator allows programs (MEGABOARD_SSH_PROGRAMS=1), OpenSSH itself is asked what it makes of the
-file, `Match exec` and Include with it.
+paramiko reads the file here, and nothing in it runs a program: a host that a ProxyCommand reaches is refused, and one
+whose settings hang on a `Match exec`. Where the operator allows programs (MEGABOARD_SSH_PROGRAMS=1), OpenSSH itself is
+asked what it makes of the file, `Match exec` and Include with it.
 """
 
 import getpass
-import logging
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,8 +20,6 @@ import paramiko
 from backend.cluster.node import NodeError
 from backend.job.cluster import Host
 
-_log = logging.getLogger(__name__)
-
 ALLOWED = "MEGABOARD_SSH_PROGRAMS"
 _USUAL_KEYS = frozenset(
     f"~/.ssh/id_{kind}" for kind in ("rsa", "ecdsa", "ecdsa_sk", "ed25519", "ed25519_sk", "xmss", "dsa")
@@ -29,6 +27,10 @@ _USUAL_KEYS = frozenset(
 """What OpenSSH names where nothing is named."""
 ASK_S = 20.0
 """For OpenSSH's answer, the programs of `Match exec` included."""
+_BY_EXEC = "megaboard-match-exec:"
+"""Stands in place of what a `Match exec` sets, before the line of that."""
+_WITHOUT_VALUE = frozenset({"all", "canonical", "final"})
+"""Criteria of Match."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,14 +115,48 @@ def _ask_openssh(path: Path, host: Host) -> Mapping[str, Any]:
 
 def _read_config(path: Path, host: Host) -> Mapping[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = _without_exec(path.read_text(encoding="utf-8"), _taken_from_file(host))
+        found: Mapping[str, Any] = paramiko.SSHConfig.from_text(text).lookup(host.address)
+        values = [one for key in found for one in (found[key] if isinstance(found[key], list) else [found[key]])]
+        exec_line = next((one.removeprefix(_BY_EXEC) for one in values if one and one.startswith(_BY_EXEC)), None)
+        int(exec_line or found.get("port", 22))
     except FileNotFoundError:
         return {}
-    if re.search(r"^\s*match\b.*\bexec\b", text, re.IGNORECASE | re.MULTILINE):
-        _log.warning("%s is not used: it has a `Match exec`, which would run a program", path)
-        return {}
-    try:
-        found: Mapping[str, Any] = paramiko.SSHConfig.from_text(text).lookup(host.address)
-        return found
-    except paramiko.SSHException as error:
+    except (OSError, ValueError, KeyError, paramiko.SSHException) as error:
         raise NodeError("bad_ssh_config", display_name(host), path=str(path), detail=str(error)) from error
+    if exec_line:
+        raise NodeError("match_exec_refused", display_name(host), path=str(path), line=exec_line, variable=ALLOWED)
+    return found
+
+
+def _taken_from_file(host: Host) -> frozenset[str]:
+    """The settings that the job file leaves to ~/.ssh/config."""
+    said = {
+        "user": host.user,
+        "port": host.port != 22,
+        "identityfile": host.identity_file,
+        "proxyjump": host.proxy_jump,
+        "proxycommand": host.proxy_jump,
+    }
+    return frozenset({"hostname", *(key for key, value in said.items() if not value)})
+
+
+def _without_exec(text: str, keys: frozenset[str]) -> str:
+    """The file as if every `exec` of a Match held, its line in place of what it sets of `keys`."""
+    lines, exec_line = [], 0
+    for number, line in enumerate(text.splitlines(), 1):
+        key, _, rest = re.sub(r"[\s=]+", " ", line.strip(), count=1).partition(" ")
+        key = key.lower()
+        if key in ("host", "match"):
+            criteria = _criteria(rest) if key == "match" else []
+            kept = [shlex.join(one) for one in criteria if one[0].lower().lstrip("!") != "exec"]
+            exec_line = number if len(kept) < len(criteria) else 0
+            line = f"Match {' '.join(kept) or 'all'}" if exec_line else line
+        lines.append(f"{key} {_BY_EXEC}{exec_line}" if exec_line and key in keys else line)
+    return "\n".join(lines)
+
+
+def _criteria(rest: str) -> list[list[str]]:
+    """Each criterion of a Match with its value, as paramiko takes them apart."""
+    words = iter(shlex.split(rest))
+    return [[word] if word.lstrip("!") in _WITHOUT_VALUE else [word, next(words, "")] for word in words]

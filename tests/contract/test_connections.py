@@ -185,7 +185,9 @@ def config(tmp_path: Path, cluster: DemoCluster) -> Path:
 
 def test_programs_of_the_ssh_configuration_are_refused(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ALLOWED, raising=False)
-    assert find_target(Host(address="gpu0"), config.parent).user == getpass.getuser()
+    with pytest.raises(NodeError, match="match_exec_refused"):
+        find_target(Host(address="gpu0"), config.parent)
+    assert find_target(Host(address="gpu1"), config.parent).user == getpass.getuser()
     config.write_text("Host gpu0\n  ProxyCommand true\n")
     with pytest.raises(NodeError, match="proxy_command_refused"):
         find_target(Host(address="gpu0"), config.parent)

@@ -212,7 +212,8 @@ def test_the_job_file_wins_over_the_ssh_configuration(tmp_path: Path) -> None:
 
 def test_nothing_in_the_ssh_configuration_runs_a_program(tmp_path: Path) -> None:
     (tmp_path / "config").write_text(f'Match exec "touch {tmp_path}/ran"\n  User evil\n')
-    assert find_target(Host(address="x", user=None), tmp_path).user == getpass.getuser()
+    with pytest.raises(NodeError, match="match_exec_refused"):
+        find_target(Host(address="x"), tmp_path)
     (tmp_path / "config").write_text(f"Host x\n  ProxyCommand touch {tmp_path}/ran\n")
     with pytest.raises(NodeError, match="proxy_command_refused"):
         find_target(Host(address="x"), tmp_path)

@@ -1,0 +1,71 @@
+"""A `Match exec` of ~/.ssh/config runs nothing, and whoever's log-in hangs on it hears of its line."""
+
+from pathlib import Path
+
+import pytest
+
+from backend.cluster.node import NodeError
+from backend.cluster.ssh_config import ALLOWED, find_target
+from backend.job.cluster import Host
+
+CONFIG = """\
+Host plain
+  User first
+Match originalhost plain !canonical exec "touch {ran}"
+  User late
+
+Match host gpu* exec "touch {ran}"
+  ServerAliveInterval 5
+  User second
+Match !exec "touch {ran}" originalhost other
+  ForwardAgent no
+Match host exec-host
+  Port 2200
+Host *
+  User last
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv(ALLOWED, raising=False)
+    (tmp_path / "config").write_text(CONFIG.format(ran=tmp_path / "ran"))
+    return tmp_path
+
+
+def test_a_host_whose_settings_hang_on_a_program_is_told_file_and_line(folder: Path) -> None:
+    with pytest.raises(NodeError) as caught:
+        find_target(Host(address="gpu1"), folder)
+    values = caught.value.values
+    assert (caught.value.code, values["path"], values["line"]) == ("match_exec_refused", f"{folder}/config", "6")
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("address", "user", "port"),
+    [("plain", "first", 22), ("other", "last", 22), ("exec-host", "last", 2200), ("x", "last", 22)],
+)
+def test_other_hosts_take_what_the_file_says_of_them(folder: Path, address: str, user: str, port: int) -> None:
+    target = find_target(Host(address=address), folder)
+    assert (target.user, target.port) == (user, port)
+    assert not (folder / "ran").exists()
+
+
+def test_what_the_job_file_says_hangs_on_nothing(folder: Path) -> None:
+    assert find_target(Host(address="gpu1", user="mine"), folder).user == "mine"
+
+
+@pytest.mark.parametrize("line", ['Match e"xe"c "touch {ran}"', 'Match=exec "touch {ran}"', 'match EXEC "touch {ran}"'])
+def test_no_spelling_of_exec_runs_a_program(folder: Path, line: str) -> None:
+    (folder / "config").write_text(line.format(ran=folder / "ran") + "\n User evil\n")
+    with pytest.raises(NodeError, match="match_exec_refused"):
+        find_target(Host(address="x"), folder)
+    assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize("text", ['Match host "x\n User a\n', "Host *\n Port many\n", "Host x\n\n=\n"])
+def test_a_file_that_cannot_be_understood_is_told(folder: Path, text: str) -> None:
+    (folder / "config").write_text(text)
+    with pytest.raises(NodeError, match="bad_ssh_config") as caught:
+        find_target(Host(address="x"), folder)
+    assert caught.value.values["path"] == f"{folder}/config"
