@@ -1,4 +1,4 @@
-"""`megaboard check`, `copy`, `launch`, `status`, `logs` and `stop`: runs without the page.
+"""`megaboard check`, `copy`, `launch`, `status` and `stop`: runs without the page.
 
 They work on the same home folder as the page. Whoever asks about an unfinished run also collects what its nodes have
 written since, so that no server has to be up.
@@ -6,7 +6,6 @@ written since, so that no server has to be up.
 
 import argparse
 import dataclasses
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,14 +29,11 @@ from backend.jobs.checkup import PreflightReport
 from backend.jobs.copying import find_missing
 from backend.jobs.records import RunSnapshot, RunSummary
 from backend.jobs.restart import RESTARTS
-from backend.jobs.series import log_files
 from backend.jobs.states import RunState
 
 REFRESH_S = 3.0
 """How long a question about an unfinished run may take to collect what is new."""
 STOP_WITHIN_S = 120.0
-LAUNCHER_LOG = "out.log"
-LOG_KIB = 16
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
@@ -59,10 +55,6 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
         option("--token", help=t(lang, "cli.token.help"))
         option("--from", dest="source", metavar="RUN[:STEP]", help=t(lang, "cli.from.help"))
         option("--copy-missing", action="store_true", help=t(lang, "cli.copy_missing.help"))
-    if name == "logs":
-        option("--node", type=int, metavar="RANK", help=t(lang, "cli.logs.node.help"))
-        option("--file", help=t(lang, "cli.logs.file.help", file=LAUNCHER_LOG))
-        option("--kib", type=int, default=LOG_KIB, help=t(lang, "cli.logs.kib.help", default=LOG_KIB))
     if name == "stop":
         option("--save", action="store_true", help=t(lang, "cli.stop.save.help"))
     if name in ("check", "status"):
@@ -156,21 +148,6 @@ def run_status(chosen: argparse.Namespace, lang: str) -> int:
         return DONE
 
 
-def run_logs(chosen: argparse.Namespace, lang: str) -> int:
-    """The end of one log of one node."""
-    with opened_services() as services:
-        snapshot = fresh(services, find_run(services, chosen.run_id))
-        node = _first_failed(snapshot) if chosen.node is None else chosen.node
-        with services.store.read() as connection:
-            files = log_files(connection, snapshot.id, snapshot.attempt, node)
-        file = chosen.file or next((name for name in sorted(files) if name.startswith("rank")), LAUNCHER_LOG)
-        if file not in files:
-            print(t(lang, "cli.logs.missing", node=node, file=file, files=files or "-"), file=sys.stderr)
-            return FAILED
-        print(services.controller.log(snapshot.id, node, file, size=chosen.kib << 10))
-        return DONE
-
-
 def run_stop(chosen: argparse.Namespace, lang: str) -> int:
     """Stop a run and wait for the nodes' proof that nothing of it is left."""
     with opened_services() as services:
@@ -192,7 +169,6 @@ COMMANDS: dict[str, Callable[[argparse.Namespace, str], int]] = {
     "copy": run_copy,
     "launch": run_launch,
     "status": run_status,
-    "logs": run_logs,
     "stop": run_stop,
 }
 
@@ -303,6 +279,9 @@ def _print_run(snapshot: RunSnapshot, lang: str) -> None:
         words = {"attempt": snapshot.attempt, "step": snapshot.checkpoint_step or 0}
         counts = {"used": snapshot.restarts, "of": snapshot.restarts_allowed}
         print(t(lang, "cli.status.attempt", **words, **counts))
+    if snapshot.source:
+        run, step = snapshot.source
+        print(t(lang, "cli.status.source", run=run, step=step))
     if snapshot.preparing:
         print(preparing_words(snapshot.preparing, lang))
     if snapshot.step_s and not snapshot.state.is_final:
@@ -321,11 +300,6 @@ def _print_run(snapshot: RunSnapshot, lang: str) -> None:
 def _print_cause(snapshot: RunSnapshot, lang: str) -> None:
     if snapshot.cause:
         print_problems(lang, [snapshot.cause])
-
-
-def _first_failed(snapshot: RunSnapshot) -> int:
-    node = snapshot.cause.node if snapshot.cause else None
-    return next((one.rank for one in snapshot.nodes if node and one.address.startswith(node)), 0)
 
 
 def _is_empty(node: Any) -> bool:

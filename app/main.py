@@ -29,7 +29,7 @@ COMMANDS = {
     "launch": "app.cli_run",
     "watch": "app.cli_watch",
     "status": "app.cli_run",
-    "logs": "app.cli_run",
+    "logs": "app.cli_logs",
     "stop": "app.cli_run",
     "resume": "app.cli_resume",
     "queue": "app.cli_queue",

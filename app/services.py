@@ -15,6 +15,7 @@ from backend.engines.checks import without_secrets
 from backend.job.mapping import MAXIMUM_TEXT, dump_mapping, load_mapping
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.controller import Controller
+from backend.jobs.records import Source
 from backend.jobs.store import Store
 
 FIRST_DRAFT: Mapping[str, object] = {
@@ -31,7 +32,8 @@ class Draft:
     """The job being edited: one a server, kept in the store, so that a reload, another language or a restart keep it.
 
     It may be wrong or unfinished at any time; it is a mapping like the job file, not a Job. What looks like a secret in
-    it stays in memory. Safe for many threads.
+    it stays in memory. Beside it stands the checkpoint of a run that it is to begin with, if any. Safe for many
+    threads.
     """
 
     def __init__(self, store: Store, home: Path) -> None:
@@ -39,6 +41,7 @@ class Draft:
         self._home = home
         self._lock = threading.Lock()
         self._mapping = _read(store.get_draft())
+        self._source = _read_source(store.get_draft_source())
 
     def job_mapping(self) -> dict[str, object]:
         """A copy of the job file's mapping, `cluster: NAME` not resolved."""
@@ -66,6 +69,18 @@ class Draft:
         """Take another job whole. Raises ProblemsError when it is larger than a job file may be."""
         with self._lock:
             self._keep(copy.deepcopy(dict(mapping)))
+
+    @property
+    def source(self) -> Source | None:
+        """The checkpoint of a run that a launch of the draft begins with."""
+        with self._lock:
+            return self._source
+
+    def begin_with(self, source: Source | None) -> None:
+        """From now on a launch begins with this checkpoint; None: at the beginning."""
+        with self._lock:
+            self._store.set_draft_source(source.to_json() if source else None)
+            self._source = source
 
     def _keep(self, mapping: dict[str, object]) -> None:
         mapping = _writable(mapping)
@@ -108,6 +123,10 @@ class Services:
 def _read(text: str | None) -> dict[str, object]:
     mapping, problem = load_mapping(text) if text else (FIRST_DRAFT, None)
     return copy.deepcopy(dict(FIRST_DRAFT if problem else mapping))
+
+
+def _read_source(text: str | None) -> Source | None:
+    return Source.from_json(text) if text else None
 
 
 def _writable(value: Any) -> Any:

@@ -4,7 +4,7 @@
   const ROW = 36, SPARE = 6;
   const SIZES = ["tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor"];
   const ALWAYS = new Set(["tensor", "pipeline"]);
-  const FILTERS = ["fits", "engine", "front"];
+  const FILTERS = ["fits", "engine", "front", "loads"];
   const NOTICED = 0.005;
   const filters = new Set();
   let all = [], rows = [], columns = [], plans = null, chosen = null, place = null;
@@ -16,6 +16,8 @@
     const part = (name) => element.querySelector(`.mb-plans-${name}`);
     const isListed = plans.own !== null && plans.own !== undefined;
     part("note").textContent = plans.why;
+    part("loads").textContent = plans.loads ?? "";
+    part("filters").lastChild.hidden = !plans.loads;
     part("else").hidden = !plans.rows.length || isListed;
     for (const name of ["box", "count", "filters", "ask"]) part(name).hidden = !plans.rows.length;
     part("cost").hidden = part("guides").hidden = true;
@@ -37,7 +39,7 @@
   function sift(isMoved) {
     const engine = chosen?.engine ?? all[0].engine;
     rows = all.filter((row) => (!filters.has("fits") || row.fits) && (!filters.has("engine") || row.engine === engine)
-      && (!filters.has("front") || row.marks.includes("p")));
+      && (!filters.has("front") || row.marks.includes("p")) && (!filters.has("loads") || !row.marks.includes("x")));
     const differs = (name) => new Set(all.map((row) => row[name])).size > 1;
     columns = [all.some((row) => row.marks) && "marks", differs("engine") && "engine",
       ...SIZES.filter((name) => ALWAYS.has(name) || all.some((row) => row[name] > 1)), "data", "micro_batch",
@@ -62,7 +64,7 @@
     place = element;
     const grid = { class: "mb-plans", role: "grid", tabindex: "0", "aria-label": t("wizard.plans"), onkeydown: onKey };
     const table = h("table", grid, h("thead", {}), h("tbody", { onclick: onClick }));
-    board.fill(element, h("p", { class: "mb-plans-note" }),
+    board.fill(element, h("p", { class: "mb-plans-note" }), h("p", { class: "mb-plans-loads" }),
       h("p", { class: "mb-plans-else mb-problem", "data-severity": "warning" }, t("wizard.plan.elsewhere")),
       h("div", { class: "mb-plans-filters" }, FILTERS.map(filter)),
       h("div", { class: "mb-plans-box", onscroll: () => requestAnimationFrame(paint) }, table),
@@ -135,7 +137,8 @@
   function line(row, index) {
     const { h } = board;
     return h("tr", { role: "row", id: `plan-${index}`, "data-index": index, "aria-rowindex": index + 2,
-        "aria-selected": String(isChosen(row)), class: row.fits === false ? "mb-over" : null, title: costOf(row) },
+        "aria-selected": String(isChosen(row)), title: costOf(row),
+        class: [row.fits === false && "mb-over", row.marks.includes("x") && "mb-unfit"].filter(Boolean).join(" ") || null },
       columns.map((name) => h("td", { role: "gridcell", class: classOf(name) ?? (row[name] === 1
         && SIZES.includes(name) ? "mb-one" : null) }, cell(row, name))));
   }
@@ -148,7 +151,8 @@
     if (name === "bubble" || name === "exposed") return percent(row[name]);
     if (name === "speed") return whole(Number(row.speed.toPrecision(3)));
     if (name === "hours") return row.hours === null ? "–" : row.hours.toFixed(row.hours < 10 ? 1 : 0);
-    if (name === "marks") return [row.marks.includes("p") && h("span", { title: t("wizard.plan.mark.front") }, "◆"),
+    if (name === "marks") return [row.marks.includes("x") && h("span", { title: t("wizard.plan.mark.unfit") }, "⊘"),
+      row.marks.includes("p") && h("span", { title: t("wizard.plan.mark.front") }, "◆"),
       row.marks.includes("g") && h("span", { title: t("wizard.plan.mark.guide") }, "★")];
     return String(row[name]);
   }
@@ -176,6 +180,7 @@
   function costOf(row) {
     const { t, gib, percent } = board;
     const says = [];
+    if (row.marks.includes("x")) says.push(t("wizard.plan.mark.unfit"));
     if (!row.fits) says.push(t("wizard.plan.cost.over", { gib: gib(row.need_gib - plans.gpu_gib) }));
     if (row.rank === 0) says.push(t("wizard.plan.cost.best"));
     else if (row.slower !== null && row.slower > NOTICED) says.push(t("wizard.plan.cost.slower",

@@ -17,20 +17,29 @@
       logs: M.Logs(link.ask),
     };
     const below = el("div.mbm-below", {}, parts.logs.root, parts.events.root);
+    let head = {};
     const root = el("div.mbm-run", { "data-run": id }, parts.head.root, parts.trouble.root, parts.export.root,
       parts.compare.root, parts.charts.root, parts.nodes.root, below);
 
     function take(bundle) {
-      if (bundle.head) parts.head.take(bundle.head);
+      if (bundle.head || bundle.progress || "compare" in bundle) takeHead(bundle);
       if (bundle.head) parts.trouble.take(bundle.head);
-      if (bundle.head) parts.compare.take(bundle.head.compare);
       if (bundle.head) parts.export.take(bundle.head.export);
+      if (bundle.head) parts.logs.takeAttempts(bundle.head.attempt);
       if (bundle.head?.cause) parts.logs.prefer(bundle.head.cause);
       if (bundle.nodes) parts.nodes.take(bundle.nodes);
       if (bundle.nodes) parts.logs.takeNodes(bundle.nodes);
       if (bundle.events) parts.events.take(bundle.events);
       parts.charts.take(id, bundle.points);
       parts.logs.take(bundle.log);
+    }
+
+    // What seldom changes is not sent with every step.
+    function takeHead(bundle) {
+      const { compare = head.compare } = bundle;
+      head = { ...head, ...bundle.head, ...bundle.progress, compare };
+      parts.head.take(head);
+      parts.compare.take(compare);
     }
 
     return {
@@ -59,12 +68,17 @@
       name === "tokens_per_s" ? el("dd.mbm-beside.mb-quiet") : null)));
     const spoken = el("p.mbm-spoken", { role: "status" });
     const ask = Ask(() => link.act("stop"));
-    const resume = window.Megaboard.Resume({ look: () => link.act("checkpoints"), resume: (step) => link.act("resume", { step }) });
+    const { Checkpoints, openInWizard } = window.Megaboard, look = () => link.act("checkpoints");
+    const resume = Checkpoints("resume", { look, needsNodes: true, kind: ".mb-primary", go(step, dialog) {
+      dialog.close();
+      link.act("resume", { step });
+    } });
+    const more = Checkpoints("continue", { look, go: (step, dialog) => openInWizard(id, step, dialog) });
     const attempts = window.Megaboard.Attempts((restarts) => link.act("restarts", { restarts }));
     const root = el("header.mbm-head", {},
       el("a.mbm-back", { href: "#runs", "data-go": "runs" }, `← ${w("runs")}`),
-      el("div.mbm-title", {}, title, state, el("div.mbm-buttons", {}, resume.button, save, stop)), about, attempts.root,
-      el("div.mb-card.mbm-progress", {}, told, bar, facts), spoken, ask.root, resume.root);
+      el("div.mbm-title", {}, title, state, el("div.mbm-buttons", {}, more.button, resume.button, save, stop)), about, attempts.root,
+      el("div.mb-card.mbm-progress", {}, told, bar, facts), spoken, ask.root, resume.root, more.root);
     let shown = null;
     let wantsResume = link.wantsResume(id);
 
@@ -78,7 +92,8 @@
       save.hidden = head.is_final || head.is_waiting || head.is_watched;
       stop.hidden = head.is_final;
       text(stop, w(head.is_waiting ? "queue.cancel" : head.is_watched ? "stop.watching" : "stop.now"));
-      resume.take(head);
+      resume.take(head.can_resume, head.resume);
+      more.take(head.can_continue, head.resume);
       attempts.take(head);
       if (wantsResume && head.can_resume) resume.open();
       wantsResume = false;

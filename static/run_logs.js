@@ -4,8 +4,10 @@
   const MOST_LINES = 5000;
 
   function Logs(ask) {
-    const node = el("select", { "aria-label": w("log.node"), onchange: () => choose(Number(node.value), null) });
-    const file = el("select", { "aria-label": w("log.file"), onchange: () => choose(state.node, file.value) });
+    const attempt = el("select", { "aria-label": w("log.attempt"), hidden: true, onchange: () =>
+      choose(state.node, state.file, attempt.selectedIndex ? Number(attempt.value) : null) });
+    const node = el("select", { "aria-label": w("log.node"), onchange: () => choose(Number(node.value), null, state.attempt) });
+    const file = el("select", { "aria-label": w("log.file"), onchange: () => choose(state.node, file.value, state.attempt) });
     const follow = el("input", { type: "checkbox", checked: true, id: "mbm-follow", onchange: () => scrollDown() });
     const filter = el("input.mbm-filter", { type: "search", placeholder: w("log.filter"), "aria-label": w("log.filter"),
       oninput: () => refilter() });
@@ -14,16 +16,20 @@
     const box = el("pre.mbm-log", { tabindex: "0", "aria-label": w("logs"), onscroll: () => noteScroll() });
     const root = el("section.mb-card.mbm-logs", { "aria-labelledby": "mbm-logs" },
       el("header", {}, el("h3", { id: "mbm-logs" }, w("logs")),
-        el("div.mbm-tools", {}, node, file, filter, found, el("label", { for: "mbm-follow" }, follow, w("log.follow")))),
+        el("div.mbm-tools", {}, attempt, node, file, filter, found, el("label", { for: "mbm-follow" }, follow, w("log.follow")))),
       el("div.mbm-earlier", {}, earlier), box);
-    const state = { node: 0, file: null, start: null, end: null, open: false, before: null };
+    // attempt: the chosen one, null for the newest; shown: the number of the one whose lines are here.
+    const state = { attempt: null, shown: null, node: 0, file: null, start: null, end: null, open: false, before: null };
     let chosen = false;
 
-    function choose(rank, name) {
+    function choose(rank, name, number = null) {
       chosen = true;
-      Object.assign(state, { node: rank, file: name, start: null, end: null, open: false, before: null });
+      Object.assign(state, { attempt: number, node: rank, file: name });
+      forget();
       ask();
     }
+
+    const forget = () => Object.assign(state, { start: null, end: null, open: false, before: null });
 
     function askEarlier() {
       if (!state.start) return;
@@ -33,15 +39,34 @@
 
     function take(log) {
       if (!log || log.node !== state.node || (state.file !== null && log.file !== state.file)) return;
-      offer(file, log.files, (name) => name, (name) => name);
+      if (state.attempt !== null && log.attempt !== state.attempt) return;
+      if (log.files) offerFiles(log.files);
+      // A new attempt has begun: what was asked for was the rest of the one before.
+      if (log.attempt !== state.shown && (log.from !== undefined || log.before !== undefined)) {
+        forget();
+        return;
+      }
+      state.shown = log.attempt;
       state.file = log.file;
-      file.hidden = !log.files.length;
       if (log.file) file.value = log.file;
       if (log.before !== undefined) prepend(log);
       else if (log.from === undefined) replace(log);
       else if (log.from === state.end) append(log);
       earlier.hidden = !state.start;
       note();
+    }
+
+    function offerFiles(names) {
+      offer(file, names, (name) => name, (name) => name);
+      file.hidden = !names.length;
+    }
+
+    function takeAttempts(newest) {
+      const numbers = Array.from({ length: newest }, (_, before) => newest - before);
+      offer(attempt, numbers, (one) => one, (one) =>
+        w(one === newest ? "log.attempt_newest" : "log.attempt_number", { attempt: one }));
+      attempt.hidden = newest < 2;
+      attempt.value = String(state.attempt ?? newest);
     }
 
     function takeNodes(nodes) {
@@ -111,12 +136,13 @@
     return {
       root,
       take,
+      takeAttempts,
       takeNodes,
       // The node that failed, unless the user has chosen one.
       prefer({ rank, file }) {
         if (!chosen && Number.isInteger(rank)) choose(rank, file || null);
       },
-      wanted: () => ({ node: state.node, file: state.file, end: state.end, before: state.before }),
+      wanted: () => ({ attempt: state.attempt, node: state.node, file: state.file, end: state.end, before: state.before }),
       show(rank, name) {
         choose(rank, name);
         node.value = String(rank);

@@ -1,60 +1,6 @@
-// The next attempt of a run: a dialog that shows which checkpoints are complete on all nodes, and how often the gang is
-// started again by itself.
+// The attempts of a run: where the newest began, how often the gang is started again by itself, what its line offers.
 (() => {
-  const { el, moment, text, w, whole } = window.Megaboard.live;
-
-  // `look` asks the server to look on the nodes; `resume(step)` starts, 0 being the beginning.
-  function Resume({ look, resume }) {
-    const button = el("button.mb-button.mb-primary", { type: "button", hidden: true, onclick: open }, w("resume"));
-    const heading = el("h3", { id: "mbm-resume" }, w("resume.title"));
-    const words = el("p", { role: "status" });
-    const list = el("div.mbm-checkpoints", { role: "radiogroup", "aria-labelledby": "mbm-resume" });
-    const no = el("button.mb-button", { type: "button", autofocus: true, onclick: () => root.close() }, w("resume.no"));
-    const yes = el("button.mb-button.mb-primary", { type: "button", onclick: () => {
-      root.close();
-      resume(Number(chosen().value));
-    } }, w("resume.go"));
-    const root = el("dialog.mbm-ask.mbm-resume", { "aria-labelledby": "mbm-resume" }, heading, words, list,
-      el("p.mb-quiet", {}, w("resume.note")), el("div.mbm-buttons", {}, no, yes));
-    const chosen = () => list.querySelector("input:checked");
-    let drawn = "";
-
-    function open() {
-      drawn = "";
-      draw({ phase: "looking" });
-      root.showModal();
-      look();
-    }
-
-    function take(head) {
-      button.hidden = !head.can_resume;
-      if (!head.can_resume && root.open) root.close();
-      if (root.open && head.resume) draw(head.resume);
-    }
-
-    function draw(found) {
-      const state = JSON.stringify(found);
-      if (state === drawn || found.phase === "offer") return;
-      drawn = state;
-      const { checkpoints = [], newest = null } = found;
-      text(words, found.phase === "failed" ? found.problem.message
-        : w(found.phase === "looking" ? "resume.looking" : newest === null ? "resume.none" : "resume.found"));
-      const start = { step: 0, why: "" };
-      const rows = found.phase === "found" ? [...checkpoints, start].map((one) => row(one, newest ?? 0)) : [];
-      list.replaceChildren(...(found.phase === "failed" ? [el("p", {}, found.problem.fix)] : rows));
-      yes.disabled = !chosen();
-    }
-
-    function row({ step, why }, newest) {
-      const input = el("input", { type: "radio", name: "mbm-checkpoint", value: step, checked: step === newest,
-        disabled: Boolean(why), onchange: () => { yes.disabled = false; } });
-      return el("label", { "data-flawed": why ? "" : null }, input,
-        el("span", {}, step ? w("resume.step", { step: whole(step) }) : w("resume.start")),
-        el("small.mb-quiet", {}, why || (step && step === newest ? w("resume.newest") : "")));
-    }
-
-    return { button, root, open, take };
-  }
+  const { attribute, el, moment, text, w, whole } = window.Megaboard.live;
 
   // "Attempt 2, from step 400 · automatic restarts: 1 used of [3]", and why a run waits.
   function Attempts(allow) {
@@ -63,12 +9,16 @@
     const count = el("input", { type: "number", min: 0, max: 99, step: 1, "aria-label": w("restarts.label"),
       onchange: () => count.value !== "" && allow(Math.max(0, Math.min(99, Math.round(Number(count.value))))) });
     const waits = el("p.mbm-waits", { hidden: true, role: "status" });
-    const root = el("div", {}, el("p.mbm-attempts.mb-quiet", {}, about, el("label", {}, used, count)), waits);
+    const origin = el("a", { hidden: true });
+    const root = el("div", {}, el("p.mbm-attempts.mb-quiet", {}, origin, about, el("label", {}, used, count)), waits);
 
     function take(head) {
       const [done, allowed] = head.restarts;
       root.hidden = head.is_watched;
-      text(about, head.checkpoint ? w("attempt.from", { attempt: head.attempt, step: whole(head.checkpoint) })
+      origin.hidden = !head.source;
+      if (head.source) tellOrigin(...head.source);
+      const isOrigin = head.source && head.attempt === 1;
+      text(about, isOrigin ? "" : head.checkpoint ? w("attempt.from", { attempt: head.attempt, step: whole(head.checkpoint) })
         : head.attempt > 1 ? w("attempt.start", { attempt: head.attempt }) : "");
       about.hidden = !about.textContent;
       text(used, w("restarts.used", { used: done }));
@@ -77,6 +27,12 @@
       waits.hidden = !head.is_waiting;
       if (head.is_waiting) text(waits, head.not_before ? w("waits.restart", { at: moment(head.not_before, false) })
         : w("waits", { place: head.queue_place ?? "–" }));
+    }
+
+    function tellOrigin(run, step) {
+      text(origin, w("origin", { run, step: whole(step) }));
+      attribute(origin, "href", `#${encodeURI(`runs/${run}`)}`);
+      attribute(origin, "data-go", `runs/${run}`);
     }
 
     return { root, take };
@@ -113,5 +69,5 @@
     return { root, take };
   }
 
-  window.Megaboard = Object.assign(window.Megaboard || {}, { Resume, Attempts, RowActs });
+  window.Megaboard = Object.assign(window.Megaboard || {}, { Attempts, RowActs });
 })();

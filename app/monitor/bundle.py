@@ -60,7 +60,10 @@ class Bundler:
     def _run(self, question: Question, now: float) -> dict[str, Any]:
         snapshot = self._watch.run(question.run)
         sections = {
-            "head": self._head(snapshot),
+            "head": {**run.head(snapshot, self._lang), **self._offered(snapshot)},
+            "progress": run.progress(snapshot, self._lang),
+            # What it could be compared by is not known of a run that somebody else started.
+            "compare": None if snapshot.engine == WATCHED else self._compare(snapshot.id),
             "nodes": run.nodes(snapshot, now),
             "events": run.events(snapshot, self._lang),
         }
@@ -71,19 +74,19 @@ class Bundler:
         shown = log.part(self._store, question.run, question.log, snapshot.state.is_final)
         return {**lacks, **self._log(question, shown, lacks.get("versions", {}))}
 
-    def _head(self, snapshot: RunSnapshot) -> dict[str, Any]:
-        head = run.head(snapshot, self._lang)
-        if snapshot.engine == WATCHED:  # what it could be compared by, or offered, is not known
-            return {**head, "compare": None, **dict.fromkeys(self._offers)}
-        offers = {name: offer(snapshot, self._lang) for name, offer in self._offers.items()}
-        return {**head, "compare": self._compare(snapshot.id), **offers}
+    def _offered(self, snapshot: RunSnapshot) -> dict[str, Any]:
+        if snapshot.engine == WATCHED:
+            return dict.fromkeys(self._offers)
+        return {name: offer(snapshot, self._lang) for name, offer in self._offers.items()}
 
     def _log(self, question: Question, shown: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, Any]:
         """The log where it has news: lines, or another list of files."""
-        version = _version([shown["node"], shown["file"], shown["files"]])
-        if question.seen.get("log") == version and not shown["lines"] and "before" not in shown:
+        version = _version([shown["attempt"], shown["node"], shown["file"], shown["files"]])
+        if question.seen.get("log") != version:
+            return {"log": shown, "versions": {**versions, "log": version}}
+        if not shown["lines"] and "before" not in shown:
             return {}
-        return {"log": shown, "versions": {**versions, "log": version}}
+        return {"log": {name: value for name, value in shown.items() if name != "files"}}
 
     def _with_trouble(self, question: Question, lacks: Mapping[str, Any]) -> dict[str, Any]:
         """And why nothing new is kept at present, or that it is kept again."""

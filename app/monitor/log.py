@@ -15,14 +15,17 @@ FIRST_BYTES = 64 << 10
 def part(store: Store, run: str, asked: LogQuestion, is_final: bool) -> dict[str, Any]:
     """Lines of the asked file, or of the node's first one; `lines` is empty when there is nothing new.
 
+    An attempt that there is not counts as the newest.
+
     `from` is there when the lines follow what the browser has, `before` when they stand before it; neither when they
     replace it. Unless the run has ended, a line not yet written to its end waits.
     """
     with store.read() as connection:
-        attempt = ledger.newest_attempt(connection, run)
+        newest = ledger.newest_attempt(connection, run)
+        attempt = asked.attempt if asked.attempt and asked.attempt < newest else newest
         files = sorted(series.log_files(connection, run, attempt, asked.node), key=_order)
         file = asked.file if asked.file is not None or not files else files[0]
-        answer: dict[str, Any] = {"node": asked.node, "file": file, "files": files, "lines": []}
+        answer: dict[str, Any] = {"attempt": attempt, "node": asked.node, "file": file, "files": files, "lines": []}
         if file not in files:
             return answer
         key = FileKey(run=run, attempt=attempt, rank=asked.node, file=file)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 class LogQuestion:
     """Which log is shown and how much of it is there."""
 
+    attempt: int | None = None
+    """None: the newest one."""
     node: int = 0
     file: str | None = None
     """None: the first one there is."""
@@ -42,6 +44,7 @@ class Question:
             generation=_count(points.get("generation")),
             seq=_count(points.get("seq")),
             log=LogQuestion(
+                attempt=_count(log.get("attempt")),
                 node=_count(log.get("node")) or 0,
                 file=_text(log.get("file")),
                 end=_count(log.get("end")),

@@ -34,9 +34,9 @@ class Resuming:
     def of(self, run: RunSnapshot, lang: str) -> Mapping[str, Any] | None:
         """What a page shows: an offer, that it looks, the checkpoints, or why there are none to see.
 
-        None for a run that cannot be resumed.
+        None for a run that has not ended.
         """
-        if not run.state.can_resume:
+        if not run.state.is_final:
             return None
         with self._lock:
             if run.id not in self._found:

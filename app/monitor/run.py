@@ -29,7 +29,7 @@ _BAD = frozenset(
 
 
 def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
-    """What stands above the charts: state, progress, speed, the cause of a failure, the proof of a stop."""
+    """What stands above the charts and seldom changes: state, attempts, the cause of a failure, the proof of a stop."""
     is_saving = _is_saving(run)
     return {
         "name": run.name,
@@ -40,16 +40,26 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
         "can_stop": not run.state.is_final and (run.state is not RunState.STOPPING or is_saving),
         "is_watched": run.engine == WATCHED,
         "can_resume": run.state.can_resume,
+        "can_continue": run.state.is_final and run.engine != WATCHED,
         "is_waiting": run.state is RunState.QUEUED,
         "queue_place": run.queue_place,
         "not_before": run.not_before,
         "checkpoint": run.checkpoint_step,
+        "source": run.source,
         "restarts": [run.restarts, run.restarts_allowed],
         "engine": run.engine,
         "attempt": run.attempt,
         "created": run.created,
         "ended": run.ended,
         "nodes": len(run.nodes),
+        "cause": None if run.cause is None else _cause(run.cause, lang),
+        "proof": _proof(run),
+    }
+
+
+def progress(run: RunSnapshot, lang: str) -> dict[str, Any]:
+    """What changes with every step: how far it is, how fast, and the newest loss."""
+    return {
         "step": run.step,
         "total": run.total_steps,
         "preparing": None if run.preparing is None else _preparing(run.preparing, lang),
@@ -57,8 +67,6 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
         "step_s": _rounded(run.step_s, 4),
         "tokens_per_s": _rounded(run.tokens_per_s, 1),
         "loss": run.loss,
-        "cause": None if run.cause is None else _cause(run.cause, lang),
-        "proof": _proof(run),
     }
 
 

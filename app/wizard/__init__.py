@@ -10,6 +10,7 @@ from app.services import Services
 from app.shell_parts import step_column
 from app.wizard import hardware, launch, model, plan, review, training
 from app.wizard.fields import Form
+from app.wizard.layout import place
 from app.wizard.panel import opening
 from app.wizard.wire import CARRIER_SCRIPT, wire
 
@@ -26,6 +27,7 @@ def build(lang: str, services: Services) -> None:
         elem_id="mb-carrier",
         apply_default_css=False,
     )
+    place("continuing")
     for step in _STEPS:
         with step_column(step.STEP, lang):
             step.build(form)

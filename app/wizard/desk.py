@@ -22,6 +22,9 @@ from backend.jobs.states import RunState
 
 Phase = Literal["idle", "checking", "checked", "copying", "launching", "launched", "queued"]
 
+Source = tuple[str, int] | None
+"""The run and the step of the checkpoint that a launch begins with; None: at the beginning."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -36,6 +39,8 @@ class DeskState:
     """When the phase began."""
     job: Job | None = None
     """What was checked, is being launched, was launched or put into the queue."""
+    source: Source = None
+    """What that begins with."""
     report: PreflightReport | None = None
     problems: tuple[Problem, ...] = ()
     """Why the newest check or launch could not be done."""
@@ -54,9 +59,10 @@ class DeskState:
             return None
         return find_missing(self.report.checks)
 
-    def is_green_for(self, job: Job | None) -> bool:
-        """Whether a launch of exactly this job may begin."""
-        return self.phase == "checked" and self.report is not None and not self.report.problems and self.job == job
+    def is_green_for(self, job: Job | None, source: Source = None) -> bool:
+        """Whether a launch of exactly this job from exactly this checkpoint may begin."""
+        is_green = self.phase == "checked" and self.report is not None and not self.report.problems
+        return is_green and (self.job, self.source) == (job, source)
 
 
 class Desk:
@@ -79,13 +85,13 @@ class Desk:
             self._changed.wait_for(lambda: self._state.version > version, timeout_s)
             return self._state
 
-    def check(self, job: Job) -> None:
-        """Begin to check the nodes for this job; nothing while the desk is at work."""
+    def check(self, job: Job, source: Source = None) -> None:
+        """Begin to check the nodes for this job, and that they see its checkpoint; nothing while at work."""
         with self._changed:
             if self._state.is_busy:
                 return
-            self._set(phase="checking", job=job, report=None, problems=(), run=None)
-        self._work(lambda: self._check(job))
+            self._set(phase="checking", job=job, source=source, report=None, problems=(), run=None)
+        self._work(lambda: self._check(job, source))
 
     def accept(self, fingerprints: Collection[str]) -> None:
         """Trust those shown host keys whose fingerprints were confirmed, then check again."""
@@ -96,32 +102,33 @@ class Desk:
             keys = [key for key in state.report.unknown_host_keys if key.fingerprint in fingerprints]
         if keys:
             self._controller.accept_host_keys(keys)
-            self.check(state.job)
+            self.check(state.job, state.source)
 
-    def copy(self, job: Job) -> None:
+    def copy(self, job: Job, source: Source = None) -> None:
         """Begin to copy what the check of exactly this job found missing, then check again; raises ProblemsError."""
         with self._changed:
             report = self._state.report
             if report is None or self._state.missing_for(job) is None:
                 raise ProblemsError([Problem(code="nothing_to_copy")])
-            self._set(phase="copying", problems=(), copied=(0, 0))
-        self._work(lambda: self._copy(job, report))
+            self._set(phase="copying", source=source, problems=(), copied=(0, 0))
+        self._work(lambda: self._copy(job, source, report))
 
-    def launch(self, job: Job) -> None:
+    def launch(self, job: Job, source: Source = None) -> None:
         """Begin to launch; raises ProblemsError unless a green check of exactly this job is at hand and unused."""
         with self._changed:
-            if not self._state.is_green_for(job):
+            if not self._state.is_green_for(job, source):
                 raise ProblemsError([Problem(code="not_checked")])
             self._set(phase="launching", problems=())
-        self._work(lambda: self._launch(job))
+        self._work(lambda: self._launch(job, source))
 
-    def queue(self, job: Job) -> None:
+    def queue(self, job: Job, source: Source = None) -> None:
         """Put the job into the queue, unless it waits there from this desk: two tabs queue one run. ProblemsError."""
         with self._changed:
-            if self._state.is_busy or (self._state.job == job and self.waits(self._state)):
+            is_same = (self._state.job, self._state.source) == (job, source)
+            if self._state.is_busy or (is_same and self.waits(self._state)):
                 return
-            run = self._controller.enqueue(job, restarts=RESTARTS)
-            self._set(phase="queued", job=job, report=None, problems=(), run=run)
+            run = self._controller.enqueue(job, restarts=RESTARTS, source=source)
+            self._set(phase="queued", job=job, source=source, report=None, problems=(), run=run)
 
     def waits(self, state: DeskState) -> bool:
         """Whether the run that was put into the queue is still there."""
@@ -129,16 +136,23 @@ class Desk:
             return False
         return self._controller.snapshot(state.run).state is RunState.QUEUED
 
-    def _check(self, job: Job) -> None:
-        report = self._controller.preflight(job)
+    def _check(self, job: Job, source: Source) -> None:
+        report = self._examine(job, source)
         with self._changed:
             self._set(phase="checked", report=report)
 
-    def _copy(self, job: Job, report: PreflightReport) -> None:
+    def _examine(self, job: Job, source: Source) -> PreflightReport:
+        """The nodes' report; ProblemsError where they are well but cannot begin with the checkpoint."""
+        report = self._controller.preflight(job)
+        if source is not None and not report.problems:
+            self._controller.find_source(*source, job)
+        return report
+
+    def _copy(self, job: Job, source: Source, report: PreflightReport) -> None:
         left = self._controller.copy_missing(job, report, self._tell)
         with self._changed:
             self._set(phase="checking", report=None)
-        report = self._controller.preflight(job)
+        report = self._examine(job, source)
         with self._changed:
             self._set(phase="checked", report=report, problems=left)
 
@@ -147,8 +161,8 @@ class Desk:
             if self._state.copied != (done, total):
                 self._set(copied=(done, total))
 
-    def _launch(self, job: Job) -> None:
-        run = self._controller.launch(job, restarts=RESTARTS)
+    def _launch(self, job: Job, source: Source) -> None:
+        run = self._controller.launch(job, restarts=RESTARTS, source=source)
         with self._changed:
             self._set(phase="launched", report=None, run=run)
 

@@ -31,14 +31,16 @@ _OTHER_NODES = re.compile(r"node[1-9]\d*\.sh")
 def difference_of(services: Services, reading: Reading, base: str | None, lang: str) -> dict[str, Any]:
     """{bases, base, fields, files, figures}, or {bases, why} where one side cannot be read.
 
-    Without a base it is the newest run with the job's name, or else of any name, or else the recommended plan.
+    Without a base it is the run that the draft goes on from, or the newest one with the job's name, or else of any
+    name, or else the recommended plan.
     """
     job = reading.job
     if job is None or not reading.is_sound:
         return {"bases": [], "why": t(lang, "wizard.plan.unread")}
     runs = _runs(services, job.name)
     offered = [*runs, RECOMMENDED]
-    chosen = base if base in offered else offered[0]
+    origin = services.draft.source.run if services.draft.source else None
+    chosen = next((one for one in (base, origin) if one in offered), offered[0])
     answer = {"bases": offered, "base": chosen, "same_name": sum(name == job.name for name in runs.values())}
     try:
         before = all_plans(job)[0].job if chosen == RECOMMENDED else _job_of(services, chosen)

@@ -6,6 +6,7 @@ from typing import Any
 from app.copy_words import copy_words
 from app.i18n import t
 from app.services import Services
+from app.wizard import continuing
 from app.wizard.desk import Desk, DeskState, desk_of
 from app.wizard.fields import Form
 from app.wizard.layout import place
@@ -32,16 +33,17 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     """What the desk knows, seen from the draft as it is now."""
     state = desk(services).state()
     report = state.report
-    job = reading.job
+    job, source = reading.job, continuing.chosen(services)
     missing = state.missing_for(job)
+    complete = reading.can_launch and not continuing.against(services, job)
     return {
         "launch": {
             "phase": "launched" if state.phase == "queued" and not desk(services).waits(state) else state.phase,
             "elapsed_s": round(services.clock() - state.since, 1),
             "version": state.version,
-            "complete": reading.can_launch,
-            "same": job is not None and state.job == job,
-            "ready": reading.can_launch and state.is_green_for(job),
+            "complete": complete,
+            "same": job is not None and (state.job, state.source) == (job, source),
+            "ready": complete and state.is_green_for(job, source),
             "green": report is not None and not report.problems,
             "run": state.run,
             "name": job.name if job else "",
@@ -61,10 +63,11 @@ def act(services: Services, asked: Mapping[str, Any]) -> DeskState:
         desk(services).accept([str(item) for item in asked.get("fingerprints") or ()])
     if asked.get("act") in ("check", "copy", "launch", "queue"):
         reading = read(services.draft.job_mapping(), services.home)
-        if reading.job is None or not reading.can_launch:
-            raise ProblemsError((*reading.problems, *reading.missing))
-        at = desk(services)
-        {"check": at.check, "copy": at.copy, "launch": at.launch, "queue": at.queue}[asked["act"]](reading.job)
+        unfit = continuing.against(services, reading.job)
+        if reading.job is None or not reading.can_launch or unfit:
+            raise ProblemsError((*reading.problems, *reading.missing, *unfit))
+        at, source = desk(services), continuing.chosen(services)
+        {"check": at.check, "copy": at.copy, "launch": at.launch, "queue": at.queue}[asked["act"]](reading.job, source)
     return desk(services).state()
 
 

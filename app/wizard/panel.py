@@ -10,7 +10,7 @@ from typing import Any
 from app.i18n import catalogue
 from app.services import Services
 from app.shell_parts import STEPS
-from app.wizard import hardware, launch, model, plan, review, training
+from app.wizard import continuing, hardware, launch, model, plan, review, training
 from app.wizard.fields import Form
 from app.wizard.reading import Reading, read
 from app.wizard.relevance import hidden
@@ -56,7 +56,8 @@ def bundle(form: Form, services: Services, step: str, refused: Iterable[Problem]
     """
     stamp = _stamp()
     reading = read(services.draft.job_mapping(), services.home)
-    problems = [in_words(form, problem) for problem in (*refused, *reading.problems)]
+    unfit = continuing.against(services, reading.job)
+    problems = [in_words(form, problem) for problem in (*refused, *reading.problems, *unfit)]
     missing = [in_words(form, problem, for_launch=True) for problem in reading.missing]
     section = SECTIONS.get(step)
     return json.dumps(
@@ -66,6 +67,7 @@ def bundle(form: Form, services: Services, step: str, refused: Iterable[Problem]
             "marks": _marks(problems, missing),
             "hidden": hidden(form, reading),
             "summary": summarise(reading),
+            "source": continuing.shown(services, form, unfit),
             "data": section(reading, form, services) if section else {},
             "refusal": None,
             **answer,

@@ -3,6 +3,7 @@
 from typing import Any
 
 from app.services import Services
+from app.wizard import continuing
 from app.wizard.fields import Form
 from app.wizard.layout import grid, more, section, tabs
 from app.wizard.memory import memory
@@ -46,7 +47,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     """The table of plans, why the first is first, and the chosen one's pictures."""
     ranks = placement(reading.job) if reading.job and reading.is_sound else None
     return {
-        "plans": plans_of(reading, form.lang),
+        "plans": plans_of(reading, form.lang, continuing.loads(services, reading.job) if reading.job else None),
         "memory": memory(reading),
         "time": spent(reading),
         "schedule": timeline(reading),

@@ -1,12 +1,12 @@
 """The table of plans: the best of every way to split the model, what each costs against the best, and why."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from app.i18n import render_problem, t
-from app.plan_words import all_plans, explain, problem_words, why_not_words
+from app.plan_words import all_plans, explain, plan_name, plan_sizes, problem_words, why_not_words
 from app.wizard.reading import Reading
 from backend.estimate.many import PARTS
 from backend.estimate.timing import COMMUNICATION, hours_of
@@ -41,8 +41,11 @@ def edits_of(asked: Any) -> dict[str, Any]:
     return edits
 
 
-def plans_of(reading: Reading, lang: str) -> dict[str, Any]:
-    """The table's rows, which of them is the draft's, and why the first is first."""
+def plans_of(reading: Reading, lang: str, loads: Callable[..., bool] | None = None) -> dict[str, Any]:
+    """The table's rows, which of them is the draft's, and why the first is first.
+
+    `loads`: whether the checkpoint that the draft begins with can be loaded into a plan (continuing.py).
+    """
     job = reading.job
     if job is None or reading.shape is None or reading.gpu is None:
         return {"rows": [], "why": t(lang, "wizard.plan.unread")}
@@ -52,9 +55,11 @@ def plans_of(reading: Reading, lang: str) -> dict[str, Any]:
         return {"rows": [], "why": render_problem(lang, error.problems[0])["message"]}
     own, told = plans.rank_of(job), _guides(job, plans)
     ranks = sorted({*best_of_splits(plans, ROWS), *front(plans, FRONT), *(row["rank"] for row in told), own} - {None})
+    rows = _rows(plans, ranks, {row["rank"] for row in told}, loads)
     return {
         "keys": KEYS,
-        "rows": _rows(plans, ranks, {row["rank"] for row in told}),
+        "rows": rows,
+        "loads": None if loads is None else _loaded(plans, rows, lang),
         "own": own,
         "count": len(plans),
         "fitting": int(plans.figures.fits.sum()),
@@ -76,7 +81,7 @@ def why_not_of(reading: Reading, sizes: str, lang: str) -> str:
         return " ".join(problem_words(lang, problem) for problem in error.problems)
 
 
-def _rows(plans: Plans, ranks: Sequence[int], told: set[int]) -> list[list[Any]]:
+def _rows(plans: Plans, ranks: Sequence[int], told: set[int], loads: Callable[..., bool] | None) -> list[list[Any]]:
     """A list for each row, in the order of KEYS."""
     at, figures = np.array(ranks, int), plans.figures
     engines = np.array([space.job.engine for space in plans.spaces] or [""])
@@ -96,7 +101,21 @@ def _rows(plans: Plans, ranks: Sequence[int], told: set[int]) -> list[list[Any]]
     columns["bubble"] = np.round(figures.bubble_fraction[at], 4).tolist()
     columns |= _speeds(plans, at)
     columns["marks"] = [_marks(plans, rank, told) for rank in ranks]
+    if loads is not None:
+        named = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        fits = (loads(row["engine"], **{name: row[name] for name in (*SIZES, *CHOICES)}) for row in named)
+        columns["marks"] = [marks + ("" if fit else "x") for marks, fit in zip(columns["marks"], fits, strict=True)]
     return [list(row) for row in zip(*(columns[name] for name in KEYS), strict=True)]
+
+
+def _loaded(plans: Plans, rows: Sequence[Sequence[Any]], lang: str) -> str:
+    """Which of the rows is the best that the checkpoint can be loaded into."""
+    rank, marks = KEYS.index("rank"), KEYS.index("marks")
+    found = next((row[rank] for row in rows if "x" not in row[marks]), None)
+    if found is None:
+        return t(lang, "wizard.plan.loads.none")
+    plan = plan_name(plan_sizes(plans[found].job))
+    return t(lang, "wizard.plan.loads.best" if found == 0 else "wizard.plan.loads", plan=plan, place=found + 1)
 
 
 def _speeds(plans: Plans, at: Any) -> dict[str, list[Any]]:
@@ -118,7 +137,7 @@ def _speeds(plans: Plans, at: Any) -> dict[str, list[Any]]:
 
 
 def _marks(plans: Plans, rank: int, told: set[int]) -> str:
-    """p: on the front; g: a guide's plan."""
+    """p: on the front; g: a guide's plan; x, which _rows adds: the checkpoint cannot be loaded into it."""
     return ("p" if plans.pareto[rank] else "") + ("g" if rank in told else "")
 
 

@@ -40,7 +40,8 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     review: dict[str, Any] = {"job": dump_job(job), "json": as_json, "complete": False}
     if reading.can_launch:
         try:
-            rendered = render(job, sample_place(job))
+            source = services.draft.source
+            rendered = render(job, sample_place(job, source.folder if source else None))
         except ProblemsError as error:
             return {"review": {**review, "problems": [in_words(form, problem) for problem in error.problems]}}
         review |= {
@@ -53,7 +54,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     return {"review": review}
 
 
-def sample_place(job: Job) -> Place:
+def sample_place(job: Job, checkpoint: str | None = None) -> Place:
     """Where a run of this job would be put, with `RUN-ID` for its id and the first port of the range."""
     nodes = []
     for rank, host in enumerate(job.cluster.hosts):
@@ -64,8 +65,9 @@ def sample_place(job: Job) -> Place:
         nodes.append(NodePlace(rank=rank, folder=folder, python=environment.python, setup=environment.setup,
                                address=host.address))  # fmt: skip
     master = job.cluster.hosts[0].dialled_address
+    port = job.cluster.port_range[0]
     return Place(
-        run_id=RUN, attempt=1, master_address=master, master_port=job.cluster.port_range[0], nodes=tuple(nodes)
+        run_id=RUN, attempt=1, master_address=master, master_port=port, nodes=tuple(nodes), checkpoint=checkpoint
     )
 
 

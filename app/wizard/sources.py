@@ -8,7 +8,7 @@ from typing import Any
 from app.home import with_readable_cluster
 from app.model_config import MAXIMUM_BYTES, from_hub, pretty, read_config, refuse_large
 from app.services import Services
-from app.wizard import speed, start
+from app.wizard import continuing, speed, start
 from app.wizard.hosts import to_form, with_gpu_memory
 from app.wizard.reading import read
 from backend.cluster.hostkeys import HostKey
@@ -36,7 +36,7 @@ class Fetched:
 
 def fetch(services: Services, asked: Mapping[str, Any]) -> Fetched:
     """Do what `asked` says: `kind` is one of KINDS (hub with `id`, recipe with `key`, import with `text`, the presets'
-    with `name`, and `replace` where one is overwritten).
+    with `name`, and `replace` where one is overwritten; continue with `run` and `checkpoint`, a step).
 
     `accept` holds confirmed fingerprints.
     """
@@ -121,6 +121,18 @@ def _preset(services: Services, asked: Mapping[str, Any]) -> Fetched:
     return Fetched(edits=start.from_preset(services, name).edits, note={"name": name})
 
 
+def _continue(services: Services, asked: Mapping[str, Any]) -> Fetched:
+    run, step = str(asked.get("run")), asked.get("checkpoint")
+    # No run has a checkpoint of the step that stands for what is no number.
+    begun = continuing.begin(services, run, step if isinstance(step, int) else -1)
+    return Fetched(edits=begun.edits, note={"run": run})
+
+
+def _begin_anew(services: Services, asked: Mapping[str, Any]) -> Fetched:
+    services.draft.begin_with(None)
+    return Fetched()
+
+
 def _preset_act(services: Services, asked: Mapping[str, Any]) -> Fetched:
     name, replace = str(asked.get("name") or "").strip(), asked.get("replace") is True
     if asked["kind"] == "preset_save":
@@ -174,6 +186,8 @@ KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], Fetched]] = {
     "preset_save": _preset_act,
     "preset_import": _preset_act,
     "preset_delete": _preset_act,
+    "continue": _continue,
+    "begin_anew": _begin_anew,
     "speed": _speed,
     "keep_speed": lambda services, asked: Fetched(note=speed.keep(services)),
     "forget_calibration": lambda services, asked: Fetched(note=speed.forget(services)),

@@ -27,8 +27,8 @@ _RESHARDABLE = {"llamafactory": "distrib_optim_fully_reshardable", "swift": "dis
 """The engine's own key, passed in `extra`, that lets an optimizer's state be divided anew."""
 
 
-def check_source(before: Job, after: Job, files: Iterable[str]) -> list[Problem]:
-    """What stands against training `after` from a checkpoint of `before`, whose files these are."""
+def check_source(before: Job, after: Job, bound: Iterable[str]) -> list[Problem]:
+    """What stands against training `after` from a checkpoint of `before` that is bound to these parts of its plan."""
     if before.engine != after.engine:
         values: dict[str, object] = {"engine": before.engine}
         edit: dict[str, object] = {"engine": before.engine}
@@ -37,8 +37,8 @@ def check_source(before: Job, after: Job, files: Iterable[str]) -> list[Problem]
     if before.training.method in ("lora", "qlora"):
         fixed += _ADAPTERS
     different = [_fixed(before, after, path) for path in fixed]
-    bound = [_bound(before, after, path) for path in bound_to(before, files)]
-    return [problem for problem in (*different, *bound) if problem is not None]
+    divided = [_bound(before, after, path) for path in bound]
+    return [problem for problem in (*different, *divided) if problem is not None]
 
 
 def bound_to(job: Job, files: Iterable[str]) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ from backend.jobs.connections import Connections
 from backend.jobs.diagnose import readable
 from backend.jobs.lead import Timing
 from backend.jobs.look import Look, NodeMemory, refuse_without
-from backend.jobs.records import Point, RunSnapshot, RunSummary
+from backend.jobs.records import Point, RunSnapshot, RunSummary, Source
 from backend.jobs.runner import Runner
 from backend.jobs.series import FileKey
 from backend.jobs.speed import Measurement, measure
@@ -178,7 +178,7 @@ class Controller:
         complete one), to begin with; what the job changes must fit that checkpoint (engines/resharding.py).
         """
         check_alone(job)
-        found = self._runner.find_source(job, *source) if source else None
+        found = self.find_source(*source, job) if source else None
         run = launching.new_run_id(job, self._clock())
         return self._runner.launch(job, run, token=token, restarts=restarts, source=found)
 
@@ -195,7 +195,7 @@ class Controller:
         Somebody must be there to start it: a started controller, or wait(takes_turn=True). ProblemsError.
         """
         check_alone(job)
-        found = self._runner.find_source(job, *source) if source else None
+        found = self.find_source(*source, job) if source else None
         run = launching.new_run_id(job, self._clock())
         self._audit("enqueue", run=run, job=job.name, nodes=queued.addresses_of(job), restarts=restarts)
         return self._runner.enqueue(job, run, token=token, restarts=restarts, source=found)
@@ -209,6 +209,14 @@ class Controller:
         """
         self._audit("resume", run=run_id, checkpoint=checkpoint, queue=queue)
         self._runner.resume(run_id, checkpoint=checkpoint, waits=queue)
+
+    def find_source(self, run_id: str, step: int | None, job: Job | None = None) -> Source:
+        """The checkpoint of a run that another can begin with: the newest complete one, or that of a step.
+
+        With the other's job also whether its plan can load it and all its nodes see it; `launch` and `enqueue` ask the
+        same. ProblemsError: unknown_run, no_checkpoint, checkpoint_*, and what the nodes may raise.
+        """
+        return self._runner.find_source(run_id, step, job)
 
     def checkpoints(self, run_id: str) -> Found:
         """The checkpoints of a run, as all its nodes see them now. ProblemsError when one cannot be asked."""
@@ -291,12 +299,12 @@ class Controller:
             job = replace(job, cluster=replace(job.cluster, calibration=known))
         return job, measure_run(job, run_id, steps, newest)
 
-    def log(self, run_id: str, node_rank: int, file: str, *, size: int = LOG_BYTES, before: int | None = None) -> str:
-        """The newest `size` bytes of a log of a node, or those that end at an offset, as readable text."""
+    def log(self, run_id: str, node_rank: int, file: str, *, size: int = LOG_BYTES, attempt: int | None = None) -> str:
+        """The newest `size` bytes of a log of a node, in the newest attempt or in another, as readable text."""
         with self._store.read() as connection:
-            attempt = ledger.newest_attempt(connection, run_id)
-            key = FileKey(run=run_id, attempt=attempt, rank=node_rank, file=file)
-            return readable(series.log_tail(connection, key, size=size, before=before)[1])
+            number = ledger.newest_attempt(connection, run_id) if attempt is None else attempt
+            key = FileKey(run=run_id, attempt=number, rank=node_rank, file=file)
+            return readable(series.log_tail(connection, key, size=size)[1])
 
 
 def check_alone(job: Job) -> None:

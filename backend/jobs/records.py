@@ -153,6 +153,8 @@ class RunSnapshot:
     """The newest ones, oldest first."""
     checkpoint_step: int | None = None
     """Of the checkpoint that the newest attempt went on from."""
+    source: tuple[str, int] | None = None
+    """The other run, and the step of its checkpoint, that this one began with."""
     restarts: int = 0
     """Automatic restarts since the launch, or since a user resumed the run."""
     restarts_allowed: int = 0
@@ -160,6 +162,28 @@ class RunSnapshot:
     """1 is the next; None unless it waits in the queue."""
     not_before: float | None = None
     """When an automatic restart is due."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """The checkpoint of another run that a run begins with."""
+
+    run: str
+    step: int
+    folder: str
+    """The checkpoint's own, absolute on the nodes."""
+    bound: tuple[str, ...] = ()
+    """The parts of the other run's plan that it can be loaded with alone (engines/resharding.py)."""
+
+    @classmethod
+    def from_json(cls, text: str) -> "Source":
+        """What `to_json` wrote."""
+        values = json.loads(text)
+        return cls(**{**values, "bound": tuple(values["bound"])})
+
+    def to_json(self) -> str:
+        """All of it as text."""
+        return json.dumps(asdict(self))
 
 
 def problem_to_json(problem: Problem) -> dict[str, Any]:

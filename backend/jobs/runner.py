@@ -8,7 +8,8 @@ import logging
 import math
 import sqlite3
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from backend.job.job import Job
@@ -20,6 +21,7 @@ from backend.jobs.connections import Connections
 from backend.jobs.launchlock import LaunchLock, is_launching
 from backend.jobs.lead import Timing
 from backend.jobs.outside import WatchOnly
+from backend.jobs.records import Source
 from backend.jobs.snapshot import run_job
 from backend.jobs.starter import Found, Starter, Wish
 from backend.jobs.states import EventKind, RunState
@@ -30,8 +32,6 @@ from backend.jobs.watch import Watch
 
 _log = logging.getLogger(__name__)
 
-Source = Mapping[str, object]
-"""The checkpoint of another run: `run`, `step` and `folder`."""
 LOOK_FOR_RUNS_S = 2.0
 """Between two looks for runs that another process launched, and for those whose turn it is."""
 LAUNCHING_S = 0.2
@@ -114,9 +114,9 @@ class Runner:
             lambda c: self._create(c, run, job, token=token, restarts=restarts, source=source, waits=True)
         )
 
-    def find_source(self, job: Job, run: str, step: int | None) -> Source:
-        """The checkpoint of a run that a new run of `job` can begin with. ProblemsError."""
-        return self._starter.find_source(job, run, step)
+    def find_source(self, run: str, step: int | None, job: Job | None = None) -> Source:
+        """The checkpoint of a run that another can begin with. ProblemsError."""
+        return self._starter.find_source(run, step, job)
 
     def resume(self, run: str, *, checkpoint: int | None, waits: bool) -> None:
         """Start the next attempt now, or put it into the queue. ProblemsError.
@@ -211,7 +211,7 @@ class Runner:
             addresses=addresses,
             time=now,
             restarts=restarts,
-            source=source,
+            source=asdict(source) if source else None,
         )
         if token:
             ledger.keep_token(connection, token, run)

@@ -45,6 +45,7 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         nodes=_nodes(connection, run, attempt, state, history, now),
         events=tuple(history[-EVENTS_SHOWN:]),
         checkpoint_step=ledger.checkpoint_step(connection, run, attempt),
+        source=_source(connection, run),
         restarts=ledger.restarts_used(history),
         restarts_allowed=row["restarts"],
         queue_place=places.get(run, (None, 0.0))[0],
@@ -60,6 +61,11 @@ def summaries(connection: sqlite3.Connection) -> list[RunSummary]:
     ).fetchall()
     places = _queue_places(connection)
     return [_summary(connection, row, places.get(row["id"], (None, 0.0))[0]) for row in rows]
+
+
+def _source(connection: sqlite3.Connection, run: str) -> tuple[str, int] | None:
+    source = ledger.source_of(connection, run)
+    return (source["run"], source["step"]) if source else None
 
 
 def _queue_places(connection: sqlite3.Connection) -> dict[str, tuple[int, float]]:

@@ -10,7 +10,7 @@ from backend.cluster.group import GroupError
 from backend.cluster.node import Node
 from backend.engines import render
 from backend.engines.checkpoints import Flaw, all_steps, first_flaw, newest_complete
-from backend.engines.resharding import check_source
+from backend.engines.resharding import bound_to, check_source
 from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -20,7 +20,7 @@ from backend.jobs import ledger, queued, restart
 from backend.jobs.checkup import Meeting, examine, meet
 from backend.jobs.connections import Connections
 from backend.jobs.prepare import prepared
-from backend.jobs.records import problem_to_json
+from backend.jobs.records import Source, problem_to_json
 from backend.jobs.secrets import SECRETS
 from backend.jobs.settle import settle
 from backend.jobs.snapshot import run_job
@@ -98,21 +98,24 @@ class Starter:
         hidden = any(steps.values()) and not all(steps.values())
         return Found(folder=folder, steps=tuple(files), flaws=flaws, newest=newest, files=files, hidden=hidden)
 
-    def find_source(self, job: Job, run: str, step: int | None) -> Mapping[str, object]:
-        """The checkpoint of a run that a new run of `job` can begin with: the newest complete one, or that of a step.
+    def find_source(self, run: str, step: int | None, job: Job | None = None) -> Source:
+        """The checkpoint of a run that another can begin with: the newest complete one, or that of a step.
 
-        ProblemsError when there is none, when the job's plan cannot load it, or when one of its nodes does not see it.
+        ProblemsError when there is none, when the plan of the other (`job`) cannot load it, or when one of its nodes
+        does not see it.
         """
         before, found = self._job(run), self.find_checkpoints(run)
         chosen = self.choose(run, found, Wish(step=step))
         values: dict[str, object] = {"run": run, "folder": found.folder, "step": chosen}
         if chosen is None:
             raise ProblemsError([Problem(code="no_checkpoint", values=values)])
-        if problems := check_source(before, job, found.files[chosen]):
+        files = found.files[chosen]
+        source = Source(run=run, step=chosen, folder=found.path(chosen), bound=bound_to(before, files))
+        if job is not None and (problems := check_source(before, job, source.bound)):
             raise ProblemsError(problems)
-        if job.cluster.hosts != before.cluster.hosts:
-            self._refuse_unless_seen(job, results_of(before, run), chosen, found.files[chosen], values)
-        return {"run": run, "step": chosen, "folder": found.path(chosen)}
+        if job is not None and job.cluster.hosts != before.cluster.hosts:
+            self._refuse_unless_seen(job, results_of(before, run), chosen, files, values)
+        return source
 
     def _refuse_unless_seen(
         self, job: Job, folder: str, step: int, files: frozenset[str], values: Mapping[str, object]

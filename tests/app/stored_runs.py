@@ -37,25 +37,35 @@ class StoredRun:
         self.addresses = list(addresses) or [f"10.{zlib.crc32(run.encode()) % 200}.0.{i + 1}" for i in range(nodes)]
         self.gpus_per_node = gpus_per_node
         self.now = now
-        self._offsets: dict[tuple[int, str], int] = {}
+        self.attempt = 1
+        self._offsets: dict[tuple[int, int, str], int] = {}
         cluster = {"gpu": "h100-80g", "nodes": nodes, "gpus_per_node": gpus_per_node}
         cluster["hosts"] = [dict(zip(("address", "port"), _split(one), strict=True)) for one in self.addresses]
         engine = "llamafactory-megatron"
         job = {"version": 1, "name": name, "cluster": cluster, "model": {"preset": "qwen3-vl-8b"}, "engine": engine}
-        records = [
-            NodeRecord(rank=i, address=one, folder=f"/run/node{i}", python="/opt/python", mark=f"m.{i}")
-            for i, one in enumerate(self.addresses)
-        ]
         store.write(
             lambda c: ledger.create_run(
                 c, run, name=name, engine=engine, job=dump_mapping(job), addresses=self.addresses, time=now
             )
         )
-        if not attempted:
-            return
-        store.write(
-            lambda c: ledger.create_attempt(c, run, 1, master=("10.0.0.1", 29500), rendered={}, nodes=records, time=now)
-        )
+        if attempted:
+            self._begin(None)
+
+    def _begin(self, checkpoint_step: int | None) -> None:
+        records = [
+            NodeRecord(rank=i, address=one, folder=f"/run/node{i}", python="/opt/python", mark=f"m.{i}")
+            for i, one in enumerate(self.addresses)
+        ]
+        begun = {"master": ("10.0.0.1", 29500), "rendered": {}, "nodes": records, "checkpoint_step": checkpoint_step}
+        self.store.write(lambda c: ledger.create_attempt(c, self.id, self.attempt, time=self.now, **begun))
+
+    def attempt_again(self, checkpoint_step: int | None = None) -> None:
+        """The gang restarts; what follows is of the new attempt."""
+        self.tell(EventKind.FAILING)
+        self.tell(EventKind.RESTARTING)
+        self.attempt += 1
+        self._begin(checkpoint_step)
+        self.start()
 
     def tell(self, kind: EventKind, rank: int | None = None, **detail: Any) -> None:
         """Append an event."""
@@ -84,10 +94,10 @@ class StoredRun:
 
     def log(self, rank: int, file: str, data: bytes) -> None:
         """Bytes appended to a log."""
-        offset = self._offsets.get((rank, file), 0)
-        key = FileKey(run=self.id, attempt=1, rank=rank, file=file)
+        offset = self._offsets.get((self.attempt, rank, file), 0)
+        key = FileKey(run=self.id, attempt=self.attempt, rank=rank, file=file)
         self.store.write(lambda c: series.add_log(c, key, Place(offset=offset), data))
-        self._offsets[rank, file] = offset + len(data)
+        self._offsets[self.attempt, rank, file] = offset + len(data)
 
     def exit(self, rank: int, **record: Any) -> None:
         """The node's part has ended."""

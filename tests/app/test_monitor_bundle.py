@@ -92,12 +92,13 @@ def test_a_tab_that_has_everything_is_sent_nothing(desk):
     run.steps(1, 5)
     run.log(0, "rank0.log", b"hello\n")
     tab = Tab(desk)
-    assert set(tab.tick()) == {"run", "now", "versions", "head", "nodes", "events", "points", "log"}
+    sections = {"head", "progress", "compare", "nodes", "events", "points", "log"}
+    assert set(tab.tick()) == {"run", "now", "versions", *sections}
     assert tab.tick() is None
     assert tab.tick() is None
 
 
-def test_a_step_sends_the_head_and_one_point_and_no_more(desk):
+def test_a_step_sends_its_figures_and_one_point_and_no_more(desk):
     run = desk.run()
     run.steps(1, 5)
     run.beat()
@@ -105,9 +106,9 @@ def test_a_step_sends_the_head_and_one_point_and_no_more(desk):
     tab.tick()
     run.steps(6, 6)
     answer = tab.tick()
-    assert set(answer) == {"run", "now", "versions", "head", "points"}
+    assert set(answer) == {"run", "now", "versions", "progress", "points"}
     assert answer["points"]["series"]["loss"]["x"] == [6]
-    assert answer["head"]["step"] == 6
+    assert answer["progress"]["step"] == 6
 
 
 def test_many_tabs_cost_one_look(desk):
@@ -187,7 +188,7 @@ def test_while_a_checkpoint_is_saved_a_stop_is_still_offered(desk):
 def test_numbers_that_json_has_no_words_for_do_not_break_the_page(desk):
     desk.run().steps(1, 3, loss=math.nan, grad_norm=math.inf)
     answer = desk.ask(run=RUN)
-    assert answer["head"]["loss"] is None
+    assert answer["progress"]["loss"] is None
     assert answer["points"]["series"]["loss_bad"]["x"] == [1, 2, 3]
     assert desk.ask(run="")["rows"][0]["loss"] is None
 
@@ -204,6 +205,7 @@ def test_log_lines_follow_each_other_without_loss_or_repeat(desk):
     run.log(0, "rank0.log", b"o\nthree\n")
     second = tab.tick()["log"]
     assert (second["from"], second["lines"]) == (4, ["two", "three"])
+    assert "files" not in second, "they are the same"
     assert tab.tick() is None
 
 
@@ -219,6 +221,17 @@ def test_earlier_lines_begin_where_a_line_begins(desk):
     earlier = desk.ask(**{**tab.question, "log": log})["log"]
     assert earlier["before"] == newest["start"]
     assert earlier["lines"][-1] == f"line {first - 1:05d}"
+
+
+def test_an_older_attempts_log_is_read_beside_the_newest_ones(desk):
+    run = desk.run()
+    run.log(0, "rank0.log", b"first\n")
+    run.attempt_again(checkpoint_step=4)
+    run.log(0, "rank0.log", b"second\n")
+    shown = {number: desk.ask(run=RUN, log={"attempt": number})["log"] for number in (None, 1, 2, 9)}
+    assert {number: (log["attempt"], log["lines"]) for number, log in shown.items()} == {
+        None: (2, ["second"]), 1: (1, ["first"]), 2: (2, ["second"]), 9: (2, ["second"]),
+    }  # fmt: skip
 
 
 def test_an_unknown_run_is_an_answer_not_a_failure(desk):

@@ -417,6 +417,8 @@ class Nodes:
         self.queued: list[Job] = []
         self.state = RunState.QUEUED
         self.accepted: list[HostKey] = []
+        self.sources: list[tuple[str, int] | None] = []
+        self.lost = 0
 
     def preflight(self, job: Job) -> PreflightReport:
         assert self.let.wait(10)
@@ -425,12 +427,17 @@ class Nodes:
     def accept_host_keys(self, keys: list[HostKey]) -> None:
         self.accepted += keys
 
-    def launch(self, job: Job, *, restarts: int) -> str:
+    def find_source(self, run: str, step: int, job: Job) -> None:
+        if step == self.lost:
+            raise ProblemsError([Problem(code="checkpoint_missing")])
+
+    def launch(self, job: Job, *, restarts: int, source: tuple[str, int] | None) -> str:
         assert self.let.wait(10)
+        self.sources.append(source)
         self.launched.append(job)
         return f"run-{len(self.launched)}"
 
-    def enqueue(self, job: Job, *, restarts: int) -> str:
+    def enqueue(self, job: Job, *, restarts: int, source: tuple[str, int] | None) -> str:
         self.queued.append(job)
         return f"queued-{len(self.queued)}"
 
@@ -497,6 +504,23 @@ class TestDesk:
         desk = self.desk(nodes)
         desk.check(job)
         assert not rest(desk).is_green_for(job)
+
+    def test_a_check_is_for_one_checkpoint_and_finds_one_that_is_lost(self, job: Job) -> None:
+        nodes = Nodes(*[PreflightReport()] * 3)
+        nodes.let.set()
+        desk = self.desk(nodes)
+        desk.check(job, ("run", 40))
+        assert rest(desk).is_green_for(job, ("run", 40))
+        for other in (("run", 20), None):
+            with pytest.raises(ProblemsError):
+                desk.launch(job, other)
+        desk.launch(job, ("run", 40))
+        assert (rest(desk).run, nodes.sources) == ("run-1", [("run", 40)])
+        nodes.lost = 20
+        desk.check(job, ("run", 20))
+        state = rest(desk)
+        assert [problem.code for problem in state.problems] == ["checkpoint_missing"]
+        assert not state.is_green_for(job, ("run", 20))
 
     def test_two_tabs_queue_a_job_once_and_an_edited_one_again(self, job: Job, services: Services) -> None:
         nodes = Nodes()

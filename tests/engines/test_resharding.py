@@ -3,7 +3,7 @@
 import pytest
 
 from backend.engines.checkpoints import MEGATRON
-from backend.engines.resharding import check_source
+from backend.engines.resharding import bound_to, check_source
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from tests.cluster.jobs import make_job
@@ -19,7 +19,8 @@ def _job(engine: str, **values: object) -> Job:
 
 
 def _codes(before: Job, files: tuple[str, ...], **changes: object) -> list[tuple[str, str]]:
-    return [(problem.code, problem.field) for problem in check_source(before, with_values(before, changes), files)]
+    found = check_source(before, with_values(before, changes), bound_to(before, files))
+    return [(problem.code, problem.field) for problem in found]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_a_model_parallel_plan_is_bound_to_its_checkpoints_and_the_old_value_is_
         ("checkpoint_bound_to_plan", "parallel.tensor"),
         ("checkpoint_bound_to_plan", "parallel.pipeline"),
     ]
-    (problem,) = check_source(before, with_values(before, {"parallel.tensor": 4}), LEGACY)
+    (problem,) = check_source(before, with_values(before, {"parallel.tensor": 4}), bound_to(before, LEGACY))
     assert (problem.edit, problem.values["old"], problem.values["new"]) == ({"parallel.tensor": 2}, 2, 4)
     assert _codes(before, LEGACY, **{"cluster.nodes": 8}) == [], "data parallelism may change"
 

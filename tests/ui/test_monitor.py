@@ -232,7 +232,7 @@ def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
     expect(page.locator(".mbm-proof")).to_contain_text(proof[lang])
     expect(page.locator(".mbm-log")).to_contain_text("ValueError: <b>bad</b> shape")
     offered = page.locator(".mbm-title .mb-button:visible")
-    expect(offered).to_have_text({"en": "Resume…", "zh": "恢复…"}[lang])
+    expect(offered).to_have_text({"en": ["Continue with changes…", "Resume…"], "zh": ["修改后继续…", "恢复…"]}[lang])
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

@@ -1,0 +1,146 @@
+"""A run continued with changes in a real browser: its job and a mark in the wizard, what does not fit said at once."""
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from backend.cluster.demo import DemoCluster
+from backend.job.mapping import dump_mapping
+from backend.jobs import ledger
+from backend.jobs.records import NodeRecord
+from backend.jobs.states import EventKind
+from backend.jobs.store import Store
+from tests.nodes import ssh_nodes
+from tests.ui.browser import Site, box, expect, go, logged_in, needs_chromium, problems, served
+
+pytestmark = [pytest.mark.ui, needs_chromium]
+
+RUN = "20260101-000000-before-aaaa"
+PLAIN = ("trainer_state.json", "scheduler.pt", "mca_config.json", "latest_checkpointed_iteration.txt",
+         *(f"rng_state_{rank}.pth" for rank in range(8)))  # fmt: skip
+DIVIDED = ("mp_rank_00/model_optim_rng.pt", "mp_rank_01/model_optim_rng.pt", "dist_optimizer/.metadata")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory) -> Iterator[DemoCluster]:
+    with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=1) as demo:
+        yield demo
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory, cluster: DemoCluster) -> Iterator[Site]:
+    """A server that knows a failed run on Megatron with TP 2, and its checkpoint of step 40 on a real node."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
+    store = Store(home / "megaboard.db")
+    store.write(lambda connection: _failed_run(connection, cluster))
+    store.close()
+    results = cluster.folder / "out" / RUN / "checkpoint-40"
+    for file in (*PLAIN, *(f"iter_0000001/{one}" for one in DIVIDED)):
+        (results / file).parent.mkdir(parents=True, exist_ok=True)
+        (results / file).write_bytes(json.dumps({"global_step": 40}).encode() if file.endswith("json") else b".")
+    with served(home) as site:
+        yield site
+
+
+def _failed_run(connection: Any, cluster: DemoCluster) -> None:
+    machines = {"gpu": "h100-80g", "nodes": 1, "gpus_per_node": 8}
+    job = {
+        "version": 1,
+        "name": "before",
+        "cluster": {**cluster.cluster_mapping(sys.executable), **machines},
+        "model": {"preset": "qwen3-8b", "path": "/models/qwen3-8b"},
+        "training": {"dataset": "mine", "dataset_dir": "/data", "template": "qwen3", "learning_rate": 3e-6,
+                     "output_dir": str(cluster.folder / "out")},
+        "engine": "llamafactory-megatron",
+        "parallel": {"tensor": 2},
+    }  # fmt: skip
+    now = time.time()
+    create = {"name": "before", "engine": "llamafactory-megatron", "job": dump_mapping(job), "time": now}
+    ledger.create_run(connection, RUN, addresses=[], **create)
+    record = NodeRecord(rank=0, address="a", folder=f"/r/{RUN}", python="/p", mark="m.0", stop={"left": []})
+    ledger.create_attempt(connection, RUN, 1, master=("a", 1), rendered={}, nodes=[record], time=now)
+    for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED, EventKind.FAILING, EventKind.FAILED):
+        ledger.append(connection, RUN, kind, time=now)
+
+
+@pytest.fixture(scope="module")
+def page(site: Site) -> Iterator[Any]:
+    with logged_in(site) as page:
+        yield page
+
+
+def _open_marked(page: Any, site: Site) -> Any:
+    """The wizard with the run's job and mark; its banner."""
+    page.goto(f"{site.url}/en/#runs/{RUN}")
+    page.get_by_role("button", name="Continue with changes").click()
+    dialog = page.locator('[data-dialog="continue"]')
+    expect(dialog.locator("input:checked")).to_have_value("40")
+    dialog.locator(".mb-primary").click()
+    page.wait_for_function("() => document.documentElement.dataset.step === 'plan'")
+    return page.locator(".mb-continuing")
+
+
+def test_a_run_opens_in_the_wizard_with_a_mark_that_stays_until_it_is_taken_off(page, site) -> None:
+    banner = _open_marked(page, site)
+    expect(banner).to_contain_text(RUN)
+    expect(banner).to_contain_text("step 40")
+    expect(box(page, "parallel.tensor")).to_have_value("2")
+    go(page, site, "training", "zh")
+    expect(banner).to_contain_text("第 40 步")
+    expect(box(page, "training.learning_rate")).to_have_value("3e-6")
+    banner.locator('[data-do="begin_anew"]').click()
+    expect(banner).to_have_count(0)
+    go(page, site, "hardware")
+    expect(box(page, "cluster.gpus_per_node")).to_have_value("8")
+    expect(banner).to_have_count(0)
+
+
+def test_a_plan_that_the_checkpoint_does_not_fit_is_said_while_it_is_chosen_and_not_launched(page, site) -> None:
+    banner = _open_marked(page, site)
+    expect(banner).to_have_attribute("data-state", "fits")
+    expect(banner).to_contain_text("Tensor parallel")
+    expect(page.locator(".mb-plans-loads")).to_contain_text("TP2")
+    expect(page.locator(".mb-plans tr.mb-unfit").first).to_be_visible()
+    page.get_by_label("Only what the checkpoint can be loaded into").check()
+    expect(page.locator(".mb-plans tr.mb-unfit")).to_have_count(0)
+    page.get_by_label("Only what the checkpoint can be loaded into").uncheck()
+    page.locator(".mb-plans tr.mb-unfit").first.click()
+    expect(banner).to_have_attribute("data-state", "unfit")
+    expect(banner.locator('[data-code="checkpoint_bound_to_plan"]').first).to_contain_text("can be divided anew")
+    go(page, site, "launch")
+    expect(page.locator('[data-act="check"]')).to_be_disabled()
+    expect(page.locator('[data-act="queue"]')).to_be_disabled()
+    banner.locator('[data-do="restore"]').click()
+    expect(banner).to_have_attribute("data-state", "fits")
+    go(page, site, "plan")
+    page.locator('[data-more="wizard-strategy-more"]').click()
+    box(page, "parallel.tensor").fill("4")
+    expect(problems(page, "parallel.tensor")).to_contain_text("4")
+    problems(page, "parallel.tensor").locator(".mb-apply").click()
+    expect(box(page, "parallel.tensor")).to_have_value("2")
+    expect(banner).to_have_attribute("data-state", "fits")
+
+
+def test_the_launch_begins_with_the_marked_checkpoint(page, site) -> None:
+    _open_marked(page, site)
+    go(page, site, "review")
+    expect(page.locator("#mb-difference-base")).to_have_value(RUN)
+    page.get_by_role("button", name="config.yaml").first.click()
+    expect(page.locator("pre.mb-code").first).to_contain_text(f"{RUN}/checkpoint-40")
+    go(page, site, "launch")
+    page.locator('[data-act="queue"]').click()
+    link = page.locator(".mb-desk-words a")
+    expect(link).to_contain_text("before")
+    store = Store(site.home / "megaboard.db")
+    with store.read() as connection:
+        source = ledger.source_of(connection, link.inner_text())
+    store.close()
+    assert source is not None
+    assert (source["run"], source["step"]) == (RUN, 40)
+    link.click()
+    expect(page.locator(".mbm-attempts a")).to_contain_text(RUN)
