@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from backend.cluster.node import NodeError
-from backend.cluster.probe import NodeFacts, python_field
+from backend.cluster.probe import NodeFacts
 from backend.job.job import Job
 from backend.job.presets import READING, resolve_gpu, usable_gib
 from backend.job.problems import Problem
@@ -14,7 +14,12 @@ Status = Literal["ok", "warning", "failure", "skipped"]
 CheckName = Literal[
     "login",
     "python",
+    "gpus",
+    "gpus_free",
     "gpu_memory",
+    "cuda",
+    "shm",
+    "limits",
     "engine",
     "configuration",
     "deepspeed",
@@ -22,8 +27,16 @@ CheckName = Literal[
     "dataset",
     "run_root",
     "output_dir",
-    "versions",
+    "space",
     "lock",
+    "versions",
+    "machines",
+    "model_equal",
+    "data_equal",
+    "output_shared",
+    "clock",
+    "interface",
+    "rdma",
     "master_port",
 ]
 
@@ -68,16 +81,6 @@ class Checks:
     def raised(self, name: CheckName, error: NodeError) -> CheckResult:
         error.rank = self.rank
         return self.failed(name, error.problem)
-
-
-def check_engine(job: Job, checks: Checks, facts: NodeFacts) -> CheckResult:
-    """Whether the environment has all that the engine imports."""
-    missing = [module for module, version in facts.modules.items() if version is None]
-    if missing:
-        return checks.wrong(
-            "engine", "engine_missing", python_field(job, checks.rank), modules=missing, engine=job.engine
-        )
-    return checks.ok("engine", **facts.modules)
 
 
 def check_gpu_memory(job: Job, checks: Checks, facts: NodeFacts) -> list[CheckResult]:
@@ -137,26 +140,6 @@ def check_lock(checks: Checks, answer: Mapping[str, Any]) -> CheckResult:
     if holder:
         return checks.wrong("lock", "node_locked", f"cluster.hosts[{checks.rank}].address", run=holder["run"])
     return checks.ok("lock")
-
-
-def check_versions(checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts]) -> list[CheckResult]:
-    """Whether all nodes have the same versions; those that differ from most are named."""
-    most = {
-        module: max(versions, key=lambda version: (versions.count(version), str(version)))
-        for module in next(iter(facts.values())).modules
-        for versions in [[node.modules.get(module) for node in facts.values()]]
-    }
-    results = []
-    for rank, node in facts.items():
-        # A module that is missing is the engine check's to tell.
-        odd = [name for name, version in node.modules.items() if version and most[name] and version != most[name]]
-        if odd:
-            here, there = (", ".join(f"{name} {of[name]}" for name in odd) for of in (node.modules, most))
-            field = f"cluster.hosts[{rank}].environments"
-            results.append(checks[rank].wrong("versions", "versions_differ", field, here=here, others=there))
-        else:
-            results.append(checks[rank].ok("versions"))
-    return results
 
 
 def dataset_names(job: Job) -> list[str]:

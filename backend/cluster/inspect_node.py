@@ -16,6 +16,7 @@ import ipaddress
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 import struct
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.parse
 from typing import Any
 
 SIOCGIFADDR = 0x8915
@@ -41,6 +43,8 @@ def facts(wanted: dict[str, Any]) -> dict[str, Any]:
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         "gpus": find_gpus(),
         "modules": {module: version_of(module, name) for module, name in wanted["modules"].items()},
+        "origins": {module: origin_of(name) for module, name in wanted["modules"].items()},
+        "cuda": cuda_of_torch(),
         "interface": find_interface(wanted["master"]) if wanted["master"] else None,
         "machine": boot_id(),
         "time": time.time(),
@@ -61,19 +65,76 @@ def find_gpus() -> list[dict[str, Any]]:
     if program is None:
         return []
     command = [program, f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(command, stdout=subprocess.PIPE, timeout=20, check=False)
+    try:
+        answer = subprocess.run(command, stdout=subprocess.PIPE, timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        return []  # The driver hangs: the survey tells that.
     rows = [[value.strip() for value in line.split(",")] for line in answer.stdout.decode().splitlines()]
     return [dict(zip(GPU_KEYS, row)) for row in rows if len(row) == len(GPU_KEYS)]  # noqa: B905 - Python 3.8
 
 
 def version_of(module: str, distribution: str) -> str | None:
-    """None when it cannot be imported; importing it would take seconds of every core."""
+    """With the commit of a git checkout; None when it cannot be imported, which would take seconds of every core."""
     try:
-        if importlib.util.find_spec(module) is None:
+        # megatron is a namespace that other packages put parts into.
+        if importlib.util.find_spec("megatron.core" if module == "megatron" else module) is None:
             return None
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
+    except (ImportError, ValueError):
+        return None
+    origin = origin_of(distribution)
+    if not origin:
         return "unknown"
+    return f"{origin['version']} (commit {origin['commit'][:10]})" if origin["commit"] else str(origin["version"])
+
+
+def origin_of(distribution: str) -> dict[str, str]:
+    """Version, and where it was installed from (PEP 610) with the commit; empty where it is not installed."""
+    try:
+        found = importlib.metadata.distribution(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    source = json.loads(found.read_text("direct_url.json") or "{}")
+    url, git = source.get("url", ""), source.get("vcs_info", {})
+    is_checkout = url.startswith("file://") and "dir_info" in source
+    folder = urllib.parse.unquote(url[len("file://") :]) if is_checkout else ""
+    return {
+        "version": found.version or "unknown",
+        "url": "" if is_checkout else url,
+        "commit": git.get("commit_id") or (commit_of(folder) if folder else ""),
+        "subdirectory": source.get("subdirectory") or "",
+        "folder": folder,
+    }
+
+
+def commit_of(folder: str) -> str:
+    """The commit that a git checkout stands at, read from its files; empty where it is none."""
+    while folder != "/" and not os.path.isdir(os.path.join(folder, ".git")):
+        folder = os.path.dirname(folder)
+    try:
+        with open(os.path.join(folder, ".git", "HEAD")) as file:
+            head = file.read().strip()
+        if not head.startswith("ref: "):
+            return head
+        loose = os.path.join(folder, ".git", head[5:])
+        packed = os.path.join(folder, ".git", "packed-refs")
+        with open(loose if os.path.exists(loose) else packed) as file:
+            lines = [line.split() for line in file]
+    except OSError:
+        return ""
+    return next((line[0] for line in lines if len(line) == 1 or line[1:] == [head[5:]]), "")
+
+
+def cuda_of_torch() -> str | None:
+    """The CUDA that torch was built with; empty without one; None where there is no torch, or one for other GPUs."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    try:
+        with open(os.path.join(spec.submodule_search_locations[0], "version.py")) as file:
+            built = dict(re.findall(r"^(cuda|hip|xpu)\b.*= *(?:'([^']*)'|None)", file.read(), re.MULTILINE))
+    except OSError:
+        return None
+    return None if "cuda" not in built or built.get("hip") or built.get("xpu") else built["cuda"]
 
 
 def find_interface(master: str) -> str | None:
@@ -232,18 +293,18 @@ def listen(wanted: dict[str, Any]) -> dict[str, Any]:
 
 def dial(wanted: dict[str, Any]) -> dict[str, Any]:
     """Whether the listener at `address`:`port` answers with our `word` within `seconds`; else why not."""
-    deadline, detail = time.monotonic() + wanted["seconds"], "no answer"
+    deadline, detail, is_named = time.monotonic() + wanted["seconds"], "no answer", True
     while time.monotonic() < deadline:
         try:
             sock = socket.create_connection((wanted["address"], wanted["port"]), timeout=3)
         except OSError as error:
             # The listener may start later than we do.
-            detail = str(error)
+            detail, is_named = str(error), not isinstance(error, socket.gaierror)
             time.sleep(0.1)
             continue
         with sock:
             return meet(sock, wanted["word"].encode())
-    return {"reached": False, "detail": detail}
+    return {"reached": False, "detail": detail, "is_named": is_named}
 
 
 def meet(sock: socket.socket, word: bytes) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """The checks before a launch, on all nodes at once. They change nothing on a node and leave nothing behind."""
 
+import json
 import posixpath
 import re
 import secrets
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,19 +14,29 @@ from backend.cluster.checks import (
     CheckResult,
     Checks,
     check_dataset,
-    check_engine,
     check_gpu_memory,
     check_lock,
     check_model,
-    check_versions,
     check_writable,
     dataset_names,
 )
 from backend.cluster.deepspeed_parts import EXTENSIONS, check_parts, needed_parts
+from backend.cluster.equal_checks import check_engine, check_machines, check_prints, check_shared, check_versions
 from backend.cluster.group import try_all
+from backend.cluster.machine_checks import (
+    check_clocks,
+    check_cuda,
+    check_gpus,
+    check_interfaces,
+    check_rdma,
+    check_room,
+    check_space,
+)
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.probe import NodeFacts, inspect, python_command
 from backend.cluster.ssh_config import display_name
+from backend.cluster.survey import SURVEY_S, Survey, survey
+from backend.estimate.checkpoint_size import checkpoint_bytes
 from backend.job.cluster import Environment, Host
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
@@ -32,8 +44,13 @@ from backend.job.launch_rules import environment_of
 ASK_S = 30.0
 DIAL_S = 8.0
 """How long nodes try to reach the master's port; a listener is up after less than one."""
+PRINTS_S = 60.0
+"""Three places of every file of a model, from a slow disk."""
+SEEN_S = 5.0
+"""How long a network disk may take to show a node what another one has written."""
 NEEDS_PYTHON: tuple[CheckName, ...] = ("engine", "model", "dataset", "run_root", "output_dir", "lock")
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
+COMPARE = Path(__file__).with_name("compare_node.py")
 
 T = TypeVar("T")
 
@@ -52,12 +69,86 @@ def preflight(
     ready = {rank: connected[rank] for rank in known}
     found = _both(try_all(ready, lambda rank, node: _ask_paths(job, rank, node), ASK_S + 10))
     locks = _both(try_all(ready, lambda rank, node: _ask_lock(job, rank, node, known[rank].home), ASK_S + 10))
+    folders = [str(job.training.output_dir)]
+    ask_survey = lambda rank, node: survey(node, _environment(job, rank), folders)  # noqa: E731 - as those above
+    surveys = _both(try_all(ready, ask_survey, SURVEY_S + 10))
     results = []
     for rank, of in checks.items():
-        results += _check_node(job, of, nodes[rank], facts.get(rank), found.get(rank), locks.get(rank))
+        results += _check_node(
+            job, of, nodes[rank], facts.get(rank), found.get(rank), locks.get(rank), surveys.get(rank)
+        )
     if known:
-        results += check_versions(checks, known)
-    return results + _check_port(job, checks, ready, port)
+        results += _check_equal(job, checks, known, ready, surveys)
+    return results + _check_fabric(job, checks, known, ready, surveys, port)
+
+
+def _check_equal(
+    job: Job,
+    checks: Mapping[int, Checks],
+    known: Mapping[int, NodeFacts],
+    nodes: Mapping[int, Node],
+    surveys: Mapping[int, Survey | NodeError],
+) -> list[CheckResult]:
+    """What nodes have to have in common; of a single one there is nothing to ask."""
+    results = check_versions(job, checks, known)
+    if len(nodes) < 2:
+        return results
+    results += check_machines(checks, known, _read(surveys))
+    wanted = {
+        "model": job.model.path,
+        "folder": job.training.dataset_dir or "/",
+        "datasets": dataset_names(job),
+        "plain": job.traits.environment == "swift",
+    }
+    prints = _both(try_all(nodes, lambda rank, node: _compare(job, rank, node, "prints", wanted), PRINTS_S + 10))
+    results += check_prints(job, checks, prints)
+    # Ranks of all nodes write parts of one checkpoint and read each other's; the other engines can do without.
+    if job.traits.is_megatron and 0 in nodes:
+        results += _check_shared(job, checks, nodes)
+    return results + check_clocks(checks, known)
+
+
+def _check_shared(job: Job, checks: Mapping[int, Checks], nodes: Mapping[int, Node]) -> list[CheckResult]:
+    """Node 0 writes a file that nobody can guess, the others look for it, node 0 takes it away."""
+    wanted: dict[str, Any] = {"folder": job.training.output_dir, "name": f".megaboard-{secrets.token_hex(8)}"}
+    try:
+        written = _compare(job, 0, nodes[0], "write", wanted)
+        if written["path"] is None:
+            return [of.skipped("output_shared") for of in checks.values()]  # check_writable says why
+        wanted |= {"path": written["path"], "seconds": SEEN_S}
+        others = {rank: node for rank, node in nodes.items() if rank != 0}
+        try:
+            seen = _both(try_all(others, lambda rank, node: _compare(job, rank, node, "read", wanted), ASK_S + 10))
+        finally:
+            _compare(job, 0, nodes[0], "remove", wanted)
+    except NodeError as error:
+        return [checks[0].raised("output_shared", error)]
+    return check_shared(job, checks, seen)
+
+
+def _check_fabric(
+    job: Job,
+    checks: Mapping[int, Checks],
+    known: Mapping[int, NodeFacts],
+    nodes: Mapping[int, Node],
+    surveys: Mapping[int, Survey | NodeError],
+    port: int,
+) -> list[CheckResult]:
+    results = check_interfaces(checks, known)
+    if job.cluster.nodes > 1:
+        results += check_rdma(checks, _read(surveys))
+    first, way = surveys.get(0), known[0].interface if 0 in known else None
+    own = [one.addresses[0] for one in first.fabric.interfaces if one.name == way] if isinstance(first, Survey) else []
+    return results + _check_port(job, checks, nodes, port, own[0] if own else None)
+
+
+def _compare(job: Job, rank: int, node: Node, action: str, wanted: Mapping[str, object]) -> Mapping[str, Any]:
+    argv = python_command(_environment(job, rank), ["-", action, json.dumps(wanted)])
+    return ask(node, argv, timeout_s=PRINTS_S, stdin=COMPARE.read_bytes())
+
+
+def _read(surveys: Mapping[int, Survey | NodeError]) -> dict[int, Survey]:
+    return {rank: one for rank, one in surveys.items() if isinstance(one, Survey)}
 
 
 def choose_port(job: Job, node: Node, ports: Sequence[int]) -> int:
@@ -82,6 +173,7 @@ def _check_node(
     facts: NodeFacts | NodeError | None,
     found: Mapping[str, Any] | NodeError | None,
     lock: Mapping[str, Any] | NodeError | None,
+    found_there: Survey | NodeError | None,
 ) -> list[CheckResult]:
     if isinstance(node, NodeError):
         return [of.raised("login", node), of.skipped("python"), *(of.skipped(name) for name in NEEDS_PYTHON)]
@@ -89,7 +181,15 @@ def _check_node(
     if not isinstance(facts, NodeFacts):
         python = of.raised("python", facts) if facts else of.skipped("python")
         return [*results, python, *(of.skipped(name) for name in NEEDS_PYTHON)]
-    results += [of.ok("python", version=facts.python), *check_gpu_memory(job, of, facts), check_engine(job, of, facts)]
+    results.append(of.ok("python", version=facts.python))
+    if isinstance(found_there, Survey):
+        results += check_gpus(job, of, found_there.gpus)
+    elif found_there is not None:
+        results.append(of.raised("gpus", found_there))
+    results += check_gpu_memory(job, of, facts)
+    if isinstance(found_there, Survey):
+        results += [*check_cuda(job, of, facts, found_there.gpus), *check_room(job, of, found_there)]
+    results.append(check_engine(job, of, facts))
     results += _or_error(
         of,
         "model",
@@ -101,7 +201,18 @@ def _check_node(
             *check_parts(job, of, it),
         ],
     )
+    if isinstance(found_there, Survey):
+        results += check_space(job, of, found_there, _own_share(job, of.rank))
     return results + _or_error(of, "lock", lock, lambda it: [check_lock(of, it)])
+
+
+def _own_share(job: Job, rank: int) -> int | None:
+    """Bytes of a checkpoint that a node writes: rank 0 of plain engines writes all, sharded ones divide it."""
+    whole = checkpoint_bytes(job)
+    if rank == 0 or whole is None:
+        return whole
+    traits = job.traits
+    return whole // job.cluster.nodes if traits.is_megatron or traits.zero_stage or traits.is_fsdp else None
 
 
 def _or_error(
@@ -135,8 +246,13 @@ def _ask_lock(job: Job, rank: int, node: Node, home: str) -> Mapping[str, Any]:
     return ask(node, argv, timeout_s=ASK_S, stdin=SUPERVISOR.read_bytes())
 
 
-def _check_port(job: Job, checks: Mapping[int, Checks], nodes: Mapping[int, Node], port: int) -> list[CheckResult]:
-    """Node 0 listens on the port as the job's master will, and every node, itself too, dials it."""
+def _check_port(
+    job: Job, checks: Mapping[int, Checks], nodes: Mapping[int, Node], port: int, own: str | None
+) -> list[CheckResult]:
+    """Node 0 listens on the port as the job's master will, and every node, itself too, dials it.
+
+    `own`: an address of node 0, for nodes that do not know its name.
+    """
     if 0 not in nodes:
         return [of.skipped("master_port") for of in checks.values()]
     address = job.cluster.hosts[0].dialled_address
@@ -156,11 +272,13 @@ def _check_port(job: Job, checks: Mapping[int, Checks], nodes: Mapping[int, Node
         wrong = checks[0].wrong("master_port", "port_taken", "cluster.port_range", port=port)
     else:
         answers[0] = listener["dialled"]
-        return [_judge_dial(of, answers.get(rank), address, port) for rank, of in checks.items()]
+        return [_judge_dial(of, answers.get(rank), address, port, own) for rank, of in checks.items()]
     return [wrong, *(of.skipped("master_port") for rank, of in checks.items() if rank != 0)]
 
 
-def _judge_dial(of: Checks, answer: Mapping[str, Any] | NodeError | None, address: str, port: int) -> CheckResult:
+def _judge_dial(
+    of: Checks, answer: Mapping[str, Any] | NodeError | None, address: str, port: int, own: str | None
+) -> CheckResult:
     if answer is None:
         return of.skipped("master_port")
     if isinstance(answer, NodeError):
@@ -169,6 +287,10 @@ def _judge_dial(of: Checks, answer: Mapping[str, Any] | NodeError | None, addres
         return of.ok("master_port", address=address, port=port)
     field = "cluster.hosts[0].fabric_address"
     detail = answer["detail"]
+    if not answer.get("is_named", True):
+        line = shlex.quote(f"{own or 'ADDRESS'} {address}")
+        command = f"echo {line} | sudo tee -a /etc/hosts"
+        return of.wrong("master_port", "master_not_resolved", field, address=address, detail=detail, command=command)
     return of.wrong("master_port", "master_not_reached", field, address=address, port=port, detail=detail)
 
 

@@ -35,6 +35,20 @@ class GpuFacts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """Where an installed package comes from; a text is empty where it does not apply."""
+
+    version: str
+    url: str = ""
+    """Of what pip was given in place of a name."""
+    commit: str = ""
+    """Of a git repository."""
+    subdirectory: str = ""
+    folder: str = ""
+    """On the node, of a checkout that was installed with `pip install -e`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NodeFacts:
     """A node's hardware and software."""
 
@@ -48,7 +62,11 @@ class NodeFacts:
     gpus: tuple[GpuFacts, ...] = ()
     """Empty without nvidia-smi."""
     modules: Mapping[str, str | None] = field(default_factory=dict)
-    """Version by import name; None where it cannot be imported."""
+    """Version by import name, with the commit of a git checkout; None where it cannot be imported."""
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    """By import name; of what is installed, though it may not be importable."""
+    cuda: str | None = None
+    """That torch was built with; empty for a torch without, None where that is not known."""
     interface: str | None = None
     """Network interface towards the master; None where there is no route."""
     machine: str = ""
@@ -140,6 +158,8 @@ def _read(answer: Mapping[str, Any], asked: float, answered: float) -> NodeFacts
         memory_mib=answer["memory_mib"],
         gpus=tuple(_read_gpu(gpu) for gpu in answer["gpus"]),
         modules=answer["modules"],
+        origins={module: Origin(**origin) for module, origin in answer["origins"].items() if origin},
+        cuda=answer["cuda"],
         interface=answer["interface"],
         machine=answer["machine"],
         clock_offset_s=answer["time"] - (asked + answered) / 2,

@@ -23,6 +23,8 @@ def facts(**more: object) -> dict[str, object]:
         "machine": "4c1f",
         "gpus": [GPU],
         "modules": {"torch": "2.13.0", "transformers": "5.6.0", "llamafactory": "0.9.5"},
+        "origins": {"torch": {"version": "2.13.0"}, "llamafactory": {}},
+        "cuda": "12.8",
         "interface": "ib0",
         "time": time.time(),
         **more,

@@ -10,9 +10,10 @@ from backend.cluster.checks import CheckName, Status
 
 SOURCES = [path.read_text() for path in Path(node.__file__).parent.glob("*.py")]
 # NodeError("code", ... | super().__init__("code", ... | failed("code", ... | checks.wrong(name, "code", ...
-# | code = "code" if ... else "code"
+# | code = "code" if ... else "code" | _warned(checks, name, "code", ... | code="code"
 CODES = re.compile(
     r"""(?:NodeError|__init__|failed)\(\s*"(\w+)"|\.wrong\(\s*"?\w+"?,\s*"(\w+)"|code = "(\w+)" if .* else "(\w+)\""""
+    r"""|_warned\([^,]+,\s*"\w+",\s*"(\w+)"|code="(\w+)\""""
 )
 
 

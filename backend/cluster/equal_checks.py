@@ -1,0 +1,230 @@
+"""The checks that all nodes are alike: who differs from most is named, with the command that makes it equal."""
+
+import posixpath
+import shlex
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from backend.cluster.checks import CheckName, CheckResult, Checks
+from backend.cluster.node import NodeError
+from backend.cluster.probe import NodeFacts, Origin, needed_modules, python_field
+from backend.cluster.survey import Survey
+from backend.job.cluster import Environment, Host
+from backend.job.job import Job
+from backend.job.launch_rules import environment_of
+from backend.job.problems import Problem
+
+MCORE_ADAPTER = "mcore_adapter @ git+https://github.com/alibaba/roll.git#subdirectory=mcore_adapter"
+"""The package of that name on PyPI is another one."""
+_NAMES_SHOWN = 4
+
+T = TypeVar("T", bound=Hashable)
+
+
+def usual(values: Mapping[int, T]) -> T:
+    """What most nodes have; of two that are as frequent that of the first node."""
+    counts: dict[T, int] = {}
+    for value in values.values():
+        counts[value] = counts.get(value, 0) + 1
+    return max(counts, key=lambda value: counts[value])
+
+
+def check_engine(job: Job, checks: Checks, facts: NodeFacts) -> CheckResult:
+    """Whether the environment has all that the engine imports."""
+    missing = [module for module, version in facts.modules.items() if version is None]
+    if not missing:
+        return checks.ok("engine", **facts.modules)
+    field, values = python_field(job, checks.rank), {"modules": missing, "engine": job.engine}
+    names = needed_modules(job)
+    wanted = [MCORE_ADAPTER if module == "mcore_adapter" else names[module] for module in missing]
+    command = pip_command(environment_of(job, checks.rank), wanted)
+    # PyPI's package of this name brings no such module.
+    hollow = "mcore_adapter" in missing and "mcore_adapter" in facts.origins
+    code = "engine_placeholder" if hollow else "engine_missing"
+    return checks.wrong("engine", code, field, **values, command=command)
+
+
+def check_versions(job: Job, checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts]) -> list[CheckResult]:
+    """Whether all nodes have the same packages; those that differ from most are named."""
+    modules = next(iter(facts.values())).modules
+    # A module that is missing is the engine check's to tell.
+    most = {
+        name: usual({rank: version for rank, node in facts.items() if (version := node.modules.get(name))} or {0: ""})
+        for name in modules
+    }
+    models = {name: next((n for n in facts.values() if n.modules.get(name) == most[name]), None) for name in modules}
+    results = []
+    for rank, node in facts.items():
+        odd = [name for name, version in node.modules.items() if version and version != most[name]]
+        if not odd:
+            results.append(checks[rank].ok("versions", **node.modules))
+            continue
+        here, there = (", ".join(f"{name} {of[name]}" for name in odd) for of in (node.modules, most))
+        origins = {name: model.origins[name] for name in odd if (model := models[name]) and name in model.origins}
+        command = install_command(job, rank, odd, origins, node.origins)
+        field = f"cluster.hosts[{rank}].environments"
+        results.append(
+            checks[rank].wrong("versions", "versions_differ", field, here=here, others=there, command=command)
+        )
+    return results
+
+
+def install_command(
+    job: Job, rank: int, modules: Sequence[str], wanted: Mapping[str, Origin], here: Mapping[str, Origin]
+) -> str:
+    """What to type on a node so that its environment has the same of these modules as another one.
+
+    A package that lies in a git checkout on both is moved to the other's commit; all else pip installs.
+    """
+    names = needed_modules(job)
+    requirements, index, commands = [], "", []
+    for name in modules:
+        of, own = wanted.get(name), here.get(name)
+        if of is not None and of.commit and own is not None and own.folder:
+            folder = shlex.quote(own.folder)
+            commands.append(f"git -C {folder} fetch && git -C {folder} checkout {shlex.quote(of.commit)}")
+        elif of is not None and of.url and of.commit:
+            part = f"#subdirectory={of.subdirectory}" if of.subdirectory else ""
+            requirements.append(f"{names.get(name, name)} @ git+{of.url}@{of.commit}{part}")
+        elif of is not None and of.version:
+            # Builds for a CUDA of their own carry its name behind a plus, and lie in torch's own index.
+            local = of.version.partition("+")[2]
+            index = f"https://download.pytorch.org/whl/{local}" if name == "torch" and local else index
+            requirements.append(f"{names.get(name, name)}=={of.version}")
+    if requirements:
+        extra = ["--extra-index-url", index] if index else []
+        commands.insert(0, pip_command(environment_of(job, rank), [*extra, *requirements]))
+    return " && ".join(commands)
+
+
+def pip_command(environment: Environment | None, requirements: Sequence[str]) -> str:
+    """`python -m pip install ...` of an environment, to be pasted into a shell on the node."""
+    if environment is None:
+        return ""
+    python = _path(environment.python)
+    setup = f". {_path(environment.setup)} && " if environment.setup else ""
+    return f"{setup}{python} -m pip install {shlex.join(requirements)}"
+
+
+def _path(path: str) -> str:
+    """Quoted, with `~/` left for the shell."""
+    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
+
+
+def check_machines(
+    checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts], found: Mapping[int, Survey]
+) -> list[CheckResult]:
+    """Whether all nodes have the same GPUs, driver and Python: the slowest and the oldest hold up the others."""
+    if len(facts) < 2:
+        return []
+    described = {rank: _described(facts[rank], found.get(rank)) for rank in facts}
+    keys = next(iter(described.values()))
+    most = {key: usual({rank: of[key] for rank, of in described.items()}) for key in keys}
+    results = []
+    for rank, own in described.items():
+        odd = [key for key in keys if own[key] != most[key] and own[key] and most[key]]
+        if odd:
+            here, there = (", ".join(of[key] for key in odd) for of in (own, most))
+            values = {"node": checks[rank].node, "here": here, "others": there}
+            field = f"cluster.hosts[{rank}].address"
+            problem = Problem(
+                code="machines_differ", field=field, severity="warning", node=checks[rank].node, values=values
+            )
+            results.append(checks[rank].warned("machines", problem))
+        else:
+            results.append(checks[rank].ok("machines", **own))
+    return results
+
+
+def _described(facts: NodeFacts, found: Survey | None) -> dict[str, str]:
+    gpus = found.gpus.gpus if found else ()
+    names = sorted({gpu.name for gpu in gpus})
+    return {
+        "python": "Python " + ".".join(facts.python.split(".")[:2]),
+        "gpus": f"{len(gpus)} × {' / '.join(names)}" if gpus else "",
+        "driver": f"driver {gpus[0].driver}" if gpus else "",
+    }
+
+
+def check_prints(
+    job: Job, checks: Mapping[int, Checks], prints: Mapping[int, Mapping[str, Any] | NodeError]
+) -> list[CheckResult]:
+    """Whether the model and the data are the same files on all nodes; what a node lacks is told by other checks."""
+    folder = str(job.model.path)
+    results = _check_files(
+        job, checks, prints, "model", "model_equal", "model.path", lambda n: posixpath.join(folder, n)
+    )
+    return results + _check_files(job, checks, prints, "data", "data_equal", "training.dataset", _data_path)
+
+
+def _data_path(name: str) -> str:
+    """A description is told by the file it stands in."""
+    return name.partition(": ")[0]
+
+
+def _check_files(
+    job: Job,
+    checks: Mapping[int, Checks],
+    prints: Mapping[int, Mapping[str, Any] | NodeError],
+    part: str,
+    name: CheckName,
+    field: str,
+    path_of: Callable[[str], str],
+) -> list[CheckResult]:
+    broken = [checks[rank].raised(name, one) for rank, one in prints.items() if isinstance(one, NodeError)]
+    found = {rank: one[part] for rank, one in prints.items() if not isinstance(one, NodeError) and one[part]}
+    if len(found) < 2:
+        return broken
+    whole = {rank: tuple(sorted(files.items())) for rank, files in found.items()}
+    most = usual(whole)
+    source = next(rank for rank, files in whole.items() if files == most)
+    results = []
+    for rank, files in found.items():
+        differ = sorted(key for key, _ in set(most) - set(whole[rank]))
+        extra = sorted(files.keys() - dict(most).keys())
+        if not differ and not extra:
+            results.append(checks[rank].ok(name, files=len(files)))
+            continue
+        paths = list(dict.fromkeys(path_of(key) for key in differ or extra))
+        command = copy_command(job.cluster.hosts[source], paths) if differ else shlex.join(["rm", "-i", "--", *paths])
+        shown = [posixpath.basename(path) for path in paths[:_NAMES_SHOWN]] + ["..."] * (len(paths) > _NAMES_SHOWN)
+        code = "model_differs" if name == "model_equal" else "data_differs"
+        values = {"names": shown, "count": len(paths), "source": checks[source].node, "command": command}
+        results.append(checks[rank].wrong(name, code, field, **values))
+    return results + broken
+
+
+def copy_command(source: Host, paths: Sequence[str]) -> str:
+    """What to type on a node so that it has another node's files at the same paths."""
+    login = f"{source.user}@" if source.user else ""
+    address = f"[{source.dialled_address}]" if ":" in source.dialled_address else source.dialled_address
+    port = ["-e", f"ssh -p {source.port}"] if source.port != 22 else []
+    folders: dict[str, list[str]] = {}
+    for path in paths:
+        folders.setdefault(posixpath.dirname(path), []).append(path)
+    commands = []
+    for folder, files in folders.items():
+        head = shlex.join(["rsync", "-a", "--checksum", *port])
+        sources = " ".join(shlex.quote(f"{login}{address}:{path}") for path in files)
+        commands.append(f"{head} {sources} {_path(folder + '/')}")
+    return " && ".join(commands)
+
+
+def check_shared(
+    job: Job, checks: Mapping[int, Checks], seen: Mapping[int, Mapping[str, Any] | NodeError]
+) -> list[CheckResult]:
+    """Whether all nodes see the file that node 0 has written into output_dir; `seen` is without node 0."""
+    results = [checks[0].ok("output_shared")] if seen else []
+    for rank, answer in seen.items():
+        of = checks[rank]
+        if isinstance(answer, NodeError):
+            results.append(of.raised("output_shared", answer))
+        elif answer["seen"]:
+            results.append(of.ok("output_shared"))
+        else:
+            values = {"node": of.node, "path": job.training.output_dir, "first": checks[0].node, "engine": job.engine}
+            problem = Problem(
+                code="output_not_shared", field="training.output_dir", severity="warning", node=of.node, values=values
+            )
+            results.append(of.warned("output_shared", problem))
+    return results

@@ -1,0 +1,160 @@
+"""A node's GPUs from what nvidia-smi says, whatever its driver puts where a figure should be."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+LINKS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+"""How `nvidia-smi topo -m` calls ways between two GPUs without NVLink, the shortest first."""
+_FAULTS = ("unknown error", "gpu is lost", "gpu requires reset")
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpu:
+    """One GPU. None: nvidia-smi does not tell, as of one that shares the host's memory."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_mib: int | None
+    memory_used_mib: int | None
+    driver: str
+    fault: str = ""
+    """What nvidia-smi says in place of its figures: it is lost, or has to be reset."""
+    is_divided: bool = False
+    """Whether MIG is on: its parts count as devices then."""
+    pcie: str = ""
+    """`4.0 x16`, and `x8 of x16` where it has fewer lanes than it could; empty where nvidia-smi does not tell."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GpuProcess:
+    """A process that computes on a GPU."""
+
+    gpu: int
+    pid: int
+    name: str
+    user: str
+    """Empty where the process cannot be seen, as in another container."""
+    memory_mib: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gpus:
+    """All of a node."""
+
+    is_nvidia: bool
+    """Whether there is an nvidia-smi."""
+    gpus: tuple[Gpu, ...] = ()
+    processes: tuple[GpuProcess, ...] = ()
+    trouble: str = ""
+    """What nvidia-smi said that was no GPU: a lost one, a driver that does not answer."""
+    links: tuple[str, ...] = ()
+    """The kinds of links between pairs, the fastest first: NV18, NV2, PIX, SYS."""
+    cuda: str = ""
+    """The newest CUDA that the driver takes."""
+
+    @property
+    def usable(self) -> tuple[Gpu, ...]:
+        """Those without a fault."""
+        return tuple(gpu for gpu in self.gpus if not gpu.fault)
+
+
+def read_gpus(smi: Mapping[str, Mapping[str, Any]] | None, owners: Mapping[str, str]) -> Gpus:
+    """From survey_node.py's answers of nvidia-smi (None: there is none) and the users of processes by their id."""
+    if smi is None:
+        return Gpus(is_nvidia=False)
+    more = _more(smi["more"]["out"])
+    gpus, trouble = [], []
+    for line in smi["query"]["out"].splitlines():
+        row = [value.strip() for value in line.split(",")]
+        if len(row) == 6 and row[0].isdigit():
+            gpus.append(_gpu(row, more.get(row[0], {})))
+        elif line.strip():
+            trouble.append(line.strip())
+    if not gpus or smi["query"]["code"] != 0:
+        trouble.append(smi["query"]["err"].strip())
+    indices = {gpu.uuid: gpu.index for gpu in gpus}
+    return Gpus(
+        is_nvidia=True,
+        gpus=tuple(gpus),
+        processes=tuple(_processes(smi["apps"]["out"], indices | _parts(smi["list"]["out"]), owners)),
+        trouble=" ".join(" ".join(trouble).split()),
+        links=_links(smi["topo"]["out"]),
+        cuda=next(iter(re.findall(r"CUDA (?:UMD )?Version:\s*(\d+(?:\.\d+)*)", smi["table"]["out"])), ""),
+    )
+
+
+def _gpu(row: list[str], more: Mapping[str, str]) -> Gpu:
+    index, uuid, name, memory, used, driver = row
+    said = [value for value in row if any(fault in value.lower() for fault in _FAULTS)]
+    width, of = more.get("width", ""), more.get("of", "")
+    lanes = f"x{width}" if width == of else f"x{width} of x{of}"
+    return Gpu(
+        index=int(index),
+        uuid=uuid,
+        name=name,
+        memory_mib=mib(memory),
+        memory_used_mib=mib(used),
+        driver=driver,
+        fault=said[0].strip("[]") if said else "",
+        is_divided=more.get("mig") == "Enabled",
+        pcie=f"{more['gen']}.0 {lanes}" if more.get("gen", "").isdigit() and width.isdigit() and of.isdigit() else "",
+    )
+
+
+def mib(text: str) -> int | None:
+    """None for [N/A], [Not Supported] and whatever else is no figure."""
+    return int(text) if text.isdigit() else None
+
+
+def _more(text: str) -> dict[str, dict[str, str]]:
+    """By index; nothing from a driver too old to know these questions."""
+    rows = [[value.strip() for value in line.split(",")] for line in text.splitlines()]
+    return {row[0]: dict(zip(("mig", "gen", "width", "of"), row[1:], strict=True)) for row in rows if len(row) == 5}
+
+
+def _processes(text: str, indices: Mapping[str, int], owners: Mapping[str, str]) -> list[GpuProcess]:
+    """A name may hold commas, and be [Not Found] where the process is in another container."""
+    found = []
+    for line in text.splitlines():
+        row = [value.strip() for value in line.split(",")]
+        if len(row) >= 4 and row[0] in indices and row[1].isdigit():
+            name = ",".join(row[2:-1])
+            found.append(
+                GpuProcess(
+                    gpu=indices[row[0]],
+                    pid=int(row[1]),
+                    name="" if name.startswith("[") else name,
+                    user=owners.get(row[1], ""),
+                    memory_mib=mib(row[-1]),
+                )
+            )
+    return found
+
+
+def _parts(text: str) -> dict[str, int]:
+    """The MIG devices of `nvidia-smi -L` by their id -> index of the GPU that they are parts of."""
+    found, index = {}, -1
+    for line in text.splitlines():
+        if gpu := re.match(r"GPU (\d+):", line):
+            index = int(gpu[1])
+        elif part := re.search(r"UUID: (MIG-[^)]+)\)", line):
+            found[part[1]] = index
+    return found
+
+
+def _links(text: str) -> tuple[str, ...]:
+    """The kinds that stand between two different GPUs; the columns of GPUs come before those of NICs and CPUs."""
+    lines = [line.split() for line in _ANSI.sub("", text).splitlines()]
+    count = next((sum(bool(re.fullmatch(r"GPU\d+", word)) for word in words) for words in lines if words), 0)
+    rows = [words[1 : count + 1] for words in lines if words and re.fullmatch(r"GPU\d+", words[0])]
+    kinds = {word for words in rows[-count:] for word in words if re.fullmatch(r"NV\d+", word) or word in LINKS}
+    return tuple(sorted(kinds, key=lambda kind: (-int(kind[2:]),) if kind.startswith("NV") else (LINKS.index(kind),)))
+
+
+def link_words(links: tuple[str, ...]) -> str:
+    """`NV18`; `NV4, SYS` where some pairs have no NVLink; empty for one GPU."""
+    return ", ".join(links)

@@ -1,0 +1,193 @@
+"""The checks of one node's machine: pure, from its survey and its facts."""
+
+from collections.abc import Mapping
+from statistics import median
+
+from backend.cluster.checks import CheckName, CheckResult, Checks
+from backend.cluster.fabric import is_internal
+from backend.cluster.gpus import Gpu, Gpus
+from backend.cluster.probe import NodeFacts
+from backend.cluster.survey import Survey
+from backend.job.job import Job
+from backend.job.presets import resolve_gpu
+from backend.job.problems import Problem
+
+BUSY_MIB = 1024
+"""A GPU that others use holds more; a desktop or a monitoring tool less."""
+SHM_GIB = 1.0
+"""Docker gives 0.0625; NCCL's buffers between GPUs without a direct way, and data loaders, need more."""
+NOFILE = 1024
+CLOCK_S = 5.0
+GIB = 1 << 30
+
+
+def check_gpus(job: Job, checks: Checks, found: Gpus) -> list[CheckResult]:
+    """Whether as many sound, whole GPUs are there as the plan has ranks on a node; nothing for a plan on CPUs."""
+    if resolve_gpu(job.cluster).device == "cpu":
+        return []
+    wanted = job.cluster.gpus_per_node
+    if not found.is_nvidia:
+        return [_warned(checks, "gpus", "no_nvidia_smi", "cluster.gpu", wanted=wanted)]
+    faulty = [gpu for gpu in found.gpus if gpu.fault]
+    if faulty:
+        reset = f"sudo nvidia-smi --gpu-reset -i {','.join(str(gpu.index) for gpu in faulty)}"
+        said = ", ".join(f"GPU {gpu.index}: {gpu.fault}" for gpu in faulty)
+        return [checks.wrong("gpus", "gpu_lost", _address(checks), said=said, command=reset)]
+    if len(found.gpus) < wanted and found.trouble:
+        return [checks.wrong("gpus", "gpu_lost", _address(checks), said=found.trouble, command="sudo reboot")]
+    if len(found.gpus) < wanted:
+        return [checks.wrong("gpus", "too_few_gpus", "cluster.gpus_per_node", found=len(found.gpus), wanted=wanted)]
+    divided = [str(gpu.index) for gpu in found.gpus[:wanted] if gpu.is_divided]
+    if divided:
+        command = f"sudo nvidia-smi -i {','.join(divided)} -mig 0"
+        return [checks.wrong("gpus", "gpu_divided", _address(checks), gpus=divided, command=command)]
+    return [checks.ok("gpus", count=len(found.gpus), model=found.gpus[0].name), _free(job, checks, found)]
+
+
+def _free(job: Job, checks: Checks, found: Gpus) -> CheckResult:
+    """Whether nobody computes on them."""
+    busy = [gpu for gpu in found.gpus[: job.cluster.gpus_per_node] if _used_mib(gpu, found) > BUSY_MIB]
+    if not busy:
+        return checks.ok("gpus_free")
+    used = ", ".join(f"GPU {gpu.index}: {_used_mib(gpu, found) / 1024:.1f} GiB" for gpu in busy)
+    indices = {gpu.index for gpu in busy}
+    known = [one for one in found.processes if one.gpu in indices]
+    who = sorted({f"{one.user or '?'}: {one.name or '?'} (pid {one.pid})" for one in known})
+    code = "gpus_busy" if who else "gpus_busy_hidden"
+    return _warned(checks, "gpus_free", code, _address(checks), used=used, who=", ".join(who))
+
+
+def _used_mib(gpu: Gpu, found: Gpus) -> int:
+    """Of a GPU that does not tell, what its processes hold."""
+    if gpu.memory_used_mib is not None:
+        return gpu.memory_used_mib
+    return sum(one.memory_mib or 0 for one in found.processes if one.gpu == gpu.index)
+
+
+def check_cuda(job: Job, checks: Checks, facts: NodeFacts, found: Gpus) -> list[CheckResult]:
+    """Whether this torch can use these GPUs: built with CUDA, and with none newer than the driver takes.
+
+    Within one major version any driver does (https://docs.nvidia.com/deploy/cuda-compatibility/).
+    """
+    if resolve_gpu(job.cluster).device == "cpu" or not found.usable or facts.cuda is None:
+        return []
+    if facts.cuda == "":
+        return [checks.wrong("cuda", "torch_without_cuda", _environments(job), torch=facts.modules.get("torch"))]
+    if found.cuda and _major(facts.cuda) > _major(found.cuda):
+        values = {"cuda": facts.cuda, "driver": found.gpus[0].driver, "newest": found.cuda}
+        return [checks.wrong("cuda", "driver_too_old", _address(checks), **values)]
+    return [checks.ok("cuda", cuda=facts.cuda, driver=found.gpus[0].driver)]
+
+
+def _major(version: str) -> int:
+    return int(version.partition(".")[0])
+
+
+def check_room(job: Job, checks: Checks, found: Survey) -> list[CheckResult]:
+    """Whether /dev/shm and the limits of processes are no smaller than training on GPUs needs."""
+    if not found.gpus.usable:
+        return []
+    results = []
+    if found.shm is not None and found.shm < SHM_GIB * GIB:
+        results.append(_warned(checks, "shm", "shm_small", _address(checks), mib=found.shm >> 20))
+    else:
+        results.append(checks.ok("shm"))
+    if found.memlock is not None and found.fabric.used_ports and job.cluster.nodes > 1:
+        command = "printf '* %s memlock unlimited\\n' soft hard | sudo tee /etc/security/limits.d/90-memlock.conf"
+        values = {"kib": found.memlock >> 10, "command": command}
+        results.append(_warned(checks, "limits", "memlock_low", _address(checks), **values))
+    elif found.nofile is not None and found.nofile < NOFILE:
+        command = "printf '* %s nofile 65536\\n' soft hard | sudo tee /etc/security/limits.d/90-nofile.conf"
+        results.append(_warned(checks, "limits", "nofile_low", _address(checks), count=found.nofile, command=command))
+    else:
+        results.append(checks.ok("limits"))
+    return results
+
+
+def check_space(job: Job, checks: Checks, found: Survey, checkpoint: int | None) -> list[CheckResult]:
+    """Whether output_dir has room for two checkpoints, each of so many bytes: the old one goes when the new one stands.
+
+    Nothing where their size cannot be estimated, or for a node that writes none.
+    """
+    disk = found.disks.get(str(job.training.output_dir))
+    if disk is None or checkpoint is None:
+        return []
+    if disk.free >= 2 * checkpoint:
+        return [checks.ok("space", free_gib=round(disk.free / GIB, 1), checkpoint_gib=round(checkpoint / GIB, 1))]
+    values = {"free": f"{disk.free / GIB:.1f}", "one": f"{checkpoint / GIB:.1f}", "path": job.training.output_dir}
+    if disk.free < checkpoint:
+        return [checks.wrong("space", "no_space", "training.output_dir", **values)]
+    return [_warned(checks, "space", "space_for_one", "training.output_dir", **values)]
+
+
+def check_clocks(checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts]) -> list[CheckResult]:
+    """Whether the nodes' clocks agree: a node that is off beyond what the question's own time explains is named."""
+    if len(facts) < 2:
+        return []
+    offsets = [fact.clock_offset_s for fact in facts.values()]
+    # Of two nobody can say which is off: the second is compared with the first.
+    usual = median(offsets) if len(offsets) > 2 else offsets[0]
+    results = []
+    for rank, fact in facts.items():
+        off = fact.clock_offset_s - usual
+        if abs(off) - fact.clock_error_s > CLOCK_S:
+            values = {
+                "seconds": f"{off:+.0f}",
+                "command": "sudo chronyc makestep || sudo systemctl restart systemd-timesyncd",
+            }
+            results.append(_warned(checks[rank], "clock", "clock_off", _address(checks[rank]), **values))
+        else:
+            results.append(checks[rank].ok("clock", off_s=round(off, 2)))
+    return results
+
+
+def check_interfaces(checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts]) -> list[CheckResult]:
+    """Whether each node's way to the master leaves the node; `lo` is right for nodes that are one machine."""
+    if len(facts) < 2:
+        return []
+    machines = {fact.machine for fact in facts.values()}
+    results = []
+    for rank, fact in facts.items():
+        name, of = fact.interface, checks[rank]
+        if name is None:
+            # The dialling says why.
+            results.append(of.skipped("interface"))
+        elif is_internal(name) and (len(machines) > 1 or "" in machines):
+            results.append(
+                of.wrong("interface", "internal_interface", "cluster.hosts[0].fabric_address", interface=name)
+            )
+        else:
+            results.append(of.ok("interface", interface=name))
+    return results
+
+
+def check_rdma(checks: Mapping[int, Checks], found: Mapping[int, Survey]) -> list[CheckResult]:
+    """Whether all nodes have as many active InfiniBand or RoCE ports as the best of them; nothing without any."""
+    best = max((len(one.fabric.used_ports) for one in found.values()), default=0)
+    if best == 0:
+        return []
+    results = []
+    for rank, one in found.items():
+        of, used = checks[rank], one.fabric.used_ports
+        if len(used) < best:
+            down = [f"{port.name} {port.state}" for port in one.fabric.ports if not port.is_active]
+            values = {"count": len(used), "best": best, "down": ", ".join(down) or "-"}
+            results.append(_warned(of, "rdma", "rdma_fewer", _address(of), **values))
+        else:
+            results.append(of.ok("rdma", ports=[port.name for port in used], gid_index=one.fabric.gid_index))
+    return results
+
+
+def _environments(job: Job) -> str:
+    return f"cluster.environments.{job.traits.environment}.python"
+
+
+def _address(checks: Checks) -> str:
+    return f"cluster.hosts[{checks.rank}].address"
+
+
+def _warned(checks: Checks, name: CheckName, code: str, field: str, **values: object) -> CheckResult:
+    problem = Problem(
+        code=code, field=field, severity="warning", node=checks.node, values={"node": checks.node, **values}
+    )
+    return checks.warned(name, problem)

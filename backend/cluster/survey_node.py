@@ -1,0 +1,202 @@
+"""Runs on a node, read from standard input: what the machine is made of, in its own words; changes nothing.
+
+Standard library only, Python >= 3.8.
+
+    python - survey JSON --token T
+
+Prints one line, `T{json}`. What tools and /sys say is passed on as it is: it is read and judged elsewhere, from texts.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import glob
+import ipaddress
+import json
+import os
+import pwd
+import re
+import resource
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+SIOCGIFADDR, SIOCGIFNETMASK = 0x8915, 0x891B
+SHM = "/dev/shm"  # noqa: S108 - it is asked how large it is
+TOOL_S = 20
+"""nvidia-smi answers after seconds where persistence mode is off, and never where a driver hangs."""
+SMI = {
+    "query": ["--query-gpu=index,uuid,name,memory.total,memory.used,driver_version", "--format=csv,noheader,nounits"],
+    "more": [
+        "--query-gpu=index,mig.mode.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max",
+        "--format=csv,noheader,nounits",
+    ],
+    "apps": ["--query-compute-apps=gpu_uuid,pid,process_name,used_memory", "--format=csv,noheader,nounits"],
+    "list": ["-L"],
+    "topo": ["topo", "-m"],
+    "table": [],
+}
+
+
+def survey(wanted: dict[str, Any]) -> dict[str, Any]:
+    """`folders`: those whose disk is asked about."""
+    smi = ask_smi()
+    return {
+        "smi": smi,
+        "owners": owners_of(smi["apps"]["out"]) if smi else {},
+        "rdma": find_rdma(),
+        "interfaces": [describe(name) for _, name in socket.if_nameindex()],
+        "default_routes": default_routes(),
+        "shm": disk_of(SHM) if os.path.isdir(SHM) else None,
+        "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
+        "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        "disks": {folder: disk_of(folder) for folder in wanted["folders"]},
+        "quota": run(["quota", "-w", "-p"])["out"] if shutil.which("quota") else "",
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+    }
+
+
+def ask_smi() -> dict[str, Any] | None:
+    """What nvidia-smi says to each question; None without it."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    with ThreadPoolExecutor(len(SMI)) as pool:
+        asked = {name: pool.submit(run, [program, *arguments]) for name, arguments in SMI.items()}
+        return {name: future.result() for name, future in asked.items()}
+
+
+def run(argv: list[str]) -> dict[str, Any]:
+    """`code` is None where it did not answer in time or could not be started."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=TOOL_S, check=False, env=environment
+        )
+    except subprocess.TimeoutExpired:
+        return {"code": None, "out": "", "err": f"no answer within {TOOL_S} s"}
+    except OSError as error:
+        return {"code": None, "out": "", "err": str(error)}
+    return {"code": done.returncode, "out": done.stdout.decode(errors="replace"),
+            "err": done.stderr.decode(errors="replace")}  # fmt: skip
+
+
+def owners_of(text: str) -> dict[str, str]:
+    """Process id -> the user it runs as, for the numbers in a text that are processes here."""
+    owners = {}
+    for pid in set(re.findall(r"\b\d+\b", text)):
+        try:
+            user = os.stat(f"/proc/{pid}").st_uid
+            owners[pid] = pwd.getpwuid(user).pw_name
+        except KeyError:
+            owners[pid] = str(user)
+        except OSError:
+            continue
+    return owners
+
+
+def find_rdma() -> list[dict[str, Any]]:
+    """Every port of every RDMA device: /sys/class/infiniband."""
+    found = []
+    for port in sorted(glob.glob("/sys/class/infiniband/*/ports/*")):
+        device = port.split("/")[4]
+        gids = {}
+        for path in glob.glob(f"{port}/gids/*"):
+            index = os.path.basename(path)
+            # Reading the type of an empty entry fails with EINVAL.
+            kind = text_of(f"{port}/gid_attrs/types/{index}")
+            if kind:
+                gids[index] = [text_of(path), kind, text_of(f"{port}/gid_attrs/ndevs/{index}")]
+        found.append({
+            "device": device, "port": os.path.basename(port), "gids": gids, "state": text_of(f"{port}/state"),
+            "rate": text_of(f"{port}/rate"), "link_layer": text_of(f"{port}/link_layer"),
+            "interfaces": sorted(map(os.path.basename, glob.glob(f"/sys/class/infiniband/{device}/device/net/*"))),
+        })  # fmt: skip
+    return found
+
+
+def text_of(path: str) -> str:
+    """Empty where it cannot be read."""
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def describe(name: str) -> dict[str, Any]:
+    """A network interface."""
+    folder = f"/sys/class/net/{name}"
+    return {
+        "name": name,
+        "state": text_of(f"{folder}/operstate"),
+        "speed": text_of(f"{folder}/speed"),
+        "type": text_of(f"{folder}/type"),
+        "bridge": os.path.isdir(f"{folder}/bridge"),
+        "tunnel": os.path.exists(f"{folder}/tun_flags"),
+        "bonded": os.path.exists(f"{folder}/master/bonding"),
+        "networks": networks_of(name),
+    }
+
+
+def networks_of(name: str) -> list[str]:
+    """`address/prefix`: its main IPv4 address, and its IPv6 addresses that are valid beyond the link."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        packed = struct.pack("256s", name.encode()[:15])
+        try:
+            address, mask = (
+                socket.inet_ntoa(fcntl.ioctl(sock, what, packed)[20:24]) for what in (SIOCGIFADDR, SIOCGIFNETMASK)
+            )
+            found.append(str(ipaddress.ip_interface(f"{address}/{mask}")))
+        except OSError:
+            pass  # It has no IPv4 address.
+    for line in text_of("/proc/net/if_inet6").splitlines():
+        digits, _, prefix, scope, _, interface = line.split()
+        if interface == name and scope == "00":
+            found.append(f"{ipaddress.IPv6Address(int(digits, 16))}/{int(prefix, 16)}")
+    return found
+
+
+def default_routes() -> list[str]:
+    """Interfaces of the default routes, the preferred one first."""
+    rows = [line.split() for line in text_of("/proc/net/route").splitlines()[1:]]
+    found = [(int(row[6]), row[0]) for row in rows if row[1] == row[7] == "00000000"]
+    rows = [line.split() for line in text_of("/proc/net/ipv6_route").splitlines()]
+    found += [(int(row[5], 16), row[9]) for row in rows if row[0] == "0" * 32 and row[1] == "00" and row[9] != "lo"]
+    return list(dict.fromkeys(name for _, name in sorted(found)))
+
+
+def disk_of(folder: str) -> dict[str, Any]:
+    """The file system that it lies on, or will lie on."""
+    folder = os.path.abspath(os.path.expanduser(folder))
+    while not os.path.isdir(folder) and folder != "/":
+        folder = os.path.dirname(folder)
+    found = os.statvfs(folder)
+    source, kind = mount_of(folder)
+    return {"folder": folder, "free": found.f_bavail * found.f_frsize, "total": found.f_blocks * found.f_frsize,
+            "source": source, "kind": kind}  # fmt: skip
+
+
+def mount_of(folder: str) -> tuple[str, str]:
+    """(what is mounted, its kind) at the longest mount point above it."""
+    best = ("", "", "")
+    real = os.path.realpath(folder)
+    for line in text_of("/proc/mounts").splitlines():
+        source, point, kind = line.split()[:3]
+        point = point.replace("\\040", " ")
+        if (real == point or real.startswith(point.rstrip("/") + "/")) and len(point) >= len(best[0]):
+            best = (point, source, kind)
+    return best[1], best[2]
+
+
+ACTIONS = {"survey": survey}
+
+if __name__ == "__main__":
+    action, arguments, _, token = sys.argv[1:]
+    print(token + json.dumps(ACTIONS[action](json.loads(arguments))), flush=True)

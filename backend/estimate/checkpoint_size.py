@@ -1,0 +1,29 @@
+"""How large one checkpoint of a job is on disk."""
+
+from backend.estimate.estimate import estimate_resolved
+from backend.estimate.layers import model_layers
+from backend.estimate.parameters import model_parameters
+from backend.job.job import Job
+from backend.job.presets import resolve_gpu, resolve_model
+from backend.job.problems import ProblemsError
+
+
+def checkpoint_bytes(job: Job) -> int | None:
+    """Of the weights and the optimizer's states; None where the job's memory is not modelled.
+
+    What is trained is saved with what the optimizer keeps of it; the rest once more with every checkpoint, except of
+    adapters, which are saved alone.
+    """
+    memory = job.traits.memory
+    try:
+        shape = resolve_model(job.model)
+        stages = estimate_resolved(job, shape, resolve_gpu(job.cluster)).stages
+    except ProblemsError:
+        return None
+    held = sum(stage.parameters for stage in stages)
+    if memory is None or not held:
+        return None
+    total = model_parameters(model_layers(shape))
+    trained = total * sum(stage.trainable_parameters for stage in stages) / held
+    frozen = 0.0 if job.training.method in ("lora", "qlora") else total - trained
+    return round(trained * (memory.weight_bytes + memory.optimizer_bytes) + frozen * memory.frozen_bytes)

@@ -1,0 +1,88 @@
+"""A gang of nodes that answer as prepared, for the tests of single checks: all go through preflight itself."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.i18n import LANGUAGES, render_problem, t
+from backend.cluster.checks import CheckResult
+from backend.cluster.node import Node, NodeError
+from backend.cluster.preflight import preflight
+from backend.cluster.probe import NodeFacts
+from backend.job.cluster import Environment
+from backend.job.problems import Problem
+from tests.cluster.jobs import make_job
+from tests.fakes import FakeNode
+
+PORT = 29500
+MODULES = {"torch": "2.13.0", "transformers": "5.6.0", "llamafactory": "0.9.5"}
+PYTHON = Environment(python="/opt/swift/bin/python")
+PATHS: dict[str, Any] = {"model": True, "dataset": {"info": True, "unknown": [], "missing": []}, "not_writable": {}}
+
+
+PRINTS = {"model": {"config.json": "10 aa", "model.safetensors": "99 bb"}, "data": {"/data/a.json": "5 cc"}}
+H100 = "0, GPU-aaaa, NVIDIA H100 80GB HBM3, 81559, 4, 570.124.06\n"
+DISK = {"folder": "/out", "free": 1 << 50, "total": 1 << 50, "source": "nas:/out", "kind": "nfs4"}
+
+
+def smi(query: str, **more: str) -> dict[str, Any]:
+    """What nvidia-smi answers when it says `query`, and nothing to the other questions but `more`."""
+    texts = {"query": query, "more": "", "apps": "", "list": "", "topo": "", "table": "", **more}
+    return {name: {"code": 0, "out": text, "err": ""} for name, text in texts.items()}
+
+
+def surveyed(**more: Any) -> dict[str, Any]:
+    """survey_node.py's answer on a sound node."""
+    return {"smi": smi(H100), "owners": {}, "rdma": [], "interfaces": [], "default_routes": [], "quota": "",
+            "shm": {**DISK, "kind": "tmpfs"}, "memlock": -1, "nofile": 65536, "cpus": 8, "memory_mib": 1000,
+            "disks": {"/out": DISK}, **more}  # fmt: skip
+
+
+def make_facts(modules: Mapping[str, str | None] = MODULES, **more: Any) -> NodeFacts:
+    given = {"home": "/home/train", "hostname": "n", "python": "3.11.2", "cpus": 8, "memory_mib": 1000, **more}
+    return NodeFacts(modules=modules, interface="eth0", **given)
+
+
+def good_node(name: str) -> FakeNode:
+    node = FakeNode(name).on("paths", reply=PATHS).on("holder", reply={"holder": None})
+    node.on("survey", reply=surveyed()).on("prints", reply=PRINTS)
+    node.on("write", reply={"path": "/out/.megaboard-1"}).on("read", reply={"seen": True}).on("remove", reply={})
+    return node.on("listen", reply={"bound": True, "heard": 2, "dialled": {"reached": True}}).on(
+        "dial", reply={"reached": True}
+    )
+
+
+class Gang:
+    """Two good nodes, to be spoilt by a test."""
+
+    def __init__(self, nodes: int = 2, **job: Any) -> None:
+        self.job = make_job(nodes=nodes, **job)
+        self.fakes = [good_node(f"10.0.0.{rank + 1}") for rank in range(nodes)]
+        self.first, self.second = self.fakes[0], self.fakes[-1]
+        self.nodes: dict[int, Node | NodeError] = dict(enumerate(self.fakes))
+        self.facts: dict[int, NodeFacts | NodeError] = {rank: make_facts() for rank in range(nodes)}
+
+    def check(self) -> list[CheckResult]:
+        return preflight(self.job, self.nodes, self.facts, PORT)
+
+    def only_failure(self) -> tuple[CheckResult, Problem]:
+        """The one check that failed and its problem, which has words in all languages."""
+        return self.only("failure")
+
+    def only_warning(self) -> tuple[CheckResult, Problem]:
+        """The one check that warns, where no other fails."""
+        assert not [result for result in self.check() if result.status == "failure"]
+        return self.only("warning")
+
+    def only(self, status: str) -> tuple[CheckResult, Problem]:
+        (failure,) = [result for result in self.check() if result.status == status]
+        assert failure.problem
+        assert failure.problem.node == failure.node
+        for lang in LANGUAGES:
+            assert "{" not in t(lang, f"check.{failure.name}")
+            words = render_problem(lang, failure.problem)
+            assert failure.node in words["message"]
+            assert words["fix"]
+            assert "{" not in words["message"] + words["fix"]
+            if failure.problem.code != "bad_answer":  # whose command is what was run
+                assert str(failure.problem.values.get("command", "")) in words["fix"]
+        return failure, failure.problem

@@ -1,0 +1,165 @@
+"""nvidia-smi as real drivers answer it; where each text was seen stands beside it."""
+
+from typing import Any
+
+import pytest
+
+from backend.cluster.gpus import Gpus, link_words, read_gpus
+
+
+def said(query: str, **more: str) -> dict[str, Any]:
+    """The answers of a driver that says `query`, and nothing to the other questions but `more`."""
+    texts = {"query": query, "more": "", "apps": "", "list": "", "topo": "", "table": "", **more}
+    return {name: {"code": 0, "out": text, "err": ""} for name, text in texts.items()}
+
+
+def read(query: str, owners: dict[str, str] | None = None, **more: str) -> Gpus:
+    return read_gpus(said(query, **more), owners or {})
+
+
+H100 = "0, GPU-aaaa, NVIDIA H100 80GB HBM3, 81559, 4, 570.124.06\n"
+SECOND = "1, GPU-bbbb, NVIDIA H100 80GB HBM3, 81559, 70000, 570.124.06\n"
+
+
+def test_a_node_without_nvidia_smi_is_a_cpu_node() -> None:
+    assert read_gpus(None, {}) == Gpus(is_nvidia=False)
+
+
+def test_gpus_are_read_with_their_memory_and_lanes() -> None:
+    found = read(H100 + SECOND, more="0, Disabled, 5, 16, 16\n1, Disabled, 5, 8, 16\n")
+    first, second = found.gpus
+    assert (first.name, first.memory_mib, first.memory_used_mib) == ("NVIDIA H100 80GB HBM3", 81559, 4)
+    assert (first.pcie, second.pcie) == ("5.0 x16", "5.0 x8 of x16")
+    assert not first.is_divided
+    assert found.usable == found.gpus
+
+
+@pytest.mark.parametrize("none", ["[N/A]", "[Not Supported]", "N/A"])
+def test_what_a_gpu_does_not_tell_is_not_known(none: str) -> None:
+    # The new word and the old one: https://github.com/enkore/i3pystatus/pull/776
+    # A GPU that shares the host's memory: https://github.com/mostlygeek/llama-swap/issues/782
+    gpu = read(f"0, GPU-1, NVIDIA GB10, {none}, {none}, 580.95.05\n", more=f"0, {none}, {none}, {none}, {none}\n").gpus[
+        0
+    ]
+    assert (gpu.memory_mib, gpu.memory_used_mib, gpu.pcie, gpu.fault) == (None, None, "", "")
+
+
+def test_a_driver_too_old_for_a_question_answers_the_others() -> None:
+    found = read(H100, more='Field "mig.mode.current" is not a valid field to query.\n')
+    assert (len(found.gpus), found.gpus[0].pcie, found.trouble) == (1, "", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # https://github.com/meta-llama/llama-models/issues/200
+        "Unable to determine the device handle for GPU0000:17:00.0: Unknown Error\n",
+        # https://github.com/AlexeyAB/darknet/issues/86
+        "Unable to determine the device handle for GPU 0000:03:00.0: GPU is lost.  Reboot\n"
+        " the system to recover this GPU\n",
+    ],
+)
+def test_a_lost_gpu_that_leaves_no_row_is_told_in_nvidia_smi_s_words(text: str) -> None:
+    found = read(H100 + text)
+    assert len(found.gpus) == 1
+    assert found.trouble == " ".join(text.split())
+
+
+@pytest.mark.parametrize("word", ["[Unknown Error]", "[GPU is lost]", "[GPU requires reset]"])
+def test_a_lost_gpu_that_leaves_its_row_has_a_fault(word: str) -> None:
+    found = read(H100 + f"1, GPU-b, NVIDIA H100 80GB HBM3, {word}, {word}, 570.124.06\n")
+    assert [gpu.fault for gpu in found.gpus] == ["", word.strip("[]")]
+    assert found.usable == found.gpus[:1]
+
+
+def test_a_driver_that_does_not_answer_is_told() -> None:
+    # https://github.com/lyulyul/shine-cluster/issues/30
+    err = "Failed to initialize NVML: Driver/library version mismatch\n"
+    smi = {**said(""), "query": {"code": 18, "out": err, "err": ""}}
+    assert read_gpus(smi, {}).trouble == err.strip()
+    hangs = {**said(""), "query": {"code": None, "out": "", "err": "no answer within 20 s"}}
+    assert read_gpus(hangs, {}) == Gpus(is_nvidia=True, trouble="no answer within 20 s")
+
+
+def test_no_devices_is_no_gpu_and_said() -> None:
+    smi = {**said(""), "query": {"code": 6, "out": "No devices were found\n", "err": ""}}
+    assert read_gpus(smi, {}) == Gpus(is_nvidia=True, trouble="No devices were found")
+
+
+def test_processes_are_read_with_who_runs_them() -> None:
+    # The form of https://github.com/NVIDIA/nvidia-docker/issues/1483, with a comma in the name.
+    apps = "GPU-bbbb, 40170, /opt/a,b/bin/python3, 69000\nGPU-bbbb, 50, [Not Found], [N/A]\nGPU-else, 1, x, 2\n"
+    first, second = read(H100 + SECOND, {"40170": "li"}, apps=apps).processes
+    assert (first.gpu, first.pid, first.name, first.user, first.memory_mib) == (
+        1,
+        40170,
+        "/opt/a,b/bin/python3",
+        "li",
+        69000,
+    )
+    assert (second.name, second.user, second.memory_mib) == ("", "", None)
+
+
+def test_mig_devices_belong_to_their_gpu() -> None:
+    # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
+    listed = ("GPU 0: A100-SXM4-40GB (UUID: GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b0)\n"
+              "  MIG 3g.20gb Device 0: (UUID: MIG-c7384736-a75d-5afc-978f-d2f1294409fd)\n"
+              "  MIG 3g.20gb Device 1: (UUID: MIG-a28ad590-3fda-56dd-84fc-0a0b96edc58d)\n")  # fmt: skip
+    row = "0, GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b0, A100-SXM4-40GB, 40536, 12, 470.57.02\n"
+    apps = "MIG-a28ad590-3fda-56dd-84fc-0a0b96edc58d, 77, python, 512\n"
+    found = read(row, more="0, Enabled, 4, 16, 16\n", list=listed, apps=apps)
+    assert found.gpus[0].is_divided
+    assert found.processes[0].gpu == 0
+
+
+# https://github.com/NVIDIA/nccl/issues/933 (8 GPUs and 9 NICs there)
+WITH_NICS = """        GPU0    GPU1    GPU2    NIC0    NIC1    CPU Affinity    NUMA Affinity
+GPU0     X      NV8     NV8     NODE    SYS     0-47,96-143     0
+GPU1    NV8      X      NV8     NODE    SYS     0-47,96-143     0
+GPU2    NV8     NV8      X      SYS     PIX     48-95,144-191   1
+NIC0    NODE    NODE    SYS      X      SYS
+NIC1    SYS     SYS     PIX     SYS      X
+
+Legend:
+
+  X    = Self
+  NV#  = Connection traversing a bonded set of # NVLinks
+
+NIC Legend:
+
+  NIC0: mlx5_0
+  NIC1: mlx5_1
+"""
+# Consumer cards behind switches: the header underlined by an escape sequence, a column more than its words.
+UNDERLINED = (
+    "\x1b[4m\tGPU0\tGPU1\tGPU2\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n"
+    "GPU0\t X \tPIX\tSYS\t0-23,48-71\t0\t\tN/A\n"
+    "GPU1\tPIX\t X \tSYS\t0-23,48-71\t0\t\tN/A\n"
+    "GPU2\tSYS\tSYS\t X \t24-47,72-95\t1\t\tN/A\n"
+)
+# With 36 NICs columns run into one another, behind those of the GPUs: https://github.com/sgl-project/sglang/issues/4572
+GLUED = """        GPU0    GPU1    NIC0    NIC1    CPU Affinity    NUMA Affinity   GPU NUMA ID
+GPU0     X      NV18    PIX     NODENODE    0-55,112-167    0               N/A
+GPU1    NV18     X      NODE    NODEPIX     0-55,112-167    0               N/A
+"""
+ALONE = """        GPU0    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID
+GPU0     X      PHB     0-251   0               N/A
+NIC0    PHB      X
+"""
+BRIDGED = "\tGPU0\tGPU1\tGPU2\nGPU0\t X \tNV4\tSYS\nGPU1\tNV4\t X \tSYS\nGPU2\tSYS\tSYS\t X \n"
+
+
+@pytest.mark.parametrize(
+    ("topo", "words"),
+    [(WITH_NICS, "NV8"), (UNDERLINED, "PIX, SYS"), (GLUED, "NV18"), (ALONE, ""), (BRIDGED, "NV4, SYS"), ("", "")],
+    ids=["with NICs", "underlined", "glued", "alone", "bridged", "no answer"],
+)
+def test_the_links_between_gpus_are_told(topo: str, words: str) -> None:
+    assert link_words(read(H100, topo=topo).links) == words
+
+
+def test_the_newest_cuda_of_the_driver_is_in_the_table_s_head() -> None:
+    # https://github.com/ethanwharris/gnome-nvidia-extension/pull/221
+    head = "| NVIDIA-SMI 580.95.05              Driver Version: 580.95.05      CUDA Version: 13.0     |\n"
+    assert read(H100, table=head).cuda == "13.0"
+    assert read(H100, table="| NVIDIA-SMI 570  Driver Version: 570  CUDA Version: N/A |").cuda == ""

@@ -1,0 +1,33 @@
+"""How large a checkpoint is on disk, by what is trained."""
+
+import pytest
+
+from backend.estimate.checkpoint_size import checkpoint_bytes
+from backend.job.mapping import with_values
+from tests.cluster.jobs import make_job
+
+PARAMETERS = 596_049_920
+"""Of Qwen3-0.6B (presets/models.yaml)."""
+
+
+@pytest.mark.parametrize(
+    ("engine", "bytes_each"), [("llamafactory-ddp", 12), ("llamafactory-zero2", 14), ("llamafactory-megatron", 14)]
+)
+def test_a_whole_model_is_saved_with_its_optimizer(engine: str, bytes_each: int) -> None:
+    assert checkpoint_bytes(make_job(engine=engine)) == PARAMETERS * bytes_each
+
+
+def test_adapters_are_saved_alone() -> None:
+    size = checkpoint_bytes(make_job(training={"method": "lora"}))
+    assert size is not None
+    assert 0 < size < PARAMETERS * 12 / 20
+
+
+def test_frozen_weights_are_saved_too_but_not_their_optimizer() -> None:
+    partial = checkpoint_bytes(make_job(training={"method": "partial", "trainable_layers": 2}))
+    assert partial is not None
+    assert PARAMETERS * 2 < partial < PARAMETERS * 12
+
+
+def test_a_model_that_is_not_known_has_no_size() -> None:
+    assert checkpoint_bytes(with_values(make_job(), {"model.preset": None, "model.hf_config": {}})) is None
