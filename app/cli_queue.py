@@ -1,10 +1,10 @@
-"""`megaboard queue`: the runs that wait for their nodes, and their order."""
+"""`megaboard queue`: the runs that wait for their nodes, their order, and a run put back among them."""
 
 import argparse
 from typing import get_args
 
 from app.cli_output import DONE, number, table
-from app.cli_run import find_run, opened_services
+from app.cli_run import find_run, opened_services, why_words
 from app.i18n import t
 from backend.jobs.queued import Move
 
@@ -17,12 +17,19 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 
 def run(chosen: argparse.Namespace, lang: str) -> int:
-    """Move a run where that is asked; then the queue as it is."""
+    """Put a run that has ended back, and move one, where that is asked; then the queue as it is."""
     with opened_services() as services:
-        if chosen.run_id and chosen.where:
-            services.controller.move(find_run(services, chosen.run_id), chosen.where)
-        waiting = sorted((one.queue_place, one) for one in services.controller.runs() if one.queue_place is not None)
-        rows = [[number(place), one.id, number(one.nodes), one.engine] for place, one in waiting]
-        head = [t(lang, f"cli.status.{column}") for column in ("place", "run", "nodes", "engine")]
-        print(table(head, rows, words={1}) if rows else t(lang, "cli.queue.none"))
+        if chosen.run_id:
+            run = find_run(services, chosen.run_id)
+            if services.controller.snapshot(run).queue_place is None:
+                services.controller.resume(run, queue=True)
+            if chosen.where:
+                services.controller.move(run, chosen.where)
+        waiting = {one.queue_place: one for one in services.controller.runs() if one.queue_place is not None}
+        rows = [
+            [number(place), one.id, number(one.nodes), one.engine, why_words(lang, one)]
+            for place, one in sorted(waiting.items())
+        ]
+        head = [t(lang, f"cli.status.{column}") for column in ("place", "run", "nodes", "engine", "why")]
+        print(table(head, rows, words={1, 4}) if rows else t(lang, "cli.queue.none"))
         return DONE

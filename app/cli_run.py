@@ -141,10 +141,13 @@ def run_status(chosen: argparse.Namespace, lang: str) -> int:
         if chosen.json:
             print_json([_plain(one) for one in runs])
             return DONE
-        columns = ("run", "state", "step", "nodes", "engine")
-        rows = [[one.id, _place(lang, one), _steps(one), number(one.nodes), one.engine] for one in runs]
+        columns = ("run", "state", "step", "nodes", "engine", "why")
+        rows = [
+            [one.id, _place(lang, one), _steps(one), number(one.nodes), one.engine, why_words(lang, one)]
+            for one in runs
+        ]
         head = [t(lang, f"cli.status.{column}") for column in columns]
-        print(table(head, rows) if rows else t(lang, "cli.status.none"))
+        print(table(head, rows, words={0, 1, 5}) if rows else t(lang, "cli.status.none"))
         return DONE
 
 
@@ -224,6 +227,11 @@ def find_run(services: Services, given: str) -> str:
     if not found:
         raise ProblemsError([Problem(code="unknown_run", values={"run": given})])
     return found[0]
+
+
+def why_words(lang: str, run: RunSummary) -> str:
+    """What a run waits for, or why it failed; empty where there is nothing to say."""
+    return " ".join(render_problem(lang, run.why)["message"].split()) if run.why else ""
 
 
 def fresh(services: Services, run: str) -> RunSnapshot:

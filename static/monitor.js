@@ -133,7 +133,7 @@
     const acts = window.Megaboard.RowActs(link.act, link.openToResume);
     const bar = el("div.mbm-bar", { "aria-hidden": "true" }, el("i"));
     const row = el("tr", {},
-      el("td", {}, el("a"), el("code.mb-quiet")), el("td", {}, badge("state", "queued"), el("small.mb-quiet")), el("td"),
+      el("td", {}, el("a"), el("code.mb-quiet"), el("p.mbm-why")), el("td", {}, badge("state", "queued"), el("small.mb-quiet")), el("td"),
       el("td.mbm-num"), el("td"), el("td.mbm-progress-cell", {}, el("span"), bar), el("td.mbm-num"), el("td", {}, acts.root));
     row.acts = acts;
     return row;
@@ -145,9 +145,11 @@
     attribute(name.firstChild, "href", `#${encodeURI(target)}`);
     attribute(name.firstChild, "data-go", target);
     text(name.firstChild, run.name);
-    text(name.lastChild, run.id);
+    text(name.children[1], run.id);
     setBadge(state.firstChild, "state", run.state);
     text(state.lastChild, run.queue_place === null ? "" : w("queue.place", { place: run.queue_place }));
+    text(name.lastChild, run.why);
+    name.lastChild.hidden = !run.why;
     row.acts.take(run, queued);
     text(engine, run.engine);
     text(nodes, whole(run.nodes));

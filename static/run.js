@@ -73,11 +73,13 @@
       dialog.close();
       link.act("resume", { step });
     } });
+    const again = el("button.mb-button.mb-primary", { type: "button", title: w("queue.again.label"),
+      onclick: () => link.act("resume") }, w("queue.again"));
     const more = Checkpoints("continue", { look, go: (step, dialog) => openInWizard(id, step, dialog) });
     const attempts = window.Megaboard.Attempts((restarts) => link.act("restarts", { restarts }));
     const root = el("header.mbm-head", {},
       el("a.mbm-back", { href: "#runs", "data-go": "runs" }, `← ${w("runs")}`),
-      el("div.mbm-title", {}, title, state, el("div.mbm-buttons", {}, more.button, resume.button, save, stop)), about, attempts.root,
+      el("div.mbm-title", {}, title, state, el("div.mbm-buttons", {}, more.button, resume.button, again, save, stop)), about, attempts.root,
       el("div.mb-card.mbm-progress", {}, told, bar, facts), spoken, ask.root, resume.root, more.root);
     let shown = null;
     let wantsResume = link.wantsResume(id);
@@ -92,7 +94,8 @@
       save.hidden = head.is_final || head.is_waiting || head.is_watched;
       stop.hidden = head.is_final;
       text(stop, w(head.is_waiting ? "queue.cancel" : head.is_watched ? "stop.watching" : "stop.now"));
-      resume.take(head.can_resume, head.resume);
+      resume.take(head.can_resume && head.attempt > 0, head.resume);
+      again.hidden = !head.can_resume || head.attempt > 0;
       more.take(head.can_continue, head.resume);
       attempts.take(head);
       if (wantsResume && head.can_resume) resume.open();

@@ -50,11 +50,13 @@
     const down = button("down", w("queue.down"), () => act("move", { run: shown.id, where: "down" }));
     const cancel = button("cancel", w("queue.cancel"), () => act("stop", { run: shown.id }));
     const resume = button("resume", w("resume"), () => open(shown.id));
+    const again = button("again", w("queue.again.label"), () => act("resume", { run: shown.id }));
     up.textContent = "↑";
     down.textContent = "↓";
     cancel.textContent = w("queue.cancel");
     resume.textContent = w("resume");
-    const root = el("div.mbm-row-acts", {}, up, down, cancel, resume);
+    again.textContent = w("queue.again");
+    const root = el("div.mbm-row-acts", {}, up, down, cancel, resume, again);
 
     function take(run, queued) {
       shown = run;
@@ -63,7 +65,8 @@
       up.disabled = run.queue_place === 1;
       down.disabled = run.queue_place === queued;
       cancel.hidden = !waits;
-      resume.hidden = !run.can_resume;
+      resume.hidden = !run.can_resume || !run.has_begun;
+      again.hidden = !run.can_resume || run.has_begun;
     }
 
     return { root, take };

@@ -55,7 +55,7 @@ class Bundler:
         return to_json({"run": question.run, "now": round(now, 1), **lacks}) if lacks else None
 
     def _rows(self) -> list[dict[str, Any]]:
-        return runs.rows(self._watch.runs())
+        return runs.rows(self._watch.runs(), self._lang)
 
     def _run(self, question: Question, now: float) -> dict[str, Any]:
         snapshot = self._watch.run(question.run)

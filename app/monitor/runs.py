@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from app.i18n import render_problem
 from backend.jobs.records import RunSummary
 
 
-def rows(runs: list[RunSummary]) -> list[dict[str, Any]]:
-    """One row a run, newest first."""
+def rows(runs: list[RunSummary], lang: str) -> list[dict[str, Any]]:
+    """One row a run, newest first, with what it waits for or why it failed in words."""
     return [
         {
             "id": run.id,
@@ -20,6 +21,8 @@ def rows(runs: list[RunSummary]) -> list[dict[str, Any]]:
             "loss": run.loss,
             "queue_place": run.queue_place,
             "can_resume": run.state.can_resume,
+            "has_begun": run.has_begun,
+            "why": render_problem(lang, run.why)["message"] if run.why else "",
         }
         for run in runs
     ]

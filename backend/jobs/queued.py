@@ -72,17 +72,31 @@ def move(connection: sqlite3.Connection, run: str, where: Move) -> None:
     connection.executemany("UPDATE queue SET position = ? WHERE run = ?", [(i, one) for i, one in enumerate(order, 1)])
 
 
-def ready(queue: Iterable[Waiting], claims: Mapping[str, str], now: float) -> list[str]:
-    """Whose turn it is; `claims`: address -> the run that holds the node."""
-    turn, wanted = [], set[str]()
+def reasons(queue: Iterable[Waiting], claims: Mapping[str, str], now: float) -> dict[str, Problem | None]:
+    """What each run waits for, in the queue's order; None: it is its turn. `claims`: address -> who holds the node."""
+    found: dict[str, Problem | None] = {}
+    wanted: dict[str, str] = {}
     for one in queue:
-        held = any(claims.get(address, one.run) != one.run for address in one.addresses)
-        if not held and one.not_before <= now and wanted.isdisjoint(one.addresses):
-            turn.append(one.run)
-        wanted |= set(one.addresses)
-    return turn
+        held = [(address, claims[address]) for address in one.addresses if claims.get(address, one.run) != one.run]
+        before = [(address, wanted[address]) for address in one.addresses if address in wanted]
+        if held or before:
+            node, run = (held or before)[0]
+            found[one.run] = Problem(
+                code="waits_for_run" if held else "waits_behind", severity="note", values={"node": node, "run": run}
+            )
+        elif one.not_before > now:
+            found[one.run] = Problem(code="waits_to_restart", severity="note")
+        else:
+            found[one.run] = None
+        wanted = dict.fromkeys(one.addresses, one.run) | wanted
+    return found
+
+
+def why_waiting(connection: sqlite3.Connection, now: float) -> dict[str, Problem | None]:
+    """`reasons` of the queue as it is."""
+    return reasons(waiting(connection), ledger.claims(connection), now)
 
 
 def turns(connection: sqlite3.Connection, now: float) -> list[str]:
     """The runs that can be started now, in the queue's order."""
-    return ready(waiting(connection), ledger.claims(connection), now)
+    return [run for run, why in why_waiting(connection, now).items() if why is None]

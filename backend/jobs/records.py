@@ -107,6 +107,10 @@ class RunSummary:
     """The newest that was logged; may be NaN or infinite."""
     queue_place: int | None = None
     """1 is the next; None unless it waits in the queue."""
+    has_begun: bool = True
+    """Something was started on its nodes, in some attempt."""
+    why: Problem | None = None
+    """What it waits for, or why it failed or was lost."""
 
 
 PreparingStage = Literal["starting", "reading", "converting", "tokenising", "saving"]

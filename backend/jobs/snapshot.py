@@ -7,7 +7,7 @@ from typing import Any
 
 from backend.job.job import Job
 from backend.job.mapping import load_job
-from backend.job.problems import ProblemsError
+from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger, series
 from backend.jobs.prepare_progress import preparing
 from backend.jobs.progress import RECENT_STEPS, progress
@@ -53,14 +53,14 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
     )
 
 
-def summaries(connection: sqlite3.Connection) -> list[RunSummary]:
-    """All runs, newest first."""
+def summaries(connection: sqlite3.Connection, waits: Mapping[str, Problem | None]) -> list[RunSummary]:
+    """All runs, newest first; `waits`: queued.why_waiting."""
     rows = connection.execute(
         "SELECT r.*, (SELECT count(*) FROM nodes n WHERE n.run = r.id AND n.attempt = 1) AS nodes FROM runs r"
         " ORDER BY created DESC, id DESC"
     ).fetchall()
-    places = _queue_places(connection)
-    return [_summary(connection, row, places.get(row["id"], (None, 0.0))[0]) for row in rows]
+    places = {run: place for place, run in enumerate(waits, 1)}
+    return [_summary(connection, row, places.get(row["id"]), waits.get(row["id"])) for row in rows]
 
 
 def _source(connection: sqlite3.Connection, run: str) -> tuple[str, int] | None:
@@ -147,12 +147,17 @@ def _node(record: NodeRecord, state: str, beat: tuple[float, Mapping[str, Any]] 
 _HOST_KEYS = ("load1", "memory_used_mib", "memory_total_mib", "disk_free_mib")
 
 
-def _summary(connection: sqlite3.Connection, row: sqlite3.Row, queue_place: int | None) -> RunSummary:
-    newest = series.trail(connection, row["id"], ledger.newest_attempt(connection, row["id"]), count=1)
+def _summary(
+    connection: sqlite3.Connection, row: sqlite3.Row, queue_place: int | None, waits_for: Problem | None
+) -> RunSummary:
+    attempt = ledger.newest_attempt(connection, row["id"])
+    newest = series.trail(connection, row["id"], attempt, count=1)
+    state = ledger.state_of(connection, row["id"]) or RunState.QUEUED
+    failed = state in (RunState.FAILED, RunState.LOST)
     return RunSummary(
         id=row["id"],
         name=row["name"],
-        state=ledger.state_of(connection, row["id"]) or RunState.QUEUED,
+        state=state,
         created=row["created"],
         ended=row["ended"],
         engine=row["engine"],
@@ -161,4 +166,6 @@ def _summary(connection: sqlite3.Connection, row: sqlite3.Row, queue_place: int 
         total_steps=newest[0].total_steps if newest else None,
         loss=series.newest_loss(connection, row["id"]),
         queue_place=queue_place,
+        has_begun=attempt > 0,
+        why=ledger.cause_of(connection, row["id"]) if failed else waits_for,
     )

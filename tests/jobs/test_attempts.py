@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from app.main import main
 from backend.cluster.demo import DemoCluster
 from backend.job.job import Job
 from backend.job.mapping import with_values
@@ -185,3 +186,22 @@ def test_queued_runs_start_side_by_side_where_they_share_no_node_and_else_in_the
     until(lambda: waiting.snapshot(both).state is RunState.FINISHED, 40)
     assert [waiting.snapshot(run).attempt for run in (left, right, last, both, cancelled)] == [1, 1, 1, 1, 0]
     assert sum(marked(home, run) for run in (left, right, last, both)) == 0
+
+
+def test_a_queued_run_that_a_check_refused_says_why_and_is_put_back_at_the_command_line(
+    controller: Controller, job: Job, home: Path, cluster: DemoCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEGABOARD_HOME", str(home))
+    model, away = cluster.folder / "model", cluster.folder / "away"
+    run = controller.enqueue(with_mode(job, "ok"))
+    model.rename(away)
+    try:
+        assert controller.wait(run, 40, takes_turn=True) is RunState.FAILED
+    finally:
+        away.rename(model)
+    (line,) = controller.runs()
+    assert line.why is not None
+    assert (line.why.code, line.has_begun) == ("model_missing", False)
+    assert main(["queue", run]) == 0
+    assert controller.snapshot(run).queue_place == 1
+    assert controller.wait(run, 40, takes_turn=True) is RunState.FINISHED

@@ -7,7 +7,7 @@ import pytest
 from backend.job.mapping import dump_job
 from backend.job.problems import ProblemsError
 from backend.jobs import ledger, queued
-from backend.jobs.queued import Waiting, ready
+from backend.jobs.queued import Waiting, reasons
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
 from tests.cluster.jobs import make_job
@@ -15,6 +15,10 @@ from tests.cluster.jobs import make_job
 
 def _waiting(run: str, addresses: str, not_before: float = 0.0) -> Waiting:
     return Waiting(run=run, addresses=tuple(addresses), not_before=not_before)
+
+
+def ready(queue: list[Waiting], claims: dict[str, str], now: float) -> list[str]:
+    return [run for run, why in reasons(queue, claims, now).items() if why is None]
 
 
 def test_runs_that_share_no_node_start_side_by_side() -> None:
@@ -31,6 +35,18 @@ def test_a_restart_keeps_its_own_nodes_and_starts_when_it_is_due() -> None:
     claims = {"a": "again", "b": "again"}
     assert ready(queue, claims, 9.0) == []
     assert ready(queue, claims, 10.0) == ["again"]
+
+
+def test_each_run_says_what_it_waits_for() -> None:
+    queue = [_waiting("1", "ab"), _waiting("2", "bc"), _waiting("3", "d", not_before=10.0), _waiting("4", "e")]
+    told = {run: why and (why.code, dict(why.values)) for run, why in reasons(queue, {"b": "0"}, 9.0).items()}
+    assert told == {
+        "1": ("waits_for_run", {"node": "b", "run": "0"}),
+        "2": ("waits_for_run", {"node": "b", "run": "0"}),
+        "3": ("waits_to_restart", {}),
+        "4": None,
+    }
+    assert reasons(queue, {}, 9.0)["2"].values == {"node": "b", "run": "1"}  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("seed", range(20))

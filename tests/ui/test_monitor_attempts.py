@@ -12,7 +12,7 @@ from backend.cluster.demo import DemoCluster
 from backend.job.mapping import dump_mapping
 from backend.job.problems import Problem
 from backend.jobs import ledger, queued, restart
-from backend.jobs.records import NodeRecord
+from backend.jobs.records import NodeRecord, problem_to_json
 from backend.jobs.states import EventKind, RunState
 from tests.nodes import ssh_nodes
 from tests.ui.browser import expect, needs_chromium
@@ -128,7 +128,18 @@ def test_the_queue_is_shown_ordered_and_cancelled_in_the_list(page, site) -> Non
     row["first"].locator('[data-do="cancel"]').click()
     expect(row["third"]).to_contain_text("place 1")
     assert _state(site, runs[0]) is RunState.STOPPED
-    expect(row["first"].locator('[data-do="resume"]')).to_be_visible()
+    expect(row["first"].locator('[data-do="resume"]')).to_be_hidden()
+    row["first"].locator('[data-do="again"]').click()
+    expect(row["first"]).to_contain_text("place 3")
+    busy = problem_to_json(Problem(code="node_taken", node="10.0.0.1", values={"node": "10.0.0.1", "run": "x"}))
+    for kind in (EventKind.FAILING, EventKind.FAILED):
+        site.store.write(lambda c, kind=kind: ledger.append(c, runs[0], kind, time=1.0, detail={"problem": busy}))
+    expect(row["first"].locator(".mbm-why")).to_contain_text("10.0.0.1")
+    expect(row["first"].locator('[data-do="again"]')).to_be_visible()
+    open_run(page, site, runs[0])
+    page.get_by_role("button", name="Queue again").click()
+    expect(page.locator(".mbm-waits")).to_contain_text("Place 3 in the queue")
+    site.store.write(lambda c: ledger.append(c, runs[0], EventKind.STOP_REQUESTED, time=time.time()))
     open_run(page, site, runs[1])
     expect(page.locator(".mbm-waits")).to_contain_text("Place 2 in the queue")
     page.locator(".mbm-danger").first.click()
