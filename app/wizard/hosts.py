@@ -66,6 +66,19 @@ def with_gpu_memory(form: Mapping[str, Any], read: Mapping[str, float | None]) -
     return {**form, "kept": {place: more for place, more in kept.items() if more}}
 
 
+def with_fabric(form: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[str, Any]:
+    """The form with `fabric=` at the lines of these nodes, by name."""
+    lines = []
+    for line in str(form.get("lines") or "").splitlines():
+        words = line.split()
+        try:
+            name = _place(_read_address(words[0])) if words else ""
+        except ValueError:
+            name = ""
+        lines.append(f"{line.rstrip()} fabric={addresses[name]}" if name in addresses else line)
+    return {**form, "lines": "\n".join(lines)}
+
+
 def _place(host: Mapping[str, Any]) -> str:
     """`Host.name` of a job file's host."""
     address, port = str(host.get("address", "")), host.get("port", 22)

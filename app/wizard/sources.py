@@ -9,6 +9,7 @@ from app.home import with_readable_cluster
 from app.model_config import MAXIMUM_BYTES, from_hub, pretty, read_config, refuse_large
 from app.services import Services
 from app.wizard import continuing, speed, start
+from app.wizard.found import hardware_edits, proposals, table
 from app.wizard.hosts import to_form, with_gpu_memory
 from app.wizard.reading import read
 from backend.cluster.hostkeys import HostKey
@@ -32,6 +33,8 @@ class Fetched:
     """What an import did with each key."""
     host_keys: tuple[HostKey, ...] = ()
     """To be confirmed by the user, then asked again with their fingerprints."""
+    table: Callable[[str], Mapping[str, Any]] | None = None
+    """What was found, in a language: titles as `head`, `rows` of texts."""
 
 
 def fetch(services: Services, asked: Mapping[str, Any]) -> Fetched:
@@ -69,16 +72,17 @@ def _memory(services: Services, asked: Mapping[str, Any]) -> Fetched:
     found = _look(services, asked, lambda: services.controller.memory(job))
     if not found.answers:
         return Fetched(problems=found.problems, host_keys=found.unknown_host_keys)
-    least = round(min(memory.host_gib for memory in found.answers.values()), 1)
     # Of GPUs every node's is kept: the smallest decides, and the page says what would be without it.
     read = {job.cluster.hosts[rank].name: memory.gpu_gib for rank, memory in found.answers.items()}
     known = [gib for gib in read.values() if gib is not None]
-    hosts = {"cluster.hosts": with_gpu_memory(to_form(_hosts(services)), read)} if known else {}
+    hosts = with_gpu_memory(to_form(_hosts(services)), read) if known else _hosts(services)
+    least = round(min(memory.host_gib for memory in found.answers.values()), 1)
     return Fetched(
-        edits={"cluster.host_memory_gib": least, **hosts},
+        edits={**hardware_edits(job, found.answers), **({"cluster.hosts": hosts} if known else {})},
         note={"least": least, "nodes": len(found.answers), "gpus": f"{min(known):.1f}" if known else "–"},
-        problems=found.problems,
+        problems=(*found.problems, *proposals(job, found.answers, hosts)),
         host_keys=found.unknown_host_keys,
+        table=lambda lang: table(job, found.answers, lang),
     )
 
 

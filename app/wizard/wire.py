@@ -169,6 +169,7 @@ def _fetch(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.Eve
             "problems": [in_words(form, problem) for problem in (*found.problems, *refused)],
             "keys": [launch.shown_key(key) for key in found.host_keys],
             "lines": [line_json(line, form.lang) for line in found.lines],
+            "table": found.table(form.lang) if found.table else None,
         }
         return {**changed, carrier: bundle(form, services, asked["step"], fetched=told)}
 

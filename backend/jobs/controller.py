@@ -104,7 +104,7 @@ class Controller:
     def memory(self, job: Job) -> Look[NodeMemory]:
         """What every node and its GPUs have; ProblemsError without hosts."""
         refuse_without(job, "cluster.hosts")
-        return looking.memory(meet(job, self._connections))
+        return looking.memory(job, meet(job, self._connections))
 
     def data_size(self, job: Job) -> Look[DataSize]:
         """How many samples the job's data sets have, read on a node; ProblemsError without hosts or data sets."""

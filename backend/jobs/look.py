@@ -8,7 +8,9 @@ from backend.cluster.data_size import COUNT_S, DataSize, data_size_on
 from backend.cluster.group import try_all
 from backend.cluster.hostkeys import HostKey
 from backend.cluster.node import Node, NodeError
+from backend.cluster.survey import SURVEY_S, Survey, survey
 from backend.job.job import Job
+from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.checkup import Meeting
 
@@ -62,11 +64,23 @@ class NodeMemory:
     """Of the node, or what its container may use."""
     gpu_gib: float | None
     """Of the smallest of its GPUs, as nvidia-smi counts it; None where it does not tell."""
+    survey: Survey
+    """Its GPUs, network and limits."""
 
 
-def memory(meeting: Meeting) -> Look[NodeMemory]:
-    """Of every node."""
-    found = _ask(meeting.nodes, lambda node: NodeMemory(host_gib=_memory_gib(node), gpu_gib=_gpu_gib(node)))
+def memory(job: Job, meeting: Meeting) -> Look[NodeMemory]:
+    """Of every node, with what else it is made of; the engine's Python is asked where it is known."""
+
+    def one(rank: int, node: Node) -> NodeMemory:
+        found = survey(node, environment_of(job, rank))
+        read = [gpu.memory_mib for gpu in found.gpus.gpus if gpu.memory_mib is not None]
+        gpu_gib = round(min(read) / 1024, 2) if read else None
+        return NodeMemory(host_gib=_memory_gib(node), gpu_gib=gpu_gib, survey=found)
+
+    answers, failures = try_all(meeting.nodes, one, SURVEY_S + 10)
+    names = {rank: meeting.nodes[rank].name for rank in answers}
+    problems = tuple(failure.problem for failure in failures.values())
+    found = Look(answers=answers, nodes=names, unknown_host_keys=(), problems=problems)
     return Look(answers=found.answers, nodes=found.nodes, unknown_host_keys=meeting.unknown_host_keys,
                 problems=(*found.problems, *meeting.problems))  # fmt: skip
 
@@ -97,13 +111,6 @@ def _memory_gib(node: Node) -> float:
     if not total.isdigit():
         raise NodeError("bad_answer", node.name, command="/proc/meminfo", exit=0, detail=lines[0] if lines else "")
     return min(int(total) * 1024, *(_limit(node, path) for path in LIMITS)) / 2**30
-
-
-def _gpu_gib(node: Node) -> float | None:
-    asked = node.run(["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"], timeout_s=READ_S)
-    # A GPU that shares the host's memory says "[N/A]".
-    read = [int(line) for line in asked.out.split() if line.isdigit()] if asked.code == 0 else []
-    return round(min(read) / 1024, 2) if read else None
 
 
 def _limit(node: Node, path: str) -> float:

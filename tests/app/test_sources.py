@@ -11,10 +11,11 @@ from app.wizard.reading import read
 from app.wizard.sources import fetch
 from app.wizard.wire import change
 from backend.cluster.hostkeys import HostKey, UnknownHostKey
-from backend.cluster.node import NodeError, Result
+from backend.cluster.node import NodeError
 from backend.job.presets import gpus, models
 from backend.jobs.controller import Controller
 from backend.jobs.store import Store
+from tests.cluster.gang import smi, surveyed
 from tests.fakes import FakeNode
 
 CONFIG = json.dumps(dict(models()["qwen3-30b-a3b"].hf_config)).encode()
@@ -29,7 +30,7 @@ class Nodes:
         self.by_address = {name: FakeNode(name) for name in ("10.0.0.1", "10.0.0.2")}
         for number, node in enumerate(self.by_address.values(), 1):
             node.files["/proc/meminfo"] = b"MemTotal: %d kB\nMemFree: 1 kB\n" % (number * 2**29)
-            node.on("nvidia-smi", reply=Result(code=127, out="", err="nvidia-smi: not found"))
+            node.on("survey", reply=surveyed(smi=None))
         self.unknown = set()
         self.accepted = []
 
@@ -131,7 +132,8 @@ def test_the_memory_of_the_smallest_node_is_taken(services):
 def test_the_memory_of_every_nodes_gpus_is_kept_and_the_smallest_decides(services, nodes):
     change(services, {"cluster.nodes": 2, "cluster.gpu": "a100-80g"})
     for address, mib in (("10.0.0.1", 81920), ("10.0.0.2", 40960)):
-        nodes.by_address[address].on("nvidia-smi", reply=Result(code=0, out=f"{mib}\n" * 8, err=""))
+        rows = "".join(f"{index}, GPU-{index}, NVIDIA A100-SXM4, {mib}, 0, 550\n" for index in range(8))
+        nodes.by_address[address].on("survey", reply=surveyed(smi=smi(rows)))
     found = fetch(services, {"kind": "memory"})
     assert found.note["gpus"] == "40.0"
     assert change(services, found.edits) == ()

@@ -1,0 +1,154 @@
+"""What the nodes' own tools say of them, as edits of the draft, proposals to be taken, and a table to look at."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from app.i18n import t
+from app.wizard.hosts import to_form, with_fabric
+from backend.cluster.fabric import common_network
+from backend.cluster.gpus import Gpus, link_words
+from backend.job.job import Job
+from backend.job.presets import READING, gpus
+from backend.job.problems import Problem
+from backend.jobs.look import NodeMemory
+
+COLUMNS = ("node", "gpus", "links", "busy", "driver", "host", "ports", "interfaces")
+NVLINK_GB_PER_S = 50
+"""A link, both directions, from NVLink 2 to 4; presets/clusters.yaml counts 12 on an A100, 18 on an H100. NVLink 5,
+which Blackwell has, is twice as fast."""
+PCIE_GB_PER_S = {"3": 31, "4": 62, "5": 126}
+"""x16, both directions, by generation (presets/gpus.yaml says where from)."""
+
+
+def hardware_edits(job: Job, found: Mapping[int, NodeMemory]) -> dict[str, Any]:
+    """What the nodes tell of `cluster`, except of its hosts; nothing that they do not agree on or do not tell."""
+    edits: dict[str, Any] = {"cluster.host_memory_gib": round(min(one.host_gib for one in found.values()), 1)}
+    if len(found) == len(job.cluster.hosts):
+        edits["cluster.nodes"] = len(found)
+    nodes = [one.survey for one in found.values()]
+    if all(one.gpus.usable for one in nodes):
+        edits["cluster.gpus_per_node"] = min(len(one.gpus.usable) for one in nodes)
+        presets = {preset_of(one.gpus) for one in nodes}
+        if len(presets) == 1 and (preset := presets.pop()):
+            edits["cluster.gpu"] = preset
+        inside = {intra_node(one.gpus) for one in nodes}
+        if len(inside) == 1 and (speed := inside.pop()):
+            edits["cluster.intra_node_gb_per_s"] = speed
+    ports = [one.fabric.used_ports for one in nodes]
+    if all(ports):
+        edits["cluster.nics_per_node"] = min(map(len, ports))
+        edits["cluster.inter_node_gbit_per_s"] = min(port.rate_gbit for own in ports for port in own)
+    return {path: value for path, value in edits.items() if value != _now(job, path)}
+
+
+def _now(job: Job, path: str) -> Any:
+    return getattr(job.cluster, path.partition(".")[2])
+
+
+def preset_of(found: Gpus) -> str | None:
+    """The key of presets/gpus.yaml that a node's GPUs are; None for others, and for different ones in a node."""
+    names = {(gpu.name, gpu.memory_mib) for gpu in found.usable}
+    if len(names) != 1:
+        return None
+    name, memory = names.pop()
+    fits = [
+        key
+        for key, preset in gpus().items()
+        if memory is not None
+        and (1 - READING) * memory / 1024 <= preset.memory_gib <= memory / 1024
+        and re.search(rf"\b{re.escape(_model(preset.name))}\b", name)
+        and not ("SXM" in preset.name and re.search("PCIe|NVL", name, re.IGNORECASE))
+    ]
+    return fits[0] if len(fits) == 1 else None
+
+
+def _model(name: str) -> str:
+    """`H100` of `H100 80 GB SXM`."""
+    return re.split(r" \d+ GB", name)[0]
+
+
+def intra_node(found: Gpus) -> float | None:
+    """GB/s per GPU, both directions; None where pairs differ or nothing is told."""
+    if len(found.links) != 1:
+        return None
+    if count := re.fullmatch(r"NV(\d+)", found.links[0]):
+        is_blackwell = all(re.search(r"\bG?B[23]\d0\b", gpu.name) for gpu in found.usable)
+        return float(int(count[1]) * NVLINK_GB_PER_S * (2 if is_blackwell else 1))
+    lanes = {gpu.pcie for gpu in found.usable}
+    generation = re.fullmatch(r"(\d)\.0 x16", lanes.pop()) if len(lanes) == 1 else None
+    speed = PCIE_GB_PER_S.get(generation[1]) if generation else None
+    return float(speed) if speed else None
+
+
+def proposals(job: Job, found: Mapping[int, NodeMemory], hosts: Any) -> list[Problem]:
+    """Notes with an edit each: the faster network that all nodes share, and the ports that NCCL should use."""
+    notes = []
+    fabrics = {rank: one.survey.fabric for rank, one in found.items()}
+    shared = common_network(fabrics) if len(found) == len(job.cluster.hosts) > 1 else {}
+    by_name = {
+        job.cluster.hosts[rank].name: address
+        for rank, address in shared.items()
+        if job.cluster.hosts[rank].fabric_address is None and job.cluster.hosts[rank].address != address
+    }
+    if by_name:
+        edit = {"cluster.hosts": with_fabric(to_form(hosts), by_name)}
+        values = {"addresses": ", ".join(f"{name}: {address}" for name, address in by_name.items())}
+        notes.append(Problem(code="fabric_proposed", field="cluster.hosts", severity="note", values=values, edit=edit))
+    variables = nccl_variables(found)
+    if len(found) > 1 and variables and not variables.keys() & job.environment.keys():
+        text = " ".join(f"{name}={value}" for name, value in variables.items())
+        edit = {"environment": {**job.environment, **variables}}
+        notes.append(
+            Problem(code="nccl_proposed", field="environment", severity="note", values={"variables": text}, edit=edit)
+        )
+    return notes
+
+
+def nccl_variables(found: Mapping[int, NodeMemory]) -> dict[str, str]:
+    """NCCL_IB_HCA and NCCL_IB_GID_INDEX where all nodes need the same; empty where NCCL finds them by itself.
+
+    It takes every active port, so only where some must be left out; the index matters for RoCE.
+    """
+    fabrics = [one.survey.fabric for one in found.values()]
+    names, indices = {one.hca for one in fabrics}, {one.gid_index for one in fabrics}
+    variables = {}
+    leaves_out = any(sum(port.is_active for port in one.ports) > len(one.used_ports) for one in fabrics)
+    if len(names) == 1 and (name := names.pop()) and leaves_out:
+        variables["NCCL_IB_HCA"] = name
+    if len(indices) == 1 and (index := indices.pop()) is not None:
+        variables["NCCL_IB_GID_INDEX"] = str(index)
+    return variables
+
+
+def table(job: Job, found: Mapping[int, NodeMemory], lang: str) -> dict[str, Any]:
+    """A row a node, under titles."""
+    head = [t(lang, f"wizard.found.{name}") for name in COLUMNS]
+    return {"head": head, "rows": [_row(job.cluster.hosts[rank].name, one, lang) for rank, one in found.items()]}
+
+
+def _row(name: str, one: NodeMemory, lang: str) -> list[str]:
+    gpus, fabric = one.survey.gpus, one.survey.fabric
+    first = gpus.gpus[0] if gpus.gpus else None
+    names = sorted({gpu.name for gpu in gpus.gpus})
+    kinds = f"{len(gpus.usable)} × {' / '.join(names)}" if names else t(lang, "wizard.found.cpu_node")
+    busy = [
+        f"GPU {gpu.index}: {gpu.memory_used_mib / 1024:.1f} GiB"
+        for gpu in gpus.gpus
+        if (gpu.memory_used_mib or 0) > 1024
+    ]
+    users = sorted({process.user for process in gpus.processes if process.user})
+    ports = [f"{port.name} {'IB' if port.is_infiniband else 'RoCE'} {port.rate_gbit:g} Gbit/s {port.state}"
+             + (f" GID {port.gid_index}" if port.gid_index is not None else "") for port in fabric.ports]  # fmt: skip
+    interfaces = [f"{way.name} {', '.join(way.addresses)}" + (f" {way.gbit:g} Gbit/s" if way.gbit else "")
+                  for way in fabric.interfaces]  # fmt: skip
+    return [
+        name,
+        f"{kinds} ({gpus.trouble})" if gpus.trouble else kinds,
+        " · ".join(filter(None, (link_words(gpus.links), f"PCIe {first.pcie}" if first and first.pcie else ""))) or "–",
+        "; ".join(busy + users) or "–",
+        f"{first.driver} · CUDA {gpus.cuda or '–'}" if first else "–",
+        f"{one.survey.cpus} CPU · {one.host_gib:.0f} GiB",
+        "; ".join(ports) or "–",
+        "; ".join(interfaces) or "–",
+    ]
