@@ -60,10 +60,14 @@ class LogIn:
     audit: Audit
 
     async def attempt(self, password: str, client: str) -> str | float | None:
-        """A session's token, or the seconds to wait, or None for a wrong password; each is audited."""
+        """A session's token, or the seconds to wait, or None for a wrong password.
+
+        Each is audited, of refusals in a row the first: who floods the log-in must not fill the disk.
+        """
         wait_s = self.throttle.admit()
         if wait_s > 0:
-            self.audit.record("login_throttled", client=client, wait_s=round(wait_s, 1))
+            if self.throttle.is_news():
+                self.audit.record("login_throttled", client=client, wait_s=round(wait_s, 1))
             return wait_s
         # scrypt takes a tenth of a second: the event loop must go on serving the others.
         if not await asyncio.to_thread(self.password.matches, password):

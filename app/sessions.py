@@ -84,6 +84,7 @@ class Throttle:
         self._clock = clock
         self._failures = 0
         self._last_s = float("-inf")
+        self._told = False
         self._lock = threading.Lock()
 
     def admit(self) -> float:
@@ -100,7 +101,14 @@ class Throttle:
                 return wait_s
             self._failures += 1
             self._last_s = now
+            self._told = False
             return 0.0
+
+    def is_news(self) -> bool:
+        """Whether this refusal is the first since an attempt was admitted: the rest of a flood need not be recorded."""
+        with self._lock:
+            told, self._told = self._told, True
+            return not told
 
     def succeeded(self) -> None:
         """The last admitted attempt was right."""

@@ -17,6 +17,7 @@ import yaml
 from backend.job.job import Job
 from backend.job.parameters import Parameter, describe, split_optional
 from backend.job.problems import Problem, errors
+from backend.job.safe_yaml import load_yaml
 
 MAXIMUM_TEXT = 262_144
 """Characters of a job file; more is refused before YAML sees it."""
@@ -26,8 +27,6 @@ QUOTED = 80
 
 _WRITABLE = r"(?s)[^\ud800-\udfff]*"
 """Text that UTF-8 can hold: JSON, unlike YAML, may bring half of a pair."""
-
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @cache
@@ -43,17 +42,12 @@ def load_job(text: str) -> tuple[Job | None, list[Problem]]:
 
 
 def load_mapping(text: str) -> tuple[Mapping[str, Any], Problem | None]:
-    """The mapping in YAML text, or a Problem. Aliases are refused: no job file needs them, and they can explode."""
+    """The mapping in YAML text, or a Problem."""
     if len(text) > MAXIMUM_TEXT:
         return {}, Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT})
-    try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=_Loader)):
-            return {}, Problem(code="yaml_alias")
-        loaded = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader, the C one where it was built
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        reason = getattr(error, "problem", None) or type(error).__name__
-        return {}, Problem(code="not_yaml", values={"line": mark.line + 1 if mark else 1, "reason": reason})
+    loaded, problem = load_yaml(text)
+    if problem:
+        return {}, problem
     if not isinstance(loaded, Mapping):
         return {}, Problem(code="not_a_mapping")
     return loaded, None

@@ -64,6 +64,18 @@ def test_guessing_is_slowed_and_the_right_password_must_wait_too(client, clock, 
     assert [one["action"] for one in audit(home)][-2:] == ["login_throttled", "login"]
 
 
+def test_whoever_floods_the_log_in_fills_no_disk(client, clock, home):
+    for _ in range(3):
+        log_in(client, "wrong")
+    for _ in range(20):
+        assert log_in(client, "wrong").status_code == 429
+    assert [one["action"] for one in audit(home)][3:] == ["login_throttled"]
+    clock.now_s += 1
+    for _ in range(20):
+        log_in(client, "wrong")
+    assert [one["action"] for one in audit(home)][4:] == ["login_failed", "login_throttled"]
+
+
 def test_a_form_that_is_too_long_or_not_text_is_a_wrong_password(client, clock):
     for body in (b"password=" + b"x" * 5000, b"password=\xff\xfe", b"", b"&&=&="):
         assert client.post("/login", content=body).status_code == 401

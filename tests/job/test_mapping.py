@@ -94,6 +94,10 @@ def test_a_learning_rate_as_people_write_it_is_a_number():
         ("a: &x [1]\nb: *x", "yaml_alias"),
         ("a: " + "x" * 300_000, "file_too_large"),
         ("!!python/object/apply:os.system ['id']", "not_yaml"),
+        ("extra: {a: " + "[" * 3000 + "]" * 3000 + "}", "yaml_deep"),
+        ("extra: " + "{a: " * 3000 + "1" + "}" * 3000, "yaml_deep"),
+        ("extra: {a: 0x" + "f" * 50_000 + "}", "not_yaml"),
+        ("extra: {a: " + ":".join(["59"] * 9000) + "}", "not_yaml"),
     ],
 )
 def test_text_that_is_no_job_is_refused(text, code):

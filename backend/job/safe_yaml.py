@@ -1,0 +1,49 @@
+"""YAML of strangers: what could explode, or what the rest of the program could not write again, is refused first."""
+
+from typing import Any
+
+import yaml
+
+from backend.job.problems import Problem
+
+MAXIMUM_DEPTH = 30
+"""Collections inside one another; a job file needs six."""
+MAXIMUM_INTEGER = 1 << 63
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """PyYAML's safe one, the C one where it was built, without integers that Python refuses to write as text."""
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        value: int = super().construct_yaml_int(node)
+        if abs(value) > MAXIMUM_INTEGER:
+            raise yaml.MarkedYAMLError(problem="a number of more than 64 bits", problem_mark=node.start_mark)
+        return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+def load_yaml(text: str) -> tuple[Any, Problem | None]:
+    """What the text holds, or a Problem: not_yaml, yaml_deep, yaml_alias (no job file needs them, they can explode)."""
+    try:
+        problem = _refused(text)
+        return (None, problem) if problem else (yaml.load(text, Loader=_Loader), None)  # noqa: S506 - a safe loader
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or type(error).__name__
+        return None, Problem(code="not_yaml", values={"line": mark.line + 1 if mark else 1, "reason": reason})
+
+
+def _refused(text: str) -> Problem | None:
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAXIMUM_DEPTH:
+            values = {"line": event.start_mark.line + 1, "limit": MAXIMUM_DEPTH}
+            return Problem(code="yaml_deep", values=values)
+        if isinstance(event, yaml.AliasEvent):
+            return Problem(code="yaml_alias")
+    return None
