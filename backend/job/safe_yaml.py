@@ -42,8 +42,8 @@ def _refused(text: str) -> Problem | None:
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAXIMUM_DEPTH:
-            values = {"line": event.start_mark.line + 1, "limit": MAXIMUM_DEPTH}
-            return Problem(code="yaml_deep", values=values)
+            line = event.start_mark.line + 1 if event.start_mark else 1
+            return Problem(code="yaml_deep", values={"line": line, "limit": MAXIMUM_DEPTH})
         if isinstance(event, yaml.AliasEvent):
             return Problem(code="yaml_alias")
     return None
