@@ -120,13 +120,13 @@ def _loaded(plans: Plans, rows: Sequence[Sequence[Any]], lang: str) -> str:
 
 def _speeds(plans: Plans, at: Any) -> dict[str, list[Any]]:
     """Speed, hours, and what is lost against the best, of some plans."""
-    figures = plans.figures
-    if figures.iteration_s is None or figures.parts_s is None:
+    figures, parts, best = plans.figures, plans.parts_s(at), plans.parts_s(slice(1))
+    if figures.iteration_s is None or parts is None or best is None:
         return {name: [None] * len(at) for name in ("exposed", "speed", "hours", "slower", "part")}
-    seconds, parts = figures.iteration_s[at], figures.parts_s[:, at]
+    seconds = figures.iteration_s[at]
     tokens = plans.global_batch * plans.tokens_per_sample / plans.job.world_size
     communication = parts[[PARTS.index(name) for name in COMMUNICATION]].sum(axis=0)
-    grown = parts - figures.parts_s[:, :1]
+    grown = parts - best
     return {
         "exposed": np.round(communication / seconds, 4).tolist(),
         "speed": np.round(tokens / seconds, 1).tolist(),

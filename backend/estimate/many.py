@@ -4,7 +4,7 @@ What layers cost is computed for all plans together. What stages cost is compute
 cut into stages alike: that alone changes how formulas are put together and not just the numbers in them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -27,6 +27,7 @@ from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 
 Array = npt.NDArray[Any]
+Rows = Array | slice
 Columns = Mapping[str, Array]
 """Path of the job -> every plan's value."""
 
@@ -39,8 +40,6 @@ class Figures:
     fits: Array
     bubble_fraction: Array
     iteration_s: Array | None
-    parts_s: Array | None
-    """What iteration_s is the sum of: one line for each of PARTS."""
 
 
 PARTS = ("compute", "recompute", "bubble", "optimizer", "offload", *COMMUNICATION)
@@ -49,9 +48,11 @@ PARTS = ("compute", "recompute", "bubble", "optimizer", "offload", *COMMUNICATIO
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Many:
-    """Plans of one engine as arrays, none of which changes with what no rule reads."""
+    """Plans of one engine, none of which changes with what no rule reads."""
 
-    columns: Columns
+    columns: Callable[[Rows], Columns]
+    """The sizes of some plans by path, the micro-batches of a step under training.gradient_accumulation_steps, and
+    under parallel.recompute the place of each plan's (recompute, modules) in `choices`."""
     choices: tuple[tuple[str, tuple[str, ...]], ...]
     """Every (recompute, modules) that occurs."""
     cuts: tuple[tuple[slice, Mapping[str, Any]], ...]
@@ -63,38 +64,41 @@ class Many:
 
 
 OF_LAYERS = (
-    *(f"parallel.{name}" for name in ("tensor", "context", "expert", "expert_tensor", "sequence")),
+    *(f"parallel.{name}" for name in ("tensor", "context", "expert", "expert_tensor")),
+    "training.micro_batch_size",
     "parallel.recompute",
     "parallel.recompute_num_layers",
-    "training.micro_batch_size",
+    "parallel.sequence",
 )
 """What the cost of a layer depends on, whichever stage it is on."""
 
+STATIC = ("pipeline", "virtual_pipeline", "account_for_embedding", "account_for_loss")
+"""How the layers are cut into stages: keys of `parallel`."""
+OF_STAGES = tuple(f"parallel.{name}" for name in STATIC)
 
-def in_order(columns: Columns, alike: Array) -> Array:
-    """The order in which plans that are cut alike stand beside each other, and among them those of one `alike`."""
-    return np.lexsort((alike, _cut_keys(columns)))
 
+def many_of(
+    columns: Callable[[Rows], Columns], choices: tuple[tuple[str, tuple[str, ...]], ...], cut: Array, alike: Array
+) -> Many:
+    """Plans as numbers: equal in `cut` where OF_STAGES are, in `alike` where OF_LAYERS are; those cut alike together.
 
-def many_of(columns: Columns, choices: tuple[tuple[str, tuple[str, ...]], ...], alike: Array) -> Many:
-    """Plans that stand `in_order`.
-
-    `columns` holds the sizes by path, the micro-batches of a step under training.gradient_accumulation_steps, and under
-    parallel.recompute the place of each plan's (recompute, modules) in `choices`. `alike` is a number for each plan,
-    equal where OF_LAYERS are.
+    What is in `alike` begins at 0 and leaves few numbers out.
     """
-    _, first, kind = np.unique(alike, return_index=True, return_inverse=True)
-    edges = [*np.flatnonzero(np.diff(_cut_keys(columns), prepend=-1)).tolist(), len(alike)]
-    static = [(name, columns[path]) for name in STATIC if (path := f"parallel.{name}") in columns]
+    begins = np.flatnonzero(np.diff(cut, prepend=-1))
+    stages = {path: values.tolist() for path, values in columns(begins).items() if path in OF_STAGES}
+    first = np.full(alike.max() + 1, -1)
+    # What is written last stays: the first plan of each kind.
+    first[alike[::-1]] = np.arange(len(alike))[::-1]
+    occurs = first >= 0
     return Many(
         columns=columns,
         choices=choices,
         cuts=tuple(
-            (slice(begin, end), {name: values[begin].item() for name, values in static})
-            for begin, end in pairwise(edges)
+            (slice(begin, end), {path.removeprefix("parallel."): values[number] for path, values in stages.items()})
+            for number, (begin, end) in enumerate(pairwise([*begins.tolist(), len(cut)]))
         ),
-        alike={path: columns[path][first] for path in OF_LAYERS if path in columns},
-        kind=kind.ravel(),
+        alike={path: values for path, values in columns(first[occurs]).items() if path in OF_LAYERS},
+        kind=(np.cumsum(occurs) - 1)[alike],
     )
 
 
@@ -106,34 +110,23 @@ class _Costs:
     passes: KindPasses | None
 
 
-def evaluate(job: Job, shape: ModelShape, gpu: Gpu, many: Many) -> Figures:
-    """The figures of plans that no rule refuses; the job says what they have in common.
+def evaluate(job: Job, shape: ModelShape, gpu: Gpu, many: Many) -> tuple[Figures, Array | None]:
+    """The figures of plans that no rule refuses, and what iteration_s is the sum of, a line for each of PARTS.
 
-    Raises what `estimate` raises.
+    The job says what they have in common. Raises what `estimate` raises.
     """
     machine = machine_of(job.cluster, gpu, job.training.precision)
     costs = _costs(job, shape, gpu, many, machine)
     size = len(many.kind)
     found: dict[str, Array] = {}
     for rows, cut in many.cuts:
-        columns = {path: values[rows] for path, values in many.columns.items()}
+        columns = many.columns(rows)
         part = _job_of(job, columns, cut)
         plan = _plan_of(part, shape, gpu, many.choices, columns)
         for name, values in _together(part, shape, gpu, plan, _take(costs, many.kind[rows]), machine).items():
             found.setdefault(name, np.empty((*values.shape[:-1], size), values.dtype))[..., rows] = values
-    return Figures(**{field.name: found.get(field.name) for field in fields(Figures)})  # type: ignore[arg-type]
-
-
-STATIC = ("pipeline", "virtual_pipeline", "account_for_embedding", "account_for_loss")
-"""How the layers are cut into stages: keys of `parallel`."""
-
-
-def _cut_keys(columns: Columns) -> Array:
-    """A number for each plan, equal where layers are cut alike."""
-    key = np.zeros(len(columns["training.micro_batch_size"]), np.int64)
-    for values in (columns[path] for name in STATIC if (path := f"parallel.{name}") in columns):
-        key = key * (int(values.max(initial=0)) + 1) + values
-    return key
+    parts_s = found.pop("parts_s", None)
+    return Figures(**{field.name: found.get(field.name) for field in fields(Figures)}), parts_s  # type: ignore[arg-type]
 
 
 def _job_of(job: Job, columns: Columns, cut: Mapping[str, Any] | None = None) -> Job:

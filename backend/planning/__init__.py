@@ -1,13 +1,15 @@
 """Which plans a job has, and how they compare.
 
-Reading order: space.py, backend/job/rules/many.py, backend/estimate/many.py, enumerate.py, compare.py, mixed.py.
+Reading order: space.py, backend/job/rules/many.py, backend/estimate/many.py, enumerate.py, plans.py, compare.py,
+mixed.py.
 """
 
 from backend.planning.advice import Strategy, strategies
 from backend.planning.compare import Cost, Sentence, best_of_splits, cost, front, why_best
-from backend.planning.enumerate import Candidate, Plans, candidates, enumerate_plans
+from backend.planning.enumerate import candidates, enumerate_plans
 from backend.planning.guides import Checked, guides
 from backend.planning.mixed import Smallest, smallest_nodes, tokens_per_s
+from backend.planning.plans import Candidate, Plans
 from backend.planning.why_not import WhyNot, parse_sizes, why_not
 
 __all__ = [

@@ -11,7 +11,8 @@ from backend.job.mapping import with_values
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check_resolved
 from backend.job.traits import TRAITS, EngineName
-from backend.planning.enumerate import Candidate, Plans, enumerate_plans
+from backend.planning.enumerate import enumerate_plans
+from backend.planning.plans import Candidate, Plans
 
 StrategyKey = Literal[
     "ddp", "zero2", "zero2-offload", "zero3", "zero3-offload", "fsdp", "megatron", "lora-ddp", "qlora"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from backend.estimate.many import PARTS
-from backend.planning.enumerate import Array, Plans
+from backend.planning.plans import Array, Plans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,9 +26,10 @@ def cost(plans: Plans, rank: int, best: int = 0) -> Cost:
     """The cost of one plan against another."""
     figures = plans.figures
     over = float(figures.reserved_gib[rank]) + plans.job.cluster.outside_gib - plans.gpu.memory_gib
-    if figures.iteration_s is None or figures.parts_s is None:
+    times = plans.parts_s(np.array([rank, best]))
+    if figures.iteration_s is None or times is None:
         return Cost(over_gib=max(0.0, over), slower=None, part=None)
-    grown = figures.parts_s[:, rank] - figures.parts_s[:, best]
+    grown = times[:, 0] - times[:, 1]
     slower = 1 - float(figures.iteration_s[best] / figures.iteration_s[rank])
     return Cost(over_gib=max(0.0, over), slower=slower, part=PARTS[int(grown.argmax())])
 
@@ -60,7 +61,7 @@ class Sentence:
 
 def why_best(plans: Plans) -> list[Sentence]:
     """Why the first plan is the first: what its time goes to, and what other sizes would cost. Empty without times."""
-    times = plans.figures.parts_s
+    times = plans.parts_s(slice(1))
     if not len(plans) or times is None:
         return []
     spent = times[:, 0] / times[:, 0].sum()

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from backend.job.job import Job
 from backend.job.presets import named_gpu, resolve_gpu, smallest_hosts
 from backend.job.problems import ProblemsError
-from backend.planning.enumerate import Candidate, Plans, enumerate_plans
+from backend.planning.enumerate import enumerate_plans
+from backend.planning.plans import Candidate, Plans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

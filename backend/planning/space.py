@@ -6,6 +6,7 @@ Sizes that cannot divide what they must are left out here only to keep the numbe
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,27 +14,28 @@ import numpy as np
 from backend.estimate.layers import Activation, Attention, LayerKind, Norm, model_layers
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
-from backend.job.rules.many import Axis, Codes, Space
+from backend.job.rules.many import Axis, Codes, Factors, Space
 from backend.job.traits import EngineName
 
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
 ACCOUNTS = ("account_for_embedding", "account_for_loss")
 RECOMPUTE = ("recompute", "recompute_modules", "recompute_num_layers")
+CHOSEN = tuple(f"parallel.{name}" for name in RECOMPUTE)
 MICRO_BATCH = "training.micro_batch_size"
+ACCUMULATION = "training.gradient_accumulation_steps"
 CHEAP = ("layernorm", "moe_act", "mla_up_proj")
 """Modules that Megatron-Core recomputes by discarding outputs: what its documentation pairs (transformer_config.py)."""
 
 
-def space_of(job: Job, shape: ModelShape, engine: EngineName, wanted: int) -> Space:
+def space_of(job: Job, shape: ModelShape, engine: EngineName, wanted: int) -> Factors:
     """The plans of one engine at the wanted global batch, legal or not; the same arrays for the same question."""
     job = replace(job, engine=engine, training=replace(job.training, global_batch_size=wanted))
     batches = _micro_batches(wanted, job.training.micro_batch_size)
     if not job.traits.is_megatron:
         job = replace(job, parallel=replace(Parallel(), fsdp=job.parallel.fsdp, recompute=job.parallel.recompute))
-        axes, codes = _hugging_face(batches)
-        return Space(job=job, axes=axes, codes=codes)
+        return [Space(job=job, axes=axes, codes=codes) for axes, codes in _hugging_face(batches)]
     parallel = job.parallel
-    axes, codes = _megatron(
+    factors = _megatron(
         job.world_size,
         job.cluster.gpus_per_node,
         wanted,
@@ -43,7 +45,7 @@ def space_of(job: Job, shape: ModelShape, engine: EngineName, wanted: int) -> Sp
         (parallel.account_for_embedding, parallel.account_for_loss),
         _recompute_choices(job, shape),
     )
-    return Space(job=job, axes=axes, codes=codes)
+    return [Space(job=job, axes=axes, codes=codes) for axes, codes in factors]
 
 
 Plain = tuple[tuple[Axis, ...], tuple[Codes, ...]]
@@ -51,14 +53,13 @@ Choice = tuple[str, tuple[str, ...], int | None]
 
 
 @lru_cache(maxsize=16)
-def _hugging_face(batches: tuple[int, ...]) -> Plain:
+def _hugging_face(batches: tuple[int, ...]) -> tuple[Plain, ...]:
     """Data parallelism alone; recompute on or off."""
     recompute: tuple[Choice, ...] = (("none", (), None), ("full", (), None))
-    axes = (
-        Axis(paths=(MICRO_BATCH,), values=tuple((size,) for size in batches)),
-        Axis(paths=tuple(f"parallel.{name}" for name in RECOMPUTE), values=recompute),
+    return (
+        _choice((MICRO_BATCH,), tuple((size,) for size in batches)),
+        _choice(CHOSEN, recompute),
     )
-    return axes, _product([len(axis.values) for axis in axes])
 
 
 @lru_cache(maxsize=8)
@@ -71,39 +72,36 @@ def _megatron(
     batches: tuple[int, ...],
     own_accounts: tuple[bool, bool],
     recompute: tuple[Choice, ...],
-) -> Plain:
-    """Rows of sizes, and for each of them every micro-batch that its copies can share and every other choice."""
+) -> tuple[Plain, ...]:
+    """Rows of sizes with every micro-batch that their copies can share; and every other choice."""
     sizes = np.array(list(_sizes(world, per_node, layers, experts, own_accounts)), np.int32)
     tensor, copies = sizes[:, 0], world // (sizes[:, 0] * sizes[:, 1] * sizes[:, 3])
-    choices: list[tuple[tuple[str, ...], tuple[Any, ...]]] = [
-        ((MICRO_BATCH,), tuple((size,) for size in batches)),
-        (tuple(f"parallel.{name}" for name in RECOMPUTE), recompute),
-        (("parallel.sequence",), ((True,), (False,))),
-        (("parallel.distributed_optimizer",), ((True,), (False,))),
-    ]
-    rows, *chosen = _product([len(sizes), *(len(values) for _, values in choices)])
-    batch, sequence = np.array(batches)[chosen[0]], chosen[2]
+    rows, batch, sequence = (axis.ravel() for axis in np.indices((len(sizes), len(batches), 2), np.int32))
     # Sequence parallel splits what TP splits: without TP there is one choice. The smallest batch is always asked about.
-    is_asked = (batch * copies[rows] <= wanted) | (chosen[0] == 0)
+    is_asked = (np.array(batches)[batch] * copies[rows] <= wanted) | (batch == 0)
     is_asked &= (tensor[rows] > 1) | (sequence == 0)
-    rows = rows[is_asked]
+    rows, batch, sequence = rows[is_asked], batch[is_asked], sequence[is_asked]
     axes, codes = [], []
     for column, name in enumerate(SIZES):
         values, code = np.unique(sizes[:, column], return_inverse=True)
         axes.append(Axis(paths=(f"parallel.{name}",), values=tuple((int(value),) for value in values)))
         codes.append(code.astype(np.int32)[rows])
-    accounts = ((False, False), (True, False), (False, True), (True, True))
-    axes.append(Axis(paths=tuple(f"parallel.{name}" for name in ACCOUNTS), values=accounts))
-    codes.append((sizes[:, 6] + 2 * sizes[:, 7])[rows])
-    for (paths, options), code in zip(choices, chosen, strict=True):
-        axes.append(Axis(paths=paths, values=options))
-        codes.append(code[is_asked])
-    return tuple(axes), tuple(codes)
+    axes.append(
+        Axis(paths=tuple(f"parallel.{name}" for name in ACCOUNTS), values=tuple(product((False, True), repeat=2)))
+    )
+    codes.append((2 * sizes[:, 6] + sizes[:, 7])[rows])
+    axes.append(Axis(paths=(MICRO_BATCH,), values=tuple((size,) for size in batches)))
+    axes.append(Axis(paths=("parallel.sequence",), values=((True,), (False,))))
+    return (
+        (tuple(axes), (*codes, batch, sequence)),
+        _choice(CHOSEN, recompute),
+        _choice(("parallel.distributed_optimizer",), ((True,), (False,))),
+    )
 
 
-def _product(counts: list[int]) -> tuple[Any, ...]:
-    """Every combination of numbers below the counts, one array each."""
-    return tuple(axis.ravel() for axis in np.indices(counts, np.int32))
+def _choice(paths: tuple[str, ...], values: tuple[tuple[Any, ...], ...]) -> Plain:
+    """Any of the values."""
+    return (Axis(paths=paths, values=values),), (np.arange(len(values), dtype=np.int32),)
 
 
 def _micro_batches(most: int, own: int) -> tuple[int, ...]:

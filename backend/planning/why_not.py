@@ -12,8 +12,9 @@ from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check_resolved
 from backend.planning.compare import Cost, cost
-from backend.planning.enumerate import ACCUMULATION, Candidate, Plans, enumerate_plans
-from backend.planning.space import MICRO_BATCH, SIZES
+from backend.planning.enumerate import enumerate_plans
+from backend.planning.plans import Candidate, Plans
+from backend.planning.space import ACCUMULATION, MICRO_BATCH, SIZES
 
 NAMES: Mapping[str, str] = {
     "TP": "parallel.tensor",

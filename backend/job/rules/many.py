@@ -5,10 +5,11 @@ were read; plans that agree in these share the answer. Nothing is declared, so n
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any, cast
+from functools import cached_property, partial, reduce
+from math import prod
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,7 @@ from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule
 
 Codes = npt.NDArray[np.int32]
+EVERY = slice(None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,11 +62,10 @@ class Space:
         """A plan's values by path."""
         return {path: self.value(path, row) for path in self.place}
 
-    def column(self, path: str, rows: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+    def column(self, path: str, rows: npt.NDArray[Any] | slice = EVERY) -> npt.NDArray[Any]:
         """Every plan's value at a path, or that of some."""
         axis, item = self.place[path]
-        codes = self.codes[axis] if rows is None else self.codes[axis][rows]
-        return np.array([value[item] for value in self.axes[axis].values])[codes]
+        return np.array([value[item] for value in self.axes[axis].values])[self.codes[axis][rows]]
 
     def rows_with(self, values: Mapping[str, Any]) -> npt.NDArray[Any]:
         """The plans that have these values; of a path that is no axis, every value."""
@@ -88,6 +89,18 @@ class Space:
         """Only these plans."""
         return Space(job=self.job, axes=self.axes, codes=tuple(codes[rows] for codes in self.codes))
 
+    def times(self, other: "Space") -> "Space":
+        """Every plan of this space with every choice of another."""
+        codes = (
+            *(np.repeat(codes, other.size) for codes in self.codes),
+            *(np.tile(codes, self.size) for codes in other.codes),
+        )
+        return Space(job=self.job, axes=(*self.axes, *other.axes), codes=codes)
+
+
+Factors = Sequence[Space]
+"""Plans as a product, every combination of one row of each: what no rule reads together need not be multiplied out."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Legal:
@@ -107,80 +120,116 @@ class Legal:
         )
 
 
-def legal(space: Space, shape: ModelShape, gpu: Gpu, rules: Sequence[BoundRule]) -> Legal:
+def legal(factors: Factors, shape: ModelShape, gpu: Gpu, rules: Sequence[BoundRule]) -> Legal:
     """The plans that no rule refuses.
 
     A warning that would move a plan to another value of an axis refuses it too: that value is among the plans, and
     this one would be the same under another name. A rule that no axis and no engine changes says something about the
     job, not about its plans, and is left to `check`.
     """
-    rejected: Counter[str] = Counter()
-    reads: dict[tuple[str, str], Any] = {("", "engine"): space.job.engine}
-    axes = len(space.axes)
+    job, rejected = factors[0].job, Counter[str]()
+    paths = {path for space in factors for path in space.place}
+    reads: dict[tuple[str, str], Any] = {("", "engine"): job.engine}
     for name in DERIVED:
-        space = _with_derived(space, name, reads)
+        factors = _with_derived(factors, name, reads)
     for rule in rules:
-        if not rule.binds(space.job.traits) or not space.size:
+        if not rule.binds(job.traits) or not _size(factors):
             continue
-        keys, answers, about_plan = _answers(partial(_ask, rule, shape, gpu), space, reads)
-        if not about_plan:
+        asked = _ask(partial(_verdict, rule, shape, gpu), factors, reads)
+        factors, space = asked.factors, asked.space
+        if not asked.is_about_plans:
             continue
-        refused = np.zeros(max(answers, default=0) + 1, bool)
-        for key, problem in answers.items():
-            refused[key] = problem is not None and _refuses(problem, space)
-        counts = np.bincount(keys)
+        refused = np.zeros(max(asked.answers, default=0) + 1, bool)
+        for key, problem in asked.answers.items():
+            refused[key] = problem is not None and _refuses(problem, paths)
+        counts = np.bincount(asked.keys) * (_size(factors) // space.size)
         for key in np.flatnonzero(refused).tolist():
-            rejected[cast(Problem, answers[key]).code] += int(counts[key])
+            rejected[cast(Problem, asked.answers[key]).code] += int(counts[key])
         if refused.any():
-            space = space.take(~refused[keys])
-    bare = Space(job=space.job, axes=space.axes[:axes], codes=space.codes[:axes])
-    return Legal(space=bare, rejected=rejected, reads=reads)
+            factors = asked.with_space(space.take(~refused[asked.keys]))
+    return Legal(space=reduce(Space.times, map(_without_derived, factors)), rejected=rejected, reads=reads)
+
+
+def _size(factors: Factors) -> int:
+    return prod(space.size for space in factors)
+
+
+def _verdict(rule: BoundRule, shape: ModelShape, gpu: Gpu, job: Job) -> Problem | None:
+    return rule.function(job, shape, gpu)
+
+
+def _refuses(problem: Problem, paths: Collection[str]) -> bool:
+    return problem.severity == "error" or any(path in paths for path in problem.edit)
 
 
 DERIVED = ("model_parallel", "data_parallel", "accumulation")
 """Properties of Job that rules read in place of the sizes they come from: few values of many sizes."""
 
 
-def _with_derived(space: Space, name: str, reads: dict[tuple[str, str], Any]) -> Space:
-    """The space with a property of Job as one more axis."""
-    if not space.size:
-        return space
-    keys, answers, _ = _answers(lambda job: getattr(job, name), space, reads)
-    values, codes = np.unique(list(answers.values()), return_inverse=True)
-    by_key = np.zeros(max(answers) + 1, np.int32)
-    by_key[list(answers)] = codes
+def _with_derived(factors: Factors, name: str, reads: dict[tuple[str, str], Any]) -> Factors:
+    """The factors with a property of Job as one more axis."""
+    if not _size(factors):
+        return factors
+    asked = _ask(lambda job: getattr(job, name), factors, reads)
+    values, codes = np.unique(list(asked.answers.values()), return_inverse=True)
+    by_key = np.zeros(max(asked.answers) + 1, np.int32)
+    by_key[list(asked.answers)] = codes
     axis = Axis(paths=(name,), values=tuple((value,) for value in values.tolist()))
-    return Space(job=space.job, axes=(*space.axes, axis), codes=(*space.codes, by_key[keys]))
+    space = asked.space
+    return asked.with_space(Space(job=space.job, axes=(*space.axes, axis), codes=(*space.codes, by_key[asked.keys])))
 
 
-def _ask(rule: BoundRule, shape: ModelShape, gpu: Gpu, job: Job) -> Problem | None:
-    return rule.function(job, shape, gpu)
+def _without_derived(space: Space) -> Space:
+    kept = [number for number, axis in enumerate(space.axes) if axis.paths[0] not in DERIVED]
+    axes, codes = tuple(space.axes[number] for number in kept), tuple(space.codes[number] for number in kept)
+    return Space(job=space.job, axes=axes, codes=codes)
 
 
-def _refuses(problem: Problem, space: Space) -> bool:
-    return problem.severity == "error" or any(path in space.place for path in problem.edit)
+class _Asked(NamedTuple):
+    """What a question was answered for all plans."""
+
+    factors: Factors
+    place: int
+    """Which of the factors holds all axes that were read."""
+    keys: Codes
+    """For each row of that factor the key of its answer."""
+    answers: Mapping[int, Any]
+    is_about_plans: bool
+    """An axis or the engine was read."""
+
+    @property
+    def space(self) -> Space:
+        """The factor that was read."""
+        return self.factors[self.place]
+
+    def with_space(self, space: Space) -> Factors:
+        """The factors with another in place of the one that was read."""
+        return [space if place == self.place else other for place, other in enumerate(self.factors)]
 
 
-def _answers(
-    question: Callable[[Job], Any], space: Space, reads: dict[tuple[str, str], Any]
-) -> tuple[Codes, Mapping[int, Any], bool]:
-    """Each plan's key, the answer by key, and whether an axis or the engine was read at all."""
-    read: set[int] = set()
+def _ask(question: Callable[[Job], Any], factors: Factors, reads: dict[tuple[str, str], Any]) -> _Asked:
+    """The answers to a question about each plan; factors that it reads together are multiplied out."""
+    read: set[tuple[int, int]] = set()
     while True:
-        watch = _Watch(space, reads)
-        keys, count = space.keys(sorted(read))
+        watch, place = _Watch(factors, reads), next((place for place, _ in read), 0)
+        keys, count = factors[place].keys(sorted(axis for _, axis in read))
         rows = np.full(count, -1, np.int32)
-        rows[keys] = np.arange(space.size, dtype=np.int32)
+        rows[keys] = np.arange(len(keys), dtype=np.int32)
         answers: dict[int, Any] = {}
         for key in np.flatnonzero(rows >= 0).tolist():
-            watch.row = int(rows[key])
+            watch.rows[place] = int(rows[key])
             answers[key] = question(cast(Job, watch))
             # It read what the keys do not tell apart: ask again with keys that do.
-            if not watch.axes <= read:
+            if not watch.read <= read:
                 break
         else:
-            return keys, answers, bool(read) or watch.is_engine_read
-        read |= watch.axes
+            return _Asked(factors, place, keys, answers, bool(read) or watch.is_engine_read)
+        read |= watch.read
+        together = {place for place, _ in read}
+        if len(together) > 1:
+            one = reduce(Space.times, (factors[place] for place in sorted(together)))
+            factors = [one, *(space for place, space in enumerate(factors) if place not in together)]
+            read = set()
 
 
 _PROPERTIES: Mapping[str, Callable[[Any], Any]] = {
@@ -191,34 +240,40 @@ _PROPERTIES: Mapping[str, Callable[[Any], Any]] = {
 class _Watch:
     """Stands in for the Job of one plan, and notes which axes are read."""
 
-    def __init__(self, space: Space, reads: dict[tuple[str, str], Any]) -> None:
-        self.space = space
+    def __init__(self, factors: Factors, reads: dict[tuple[str, str], Any]) -> None:
+        self.job = factors[0].job
+        self.factors = factors
+        self.places = {
+            path: (number, *place) for number, space in enumerate(factors) for path, place in space.place.items()
+        }
         self.reads = reads
-        self.row = 0
-        self.axes: set[int] = set()
+        self.rows = [0] * len(factors)
+        self.read: set[tuple[int, int]] = set()
+        """(factor, axis)"""
         self.is_engine_read = False
         self.cluster = _Part(self, "cluster")
         self.parallel = _Part(self, "parallel")
         self.training = _Part(self, "training")
 
     def __getattr__(self, name: str) -> Any:
-        place = self.space.place.get(name)
+        place = self.places.get(name)
         if place is not None:
             return self.value_at(place)
         if name in _PROPERTIES:
             return _PROPERTIES[name](self)
-        value = getattr(self.space.job, name)
+        value = getattr(self.job, name)
         if name in ("engine", "traits"):
             self.is_engine_read = True
         else:
             self.reads["", name] = value
         return value
 
-    def value_at(self, place: tuple[int, int]) -> Any:
+    def value_at(self, place: tuple[int, int, int]) -> Any:
         """The value of an axis, which is now read."""
-        axis, item = place
-        self.axes.add(axis)
-        return self.space.axes[axis].values[self.space.codes[axis][self.row]][item]
+        number, axis, item = place
+        self.read.add((number, axis))
+        space = self.factors[number]
+        return space.axes[axis].values[space.codes[axis][self.rows[number]]][item]
 
 
 class _Part:
@@ -227,11 +282,11 @@ class _Part:
     def __init__(self, watch: _Watch, name: str) -> None:
         self._watch = watch
         self._name = name
-        self._part = getattr(watch.space.job, name)
+        self._part = getattr(watch.job, name)
 
     def __getattr__(self, name: str) -> Any:
         watch = self._watch
-        place = watch.space.place.get(f"{self._name}.{name}")
+        place = watch.places.get(f"{self._name}.{name}")
         if place is None:
             value = watch.reads[self._name, name] = getattr(self._part, name)
             return value
