@@ -55,6 +55,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
         option("--token", help=t(lang, "cli.token.help"))
         option("--from", dest="source", metavar="RUN[:STEP]", help=t(lang, "cli.from.help"))
         option("--copy-missing", action="store_true", help=t(lang, "cli.copy_missing.help"))
+        option("--accept-warnings", action="store_true", help=t(lang, "cli.accept_warnings.help"))
     if name == "stop":
         option("--save", action="store_true", help=t(lang, "cli.stop.save.help"))
     if name in ("check", "status"):
@@ -101,6 +102,8 @@ def run_launch(chosen: argparse.Namespace, lang: str) -> int:
         begin = services.controller.enqueue if chosen.queue else services.controller.launch
         source = _source(services, chosen.source)
         options = {"token": chosen.token, "restarts": chosen.restarts, "source": source}
+        if not chosen.queue:
+            options["accepts_warnings"] = chosen.accept_warnings
         run = unlocked(lang, services.audit, lambda: begin(job, **options))
         words = {"run": run, "nodes": job.cluster.nodes}
         print(t(lang, "cli.queued" if chosen.queue else "cli.launched", **words), flush=True)
@@ -247,11 +250,14 @@ def _print_report(report: PreflightReport, lang: str) -> None:
     if report.checks:
         head = [t(lang, f"cli.check.{column}") for column in ("check", "result")]
         print(table(head, _check_rows(report, lang)))
+        print("\n".join(_found_lines(report)))
     print_problems(lang, [*report.problems, *_warnings(report)])
     if report.unknown_host_keys:
         options = " ".join(f"--accept-host-key {key.fingerprint}" for key in report.unknown_host_keys)
         print(t(lang, "cli.accept", options=options))
-    if not report.problems:
+    if not report.problems and report.warnings:
+        print(t(lang, "cli.check.warned", count=len(report.warnings)))
+    elif not report.problems:
         print(t(lang, "cli.check.green"))
 
 
@@ -266,8 +272,24 @@ def _check_rows(report: PreflightReport, lang: str) -> list[list[str]]:
     ]
 
 
+_FOUND = ("gpus", "cuda", "interface", "rdma", "space")
+"""Checks whose findings tell what a node is made of."""
+
+
+def _found_lines(report: PreflightReport) -> list[str]:
+    """A line a node: its GPUs, their links, driver, network and disk."""
+    nodes: dict[str, list[str]] = {}
+    for one in report.checks:
+        if one.name in _FOUND and one.values:
+            nodes.setdefault(one.node, []).extend(f"{key} {value}" for key, value in one.values.items() if value)
+    return [f"{node}: {', '.join(found)}" for node, found in nodes.items()]
+
+
 def _report_json(report: PreflightReport, lang: str) -> dict[str, Any]:
-    checks = [{"check": one.name, "node": one.node, "rank": one.rank, "status": one.status} for one in report.checks]
+    checks = [
+        {"check": one.name, "node": one.node, "rank": one.rank, "status": one.status, "found": dict(one.values)}
+        for one in report.checks
+    ]
     problems = [render_problem(lang, one) for one in (*report.problems, *_warnings(report))]
     keys = [_key(one) for one in report.unknown_host_keys]
     return {"ready": not report.problems, "checks": checks, "problems": problems, "unknown_host_keys": keys}

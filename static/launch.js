@@ -1,7 +1,7 @@
 // Launch: check the nodes, confirm host keys, start. The server's desk decides; this shows it and asks it.
 (() => {
   const board = (window.Megaboard = window.Megaboard || {});
-  let mine = false, clock = null, watched = 0;
+  let mine = false, clock = null, watched = 0, accepted = null;
 
   function draw(element, bundle) {
     const desk = bundle.data.launch;
@@ -23,6 +23,7 @@
       h("div", { class: "mb-desk" }, checkButton(desk, isBusy), launchButton(desk, isBusy),
         queueButton(desk, isBusy),
         h("p", { class: "mb-desk-words", role: "status" }, sentence(desk, isBusy))),
+      desk.ready && desk.warnings > 0 && warnings(element, bundle),
       (bundle.refusal || []).map((problem) => board.fields.drawProblem(problem)),
       desk.problems.map((problem) => board.fields.drawProblem(problem)),
       desk.copy && copyOffer(desk, isBusy),
@@ -39,7 +40,16 @@
   }
 
   function launchButton(desk, isBusy) {
-    return button("launch", board.t("wizard.launch.go", { name: desk.name }), !desk.ready || isBusy, desk.ready);
+    const isOpen = desk.ready && (!desk.warnings || accepted === desk.version);
+    return button("launch", board.t("wizard.launch.go", { name: desk.name }), !isOpen || isBusy, isOpen);
+  }
+
+  // Whoever launches in spite of warnings has said so, for this very check.
+  function warnings(element, bundle) {
+    const { h, t } = board, desk = bundle.data.launch;
+    const box = h("input", { type: "checkbox", "data-act": "accept_warnings", checked: accepted === desk.version,
+      onchange: (event) => { accepted = event.target.checked ? desk.version : null; draw(element, bundle); } });
+    return h("label", { class: "mb-accept" }, box, " ", t("wizard.launch.accept_warnings", { count: desk.warnings }));
   }
 
   // Needs no green check: the nodes are busy with another run, and are checked when this one's turn comes.
@@ -58,7 +68,7 @@
 
   function button(act, label, isOff, isPrimary) {
     return board.h("button", { type: "button", class: `mb-button${isPrimary ? " mb-primary" : ""}`, "data-act": act,
-      disabled: isOff, onclick: () => ask(act) }, label);
+      disabled: isOff, onclick: () => ask(act, act === "launch" ? { accepts_warnings: accepted !== null } : {}) }, label);
   }
 
   function ask(act, more = {}) {
@@ -76,6 +86,7 @@
     if (isBusy) return [h("span", { class: "mb-spinner", "aria-hidden": "true" }),
       t(`wizard.launch.${desk.phase}`, { count: desk.nodes, done: desk.copied[0], total: desk.copied[1] }), " ", seconds];
     if (!desk.complete) return t("wizard.launch.incomplete");
+    if (desk.ready && desk.warnings) return h("span", { class: "mb-warn" }, t("wizard.launch.ready_warnings"));
     if (desk.ready) return h("span", { class: "mb-good" }, t("wizard.launch.ready"));
     const place = `runs/${desk.run}`;
     if (desk.phase === "launched")
@@ -132,9 +143,16 @@
     const goTo = () => board.fields.goTo(finding.at, finding.step);
     return h("div", { class: "mb-problem", "data-severity": finding.severity },
       h("b", {}, t("wizard.checks.finding", finding)), " ", finding.message, " ",
-      h("span", { class: "mb-fix" }, finding.fix),
+      h("span", { class: "mb-fix" }, commands(finding.fix)),
       finding.unlock ? board.unlock(finding.unlock, () => ask("check"))
         : finding.at && h("button", { type: "button", class: "mb-apply", onclick: goTo }, finding.label));
+  }
+
+  // What stands between backticks is to be typed somewhere: it is shown as code, and copied by a click.
+  function commands(text) {
+    const { h } = board;
+    return text.split("`").map((part, index) => index % 2 === 0 ? part
+      : h("span", { class: "mb-command" }, h("code", {}, part), part.includes(" ") && board.copyButton(part)));
   }
 
   board.hostKeys = hostKeys;

@@ -113,11 +113,17 @@ class Desk:
             self._set(phase="copying", source=source, problems=(), copied=(0, 0))
         self._work(lambda: self._copy(job, source, report))
 
-    def launch(self, job: Job, source: Source = None) -> None:
-        """Begin to launch; raises ProblemsError unless a green check of exactly this job is at hand and unused."""
+    def launch(self, job: Job, source: Source = None, *, accepts_warnings: bool = False) -> None:
+        """Begin to launch; raises ProblemsError unless a green check of exactly this job is at hand and unused.
+
+        Its warnings must have been accepted.
+        """
         with self._changed:
-            if not self._state.is_green_for(job, source):
+            report = self._state.report
+            if report is None or not self._state.is_green_for(job, source):
                 raise ProblemsError([Problem(code="not_checked")])
+            if report.warnings and not accepts_warnings:
+                raise ProblemsError([Problem(code="warnings_not_accepted")])
             self._set(phase="launching", problems=())
         self._work(lambda: self._launch(job, source))
 

@@ -1,6 +1,7 @@
 """Step 6: check the nodes, confirm their host keys, start the run; a launch needs a green check of this very draft."""
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from app.copy_words import copy_words
@@ -14,7 +15,7 @@ from app.wizard.reading import Reading, read
 from app.wizard.words import in_words
 from backend.cluster.checks import CheckResult
 from backend.cluster.hostkeys import HostKey
-from backend.job.problems import ProblemsError
+from backend.job.problems import Problem, ProblemsError
 from backend.jobs.checkup import PreflightReport
 
 STEP = "launch"
@@ -45,6 +46,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
             "same": job is not None and (state.job, state.source) == (job, source),
             "ready": complete and state.is_green_for(job, source),
             "green": report is not None and not report.problems,
+            "warnings": len(report.warnings) if report else 0,
             "run": state.run,
             "name": job.name if job else "",
             "nodes": job.cluster.nodes if job else 0,
@@ -67,7 +69,10 @@ def act(services: Services, asked: Mapping[str, Any]) -> DeskState:
         if reading.job is None or not reading.can_launch or unfit:
             raise ProblemsError((*reading.problems, *reading.missing, *unfit))
         at, source = desk(services), continuing.chosen(services)
-        {"check": at.check, "copy": at.copy, "launch": at.launch, "queue": at.queue}[asked["act"]](reading.job, source)
+        if asked["act"] == "launch":
+            at.launch(reading.job, source, accepts_warnings=asked.get("accepts_warnings") is True)
+        else:
+            {"check": at.check, "copy": at.copy, "queue": at.queue}[asked["act"]](reading.job, source)
     return desk(services).state()
 
 
@@ -110,9 +115,14 @@ def _findings(form: Form, checks: Sequence[CheckResult]) -> list[dict[str, Any]]
             grouped.setdefault(key, []).append(check)
     return [
         {"check": _name(form, alike[0].name), "ranks": ", ".join(str(check.rank) for check in alike),
-         **in_words(form, alike[0].problem)}
+         **in_words(form, _of_all(alike[0].problem, [check.node for check in alike]))}
         for alike in grouped.values() if alike[0].problem
     ]  # fmt: skip
+
+
+def _of_all(problem: Problem, nodes: Sequence[str]) -> Problem:
+    """The problem with the names of all nodes that have it."""
+    return replace(problem, values={**problem.values, "node": ", ".join(nodes)})
 
 
 def _name(form: Form, check: str) -> str:

@@ -94,7 +94,7 @@ def print_of(path: str) -> str:
 
 
 def write(wanted: dict[str, Any]) -> dict[str, Any]:
-    """A file called `name` in `folder`, or in the nearest folder above it; says which."""
+    """A file called `name` in `folder`, or in the nearest folder above it."""
     folder = full(wanted["folder"])
     while not os.path.isdir(folder) and folder != "/":
         folder = os.path.dirname(folder)
@@ -105,29 +105,41 @@ def write(wanted: dict[str, Any]) -> dict[str, Any]:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return {"path": None, "detail": str(error)}
-    return {"path": path}
+        return {"written": False, "detail": str(error)}
+    return {"written": True}
 
 
 def read(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Whether the file at `path` can be seen here with `name` inside, within `seconds`: network disks lag."""
+    """Whether the file can be seen in what is `folder` here, or above it, within `seconds`: network disks lag."""
     deadline = time.monotonic() + wanted["seconds"]
     while True:
-        try:
-            with open(wanted["path"]) as file:
-                if file.read() == wanted["name"]:
-                    return {"seen": True}
-        except OSError:
-            pass  # Not there, or not yet.
+        if find(full(wanted["folder"]), wanted["name"]):
+            return {"seen": True}
         if time.monotonic() >= deadline:
             return {"seen": False}
         time.sleep(0.2)
 
 
+def find(folder: str, name: str) -> str | None:
+    """The file called `name` with its name inside, in a folder or the nearest one above it."""
+    while True:
+        path = os.path.join(folder, name)
+        try:
+            with open(path) as file:
+                if file.read() == name:
+                    return path
+        except OSError:
+            pass  # Not there, or not yet.
+        if folder == "/":
+            return None
+        folder = os.path.dirname(folder)
+
+
 def remove(wanted: dict[str, Any]) -> dict[str, Any]:
     """The file that `write` has made; one that holds anything else stays."""
-    if read({**wanted, "seconds": 0})["seen"]:
-        os.unlink(wanted["path"])
+    path = find(full(wanted["folder"]), wanted["name"])
+    if path is not None:
+        os.unlink(path)
     return {}
 
 

@@ -5,7 +5,7 @@ from statistics import median
 
 from backend.cluster.checks import CheckName, CheckResult, Checks
 from backend.cluster.fabric import is_internal
-from backend.cluster.gpus import Gpu, Gpus
+from backend.cluster.gpus import Gpu, Gpus, link_words
 from backend.cluster.probe import NodeFacts
 from backend.cluster.survey import Survey
 from backend.job.job import Job
@@ -41,7 +41,10 @@ def check_gpus(job: Job, checks: Checks, found: Gpus) -> list[CheckResult]:
     if divided:
         command = f"sudo nvidia-smi -i {','.join(divided)} -mig 0"
         return [checks.wrong("gpus", "gpu_divided", _address(checks), gpus=divided, command=command)]
-    return [checks.ok("gpus", count=len(found.gpus), model=found.gpus[0].name), _free(job, checks, found)]
+    return [
+        checks.ok("gpus", gpus=len(found.gpus), model=found.gpus[0].name, links=link_words(found.links)),
+        _free(job, checks, found),
+    ]
 
 
 def _free(job: Job, checks: Checks, found: Gpus) -> CheckResult:
@@ -174,7 +177,14 @@ def check_rdma(checks: Mapping[int, Checks], found: Mapping[int, Survey]) -> lis
             values = {"count": len(used), "best": best, "down": ", ".join(down) or "-"}
             results.append(_warned(of, "rdma", "rdma_fewer", _address(of), **values))
         else:
-            results.append(of.ok("rdma", ports=[port.name for port in used], gid_index=one.fabric.gid_index))
+            results.append(
+                of.ok(
+                    "rdma",
+                    ports=" ".join(port.name for port in used),
+                    rate=used[0].rate_gbit,
+                    gid_index=one.fabric.gid_index,
+                )
+            )
     return results
 
 

@@ -113,9 +113,9 @@ def _check_shared(job: Job, checks: Mapping[int, Checks], nodes: Mapping[int, No
     wanted: dict[str, Any] = {"folder": job.training.output_dir, "name": f".megaboard-{secrets.token_hex(8)}"}
     try:
         written = _compare(job, 0, nodes[0], "write", wanted)
-        if written["path"] is None:
+        if not written["written"]:
             return [of.skipped("output_shared") for of in checks.values()]  # check_writable says why
-        wanted |= {"path": written["path"], "seconds": SEEN_S}
+        wanted["seconds"] = SEEN_S
         others = {rank: node for rank, node in nodes.items() if rank != 0}
         try:
             seen = _both(try_all(others, lambda rank, node: _compare(job, rank, node, "read", wanted), ASK_S + 10))

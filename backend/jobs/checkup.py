@@ -37,6 +37,12 @@ class PreflightReport:
     port: int = 0
     """The master port that was checked."""
 
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        """What the user has to know before a launch, and may accept."""
+        found = [check.problem for check in self.checks if check.status == "warning"]
+        return tuple(problem for problem in found if problem is not None)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Meeting:

@@ -88,7 +88,16 @@ class Runner:
         for watch in watches:
             watch.close()
 
-    def launch(self, job: Job, run: str, *, token: str | None, restarts: int, source: Source | None) -> str:
+    def launch(
+        self,
+        job: Job,
+        run: str,
+        *,
+        token: str | None,
+        restarts: int,
+        source: Source | None,
+        accepts_warnings: bool = True,
+    ) -> str:
         """Start a run now; its id, or that of the run which the token stands for already. ProblemsError."""
         with self._store.read() as connection:
             known = ledger.run_of_token(connection, token) if token else None
@@ -104,7 +113,7 @@ class Runner:
             )
             if made != run:
                 return made
-            failure = self._try(lambda: self._starter.start(run, meeting))
+            failure = self._try(lambda: self._starter.start(run, meeting, accepts_warnings=accepts_warnings))
         self._raise(run, failure)
         return run
 

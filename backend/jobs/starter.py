@@ -69,13 +69,14 @@ class Starter:
         self._grace_s = grace_s
         self._clock = clock
 
-    def start(self, run: str, meeting: Meeting | None = None) -> None:
+    def start(self, run: str, meeting: Meeting | None = None, *, accepts_warnings: bool = True) -> None:
         """Start the next attempt; returns when every supervisor has reported.
 
         What goes wrong is recorded and raised: the run fails, or waits in the queue when it was restarting by itself.
+        Without `accepts_warnings` those of the preflight stand in the way too.
         """
         try:
-            self._start(run, meeting)
+            self._start(run, meeting, accepts_warnings)
         except BaseException as error:  # Ctrl-C too: what was started is stopped before it is raised again
             self._record_failure(run, error)
             raise
@@ -154,7 +155,7 @@ class Starter:
             raise ProblemsError([Problem(code=code, node=node, values=values)])
         return step
 
-    def _start(self, run: str, meeting: Meeting | None) -> None:
+    def _start(self, run: str, meeting: Meeting | None, accepts_warnings: bool) -> None:
         job = self._job(run)
         with self._store.read() as connection:
             previous = ledger.newest_attempt(connection, run)
@@ -176,6 +177,8 @@ class Starter:
             report = examine(job, meeting, launching.candidate_ports(job))
             if report.problems:
                 raise ProblemsError(report.problems)
+            if report.warnings and not accepts_warnings:
+                raise ProblemsError([Problem(code="warnings_not_accepted"), *report.warnings])
             if found:
                 self._set_aside(run, job, nodes, found, step, previous + 1)
             checkpoint = found.path(step) if found and step is not None else None

@@ -485,6 +485,19 @@ class TestDesk:
             desk.launch(job)
         assert len(nodes.launched) == 1
 
+    def test_a_check_with_warnings_opens_the_launch_for_whoever_has_accepted_them(self, job: Job) -> None:
+        warning = Problem(code="shm_small", severity="warning", node="10.0.0.1")
+        nodes = Nodes(PreflightReport(checks=(Checks(0, "10.0.0.1").warned("shm", warning),)))
+        nodes.let.set()
+        desk = self.desk(nodes)
+        desk.check(job)
+        assert rest(desk).is_green_for(job)
+        with pytest.raises(ProblemsError) as refused:
+            desk.launch(job)
+        assert refused.value.problems[0].code == "warnings_not_accepted"
+        desk.launch(job, accepts_warnings=True)
+        assert rest(desk).run == "run-1"
+
     def test_an_edit_after_the_check_closes_the_launch(self, job: Job, services: Services) -> None:
         nodes = Nodes(PreflightReport())
         nodes.let.set()

@@ -45,7 +45,7 @@ def make_facts(modules: Mapping[str, str | None] = MODULES, **more: Any) -> Node
 def good_node(name: str) -> FakeNode:
     node = FakeNode(name).on("paths", reply=PATHS).on("holder", reply={"holder": None})
     node.on("survey", reply=surveyed()).on("prints", reply=PRINTS)
-    node.on("write", reply={"path": "/out/.megaboard-1"}).on("read", reply={"seen": True}).on("remove", reply={})
+    node.on("write", reply={"written": True}).on("read", reply={"seen": True}).on("remove", reply={})
     return node.on("listen", reply={"bound": True, "heard": 2, "dialled": {"reached": True}}).on(
         "dial", reply={"reached": True}
     )

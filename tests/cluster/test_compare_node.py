@@ -58,14 +58,15 @@ def test_plain_data_may_be_files_or_folders_with_a_count_behind_them(tmp_path: P
 
 
 def test_what_one_writes_the_other_reads_and_only_that_is_removed(tmp_path: Path) -> None:
-    wanted = {"folder": str(tmp_path / "runs" / "later"), "name": ".megaboard-1"}
-    path = write(wanted)["path"]
-    assert path == str(tmp_path / ".megaboard-1")
-    assert read({**wanted, "path": path, "seconds": 0}) == {"seen": True}
-    assert read({**wanted, "path": path + "2", "seconds": 0}) == {"seen": False}
-    Path(path).write_text("mine")
-    remove({**wanted, "path": path})
-    assert Path(path).exists()
-    Path(path).write_text(".megaboard-1")
-    remove({**wanted, "path": path})
+    wanted = {"folder": str(tmp_path / "runs" / "later"), "name": ".megaboard-1", "seconds": 0}
+    assert write(wanted) == {"written": True}
+    path = tmp_path / ".megaboard-1"
+    assert read(wanted) == {"seen": True}
+    # The same words may be another folder on another node: `~/out` of another home.
+    assert read({**wanted, "folder": str(tmp_path.parent / "other")}) == {"seen": False}
+    path.write_text("mine")
+    remove(wanted)
+    assert path.exists()
+    path.write_text(".megaboard-1")
+    remove(wanted)
     assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import shutil
 import socket
 import sys
 import threading
@@ -21,6 +23,7 @@ from backend.cluster.node import Node
 from backend.cluster.preflight import choose_port, preflight
 from backend.cluster.probe import NodeFacts, probe_all
 from backend.cluster.ssh import connect
+from backend.cluster.survey import survey
 from backend.job.job import Job
 from tests.cluster.jobs import make_job
 
@@ -136,3 +139,38 @@ def test_a_master_that_cannot_be_dialled_is_found(
     job = replace(job, cluster=replace(job.cluster, hosts=(first, *job.cluster.hosts[1:])))
     found = [failure for failure in failures(check(job, nodes)) if failure[0] == "master_port"]
     assert found == [("master_port", 0, "master_not_reached"), ("master_port", 1, "master_not_reached")]
+
+
+def test_a_model_that_differs_and_an_output_folder_that_is_not_shared_are_found_and_nothing_is_left(
+    nodes: dict[int, Node], make: Callable[..., Job], tmp_path: Path
+) -> None:
+    (tmp_path / "node1" / "model" / "config.json").write_text("{ }")
+    job = replace(make(), engine="llamafactory-megatron")
+    results = check(job, nodes)
+    assert ("model_equal", 1, "model_differs") in failures(results)
+    warnings = [(r.name, r.rank) for r in results if r.status == "warning"]
+    assert warnings == [("output_shared", 1)]
+    left = sorted(path.name for path in (tmp_path / "node0").iterdir())
+    assert left == ["data", "model"]
+    shared = replace(job, training=replace(job.training, output_dir=str(tmp_path / "out")))
+    assert "output_shared" not in [r.name for r in check(shared, nodes) if r.status != "ok"]
+
+
+def test_a_master_whose_name_nobody_knows_is_found(
+    nodes: dict[int, Node], make: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight_module, "DIAL_S", 0.1)
+    job = make()
+    # RFC 6761: no name below it is ever given to a machine.
+    first = replace(job.cluster.hosts[0], fabric_address="master.invalid")
+    job = replace(job, cluster=replace(job.cluster, hosts=(first, *job.cluster.hosts[1:])))
+    found = [failure for failure in failures(check(job, nodes)) if failure[0] == "master_port"]
+    assert found == [("master_port", 0, "master_not_resolved"), ("master_port", 1, "master_not_resolved")]
+
+
+def test_a_survey_of_real_nodes_tells_what_this_machine_is(nodes: dict[int, Node]) -> None:
+    found = survey(nodes[0], None, ["/tmp/not/yet"])
+    assert found.cpus == len(os.sched_getaffinity(0))
+    assert found.disks["/tmp/not/yet"].total == os.statvfs("/tmp").f_blocks * os.statvfs("/tmp").f_frsize
+    assert found.gpus.is_nvidia == (shutil.which("nvidia-smi") is not None)
+    assert "lo" not in [interface.name for interface in found.fabric.interfaces]

@@ -164,6 +164,15 @@ def test_a_path_missing_on_the_nodes_is_refused_before_anything_starts(
     assert {problem.code for problem in caught.value.problems} == {"model_missing"}, "it has no checkpoints to look for"
 
 
+def test_warnings_stand_in_the_way_of_whoever_has_not_accepted_them(controller: Controller, job: Job) -> None:
+    # A plan for GPUs on nodes that have none.
+    with pytest.raises(ProblemsError) as refused:
+        controller.launch(with_values(job, {"cluster.gpu": "h100-80g"}), accepts_warnings=False)
+    codes = {problem.code for problem in refused.value.problems}
+    assert codes == {"warnings_not_accepted", "no_nvidia_smi"}
+    assert not any(node.state == "started" for run in controller.runs() for node in controller.snapshot(run.id).nodes)
+
+
 def test_a_host_that_is_down_is_named_and_no_run_is_made(controller: Controller, job: Job) -> None:
     hosts = (job.cluster.hosts[0], replace(job.cluster.hosts[1], port=1))
     down = replace(job, cluster=replace(job.cluster, hosts=hosts))
