@@ -25,7 +25,8 @@ test-fast: .venv/.ready
 	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos"
 
 engines: packages-test environments .venv-node/extra/.ready
-	.venv/bin/pytest tests/e2e/test_engines.py tests/e2e/test_megatron_engine.py tests/e2e/test_before_and_after.py --durations=0
+	.venv/bin/pytest tests/e2e/test_engines.py tests/e2e/test_megatron_engine.py tests/e2e/test_before_and_after.py \
+		tests/engines/test_swift_megatron.py --durations=0
 
 chaos: packages-test environments
 	.venv/bin/pytest -m chaos
@@ -49,7 +50,7 @@ environments: .venv/.ready .venv-node/.ready
 .venv-node/.ready: requirements/node.txt requirements/node-no-deps.txt tools/node_environment.sh
 	python=$$(tools/python.sh) && tools/node_environment.sh "$$python" .venv-node
 
-.venv-node/extra/.ready: .venv-node/.ready requirements/engines.txt tools/engine_packages.sh
+.venv-node/extra/.ready: .venv-node/.ready requirements/engines.txt requirements/swift.txt tools/engine_packages.sh
 	tools/engine_packages.sh .venv-node
 
 packages-demo packages-test: packages-%:

@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-LLAMAFACTORY_PYTHON = Path(__file__).parents[2] / ".venv-node" / "bin" / "python"
+NODE_PROGRAMS = Path(__file__).parents[2] / ".venv-node" / "bin"
+LLAMAFACTORY_PYTHON = NODE_PROGRAMS / "python"
 MCORE_ADAPTER = "MEGABOARD_MCORE_ADAPTER"
 SWIFT = "MEGABOARD_SWIFT_PYTHON"
 
@@ -14,5 +15,6 @@ def mcore_adapter_source() -> str | None:
 
 
 def swift_python() -> str | None:
-    """An interpreter whose environment has ms-swift."""
-    return os.environ.get(SWIFT)
+    """An interpreter whose environment has ms-swift: the one named, else what `make engines` put there."""
+    built = NODE_PROGRAMS / "swift-python"
+    return os.environ.get(SWIFT) or (str(built) if built.exists() else None)

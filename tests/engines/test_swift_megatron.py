@@ -133,7 +133,7 @@ def test_the_rank_is_told_which_command_to_run_and_the_plain_script_starts_ms_sw
 def python() -> str:
     found = swift_python()
     if not found:
-        pytest.skip(f"{SWIFT} does not name a Python that has ms-swift and megatron-core")
+        pytest.skip(f"no ms-swift here: `make engines` installs it, or {SWIFT} names a Python that has it")
     return found
 
 
