@@ -35,7 +35,9 @@ class Audit:
 
         Those of GO_ON pass, and stand in the server's own log instead.
         """
-        line = json.dumps({"time": self._clock(), "action": action, **_clean(fields)}, ensure_ascii=False).encode()
+        line = json.dumps({"time": self._clock(), "action": action, **_clean(fields)}, ensure_ascii=False).encode(
+            errors="replace"
+        )
         try:
             with self._lock:
                 self._append(line + b"\n")

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from app.cli_output import DONE, print_problems
+from app.cli_output import DONE, print_problems, printable
 from app.cli_run import find_run, opened_services
 from app.export_words import export_words
 from app.i18n import t
@@ -31,4 +31,4 @@ def run_export(chosen: argparse.Namespace, lang: str) -> int:
 
 
 def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)

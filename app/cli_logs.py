@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from app.cli_output import DONE, FAILED
+from app.cli_output import DONE, FAILED, printable
 from app.cli_run import find_run, fresh, opened_services
 from app.i18n import t
 from backend.job.problems import Problem, ProblemsError
@@ -38,7 +38,7 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         if file not in files:
             print(t(lang, "cli.logs.missing", node=node, file=file, files=files or "-"), file=sys.stderr)
             return FAILED
-        print(services.controller.log(snapshot.id, node, file, size=chosen.kib << 10, attempt=attempt))
+        print(printable(services.controller.log(snapshot.id, node, file, size=chosen.kib << 10, attempt=attempt)))
         return DONE
 
 

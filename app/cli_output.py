@@ -1,6 +1,7 @@
 """What the command line prints: problems a line each, aligned tables, JSON."""
 
 import json
+import re
 import sys
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ from app.i18n import render_problem, t
 from backend.job.problems import Problem
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def print_problems(lang: str, problems: Iterable[Problem], file: TextIO | None = None) -> None:
@@ -19,7 +21,12 @@ def print_problems(lang: str, problems: Iterable[Problem], file: TextIO | None =
         severity = t(lang, f"severity.{problem.severity}")
         place = " ".join(filter(None, (severity, words["field"], problem.node and f"[{problem.node}]")))
         line = t(lang, "cli.problem", place=place, message=words["message"], fix=words["fix"])
-        print(" ".join(line.split()), file=file or sys.stderr)
+        print(printable(" ".join(line.split())), file=file or sys.stderr)
+
+
+def printable(text: str) -> str:
+    """What a file of a stranger or a node says, without what would steer the terminal."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def print_json(value: Any, *, compact: bool = False) -> None:
@@ -49,7 +56,7 @@ def table(
 
     `left` puts all to the left, `words` these columns.
     """
-    lines = [head, *rows]
+    lines = [[printable(cell) for cell in line] for line in (head, *rows)]
     columns = range(len(head))
     widths = [max(_width(line[column]) for line in lines) for column in columns]
     sides = [left or column == 0 or column in words for column in columns]

@@ -16,6 +16,9 @@ from backend.cluster.passphrases import PASSPHRASES
 from backend.job.problems import ProblemsError
 from backend.jobs.secrets import COMMON, SECRETS, refuse
 
+LONGEST = 4096
+"""Letters of a name or of a secret; what is longer counts as missing."""
+
 
 def secret_routes(audit: Audit) -> APIRouter:
     """GET /api/secrets: {names, common}. POST {name, value}: keep one. DELETE /api/secrets/NAME: forget it.
@@ -68,10 +71,11 @@ async def told(request: Request) -> dict[str, str]:
     """The texts of the request; read here, because a refusal of FastAPI's own would quote them."""
     try:
         asked = await request.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         asked = None
     asked = asked if isinstance(asked, dict) else {}
-    return {name: str(asked.get(name) or "") for name in ("name", "value")}
+    texts = {name: str(asked.get(name) or "") for name in ("name", "value")}
+    return texts if all(len(text) <= LONGEST for text in texts.values()) else dict.fromkeys(texts, "")
 
 
 def answered(request: Request, act: Callable[[], None], answer: Callable[[], dict[str, Any]]) -> JSONResponse:

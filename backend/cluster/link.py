@@ -39,6 +39,7 @@ BANNER_TRIES = 3
 _BAD_KEY = (OSError, ValueError, paramiko.SSHException, UnknownKeyType)
 DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 MAX_JUMPS = 4
+LARGEST_KEY_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,8 +225,11 @@ def _keys(target: Target, passphrases: Passphrases, ssh_folder: Path) -> Iterato
 
 
 def _public_part(path: Path) -> bytes | None:
+    public = path.with_name(path.name + ".pub")
+    if not public.is_file():
+        return None
     try:
-        return base64.b64decode(path.with_name(path.name + ".pub").read_text(encoding="utf-8").split()[1])
+        return base64.b64decode(public.read_text(encoding="utf-8").split()[1])
     except (OSError, ValueError, IndexError):
         return None
 
@@ -249,6 +253,9 @@ def _load(path: Path, target: Target, passphrases: Passphrases) -> paramiko.PKey
 
 
 def _read_key(path: Path, passphrase: str | None) -> paramiko.PKey:
+    # A job file of a stranger may name a device that never ends.
+    if path.exists() and (not path.is_file() or path.stat().st_size > LARGEST_KEY_BYTES):
+        raise ValueError("not a file, or larger than any key")
     # The annotation says str; cryptography, which reads the file, takes bytes alone.
     return paramiko.PKey.from_path(path, passphrase.encode() if passphrase else None)  # type: ignore[arg-type]
 

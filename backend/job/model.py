@@ -10,6 +10,8 @@ from typing import Any
 from backend.job.problems import Problem, ProblemsError
 
 FIELD = "model.hf_config"
+MOST_LAYERS = 4096
+"""Plans are looked for layer by layer; the deepest of the presets has 126."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -154,7 +156,7 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
         model_type=model_type,
         hidden=hidden,
         ffn=ffn,
-        layers=_size(text, "num_hidden_layers"),
+        layers=_size(text, "num_hidden_layers", largest=MOST_LAYERS),
         heads=heads,
         kv_heads=_size(text, "num_key_value_heads", default=heads),
         head_dim=head_dim,
@@ -192,7 +194,7 @@ def _refuse(code: str, **values: object) -> ProblemsError:
     return ProblemsError([Problem(code=code, field=FIELD, values=values)])
 
 
-def _size(config: Mapping[str, Any], *keys: str, default: int | None = None) -> int:
+def _size(config: Mapping[str, Any], *keys: str, default: int | None = None, largest: int = 10**9) -> int:
     """The first of `keys` that is there, as a positive whole number; null counts as not there.
 
     What is absent by default (0: no experts, no shared expert) may also be said to be 0.
@@ -202,7 +204,7 @@ def _size(config: Mapping[str, Any], *keys: str, default: int | None = None) -> 
         if value is None:
             continue
         smallest = 0 if default == 0 else 1
-        if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= 10**9:
+        if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
             raise _refuse("bad_model_key", key=key, value=value)
         return value
     if default is None:
@@ -267,7 +269,7 @@ def _vision(hf_config: Mapping[str, Any], text_hidden: int) -> VisionShape | Non
         raise _refuse("bad_model_key", key="num_heads", value=heads)
     third = kind.startswith("qwen3")
     return VisionShape(
-        depth=_size(vision, "depth"),
+        depth=_size(vision, "depth", largest=MOST_LAYERS),
         hidden=hidden,
         ffn=ffn,
         heads=heads,

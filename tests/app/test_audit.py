@@ -89,3 +89,9 @@ def test_a_database_that_cannot_be_read_is_told_in_words(
     assert main(["--lang", "en", *command]) == 1
     assert str(tmp_path / "megaboard.db") in capsys.readouterr().err
     assert (tmp_path / "megaboard.db").read_bytes() == b"not a database " * 1000
+
+
+def test_half_of_a_letter_that_a_browser_sent_is_recorded_as_a_question_mark(tmp_path):
+    audit = Audit(tmp_path)
+    audit.record("stop", run="\ud800")
+    assert lines(audit)[0]["run"] == "?"

@@ -301,3 +301,15 @@ def test_plan_says_which_node_holds_the_others_back_and_what_they_could_do_witho
     assert answer["smallest"]["nodes"] == ["10.0.0.2"]
     assert answer["smallest"]["others_gib"] == 79.11
     assert "10.0.0.2" in run("--lang", lang, "estimate", file)[2]
+
+
+@pytest.mark.parametrize("command", [["estimate"], ["import"]])
+def test_what_a_strangers_file_says_cannot_steer_the_terminal(tmp_path, command, capsys):
+    path = tmp_path / "job.yaml"
+    odd = '"\\e]0;title\\a\\e[31mred"'
+    head = "stage: sft\ndo_train: true\nmodel_name_or_path: m\ntemplate: t" if command == ["import"] else yaml.safe_dump(JOB)
+    path.write_text(f"{head}\n{odd}: {odd}\n")
+    main([*command, str(path)])
+    told = "".join(capsys.readouterr())
+    assert "red" in told
+    assert not set(told) & {chr(code) for code in range(32) if chr(code) not in "\n\t"}

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from starlette.routing import Mount
+from starlette.websockets import WebSocketDisconnect
 
 from app.binding import Binding
 from app.security import BODY_LIMIT_BYTES, PUBLIC_PATHS, Door, allowed_hosts
@@ -228,6 +229,19 @@ def test_a_large_body_is_refused_whether_or_not_it_says_its_length(operator):
     answer = operator.post("/en/gradio_api/run/shout", content=iter([chunk] * (BODY_LIMIT_BYTES // len(chunk) + 1)))
     assert answer.status_code in (400, 413)
     assert operator.post("/login", headers={"content-length": "-1"}).status_code == 413
+
+
+@pytest.mark.parametrize("path", ["/en/gradio_api/queue/join", "/login", "/nothing"])
+def test_no_websocket_is_opened(operator, stranger, path):
+    for client in (operator, stranger):
+        with pytest.raises(WebSocketDisconnect), client.websocket_connect(path):
+            pass
+
+
+@pytest.mark.parametrize("name", ["..%2faudit", "%2e%2e%2fpassword", "a%00", "a" * 300, "%c0%af"])
+def test_a_name_in_an_address_leads_nowhere_else(operator, name):
+    for path in (f"/api/presets/{name}", f"/static/{name}"):
+        assert operator.get(path).status_code in (307, 404), path
 
 
 def _as_header(cookies: dict[str, str]) -> dict[str, str]:

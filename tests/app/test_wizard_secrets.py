@@ -41,6 +41,16 @@ def test_a_value_in_the_field_of_the_name_is_refused_and_not_audited(
     assert audited(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    "body", [b"[" * 100_000, b"\xff", b"[1]", b'{"name": "' + b"A" * 100_000 + b'", "value": "x"}']
+)
+def test_a_body_that_is_no_answer_of_the_form_is_refused(client: TestClient, tmp_path: Path, body: bytes) -> None:
+    answer = client.post("/api/secrets", content=body)
+    assert answer.status_code == 422
+    assert len(answer.content) < 1000
+    assert audited(tmp_path) == []
+
+
 def test_what_is_kept_and_forgotten_is_audited_by_name(client: TestClient, tmp_path: Path) -> None:
     assert client.post("/api/secrets", json={"name": " NAME ", "value": VALUE}).json()["names"] == ["NAME"]
     assert client.delete("/api/secrets/NAME").json()["names"] == []

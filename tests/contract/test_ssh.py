@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import os
 import socket
 import subprocess
 import threading
@@ -106,6 +107,16 @@ def test_a_protected_key_needs_its_passphrase(
 def test_a_key_in_the_home_of_nobody_is_named(cluster: DemoCluster, known_hosts: KnownHosts) -> None:
     error = refused(replace(cluster.hosts()[0], identity_file="~no-such-user/id"), known_hosts)
     assert (error.code, error.key) == ("bad_identity_file", "identity_file")
+
+
+def test_what_is_no_file_of_a_keys_size_is_not_read(
+    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "waits-for-ever")
+    (tmp_path / "large").write_bytes(bytes(1 << 20))
+    for name in ("waits-for-ever", "large"):
+        error = refused(replace(cluster.hosts()[0], identity_file=str(tmp_path / name)), known_hosts)
+        assert (error.code, error.values["detail"]) == ("bad_identity_file", "not a file, or larger than any key")
 
 
 def test_a_host_that_is_down_is_named_with_its_port(known_hosts: KnownHosts) -> None:

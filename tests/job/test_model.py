@@ -95,3 +95,7 @@ def test_an_absent_part_may_be_said_to_be_zero():
 
 def test_heads_must_not_be_more_than_the_hidden_size_allows():
     assert refusal({**PLAIN, "num_attention_heads": 128}).code == "bad_model_key"
+
+
+def test_more_layers_than_any_model_has_are_refused_before_a_plan_is_made_of_them():
+    assert refusal({**PLAIN, "num_hidden_layers": 100_000}).values["key"] == "num_hidden_layers"
