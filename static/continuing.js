@@ -4,7 +4,7 @@
   let drawn = "";
 
   function draw(element, bundle) {
-    const { h, t, fill } = board, { source } = bundle, told = JSON.stringify(source ?? null);
+    const { h, t, fill } = board, { source } = bundle, told = JSON.stringify([source, board.wizard.step() === "launch"]);
     if (told === drawn && element.childElementCount === Number(Boolean(source))) return;
     drawn = told;
     if (!source) return fill(element);
@@ -21,7 +21,13 @@
           onclick: () => board.wizard.send("apply", { edits }) }, t("wizard.continuing.restore")),
         h("button", { type: "button", class: "mb-button", "data-do": "begin_anew",
           onclick: () => board.wizard.send("fetch", { kind: "begin_anew" }) }, t("wizard.continuing.off"))),
-      problems.map((problem) => board.fields.drawProblem({ ...problem, edits: null }))));
+      board.wizard.step() !== "launch" && problems.map((problem, at) => board.fields.drawProblem(briefly(problem, at, problems)))));
+  }
+
+  // One button takes all of it back, and what to do is said once for what is alike. The launch step lists them itself.
+  function briefly(problem, at, problems) {
+    const isLast = problems.findLastIndex((other) => other.code === problem.code) === at;
+    return { ...problem, edits: null, fix: isLast ? problem.fix : "" };
   }
 
   (board.panels = board.panels || {}).continuing = draw;

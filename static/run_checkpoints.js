@@ -13,8 +13,8 @@
     const no = el("button.mb-button", { type: "button", autofocus: true, onclick: () => root.close() }, w("resume.no"));
     const yes = el("button.mb-button.mb-primary", { type: "button", onclick: () => go(Number(chosen().value), dialog) },
       w(`${name}.go`));
-    const root = el(`dialog.mbm-ask.mbm-resume`, { "aria-labelledby": `mbm-${name}`, "data-dialog": name }, heading, words,
-      fix, list, el("p.mb-quiet", {}, w(`${name}.note`)), el("div.mbm-buttons", {}, no, yes));
+    const root = el(`dialog.mbm-ask.mbm-${name}`, { "aria-labelledby": `mbm-${name}` }, heading, words, fix, list,
+      el("p.mb-quiet", {}, w(`${name}.note`)), el("div.mbm-buttons", {}, no, yes));
     const chosen = () => list.querySelector("input:checked");
     let drawn = "";
 

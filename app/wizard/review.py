@@ -71,9 +71,9 @@ def sample_place(job: Job, checkpoint: str | None = None) -> Place:
     )
 
 
-def archive(job: Job) -> bytes:
+def archive(job: Job, checkpoint: str | None = None) -> bytes:
     """The job file and what launches it without Megaboard, as one zip; raises ProblemsError as `export` does."""
-    files = {"job.yaml": dump_job(job), **export(job)}
+    files = {"job.yaml": dump_job(job), **export(job, checkpoint=checkpoint)}
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
         for name, text in files.items():

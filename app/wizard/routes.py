@@ -43,7 +43,8 @@ def routes(services: Services) -> APIRouter:
         if job is None:
             raise HTTPException(409)
         try:
-            packed = archive(job)
+            source = services.draft.source
+            packed = archive(job, source.folder if source else None)
         except ProblemsError as error:
             raise HTTPException(409, detail=[problem.code for problem in error.problems]) from error
         headers = {"content-disposition": f'attachment; filename="{job.name}.zip"'}

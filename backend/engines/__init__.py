@@ -82,16 +82,18 @@ def render(job: Job, place: Place) -> Rendered:
     return Rendered(files=files, commands=commands, notes=(*engine.notes(target), *_preparation(job)))
 
 
-def export(job: Job, *, placeholders: bool = False) -> Mapping[str, str]:
+def export(job: Job, *, placeholders: bool = False, checkpoint: str | None = None) -> Mapping[str, str]:
     """Files that launch the job without Megaboard: the configuration, a script a node, and launch.sh over ssh.
 
     The engine is started in its plain form, by its own launcher. Raises ProblemsError as `render` does; with
-    `placeholders`, nodes and paths that the job does not say yet stand as `fill-in` names instead.
+    `placeholders`, nodes and paths that the job does not say yet stand as `fill-in` names instead. `checkpoint`: the
+    folder of the one to begin with.
     """
     job = with_placeholders(job) if placeholders else job
     engine, target = _ready(job)
     variables = merged(target, shared_variables(target, engine))
-    files = {CONFIG: _config_text(engine, target, job.name), **engine.files(target)}
+    goes_on = engine.resume(target, checkpoint) if checkpoint else {}
+    files = {CONFIG: _config_text(engine, target, job.name, goes_on), **engine.files(target)}
     return files | exported_files(job, variables, files, engine.plain(target))
 
 

@@ -64,7 +64,7 @@ def _fixed(before: Job, after: Job, path: str) -> Problem | None:
         return None
     if path in _MODEL:
         return Problem(code="checkpoint_of_model", field=path)
-    values = {"path": path, "old": old, "new": new}
+    values = {"old": old, "new": new}
     return Problem(code="checkpoint_of_other", field=path, values=values, edit={path: old})
 
 
@@ -74,4 +74,4 @@ def _bound(before: Job, after: Job, path: str) -> Problem | None:
         return None
     code = "checkpoint_bound_to_ranks" if path in _RANKS else "checkpoint_bound_to_plan"
     edit = {} if path in _RANKS else {path: old}
-    return Problem(code=code, field=path, values={"path": path, "old": old, "new": new}, edit=edit)
+    return Problem(code=code, field=path, values={"old": old, "new": new}, edit=edit)

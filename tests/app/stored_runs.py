@@ -59,10 +59,10 @@ class StoredRun:
         begun = {"master": ("10.0.0.1", 29500), "rendered": {}, "nodes": records, "checkpoint_step": checkpoint_step}
         self.store.write(lambda c: ledger.create_attempt(c, self.id, self.attempt, time=self.now, **begun))
 
-    def attempt_again(self, checkpoint_step: int | None = None) -> None:
-        """The gang restarts; what follows is of the new attempt."""
-        self.tell(EventKind.FAILING)
-        self.tell(EventKind.RESTARTING)
+    def attempt_again(self, checkpoint_step: int | None = None, rank: int | None = None) -> None:
+        """The gang fails by a node and restarts; what follows is of the new attempt."""
+        self.tell(EventKind.FAILING, rank)
+        self.tell(EventKind.RESTARTING, number=self.attempt, of=3)
         self.attempt += 1
         self._begin(checkpoint_step)
         self.start()
@@ -90,7 +90,9 @@ class StoredRun:
         """A heartbeat of each node."""
         for rank in range(len(self.addresses)) if ranks is None else ranks:
             row = heartbeat(rank, self.gpus_per_node, self.now)
-            self.store.write(lambda c, rank=rank, row=row: series.add_heartbeats(c, self.id, 1, rank, [row], self.now))
+            self.store.write(
+                lambda c, rank=rank, row=row: series.add_heartbeats(c, self.id, self.attempt, rank, [row], self.now)
+            )
 
     def log(self, rank: int, file: str, data: bytes) -> None:
         """Bytes appended to a log."""
@@ -103,12 +105,12 @@ class StoredRun:
         """The node's part has ended."""
         ended = {"protocol": 1, "code": 0, "signal": None, "stopped": False, "reason": "finished", "left": [], **record}
         ended["time"] = self.now
-        self.store.write(lambda c: ledger.set_exit(c, self.id, 1, rank, ended))
+        self.store.write(lambda c: ledger.set_exit(c, self.id, self.attempt, rank, ended))
         self.tell(EventKind.NODE_EXITED, rank, **ended)
 
     def stopped(self, rank: int, left: Sequence[int] = ()) -> None:
         """The supervisor's answer to `stop`."""
-        self.store.write(lambda c: ledger.set_stop(c, self.id, 1, rank, {"left": list(left)}))
+        self.store.write(lambda c: ledger.set_stop(c, self.id, self.attempt, rank, {"left": list(left)}))
         self.tell(EventKind.NODE_STOPPED, rank, left=list(left))
 
 

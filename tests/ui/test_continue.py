@@ -78,7 +78,7 @@ def _open_marked(page: Any, site: Site) -> Any:
     """The wizard with the run's job and mark; its banner."""
     page.goto(f"{site.url}/en/#runs/{RUN}")
     page.get_by_role("button", name="Continue with changes").click()
-    dialog = page.locator('[data-dialog="continue"]')
+    dialog = page.locator("dialog.mbm-continue")
     expect(dialog.locator("input:checked")).to_have_value("40")
     dialog.locator(".mb-primary").click()
     page.wait_for_function("() => document.documentElement.dataset.step === 'plan'")
@@ -111,7 +111,7 @@ def test_a_plan_that_the_checkpoint_does_not_fit_is_said_while_it_is_chosen_and_
     page.get_by_label("Only what the checkpoint can be loaded into").uncheck()
     page.locator(".mb-plans tr.mb-unfit").first.click()
     expect(banner).to_have_attribute("data-state", "unfit")
-    expect(banner.locator('[data-code="checkpoint_bound_to_plan"]').first).to_contain_text("can be divided anew")
+    expect(banner.locator('[data-code="checkpoint_bound_to_plan"]').last).to_contain_text("can be divided anew")
     go(page, site, "launch")
     expect(page.locator('[data-act="check"]')).to_be_disabled()
     expect(page.locator('[data-act="queue"]')).to_be_disabled()

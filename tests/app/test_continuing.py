@@ -1,0 +1,97 @@
+"""The run that the draft goes on from, without a browser: kept, said at every edit by the launch's own rule, shown."""
+
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from app.services import Draft, Services
+from app.wizard import continuing
+from app.wizard.plans import KEYS, plans_of
+from app.wizard.reading import Reading, read
+from app.wizard.review import archive
+from app.wizard.wire import change
+from backend.engines.resharding import check_source
+from backend.job.mapping import dump_job, with_values
+from backend.jobs import ledger
+from backend.jobs.records import Source
+from backend.jobs.snapshot import run_job
+from backend.jobs.store import Store
+from tests.app.test_panel import READY
+
+SIZES = ("parallel.tensor", "parallel.pipeline", "parallel.virtual_pipeline")
+MARK = Source(run="before", step=40, folder="/runs/before/checkpoint-40", bound=SIZES)
+
+
+@pytest.fixture
+def services(tmp_path: Path) -> Iterator[Services]:
+    """A draft, and a run of the same job with TP 2."""
+    store = Store(tmp_path / "megaboard.db")
+    found = SimpleNamespace(find_source=lambda run, step: MARK)
+    services: Any = SimpleNamespace(home=tmp_path, store=store, draft=Draft(store, tmp_path), controller=found)
+    change(services, {**READY, "parallel.tensor": 2})
+    job = reading(services).job
+    assert job is not None
+    text = dump_job(with_values(job, {"training.learning_rate": 3e-6}))
+    create = {"name": "before", "engine": job.engine, "job": text, "addresses": [], "time": 1.0}
+    store.write(lambda connection: ledger.create_run(connection, "before", **create))
+    yield cast(Services, services)
+    store.close()
+
+
+def reading(services: Services) -> Reading:
+    return read(services.draft.job_mapping(), services.home)
+
+
+def test_the_runs_job_replaces_the_draft_and_the_mark_survives_a_restart(services: Services) -> None:
+    change(services, {"parallel.tensor": 8, "extra": "optim: adamw_torch"})
+    change(services, continuing.begin(services, "before", 40).edits)
+    job = reading(services).job
+    assert job is not None
+    assert (job.parallel.tensor, job.training.learning_rate, dict(job.extra)) == (2, 3e-6, {})
+    assert continuing.chosen(services) == ("before", 40)
+    assert Draft(services.store, services.home).source == MARK
+    continuing.begin(services, "before", 0)
+    assert continuing.chosen(services) is None, "from the beginning"
+    assert Draft(services.store, services.home).source is None
+
+
+def test_what_the_checkpoint_cannot_be_loaded_into_is_said_with_the_edit_that_mends_it(services: Services) -> None:
+    change(services, {"parallel.tensor": 4})
+    assert continuing.against(services, reading(services).job) == []
+    services.draft.begin_with(MARK)
+    (problem,) = continuing.against(services, reading(services).job)
+    assert (problem.code, problem.field, problem.severity) == ("checkpoint_bound_to_plan", "parallel.tensor", "error")
+    assert change(services, problem.edit) == ()
+    assert continuing.against(services, reading(services).job) == []
+    services.draft.begin_with(Source(run="gone", step=1, folder="/x"))
+    assert [one.code for one in continuing.against(services, reading(services).job)] == ["unknown_run"]
+
+
+def test_plans_are_marked_by_the_rule_that_the_launch_asks(services: Services) -> None:
+    services.draft.begin_with(MARK)
+    found = reading(services)
+    assert found.job is not None
+    shown = plans_of(found, "en", continuing.loads(services, found.job))
+    with services.store.read() as connection:
+        before = run_job(ledger.run_row(connection, "before")["job"])
+    marked = set()
+    for row in (dict(zip(KEYS, values, strict=True)) for values in shown["rows"]):
+        plan = {"engine": row["engine"], **{path: row[path.removeprefix("parallel.")] for path in SIZES}}
+        plan["parallel.distributed_optimizer"] = row["distributed_optimizer"]
+        assert ("x" in row["marks"]) == bool(check_source(before, with_values(found.job, plan), MARK.bound))
+        marked.add("x" in row["marks"])
+    assert marked == {True, False}
+    assert "TP2" in shown["loads"]
+    assert plans_of(found, "en")["loads"] is None
+
+
+def test_what_is_downloaded_begins_with_the_checkpoint(services: Services) -> None:
+    job = reading(services).job
+    assert job is not None
+    with zipfile.ZipFile(io.BytesIO(archive(job, MARK.folder))) as packed:
+        assert f"resume_from_checkpoint: {MARK.folder}" in packed.read(f"{job.name}/config.yaml").decode()
