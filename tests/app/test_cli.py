@@ -307,7 +307,8 @@ def test_plan_says_which_node_holds_the_others_back_and_what_they_could_do_witho
 def test_what_a_strangers_file_says_cannot_steer_the_terminal(tmp_path, command, capsys):
     path = tmp_path / "job.yaml"
     odd = '"\\e]0;title\\a\\e[31mred"'
-    head = "stage: sft\ndo_train: true\nmodel_name_or_path: m\ntemplate: t" if command == ["import"] else yaml.safe_dump(JOB)
+    training = {"stage": "sft", "do_train": True, "model_name_or_path": "m", "template": "t"}
+    head = yaml.safe_dump(training if command == ["import"] else JOB)
     path.write_text(f"{head}\n{odd}: {odd}\n")
     main([*command, str(path)])
     told = "".join(capsys.readouterr())
