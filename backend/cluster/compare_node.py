@@ -29,10 +29,12 @@ def prints(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_folder(folder: str) -> dict[str, str] | None:
-    """Of the files that lie in it, by name; not of those below."""
+    """Of the files of the model that lies in it, by name; None where there is none, which is told elsewhere."""
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
     except OSError:
+        return None
+    if "config.json" not in names:
         return None
     kept = [name for name in names if not name.startswith(".") and not name.endswith(NOT_LOADED)]
     return {name: print_of(os.path.join(folder, name)) for name in kept[:MOST_FILES]}

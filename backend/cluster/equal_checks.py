@@ -2,20 +2,18 @@
 
 import posixpath
 import shlex
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 from backend.cluster.checks import CheckName, CheckResult, Checks
+from backend.cluster.make_equal import MCORE_ADAPTER, copy_command, install_command, pip_command
 from backend.cluster.node import NodeError
-from backend.cluster.probe import NodeFacts, Origin, needed_modules, python_field
+from backend.cluster.probe import NodeFacts, needed_modules, python_field
 from backend.cluster.survey import Survey
-from backend.job.cluster import Environment, Host
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem
 
-MCORE_ADAPTER = "mcore_adapter @ git+https://github.com/alibaba/roll.git#subdirectory=mcore_adapter"
-"""The package of that name on PyPI is another one."""
 _NAMES_SHOWN = 4
 
 T = TypeVar("T", bound=Hashable)
@@ -67,48 +65,6 @@ def check_versions(job: Job, checks: Mapping[int, Checks], facts: Mapping[int, N
             checks[rank].wrong("versions", "versions_differ", field, here=here, others=there, command=command)
         )
     return results
-
-
-def install_command(
-    job: Job, rank: int, modules: Sequence[str], wanted: Mapping[str, Origin], here: Mapping[str, Origin]
-) -> str:
-    """What to type on a node so that its environment has the same of these modules as another one.
-
-    A package that lies in a git checkout on both is moved to the other's commit; all else pip installs.
-    """
-    names = needed_modules(job)
-    requirements, index, commands = [], "", []
-    for name in modules:
-        of, own = wanted.get(name), here.get(name)
-        if of is not None and of.commit and own is not None and own.folder:
-            folder = shlex.quote(own.folder)
-            commands.append(f"git -C {folder} fetch && git -C {folder} checkout {shlex.quote(of.commit)}")
-        elif of is not None and of.url and of.commit:
-            part = f"#subdirectory={of.subdirectory}" if of.subdirectory else ""
-            requirements.append(f"{names.get(name, name)} @ git+{of.url}@{of.commit}{part}")
-        elif of is not None and of.version:
-            # Builds for a CUDA of their own carry its name behind a plus, and lie in torch's own index.
-            local = of.version.partition("+")[2]
-            index = f"https://download.pytorch.org/whl/{local}" if name == "torch" and local else index
-            requirements.append(f"{names.get(name, name)}=={of.version}")
-    if requirements:
-        extra = ["--extra-index-url", index] if index else []
-        commands.insert(0, pip_command(environment_of(job, rank), [*extra, *requirements]))
-    return " && ".join(commands)
-
-
-def pip_command(environment: Environment | None, requirements: Sequence[str]) -> str:
-    """`python -m pip install ...` of an environment, to be pasted into a shell on the node."""
-    if environment is None:
-        return ""
-    python = _path(environment.python)
-    setup = f". {_path(environment.setup)} && " if environment.setup else ""
-    return f"{setup}{python} -m pip install {shlex.join(requirements)}"
-
-
-def _path(path: str) -> str:
-    """Quoted, with `~/` left for the shell."""
-    return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)
 
 
 def check_machines(
@@ -192,22 +148,6 @@ def _check_files(
         values = {"names": shown, "count": len(paths), "source": checks[source].node, "command": command}
         results.append(checks[rank].wrong(name, code, field, **values))
     return results + broken
-
-
-def copy_command(source: Host, paths: Sequence[str]) -> str:
-    """What to type on a node so that it has another node's files at the same paths."""
-    login = f"{source.user}@" if source.user else ""
-    address = f"[{source.dialled_address}]" if ":" in source.dialled_address else source.dialled_address
-    port = ["-e", f"ssh -p {source.port}"] if source.port != 22 else []
-    folders: dict[str, list[str]] = {}
-    for path in paths:
-        folders.setdefault(posixpath.dirname(path), []).append(path)
-    commands = []
-    for folder, files in folders.items():
-        head = shlex.join(["rsync", "-a", "--checksum", *port])
-        sources = " ".join(shlex.quote(f"{login}{address}:{path}") for path in files)
-        commands.append(f"{head} {sources} {_path(folder + '/')}")
-    return " && ".join(commands)
 
 
 def check_shared(

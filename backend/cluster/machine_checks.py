@@ -6,9 +6,11 @@ from statistics import median
 from backend.cluster.checks import CheckName, CheckResult, Checks
 from backend.cluster.fabric import is_internal
 from backend.cluster.gpus import Gpu, Gpus, link_words
-from backend.cluster.probe import NodeFacts
+from backend.cluster.make_equal import pip_command
+from backend.cluster.probe import NodeFacts, python_field
 from backend.cluster.survey import Survey
 from backend.job.job import Job
+from backend.job.launch_rules import environment_of
 from backend.job.presets import resolve_gpu
 from backend.job.problems import Problem
 
@@ -18,6 +20,8 @@ SHM_GIB = 1.0
 """Docker gives 0.0625; NCCL's buffers between GPUs without a direct way, and data loaders, need more."""
 NOFILE = 1024
 CLOCK_S = 5.0
+_BUILDS = {(13, 0): "cu130", (12, 8): "cu128", (12, 6): "cu126"}
+"""The driver's CUDA -> the name of torch's builds for it, https://pytorch.org/get-started/previous-versions/."""
 GIB = 1 << 30
 
 
@@ -75,11 +79,21 @@ def check_cuda(job: Job, checks: Checks, facts: NodeFacts, found: Gpus) -> list[
     if resolve_gpu(job.cluster).device == "cpu" or not found.usable or facts.cuda is None:
         return []
     if facts.cuda == "":
-        return [checks.wrong("cuda", "torch_without_cuda", _environments(job), torch=facts.modules.get("torch"))]
+        values = {"torch": facts.modules.get("torch"), "command": _cuda_build(job, checks.rank, facts, found)}
+        return [checks.wrong("cuda", "torch_without_cuda", python_field(job, checks.rank), **values)]
     if found.cuda and _major(facts.cuda) > _major(found.cuda):
         values = {"cuda": facts.cuda, "driver": found.gpus[0].driver, "newest": found.cuda}
         return [checks.wrong("cuda", "driver_too_old", _address(checks), **values)]
     return [checks.ok("cuda", cuda=facts.cuda, driver=found.gpus[0].driver)]
+
+
+def _cuda_build(job: Job, rank: int, facts: NodeFacts, found: Gpus) -> str:
+    """What installs the same torch for the newest CUDA that the driver takes and torch's index has."""
+    newest = tuple(int(part) for part in (found.cuda or "12.8").split("."))
+    name = next((name for least, name in _BUILDS.items() if newest >= least), "cu118")
+    version = (facts.modules.get("torch") or "").partition("+")[0]
+    index = ["--extra-index-url", f"https://download.pytorch.org/whl/{name}"]
+    return pip_command(environment_of(job, rank), [*index, f"torch=={version}+{name}"])
 
 
 def _major(version: str) -> int:
@@ -88,7 +102,7 @@ def _major(version: str) -> int:
 
 def check_room(job: Job, checks: Checks, found: Survey) -> list[CheckResult]:
     """Whether /dev/shm and the limits of processes are no smaller than training on GPUs needs."""
-    if not found.gpus.usable:
+    if resolve_gpu(job.cluster).device == "cpu" or not found.gpus.usable:
         return []
     results = []
     if found.shm is not None and found.shm < SHM_GIB * GIB:
@@ -186,10 +200,6 @@ def check_rdma(checks: Mapping[int, Checks], found: Mapping[int, Survey]) -> lis
                 )
             )
     return results
-
-
-def _environments(job: Job) -> str:
-    return f"cluster.environments.{job.traits.environment}.python"
 
 
 def _address(checks: Checks) -> str:

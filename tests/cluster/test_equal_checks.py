@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from backend.cluster.equal_checks import copy_command
+from backend.cluster.make_equal import copy_command
 from backend.cluster.node import Result
 from backend.cluster.probe import Origin
 from backend.job.cluster import Host

@@ -7,7 +7,7 @@ import pytest
 from backend.cluster.node import Result
 from backend.cluster.probe import NodeFacts
 from backend.job.mapping import with_values
-from tests.cluster.gang import DISK, H100, Gang, make_facts, smi, surveyed
+from tests.cluster.gang import DISK, H100, MODULES, Gang, make_facts, smi, surveyed
 
 GIB = 1 << 30
 
@@ -16,6 +16,8 @@ def test_a_plan_on_cpus_asks_for_no_gpu() -> None:
     gang = Gang()
     gang.job = with_values(gang.job, {"cluster.gpu": "cpu"})
     gang.first.on("survey", reply=surveyed(smi=None))
+    # A machine with a GPU may train on its CPUs, whatever its limits.
+    gang.second.on("survey", reply=surveyed(nofile=10))
     results = gang.check()
     assert {result.status for result in results} == {"ok"}
     assert not [result for result in results if result.name in ("gpus", "gpus_free") and result.status == "warning"]
@@ -104,6 +106,15 @@ def test_torch_must_be_built_for_what_the_driver_takes(cuda: str | None, code: s
     assert found == ([code] if code else [])
     if code:
         gang.only_failure()
+
+
+def test_a_torch_without_cuda_is_replaced_by_the_same_version_with_it() -> None:
+    gang = Gang(nodes=1)
+    gang.facts[0] = make_facts({**MODULES, "torch": "2.13.0+cpu"}, cuda="")
+    gang.first.on("survey", reply=surveyed(smi=smi(H100, table=TABLE.replace("12.2", "12.9"))))
+    index = "--extra-index-url https://download.pytorch.org/whl/cu128"
+    command = gang.only_failure()[1].values["command"]
+    assert command == f"/opt/lf/bin/python -m pip install {index} torch==2.13.0+cu128"
 
 
 @pytest.mark.parametrize(
