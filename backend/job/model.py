@@ -10,7 +10,7 @@ from typing import Any
 from backend.job.problems import Problem, ProblemsError
 
 FIELD = "model.hf_config"
-MOST_LAYERS = 4096
+MOST_LAYERS = 512
 """Plans are looked for layer by layer; the deepest of the presets has 126."""
 
 
