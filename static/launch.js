@@ -152,7 +152,7 @@
   function commands(text) {
     const { h } = board;
     return text.split("`").map((part, index) => index % 2 === 0 ? part
-      : h("span", { class: "mb-command" }, h("code", {}, part), part.includes(" ") && board.copyButton(part)));
+      : h("span", { class: "mb-command" }, h("code", {}, part), part.length > 20 && board.copyButton(part)));
   }
 
   board.hostKeys = hostKeys;

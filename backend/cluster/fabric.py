@@ -111,7 +111,8 @@ def common_network(fabrics: Mapping[int, Fabric]) -> dict[int, str]:
                 network = ipaddress.ip_interface(text)
                 if network.network.prefixlen < network.max_prefixlen:
                     seen.setdefault(network.network, {})[rank] = (interface.gbit or 0.0, str(network.ip))
-    whole = [members for members in seen.values() if len(members) == len(fabrics)]
+    # Nodes that are one machine have one address: they need no other.
+    whole = [members for members in seen.values() if len({address for _, address in members.values()}) == len(fabrics)]
     best = max(whole, key=lambda members: min(gbit for gbit, _ in members.values()), default={})
     return {rank: address for rank, (_, address) in best.items()}
 

@@ -141,3 +141,4 @@ def test_nodes_without_a_common_network_have_no_proposal() -> None:
         1: fabric(interfaces=(interface("eth0", "10.1.0.1/24"),)),
     }
     assert common_network(nodes) == {}
+    assert common_network({0: nodes[0], 1: nodes[0]}) == {}, "two nodes on one machine"
