@@ -39,7 +39,9 @@ def node_variables(target: Target, *, interface: str | None, folder: str) -> dic
     """The variables of one node: the interface towards the master, and where NCCL's flight records go."""
     variables: dict[str, str] = {}
     if interface:
-        variables |= {"NCCL_SOCKET_IFNAME": interface, "GLOO_SOCKET_IFNAME": interface}
+        # To NCCL a name without "=" is a prefix: eth1 would also be eth10
+        # (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html).
+        variables |= {"NCCL_SOCKET_IFNAME": f"={interface}", "GLOO_SOCKET_IFNAME": interface}
     if not target.on_cpu:
         trace = f"{folder}/nccl_trace_rank_"
         variables |= {"TORCH_FR_DUMP_TEMP_FILE": trace, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": trace}

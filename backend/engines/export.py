@@ -29,7 +29,7 @@ if [ -z "${{NCCL_SOCKET_IFNAME:-}}" ] && command -v ip > /dev/null; then
   fi
   interface=${{interface%%$'\\n'*}}
   if [ -n "$interface" ]; then
-    export NCCL_SOCKET_IFNAME="$interface" GLOO_SOCKET_IFNAME="${{GLOO_SOCKET_IFNAME:-$interface}}"
+    export NCCL_SOCKET_IFNAME="=$interface" GLOO_SOCKET_IFNAME="${{GLOO_SOCKET_IFNAME:-$interface}}"
   fi
 fi
 # Given to the ranks alone: some names, such as UID, this shell would not take or would change.

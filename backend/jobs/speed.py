@@ -94,8 +94,9 @@ def _commands(job: Job, place: Place) -> list[NodeCommand]:
     """As the ranks of a run start, without what belongs to an engine."""
     commands = []
     for node in place.nodes:
-        names = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if node.interface else ()
-        variables = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | dict.fromkeys(names, str(node.interface))
+        variables = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        if node.interface:
+            variables |= {"NCCL_SOCKET_IFNAME": f"={node.interface}", "GLOO_SOCKET_IFNAME": node.interface}
         argv = torchrun_command(place, node, ranks=job.cluster.gpus_per_node, program=PROGRAM)
         commands.append(NodeCommand(rank=node.rank, argv=argv, environment={**variables, **job.environment}))
     return commands

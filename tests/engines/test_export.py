@@ -74,7 +74,7 @@ def test_the_interface_towards_the_master_is_looked_up_where_the_script_runs(tmp
     made = recording(tmp_path / "bin", ddp(cluster__hosts=(Host(address="127.0.0.1"), Host(address="10.0.0.2"))))
     subprocess.run(["bash", written(tmp_path / "it", made) / "node1.sh"], check=True)
     environment = dict(line.split("=", 1) for line in read_zero_ended(tmp_path / "bin" / "environment"))
-    assert environment["GLOO_SOCKET_IFNAME"] == environment["NCCL_SOCKET_IFNAME"] == "lo"
+    assert (environment["GLOO_SOCKET_IFNAME"], environment["NCCL_SOCKET_IFNAME"]) == ("lo", "=lo")
 
 
 HOSTILE = 'it\'s; "$(touch /tmp/never)" `id` 用户 & | > \\ *'
