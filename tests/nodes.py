@@ -8,6 +8,9 @@ import pytest
 
 from backend.cluster.demo import DemoCluster, DemoError
 
+NODE_PYTHON = Path(__file__).parents[1] / ".venv-node" / "bin" / "python"
+"""Has torch and the real LLaMA-Factory."""
+
 
 @contextmanager
 def ssh_nodes(folder: Path, nodes: int) -> Iterator[DemoCluster]:

@@ -13,8 +13,8 @@ from app.import_words import line_json
 from app.reference import GPU_FIGURES
 from app.services import Services
 from app.wizard import hardware, launch, sources
+from app.wizard.dependent_keys import chosen_for, no_longer_read
 from app.wizard.fields import OWN, Form, look_up
-from app.wizard.follow import chosen_for, no_longer_read
 from app.wizard.hosts import FIELD as HOSTS
 from app.wizard.hosts import to_form
 from app.wizard.panel import bundle

@@ -24,25 +24,15 @@ from backend.jobs.controller import Controller
 from backend.jobs.records import Point
 from backend.jobs.states import RunState
 from backend.jobs.store import Store
-from tests.nodes import ssh_nodes
+from tests.nodes import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parents[2]
-NODE_PYTHON = ROOT / ".venv-node/bin/python"
 NODES = 2
 STEPS = 24
 RESUMED_STEPS = 250
 FIRST_STEP_S = 240.0
 """Two interpreters import torch and LLaMA-Factory at once, on what may be two busy cores."""
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
-    if not (ROOT / ".venv-node/.ready").exists():
-        pytest.skip("no .venv-node: run `make environments`")
-    with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=NODES) as demo:
-        yield demo
 
 
 @pytest.fixture(scope="module")

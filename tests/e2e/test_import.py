@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,12 @@ import pytest
 from backend.cluster import demo_model
 from backend.cluster.demo import DemoCluster
 from backend.job.mapping import dump_mapping
-from tests.nodes import ssh_nodes
+from tests.nodes import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
-NODE_PYTHON = ROOT / ".venv-node/bin/python"
+NODES = 2
 YAML = """\
 model_name_or_path: {folder}/{model}
 stage: sft
@@ -37,14 +36,6 @@ evaluation_strategy: no
 use_cpu: true
 ddp_timeout: 180000000
 """
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
-    if not (ROOT / ".venv-node/.ready").exists():
-        pytest.skip("no .venv-node: run `make environments`")
-    with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=2) as demo:
-        yield demo
 
 
 def megaboard(home: Path, *arguments: str) -> str:

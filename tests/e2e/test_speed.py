@@ -15,21 +15,11 @@ from backend.job.mapping import parse_job, with_values
 from backend.job.problems import ProblemsError
 from backend.jobs.controller import Controller
 from backend.jobs.store import Store
-from tests.nodes import ssh_nodes
+from tests.nodes import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
-ROOT = Path(__file__).parents[2]
-NODE_PYTHON = ROOT / ".venv-node/bin/python"
 NODES = 4
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
-    if not (ROOT / ".venv-node/.ready").exists():
-        pytest.skip("no .venv-node: run `make environments`")
-    with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=NODES) as demo:
-        yield demo
 
 
 @pytest.fixture
