@@ -13,7 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import paramiko
@@ -70,14 +70,17 @@ def open_link(
     timeout_s: float = 10.0,
     sleep: Callable[[float], None] = time.sleep,
     ssh_folder: Path | None = None,
+    usual_keys: tuple[Path, ...] = (),
     depth: int = 0,
 ) -> Link:
     """Connect, check the host's key, log in, all within `timeout_s`.
 
-    Raises NodeError, among them UnknownHostKey and ChangedHostKey.
+    `usual_keys` are offered where nobody names any for the host. Raises NodeError, among them UnknownHostKey and
+    ChangedHostKey.
     """
     ssh_folder = ssh_folder or Path.home() / ".ssh"
     target = find_target(host, ssh_folder)
+    target = replace(target, identity_files=target.identity_files or usual_keys)
     deadline = time.monotonic() + timeout_s
     for attempt in range(1, BANNER_TRIES + 1):
         left_s = max(1.0, deadline - time.monotonic())
@@ -129,12 +132,17 @@ def _open_jump(
         address=match["address"].strip("[]"),
         user=match["user"],
         port=int(match["port"] or 22),
-        identity_file=str(target.identity_files[0]) if target.identity_files else None,
         proxy_jump=",".join(before) or None,
     )
     try:
         return open_link(
-            host, known_hosts, passphrases=passphrases, timeout_s=timeout_s, ssh_folder=ssh_folder, depth=depth + 1
+            host,
+            known_hosts,
+            passphrases=passphrases,
+            timeout_s=timeout_s,
+            ssh_folder=ssh_folder,
+            usual_keys=target.identity_files,
+            depth=depth + 1,
         )
     except NodeError as error:
         error.key = "proxy_jump"

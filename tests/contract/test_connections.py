@@ -73,6 +73,24 @@ def test_two_hosts_in_between_are_passed_in_their_order(cluster: DemoCluster, kn
     node.close()
 
 
+def test_a_host_in_between_has_keys_of_its_own_in_the_ssh_configuration(
+    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
+) -> None:
+    """And where it has none it is offered all of those of the node behind it."""
+    first, second = cluster.hosts()[:2]
+    other = make_key(tmp_path / "other", "-t", "ed25519", "-N", "")
+    entries = {"bastion": (first, [first.identity_file]), "plain": (first, []), "*": (second, [])}
+    lines = ["Host gpu*", f"IdentityFile {other}", f"IdentityFile {second.identity_file}"]
+    for name, (host, keys) in entries.items():
+        lines += [f"Host {name}", "HostName 127.0.0.1", f"Port {host.port}", f"User {host.user}"]
+        lines += [f"IdentityFile {key}" for key in keys]
+    (tmp_path / "config").write_text("\n".join((*lines, "")))
+    for jump in ("bastion", "plain"):
+        link = open_link(Host(address="gpu1", proxy_jump=jump), known_hosts, ssh_folder=tmp_path)
+        assert link.alive
+        link.close()
+
+
 @pytest.mark.parametrize(("drops", "works"), [(2, True), (3, False)])
 def test_a_connection_that_is_dropped_before_the_banner_is_tried_three_times(
     cluster: DemoCluster, tmp_path: Path, drops: int, works: bool
