@@ -11,6 +11,7 @@ import pytest
 
 from app.services import Draft, Services
 from app.wizard import continuing
+from app.wizard.difference import difference_of
 from app.wizard.plans import KEYS, plans_of
 from app.wizard.reading import Reading, read
 from app.wizard.review import archive
@@ -88,6 +89,14 @@ def test_plans_are_marked_by_the_rule_that_the_launch_asks(services: Services) -
     assert marked == {True, False}
     assert "TP2" in shown["loads"]
     assert plans_of(found, "en")["loads"] is None
+
+
+def test_the_difference_is_that_to_the_run_it_goes_on_from(services: Services) -> None:
+    change(services, {"name": "another", "parallel.tensor": 4})
+    services.draft.begin_with(MARK)
+    found = difference_of(services, reading(services), None, "en")
+    assert found["base"] == "before"
+    assert "parallel.tensor" in {row[0] for row in found["fields"]}
 
 
 def test_what_is_downloaded_begins_with_the_checkpoint(services: Services) -> None:
