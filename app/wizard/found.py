@@ -13,10 +13,11 @@ from backend.job.presets import READING, gpus
 from backend.job.problems import Problem
 from backend.jobs.look import NodeMemory
 
-COLUMNS = ("node", "gpus", "links", "busy", "driver", "host", "ports", "interfaces")
+COLUMNS = ("node", "gpus", "links", "busy", "driver", "software", "host", "disk", "ports", "interfaces")
 NVLINK_GB_PER_S = 50
 """A link, both directions, from NVLink 2 to 4; presets/clusters.yaml counts 12 on an A100, 18 on an H100. NVLink 5,
 which Blackwell has, is twice as fast."""
+GIB = 1 << 30
 PCIE_GB_PER_S = {"3": 31, "4": 62, "5": 126}
 """x16, both directions, by generation (presets/gpus.yaml says where from)."""
 
@@ -140,15 +141,41 @@ def _row(name: str, one: NodeMemory, lang: str) -> list[str]:
     users = sorted({process.user for process in gpus.processes if process.user})
     ports = [f"{port.name} {'IB' if port.is_infiniband else 'RoCE'} {port.rate_gbit:g} Gbit/s {port.state}"
              + (f" GID {port.gid_index}" if port.gid_index is not None else "") for port in fabric.ports]  # fmt: skip
-    interfaces = [f"{way.name} {', '.join(way.addresses)}" + (f" {way.gbit:g} Gbit/s" if way.gbit else "")
-                  for way in fabric.interfaces]  # fmt: skip
+    default = t(lang, "wizard.found.default_route")
+    interfaces = [
+        f"{way.name} {', '.join(way.addresses)}"
+        + (f" {way.gbit:g} Gbit/s" if way.gbit else "")
+        + (f" ({default})" if way.name in fabric.default_routes else "")
+        for way in fabric.interfaces
+    ]
     return [
         name,
         f"{kinds} ({gpus.trouble})" if gpus.trouble else kinds,
         " · ".join(filter(None, (link_words(gpus.links), f"PCIe {first.pcie}" if first and first.pcie else ""))) or "–",
         "; ".join(busy + users) or "–",
         f"{first.driver} · CUDA {gpus.cuda or '–'}" if first else "–",
-        f"{one.survey.cpus} CPU · {one.host_gib:.0f} GiB",
+        _software(one),
+        _host(one),
+        ", ".join(
+            f"{disk.free / GIB:.0f} / {disk.total / GIB:.0f} GiB {disk.kind}" for disk in one.survey.disks.values()
+        )
+        or "–",
         "; ".join(ports) or "–",
         "; ".join(interfaces) or "–",
     ]
+
+
+def _software(one: NodeMemory) -> str:
+    """Versions of what the engine's Python has; what it lacks with a dash."""
+    if one.facts is None:
+        return "–"
+    versions = {"Python": one.facts.python, **one.facts.modules, "NCCL": one.facts.nccl}
+    return ", ".join(f"{name} {version or '–'}" for name, version in versions.items() if version or name != "NCCL")
+
+
+def _host(one: NodeMemory) -> str:
+    """CPUs, memory, shared memory, and the limits of `ulimit -l` and `-n`."""
+    shm = f"shm {one.survey.shm / GIB:.3g} GiB" if one.survey.shm is not None else ""
+    locked = "∞" if one.survey.memlock is None else f"{one.survey.memlock >> 10} KiB"
+    limits = f"ulimit -l {locked} -n {'∞' if one.survey.nofile is None else one.survey.nofile}"
+    return " · ".join(filter(None, (f"{one.survey.cpus} CPU", f"{one.host_gib:.0f} GiB", shm, limits)))

@@ -70,7 +70,7 @@ def check_versions(job: Job, checks: Mapping[int, Checks], facts: Mapping[int, N
 def check_machines(
     checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts], found: Mapping[int, Survey]
 ) -> list[CheckResult]:
-    """Whether all nodes have the same GPUs, driver and Python: the slowest and the oldest hold up the others."""
+    """Whether all nodes have the same GPUs, driver, NCCL and Python: the slowest and the oldest hold up the others."""
     if len(facts) < 2:
         return []
     described = {rank: _described(facts[rank], found.get(rank)) for rank in facts}
@@ -97,6 +97,7 @@ def _described(facts: NodeFacts, found: Survey | None) -> dict[str, str]:
     names = sorted({gpu.name for gpu in gpus})
     return {
         "python": "Python " + ".".join(facts.python.split(".")[:2]),
+        "nccl": f"NCCL {facts.nccl}" if facts.nccl else "",
         "gpus": f"{len(gpus)} × {' / '.join(names)}" if gpus else "",
         "driver": f"driver {gpus[0].driver}" if gpus else "",
     }

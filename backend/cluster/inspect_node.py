@@ -45,6 +45,7 @@ def facts(wanted: dict[str, Any]) -> dict[str, Any]:
         "modules": {module: version_of(module, name) for module, name in wanted["modules"].items()},
         "origins": {module: origin_of(name) for module, name in wanted["modules"].items()},
         "cuda": cuda_of_torch(),
+        "nccl": nccl_version(),
         "interface": find_interface(wanted["master"]) if wanted["master"] else None,
         "machine": boot_id(),
         "time": time.time(),
@@ -135,6 +136,12 @@ def cuda_of_torch() -> str | None:
     except OSError:
         return None
     return None if "cuda" not in built or built.get("hip") or built.get("xpu") else built["cuda"]
+
+
+def nccl_version() -> str | None:
+    """Of the package that torch loads; None for a torch that brings its own, or none."""
+    names = (f"nvidia-nccl-cu{major}" for major in range(11, 20))
+    return next((origin["version"] for origin in map(origin_of, names) if origin), None)
 
 
 def find_interface(master: str) -> str | None:

@@ -84,7 +84,7 @@ def check_cuda(job: Job, checks: Checks, facts: NodeFacts, found: Gpus) -> list[
     if found.cuda and _major(facts.cuda) > _major(found.cuda):
         values = {"cuda": facts.cuda, "driver": found.gpus[0].driver, "newest": found.cuda}
         return [checks.wrong("cuda", "driver_too_old", _address(checks), **values)]
-    return [checks.ok("cuda", cuda=facts.cuda, driver=found.gpus[0].driver)]
+    return [checks.ok("cuda", cuda=facts.cuda, nccl=facts.nccl, driver=found.gpus[0].driver)]
 
 
 def _cuda_build(job: Job, rank: int, facts: NodeFacts, found: Gpus) -> str:

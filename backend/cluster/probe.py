@@ -67,6 +67,8 @@ class NodeFacts:
     """By import name; of what is installed, though it may not be importable."""
     cuda: str | None = None
     """That torch was built with; empty for a torch without, None where that is not known."""
+    nccl: str | None = None
+    """Version of the package that torch loads; None where it is none of its own."""
     interface: str | None = None
     """Network interface towards the master; None where there is no route."""
     machine: str = ""
@@ -111,17 +113,26 @@ def probe(
 
 def probe_all(job: Job, nodes: Mapping[int, Node]) -> dict[int, NodeFacts | NodeError]:
     """The facts of every node by rank, or why there are none."""
-
-    def one(rank: int, node: Node) -> NodeFacts:
-        environment = environment_of(job, rank)
-        if environment is None:
-            raise NodeError("no_environment", node.name, field=python_field(job, rank), name=job.traits.environment)
-        master = job.cluster.hosts[0].dialled_address
-        modules = needed_modules(job)
-        return probe(node, environment, master=master, modules=modules, python_field=python_field(job, rank))
-
-    facts, failures = try_all(nodes, one, PROBE_S + 10)
+    facts, failures = try_all(nodes, lambda rank, node: _probe_for(job, rank, node), PROBE_S + 10)
     return {**facts, **failures}
+
+
+def probe_one(job: Job, rank: int, node: Node) -> NodeFacts | NodeError:
+    """The facts of one node of a job, or why there are none."""
+    try:
+        return _probe_for(job, rank, node)
+    except NodeError as error:
+        error.rank = rank
+        return error
+
+
+def _probe_for(job: Job, rank: int, node: Node) -> NodeFacts:
+    environment = environment_of(job, rank)
+    if environment is None:
+        raise NodeError("no_environment", node.name, field=python_field(job, rank), name=job.traits.environment)
+    master = job.cluster.hosts[0].dialled_address
+    modules = needed_modules(job)
+    return probe(node, environment, master=master, modules=modules, python_field=python_field(job, rank))
 
 
 def python_field(job: Job, rank: int) -> str:
@@ -160,6 +171,7 @@ def _read(answer: Mapping[str, Any], asked: float, answered: float) -> NodeFacts
         modules=answer["modules"],
         origins={module: Origin(**origin) for module, origin in answer["origins"].items() if origin},
         cuda=answer["cuda"],
+        nccl=answer["nccl"],
         interface=answer["interface"],
         machine=answer["machine"],
         clock_offset_s=answer["time"] - (asked + answered) / 2,

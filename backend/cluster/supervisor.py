@@ -39,6 +39,11 @@ STUCK_SCANS = 3
 """A process found standing still (stopped, or waiting in the kernel) by so many scans in a row is reported."""
 STACKS_S = 2.0
 """For a stalled program to write its stacks, where it listens for the request."""
+RECORD_S = 20.0
+"""For its ranks to write NCCL's flight records: torch looks once a second whether one is wanted."""
+PIPES = "nccl_wanted_"
+"""torch makes a pipe of it for each rank, `<rank>.pipe` behind it; a byte there asks for the rank's flight record."""
+RECORDS = "nccl_trace_rank_"
 RESERVE_BYTES = 64 << 10
 """Held for the last words of a run whose disk is full."""
 GPU_BACK_S = 10.0
@@ -398,6 +403,7 @@ class Supervisor:
             elif status is None and time.monotonic() - self.log_grew > self.spec["stall_s"]:
                 reason = "stalled"
                 self._ask_for_stacks()
+                ask_for_records(self.folder)
             if status is not None or reason:
                 # Which node ended first is asked for, and what stood still then; clearing up wakes and takes its time.
                 ended, stuck = ended or time.time(), stuck or self.stuck
@@ -468,6 +474,50 @@ class Supervisor:
         if not reason and os.path.exists(f"{self.folder}/control/stopped"):
             reason = "stopped"
         write_exit(self.folder, reason or ("failed" if status else "finished"), status, left, **more)
+
+
+def ask_for_records(folder: str) -> None:
+    """Wait until every rank that listens has written the flight record of its collectives, or takes too long.
+
+    By itself it does so when a collective times out; a stall may be seen before.
+    """
+    asked = [rank for rank in map(_rank_of_pipe, glob.glob(f"{glob.escape(folder)}/{PIPES}*.pipe")) if rank]
+    files = [f"{folder}/{RECORDS}{rank}" for rank in asked if send_byte(f"{folder}/{PIPES}{rank}.pipe")]
+    sizes, deadline = [], time.monotonic() + RECORD_S  # type: tuple[list[int], float]
+    while files and time.monotonic() < deadline:
+        time.sleep(0.5)
+        before, sizes = sizes, [os.path.getsize(file) if os.path.exists(file) else 0 for file in files]
+        if all(sizes) and sizes == before:
+            break
+
+
+def _rank_of_pipe(path: str) -> str:
+    return os.path.basename(path)[len(PIPES) : -len(".pipe")]
+
+
+def send_byte(pipe: str) -> bool:
+    """Whether somebody reads the pipe; nobody is waited for."""
+    try:
+        handle = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return os.write(handle, b"1") == 1
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+
+
+def has_pipes(folder: str) -> bool:
+    """Whether the file system has named pipes: torch, told to make one where there are none, takes the rank with it."""
+    probe = f"{folder}/.pipe.{secrets.token_hex(4)}"
+    try:
+        os.mkfifo(probe, 0o600)
+        os.unlink(probe)
+        return True
+    except OSError:
+        return False
 
 
 def drop_secrets(spec: dict[str, Any]) -> None:
@@ -576,6 +626,8 @@ def execute(folder: str) -> NoReturn:
         with open(spec["secrets"]) as file:
             os.environ.update(json.load(file))
         os.unlink(spec["secrets"])
+    if "TORCH_NCCL_DUMP_ON_TIMEOUT" in spec["environment"] and has_pipes(folder):
+        os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", f"{folder}/{PIPES}")
     os.environ[MARK] = spec["mark"]
     os.execv(spec["argv"][0], spec["argv"])  # noqa: S606 - the job itself, no shell wanted
 

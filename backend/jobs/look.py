@@ -1,6 +1,6 @@
 """What planning asks of the nodes before anything is checked or launched; it only reads files."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -8,7 +8,9 @@ from backend.cluster.data_size import COUNT_S, DataSize, data_size_on
 from backend.cluster.group import try_all
 from backend.cluster.hostkeys import HostKey
 from backend.cluster.node import Node, NodeError
+from backend.cluster.probe import PROBE_S, NodeFacts, probe_one
 from backend.cluster.survey import SURVEY_S, Survey, survey
+from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
@@ -65,21 +67,30 @@ class NodeMemory:
     gpu_gib: float | None
     """Of the smallest of its GPUs, as nvidia-smi counts it; None where it does not tell."""
     survey: Survey
-    """Its GPUs, network and limits."""
+    """Its GPUs, network, limits and the disk of output_dir."""
+    facts: NodeFacts | None = None
+    """Its software; None where the engine's Python is not named, or cannot be run."""
 
 
 def memory(job: Job, meeting: Meeting) -> Look[NodeMemory]:
-    """Of every node, with what else it is made of; the engine's Python is asked where it is known."""
+    """Of every node, with what else it is made of and, where the engine's Python is named, what that has."""
+
+    broken: dict[int, NodeError] = {}
 
     def one(rank: int, node: Node) -> NodeMemory:
-        found = survey(node, environment_of(job, rank))
+        environment, folder = environment_of(job, rank), job.training.output_dir
+        found = _survey(node, environment, [folder] if folder else [])
         read = [gpu.memory_mib for gpu in found.gpus.gpus if gpu.memory_mib is not None]
         gpu_gib = round(min(read) / 1024, 2) if read else None
-        return NodeMemory(host_gib=_memory_gib(node), gpu_gib=gpu_gib, survey=found)
+        facts = probe_one(job, rank, node) if environment else None
+        if isinstance(facts, NodeError):
+            broken[rank] = facts
+            facts = None
+        return NodeMemory(host_gib=_memory_gib(node), gpu_gib=gpu_gib, survey=found, facts=facts)
 
-    answers, failures = try_all(meeting.nodes, one, SURVEY_S + 10)
+    answers, failures = try_all(meeting.nodes, one, SURVEY_S + PROBE_S + 10)
     names = {rank: meeting.nodes[rank].name for rank in answers}
-    problems = tuple(failure.problem for failure in failures.values())
+    problems = tuple(failure.problem for _, failure in sorted({**broken, **failures}.items()))
     found = Look(answers=answers, nodes=names, unknown_host_keys=(), problems=problems)
     return Look(answers=found.answers, nodes=found.nodes, unknown_host_keys=meeting.unknown_host_keys,
                 problems=(*found.problems, *meeting.problems))  # fmt: skip
@@ -93,6 +104,16 @@ def data_size(job: Job, meeting: Meeting) -> Look[DataSize]:
         return found
     return Look(answers={}, nodes={}, unknown_host_keys=meeting.unknown_host_keys,
                 problems=(*found.problems, *meeting.problems))  # fmt: skip
+
+
+def _survey(node: Node, environment: Environment | None, folders: Sequence[str]) -> Survey:
+    """By the system's Python, since the engine's may be named wrongly; by the engine's where there is no other."""
+    try:
+        return survey(node, None, folders)
+    except NodeError as error:
+        if error.code != "bad_answer" or environment is None:
+            raise
+    return survey(node, environment, folders)
 
 
 def _ask(nodes: Mapping[int, Node], question: Callable[[Node], T], limit_s: float = READ_S) -> Look[T]:

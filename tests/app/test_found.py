@@ -1,5 +1,6 @@
 """What nodes tell of themselves fills the Hardware step, or is proposed; what they do not agree on is left."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from backend.cluster.survey import read_survey
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.jobs.look import NodeMemory
-from tests.cluster.gang import smi, surveyed
+from tests.cluster.gang import DISK, make_facts, smi, surveyed
 from tests.cluster.jobs import make_job
 
 GIDS = {"3": ["0000:0000:0000:0000:0000:ffff:0a98:000c", "RoCE v2", "eth9"]}
@@ -126,3 +127,15 @@ def test_the_table_says_what_each_node_has_and_that_one_has_no_gpus(lang: str) -
     assert "mlx5_0:1 RoCE 200 Gbit/s ACTIVE GID 3" in first
     assert "CPU" in second.split(" | ")[1]
     assert len(shown["head"]) == len(shown["rows"][0])
+
+
+def test_software_limits_disk_and_the_default_route_are_told() -> None:
+    facts = make_facts({"torch": "2.13.0", "mcore_adapter": None}, nccl="2.27.3")
+    ways = [interface("eth0", "10.0.0.1/24", "1000"), interface("ib0", "192.168.9.1/24", "200000")]
+    one = node(interfaces=ways, default_routes=["eth0", "wlan0"], memlock=8192 << 10, shm={**DISK, "total": 64 << 20})
+    (row,) = table(job(), {0: replace(one, facts=facts)}, "en")["rows"]
+    text = " | ".join(row)
+    assert "Python 3.11.2, torch 2.13.0, mcore_adapter –, NCCL 2.27.3" in text
+    assert "shm 0.0625 GiB · ulimit -l 8192 KiB -n 65536" in text
+    assert "eth0 10.0.0.1 1 Gbit/s (default route); ib0 192.168.9.1 200 Gbit/s" in text
+    assert "1048576 / 1048576 GiB nfs4" in text

@@ -25,6 +25,7 @@ def facts(**more: object) -> dict[str, object]:
         "modules": {"torch": "2.13.0", "transformers": "5.6.0", "llamafactory": "0.9.5"},
         "origins": {"torch": {"version": "2.13.0"}, "llamafactory": {}},
         "cuda": "12.8",
+        "nccl": "2.27.3",
         "interface": "ib0",
         "time": time.time(),
         **more,

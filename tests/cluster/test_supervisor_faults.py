@@ -99,6 +99,28 @@ def test_a_program_that_would_die_of_the_question_is_not_asked(run: Run) -> None
     assert run.wait_exit()["signal"] == signal.SIGTERM
 
 
+# As torch does (torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp, DumpPipe), for rank 3.
+LISTENER = """
+import os, time
+pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + "3.pipe"
+os.mkfifo(pipe)
+heard = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+while not os.read(heard, 128): time.sleep(0.2)
+with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + "3", "w") as record: record.write("whole")
+time.sleep(60)
+"""
+
+
+def test_a_stalled_rank_writes_its_flight_record_before_it_is_ended(run: Run) -> None:
+    """With the usual patience a stall is seen before NCCL's own time-out, which would write it."""
+    os.mkfifo(run.folder / "nccl_wanted_4.pipe")  # of a rank that is gone
+    variables = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_DUMP_TEMP_FILE": f"{run.folder}/nccl_trace_rank_"}
+    run.write_spec([sys.executable, "-c", LISTENER], stall_s=1, environment=variables)
+    run.call("start")
+    assert run.wait_exit()["reason"] == "stalled"
+    assert (run.folder / "nccl_trace_rank_3").read_text() == "whole"
+
+
 def test_the_end_says_whether_the_gpus_memory_came_back(
     run: Run,
     tmp_path: Path,
