@@ -12,7 +12,7 @@ from app.services import Services
 from app.wizard.difference import difference_of
 from app.wizard.help import help_of
 from app.wizard.plans import why_not_of as answer
-from app.wizard.reading import read
+from app.wizard.reading import Reading, read
 from app.wizard.review import archive
 from app.wizard.secrets import secret_routes
 from app.wizard.strategies import strategies_of
@@ -20,26 +20,23 @@ from backend.job.problems import ProblemsError
 
 
 def routes(services: Services) -> APIRouter:
+    """All of them: those below, and /api/secrets and /api/passphrases of secrets.py."""
+    router = APIRouter()
+    for part in (secret_routes(services.audit), file_routes(services), answer_routes(services)):
+        router.include_router(part)
+    return router
+
+
+def file_routes(services: Services) -> APIRouter:
     """GET /api/archive: a zip of what the draft renders to, 409 while it cannot be rendered.
 
     GET /api/presets/NAME: the job file of one of the user's presets, 404 where there is none.
-
-    GET /api/difference?base=RUN|recommended&lang=en: what the draft changes against it (difference.py).
-
-    GET /api/strategies?lang=en: {rows} or {why}, the best plan of each strategy for the draft.
-
-    GET /api/why-not?sizes=TP=8 PP=3&lang=en: {words}, why the best plan of the draft does not have these sizes.
-
-    /api/secrets and /api/passphrases: secrets.py.
-
-    GET /api/help?path=parallel.tensor&lang=en: a field's help, with what other values do to the draft; 404 for others.
     """
     router = APIRouter()
-    router.include_router(secret_routes(services.audit))
 
     @router.get("/api/archive")
     def files() -> Response:
-        job = read(services.draft.job_mapping(), services.home).job
+        job = _reading(services).job
         if job is None:
             raise HTTPException(409)
         try:
@@ -59,27 +56,45 @@ def routes(services: Services) -> APIRouter:
         headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name)}.yaml"}
         return Response(text, media_type="application/yaml", headers=headers)
 
+    return router
+
+
+def answer_routes(services: Services) -> APIRouter:
+    """GET /api/difference?base=RUN|recommended&lang=en: what the draft changes against it (difference.py).
+
+    GET /api/strategies?lang=en: {rows} or {why}, the best plan of each strategy for the draft.
+
+    GET /api/why-not?sizes=TP=8 PP=3&lang=en: {words}, why the best plan of the draft does not have these sizes.
+
+    GET /api/help?path=parallel.tensor&lang=en: a field's help, with what other values do to the draft; 404 for others.
+    """
+    router = APIRouter()
+
     @router.get("/api/why-not")
     def why_not(sizes: str, lang: str = "en") -> dict[str, str]:
-        reading = read(services.draft.job_mapping(), services.home)
-        return {"words": answer(reading, sizes, lang if lang in LANGUAGES else "en")}
+        return {"words": answer(_reading(services), sizes, _language(lang))}
 
     @router.get("/api/help")
     def help_beside(path: str, lang: str = "en") -> dict[str, Any]:
-        reading = read(services.draft.job_mapping(), services.home)
         try:
-            return help_of(reading, path, lang if lang in LANGUAGES else "en")
+            return help_of(_reading(services), path, _language(lang))
         except KeyError as error:
             raise HTTPException(404) from error
 
     @router.get("/api/difference")
     def difference(base: str = "", lang: str = "en") -> dict[str, Any]:
-        reading = read(services.draft.job_mapping(), services.home)
-        return difference_of(services, reading, base or None, lang if lang in LANGUAGES else "en")
+        return difference_of(services, _reading(services), base or None, _language(lang))
 
     @router.get("/api/strategies")
     def strategies(lang: str = "en") -> dict[str, Any]:
-        reading = read(services.draft.job_mapping(), services.home)
-        return strategies_of(reading, lang if lang in LANGUAGES else "en")
+        return strategies_of(_reading(services), _language(lang))
 
     return router
+
+
+def _reading(services: Services) -> Reading:
+    return read(services.draft.job_mapping(), services.home)
+
+
+def _language(asked: str) -> str:
+    return asked if asked in LANGUAGES else LANGUAGES[0]
