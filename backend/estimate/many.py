@@ -20,8 +20,8 @@ from backend.estimate.megatron import PlanCosts, plan_costs
 from backend.estimate.numeric import largest
 from backend.estimate.plan import Plan, plan_of
 from backend.estimate.stage import trained_parts
-from backend.estimate.step_time import KindPasses
-from backend.estimate.timing import COMMUNICATION, kinds_of, setting_of, step_of
+from backend.estimate.step_time import MicroBatch
+from backend.estimate.timing import COMMUNICATION, micro_batch_of, setting_of, step_of
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
@@ -107,7 +107,7 @@ class _Costs:
     """What does not depend on how layers are cut into stages."""
 
     memory: PlanCosts | None
-    passes: KindPasses | None
+    time: MicroBatch | None
 
 
 def evaluate(job: Job, shape: ModelShape, gpu: Gpu, many: Many) -> tuple[Figures, Array | None]:
@@ -149,7 +149,7 @@ def _costs(job: Job, shape: ModelShape, gpu: Gpu, many: Many, machine: Machine |
     megatron = job.traits.is_megatron
     return _Costs(
         memory=plan_costs(layers, plan, memory, run_of(job, trained)) if megatron else None,
-        passes=kinds_of(job, setting_of(job, machine, plan, memory), layers, trained) if machine else None,
+        time=micro_batch_of(job, setting_of(job, machine, plan, memory), layers, trained) if machine else None,
     )
 
 
@@ -174,7 +174,7 @@ def _together(
     figures = {"reserved_gib": reserved, "fits": reserved + job.cluster.outside_gib <= gpu.memory_gib}
     if machine:
         setting = setting_of(job, machine, plan, found.traits)
-        step = step_of(job, setting, found.layers, found.trained, found.memories, costs.passes)
+        step = step_of(job, setting, found.layers, found.trained, found.memories, costs.time)
         scale = time_ratio(job.cluster) or 1.0
         figures["bubble_fraction"] = step.bubble
         figures["iteration_s"] = scale * step.iteration_s
@@ -187,7 +187,7 @@ def _together(
 def _take(value: Any, rows: Array) -> Any:
     """Of every array in a tree of dataclasses and named tuples these entries alone."""
     if isinstance(value, np.ndarray):
-        return value[rows]
+        return value.take(rows)
     if is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in fields(value)]
         return replace(value, **{name: _take(getattr(value, name), rows) for name in names})

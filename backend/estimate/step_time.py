@@ -11,7 +11,6 @@ from backend.estimate.layer_time import Load, Setting, layer_passes, load_of
 from backend.estimate.layers import ModelLayers, VisionLayers
 from backend.estimate.numeric import Number, larger, largest
 from backend.estimate.passes import NO_PASSES, NOTHING, Pass, Passes
-from backend.estimate.plan import Plan
 from backend.estimate.record import record
 from backend.estimate.schedule import iteration_time
 from backend.estimate.stage import Chunk, RankParameters, Trained, stages
@@ -47,6 +46,35 @@ class KindPasses(NamedTuple):
     tower: Passes
 
 
+class KindSeconds(NamedTuple):
+    """KindPasses in one direction as seconds in all."""
+
+    dense: Number
+    sparse: Number
+    head: Number
+    tower: Number
+
+
+class ModelSeconds(NamedTuple):
+    """One micro-batch through the whole model, there and back."""
+
+    compute: Number
+    recompute: Number
+    tensor: Number
+    context: Number
+    expert: Number
+
+
+@record
+class MicroBatch:
+    """Seconds of one micro-batch, as far as they do not depend on how the layers are cut into stages."""
+
+    forward: KindSeconds
+    backward: KindSeconds
+    """What is recomputed included."""
+    model: ModelSeconds
+
+
 def step_time(
     layers: ModelLayers,
     setting: Setting,
@@ -55,22 +83,26 @@ def step_time(
     *,
     adapters: bool = False,
     last_layers: int | None = None,
-    kinds: KindPasses | None = None,
+    micro_batch: MicroBatch | None = None,
     schedule: Schedule = iteration_time,
 ) -> StepTime:
     """The time of a step; `parameters` of one rank of each stage, `last_layers` where only these are trained.
 
-    `kinds` are the plan's where they are known: they do not depend on how the layers are cut into stages. `schedule`
-    says how long all passes take from those of the chunks.
+    `micro_batch` is the plan's where it is known. `schedule` says how long all passes take from those of the chunks.
     """
     plan = setting.plan
-    kinds = kinds or kind_passes(layers, setting, trained, adapters=adapters, last_layers=last_layers)
+    micro_batch = micro_batch or micro_batch_time(
+        layers, kind_passes(layers, setting, trained, adapters=adapters, last_layers=last_layers)
+    )
     chunks = [stage.chunks for stage in stages(layers, plan)]
     sends = _sends(layers, setting)
-    chunk_forward, chunk_backward = _seconds(chunks, kinds, sends / plan.virtual_pipeline)
+    chunk_forward, chunk_backward = _seconds(chunks, micro_batch, sends / plan.virtual_pipeline)
     forward, backward = tuple(map(sum, chunk_forward)), tuple(map(sum, chunk_backward))
     scheduled = schedule(chunk_forward, chunk_backward, plan.virtual_pipeline, plan.micro_batches)
-    parts = _in_schedule(layers, kinds, plan, sends)
+    # Those of a stage, on average.
+    times = plan.micro_batches / plan.pipeline
+    parts = {name: times * seconds for name, seconds in micro_batch.model._asdict().items()}
+    parts["pipeline"] = 2 * plan.micro_batches * sends
     bubble = larger(0.0, scheduled - sum(parts.values())) if len(chunks) > 1 else 0.0
     data = data_seconds(setting, parameters, forward, backward)
     # Stages between the ends hold the same.
@@ -119,27 +151,44 @@ def kind_passes(
     )
 
 
-def _seconds(chunks: Sequence[Sequence[Chunk]], kinds: KindPasses, sends: Number) -> tuple[ChunkTimes, ChunkTimes]:
+def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
+    """What a micro-batch takes from what it takes through each kind of layer."""
+    compute, recompute, tensor, context, expert = 0.0, 0.0, 0.0, 0.0, 0.0
+    for count, kind in zip((layers.dense_count, layers.sparse_count, 1, 1), kinds, strict=True):
+        if kind is not NO_PASSES:
+            there, back, again = kind.forward, kind.backward, kind.recomputed
+            compute = compute + count * (there.compute + back.compute)
+            recompute = recompute + count * again.compute
+            tensor = tensor + count * (there.tensor + back.tensor + again.tensor)
+            context = context + count * (there.context + back.context + again.context)
+            expert = expert + count * (there.expert + back.expert + again.expert)
+    return MicroBatch(
+        forward=KindSeconds(*(kind.forward.total for kind in kinds)),
+        backward=KindSeconds(*(kind.backward.total + kind.recomputed.total for kind in kinds)),
+        model=ModelSeconds(compute, recompute, tensor, context, expert),
+    )
+
+
+def _seconds(chunks: Sequence[Sequence[Chunk]], each: MicroBatch, sends: Number) -> tuple[ChunkTimes, ChunkTimes]:
     """Forward and backward of one micro-batch for each chunk of each stage, sends included.
 
     A chunk is its layers, the tower in the first, the output layer in the last.
     """
-    there = [kind.forward.total for kind in kinds]
-    back = [kind.backward.total + kind.recomputed.total for kind in kinds]
     # Equal chunks have one object for a time: those who follow the schedule compare plans by it.
     forward: dict[Chunk, Number] = {}
     backward: dict[Chunk, Number] = {}
     for stage in chunks:
         for chunk in stage:
             if chunk not in forward:
-                forward[chunk], backward[chunk] = sends + _times(chunk, there), sends + _times(chunk, back)
+                forward[chunk] = sends + _times(chunk, each.forward)
+                backward[chunk] = sends + _times(chunk, each.backward)
     return (
         tuple([tuple([forward[chunk] for chunk in stage]) for stage in chunks]),
         tuple([tuple([backward[chunk] for chunk in stage]) for stage in chunks]),
     )
 
 
-def _times(chunk: Chunk, kinds: Sequence[Number]) -> Number:
+def _times(chunk: Chunk, kinds: KindSeconds) -> Number:
     dense, sparse, head, tower = kinds
     total = chunk.dense * dense + chunk.sparse * sparse
     if chunk.first:
@@ -202,25 +251,3 @@ def _sends(layers: ModelLayers, setting: Setting) -> Number:
         each = each + ring_seconds(size, Group(plan.tensor, 1), machine, efficiency)
     seconds = plan.virtual_pipeline * each
     return seconds * (1 - efficiency.overlap_share) if setting.run.overlap_sends else seconds
-
-
-def _in_schedule(layers: ModelLayers, kinds: KindPasses, plan: Plan, sends: Number) -> dict[str, Number]:
-    """Seconds of an iteration that a stage spends with each, on average."""
-    compute, recompute, tensor, context, expert = 0.0, 0.0, 0.0, 0.0, 0.0
-    for count, kind in zip((layers.dense_count, layers.sparse_count, 1, 1), kinds, strict=True):
-        if kind is not NO_PASSES:
-            there, back, again = kind.forward, kind.backward, kind.recomputed
-            compute = compute + count * (there.compute + back.compute)
-            recompute = recompute + count * again.compute
-            tensor = tensor + count * (there.tensor + back.tensor + again.tensor)
-            context = context + count * (there.context + back.context + again.context)
-            expert = expert + count * (there.expert + back.expert + again.expert)
-    times = plan.micro_batches / plan.pipeline
-    return {
-        "compute": times * compute,
-        "recompute": times * recompute,
-        "tensor": times * tensor,
-        "context": times * context,
-        "expert": times * expert,
-        "pipeline": 2 * plan.micro_batches * sends,
-    }

@@ -10,7 +10,7 @@ from backend.estimate.numeric import Number
 from backend.estimate.plan import Plan
 from backend.estimate.record import record
 from backend.estimate.stage import Trained
-from backend.estimate.step_time import KindPasses, StepTime, kind_passes, step_time
+from backend.estimate.step_time import MicroBatch, StepTime, kind_passes, micro_batch_time, step_time
 from backend.estimate.terms import StageMemory
 from backend.job.batch import total_steps
 from backend.job.job import Job
@@ -100,18 +100,19 @@ def step_of(
     layers: ModelLayers,
     trained: Trained,
     memories: Sequence[StageMemory],
-    kinds: KindPasses | None = None,
+    micro_batch: MicroBatch | None = None,
 ) -> StepTime:
-    """The time of a job's step; its plan may be many, and `kinds` theirs where they are known."""
-    kinds = kinds or kinds_of(job, setting, layers, trained)
-    return step_time(layers, setting, trained, [stage.parameters for stage in memories], kinds=kinds)
+    """The time of a job's step; its plan may be many, and `micro_batch` theirs where it is known."""
+    micro_batch = micro_batch or micro_batch_of(job, setting, layers, trained)
+    return step_time(layers, setting, trained, [stage.parameters for stage in memories], micro_batch=micro_batch)
 
 
-def kinds_of(job: Job, setting: Setting, layers: ModelLayers, trained: Trained) -> KindPasses:
-    """What each kind of layer takes, whichever stage it is on."""
+def micro_batch_of(job: Job, setting: Setting, layers: ModelLayers, trained: Trained) -> MicroBatch:
+    """What a micro-batch takes, however the layers are cut into stages."""
     method = job.training.method
     last_layers = job.training.trainable_layers if method == "partial" else None
-    return kind_passes(layers, setting, trained, adapters=method in ("lora", "qlora"), last_layers=last_layers)
+    adapters = method in ("lora", "qlora")
+    return micro_batch_time(layers, kind_passes(layers, setting, trained, adapters=adapters, last_layers=last_layers))
 
 
 def execution(job: Job, memory: MemoryTraits) -> Execution:

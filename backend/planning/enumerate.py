@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -159,7 +160,7 @@ def _columns(space: Space, rows: Rows) -> Columns:
 
 def _copies(job: Job, columns: Columns) -> Any:
     sizes = [columns[path] for path in ("parallel.tensor", "parallel.pipeline", "parallel.context") if path in columns]
-    return job.world_size // (np.prod(sizes, axis=0) if sizes else 1)
+    return job.world_size // prod(sizes)
 
 
 def _ranked(
@@ -204,5 +205,16 @@ def _order(*, reserved_gib: Array, fits: Array, bubble_fraction: Array, iteratio
     """Those that fit first, the fastest of them before others; those that do not fit by how much they need."""
     slowness = bubble_fraction if iteration_s is None else iteration_s
     fitting, others = np.flatnonzero(fits), np.flatnonzero(np.logical_not(fits))
-    fastest = np.lexsort((reserved_gib[fitting], slowness[fitting]))
+    fastest = _sorted(slowness[fitting], reserved_gib[fitting])
     return np.concatenate((fitting[fastest], others[np.argsort(reserved_gib[others], kind="stable")]))
+
+
+def _sorted(first: Array, second: Array) -> Array:
+    """np.lexsort((second, first)), in half the time: few are equal in the first, and only these are told apart."""
+    order = np.argsort(first)
+    ordered = first[order]
+    equal = ordered[1:] == ordered[:-1]
+    tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
+    rows = order[tied]
+    order[tied] = rows[np.lexsort((rows, second[rows], first[rows]))]
+    return order

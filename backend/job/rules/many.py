@@ -65,7 +65,7 @@ class Space:
     def column(self, path: str, rows: npt.NDArray[Any] | slice = EVERY) -> npt.NDArray[Any]:
         """Every plan's value at a path, or that of some."""
         axis, item = self.place[path]
-        return np.array([value[item] for value in self.axes[axis].values])[self.codes[axis][rows]]
+        return np.array([value[item] for value in self.axes[axis].values]).take(self.codes[axis][rows])
 
     def rows_with(self, values: Mapping[str, Any]) -> npt.NDArray[Any]:
         """The plans that have these values; of a path that is no axis, every value."""
