@@ -1,6 +1,6 @@
 """How long an edit on the Plan step takes until it is painted: real page, real estimator, real Chromium.
 
-    python -m benchmarks.page_edit [--edits 40] [--gpus 32] [--json]
+    python -m benchmarks.page_edit [--edits 40] [--gpus 32] [--model PRESET] [--json]
 
 Measured in the page, from a synthetic input event to the task after the next frame, as shared measurements of Gradio
 were. Beside it an empty event of the same page (a number that the server hands back), so that machines compare.
@@ -45,18 +45,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--edits", type=int, default=40)
     parser.add_argument("--gpus", type=int, default=32, help="GPUs of the cluster, eight a node")
+    parser.add_argument("--model", help="a preset; the draft's own model without it")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", nargs=2, metavar=("PORT", "HOME"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.serve:
-        serve(int(chosen.serve[0]), Path(chosen.serve[1]), chosen.gpus)
+        serve(int(chosen.serve[0]), Path(chosen.serve[1]), chosen.gpus, chosen.model)
         return
     with tempfile.TemporaryDirectory() as home:
-        result = measure(Path(home), chosen.edits, chosen.gpus)
+        result = measure(Path(home), chosen.edits, chosen.gpus, chosen.model)
     print(json.dumps(result, indent=1) if chosen.json else as_text(result))
 
 
-def serve(port: int, home: Path, gpus: int) -> None:
+def serve(port: int, home: Path, gpus: int, model: str | None) -> None:
     """The page with one more widget on it, whose event does nothing."""
     from app.binding import Binding
     from app.gradio_settings import prepare_gradio
@@ -71,7 +72,9 @@ def serve(port: int, home: Path, gpus: int) -> None:
     from app.shell import build
 
     services = Services.open(home)
-    services.draft.edit_all({"cluster.nodes": gpus // 8, "parallel.tensor": 4})
+    services.draft.edit_all(
+        {"cluster.nodes": gpus // 8, "parallel.tensor": 4, **({"model.preset": model} if model else {})}
+    )
     page = build("en", services)
     with page:
         box = gr.Number(elem_id="empty")
@@ -85,7 +88,7 @@ def serve(port: int, home: Path, gpus: int) -> None:
     answer(app, binding, binding.listen())
 
 
-def measure(home: Path, edits: int, gpus: int) -> dict[str, Any]:
+def measure(home: Path, edits: int, gpus: int, model: str | None = None) -> dict[str, Any]:
     """Milliseconds of `edits` edits of the micro-batch on the Plan step, and of as many empty events."""
     from playwright.sync_api import sync_playwright
 
@@ -93,6 +96,7 @@ def measure(home: Path, edits: int, gpus: int) -> dict[str, Any]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     argv = [sys.executable, "-m", "benchmarks.page_edit", "--gpus", str(gpus), "--serve", str(port), str(home)]
+    argv += ["--model", model] if model else []
     server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_for(port)

@@ -37,7 +37,7 @@ def main() -> None:
     loop_s = cpu_seconds(lambda: plain_loop(LOOP), 5)
     sizes = [32 * 2**power for power in range(12) if 32 * 2**power <= chosen.largest]
     rows = [measure(model, 32, loop_s) for model in MODELS]
-    rows += [measure(model, gpus, loop_s) for model in MODELS[1:3] for gpus in sizes[1:]]
+    rows += [measure(model, gpus, loop_s) for model in MODELS[1:] for gpus in sizes[1:]]
     result = {"loop_s": loop_s, "rows": rows, "alone": alone(loop_s)}
     if chosen.peer:
         result["peer"] = peer(chosen.peer, loop_s)
