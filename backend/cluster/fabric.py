@@ -59,6 +59,8 @@ class Fabric:
     """Those that are up, have an address and lead out of the node."""
     default_routes: tuple[str, ...] = ()
     """Interfaces, the preferred one first."""
+    names: tuple[str, ...] = ()
+    """Of all interfaces that are up, those inside the node too."""
 
     @property
     def used_ports(self) -> tuple[RdmaPort, ...]:
@@ -85,7 +87,7 @@ class Fabric:
 
 
 def read_fabric(
-    rdma: Iterable[Mapping[str, Any]], interfaces: Iterable[Mapping[str, Any]], routes: Sequence[str]
+    rdma: Iterable[Mapping[str, Any]], interfaces: Sequence[Mapping[str, Any]], routes: Sequence[str]
 ) -> Fabric:
     """From survey_node.py's answers."""
     ports = tuple(_port(one) for one in rdma)
@@ -94,7 +96,22 @@ def read_fabric(
         ports=ports,
         interfaces=tuple(_interface(one, rates) for one in interfaces if _leads_out(one)),
         default_routes=tuple(routes),
+        names=tuple(one["name"] for one in interfaces if one["state"] in ("up", "unknown")),
     )
+
+
+def takes(wanted: str, names: Iterable[str]) -> list[str]:
+    """Which of the names NCCL takes for a variable: prefixes with commas, after `=` exact names, after `^` others.
+
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html; `device` stands for each of its ports.
+    """
+    exact, excluded = "=" in wanted[:2], wanted.startswith("^")
+    words = wanted.lstrip("^=").split(",")
+
+    def fits(name: str) -> bool:
+        return any(name == word or name.partition(":")[0] == word if exact else name.startswith(word) for word in words)
+
+    return [name for name in names if fits(name) != excluded]
 
 
 def is_internal(name: str) -> bool:

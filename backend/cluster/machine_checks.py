@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from statistics import median
 
 from backend.cluster.checks import CheckName, CheckResult, Checks
-from backend.cluster.fabric import is_internal
+from backend.cluster.fabric import is_internal, takes
 from backend.cluster.gpus import Gpu, Gpus, link_words
 from backend.cluster.make_equal import pip_command
 from backend.cluster.probe import NodeFacts, python_field
@@ -158,15 +158,22 @@ def check_clocks(checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts]) -
     return results
 
 
-def check_interfaces(checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts]) -> list[CheckResult]:
-    """Whether each node's way to the master leaves the node; `lo` is right for nodes that are one machine."""
+def check_interfaces(
+    job: Job, checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts], found: Mapping[int, Survey]
+) -> list[CheckResult]:
+    """Whether each node's way to the master leaves the node, and whether it has the interfaces that the job names.
+
+    `lo` is right for nodes that are one machine.
+    """
     if len(facts) < 2:
         return []
     machines = {fact.machine for fact in facts.values()}
     results = []
     for rank, fact in facts.items():
         name, of = fact.interface, checks[rank]
-        if name is None:
+        if wrong := _not_there(job, found.get(rank)):
+            results.append(of.wrong("interface", "interface_missing", f"environment.{wrong['variable']}", **wrong))
+        elif name is None:
             # The dialling says why.
             results.append(of.skipped("interface"))
         elif is_internal(name) and (len(machines) > 1 or "" in machines):
@@ -176,6 +183,21 @@ def check_interfaces(checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts
         else:
             results.append(of.ok("interface", interface=name))
     return results
+
+
+def _not_there(job: Job, found: Survey | None) -> dict[str, object] | None:
+    """The job's own variable that fits no interface or active port of a node."""
+    if found is None:
+        return None
+    names = found.fabric.names
+    ports = [port.name for port in found.fabric.ports if port.is_active]
+    for variable, there in (("NCCL_SOCKET_IFNAME", names), ("GLOO_SOCKET_IFNAME", names), ("NCCL_IB_HCA", ports)):
+        wanted = job.environment.get(variable, "")
+        # gloo takes names as they are.
+        asked = f"={wanted}" if variable.startswith("GLOO") else wanted
+        if wanted and not takes(asked, there):
+            return {"variable": variable, "value": wanted, "there": ", ".join(there) or "-"}
+    return None
 
 
 def check_rdma(checks: Mapping[int, Checks], found: Mapping[int, Survey]) -> list[CheckResult]:

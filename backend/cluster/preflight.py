@@ -134,7 +134,7 @@ def _check_fabric(
     surveys: Mapping[int, Survey | NodeError],
     port: int,
 ) -> list[CheckResult]:
-    results = check_interfaces(checks, known)
+    results = check_interfaces(job, checks, known, _read(surveys))
     if job.cluster.nodes > 1:
         results += check_rdma(checks, _read(surveys))
     first, way = surveys.get(0), known[0].interface if 0 in known else None

@@ -481,18 +481,14 @@ def ask_for_records(folder: str) -> None:
 
     By itself it does so when a collective times out; a stall may be seen before.
     """
-    asked = [rank for rank in map(_rank_of_pipe, glob.glob(f"{glob.escape(folder)}/{PIPES}*.pipe")) if rank]
-    files = [f"{folder}/{RECORDS}{rank}" for rank in asked if send_byte(f"{folder}/{PIPES}{rank}.pipe")]
+    asked = [pipe for pipe in glob.glob(f"{glob.escape(folder)}/{PIPES}*.pipe") if send_byte(pipe)]
+    files = [f"{folder}/{RECORDS}{os.path.basename(pipe)[len(PIPES) : -len('.pipe')]}" for pipe in asked]
     sizes, deadline = [], time.monotonic() + RECORD_S  # type: tuple[list[int], float]
     while files and time.monotonic() < deadline:
         time.sleep(0.5)
         before, sizes = sizes, [os.path.getsize(file) if os.path.exists(file) else 0 for file in files]
         if all(sizes) and sizes == before:
             break
-
-
-def _rank_of_pipe(path: str) -> str:
-    return os.path.basename(path)[len(PIPES) : -len(".pipe")]
 
 
 def send_byte(pipe: str) -> bool:

@@ -29,6 +29,8 @@ SIOCGIFADDR, SIOCGIFNETMASK = 0x8915, 0x891B
 SHM = "/dev/shm"  # noqa: S108 - it is asked how large it is
 TOOL_S = 20
 """nvidia-smi answers after seconds where persistence mode is off, and never where a driver hangs."""
+SMI_FOLDERS = ("/usr/lib/wsl/lib", "/usr/local/nvidia/bin")
+"""Where WSL and containers of some clouds keep it, off sshd's PATH."""
 SMI = {
     "query": ["--query-gpu=index,uuid,name,memory.total,memory.used,driver_version", "--format=csv,noheader,nounits"],
     "more": [
@@ -63,7 +65,7 @@ def survey(wanted: dict[str, Any]) -> dict[str, Any]:
 
 def ask_smi() -> dict[str, Any] | None:
     """What nvidia-smi says to each question; None without it."""
-    program = shutil.which("nvidia-smi")
+    program = shutil.which("nvidia-smi", path=os.pathsep.join([os.environ.get("PATH", os.defpath), *SMI_FOLDERS]))
     if program is None:
         return None
     with ThreadPoolExecutor(len(SMI)) as pool:

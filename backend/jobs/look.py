@@ -107,13 +107,14 @@ def data_size(job: Job, meeting: Meeting) -> Look[DataSize]:
 
 
 def _survey(node: Node, environment: Environment | None, folders: Sequence[str]) -> Survey:
-    """By the system's Python, since the engine's may be named wrongly; by the engine's where there is no other."""
-    try:
-        return survey(node, None, folders)
-    except NodeError as error:
-        if error.code != "bad_answer" or environment is None:
-            raise
-    return survey(node, environment, folders)
+    """By the engine's Python, whose setup may bring tools, as at a launch; by the system's where that does not run."""
+    if environment is not None:
+        try:
+            return survey(node, environment, folders)
+        except NodeError as error:
+            if error.code != "bad_answer":
+                raise
+    return survey(node, None, folders)
 
 
 def _ask(nodes: Mapping[int, Node], question: Callable[[Node], T], limit_s: float = READ_S) -> Look[T]:

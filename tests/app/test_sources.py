@@ -160,18 +160,10 @@ def test_a_node_that_does_not_answer_is_named_beside_the_others_memory(services,
 def test_an_engine_s_python_that_does_not_run_is_told_and_the_hardware_read_all_the_same(services, nodes):
     change(services, {"cluster.environments.llamafactory.python": "/opt/lf/bin/python"})
     for node in nodes.by_address.values():
-        node.on("facts", reply=Result(code=127, out="", err="no such file"))
+        node.on("/opt/lf/bin/python", reply=Result(code=127, out="", err="no such file"))
     found = fetch(services, {"kind": "memory"})
     assert found.edits["cluster.host_memory_gib"] == 512.0
     assert [problem.code for problem in found.problems] == ["no_python", "no_python"]
-
-
-def test_a_node_without_a_python_of_its_own_is_read_by_the_engine_s(services, nodes):
-    change(services, {"cluster.environments.llamafactory.python": "/opt/lf/bin/python"})
-    for node in nodes.by_address.values():
-        node.on("facts", reply=Result(code=127, out="", err="no such file"))
-        node.on("python3", "survey", reply=Result(code=127, out="", err="python3: not found"))
-    assert fetch(services, {"kind": "memory"}).edits["cluster.host_memory_gib"] == 512.0
 
 
 def test_a_fault_of_our_own_is_answered_too(services, caplog):

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from app.i18n import LANGUAGES, render_problem
 from backend.cluster.node import Result
 from backend.cluster.probe import NodeFacts
 from backend.job.mapping import with_values
@@ -207,6 +208,43 @@ def test_a_way_that_does_not_leave_the_node_is_named(interface: str) -> None:
     gang.facts = {0: way(interface, "a"), 1: way("eth0", "b")}
     failure, problem = gang.only_failure()
     assert (failure.rank, problem.code, problem.field) == (0, "internal_interface", "cluster.hosts[0].fabric_address")
+
+
+def ways(*names: str) -> list[dict[str, Any]]:
+    return [{"name": name, "state": "up", "speed": "", "type": "1", "bridge": False, "tunnel": False, "bonded": False,
+             "networks": []} for name in names]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "is_there"),
+    [
+        ("NCCL_SOCKET_IFNAME", "eth", True),
+        ("NCCL_SOCKET_IFNAME", "=eth", False),
+        ("NCCL_SOCKET_IFNAME", "=eth0,ib0", True),
+        ("NCCL_SOCKET_IFNAME", "^docker,lo", True),
+        ("NCCL_SOCKET_IFNAME", "bond0", False),
+        ("GLOO_SOCKET_IFNAME", "eth", False),
+        ("GLOO_SOCKET_IFNAME", "eth0", True),
+        ("NCCL_IB_HCA", "mlx5", True),
+        ("NCCL_IB_HCA", "=mlx5_0", True),
+        ("NCCL_IB_HCA", "=mlx5_1:1", False),
+    ],
+)
+def test_interfaces_and_ports_that_the_job_names_must_be_there(variable: str, value: str, is_there: bool) -> None:
+    gang = Gang(environment={variable: value})
+    rdma = [port("mlx5_0"), port("mlx5_1", "1: DOWN")]
+    everything = surveyed(interfaces=ways("lo", "eth0", "bond0"), rdma=[port("mlx5_0"), port("mlx5_1")])
+    gang.first.on("survey", reply=everything)
+    gang.second.on("survey", reply=surveyed(interfaces=ways("lo", "eth0"), rdma=rdma))
+    if is_there:
+        assert "interface_missing" not in [r.problem.code for r in gang.check() if r.problem]
+        return
+    found = [r for r in gang.check() if r.problem and r.problem.code == "interface_missing"]
+    assert found[-1].rank == 1
+    assert found[-1].problem
+    assert found[-1].problem.field == f"environment.{variable}"
+    for lang in LANGUAGES:
+        assert value in render_problem(lang, found[-1].problem)["message"]
 
 
 def test_nodes_that_are_one_machine_may_talk_over_lo() -> None:
