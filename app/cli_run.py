@@ -47,13 +47,14 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
         option("run_id", nargs="?", metavar="RUN", help=t(lang, "cli.run.help"))
     else:
         option("run_id", metavar="RUN", help=t(lang, "cli.run.help"))
+    if name in ("check", "launch"):
+        option("--from", dest="source", metavar="RUN[:STEP]", help=t(lang, "cli.from.help"))
     if name == "launch":
         add_secret_option(parser, lang)
         option("--wait", action="store_true", help=t(lang, "cli.launch.wait.help"))
         option("--queue", action="store_true", help=t(lang, "cli.queue_option.help"))
         option("--restarts", type=int, default=RESTARTS, help=t(lang, "cli.restarts.help", default=RESTARTS))
         option("--token", help=t(lang, "cli.token.help"))
-        option("--from", dest="source", metavar="RUN[:STEP]", help=t(lang, "cli.from.help"))
         option("--copy-missing", action="store_true", help=t(lang, "cli.copy_missing.help"))
         option("--accept-warnings", action="store_true", help=t(lang, "cli.accept_warnings.help"))
     if name == "stop":
@@ -67,7 +68,10 @@ def run_check(chosen: argparse.Namespace, lang: str) -> int:
     """Preflight: a line a check; 1 when something stands against a launch."""
     job = launchable(chosen.file, lang)
     with opened_services() as services:
+        source = _source(services, chosen.source)
         report = preflight(services, job, chosen.accept_host_key, lang)
+        if source is not None and not report.problems:
+            report = _with_source(services, report, job, source)
     if chosen.json:
         print_json(_report_json(report, lang))
     else:
@@ -120,6 +124,17 @@ def _source(services: Services, given: str | None) -> tuple[str, int | None] | N
             [Problem(code="bad_format", field="--from", values={"value": given, "pattern": "RUN:STEP"})]
         )
     return find_run(services, name), int(step) if step else None
+
+
+def _with_source(
+    services: Services, report: PreflightReport, job: Job, source: tuple[str, int | None]
+) -> PreflightReport:
+    """The report, with why the job cannot begin with the checkpoint."""
+    try:
+        services.controller.find_source(*source, job)
+    except ProblemsError as error:
+        return dataclasses.replace(report, problems=error.problems)
+    return report
 
 
 def wait_for_end(services: Services, run: str, lang: str) -> int:

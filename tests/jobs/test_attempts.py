@@ -14,7 +14,7 @@ import pytest
 from app.main import main
 from backend.cluster.demo import DemoCluster
 from backend.job.job import Job
-from backend.job.mapping import with_values
+from backend.job.mapping import dump_job, with_values
 from backend.job.problems import ProblemsError
 from backend.jobs import ledger, restart, series
 from backend.jobs.controller import Controller
@@ -98,13 +98,18 @@ def test_without_a_checkpoint_a_resume_is_refused_and_the_start_must_be_asked_fo
 
 
 def test_an_edited_job_begins_with_another_runs_checkpoint_and_what_cannot_load_it_is_refused_before(
-    controller: Controller, job: Job, home: Path
+    controller: Controller, job: Job, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = controller.launch(with_mode(job, "killed@1", save=3))
     assert controller.wait(first, 30) is RunState.FAILED
+    other = replace(with_mode(job, "ok"), engine="llamafactory-zero2")
     with pytest.raises(ProblemsError) as caught:
-        controller.launch(replace(with_mode(job, "ok"), engine="llamafactory-zero2"), source=(first, None))
+        controller.launch(other, source=(first, None))
     assert [problem.code for problem in caught.value.problems] == ["checkpoint_of_engine"]
+    monkeypatch.setenv("MEGABOARD_HOME", str(home))
+    for asked, status in ((other, 1), (job, 0)):
+        (home / "job.yaml").write_text(dump_job(asked))
+        assert main(["check", str(home / "job.yaml"), "--from", first]) == status
     assert len(controller.runs()) == 1
     edited = with_mode(with_values(job, {"training.learning_rate": 1e-6}), "killed@1", steps=10)
     run = controller.launch(edited, source=(first, 3), restarts=1)
