@@ -144,11 +144,11 @@ def as_text(result: dict[str, Any]) -> str:
     """One table; ratios are CPU time over the loop's."""
     lines = [
         f"loop of {LOOP:,} multiply-adds: {1e3 * result['loop_s']:.0f} ms of CPU time; ratios are to it",
-        f"{'model':16}{'GPUs':>6}{'plans':>9}{'refused':>9}{'first ms':>10}{'edit ms':>9}{'plans/s':>10}{'ratio':>7}",
+        f"{'model':16}{'GPUs':>6}{'plans':>11}{'refused':>11}{'first ms':>10}{'edit ms':>9}{'plans/s':>10}{'ratio':>7}",
     ]
     for row in result["rows"]:
         lines.append(
-            f"{row['model']:16}{row['gpus']:6}{row['plans']:9,}{row['refused']:9,}{1e3 * row['first_s']:10.0f}"
+            f"{row['model']:16}{row['gpus']:6}{row['plans']:11,}{row['refused']:11,}{1e3 * row['first_s']:10.0f}"
             f"{1e3 * row['edit_s']:9.0f}{row['plans_per_s']:10,.0f}{row['ratio']:7.2f}"
         )
     lines.append(f"targets: {TARGET_S:.0f} s at 32 GPUs, {LARGE_TARGET_S:.0f} s at 1,024")
