@@ -5,8 +5,6 @@ rank 0, as in an all-reduce: one that is dead ends the others with an error, one
 TRAINER_STEPS steps of TRAINER_STEP_S seconds; TRAINER_LOG_BYTES more bytes of log a step.
 """
 
-import argparse
-import json
 import os
 import signal
 import socket
@@ -16,15 +14,11 @@ import time
 import traceback
 from pathlib import Path
 
+from stand_in import torchrun_options, write_step
+
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    for name in ("nnodes", "node_rank", "nproc_per_node", "master_port", "max_restarts"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--master_addr", required=True)
-    parser.add_argument("entry")
-    parser.add_argument("folder")
-    options = parser.parse_args()
+    options = torchrun_options()
     gang = [options.node_rank, options.nnodes, options.master_addr, options.master_port]
     command = [sys.executable, "-S", "-B", __file__, "worker", options.folder, *map(str, gang)]
     worker = subprocess.Popen(command, start_new_session=True)
@@ -100,9 +94,7 @@ def _steps(folder: Path, rank: int, gang: Gang) -> None:
         for step in range(1, total + 1):
             time.sleep(float(os.environ.get("TRAINER_STEP_S", "0.05")))
             stop = gang.any_says((folder / "control/stop").exists())
-            row = {"protocol": 1, "step": step, "total_steps": total, "time": time.time(), "step_s": 0.05}
-            steps.write(json.dumps(row | {"loss": 5.0 / step, "learning_rate": 1e-4, "grad_norm": 1.0}) + "\n")
-            steps.flush()
+            write_step(steps, step, total)
             print(f"step {step}{noise}", flush=True)
             if stop:
                 (folder / "control/stopped").touch()

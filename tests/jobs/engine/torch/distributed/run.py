@@ -5,7 +5,6 @@ TRAINER_MODE: ok | fail | hang | stubborn (ignores TERM) | orphan (a worker's ch
 TRAINER_STEPS steps of TRAINER_STEP_S seconds, and every TRAINER_SAVE steps a checkpoint.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -14,15 +13,11 @@ import sys
 import time
 from pathlib import Path
 
+from stand_in import torchrun_options, write_step
+
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
-    for name in ("nnodes", "node_rank", "nproc_per_node", "master_port", "max_restarts"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    parser.add_argument("--master_addr", required=True)
-    parser.add_argument("entry")
-    parser.add_argument("folder")
-    options = parser.parse_args()
+    options = torchrun_options()
     first = options.node_rank * options.nproc_per_node
     command = [sys.executable, "-S", "-B", __file__, "worker", options.folder, str(options.node_rank)]
     workers = [
@@ -53,9 +48,7 @@ def train(folder: Path, node: str, rank: int) -> None:
     with open(folder / f"steps.rank{rank}.jsonl", "a") as steps:
         for step in range(begun + 1, total + 1):
             time.sleep(float(os.environ.get("TRAINER_STEP_S", "0.05")))
-            row = {"protocol": 1, "step": step, "total_steps": total, "time": time.time(), "step_s": 0.05}
-            steps.write(json.dumps(row | {"loss": 5.0 / step, "learning_rate": 1e-4, "grad_norm": 1.0}) + "\n")
-            steps.flush()
+            write_step(steps, step, total)
             if mode == "fail" and step == 5:
                 raise ModuleNotFoundError("No module named 'gone'")
             if mode == "killed" and step == 8 and folder.parent.name == "1":
