@@ -1,4 +1,4 @@
-"""NCCL's flight records: what each rank's collectives were doing when one of them timed out.
+"""NCCL's flight records: what each rank's collectives were doing when one of them timed out, or when all stood still.
 
 Ranks write them into the node's run folder (engines/environment.py); they are kept beside the store, for torchfrtrace.
 They are pickles, and nothing here reads them.
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backend.cluster.node import Node, NodeError
+from backend.cluster.supervisor import RECORDS
 
-PREFIX = "nccl_trace_rank_"
 LIMIT = 64 << 20
 """Bytes kept of one record; twenty thousand entries take a tenth of it."""
 CHUNK = 1 << 20
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 def keep(node: Node, folder: str, ranks: Sequence[int], into: Path) -> list[str]:
     """Copy the records of these global ranks from a node's run folder; the names of those there were. NodeError."""
     kept = []
-    for name in (f"{PREFIX}{rank}" for rank in ranks):
+    for name in (f"{RECORDS}{rank}" for rank in ranks):
         try:
             data = _read(node, f"{folder}/{name}")
         except NodeError as error:
