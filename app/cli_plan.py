@@ -60,14 +60,14 @@ def run_estimate(chosen: argparse.Namespace, lang: str) -> int:
         return DONE
     answers, status = [], DONE
     for source in chosen.files:
-        figures, problems = _estimate(lambda source=source: read_job(source, home_path()))
+        job, figures, problems = _estimate(lambda source=source: read_job(source, home_path()))
         status = max(status, WRONG_INPUT if errors(problems) else DONE if figures else FAILED)
         if chosen.json:
             answers.append(_answer(figures, problems, lang, source))
             continue
         print_problems(lang, problems)
-        if figures:
-            print(estimate_text(figures, lang))
+        if job and figures:
+            print(estimate_text(job, figures, lang))
     if chosen.json:
         print_json(answers if len(answers) > 1 else answers[0])
     return status
@@ -167,15 +167,17 @@ def run_render(chosen: argparse.Namespace, lang: str) -> int:
     return DONE
 
 
-def _estimate(read: Callable[[], tuple[Job, list[Problem]]]) -> tuple[Estimate | None, list[Problem]]:
+def _estimate(
+    read: Callable[[], tuple[Job, list[Problem]]],
+) -> tuple[Job | None, Estimate | None, list[Problem]]:
     try:
         job, problems = read()
         problems = [*problems, *check(job)]
         refuse_errors(problems)
         figures = estimate(job)
-        return figures, [*problems, *over_memory(figures), *over_host_memory(job, figures)]
+        return job, figures, [*problems, *over_memory(figures), *over_host_memory(job, figures)]
     except ProblemsError as error:
-        return None, list(error.problems)
+        return None, None, list(error.problems)
 
 
 def _plan(candidate: Candidate, lang: str) -> dict[str, Any]:
@@ -205,7 +207,7 @@ def _answer_lines(lines: Iterable[str], lang: str) -> Iterator[dict[str, Any]]:
         def read(line: str = line) -> tuple[Job, list[Problem]]:
             return job_of(_json_mapping(line), home, folder)
 
-        figures, problems = _estimate(read)
+        _, figures, problems = _estimate(read)
         yield _answer(figures, problems, lang, name)
 
 

@@ -1,20 +1,32 @@
 """Estimates and plans as text for a terminal."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 
 from app.cli_output import number, table
 from app.i18n import t
-from app.plan_words import explain, need_gib, plan_name, plan_sizes, reason_words, recompute_words, rounded
-from backend.estimate import Estimate
+from app.plan_words import (
+    about,
+    explain,
+    need_gib,
+    plan_name,
+    plan_sizes,
+    reason_words,
+    recompute_words,
+    rounded,
+    spends_words,
+)
+from backend.estimate import Estimate, speed_up
 from backend.job.job import Job
+from backend.job.presets import resolve_gpu, resolve_model
 from backend.planning import Candidate, Plans, Strategy
 
 TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
 AXES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
 
 
-def estimate_text(figures: Estimate, lang: str) -> str:
-    """Memory by stage and term, then the bubble and the batch; GiB a GPU."""
+def estimate_text(job: Job, figures: Estimate, lang: str) -> str:
+    """Memory by stage and term, GiB a GPU; the bubble and the batch; speed, time and hours where they are known."""
     head = [t(lang, "cli.estimate.stage"), t(lang, "cli.estimate.layers"), t(lang, "cli.estimate.parameters")]
     head += [*(t(lang, f"term.{term}") for term in TERMS), t(lang, "cli.estimate.peak")]
     rows = [
@@ -42,7 +54,11 @@ def estimate_text(figures: Estimate, lang: str) -> str:
         t(lang, "cli.estimate.bubble", bubble=bubble, textbook=textbook),
         t(lang, "cli.estimate.batch", data=figures.data_parallel, batch=number(figures.global_batch_size)),
         t(lang, "cli.estimate.flops", gflops=number(figures.flops_per_token / 1e9, 1)),
+        *_speed_lines(figures, lang),
     ]
+    faster = speed_up(job, resolve_model(job.model), resolve_gpu(job.cluster)) if job.cluster.nodes > 1 else None
+    if faster:
+        lines.append(t(lang, "cli.estimate.speed_up", nodes=job.cluster.nodes, faster=number(faster, 1)))
     if figures.calibrated_on:
         error = percent(figures.time_error) if figures.time_error else "-"
         lines.append(t(lang, "cli.estimate.calibrated", run=figures.calibrated_on, error=error))
@@ -51,6 +67,18 @@ def estimate_text(figures: Estimate, lang: str) -> str:
     if figures.host_memory_gib:
         lines.append(t(lang, "cli.estimate.host", memory=number(figures.host_memory_gib, 1)))
     return "\n".join(lines) + "\n"
+
+
+def _speed_lines(figures: Estimate, lang: str) -> Iterator[str]:
+    if figures.time_s is None:
+        return
+    values = {"tflops": number(figures.model_tflops_per_gpu, 0), "seconds": f"{figures.iteration_s or 0.0:.3g}"}
+    mfu = percent(figures.mfu or 0.0)
+    yield t(lang, "cli.estimate.speed", speed=about(figures, lang), mfu=mfu, **values)
+    spent = sorted(figures.time_s.items(), key=itemgetter(1), reverse=True)
+    yield spends_words([(name, value / sum(figures.time_s.values())) for name, value in spent[:3]], lang)
+    if figures.hours:
+        yield t(lang, "cli.estimate.hours", hours=number(figures.hours, 1))
 
 
 def plans_text(shown: Sequence[Candidate], found: Plans, lang: str) -> str:

@@ -64,9 +64,7 @@ def _sentences(plans: Plans, lang: str) -> Iterable[str]:
     for sentence in why_best(plans):
         values = dict(sentence.values)
         if sentence.code == "spends":
-            shares = [(percent(share), part_name(lang, name)) for name, share in values["parts"]]
-            parts = [t(lang, "why.part", share=share, part=name) for share, name in shares]
-            yield t(lang, "why.spends", parts=t(lang, "why.and").join(parts))
+            yield spends_words(values["parts"], lang)
             continue
         if "over_gib" in values:
             values["over_gib"] = f"{values['over_gib']:.1f}"
@@ -75,6 +73,12 @@ def _sentences(plans: Plans, lang: str) -> Iterable[str]:
         others.append(t(lang, f"why.{sentence.code}", **values))
     if others:
         yield t(lang, "why.others", others=t(lang, "why.or").join(others))
+
+
+def spends_words(parts: Iterable[tuple[str, float]], lang: str) -> str:
+    """What an iteration's time goes to: parts and their shares, the largest first."""
+    each = [t(lang, "why.part", share=percent(share), part=part_name(lang, name)) for name, share in parts]
+    return t(lang, "why.spends", parts=t(lang, "why.and").join(each))
 
 
 def about(found: Estimate, lang: str) -> str:

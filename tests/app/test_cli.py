@@ -88,6 +88,27 @@ def test_estimate_prints_stages_and_bubble(run, job_file):
     assert "Data parallel 8, global batch 64" in out
 
 
+def test_estimate_prints_speed_with_its_error_where_time_goes_and_the_speed_up_over_one_node(run, job_file):
+    path = job_file(training={**JOB["training"], "samples": 10_000})
+    figures = json.loads(run("estimate", "--json", path)[1])
+    out = run("estimate", path)[1]
+    assert f"MFU {100 * figures['mfu']:.1f} %" in out
+    assert f"about {figures['hours']:.1f} hours" in out
+    assert " (±4.8%) tokens/s per GPU" in out
+    assert "Its time: computation " in out
+    assert "4 nodes are 3." in out
+    assert "as fast as one" in out
+
+
+def test_without_speed_or_a_second_node_estimate_says_nothing_of_them(run, job_file):
+    alone = run("estimate", job_file(cluster={**JOB["cluster"], "nodes": 1}))[1]
+    assert "tokens/s per GPU" in alone
+    assert "as fast as one" not in alone
+    unknown = run("estimate", job_file(cluster={**JOB["cluster"], "gpu": "cpu"}, engine="llamafactory-ddp",
+                                       training={"precision": "fp32"}))[1]  # fmt: skip
+    assert "tokens/s" not in unknown
+
+
 def test_the_language_comes_from_the_option_or_the_terminal(run, job_file, monkeypatch):
     path = job_file()
     assert "流水线气泡" in run("estimate", path, "--lang", "zh")[1]
