@@ -51,6 +51,7 @@ SEEN_S = 5.0
 NEEDS_PYTHON: tuple[CheckName, ...] = ("engine", "model", "dataset", "run_root", "output_dir", "lock")
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 COMPARE = Path(__file__).with_name("compare_node.py")
+DIAL = Path(__file__).with_name("dial_node.py")
 
 T = TypeVar("T")
 
@@ -143,8 +144,19 @@ def _check_fabric(
 
 
 def _compare(job: Job, rank: int, node: Node, action: str, wanted: Mapping[str, object]) -> Mapping[str, Any]:
+    return _run(job, rank, node, COMPARE, action, wanted, PRINTS_S)
+
+
+def _try_port(job: Job, rank: int, node: Node, action: str, wanted: Mapping[str, object]) -> Mapping[str, Any]:
+    return _run(job, rank, node, DIAL, action, wanted, ASK_S)
+
+
+def _run(
+    job: Job, rank: int, node: Node, program: Path, action: str, wanted: Mapping[str, object], timeout_s: float
+) -> Mapping[str, Any]:
+    """Ask one of our programs, by the environment's Python."""
     argv = python_command(_environment(job, rank), ["-", action, json.dumps(wanted)])
-    return ask(node, argv, timeout_s=PRINTS_S, stdin=COMPARE.read_bytes())
+    return ask(node, argv, timeout_s=timeout_s, stdin=program.read_bytes())
 
 
 def _read(surveys: Mapping[int, Survey | NodeError]) -> dict[int, Survey]:
@@ -153,7 +165,7 @@ def _read(surveys: Mapping[int, Survey | NodeError]) -> dict[int, Survey]:
 
 def choose_port(job: Job, node: Node, ports: Sequence[int]) -> int:
     """The first of `ports` that is free on `node`, which is node 0. Raises NodeError(no_free_port)."""
-    answer = inspect(node, _environment(job, 0), "free_port", {"ports": list(ports)}, ASK_S)
+    answer = _try_port(job, 0, node, "free_port", {"ports": list(ports)})
     if answer["port"] is None:
         first, last = job.cluster.port_range
         raise NodeError("no_free_port", node.name, field="cluster.port_range", first=first, last=last)
@@ -261,8 +273,8 @@ def _check_port(
         dialled = {"address": address, "port": port, "seconds": DIAL_S, "word": secrets.token_hex(8)}
         if rank == 0:  # both in one command: its sshd may allow no second one
             wanted = {"port": port, "seconds": DIAL_S + 2, "callers": len(nodes), "dial": dialled}
-            return inspect(node, _environment(job, 0), "listen", wanted, ASK_S)
-        return inspect(node, _environment(job, rank), "dial", dialled, ASK_S)
+            return _try_port(job, 0, node, "listen", wanted)
+        return _try_port(job, rank, node, "dial", dialled)
 
     answers = _both(try_all(nodes, work, ASK_S + 10))
     listener = answers[0]

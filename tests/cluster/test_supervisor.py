@@ -304,7 +304,7 @@ def test_a_long_heartbeat_file_is_put_aside(run: Run) -> None:
 
 
 def test_it_runs_on_python_3_8() -> None:
-    for name in ("supervisor.py", "inspect_node.py", "entry.py"):
+    for name in ("supervisor.py", "inspect_node.py", "survey_node.py", "compare_node.py", "dial_node.py", "entry.py"):
         ast.parse(SUPERVISOR.with_name(name).read_text(), feature_version=(3, 8))
 
 

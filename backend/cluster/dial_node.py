@@ -1,0 +1,113 @@
+"""Runs on a node, read from standard input: tries the master's port as the ranks will. Standard library only.
+
+Python >= 3.8.
+
+    python - free_port|listen|dial JSON --token T
+
+Prints one line, `T{json}`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+
+def bound(port: int) -> socket.socket:
+    """Bound as torch's store will be; OSError when the port is taken."""
+    try:
+        return _bound(socket.AF_INET6, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise
+        return _bound(socket.AF_INET, port)  # A machine without IPv6.
+
+
+def _bound(family: int, port: int) -> socket.socket:
+    sock = socket.socket(family)
+    try:
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("", port))
+        sock.listen(64)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def free_port(wanted: dict[str, Any]) -> dict[str, Any]:
+    """The first of `ports` that nobody listens on."""
+    for port in wanted["ports"]:
+        try:
+            bound(port).close()
+        except OSError:
+            continue
+        return {"port": port}
+    return {"port": None}
+
+
+def listen(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Answer each caller with its own word, until all `callers` came or `seconds` are over; dial it too, as `dial`."""
+    deadline = time.monotonic() + wanted["seconds"]
+    heard: set[bytes] = set()
+    try:
+        server = bound(wanted["port"])
+    except OSError as error:
+        return {"bound": False, "detail": error.strerror}
+    dialled: dict[str, Any] = {}
+    dialling = threading.Thread(target=lambda: dialled.update(dial(wanted["dial"])))
+    dialling.start()
+    with server:
+        while len(heard) < wanted["callers"] and time.monotonic() < deadline:
+            server.settimeout(max(0.01, deadline - time.monotonic()))
+            try:
+                caller, _ = server.accept()
+                with caller:
+                    caller.settimeout(1)
+                    word = caller.recv(64)
+                    caller.sendall(word)
+                    heard.add(word)
+            except OSError:
+                continue
+    dialling.join()
+    return {"bound": True, "heard": len(heard), "dialled": dialled}
+
+
+def dial(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Whether the listener at `address`:`port` answers with our `word` within `seconds`; else why not."""
+    deadline, detail, is_named = time.monotonic() + wanted["seconds"], "no answer", True
+    while time.monotonic() < deadline:
+        try:
+            sock = socket.create_connection((wanted["address"], wanted["port"]), timeout=3)
+        except OSError as error:
+            # The listener may start later than we do.
+            detail, is_named = str(error), not isinstance(error, socket.gaierror)
+            time.sleep(0.1)
+            continue
+        with sock:
+            return meet(sock, wanted["word"].encode())
+    return {"reached": False, "detail": detail, "is_named": is_named}
+
+
+def meet(sock: socket.socket, word: bytes) -> dict[str, Any]:
+    """Whether it answers with our word: what says something else, or nothing, is another program."""
+    try:
+        sock.sendall(word)
+        answer = sock.recv(64)
+    except OSError:
+        answer = b""
+    return {"reached": True} if answer == word else {"reached": False, "detail": "another program answers"}
+
+
+ACTIONS = {"free_port": free_port, "listen": listen, "dial": dial}
+
+if __name__ == "__main__":
+    action, arguments, _, token = sys.argv[1:]
+    print(token + json.dumps(ACTIONS[action](json.loads(arguments))), flush=True)
