@@ -1,13 +1,13 @@
 """Automatic restarts: what a new start of the gang can cure, how often, and when. On a connection, as in ledger.py.
 
-A node that went away, a broken collective and a killed process do not come from the job; too little memory, a loss that
-is not finite and a wrong configuration do, and would only come again.
+A node that went away, a broken collective, a hang and a killed process do not come from the job; too little memory, a
+loss that is not finite and a wrong configuration do, and would only come again.
 """
 
 import sqlite3
 
 from backend.job.problems import Problem
-from backend.jobs import ledger, queued
+from backend.jobs import ledger, queued, series
 from backend.jobs.records import Event, problem_to_json
 from backend.jobs.states import EventKind
 
@@ -77,6 +77,10 @@ def allow(connection: sqlite3.Connection, run: str, restarts: int) -> None:
 
 
 def _is_curable(connection: sqlite3.Connection, run: str, attempt: int, problem: Problem) -> bool:
-    """A loss that is not finite is in the checkpoints too, whatever ended the gang afterwards."""
+    """A loss that is not finite is in the checkpoints too, whatever ended the gang afterwards.
+
+    A gang that stalls behind some steps hangs in its network or machines; before the first it hangs in what it was told.
+    """
     broken = ledger.has_event(connection, run, attempt, EventKind.LOSS_NOT_FINITE)
-    return problem.code in CURABLE and not broken
+    hung = problem.code == "stalled" and bool(series.newest_points(connection, run, attempt, count=1))
+    return (problem.code in CURABLE or hung) and not broken

@@ -80,6 +80,20 @@ def test_a_lost_node_restarts_the_gang(allowed: Gang) -> None:
     assert allowed.events()[-1].detail["problem"]["code"] == "node_lost"
 
 
+@pytest.mark.parametrize(("steps", "state"), [(3, RunState.QUEUED), (0, RunState.FAILED)])
+def test_a_gang_that_hangs_after_some_steps_is_restarted_and_one_that_never_took_any_is_not(
+    allowed: Gang, steps: int, state: RunState
+) -> None:
+    """NCCL's own time-out would be a broken connection; whether it or the supervisor is faster is chance."""
+    lead = allowed.lead()
+    for step in range(steps):
+        allowed.write(0, "steps.rank0.jsonl", {"step": step + 1, "time": 1.0, "loss": 1.0})
+    allowed.exit(1, None, signal=15, reason="stalled")
+    assert allowed.pass_time(lead, 20)
+    assert allowed.state() is state
+    assert allowed.events()[-1].detail["problem"]["code"] == "stalled"
+
+
 def test_a_loss_that_was_not_finite_is_never_restarted(allowed: Gang) -> None:
     allowed.write(0, "steps.rank0.jsonl", {"step": 1, "time": 1.0, "loss": math.nan})
     _end(allowed, "killed")
