@@ -79,7 +79,7 @@ def allow(connection: sqlite3.Connection, run: str, restarts: int) -> None:
 def _is_curable(connection: sqlite3.Connection, run: str, attempt: int, problem: Problem) -> bool:
     """A loss that is not finite is in the checkpoints too, whatever ended the gang afterwards.
 
-    A gang that stalls behind some steps hangs in its network or machines; before the first it hangs in what it was told.
+    A gang that stalls after some steps hangs in its network or machines; before the first, in what it was told.
     """
     broken = ledger.has_event(connection, run, attempt, EventKind.LOSS_NOT_FINITE)
     hung = problem.code == "stalled" and bool(series.newest_points(connection, run, attempt, count=1))
