@@ -34,6 +34,8 @@ FILL_TIMEOUT_S = 60.0
 ROOM_S = 0.1
 """Between two tries to open a channel on a server that has all it allows."""
 CHUNK = 1 << 16
+_NO_ANSWER = "Timeout opening channel"
+"""paramiko's words."""
 
 T = TypeVar("T")
 
@@ -148,6 +150,12 @@ class SshNode:
                 )
             return self._link.transport
 
+    def _drop(self, transport: paramiko.Transport) -> None:
+        """Give up a connection that has not answered: behind a jump host nobody else finds out that it is dead."""
+        with self._link_lock:
+            if self._link and self._link.transport is transport:
+                self._link.close()
+
     @contextmanager
     def _channel(self, timeout_s: float) -> Iterator[paramiko.Channel]:
         channel = self._open_session(timeout_s, give_way=True)
@@ -163,11 +171,16 @@ class SshNode:
         """
         deadline = time.monotonic() + timeout_s
         while True:
+            transport = self._transport()
             try:
-                return self._transport().open_session(timeout=min(timeout_s, self._timeout_s))
+                return transport.open_session(timeout=min(timeout_s, self._timeout_s))
             except paramiko.ChannelException:
                 if time.monotonic() > deadline:
                     raise
+            except paramiko.SSHException as error:
+                if _NO_ANSWER in str(error) and timeout_s >= self._timeout_s:
+                    self._drop(transport)
+                raise
             if give_way and self._sftp_lock.acquire(timeout=ROOM_S):
                 sftp, self._sftp = self._sftp, None
                 if sftp:
@@ -223,7 +236,7 @@ class SshNode:
         except paramiko.ChannelException as error:
             raise NodeError("refused", self.name, detail=error.text) from error
         except (EOFError, paramiko.SSHException, ConnectionError) as error:
-            if "Timeout opening channel" in str(error):
+            if _NO_ANSWER in str(error):
                 raise self._timed_out(timeout_s) from error
             raise NodeError("lost", self.name, detail=str(error) or type(error).__name__) from error
         except OSError as error:

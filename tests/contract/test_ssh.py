@@ -3,6 +3,7 @@
 import getpass
 import json
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -18,7 +19,7 @@ from backend.cluster.node import NodeError
 from backend.cluster.passphrases import PASSPHRASES, Passphrases
 from backend.cluster.ssh import connect
 from backend.cluster.ssh_config import display_name, find_target
-from backend.cluster.supervisor import read_process, send_signal
+from backend.cluster.supervisor import Process, read_process, send_signal
 from backend.job.cluster import Host
 
 pytestmark = pytest.mark.contract
@@ -152,6 +153,35 @@ def test_a_lost_connection_is_opened_again_by_the_next_call(cluster: DemoCluster
     assert node.run(["echo", "again"], timeout_s=10).out == "again\n"
     assert node.exists("/tmp")
     node.close()
+
+
+def test_a_connection_whose_other_end_says_nothing_any_more_is_replaced(
+    cluster: DemoCluster, known_hosts: KnownHosts
+) -> None:
+    """Behind a jump host no kernel here can notice it: the bytes are taken by the host in between."""
+    first, second = cluster.hosts()[1:3]
+    host = replace(second, proxy_jump=f"{first.user}@127.0.0.1:{first.port}")
+    node = connect(host, known_hosts, timeout_s=1)
+    stopped = signal_sessions(cluster, 2, signal.SIGSTOP)
+    try:
+        with pytest.raises(NodeError, match="timeout"):
+            node.run(["true"], timeout_s=10)
+        assert node.run(["echo", "again"], timeout_s=10).out == "again\n"
+    finally:
+        node.close()
+        for process in stopped:
+            send_signal(process, signal.SIGKILL)
+
+
+def signal_sessions(cluster: DemoCluster, rank: int, number: int) -> list[Process]:
+    """To every process of the sessions, not to the listener."""
+    listener = read_process(json.loads((cluster.folder / "nodes.json").read_text())[str(rank)]["pid"])
+    assert listener
+    sessions = [process for process in _with_children(listener) if process.pid != listener.pid]
+    assert sessions
+    for process in sessions:
+        send_signal(process, number)
+    return sessions
 
 
 def test_files_are_read_on_when_the_server_lost_their_channel_alone(
