@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from app import cli_secrets
+from app import cli_secrets, cli_serve
 from app.audit import Audit
 from app.wizard import secrets
 from backend.cluster.passphrases import Passphrases
@@ -85,3 +85,13 @@ def test_a_key_that_is_unlocked_at_the_terminal_is_audited_by_its_file(
     line = json.loads((tmp_path / "audit.jsonl").read_text())
     assert (line["action"], line["identity_file"]) == ("unlock_key", "/key")
     assert VALUE not in str(line)
+
+
+def test_a_new_password_of_the_page_is_audited_without_it(tmp_path: Path) -> None:
+    given = Namespace(new_password=True, password_file=None)
+    _, words = cli_serve._password(tmp_path, given, "en")
+    line = json.loads((tmp_path / "audit.jsonl").read_text())
+    assert line["action"] == "new_password"
+    (handed,) = tmp_path.glob("password-*.txt")
+    assert str(handed) in words
+    assert handed.read_text().strip() not in (tmp_path / "audit.jsonl").read_text()
