@@ -22,8 +22,8 @@ def build(form: Form) -> None:
     with section(form.lang, "strategy"):
         with grid():
             form.fields("engine", "training.micro_batch_size", "training.gradient_accumulation_steps")
-            form.fields("training.global_batch_size", "parallel.recompute", "parallel.recompute_num_layers")
-            form.field("parallel.recompute_modules")
+            form.fields("training.global_batch_size", "cluster.memory_margin", "parallel.recompute")
+            form.fields("parallel.recompute_num_layers", "parallel.recompute_modules")
         with more(form.lang, "strategy.more"):
             with grid():
                 form.fields(*(f"parallel.{name}" for name in SIZES))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from backend.cluster.node import NodeError
 from backend.cluster.probe import NodeFacts
 from backend.job.job import Job
-from backend.job.presets import READING, resolve_gpu, usable_gib
+from backend.job.presets import READING, least_gpu, usable_gib
 from backend.job.problems import Problem
 
 Status = Literal["ok", "warning", "failure", "skipped"]
@@ -88,7 +88,7 @@ def check_gpu_memory(job: Job, checks: Checks, facts: NodeFacts) -> list[CheckRe
     read = [gpu.memory_mib / 1024 for gpu in facts.gpus if gpu.memory_mib is not None]
     if not read:
         return []
-    least, counted = usable_gib(min(read)), resolve_gpu(job.cluster).memory_gib
+    least, counted = usable_gib(min(read)), least_gpu(job.cluster).memory_gib
     if least >= (1 - READING) * counted:
         return [checks.ok("gpu_memory", gib=round(least, 2))]
     values = {"node": checks.node, "least": round(least, 1), "counted": round(counted, 1), "read": round(min(read), 2)}

@@ -106,6 +106,8 @@ class Cluster:
     """RAM of the smallest node; null where it is not known."""
     outside_gib: float = parameter(1.5, minimum=0, maximum=64, unit="GiB", source="ours")
     """Context, NCCL: memory outside torch's allocator."""
+    memory_margin: float = parameter(0.0, minimum=0, maximum=0.9, source="ours")
+    """Share of a GPU's memory that plans leave free."""
     port_range: tuple[int, ...] = parameter((29500, 29599), minimum=1024, maximum=65535, source="torch")
     """First and last port that the master may listen on."""
     run_root: str = parameter("~/.megaboard", pattern=NODE_PATH, source="ours")

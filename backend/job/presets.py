@@ -165,10 +165,16 @@ keeps, up to 2% of a GPU, which torch cannot have."""
 
 
 def resolve_gpu(cluster: Cluster) -> Gpu:
-    """The GPU a cluster names or describes, with the memory of the node whose GPUs have least.
+    """The GPU a cluster names or describes, with what a plan may use of its memory: all but the user's margin.
 
     Raises ProblemsError (unknown_gpu, bad_gpu).
     """
+    least, margin = least_gpu(cluster), cluster.memory_margin
+    return replace(least, memory_gib=(1 - margin) * least.memory_gib) if margin else least
+
+
+def least_gpu(cluster: Cluster) -> Gpu:
+    """The GPU with the memory of the node whose GPUs have least; raises as `resolve_gpu`."""
     named = named_gpu(cluster)
     read = [host.gpu_memory_gib for host in cluster.hosts if host.gpu_memory_gib is not None]
     least = min(read, default=named.memory_gib)
@@ -177,7 +183,7 @@ def resolve_gpu(cluster: Cluster) -> Gpu:
 
 def smallest_hosts(cluster: Cluster) -> tuple[Host, ...]:
     """The nodes whose GPUs decide what a plan may need; none where the GPU that the cluster names does."""
-    least = resolve_gpu(cluster).memory_gib
+    least = least_gpu(cluster).memory_gib
     if least == named_gpu(cluster).memory_gib:
         return ()
     read = [(host, host.gpu_memory_gib) for host in cluster.hosts if host.gpu_memory_gib is not None]

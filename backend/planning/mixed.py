@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from backend.job.job import Job
-from backend.job.presets import named_gpu, resolve_gpu, smallest_hosts
+from backend.job.presets import least_gpu, named_gpu, smallest_hosts
 from backend.job.problems import ProblemsError
 from backend.planning.enumerate import enumerate_plans
 from backend.planning.plans import Candidate, Plans
@@ -53,9 +53,9 @@ def smallest_nodes(job: Job, plans: Plans) -> Smallest | None:
         others = None
     return Smallest(
         nodes=tuple(host.name for host in smallest),
-        least_gib=resolve_gpu(cluster).memory_gib,
+        least_gib=least_gpu(cluster).memory_gib,
         others=len(kept),
-        others_gib=min(resolve_gpu(alone.cluster).memory_gib, named_gpu(cluster).memory_gib),
+        others_gib=min(least_gpu(alone.cluster).memory_gib, named_gpu(cluster).memory_gib),
         best=_fastest(plans),
         without=others,
     )

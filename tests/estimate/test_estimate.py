@@ -73,6 +73,15 @@ def test_what_fits_depends_on_the_memory_outside_the_allocator():
     assert not estimate(job(TP4, cluster__outside_gib=slack + 0.01)).fits
 
 
+def test_a_margin_leaves_its_share_of_the_gpu_free_and_moves_no_other_figure():
+    found = estimate(job(TP4))
+    margin = 1 - (found.reserved_gib + found.outside_gib) / found.gpu_memory_gib
+    below, above = (estimate(job(TP4, cluster__memory_margin=margin + change)) for change in (-0.001, 0.001))
+    assert (below.fits, above.fits) == (True, False)
+    assert above.gpu_memory_gib == pytest.approx((1 - margin - 0.001) * found.gpu_memory_gib)
+    assert dataclasses.replace(above, fits=True, gpu_memory_gib=found.gpu_memory_gib) == found
+
+
 def test_ddp_holds_twenty_bytes_a_parameter():
     [stage] = estimate(job(engine="llamafactory-ddp", model__preset="qwen3-8b")).stages
     states = stage.weights_gib + stage.gradients_gib + stage.optimizer_gib

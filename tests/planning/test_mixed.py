@@ -1,11 +1,14 @@
 """The node with the smallest GPUs decides, and what the others could do without it is told."""
 
+from dataclasses import replace
+
 import pytest
 
 from backend.estimate import estimate
 from backend.job.cluster import Cluster, Host
 from backend.job.job import Job, Model, Training
 from backend.job.presets import gpus
+from backend.job.rules import check
 from backend.planning import enumerate_plans, smallest_nodes, tokens_per_s
 
 H100 = 81559 / 1024
@@ -33,6 +36,18 @@ def test_the_smallest_gpu_decides_what_plans_may_need():
     assert found[0].estimate.gpu_memory_gib == gpus()["rtx4090-24g"].memory_gib
     assert found[0].estimate.fits
     assert found[0].estimate.reserved_gib + 1.5 <= 23.64
+
+
+def test_a_margin_is_kept_free_by_every_plan_and_changes_nothing_that_is_said_of_the_gpus():
+    job = job_on(H100, 60.0, H100)
+    careful = replace(job, cluster=replace(job.cluster, memory_margin=0.5))
+    plans, least = enumerate_plans(careful), found_of(job).least_gib
+    needs = plans.figures.reserved_gib + job.cluster.outside_gib
+    assert plans.figures.fits.tolist() == (needs <= 0.5 * least).tolist()
+    assert 0 < plans.figures.fits.sum() < enumerate_plans(job).figures.fits.sum()
+    assert found_of(careful).least_gib == least
+    told = [[one for one in check(tried) if one.code == "gpu_memory_mixed"] for tried in (job, careful)]
+    assert told[0] == told[1] != []
 
 
 def test_where_the_others_are_faster_alone_they_are_told_to_be():

@@ -5,9 +5,10 @@ from dataclasses import fields
 from backend.job.batch import scaled_rates, written
 from backend.job.job import Job
 from backend.job.model import ModelShape
-from backend.job.presets import Gpu, efficiency_figures, named_gpu, smallest_hosts, usable_gib
+from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, smallest_hosts, usable_gib
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
+from backend.job.traits import TRAITS
 
 RULES: list[BoundRule] = []
 everywhere = registrar(RULES, lambda traits: True)
@@ -29,8 +30,13 @@ def method_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     methods = job.traits.methods
     if job.training.method in methods:
         return None
-    return problem("method_not_supported", "training.method", engine=job.engine, method=job.training.method,
-                    methods=", ".join(methods), edit={"training.method": methods[0]})  # fmt: skip
+    able = [traits for traits in TRAITS.values()
+            if job.training.method in traits.methods and job.training.stage in traits.stages]  # fmt: skip
+    offered = min(able, key=lambda traits: traits.is_megatron != job.traits.is_megatron).engine
+    choices: dict[str, dict[str, object]] = {"engine": {"engine": offered}, "method": {"training.method": methods[0]}}
+    values = {"engine": job.engine, "method": job.training.method, "methods": ", ".join(methods),
+              "offered": offered, "fallback": methods[0]}  # fmt: skip
+    return Problem(code="method_not_supported", field="training.method", values=values, choices=choices)
 
 
 @everywhere()
@@ -106,7 +112,8 @@ def gpus_are_alike(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     smallest = smallest_hosts(job.cluster)
     if not smallest:
         return None
-    named, nodes, least = named_gpu(job.cluster), ", ".join(host.name for host in smallest), round(gpu.memory_gib, 1)
+    named, nodes = named_gpu(job.cluster), ", ".join(host.name for host in smallest)
+    least = round(least_gpu(job.cluster).memory_gib, 1)
     others = [host.gpu_memory_gib for host in job.cluster.hosts if host not in smallest]
     if not others:
         return problem("gpu_memory_smaller", "cluster.gpu", "warning", nodes=nodes, least=least, gpu=named.name,
