@@ -18,6 +18,7 @@ from backend.engines.known_keys import keys_of
 from backend.job.mapping import parameters
 from backend.job.parameters import Parameter
 from backend.job.problems import ProblemsError
+from backend.job.rules.extra import is_ignored
 from backend.planning.effects import Effect, effects
 
 
@@ -48,8 +49,10 @@ def _names(reading: Reading, part: str, lang: str) -> list[tuple[str, str]]:
         return []
     engine, names = reading.job.engine, documented(part)
     if part == "extra":
-        names = [name for name in names if name in keys_of(engine)]
-    said = replace(reading.job, **{part: dict.fromkeys(names, "1")})  # type: ignore[arg-type]
+        traits = reading.job.traits
+        names = [name for name in names if name in keys_of(engine) and not is_ignored(name, traits)]
+    values = dict.fromkeys(names, None if part == "extra" else "1")
+    said = replace(reading.job, **{part: values})  # type: ignore[arg-type]
     refused = {problem.field for problem in check_passed_on(said, ENGINES[engine])}
     return [(name, _brief(f"{part}.{name}", lang)) for name in names if f"{part}.{name}" not in refused]
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from backend.engines.engine import Engine
+from backend.engines.extra_keys import check_known
 from backend.job.job import Job
 from backend.job.mapping import texts_in
 from backend.job.patterns import PRINTABLE
@@ -34,11 +35,11 @@ _OWNED_VARIABLE = re.compile(
 
 def check_passed_on(job: Job, engine: Engine) -> list[Problem]:
     """Every problem of the job that only its engine's own words show."""
-    problems = [problem for key, value in job.extra.items() if (problem := _check_extra(key, value, engine))]
+    problems = [problem for key, value in job.extra.items() if (problem := _check_extra(job, key, value, engine))]
     problems += [problem for name, text in job.environment.items() if (problem := _check_variable(name, text))]
     problems += _check_folders(job)
     share, data = _EVALUATION_DATA[job.traits.environment]
-    if job.training.eval_steps is not None and not {share, data} & job.extra.keys():
+    if job.training.eval_steps is not None and not (job.extra.get(share) or job.extra.get(data)):
         edit = {"extra": {**job.extra, share: 0.01}}
         problems.append(Problem(code="eval_without_data", field="training.eval_steps", edit=edit))
     return problems
@@ -68,7 +69,7 @@ def _looks_secret(name: str, value: Any) -> bool:
     return is_secret(name) or any(re.fullmatch(SHAPES, text) for text in texts_in(value))
 
 
-def _check_extra(key: Any, value: Any, engine: Engine) -> Problem | None:
+def _check_extra(job: Job, key: Any, value: Any, engine: Engine) -> Problem | None:
     field, values = f"extra.{key}", {"key": key}
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         return Problem(code="extra_bad_key", field=field, values=values)
@@ -81,7 +82,7 @@ def _check_extra(key: Any, value: Any, engine: Engine) -> Problem | None:
     # OmegaConf, through which llamafactory-cli reads its file, would look the name up instead.
     if any("${" in text or not re.fullmatch(PRINTABLE, text) for text in texts_in(value)):
         return Problem(code="extra_bad_value", field=field, values=values)
-    return None
+    return check_known(job, key, value)
 
 
 def _check_variable(name: str, text: str) -> Problem | None:

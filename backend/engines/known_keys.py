@@ -83,6 +83,36 @@ def read_key(entry: Mapping[str, Any]) -> EngineKey:
     return EngineKey(type=entry["type"], default=entry.get("default"), choices=tuple(entry.get("choices", ())))
 
 
+def type_names(key: EngineKey) -> frozenset[str]:
+    """The types of a key one by one: `float | None` as float and None."""
+    return frozenset(name.strip() for name in key.type.split("|"))
+
+
+def meant(value: Any, key: EngineKey) -> Any:
+    """The value as its key means it: YAML reads `no` as False, PyYAML `2e-5` as text, a name of digits as a number."""
+    names = type_names(key)
+    if value is False and "no" in key.choices:
+        return "no"
+    if isinstance(value, str) and "str" not in names and not key.choices:
+        return _number(value, names)
+    if isinstance(value, float) and value.is_integer() and "int" in names and "float" not in names:
+        return int(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if is_number and names <= {"str", "None"} else value
+
+
+def _number(text: str, names: frozenset[str]) -> Any:
+    if text.lower() in ("true", "false") and "bool" in names:
+        return text.lower() == "true"
+    if not names & {"float", "int"}:
+        return text
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return int(number) if number.is_integer() and "float" not in names else number
+
+
 def _loaded(name: str) -> dict[str, Any]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     text = (data_folder("presets") / name).read_text(encoding="utf-8")

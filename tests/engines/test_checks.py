@@ -42,6 +42,7 @@ def test_extra_keys_that_would_mislead_the_engine_are_refused(key: str, value: o
     ("key", "value"),
     [
         ("adam_beta2", 0.95),
+        ("max_grad_norm", None),
         ("default_system", '你好; it\'s "fine"'),
         ("split_special_tokens", True),
         ("lr_scheduler_kwargs", {"min_lr": 1e-6}),
@@ -54,7 +55,63 @@ def test_other_extra_keys_pass(key: str, value: object) -> None:
 def test_a_key_belongs_to_the_engine_that_has_it() -> None:
     extra = {"tensor_model_parallel_size": 2}
     assert only(job(extra=extra)).values["path"] == "parallel.tensor"
-    assert check_engine(ddp(extra=extra)) == []
+    assert only(ddp(extra=extra)).code == "extra_unknown"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "code", "edit"),
+    [
+        # What PyYAML makes of 1e-8.
+        ("adam_epsilon", "1e-8", "extra_wrong_type", 1e-8),
+        ("max_samples", "1000", "extra_wrong_type", 1000),
+        ("train_on_prompt", "true", "extra_wrong_type", True),
+        ("max_samples", 2.5, "extra_wrong_type", None),
+        ("max_samples", True, "extra_wrong_type", None),
+        ("max_grad_norm", "loud", "extra_wrong_type", None),
+        ("run_name", 20261121, "extra_wrong_type", "20261121"),
+        ("resize_vocab", {"a": 1}, "extra_wrong_type", None),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_because_llamafactory_takes_it_without_a_look(
+    key: str, value: object, code: str, edit: object
+) -> None:
+    made = ddp(extra={"plot_loss": True, key: value})
+    problem = only(made)
+    assert (problem.code, problem.field, problem.severity) == (code, f"extra.{key}", "error")
+    fixed = with_values(made, problem.edit or {"extra": {}})
+    assert fixed.extra == ({"plot_loss": True} if edit is None else {"plot_loss": True, key: edit})
+    assert check_engine(fixed) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "code", "extra"),
+    [
+        ("max_grad_nrom", 0.5, "extra_unknown_near", {"max_grad_norm": 0.5}),
+        ("no_such_argument", 1, "extra_unknown", {}),
+        ("mix_strategy", "interleve_under", "extra_not_a_choice", {"mix_strategy": "interleave_under"}),
+        ("logging_strategy", False, "extra_not_a_choice", {"logging_strategy": "no"}),
+        ("flash_attn", "quick", "extra_not_a_choice", {}),
+    ],
+)
+def test_what_no_known_version_takes_is_warned_of_with_what_was_probably_meant(
+    key: str, value: object, code: str, extra: dict[str, object]
+) -> None:
+    made = ddp(extra={key: value})
+    problem = only(made)
+    assert (problem.code, problem.field, problem.severity) == (code, f"extra.{key}", "warning")
+    assert with_values(made, problem.edit).extra == extra
+
+
+@pytest.mark.parametrize(
+    ("engine", "extra"),
+    [
+        ("llamafactory-ddp", {"eval_dataset": ["a", "b"], "interleave_probs": [0.5, 0.5], "val_size": 1}),
+        ("llamafactory-megatron", {"ckpt_format": "torch_dist", "additional_configs": {"cp_comm_type": "p2p"}}),
+        ("swift-megatron", {"attention_backend": "auto", "split_dataset_ratio": "0.01", "padding_free": "true"}),
+    ],
+)
+def test_values_as_the_engines_take_them_pass(engine: str, extra: dict[str, object]) -> None:
+    assert check_engine(job(engine=engine, extra=extra)) == []
 
 
 @pytest.mark.parametrize(
@@ -95,11 +152,12 @@ def test_a_home_folder_is_not_expanded_by_the_engine() -> None:
 
 def test_every_problem_has_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STRICT_VARIABLE, "1")
-    extra = {"learning_rate": 1, "deepspeed": 1, "api_key": "x", "A": 1, "b": "${c}"}
+    extra = {"learning_rate": 1, "deepspeed": 1, "api_key": "x", "A": 1, "b": "${c}", "max_grad_norm": "x"}
+    extra |= {"flash_attn": "x", "max_samplse": 1, "nonsense": 1}
     environment = {"RANK": "0", "KEY": "x", "A-B": "c"}
     made = ddp(extra=extra, environment=environment, model__path="~/m", training__eval_steps=1)
     problems = check_engine(made)
-    assert len({problem.code for problem in problems}) == 10
+    assert len({problem.code for problem in problems}) == 14
     for problem in problems:
         for language in LANGUAGES:
             rendered = render_problem(language, problem)

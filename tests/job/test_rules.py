@@ -99,6 +99,23 @@ CASES = [
     (DENSE, {"engine": "llamafactory-zero3", "extra": {"pissa_init": True}}, "extra_clash"),
     (DENSE, {"training.stage": "dpo", "extra": {"neat_packing": True}}, "extra_clash"),
     (DENSE, {"engine": "llamafactory-ddp", "extra": {"streaming": True}}, "extra_clash"),
+    (MOE, {"parallel.recompute": "full", "extra": {"moe_layer_recompute": True}}, "extra_clash"),
+    (MOE, {"extra": {"moe_pad_expert_input_to_capacity": True}}, "extra_clash"),
+    (MOE, {"parallel.moe_token_dispatcher": "allgather", "extra": {"moe_shared_expert_overlap": True}}, "extra_clash"),
+    (DENSE, {"extra": {"fp8_param": True}}, "extra_clash"),
+    (DENSE, {"parallel.context": 2, "extra": {"neat_packing": True}}, "extra_clash"),
+    (DENSE, {"parallel.context": 2, "extra": {"sequence_packing": True}}, "extra_clash"),
+    (DENSE, {"cluster.gpu": "cpu", "extra": {"sequence_packing": True}}, "extra_clash"),
+    (DENSE, {"training.stage": "dpo", "extra": {"sequence_packing": True}}, "extra_clash"),
+    (DENSE, {"training.stage": "dpo", "extra": {"calculate_per_token_loss": True}}, "extra_clash"),
+    (DENSE, {"extra": {"val_size": 0.1, "eval_dataset": "other"}}, "extra_clash"),
+    (DENSE, {"training.max_steps": 9, "extra": {"streaming": True, "max_samples": 10}}, "extra_clash"),
+    (DENSE, {"training.max_steps": 9, "extra": {"streaming": True, "val_size": 0.1}}, "extra_clash"),
+    (DENSE, {"extra": {"mask_history": True, "train_on_prompt": True}}, "extra_clash"),
+    (DENSE, {"extra": {"interleave_probs": "0.5,0.5"}}, "extra_clash"),
+    (DENSE, {"extra": {"flash_attn": "fa2", "max_grad_norm": 0.5}}, "extra_ignored"),
+    (DENSE, {"extra": {"gradient_checkpointing": True}}, "extra_ignored"),
+    (MOE, {"parallel.expert": 2, "training.dataset": "d"}, "padded_to_cutoff"),
     (MOE, {"parallel.expert": 2, "parallel.tensor": 2, "parallel.sequence": False}, "sequence_forced"),
     (MOE, {"parallel.expert": 6}, "experts_not_divisible"),
     (MOE, {"parallel.expert": 32, "parallel.pipeline": 2}, "expert_ranks_not_divisible"),
@@ -146,6 +163,33 @@ def test_a_rule_names_what_is_out_and_its_edit_removes_it(base, values, code):
 )
 def test_plans_people_use_have_no_problem(base, values):
     assert check(job_of(base, values)) == []
+
+
+@pytest.mark.parametrize(
+    ("base", "values"),
+    [
+        (MOE, {"extra": {"moe_pad_expert_input_to_capacity": True, "moe_expert_capacity_factor": 1.0}}),
+        (DENSE, {"extra": {"fp8": "hybrid", "fp8_param": True}}),
+        (DENSE, {"extra": {"neat_packing": True, "val_size": 0.1}}),
+        (DENSE, {"training.max_steps": 9, "extra": {"streaming": True, "val_size": 100}}),
+        (DENSE, {"extra": {"interleave_probs": "0.5,0.5", "mix_strategy": "interleave_under"}}),
+        (DENSE, {"engine": "llamafactory-ddp", "extra": {"flash_attn": "fa2", "moe_layer_recompute": True}}),
+    ],
+)
+def test_keys_of_extra_that_go_together_pass(base, values):
+    assert not {problem.code for problem in check(job_of(base, values))} & {"extra_clash", "extra_ignored"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "method", "offered"),
+    [("llamafactory-megatron", "lora", "swift-megatron"), ("llamafactory-zero3", "qlora", "llamafactory-ddp")],
+)
+def test_a_method_that_the_engine_lacks_comes_with_an_engine_that_has_it(engine, method, offered):
+    job = job_of(DENSE, {"engine": engine, "training.method": method})
+    (found,) = (problem for problem in check(job) if problem.code == "method_not_supported")
+    assert found.choices["engine"] == {"engine": offered}
+    for edit in found.choices.values():
+        assert "method_not_supported" not in {problem.code for problem in check(with_values(job, edit))}
 
 
 def test_heads_that_do_not_divide_are_named():

@@ -17,7 +17,7 @@ from backend.engines.engine import Engine, Target
 from backend.engines.importing.choose import Choice, ReadJson, choose_engine, refuse_other_work
 from backend.engines.importing.readers import KEY_READERS, Read
 from backend.engines.importing.report import Imported, ImportLine, because, with_outcome
-from backend.engines.known_keys import EngineKey, keys_of, programs
+from backend.engines.known_keys import keys_of, meant, programs
 from backend.job.job import Job, Model
 from backend.job.mapping import parameters, parse_job
 from backend.job.presets import resolve_gpu, resolve_model
@@ -88,7 +88,9 @@ def import_llamafactory(
     refuse_other_work(said)
     choice = choose_engine(said, read_json)
     known = keys_of(choice.engine)
-    reading = _Reading(choice, {key: _typed(value, known.get(key)) for key, value in said.items()}, cluster)
+    reading = _Reading(
+        choice, {key: meant(value, known[key]) if key in known else value for key, value in said.items()}, cluster
+    )
     for key in config:
         reading.take(key)
     reading.find_shape(read_json)
@@ -301,26 +303,3 @@ def _of_today(key: str, value: Any) -> Any:
     """LLaMA-Factory 0.9.0 took the length of a side for a resolution, 0.9.1 the number of pixels."""
     is_side = key.endswith("_resolution") and isinstance(value, int) and value < _LONGEST_SIDE
     return value * value if is_side else value
-
-
-def _typed(value: Any, key: EngineKey | None) -> Any:
-    """The value as the engine means it: YAML reads `no` as False, PyYAML `2e-5` as text."""
-    if key is None:
-        return value
-    if value is False and "no" in key.choices:
-        return "no"
-    if isinstance(value, str) and not re.search(r"\bstr\b", key.type) and not key.choices:
-        return _number(value, key.type)
-    return value
-
-
-def _number(text: str, kind: str) -> Any:
-    if text.lower() in ("true", "false") and "bool" in kind:
-        return text.lower() == "true"
-    if "float" not in kind and "int" not in kind:
-        return text
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return int(number) if number.is_integer() and "float" not in kind else number

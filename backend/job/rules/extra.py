@@ -1,5 +1,10 @@
-"""Keys of `extra` that LLaMA-Factory 0.9.5 refuses together with something else of the job (hparams/parser.py)."""
+"""Keys of `extra` that LLaMA-Factory 0.9.5 and mcore_adapter refuse together with something else of the job, or ignore.
 
+Sources: LLaMA-Factory src/llamafactory/hparams/parser.py, data_args.py, train/mca/workflow.py; mcore_adapter
+training_args.py, trainer/trainer.py, trainer/dpo_trainer.py; megatron-core 0.16.1 transformer/transformer_config.py.
+"""
+
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,9 +13,11 @@ from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
+from backend.job.traits import EngineTraits
 
 RULES: list[BoundRule] = []
 llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory")
+mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +58,43 @@ def _prepared(job: Job) -> bool:
     return job.prepares_data
 
 
+def _evaluates_on_other_data(job: Job) -> bool:
+    return bool(job.extra.get("eval_dataset"))
+
+
+def _streams(job: Job) -> bool:
+    return bool(job.extra.get("streaming"))
+
+
+def _takes_a_share(job: Job) -> bool:
+    share = job.extra.get("val_size")
+    return isinstance(share, int | float) and 0 < share < 1
+
+
+def _concatenates(job: Job) -> bool:
+    return bool(job.extra.get("mix_strategy", "concat") == "concat")
+
+
+def _recomputes_all(job: Job) -> bool:
+    return job.traits.is_megatron and job.recompute == "full"
+
+
+def _cuts_sequences(job: Job) -> bool:
+    return job.traits.is_megatron and job.parallel.context > 1
+
+
+def _on_cpu(job: Job) -> bool:
+    return job.traits.is_megatron and job.cluster.gpu == "cpu"
+
+
+def _megatron_dpo(job: Job) -> bool:
+    return job.traits.is_megatron and job.training.stage == "dpo"
+
+
+def _lacks(key: str) -> Callable[[Job], bool]:
+    return lambda job: job.traits.is_megatron and not job.extra.get(key)
+
+
 def _gathers_all(job: Job) -> bool:
     return job.traits.is_megatron and job.parallel.moe_token_dispatcher == "allgather"  # noqa: S105 - no password
 
@@ -68,9 +112,38 @@ CLASHES = (
     Clash(key="resize_vocab", within=_quantised, other="training.method: qlora"),
     Clash(key="fp8", within=_quantised, other="training.method: qlora"),
     Clash(key="streaming", within=_without_limit, other="training.max_steps: null"),
+    Clash(key="max_samples", within=_streams, other="streaming"),
+    Clash(key="streaming", within=_takes_a_share, other="val_size < 1"),
+    Clash(key="val_size", within=_evaluates_on_other_data, other="eval_dataset"),
+    Clash(key="mask_history", within=lambda job: bool(job.extra.get("train_on_prompt")), other="train_on_prompt"),
+    Clash(key="interleave_probs", within=_concatenates, other="mix_strategy: concat"),
     *(Clash(key=key, within=_prepared, other="training.prepare") for key in ("streaming", "tokenized_path")),
     Clash(key="variable_seq_lengths", within=_gathers_all, other="parallel.moe_token_dispatcher: allgather"),
+    Clash(key="moe_shared_expert_overlap", within=_gathers_all, other="parallel.moe_token_dispatcher: allgather"),
+    Clash(key="moe_layer_recompute", within=_recomputes_all, other="parallel.recompute: full"),
+    Clash(key="moe_pad_expert_input_to_capacity", within=_lacks("moe_expert_capacity_factor"),
+          other="moe_expert_capacity_factor: null"),
+    Clash(key="fp8_param", within=_lacks("fp8"), other="fp8: null"),
+    *(Clash(key=key, within=_cuts_sequences, other="CP > 1") for key in ("neat_packing", "sequence_packing")),
+    *(Clash(key=key, within=_on_cpu, other="transformer_impl: local") for key in ("neat_packing", "sequence_packing")),
+    *(Clash(key=key, within=_megatron_dpo, other="training.stage: dpo")
+      for key in ("sequence_packing", "calculate_per_token_loss")),
+)  # fmt: skip
+
+# What the workflow under USE_MCA=1 and mcore_adapter's trainer never read.
+_NOT_MEGATRONS = re.compile(
+    r"adapter_name_or_path|additional_target|(disable_)?gradient_checkpointing(_kwargs)?|enable_liger_kernel|flash_attn|"
+    r"include_num_input_tokens_seen|ld_alpha|lora(plus)?_.*|mixture_of_depths|moe_aux_loss_coef|neftune_noise_alpha|"
+    r"optim|optim_args|optim_target_modules|pissa_.*|pref_ftx|ref_model|rope_scaling|shift_attn|simpo_gamma|"
+    r"torch_compile|upcast_(layernorm|lmhead_output)|use_(adam_mini|apollo|asft_loss|badam|dft_loss|dora|eaft_loss|"
+    r"galore|llama_pro|muon|reentrant_gc|rslora)"
 )
+
+
+def is_ignored(key: str, traits: EngineTraits) -> bool:
+    """Whether an engine takes a key without ever reading it."""
+    is_mcore_adapter = traits.is_megatron and traits.environment == "llamafactory"
+    return is_mcore_adapter and _NOT_MEGATRONS.fullmatch(key) is not None
 
 
 @llamafactory()
@@ -82,3 +155,14 @@ def keys_go_with_the_job(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
             return problem("extra_clash", f"extra.{clash.key}", key=clash.key, other=clash.other,
                             edit={"extra": rest})  # fmt: skip
     return None
+
+
+@mcore_adapter()
+def keys_have_an_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """The parser takes every key of LLaMA-Factory and transformers; Megatron's trainer reads few of them."""
+    ignored = [key for key, value in job.extra.items() if value and is_ignored(str(key), job.traits)]
+    if not ignored:
+        return None
+    rest = {key: value for key, value in job.extra.items() if key not in ignored}
+    return problem("extra_ignored", f"extra.{ignored[0]}", "warning", keys=", ".join(ignored), engine=job.engine,
+                    edit={"extra": rest})  # fmt: skip

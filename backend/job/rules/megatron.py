@@ -244,6 +244,15 @@ def data_is_not_shuffled(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
 
 
 @mcore_adapter()
+def experts_pad_samples(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """LLaMA-Factory train/mca/workflow.py (pad_to_max): with EP > 1 its collators pad every sample to cutoff_len."""
+    training = job.training
+    if job.parallel.expert == 1 or training.packing or training.stage == "pt" or not training.dataset:
+        return None
+    return problem("padded_to_cutoff", "training.cutoff_len", "note", cutoff=training.cutoff_len)
+
+
+@mcore_adapter()
 def experts_and_tensor_force_sequence(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter turns sequence parallel on where EP > 1 and TP > 1."""
     parallel = job.parallel

@@ -1,0 +1,76 @@
+"""Whether an engine takes a key of `extra` with this value, by what its programs' argument classes say.
+
+LLaMA-Factory reads its file with HfArgumentParser.parse_dict, which refuses keys that it does not know and looks at
+neither types nor choices: `1e-8`, text to PyYAML, fails at the first step. A key or a choice that is unknown here may
+belong to a version that nobody has looked at, so it is a warning, and the preflight asks the installed one.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from backend.engines.known_keys import EngineKey, keys_of, meant, programs_of, type_names, versions
+from backend.job.job import Job
+from backend.job.problems import Problem
+
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "str": str, "int": int, "float": (int, float), "bool": bool, "list": (list, tuple), "dict": Mapping,
+}  # fmt: skip
+
+
+def check_known(job: Job, key: str, value: Any) -> Problem | None:
+    """Why the versions that were looked at do not take the key, or not with this value."""
+    known = keys_of(job.engine)
+    if key not in known:
+        return _unknown(job, key, value, known)
+    entry = known[key]
+    said = meant(value, entry)
+    field = f"extra.{key}"
+    # ms-swift's own command line is given text anyhow.
+    if not _fits(said if job.traits.environment == "swift" else value, entry, job):
+        edit = _with(job, key, key, said) if _fits(said, entry, job) else _without(job, key)
+        values = {"key": key, "expected": entry.type, "value": str(value)[:80]}
+        return Problem(code="extra_wrong_type", field=field, values=values, edit=edit)
+    texts = tuple(choice for choice in entry.choices if isinstance(choice, str))
+    if value is None or not texts or len(texts) < len(entry.choices) or value in texts:
+        return None
+    near = difflib.get_close_matches(str(said), texts, n=1)
+    values = {"key": key, "value": str(value)[:80], "choices": ", ".join(texts)}
+    edit = _with(job, key, key, near[0]) if near else _without(job, key)
+    return Problem(code="extra_not_a_choice", field=field, severity="warning", values=values, edit=edit)
+
+
+def _unknown(job: Job, key: str, value: Any, known: Mapping[str, EngineKey]) -> Problem:
+    near = [name for name in difflib.get_close_matches(key, known, n=3, cutoff=0.8) if name not in job.extra]
+    looked_at = (f"{name} {versions()[name].examined[-1]}" for name in programs_of(job.engine) if name in versions())
+    values = {"key": key, "engine": job.engine, "versions": ", ".join(looked_at)}
+    if not near:
+        return Problem(code="extra_unknown", field=f"extra.{key}", severity="warning", values=values,
+                       edit=_without(job, key))  # fmt: skip
+    return Problem(code="extra_unknown_near", field=f"extra.{key}", severity="warning",
+                   values={**values, "near": near[0]}, edit=_with(job, key, near[0], value))  # fmt: skip
+
+
+def _fits(value: Any, entry: EngineKey, job: Job) -> bool:
+    """Whether a value is of the key's type. Null leaves a thing out everywhere, whatever the class writes."""
+    names = type_names(entry)
+    if value is None or not names <= _TYPES.keys() | {"None"}:
+        return True
+    if isinstance(value, bool):
+        # transformers' switches that also take a word, such as eval_strategy's `no`.
+        return "bool" in names or (value is False and "no" in entry.choices)
+    is_swift = job.traits.environment == "swift"
+    if isinstance(value, list | tuple) and "str" in names and not is_swift:
+        return True  # LLaMA-Factory splits text at commas, and leaves lists as they are.
+    if isinstance(value, str) and "list" in names and is_swift:
+        return True
+    return any(isinstance(value, _TYPES[name]) for name in names - {"None"})
+
+
+def _with(job: Job, old: str, key: str, value: Any) -> dict[str, object]:
+    changed = {key if name == old else name: value if name == old else kept for name, kept in job.extra.items()}
+    return {"extra": changed}
+
+
+def _without(job: Job, key: str) -> dict[str, object]:
+    return {"extra": {name: kept for name, kept in job.extra.items() if name != key}}
