@@ -87,7 +87,10 @@ def test_a_key_that_is_unlocked_at_the_terminal_is_audited_by_its_file(
     assert VALUE not in str(line)
 
 
-def test_a_new_password_of_the_page_is_audited_without_it(tmp_path: Path) -> None:
+def test_a_new_password_of_the_page_is_audited_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(cli_serve.PASSWORD_FILE_VARIABLE, raising=False)
     given = Namespace(new_password=True, password_file=None)
     _, words = cli_serve._password(tmp_path, given, "en")
     line = json.loads((tmp_path / "audit.jsonl").read_text())
