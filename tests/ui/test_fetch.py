@@ -61,6 +61,8 @@ def test_what_a_node_has_is_read_once_its_key_is_confirmed(page, site, tmp_path:
         page.click('#place-fetch_memory [data-act="accept"]')
         expect(page.locator("#place-fetch_memory .mb-fetch-answer")).to_contain_text("Nodes read: 2")
         assert float(box(page, "cluster.host_memory_gib").input_value()) > 0.1
+        expect(box(page, "cluster.nodes")).to_have_value("2")
+        expect(page.locator("#place-fetch_memory .mb-found tbody tr")).to_have_count(2)
         go(page, site, "model")
         box(page, "model.path").fill(str(tmp_path))
         until(page, "!b.problems.concat().some((one) => one.at === 'model.path')")
@@ -84,6 +86,6 @@ def test_what_a_node_has_is_read_once_its_key_is_confirmed(page, site, tmp_path:
         page.click('[data-fetch="samples"]')
         expect(box(page, "training.samples")).to_have_value("640")
         expect(page.locator('#place-steps [data-fact="samples"]')).to_contain_text("读自 127.0.0.1")
-        expect(page.locator('#place-steps [data-fact="each"] b')).to_have_text("10")
+        expect(page.locator('#place-steps [data-fact="each"] b')).to_have_text("20")
         box(page, "training.dataset").fill("other")
         expect(page.locator('#place-steps [data-fact="samples"]')).to_contain_text("未经节点统计")
