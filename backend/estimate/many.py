@@ -1,7 +1,8 @@
 """The figures of many plans at once, by the formulas that estimate one: the sizes are arrays with one entry a plan.
 
 What layers cost is computed for all plans together. What stages cost is computed for those together whose layers are
-cut into stages alike: that alone changes how formulas are put together and not just the numbers in them.
+cut into stages alike: that alone changes how formulas are put together and not just the numbers in them. Where plans
+come with and without the distributed optimizer, what it changes has two lines, and all else is computed once for both.
 """
 
 from collections.abc import Callable, Mapping
@@ -61,6 +62,8 @@ class Many:
     """One of each kind of plan in which a layer costs the same: values of OF_LAYERS."""
     kind: Array
     """Of each plan: its place in `alike`."""
+    in_pairs: bool
+    """Each plan stands beside the one that differs in PAIRED alone."""
 
 
 OF_LAYERS = (
@@ -75,10 +78,16 @@ OF_LAYERS = (
 STATIC = ("pipeline", "virtual_pipeline", "account_for_embedding", "account_for_loss")
 """How the layers are cut into stages: keys of `parallel`."""
 OF_STAGES = tuple(f"parallel.{name}" for name in STATIC)
+PAIRED = "parallel.distributed_optimizer"
 
 
 def many_of(
-    columns: Callable[[Rows], Columns], choices: tuple[tuple[str, tuple[str, ...]], ...], cut: Array, alike: Array
+    columns: Callable[[Rows], Columns],
+    choices: tuple[tuple[str, tuple[str, ...]], ...],
+    cut: Array,
+    alike: Array,
+    *,
+    in_pairs: bool,
 ) -> Many:
     """Plans as numbers: equal in `cut` where OF_STAGES are, in `alike` where OF_LAYERS are; those cut alike together.
 
@@ -99,6 +108,7 @@ def many_of(
         ),
         alike={path: values for path, values in columns(first[occurs]).items() if path in OF_LAYERS},
         kind=(np.cumsum(occurs) - 1)[alike],
+        in_pairs=in_pairs,
     )
 
 
@@ -120,10 +130,14 @@ def evaluate(job: Job, shape: ModelShape, gpu: Gpu, many: Many) -> tuple[Figures
     size = len(many.kind)
     found: dict[str, Array] = {}
     for rows, cut in many.cuts:
-        columns = many.columns(rows)
+        first = slice(rows.start, rows.stop, 2) if many.in_pairs else rows
+        columns = dict(many.columns(first))
+        if many.in_pairs:
+            columns[PAIRED] = many.columns(slice(rows.start, rows.start + 2))[PAIRED][:, np.newaxis]
         part = _job_of(job, columns, cut)
         plan = _plan_of(part, shape, gpu, many.choices, columns)
-        for name, values in _together(part, shape, gpu, plan, _take(costs, many.kind[rows]), machine).items():
+        for name, lines in _together(part, shape, gpu, plan, _take(costs, many.kind[first]), machine).items():
+            values = lines.swapaxes(-1, -2).reshape(*lines.shape[:-2], -1) if many.in_pairs else lines
             found.setdefault(name, np.empty((*values.shape[:-1], size), values.dtype))[..., rows] = values
     parts_s = found.pop("parts_s", None)
     return Figures(**{field.name: found.get(field.name) for field in fields(Figures)}), parts_s  # type: ignore[arg-type]
@@ -167,7 +181,7 @@ def _plan_of(
 def _together(
     job: Job, shape: ModelShape, gpu: Gpu, plan: Plan, costs: _Costs, machine: Machine | None
 ) -> dict[str, Array]:
-    """Figures of plans whose layers are cut alike."""
+    """Figures of plans whose layers are cut alike; of plans in pairs two lines."""
     found = modelled(job, shape, gpu, plan, costs.memory)
     ratio = reserved_ratio(job) or RESERVED_PER_ALLOCATED
     reserved = ratio / GIB * largest(*(memory.peak for memory in found.memories))
@@ -181,7 +195,8 @@ def _together(
         figures["parts_s"] = scale * np.array([np.broadcast_to(step.parts[name], reserved.shape) for name in PARTS])
     else:
         figures["bubble_fraction"] = bubble_of_work(job, found)
-    return {name: np.broadcast_to(values, (*np.shape(values)[:-1], len(reserved))) for name, values in figures.items()}
+    figures["bubble_fraction"] = np.broadcast_to(figures["bubble_fraction"], reserved.shape)
+    return figures
 
 
 def _take(value: Any, rows: Array) -> Any:

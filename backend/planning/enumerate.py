@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from backend.estimate.many import OF_LAYERS, OF_STAGES, Columns, Figures, Many, Rows, evaluate, many_of
+from backend.estimate.many import OF_LAYERS, OF_STAGES, PAIRED, Columns, Figures, Many, Rows, evaluate, many_of
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
@@ -132,8 +132,19 @@ def _in_order(found: Legal) -> tuple[Legal, Many]:
     """The same with plans that are cut alike beside each other, and among them those whose layers cost the same."""
     cut, alike = (found.space.keys(_axes(found.space, paths))[0] for paths in (OF_STAGES, OF_LAYERS))
     order = np.lexsort((alike, cut))
-    space = found.space.take(order)
-    return replace(found, space=space), many_of(partial(_columns, space), _choices(space), cut[order], alike[order])
+    space, cut, alike = found.space.take(order), cut[order], alike[order]
+    pairs = _in_pairs(space, cut, alike)
+    many = many_of(partial(_columns, space), _choices(space), cut, alike, in_pairs=pairs)
+    return replace(found, space=space), many
+
+
+def _in_pairs(space: Space, cut: Array, alike: Array) -> bool:
+    """Whether each plan stands beside the one that differs in PAIRED alone."""
+    if PAIRED not in space.place or space.size % 2:
+        return False
+    codes = space.codes[space.place[PAIRED][0]]
+    is_same = all(np.array_equal(keys[::2], keys[1::2]) for keys in (cut, alike))
+    return is_same and not codes[::2].any() and bool((codes[1::2] == 1).all())
 
 
 def _axes(space: Space, paths: Sequence[str]) -> list[int]:
