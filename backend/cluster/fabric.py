@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_INTERNAL = re.compile(
-    r"lo$|docker|br-[0-9a-f]{8}|virbr|vnet|veth|cni|flannel|cali|cilium|lxc|podman|kube|nodelocal|tailscale|wg|tun|tap|"
-    r"zt|utun|ifb|dummy|idrac|usb|bmc"
+_INSIDE = re.compile(
+    r"lo$|docker|br-[0-9a-f]{8}|virbr|vnet|veth|cni|flannel|cali|cilium|lxc|podman|kube|nodelocal|ifb|dummy"
 )
-"""Names of interfaces that stay inside a node or lead through a tunnel: NCCL hangs on them."""
+"""Names of interfaces that stay inside a node: ranks on other nodes cannot be reached over them."""
+_TUNNEL = re.compile(r"tailscale|wg|tun|tap|zt|utun|idrac|usb|bmc")
+"""Names of tunnels and of management ports: slow, and not meant for training."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,9 +115,14 @@ def takes(wanted: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if fits(name) != excluded]
 
 
-def is_internal(name: str) -> bool:
-    """Whether an interface by this name stays inside a node or leads through a tunnel."""
-    return _INTERNAL.match(name) is not None
+def is_inside(name: str) -> bool:
+    """Whether an interface by this name stays inside a node."""
+    return _INSIDE.match(name) is not None
+
+
+def is_tunnel(name: str) -> bool:
+    """Whether it is a tunnel or a management port, by its name."""
+    return _TUNNEL.match(name) is not None
 
 
 def common_network(fabrics: Mapping[int, Fabric]) -> dict[int, str]:
@@ -169,4 +175,8 @@ def _interface(one: Mapping[str, Any], rates: Mapping[str, float]) -> Interface:
 def _leads_out(one: Mapping[str, Any]) -> bool:
     """Up, with an address of its own; a bond's members have none, and lend theirs to the bond."""
     is_up = one["state"] in ("up", "unknown")
-    return is_up and bool(one["networks"]) and not (one["tunnel"] or one["bonded"] or is_internal(one["name"]))
+    return (
+        is_up
+        and bool(one["networks"])
+        and not (one["tunnel"] or one["bonded"] or is_inside(one["name"]) or is_tunnel(one["name"]))
+    )

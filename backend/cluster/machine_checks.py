@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from statistics import median
 
 from backend.cluster.checks import CheckName, CheckResult, Checks
-from backend.cluster.fabric import is_internal, takes
+from backend.cluster.fabric import is_inside, is_tunnel, takes
 from backend.cluster.gpus import Gpu, Gpus, link_words
 from backend.cluster.make_equal import pip_command
 from backend.cluster.probe import NodeFacts, python_field
@@ -108,7 +108,7 @@ def check_room(job: Job, checks: Checks, found: Survey) -> list[CheckResult]:
     if found.shm is not None and found.shm < SHM_GIB * GIB:
         results.append(_warned(checks, "shm", "shm_small", _address(checks), mib=found.shm >> 20))
     else:
-        results.append(checks.ok("shm"))
+        results.append(checks.ok("shm", mib=found.shm >> 20 if found.shm is not None else None))
     if found.memlock is not None and found.fabric.used_ports and job.cluster.nodes > 1:
         command = "printf '* %s memlock unlimited\\n' soft hard | sudo tee /etc/security/limits.d/90-memlock.conf"
         values = {"kib": found.memlock >> 10, "command": command}
@@ -117,7 +117,7 @@ def check_room(job: Job, checks: Checks, found: Survey) -> list[CheckResult]:
         command = "printf '* %s nofile 65536\\n' soft hard | sudo tee /etc/security/limits.d/90-nofile.conf"
         results.append(_warned(checks, "limits", "nofile_low", _address(checks), count=found.nofile, command=command))
     else:
-        results.append(checks.ok("limits"))
+        results.append(checks.ok("limits", memlock=found.memlock, nofile=found.nofile))
     return results
 
 
@@ -176,9 +176,13 @@ def check_interfaces(
         elif name is None:
             # The dialling says why.
             results.append(of.skipped("interface"))
-        elif is_internal(name) and (len(machines) > 1 or "" in machines):
+        elif is_inside(name) and (len(machines) > 1 or "" in machines):
             results.append(
                 of.wrong("interface", "internal_interface", "cluster.hosts[0].fabric_address", interface=name)
+            )
+        elif is_tunnel(name):
+            results.append(
+                _warned(of, "interface", "tunnel_interface", "cluster.hosts[0].fabric_address", interface=name)
             )
         else:
             results.append(of.ok("interface", interface=name))

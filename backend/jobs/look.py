@@ -60,7 +60,7 @@ def model_config(job: Job, meeting: Meeting, limit: int) -> Look[bytes]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeMemory:
-    """What a node has, GiB."""
+    """What a node has."""
 
     host_gib: float
     """Of the node, or what its container may use."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from backend.cluster.fabric import Fabric, common_network, is_internal, read_fabric
+from backend.cluster.fabric import Fabric, common_network, is_inside, is_tunnel, read_fabric
 
 
 def port(device: str, **more: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def test_ports_that_need_different_gids_leave_the_choice_to_nccl() -> None:
     ],
 )
 def test_interfaces_inside_a_node_are_not_proposed(name: str) -> None:
-    assert is_internal(name)
+    assert is_inside(name) != is_tunnel(name)
     assert (
         fabric(interfaces=(interface(name, "10.1.0.2/16"), interface("bond0", "10.2.0.2/16"))).interfaces[0].name
         == "bond0"

@@ -201,13 +201,20 @@ def way(interface: str | None, machine: str) -> NodeFacts:
     return NodeFacts(**{name: getattr(found, name) for name in NodeFacts.__slots__} | {"interface": interface})
 
 
-@pytest.mark.parametrize("interface", ["lo", "docker0", "tailscale0"])
+@pytest.mark.parametrize("interface", ["lo", "docker0", "virbr0"])
 def test_a_way_that_does_not_leave_the_node_is_named(interface: str) -> None:
     # The master's name is 127.0.1.1 in its own /etc/hosts: its rank would listen on lo, and all others wait.
     gang = Gang()
     gang.facts = {0: way(interface, "a"), 1: way("eth0", "b")}
     failure, problem = gang.only_failure()
     assert (failure.rank, problem.code, problem.field) == (0, "internal_interface", "cluster.hosts[0].fabric_address")
+
+
+def test_a_way_through_a_tunnel_is_slow_and_the_user_s_choice() -> None:
+    gang = Gang()
+    gang.facts = {0: way("tailscale0", "a"), 1: way("eth0", "b")}
+    warning, problem = gang.only_warning()
+    assert (warning.rank, problem.code, problem.values["interface"]) == (0, "tunnel_interface", "tailscale0")
 
 
 def ways(*names: str) -> list[dict[str, Any]]:
