@@ -21,9 +21,11 @@ from backend.jobs.snapshot import run_job
 def begin(services: Services, run: str, step: int) -> Begun:
     """A run's job for the draft, to go on from its checkpoint of a step; 0: from the beginning. ProblemsError."""
     with services.store.read() as connection:
-        begun = from_text(services, run_row(connection, run)["job"])
+        row = run_row(connection, run)
+    begun = from_text(services, row["job"])
     services.draft.begin_with(services.controller.find_source(run, step) if step else None)
-    return begun
+    # The file of a job does not say a name that nobody chose.
+    return replace(begun, edits={**begun.edits, "name": row["name"]})
 
 
 def against(services: Services, job: Job | None) -> list[Problem]:

@@ -37,8 +37,8 @@ def services(tmp_path: Path) -> Iterator[Services]:
     change(services, {**READY, "parallel.tensor": 2})
     job = reading(services).job
     assert job is not None
-    text = dump_job(with_values(job, {"training.learning_rate": 3e-6}))
-    create = {"name": "before", "engine": job.engine, "job": text, "addresses": [], "time": 1.0}
+    text = dump_job(with_values(job, {"name": "job", "training.learning_rate": 3e-6}))
+    create = {"name": "job", "engine": job.engine, "job": text, "addresses": [], "time": 1.0}
     store.write(lambda connection: ledger.create_run(connection, "before", **create))
     yield cast(Services, services)
     store.close()
@@ -49,11 +49,11 @@ def reading(services: Services) -> Reading:
 
 
 def test_the_runs_job_replaces_the_draft_and_the_mark_survives_a_restart(services: Services) -> None:
-    change(services, {"parallel.tensor": 8, "extra": "optim: adamw_torch"})
+    change(services, {"name": "mine", "parallel.tensor": 8, "extra": "optim: adamw_torch"})
     change(services, continuing.begin(services, "before", 40).edits)
     job = reading(services).job
     assert job is not None
-    assert (job.parallel.tensor, job.training.learning_rate, dict(job.extra)) == (2, 3e-6, {})
+    assert (job.name, job.parallel.tensor, job.training.learning_rate, dict(job.extra)) == ("job", 2, 3e-6, {})
     assert continuing.chosen(services) == ("before", 40)
     assert Draft(services.store, services.home).source == MARK
     continuing.begin(services, "before", 0)

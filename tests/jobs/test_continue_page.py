@@ -39,6 +39,7 @@ def test_a_killed_run_trains_on_with_a_change_from_the_checkpoint_that_the_page_
         page.wait_for_url(lambda url: "#runs/" in url)
         run = page.url.partition("#runs/")[2]
         expect(page.locator(".mbm-badge").first).to_have_attribute("data-state", "finished")
+        expect(page.locator(".mbm-attempts a")).to_contain_text(before)
     shown = controller.snapshot(run)
     assert (shown.state, shown.source, shown.checkpoint_step) == (RunState.FINISHED, (before, 3), 3)
     assert [point.step for point in controller.points(run)] == list(range(4, 11))
