@@ -10,7 +10,7 @@ help:
 	@echo "make test       every test but those of engines and chaos (under 25 minutes, installation included)"
 	@echo "make test-fast  unit and contract tests (under a minute)"
 	@echo "make engines    every engine really trains, on CPU (about forty runs of 45 s)"
-	@echo "make chaos      every fault in network namespaces, and a table of what came of it (20 minutes; needs root)"
+	@echo "make chaos      every fault in network namespaces, and a table of what came of it (23 minutes; needs root)"
 	@echo "make lint       ruff and mypy"
 	@echo "make docs       the parameter reference, docs/parameters.*.md, from the code"
 	@echo "make clean      removes both environments and the caches"
