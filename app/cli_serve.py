@@ -83,8 +83,10 @@ def serve_page(
     from app.services import Services
     from app.shell import build
     from app.wizard.routes import routes
+    from backend.jobs.spare import SpareKeeper
 
     services = Services.open(home)
+    spare = SpareKeeper(services.store.path, services.clock)
     try:
         pages = {lang: build(lang, services) for lang in LANGUAGES}
         app = create_app(
@@ -97,9 +99,11 @@ def serve_page(
             routers=[routes(services)],
         )
         services.controller.start()
+        spare.start()
         print(*words, sep="\n", flush=True)
         serve(app, binding, listener)
     finally:
+        spare.close()
         services.close()
     return DONE
 
