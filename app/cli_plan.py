@@ -13,7 +13,7 @@ from app.home import home_path
 from app.i18n import render_problem, t
 from app.jobfile import STDIN, job_of, read_job, refuse_errors
 from app.plan_words import all_plans, reason_words, why_not_words
-from backend.engines import export
+from backend.engines import check_engine, engine_notes, export
 from backend.estimate import Estimate, estimate, over_host_memory, over_memory, to_json
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError, errors
@@ -116,7 +116,7 @@ def _why_not(job: Job, plans: Plans, sizes: str, lang: str, *, as_json: bool) ->
         cost = found.cost and {"over_gib": found.cost.over_gib, "slower": found.cost.slower, "part": found.cost.part}
         print_json({
             "problems": [render_problem(lang, problem) for problem in found.problems],
-            "rank": found.rank + 1 if found.best else None,
+            "rank": None if found.rank is None else found.rank + 1,
             "cost": cost,
             "plan": _plan(found.best, lang) if found.best else None,
         })  # fmt: skip
@@ -154,6 +154,7 @@ def run_render(chosen: argparse.Namespace, lang: str) -> int:
     job, problems = read_job(chosen.file, home_path())
     print_problems(lang, problems)
     files = export(job, placeholders=True)
+    print_problems(lang, [*check(job), *check_engine(job), *engine_notes(job)])
     try:
         for name, text in files.items():
             path = chosen.out / name

@@ -8,7 +8,7 @@ from backend.engines import ENGINES
 from backend.estimate import Estimate
 from backend.job.job import Job, Parallel
 from backend.job.problems import Problem
-from backend.planning import Plans, Strategy, WhyNot, enumerate_plans, smallest_nodes, tokens_per_s, why_best
+from backend.planning import Cost, Plans, Strategy, WhyNot, enumerate_plans, smallest_nodes, tokens_per_s, why_best
 from backend.planning.enumerate import engines_of
 from backend.planning.space import SIZES
 
@@ -104,18 +104,21 @@ def percent(share: float) -> str:
 
 def why_not_words(found: WhyNot, plans: Plans, lang: str) -> str:
     """The rules that refuse it, or what the best such plan costs against the best of all."""
+    told = [problem_words(lang, problem) for problem in found.problems]
     if found.best is None or found.cost is None:
-        return " ".join(problem_words(lang, problem) for problem in found.problems)
+        return _joined(lang, *told)
     figures = found.best.estimate
     values = {
         "plan": plan_name(plan_sizes(found.best.job)),
         "batch": found.best.job.training.micro_batch_size,
-        "rank": f"{found.rank + 1:,}",
+        "rank": "" if found.rank is None else f"{found.rank + 1:,}",
         "count": f"{len(plans):,}",
         "need": f"{need_gib(figures):.1f}",
         "gpu": f"{figures.gpu_memory_gib:.1f}",
         "over": f"{found.cost.over_gib:.1f}",
     }
+    if found.rank is None:
+        return _joined(lang, t(lang, "why_not.apart", **values), *told, _apart(found.cost, values, lang))
     if found.rank == 0 and not found.cost.over_gib:
         return t(lang, "why_not.best", **values)
     if found.cost.over_gib:
@@ -124,6 +127,17 @@ def why_not_words(found: WhyNot, plans: Plans, lang: str) -> str:
         return t(lang, "why_not.untimed", **values)
     slower, part = percent(found.cost.slower), part_name(lang, found.cost.part)
     return t(lang, "why_not.slower", **values, slower=slower, part=part)
+
+
+def _apart(cost: Cost, values: Mapping[str, Any], lang: str) -> str:
+    """What a plan costs that is not among those compared."""
+    if cost.over_gib:
+        return t(lang, "why_not.apart.too_large", **values)
+    if cost.slower is None or cost.part is None:
+        return t(lang, "why_not.apart.untimed", **values)
+    outcome = "slower" if cost.slower >= 0 else "faster"
+    share, part = percent(abs(cost.slower)), part_name(lang, cost.part)
+    return t(lang, f"why_not.apart.{outcome}", **values, share=share, part=part)
 
 
 def reason_words(row: Strategy, lang: str) -> str:
@@ -163,7 +177,7 @@ def recompute_words(job: Job, lang: str) -> str:
 def problem_words(lang: str, problem: Problem) -> str:
     """What is wrong and what to do, as one line."""
     words = render_problem(lang, problem)
-    return f"{words['message']} {words['fix']}".strip()
+    return _joined(lang, words["message"], words["fix"]).strip()
 
 
 def plan_name(sizes: Mapping[str, Any]) -> str:

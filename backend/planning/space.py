@@ -113,11 +113,11 @@ def _sizes(
     world: int, per_node: int, layers: int, experts: int, accounts: tuple[bool, bool]
 ) -> Iterator[tuple[int, ...]]:
     """TP, PP, VPP, CP, EP, ETP and the two accounts: all whose products divide the ranks; TP within a node."""
-    for tensor in _divisors(per_node):
-        for pipeline in _divisors(world // tensor):
+    for tensor in divisors(per_node):
+        for pipeline in divisors(world // tensor):
             stages = list(_stages(layers, pipeline, accounts))
             for expert, expert_tensor in _expert_sizes(per_node, experts, world // pipeline):
-                for context in _divisors(world // (tensor * pipeline)):
+                for context in divisors(world // (tensor * pipeline)):
                     for virtual, *counted in stages:
                         yield tensor, pipeline, virtual, context, expert, expert_tensor, *counted
 
@@ -130,7 +130,7 @@ def _stages(layers: int, pipeline: int, own: tuple[bool, bool]) -> Iterator[tupl
     for accounts in ((False, False), (True, False), (False, True), (True, True)):
         each, rest = divmod(layers + sum(accounts), pipeline)
         if rest == 0 and each:
-            yield from ((virtual, *accounts) for virtual in _divisors(each))
+            yield from ((virtual, *accounts) for virtual in divisors(each))
         elif accounts == own:
             yield 1, *accounts
 
@@ -139,8 +139,8 @@ def _expert_sizes(per_node: int, experts: int, ranks: int) -> Iterator[tuple[int
     if not experts:
         yield 1, 1
         return
-    for expert_tensor in _divisors(per_node):
-        for expert in _divisors(experts):
+    for expert_tensor in divisors(per_node):
+        for expert in divisors(experts):
             if ranks % (expert * expert_tensor) == 0:
                 yield expert, expert_tensor
 
@@ -182,5 +182,6 @@ def _modules(shape: ModelShape) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _divisors(number: int) -> tuple[int, ...]:
+def divisors(number: int) -> tuple[int, ...]:
+    """In ascending order."""
     return tuple(size for size in range(1, number + 1) if number % size == 0)

@@ -1,11 +1,14 @@
 """Why not TP=8 PP=3? The rule that refuses such plans, or what the best of them costs against the best of all."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
 
 import numpy as np
 
+from backend.estimate import Estimate
 from backend.job.job import Job
 from backend.job.mapping import parameters, with_values
 from backend.job.presets import resolve_gpu, resolve_model
@@ -14,11 +17,12 @@ from backend.job.rules import check_resolved
 from backend.planning.compare import Cost, cost
 from backend.planning.enumerate import enumerate_plans
 from backend.planning.plans import Candidate, Plans
-from backend.planning.space import ACCUMULATION, MICRO_BATCH, SIZES
+from backend.planning.space import ACCUMULATION, MICRO_BATCH, SIZES, divisors
 
+TENSOR, PIPELINE, WANTED = "parallel.tensor", "parallel.pipeline", "training.global_batch_size"
 NAMES: Mapping[str, str] = {
-    "TP": "parallel.tensor",
-    "PP": "parallel.pipeline",
+    "TP": TENSOR,
+    "PP": PIPELINE,
     "VPP": "parallel.virtual_pipeline",
     "CP": "parallel.context",
     "EP": "parallel.expert",
@@ -32,11 +36,11 @@ class WhyNot:
     """An answer: either `problems`, or the best plan of that kind and its cost."""
 
     problems: tuple[Problem, ...] = ()
-    """The rules that refuse every such plan."""
+    """The rules that refuse every such plan; beside a plan, what they warn of."""
     best: Candidate | None = None
     """The best of those plans."""
-    rank: int = 0
-    """Its place among all plans, from 0."""
+    rank: int | None = None
+    """Its place among all plans, from 0; None where it is not among those that are compared."""
     cost: Cost | None = None
 
 
@@ -72,9 +76,15 @@ def _unreadable(text: str) -> ProblemsError:
 def why_not(job: Job, sizes: Mapping[str, int], plans: Plans | None = None) -> WhyNot:
     """Why the best plan of the job does not have these sizes (job path -> size).
 
-    Without a legal plan of theirs, the rules that refuse them with every other size at 1. Raises as enumerate_plans.
+    Without a legal plan of theirs, the rules that refuse them where the sizes that are left open suit them best; a
+    legal plan that enumeration leaves out, as TP across nodes, is computed. Raises as enumerate_plans.
     """
     plans = plans or enumerate_plans(job)
+    batch = sizes.get(MICRO_BATCH, 1)
+    if len(plans) and batch not in plans.column(MICRO_BATCH):
+        # The job's own micro-batch is always among those that are compared.
+        tried = with_values(job, {MICRO_BATCH: batch, WANTED: plans.global_batch})
+        plans = enumerate_plans(tried, [space.job.engine for space in plans.spaces])
     is_split = any(path.startswith("parallel.") for path in sizes)
     chosen = np.ones(len(plans), bool)
     for path, size in sizes.items():
@@ -84,19 +94,58 @@ def why_not(job: Job, sizes: Mapping[str, int], plans: Plans | None = None) -> W
         chosen &= np.array([space.job.traits.is_megatron for space in plans.spaces], bool)[plans.part]
     ranks = np.flatnonzero(chosen)
     if not len(ranks):
-        return WhyNot(problems=_refusals(job, sizes, plans))
+        return _not_enumerated(job, sizes, plans)
     rank = int(ranks[0])
     return WhyNot(best=plans[rank], rank=rank, cost=cost(plans, rank))
 
 
-def _refusals(job: Job, sizes: Mapping[str, int], plans: Plans) -> tuple[Problem, ...]:
+def _not_enumerated(job: Job, sizes: Mapping[str, int], plans: Plans) -> WhyNot:
+    """The rules that refuse it, or the cost of a plan that they let pass."""
+    tried, found = min(_tries(job, sizes, plans), key=lambda one: len(_refusals(job, one[1])))
+    if refused := _refusals(job, found):
+        return WhyNot(problems=refused)
+    warned = tuple(one for one in found if one.severity == "warning" and one.field in sizes)
+    best = Candidate(job=tried, shape=plans.shape, gpu=plans.gpu, edits={}, is_pareto=False)
+    return WhyNot(problems=warned, best=best, cost=_cost(best.estimate, plans))
+
+
+def _tries(job: Job, sizes: Mapping[str, int], plans: Plans) -> Iterator[tuple[Job, list[Problem]]]:
+    """The sizes with TP and PP that they leave open, and what the rules say: the least split first.
+
+    Where a micro-batch is asked about, the most split first: fewer copies share the global batch.
+    """
     engine = job.engine if job.traits.is_megatron else "llamafactory-megatron"
-    alone = {f"parallel.{name}": sizes.get(f"parallel.{name}", 1) for name in SIZES}
-    batch = {MICRO_BATCH: sizes.get(MICRO_BATCH, job.training.micro_batch_size)}
-    whole = {"engine": engine, "training.global_batch_size": plans.global_batch}
-    tried = with_values(job, {**whole, **alone, **batch})
-    found = errors(check_resolved(tried, resolve_model(job.model), resolve_gpu(job.cluster)))
-    if tried.training.global_batch_size != job.training.global_batch_size:
+    fixed: dict[str, object] = {**{f"parallel.{name}": 1 for name in SIZES}, "engine": engine,
+                                WANTED: plans.global_batch, **sizes}  # fmt: skip
+    world, shape, gpu = job.world_size, resolve_model(job.model), resolve_gpu(job.cluster)
+    tensors = [sizes[TENSOR]] if TENSOR in sizes else divisors(job.cluster.gpus_per_node)
+    pipelines = [sizes[PIPELINE]] if PIPELINE in sizes else [size for size in divisors(world) if size <= shape.layers]
+    if sizes.get("parallel.virtual_pipeline", 1) > 1:
+        pipelines = [size for size in pipelines if size > 1] or [1]
+    opened = sorted(product(tensors, pipelines), key=prod, reverse=MICRO_BATCH in sizes)
+    for tensor, pipeline in opened:
+        tried = with_values(job, {**fixed, TENSOR: tensor, PIPELINE: pipeline})
+        yield tried, check_resolved(tried, shape, gpu)
+
+
+def _refusals(job: Job, found: Iterable[Problem]) -> tuple[Problem, ...]:
+    """The errors, without what only follows from another, and at the field that the user has."""
+    refused = errors(found)
+    if any(one.code in ("ranks_not_divisible", "expert_ranks_not_divisible") for one in refused):
+        # Then DP is no whole number.
+        refused = [one for one in refused if one.field != WANTED]
+    if job.training.global_batch_size is None:
         # The job wants accumulation, not a global batch: that is kept all the same.
-        found = [replace(one, field=ACCUMULATION) if one.field.endswith("global_batch_size") else one for one in found]
-    return tuple(found) or (Problem(code="no_such_plan", values={"count": len(plans)}),)
+        refused = [replace(one, field=ACCUMULATION) if one.field == WANTED else one for one in refused]
+    return tuple(refused)
+
+
+def _cost(found: Estimate, plans: Plans) -> Cost:
+    """Against the best of the plans."""
+    over = max(0.0, found.reserved_gib + found.outside_gib - found.gpu_memory_gib)
+    best = plans[0].estimate if len(plans) else None
+    if not best or not best.time_s or not found.time_s or not best.iteration_s or not found.iteration_s:
+        return Cost(over_gib=over, slower=None, part=None)
+    grown = {name: value - best.time_s.get(name, 0.0) for name, value in found.time_s.items()}
+    slower = 1 - best.iteration_s / found.iteration_s
+    return Cost(over_gib=over, slower=slower, part=max(grown, key=lambda name: grown[name]))

@@ -80,10 +80,12 @@ def interleaving_needs_micro_batches(job: Job, shape: ModelShape, gpu: Gpu) -> P
 
 @megatron()
 def experts_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """megatron-core: num_moe_experts must be set to use expert parallel."""
-    if job.parallel.expert == 1 or shape.experts:
+    """megatron-core: num_moe_experts must be set to use expert parallel; ETP splits experts alone."""
+    split = [name for name in ("expert", "expert_tensor") if getattr(job.parallel, name) > 1]
+    if not split or shape.experts:
         return None
-    return problem("expert_parallel_without_experts", "parallel.expert", edit={"parallel.expert": 1})
+    edit: dict[str, object] = {f"parallel.{name}": 1 for name in split}
+    return problem("expert_parallel_without_experts", f"parallel.{split[0]}", edit=edit)
 
 
 @megatron()
