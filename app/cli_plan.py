@@ -74,14 +74,28 @@ def run_estimate(chosen: argparse.Namespace, lang: str) -> int:
 
 
 def run_plan(chosen: argparse.Namespace, lang: str) -> int:
-    """List the legal plans, best first; 1 when there is none."""
+    """List the legal plans, best first; 1 when there is none, 2 when something is wrong with every one."""
     job, problems = read_job(chosen.file, home_path())
-    # Every plan has the job's global batch, so what is said of the learning rate holds for all of them.
-    problems += [problem for problem in check(job) if problem.field == "training.learning_rate"]
+    found = all_plans(job)
+    problems += _of_every_plan(job, found)
     print_problems(lang, problems)
+    status = _answered(job, found, chosen, lang)
+    return WRONG_INPUT if errors(problems) else status
+
+
+def _of_every_plan(job: Job, plans: Plans) -> list[Problem]:
+    """What choosing another plan does not mend; of warnings only what is said of the learning rate.
+
+    Every plan has the job's global batch, so that holds for all of them.
+    """
+    alike = {(one.code, one.field) for one in plans[0].warnings} if len(plans) else set()
+    return [one for one in check(job) if one.field == "training.learning_rate"
+            or (one.severity == "error" and (one.code, one.field) in alike)]  # fmt: skip
+
+
+def _answered(job: Job, found: Plans, chosen: argparse.Namespace, lang: str) -> int:
     if chosen.strategies:
         return _strategies(job, lang, as_json=chosen.json)
-    found = all_plans(job)
     if chosen.why_not is not None:
         return _why_not(job, found, chosen.why_not, lang, as_json=chosen.json)
     top = chosen.top if chosen.top is not None else len(found) if chosen.json else SHOWN
@@ -183,7 +197,7 @@ def _estimate(
 
 def _plan(candidate: Candidate, lang: str) -> dict[str, Any]:
     figures, parallel = candidate.estimate, candidate.job.parallel
-    problems = [*candidate.warnings, *over_memory(figures)]
+    problems = [*candidate.warnings, *over_memory(figures), *over_host_memory(candidate.job, figures)]
     return {
         **_answer(figures, problems, lang, ""),
         "parallel": {axis: getattr(parallel, axis) if candidate.job.traits.is_megatron else 1 for axis in AXES},

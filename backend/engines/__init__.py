@@ -34,6 +34,7 @@ __all__ = [
     "Place",
     "Rendered",
     "check_engine",
+    "engine_notes",
     "export",
     "render",
 ]
@@ -59,6 +60,12 @@ def check_engine(job: Job) -> list[Problem]:
     return check_passed_on(job, ENGINES[job.engine])
 
 
+def engine_notes(job: Job) -> tuple[Problem, ...]:
+    """Where the files differ from the letter of the job, and what a launch adds once it has asked the nodes."""
+    prepared = Problem(code="data_prepared", field="training.prepare.tokenize", severity="note")
+    return (*ENGINES[job.engine].notes(target_of(job)), *([prepared] if job.prepares_data else ()))
+
+
 def render(job: Job, place: Place) -> Rendered:
     """The job's files, and the command and environment of each node; the same job and place give the same bytes.
 
@@ -79,7 +86,7 @@ def render(job: Job, place: Place) -> Rendered:
     )
     goes_on = engine.resume(target, place.checkpoint) if place.checkpoint else {}
     files = {CONFIG: _config_text(engine, target, place.run_id, goes_on), **engine.files(target)}
-    return Rendered(files=files, commands=commands, notes=(*engine.notes(target), *_preparation(job)))
+    return Rendered(files=files, commands=commands, notes=engine_notes(job))
 
 
 def export(job: Job, *, placeholders: bool = False, checkpoint: str | None = None) -> Mapping[str, str]:
@@ -102,12 +109,6 @@ def _ready(job: Job) -> tuple[Engine, Target]:
     if found:
         raise ProblemsError(found)
     return ENGINES[job.engine], target_of(job)
-
-
-def _preparation(job: Job) -> list[Problem]:
-    """What a launch adds, once it has asked the nodes what the data is."""
-    note = Problem(code="data_prepared", field="training.prepare.tokenize", severity="note")
-    return [note] if job.prepares_data else []
 
 
 def _config_text(engine: Engine, target: Target, run: str, goes_on: Mapping[str, object] | None = None) -> str:

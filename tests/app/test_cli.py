@@ -224,6 +224,22 @@ def test_render_writes_files_that_need_no_megaboard(run, job_file, tmp_path):
     assert (tmp_path / "deep" / "out" / "launch.sh").stat().st_mode & 0o111
 
 
+def test_render_says_what_the_engine_takes_otherwise_than_the_job_says_it(run, job_file, tmp_path):
+    training = {"template": "qwen3_vl_nothink", "save_total_limit": 1, "freeze": {"vision_tower": True}}
+    parallel = {"tensor": 4, "overlap_grad_reduce": True}
+    path = job_file(engine="swift-megatron", training=training, parallel=parallel, extra={"mirco_batch": 1})
+    status, _, err = run("render", path, "--out", str(tmp_path / "out"))
+    assert status == 0
+    assert {line.split(":")[0] for line in err.splitlines()} >= {
+        "warning parallel.overlap_grad_reduce",
+        "warning extra.mirco_batch",
+        "note training.template",
+        "note training.save_total_limit",
+    }
+    path = job_file(training={"prepare": {"shuffle": True}, "dataset": "d"})
+    assert "launch.sh" in run("render", path, "--out", str(tmp_path / "out"))[2]
+
+
 def test_render_into_a_place_that_cannot_be_written_is_a_failure(run, job_file, tmp_path):
     (tmp_path / "file").write_text("")
     status, _, err = run("render", job_file(), "--out", str(tmp_path / "file"))
