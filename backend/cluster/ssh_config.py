@@ -2,16 +2,18 @@
 
 paramiko reads the file here, and nothing in it runs a program: a host that a ProxyCommand reaches is refused, and one
 whose settings hang on a `Match exec`. Where the operator allows programs (MEGABOARD_SSH_PROGRAMS=1), OpenSSH itself is
-asked what it makes of the file, `Match exec` and Include with it.
+asked what it makes of the file, `Match exec` with it.
 """
 
 import getpass
+import glob
 import os
 import re
 import shlex
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,10 @@ ASK_S = 20.0
 """For OpenSSH's answer, the programs of `Match exec` included."""
 _BY_EXEC = "megaboard-match-exec:"
 """Stands in place of what a `Match exec` sets, before the line of that."""
+_EVERYBODY = "Host *"
+"""What stands before the first Host holds for all."""
+DEEPEST_INCLUDE = 16
+"""OpenSSH's own limit."""
 _WITHOUT_VALUE = frozenset({"all", "canonical", "final"})
 """Criteria of Match."""
 
@@ -115,17 +121,18 @@ def _ask_openssh(path: Path, host: Host) -> Mapping[str, Any]:
 
 def _read_config(path: Path, host: Host) -> Mapping[str, Any]:
     try:
-        text = _without_exec(path.read_text(encoding="utf-8"), _taken_from_file(host))
-        found: Mapping[str, Any] = paramiko.SSHConfig.from_text(text).lookup(host.address)
+        lines = _lines((path,), path.parent, _taken_from_file(host))
+        found: Mapping[str, Any] = paramiko.SSHConfig.from_text("\n".join(lines)).lookup(host.address)
         values = [one for key in found for one in (found[key] if isinstance(found[key], list) else [found[key]])]
-        exec_line = next((one.removeprefix(_BY_EXEC) for one in values if one and one.startswith(_BY_EXEC)), None)
-        int(exec_line or found.get("port", 22))
+        by_exec = next((one.removeprefix(_BY_EXEC) for one in values if one and one.startswith(_BY_EXEC)), None)
+        int(0 if by_exec else found.get("port", 22))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, paramiko.SSHException) as error:
         raise NodeError("bad_ssh_config", display_name(host), path=str(path), detail=str(error)) from error
-    if exec_line:
-        raise NodeError("match_exec_refused", display_name(host), path=str(path), line=exec_line, variable=ALLOWED)
+    if by_exec:
+        file, _, line = by_exec.rpartition(":")
+        raise NodeError("match_exec_refused", display_name(host), path=file, line=line, variable=ALLOWED)
     return found
 
 
@@ -141,19 +148,40 @@ def _taken_from_file(host: Host) -> frozenset[str]:
     return frozenset({"hostname", *(key for key, value in said.items() if not value)})
 
 
-def _without_exec(text: str, keys: frozenset[str]) -> str:
-    """The file as if every `exec` of a Match held, its line in place of what it sets of `keys`."""
-    lines, exec_line = [], 0
-    for number, line in enumerate(text.splitlines(), 1):
+def _lines(files: tuple[Path, ...], folder: Path, keys: frozenset[str], by_exec: str = "") -> list[str]:
+    """A file with those that it includes, as if every `exec` of a Match held: what it sets of `keys` names its line.
+
+    `files`: it, behind those that include it. paramiko knows no Include. Inside a Host or Match one gives only what
+    stands before its own first Host or Match: for the rest both would have to hold, which no one block can say.
+    """
+    lines: list[str] = []
+    block = _EVERYBODY
+    for number, line in enumerate(files[-1].read_text(encoding="utf-8").splitlines(), 1):
         key, _, rest = re.sub(r"[\s=]+", " ", line.strip(), count=1).partition(" ")
         key = key.lower()
+        if key == "include" and len(files) <= DEEPEST_INCLUDE:
+            for one in _included(rest, folder):
+                more = _lines((*files, one), folder, keys, by_exec) if one not in files else []
+                lines += more if block == _EVERYBODY else takewhile(_is_no_block, more)
+            lines.append(block)
+            continue
         if key in ("host", "match"):
             criteria = _criteria(rest) if key == "match" else []
             kept = [shlex.join(one) for one in criteria if one[0].lower().lstrip("!") != "exec"]
-            exec_line = number if len(kept) < len(criteria) else 0
-            line = f"Match {' '.join(kept) or 'all'}" if exec_line else line
-        lines.append(f"{key} {_BY_EXEC}{exec_line}" if exec_line and key in keys else line)
-    return "\n".join(lines)
+            by_exec = f"{files[-1]}:{number}" if len(kept) < len(criteria) else ""
+            line = block = f"Match {' '.join(kept) or 'all'}" if by_exec else line.strip()
+        lines.append(f"{key} {_BY_EXEC}{by_exec}" if by_exec and key in keys else line)
+    return lines
+
+
+def _included(rest: str, folder: Path) -> list[Path]:
+    """The files that an Include names: patterns, those without a leading slash in ~/.ssh."""
+    places = [os.path.join(folder, os.path.expanduser(pattern)) for pattern in shlex.split(rest)]
+    return [Path(found) for place in places for found in sorted(glob.glob(place)) if os.path.isfile(found)]
+
+
+def _is_no_block(line: str) -> bool:
+    return re.match(r"\s*(?:host|match)[\s=]", line, re.IGNORECASE) is None
 
 
 def _criteria(rest: str) -> list[list[str]]:

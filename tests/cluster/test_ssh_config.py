@@ -1,5 +1,6 @@
 """A `Match exec` of ~/.ssh/config runs nothing, and whoever's log-in hangs on it hears of its line."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,60 @@ def test_other_hosts_take_what_the_file_says_of_them(folder: Path, address: str,
     target = find_target(Host(address=address), folder)
     assert (target.user, target.port) == (user, port)
     assert not (folder / "ran").exists()
+
+
+INCLUDING = """\
+Include {folder}/parts/*
+Host gpu-d
+  Include {folder}/nested
+  Port 2222
+Host *
+  User last
+"""
+PARTS = {
+    "parts/a": "Host gpu-a\n  Port 2201\n  User a\n",
+    "parts/b": "Host gpu-b gpu-c\n  HostName 10.0.0.9\n  ProxyJump gate\n",
+    "parts/old/c": "Host *\n  Port 1\n",
+    "nested": "User nested\n",
+}
+
+
+@pytest.fixture
+def including(folder: Path) -> Path:
+    for name, text in PARTS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "config").write_text(INCLUDING.format(folder=folder))
+    return folder
+
+
+@pytest.mark.parametrize("address", ["gpu-a", "gpu-b", "gpu-c", "gpu-d", "gpu-e"])
+def test_included_files_count_as_they_do_for_openssh(
+    including: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("ssh") is None:
+        pytest.skip("there is no ssh")
+    ours = find_target(Host(address=address), including)
+    monkeypatch.setenv(ALLOWED, "1")
+    assert ours == find_target(Host(address=address), including)
+
+
+def test_an_included_file_is_found_beside_the_configuration_and_may_include_others(folder: Path) -> None:
+    (folder / "config").write_text('Include first "no such"\nUser late\n')
+    (folder / "first").write_text("Include second\nUser first\n")
+    (folder / "second").write_text("Include config\nPort 2300\n")
+    target = find_target(Host(address="x"), folder)
+    assert (target.user, target.port) == ("first", 2300)
+
+
+def test_a_program_in_an_included_file_is_refused_with_that_file_and_line(folder: Path) -> None:
+    (folder / "config").write_text("Include conf.d/*\n")
+    (folder / "conf.d").mkdir()
+    (folder / "conf.d/a b").write_text(f'\nMatch exec "touch {folder}/ran"\n User evil\n')
+    with pytest.raises(NodeError) as caught:
+        find_target(Host(address="x"), folder)
+    values = caught.value.values
+    assert (caught.value.code, values["path"], values["line"]) == ("match_exec_refused", f"{folder}/conf.d/a b", "2")
 
 
 def test_what_the_job_file_says_hangs_on_nothing(folder: Path) -> None:
