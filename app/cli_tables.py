@@ -20,6 +20,7 @@ from backend.estimate import Estimate, speed_up
 from backend.job.job import Job
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.planning import Candidate, Plans, Strategy
+from backend.planning.space import ACCOUNTS
 
 TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
 AXES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
@@ -111,10 +112,26 @@ def _columns(shown: Sequence[Candidate], lang: str) -> dict[str, list[str]]:
     if all(one.iteration_s for one in figures):
         columns[t(lang, "cli.plan.exposed")] = [percent(exposed(one)) for one in figures]
         columns[t(lang, "cli.plan.speed")] = [number(rounded(one.tokens_per_s_per_gpu or 0.0)) for one in figures]
+    if any(notes := [t(lang, "why.and").join(_switches(job, lang)) for job in jobs]):
+        columns[t(lang, "cli.plan.notes")] = notes
     if any(one.hours for one in figures):
         columns[t(lang, "cli.plan.hours")] = [number(one.hours, 1) for one in figures]
     columns[t(lang, "cli.plan.fits")] = [t(lang, "cli.plan.yes" if one.fits else "cli.plan.no") for one in figures]
     return columns
+
+
+def _switches(job: Job, lang: str) -> Iterator[str]:
+    """What besides sizes, batch and recompute tells a plan from others."""
+    parallel = job.parallel
+    if not job.traits.is_megatron:
+        return
+    if parallel.tensor > 1 and not parallel.sequence:
+        yield t(lang, "wizard.plan.no_sequence")
+    if not parallel.distributed_optimizer:
+        yield t(lang, "wizard.plan.no_sharding")
+    for name in ACCOUNTS:
+        if parallel.pipeline > 1 and getattr(parallel, name):
+            yield t(lang, f"cli.plan.{name}")
 
 
 def exposed(figures: Estimate) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 
 from app.i18n import render_problem, t
 from backend.engines import ENGINES
-from backend.estimate import Estimate
+from backend.estimate import Estimate, over_host_memory
 from backend.job.job import Job, Parallel
 from backend.job.problems import Problem
 from backend.planning import Cost, Plans, Strategy, WhyNot, enumerate_plans, smallest_nodes, tokens_per_s, why_best
@@ -26,17 +26,26 @@ def explain(plans: Plans, lang: str) -> str:
     figures = {"plan": plan_name(plan_sizes(plans[0].job)), "need": f"{need_gib(best):.1f}",
                "gpu": f"{best.gpu_memory_gib:.1f}", "count": f"{len(plans):,}",
                "batch": plans[0].job.training.micro_batch_size}  # fmt: skip
+    figures["engine"] = t(lang, f"wizard.engine.{plans[0].job.engine}")
+    further = (*_host_words(plans[0].job, best, lang), *smallest_words(plans, lang))
     if not best.fits:
-        return _joined(lang, t(lang, "wizard.plan.no_fit", **figures), *smallest_words(plans, lang))
+        return _joined(lang, t(lang, "wizard.plan.no_fit", **figures), *further)
     if best.tokens_per_s_per_gpu is None:
-        return _joined(lang, t(lang, "wizard.plan.best_untimed", **figures), *smallest_words(plans, lang))
-    figures |= {"speed": about(best, lang), "engine": t(lang, f"wizard.engine.{plans[0].job.engine}")}
-    fastest = t(lang, "wizard.plan.best", **figures)
-    return _joined(lang, fastest, *_sentences(plans, lang), *smallest_words(plans, lang))
+        return _joined(lang, t(lang, "wizard.plan.best_untimed", **figures), *further)
+    fastest = t(lang, "wizard.plan.best", speed=about(best, lang), **figures)
+    return _joined(lang, fastest, *_sentences(plans, lang), *further)
 
 
 def _joined(lang: str, *sentences: str) -> str:
     return ("" if lang == "zh" else " ").join(sentences)
+
+
+def _host_words(job: Job, found: Estimate, lang: str) -> Iterable[str]:
+    """What an offloading plan needs of a node's memory, which no GPU shows."""
+    if found.host_memory_gib:
+        needs, has = f"{found.host_memory_gib:.1f}", job.cluster.host_memory_gib
+        outcome = "unknown" if has is None else "exceeded" if over_host_memory(job, found) else "held"
+        yield t(lang, f"wizard.plan.host.{outcome}", needs=needs, has="" if has is None else f"{has:.1f}")
 
 
 def smallest_words(plans: Plans, lang: str) -> Iterable[str]:

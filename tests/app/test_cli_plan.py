@@ -1,0 +1,73 @@
+"""`megaboard plan`: what is said beside the table."""
+
+import json
+
+import pytest
+import yaml
+
+from app.i18n import LANGUAGES
+from app.main import main
+
+JOB = {
+    "cluster": {"gpu": "h100-80g", "nodes": 2, "gpus_per_node": 8},
+    "model": {"preset": "qwen3-vl-8b"},
+    "training": {"global_batch_size": 64},
+}
+
+
+@pytest.fixture
+def run(tmp_path, capsys, monkeypatch):
+    """(status, stdout, stderr) of `plan` for JOB with changes by section."""
+    monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))
+
+    def run(*options, **changes):
+        job = {name: {**JOB[name], **changes.get(name, {})} for name in JOB}
+        (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+        status = main(["plan", str(tmp_path / "job.yaml"), *options])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return run
+
+
+@pytest.mark.parametrize("option", ["--top=1", "--strategies", "--why-not=TP2", "--json"])
+def test_what_is_wrong_with_every_plan_is_said_before_them(run, option):
+    frozen = {"vision_tower": True, "projector": True, "language_model": True}
+    more = ["--top=1"] if option == "--json" else []
+    status, out, err = run(option, *more, training={"freeze": frozen})
+    assert status == 2
+    assert "nothing is trained" in err
+    assert out
+
+
+def test_problems_of_the_present_plan_alone_are_not_said(run):
+    status, _, err = run("--top=1", training={"micro_batch_size": 3})
+    assert (status, err) == (0, "")
+
+
+@pytest.mark.parametrize("option", ["--strategies", "--top=1", "--why-not=TP2"])
+def test_an_unknown_gpu_or_model_is_one_problem_and_no_table(run, option):
+    status, out, err = run(option, cluster={"gpu": {"memory_gib": 64}})
+    assert (status, out) == (2, "")
+    assert err.count("bf16_tflops") == 2  # what is wrong, and what to give
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_an_offloading_plan_says_what_it_needs_of_a_nodes_memory(run, lang):
+    small = {"nodes": 1, "gpus_per_node": 1}
+    said = [run(f"--lang={lang}", "--top=1", model={"preset": "qwen3-8b"}, cluster={**small, "host_memory_gib": gib})[1]
+            for gib in (None, 16)]  # fmt: skip
+    need = json.loads(run("--json", "--top=1", model={"preset": "qwen3-8b"}, cluster=small)[1])["plans"][0]
+    assert need["host_memory_gib"] > 16
+    assert all(f"{need['host_memory_gib']:.1f} GiB" in text for text in said)
+    assert "16.0 GiB" in said[1]
+    refused = json.loads(run("--json", "--top=1", model={"preset": "qwen3-8b"},
+                             cluster={**small, "host_memory_gib": 16})[1])["plans"][0]  # fmt: skip
+    assert "host_memory_exceeded" in [problem["code"] for problem in refused["problems"]]
+
+
+def test_rows_that_differ_in_switches_alone_say_so(run):
+    rows = run("--top=40")[1].splitlines()[3:]
+    assert len(rows) == 40
+    assert len(set(rows)) == len(rows)
+    assert any("SP off" in row for row in rows)
