@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from backend.cluster.gpus import mib
 from backend.cluster.group import try_all
 from backend.cluster.node import Node, NodeError, ask
 from backend.job.cluster import Environment
@@ -183,12 +184,7 @@ def _read_gpu(gpu: Mapping[str, str]) -> GpuFacts:
     return GpuFacts(
         index=int(gpu["index"]),
         name=gpu["name"],
-        memory_mib=_mib(gpu["memory_mib"]),
-        memory_used_mib=_mib(gpu["memory_used_mib"]),
+        memory_mib=mib(gpu["memory_mib"]),
+        memory_used_mib=mib(gpu["memory_used_mib"]),
         driver=gpu["driver"],
     )
-
-
-def _mib(text: str) -> int | None:
-    """nvidia-smi writes "[N/A]" for a GPU that shares the host's memory."""
-    return int(text) if text.isdigit() else None
