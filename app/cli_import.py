@@ -12,6 +12,7 @@ from app.home import home_path, with_cluster
 from app.i18n import render_problem, t
 from app.import_words import line_json, reason_of, shown, target_of
 from app.jobfile import STDIN, read_text
+from backend.engines import check_engine
 from backend.engines.importing import ASSUMED, Imported, ImportLine, import_llamafactory, is_llamafactory
 from backend.job.mapping import dump_job, load_mapping, parse_job
 from backend.job.problems import Problem, ProblemsError
@@ -46,7 +47,7 @@ def run_import(chosen: argparse.Namespace, lang: str) -> int:
     job, problems = parse_job(imported.mapping)
     if job is None:
         raise ProblemsError(problems)
-    problems = [*assumed, *problems, *check(job)]
+    problems = [*assumed, *problems, *check(job), *check_engine(job)]
     if chosen.json:
         print_json(_to_json(imported, problems, lang))
         return DONE

@@ -14,7 +14,7 @@ from app.i18n import LANGUAGES, has
 from app.import_words import reason_of
 from backend.engines import ENGINES
 from backend.engines.engine import target_of
-from backend.engines.importing import RENAMED, Imported, ImportLine, import_llamafactory
+from backend.engines.importing import ASSUMED, RENAMED, Imported, ImportLine, import_llamafactory
 from backend.engines.importing.readers import KEY_READERS, preset_of
 from backend.engines.yaml_text import to_yaml
 from backend.job.job import Job
@@ -365,3 +365,9 @@ def test_what_a_job_renders_to_is_imported_as_the_same_job_as_far_as_the_engine_
     again = target_of(back)
     assert engine.config(again, folder) == config
     assert (engine.files(again), engine.environment(again)) == (files, variables)
+
+
+def test_what_is_dropped_went_nowhere() -> None:
+    said = {"stage": "sft", "do_train": True, "finetuning_type": "lora", "lora_rank": "eight", "adam_beta1": "loud"}
+    lines = {line.key: line for line in import_llamafactory(said, ASSUMED).lines}
+    assert [(lines[key].outcome, lines[key].path) for key in ("lora_rank", "adam_beta1")] == [("dropped", None)] * 2

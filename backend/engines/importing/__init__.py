@@ -224,7 +224,8 @@ class _Reading:
                 became = self.values.get(path)
                 outcome = "changed" if path in self.values else "dropped"
                 reason = Problem(code=problem.code, field=key, severity="note", values=problem.values)
-                self.lines[key] = with_outcome(line, outcome, reason, became=became)  # type: ignore[arg-type]
+                at = path if outcome == "changed" else None
+                self.lines[key] = with_outcome(line, outcome, reason, path=at, became=became)  # type: ignore[arg-type]
 
     def fill_in(self) -> None:
         """Take the engine's default of every key that the renderer would write and the file does not."""
