@@ -233,7 +233,7 @@ def _keys(target: Target, passphrases: Passphrases, ssh_folder: Path) -> Iterato
 
 
 def _public_part(path: Path) -> bytes | None:
-    public = path.with_name(path.name + ".pub")
+    public = path if path.suffix == ".pub" else path.with_name(path.name + ".pub")
     if not public.is_file():
         return None
     try:
