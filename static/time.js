@@ -35,6 +35,8 @@
         all: rounded(time.gpus * time.tokens_per_s_per_gpu), gpus: time.gpus })),
       fact("iteration", `${rounded(time.iteration_s)} s`),
       fact("mfu", percent(time.mfu), t("wizard.time.mfu.long", { tflops: rounded(time.tflops) })),
+      time.speed_up && h("div", { class: "mb-fact", title: t("wizard.time.speed_up.long") },
+        h("span", {}, t("wizard.time.speed_up", { nodes: time.nodes })), h("b", {}, `${time.speed_up.toFixed(1)}×`)),
       fact("hours", time.hours === null ? h("small", {}, t("wizard.time.no_hours")) : about(hours(time.hours))),
     ];
   }
@@ -44,9 +46,10 @@
 
   function certainty(time) {
     const { t } = board;
-    if (time.calibrated_on) return t("wizard.time.calibrated", { run: time.calibrated_on });
-    const base = time.error ? t("wizard.time.error", { error: `${Math.round(100 * time.error)}%` }) : "";
-    return time.probed_on ? `${base} ${t("wizard.time.probed", { day: time.probed_on })}` : base;
+    return [time.calibrated_on && t("wizard.time.calibrated", { run: time.calibrated_on }),
+      time.error && t("wizard.time.error", { error: `${Math.round(100 * time.error)}%` }),
+      time.probed_on && t("wizard.time.probed", { day: time.probed_on })]
+      .filter(Boolean).join(board.wizard.lang() === "zh" ? "" : " ");
   }
 
   function waterfall(time) {

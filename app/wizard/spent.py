@@ -3,6 +3,8 @@
 from typing import Any
 
 from app.wizard.reading import Reading
+from backend.estimate import speed_up
+from backend.estimate.calibrated import is_timed
 
 PARTS = (
     "compute", "recompute", "tensor", "context", "expert", "pipeline", "bubble", "data", "optimizer", "offload",
@@ -13,7 +15,7 @@ PARTS = (
 def spent(reading: Reading) -> dict[str, Any] | None:
     """The parts in seconds, the speed with its error; None while nothing is modelled."""
     job, found = reading.job, reading.estimate
-    if job is None or found is None or not reading.is_sound:
+    if job is None or found is None or reading.shape is None or reading.gpu is None or not reading.is_sound:
         return None
     if found.time_s is None or found.iteration_s is None:
         return {"is_known": False}
@@ -23,10 +25,12 @@ def spent(reading: Reading) -> dict[str, Any] | None:
         "iteration_s": found.iteration_s,
         "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
         "gpus": job.world_size,
+        "nodes": job.cluster.nodes,
+        "speed_up": speed_up(job, reading.shape, reading.gpu) if job.cluster.nodes > 1 else None,
         "mfu": found.mfu,
         "tflops": found.model_tflops_per_gpu,
         "hours": found.hours,
         "error": found.time_error,
-        "calibrated_on": found.calibrated_on,
+        "calibrated_on": found.calibrated_on if is_timed(job.cluster) else None,
         "probed_on": found.probed_on,
     }

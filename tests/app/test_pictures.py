@@ -59,6 +59,27 @@ def test_the_parts_of_an_iteration_add_up_to_it(reading: Any) -> None:
     assert next(name for name, _ in time["parts"]) == "compute"
 
 
+def test_the_speed_up_over_one_node_stands_beside_the_speed(reading: Any) -> None:
+    time = spent(reading(tensor=4))
+    assert time is not None
+    assert time["nodes"] == 4
+    assert 3 < time["speed_up"] < 4
+
+
+@pytest.mark.parametrize(("known", "told"), [({"time_ratio": 1.2}, "run-1"), ({"memory_ratio": 1.1}, None)])
+def test_times_are_called_calibrated_only_where_a_run_corrects_times(
+    tmp_path: Path, known: dict[str, float], told: str | None
+) -> None:
+    calibration = {"gpu": "h100-80g", "run": "run-1", "engine": "llamafactory-megatron", **known}
+    cluster = {**QWEN["cluster"], "calibration": calibration}
+    found = read({"version": 1, **QWEN, "cluster": cluster, "engine": "llamafactory-megatron"}, tmp_path)
+    assert found.estimate is not None
+    assert found.estimate.calibrated_on == "run-1"
+    time = spent(found)
+    assert time is not None
+    assert time["calibrated_on"] == told
+
+
 def test_an_unsound_draft_has_no_pictures(reading: Any) -> None:
     wrong = reading(tensor=3)
     assert timeline(wrong) is None
