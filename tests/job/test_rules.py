@@ -115,6 +115,7 @@ CASES = [
     (DENSE, {"extra": {"interleave_probs": "0.5,0.5"}}, "extra_clash"),
     (DENSE, {"extra": {"flash_attn": "fa2", "max_grad_norm": 0.5}}, "extra_ignored"),
     (DENSE, {"extra": {"gradient_checkpointing": True}}, "extra_ignored"),
+    (VISION, {"model.path": "/m/Qwen3-VL-8B-Instruct/", "training.template": "qwen3_vl"}, "thinking_template"),
     (MOE, {"parallel.expert": 2, "training.dataset": "d"}, "padded_to_cutoff"),
     (MOE, {"parallel.expert": 2, "parallel.tensor": 2, "parallel.sequence": False}, "sequence_forced"),
     (MOE, {"parallel.expert": 6}, "experts_not_divisible"),

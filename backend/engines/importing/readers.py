@@ -13,6 +13,7 @@ from backend.engines.llamafactory import FINETUNING_TYPES
 from backend.job.patterns import NODE_PATH
 from backend.job.presets import models
 from backend.job.problems import Problem
+from backend.job.rules.common import template_without_thoughts
 
 _RUN_ID = re.compile(r"\d{8}-\d{6}-(.+)-[0-9a-f]{4}")
 _BAD_IN_NAME = re.compile(r"[^A-Za-z0-9._-]+")
@@ -62,20 +63,12 @@ def _bare(name: str) -> str:
 
 
 def read_template(config: Mapping[str, Any], value: Any) -> Read:
-    """The chat template. The thinking one makes Instruct models, which never think, answer with empty thoughts.
-
-    Which is whose: LLaMA-Factory 0.9.5 src/llamafactory/extras/constants.py, register_model_group.
-    """
-    model = str(config.get("model_name_or_path", "")).lower()
-    is_instruct = "instruct" in model.rpartition("/")[2]
-    thinks = value == "qwen3_vl" or (value == "qwen3" and "2507" in model)
-    if is_instruct and "qwen3" in model and thinks:
-        nothink = f"{value}_nothink"
-        return Read(
-            values={"training.template": nothink},
-            reason=because("import_thinking_template", "template", template=value, better=nothink),
-        )
-    return Read(values={"training.template": value})
+    """The chat template. The thinking one makes Instruct models, which never think, answer with empty thoughts."""
+    better = template_without_thoughts(str(config.get("model_name_or_path", "")), str(value))
+    if better is None:
+        return Read(values={"training.template": value})
+    reason = because("import_thinking_template", "template", template=value, better=better)
+    return Read(values={"training.template": better}, reason=reason)
 
 
 def read_method(config: Mapping[str, Any], value: Any) -> Read:

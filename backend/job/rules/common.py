@@ -189,6 +189,29 @@ def learning_rate_is_of_this_batch(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
                    choices={**choices, "keep": keep})  # fmt: skip
 
 
+def template_without_thoughts(model: str, template: str) -> str | None:
+    """The template that an Instruct model needs in place of the thinking one; None where it fits.
+
+    Which is whose: LLaMA-Factory 0.9.5 src/llamafactory/extras/constants.py, register_model_group.
+    """
+    name = model.rstrip("/").rpartition("/")[2].lower()
+    thinks = template == "qwen3_vl" or (template == "qwen3" and "2507" in name)
+    return f"{template}_nothink" if thinks and "instruct" in name and "qwen3" in name else None
+
+
+@everywhere()
+def template_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """The thinking template teaches Instruct models, which never think, to answer with empty thoughts."""
+    template = job.training.template
+    if not template or not job.model.path or job.traits.environment != "llamafactory":
+        return None
+    better = template_without_thoughts(job.model.path, template)
+    if better is None:
+        return None
+    return problem("thinking_template", "training.template", "warning", template=template, better=better,
+                    edit={"training.template": better})  # fmt: skip
+
+
 @hugging_face()
 def parallel_sizes_are_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Hugging Face engines have data parallelism only; TP, PP, CP, EP would be dropped in silence."""
