@@ -1,4 +1,4 @@
-"""`preset`: the user's own presets from the command line. `preset show NAME | megaboard plan -` plans one."""
+"""`preset`: the user's own presets, and the recipes. `preset show NAME | megaboard plan -` plans one."""
 
 import argparse
 
@@ -8,7 +8,8 @@ from app.home import home_path, make_home
 from app.i18n import t
 from app.jobfile import read_job
 from app.own_presets import delete_preset, keep_preset, own_presets, read_preset, refuse_secrets
-from backend.job.mapping import dump_job
+from backend.job.mapping import dump_job, dump_mapping
+from backend.job.presets import recipes
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
@@ -17,7 +18,9 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     for act, run in (("list", run_list), ("show", run_show), ("save", run_save), ("delete", run_delete)):
         words = t(lang, f"cli.preset.{act}.help")
         sub = acts.add_parser(act, help=words, description=words)
-        if act != "list":
+        if act == "list":
+            sub.add_argument("--recipes", action="store_true", help=t(lang, "cli.preset.recipes.help"))
+        else:
             sub.add_argument("name", metavar="NAME", help=t(lang, "cli.preset.name.help"))
         if act == "save":
             sub.add_argument("file", metavar="FILE", help=t(lang, "cli.file.help"))
@@ -26,15 +29,21 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 
 def run_list(chosen: argparse.Namespace, lang: str) -> int:
-    """A name a line."""
-    for name in own_presets(home_path()):
-        print(name)
+    """A name a line; of recipes also whose case it is."""
+    if chosen.recipes:
+        for name, recipe in recipes().items():
+            print(f"{name}  {recipe['source']}")
+    else:
+        for name in own_presets(home_path()):
+            print(name)
     return DONE
 
 
 def run_show(chosen: argparse.Namespace, lang: str) -> int:
-    """The preset's job file."""
-    print(read_preset(home_path(), chosen.name), end="")
+    """The job file of a preset, or of the recipe of that name."""
+    home, name = home_path(), chosen.name
+    recipe = recipes().get(name) if name not in own_presets(home) else None
+    print(dump_mapping({"version": 1, "name": name, **recipe["job"]}) if recipe else read_preset(home, name), end="")
     return DONE
 
 

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from app.main import main
+from backend.job.presets import recipes
 
 JOB = "name: mine\ncluster: {gpu: h100-80g, nodes: 1, gpus_per_node: 8}\nmodel: {hf_config: model.json}\n"
 SHAPE = """{"model_type": "qwen3", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
@@ -63,3 +64,21 @@ def test_a_job_file_with_a_secret_is_not_kept(home, capsys):
     assert preset("save", "a", home / "job.yaml") == 2
     preset("list")
     assert capsys.readouterr().out == ""
+
+
+def test_the_recipes_of_the_page_are_listed_shown_and_planned_as_well(home, capsys, monkeypatch):
+    assert preset("list", "--recipes") == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == list(recipes())
+    assert preset("show", "qwen3-30b-a3b-4-gpus-lora") == 0
+    shown = capsys.readouterr().out
+    assert "name: qwen3-30b-a3b-4-gpus-lora" in shown
+    monkeypatch.setattr("sys.stdin", io.StringIO(shown))
+    assert main(["estimate", "-", "--json"]) == 0
+
+
+def test_a_preset_of_ones_own_comes_before_a_recipe_of_its_name(home, capsys):
+    preset("save", "qwen3-32b-zero3", home / "job.yaml")
+    capsys.readouterr()
+    preset("show", "qwen3-32b-zero3")
+    assert "name: mine" in capsys.readouterr().out
