@@ -192,7 +192,7 @@
     if (row.account_for_embedding || row.account_for_loss) says.push(t("wizard.plan.cost.accounts"));
     if (row.fits && row.rank !== 0 && Math.abs(less) >= 0.05) says.push(t(less > 0 ? "wizard.plan.cost.less"
       : "wizard.plan.cost.more", { gib: gib(Math.abs(less)) }));
-    return says.join(" ");
+    return says.join(board.wizard.lang() === "zh" ? "" : " ");
   }
 
   // What guides claim for this very case, beside our figures.

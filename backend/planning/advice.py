@@ -75,7 +75,9 @@ def _best_of(job: Job, key: StrategyKey, engine: EngineName, method: str, engine
     row = Strategy(key=key, engine=engine, method=method, reason="refused")
     try:
         # All full fine-tuning is enumerated at once: the page has these plans already.
-        plans = enumerate_plans(tried, engines if method == "full" else (engine,))
+        # The batch is that of the job's own plan: another engine's accumulation over more copies would be more work.
+        batch = job.training.global_batch_size or job.global_batch
+        plans = enumerate_plans(tried, engines if method == "full" else (engine,), batch)
     except ProblemsError as error:
         return replace(row, problem=error.problems[0])
     ranks = [rank for rank in _firsts(plans) if plans.spaces[plans.part[rank]].job.engine == engine]

@@ -41,14 +41,14 @@ def engines_of(job: Job) -> tuple[EngineName, ...]:
     return tuple(name for name, traits in TRAITS.items() if traits.environment == environment)  # type: ignore[misc]
 
 
-def enumerate_plans(job: Job, engines: Sequence[EngineName] | None = None) -> Plans:
+def enumerate_plans(job: Job, engines: Sequence[EngineName] | None = None, global_batch: int | None = None) -> Plans:
     """`candidates`, with the count of refused plans by the code of the first rule that refused each.
 
-    Without a wanted global batch (training.global_batch_size) the one of the job's present plan is kept. Raises as
-    `candidates`.
+    The plans are of `global_batch`, of the wanted one (training.global_batch_size), or else of that of the job's
+    present plan. Raises as `candidates`.
     """
     shape, gpu = resolve_model(job.model), resolve_gpu(job.cluster)
-    wanted = job.training.global_batch_size or job.global_batch
+    wanted = global_batch or job.training.global_batch_size or job.global_batch
     spaces = [space_of(job, shape, engine, wanted) for engine in engines or engines_of(job)]
     key = (_bare(job), shape, gpu, wanted, [(factors[0].job.engine, _identity(factors)) for factors in spaces])
     asked = (job.training.method, job.world_size)
