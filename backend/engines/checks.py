@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from backend.engines.engine import Engine
@@ -36,7 +37,7 @@ _OWNED_VARIABLE = re.compile(
 def check_passed_on(job: Job, engine: Engine) -> list[Problem]:
     """Every problem of the job that only its engine's own words show."""
     problems = [problem for key, value in job.extra.items() if (problem := _check_extra(job, key, value, engine))]
-    problems += [problem for name, text in job.environment.items() if (problem := _check_variable(name, text))]
+    problems += [problem for name, text in job.environment.items() if (problem := _check_variable(job, name, text))]
     problems += _check_folders(job)
     share, data = _EVALUATION_DATA[job.traits.environment]
     if job.training.eval_steps is not None and not (job.extra.get(share) or job.extra.get(data)):
@@ -70,30 +71,38 @@ def _looks_secret(name: str, value: Any) -> bool:
 
 
 def _check_extra(job: Job, key: Any, value: Any, engine: Engine) -> Problem | None:
-    field, values = f"extra.{key}", {"key": key}
+    code, values = _why_not_passed(key, value, engine)
+    if code is None:
+        return check_known(job, key, value)
+    rest = {name: kept for name, kept in job.extra.items() if name != key}
+    return Problem(code=code, field=f"extra.{key}", values={"key": key, **values}, edit={"extra": rest})
+
+
+def _why_not_passed(key: Any, value: Any, engine: Engine) -> tuple[str | None, dict[str, object]]:
+    """The code of what is wrong with a key of `extra`, whoever reads it, and what its words need."""
     if not isinstance(key, str) or not _KEY.fullmatch(key):
-        return Problem(code="extra_bad_key", field=field, values=values)
+        return "extra_bad_key", {}
     if path := engine.owned.get(key):
-        return Problem(code="extra_owned", field=field, values={**values, "path": path})
+        return "extra_owned", {"path": path}
     if _REFUSED_KEY.fullmatch(key):
-        return Problem(code="extra_refused", field=field, values={**values, "engine": engine.name})
+        return "extra_refused", {"engine": engine.name}
     if _looks_secret(key, value):
-        return Problem(code="extra_secret", field=field, values=values)
+        return "extra_secret", {}
     # OmegaConf, through which llamafactory-cli reads its file, would look the name up instead.
     if any("${" in text or not re.fullmatch(PRINTABLE, text) for text in texts_in(value)):
-        return Problem(code="extra_bad_value", field=field, values=values)
-    return check_known(job, key, value)
+        return "extra_bad_value", {}
+    return None, {}
 
 
-def _check_variable(name: str, text: str) -> Problem | None:
-    field, values = f"environment.{name}", {"name": name}
-    if problem := check_name(name, field):
-        return problem
-    if not re.fullmatch(PRINTABLE, text):
-        return Problem(code="environment_bad", field=field, values=values)
-    if _looks_secret(name, text):
-        return Problem(code="environment_secret", field=field, values=values)
-    return None
+def _check_variable(job: Job, name: str, text: str) -> Problem | None:
+    field = f"environment.{name}"
+    found = check_name(name, field)
+    if found is None and not re.fullmatch(PRINTABLE, text):
+        found = Problem(code="environment_bad", field=field, values={"name": name})
+    if found is None and _looks_secret(name, text):
+        found = Problem(code="environment_secret", field=field, values={"name": name})
+    rest = {other: kept for other, kept in job.environment.items() if other != name}
+    return found and replace(found, edit={"environment": rest})
 
 
 def check_name(name: str, field: str) -> Problem | None:

@@ -36,6 +36,7 @@ def only(made: Job) -> Problem:
 def test_extra_keys_that_would_mislead_the_engine_are_refused(key: str, value: object, code: str) -> None:
     problem = only(ddp(extra={key: value}))
     assert (problem.code, problem.field, problem.severity) == (code, f"extra.{key}", "error")
+    assert problem.edit == {"extra": {}}
 
 
 @pytest.mark.parametrize(
@@ -132,6 +133,7 @@ def test_values_as_the_engines_take_them_pass(engine: str, extra: dict[str, obje
 def test_variables_that_break_the_start_or_are_secret_are_refused(name: str, text: str, code: str) -> None:
     problem = only(ddp(environment={name: text}))
     assert (problem.code, problem.field) == (code, f"environment.{name}")
+    assert problem.edit == {"environment": {}}
 
 
 def test_tuning_variables_pass() -> None:

@@ -182,6 +182,23 @@ def test_keys_of_extra_that_go_together_pass(base, values):
 
 
 @pytest.mark.parametrize(
+    ("base", "values", "code"),
+    [case for case in CASES if case[2] in {
+        "freeze_without_vision", "too_few_micro_batches", "sequence_not_divisible", "experts_not_divisible"}]
+    + [
+        (DENSE, {"parallel.tensor": 5, "cluster.gpus_per_node": 5}, "heads_not_divisible"),
+        (DENSE, {"parallel.tensor": 32, "cluster.gpus_per_node": 32, "model.preset": "qwen2.5-7b"},
+         "heads_not_divisible"),
+    ],
+)  # fmt: skip
+def test_what_one_value_mends_has_a_button(base, values, code):
+    job = job_of(base, values)
+    (found,) = (problem for problem in check(job) if problem.code == code)
+    assert found.edit
+    assert code not in {problem.code for problem in check(with_values(job, found.edit))}
+
+
+@pytest.mark.parametrize(
     ("engine", "method", "offered"),
     [("llamafactory-megatron", "lora", "swift-megatron"), ("llamafactory-zero3", "qlora", "llamafactory-ddp")],
 )

@@ -33,6 +33,11 @@ def registrar(rules: list[BoundRule], binds: Callable[[EngineTraits], bool]) -> 
     return rule
 
 
+def largest(limit: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to `limit` that fits, or 1."""
+    return next((number for number in range(limit, 1, -1) if fits(number)), 1)
+
+
 def problem(
     code: str, field: str, severity: Severity = "error", *, edit: dict[str, object] | None = None, **values: object
 ) -> Problem:

@@ -14,6 +14,8 @@ RULES: list[BoundRule] = []
 everywhere = registrar(RULES, lambda traits: True)
 hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
 
+_NOTHING_FROZEN = {f"training.freeze.{part}": False for part in ("vision_tower", "projector", "language_model")}
+
 
 @everywhere()
 def stage_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
@@ -45,7 +47,8 @@ def model_type_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
     allowed = job.traits.model_types
     if allowed is None or not shape.model_type or shape.model_type in allowed:
         return None
-    return problem("model_type_not_supported", "model", engine=job.engine, model_type=shape.model_type)
+    return problem("model_type_not_supported", "model", engine=job.engine, model_type=shape.model_type,
+                   edit={"engine": "llamafactory-ddp"})  # fmt: skip
 
 
 @everywhere()
@@ -84,7 +87,7 @@ def freeze_has_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     freeze = job.training.freeze
     if shape.vision or not (freeze.vision_tower or freeze.projector or freeze.language_model):
         return None
-    return problem("freeze_without_vision", "training.freeze.vision_tower", "warning")
+    return problem("freeze_without_vision", "training.freeze.vision_tower", "warning", edit=dict(_NOTHING_FROZEN))
 
 
 @everywhere()
@@ -94,7 +97,8 @@ def freezing_reaches_the_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
     frozen = freeze.vision_tower or freeze.projector or freeze.language_model
     if not shape.vision or not frozen or job.training.stage != "pt" or job.traits.freezes_in_pretraining:
         return None
-    return problem("freeze_ignored_in_pt", "training.freeze.vision_tower", "warning", engine=job.engine)
+    return problem("freeze_ignored_in_pt", "training.freeze.vision_tower", "warning", engine=job.engine,
+                   edit=dict(_NOTHING_FROZEN))  # fmt: skip
 
 
 @everywhere()
