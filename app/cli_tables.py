@@ -9,8 +9,7 @@ from app.plan_words import (
     about,
     explain,
     need_gib,
-    plan_name,
-    plan_sizes,
+    plan_in_full,
     reason_words,
     recompute_words,
     rounded,
@@ -147,7 +146,7 @@ def strategies_text(job: Job, rows: Sequence[Strategy], lang: str) -> str:
     lines = [
         [
             t(lang, f"strategy.{row.key}") + (" *" if row.recommended else ""),
-            plan_name(plan_sizes(row.best.job)) if row.best else "-",
+            plan_in_full(row.best.job, lang) if row.best else "-",
             number(row.memory_gib, 1),
             t(lang, "cli.plan.yes" if row.fits else "cli.plan.no") if row.best else "-",
             number(rounded(row.tokens_per_s_per_gpu) if row.tokens_per_s_per_gpu else None),

@@ -199,6 +199,14 @@ def plan_name(sizes: Mapping[str, Any]) -> str:
     return " ".join([*split, f"DP{sizes['data']}"])
 
 
+def plan_in_full(job: Job, lang: str) -> str:
+    """`TP2 PP2 DP8, micro-batch 4`, and what is recomputed."""
+    words = t(lang, "wizard.strategies.plan", plan=plan_name(plan_sizes(job)), batch=job.training.micro_batch_size)
+    if job.recompute == "none":
+        return words
+    return t(lang, "wizard.strategies.recomputed", plan=words, recompute=recompute_words(job, lang))
+
+
 def plan_sizes(job: Job) -> dict[str, int]:
     """The parallel sizes and DP of a job's plan."""
     parallel = job.parallel if job.traits.is_megatron else Parallel()

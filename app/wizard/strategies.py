@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.i18n import render_problem, t
-from app.plan_words import plan_name, plan_sizes, reason_words, recompute_words
+from app.plan_words import plan_in_full, reason_words
 from app.wizard.reading import Reading
 from backend.estimate.layers import model_layers
 from backend.estimate.parameters import model_parameters
@@ -56,7 +56,7 @@ def _strategies(job: Job) -> tuple[Strategy, ...]:
 def _row(row: Strategy, job: Job, parameters: int, lang: str) -> dict[str, Any]:
     return {
         "name": t(lang, f"strategy.{row.key}"),
-        "plan": _plan(row.best.job, lang) if row.best else None,
+        "plan": plan_in_full(row.best.job, lang) if row.best else None,
         "fits": row.fits,
         "recommended": row.recommended,
         "is_own": bool(row.edits) and (job.engine, job.training.method) == (row.engine, row.method),
@@ -67,14 +67,6 @@ def _row(row: Strategy, job: Job, parameters: int, lang: str) -> dict[str, Any]:
         "rule": _rule(row.key, parameters, lang),
         "edits": {path: list(value) if isinstance(value, tuple) else value for path, value in row.edits.items()},
     }
-
-
-def _plan(job: Job, lang: str) -> str:
-    """`TP2 PP2 DP8, micro-batch 4`, and what is recomputed."""
-    words = t(lang, "wizard.strategies.plan", plan=plan_name(plan_sizes(job)), batch=job.training.micro_batch_size)
-    if job.recompute == "none":
-        return words
-    return t(lang, "wizard.strategies.recomputed", plan=words, recompute=recompute_words(job, lang))
 
 
 def _rule(key: str, parameters: int, lang: str) -> dict[str, Any] | None:

@@ -71,3 +71,8 @@ def test_rows_that_differ_in_switches_alone_say_so(run):
     assert len(rows) == 40
     assert len(set(rows)) == len(rows)
     assert any("SP off" in row for row in rows)
+
+
+def test_a_strategys_plan_is_told_with_its_micro_batch_and_what_it_recomputes(run):
+    lines = run("--strategies")[1].splitlines()
+    assert any("DP16, micro-batch " in line and "full" in line for line in lines)
