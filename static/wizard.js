@@ -6,6 +6,7 @@
   const places = new Map();
   let latest = null;
   let send = () => {};
+  let isPressed = false, isWaiting = false;
 
   const step = () => document.documentElement.dataset.step || "hardware";
 
@@ -28,10 +29,22 @@
   }
 
   function drawAll() {
+    isWaiting = isPressed;
+    if (isPressed) return;
     board.fields.place(latest);
     for (const [name, element] of places) draw(name, element);
     document.dispatchEvent(new CustomEvent("megaboard:drawn", { detail: { at: latest.at } }));
   }
+
+  // A button or row that is replaced between the two halves of a click is not clicked: what is new waits until then.
+  // Sliders and text fields are Gradio's and not drawn here: dragging them is answered at once.
+  document.addEventListener("pointerdown", ({ target }) => {
+    isPressed = Boolean(target.closest("[data-panel], .mb-problem"));
+  }, true);
+  for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => {
+    isPressed = false;
+    if (isWaiting) setTimeout(drawAll);
+  }, true);
 
   // What is on no visible step is drawn when its step is shown: that asks for a bundle anyway.
   function draw(name, element) {

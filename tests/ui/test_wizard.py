@@ -101,6 +101,19 @@ def test_a_plan_is_chosen_by_keys_and_the_last_one_counts(page, site):
     expect(page.locator("#place-memory .mb-stack")).to_have_count(int(cells["PP"]))
 
 
+def test_what_is_drawn_anew_while_the_mouse_is_down_is_still_clicked(page, site):
+    go(page, site, "plan")
+    row = page.locator('.mb-plans tbody tr[data-index="2"]')
+    row.click(trial=True)
+    row.hover()
+    page.mouse.down()
+    page.evaluate(
+        "() => { const b = Megaboard.wizard.bundle(); Megaboard.wizard.take(JSON.stringify({...b, at: b.at + 1})) }"
+    )
+    page.mouse.up()
+    expect(page.locator('.mb-plans tr[aria-selected="true"]')).to_have_attribute("data-index", "2")
+
+
 def test_a_guides_plan_is_chosen_and_its_groups_are_shown(page, site):
     go(page, site, "plan")
     page.locator(".mb-plans-guides tr", has_text="TP2 PP2 VPP2").get_by_role("button", name="Choose").click()
