@@ -103,8 +103,11 @@ def test_a_plan_is_chosen_by_keys_and_the_last_one_counts(page, site):
 
 def test_what_is_drawn_anew_while_the_mouse_is_down_is_still_clicked(page, site):
     go(page, site, "plan")
+    page.locator(".mb-plans tbody tr[data-index]").first.wait_for()
+    page.locator(".mb-plans").focus()
+    page.keyboard.press("Home")
+    until(page, "b.data.plans.own === 0")
     row = page.locator('.mb-plans tbody tr[data-index="2"]')
-    row.click(trial=True)
     row.hover()
     page.mouse.down()
     page.evaluate(
