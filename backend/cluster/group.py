@@ -67,5 +67,13 @@ def try_all(
     return dict(sorted(results.items())), dict(sorted(failures.items()))
 
 
+def ends_of_all(
+    items: Sequence[A] | Mapping[int, A], fn: Callable[[int, A], T], timeout_s: float
+) -> dict[int, T | NodeError]:
+    """Like try_all, with either end of each by rank."""
+    results, failures = try_all(items, fn, timeout_s)
+    return {**results, **failures}
+
+
 def _name_of(item: object, rank: int) -> str:
     return str(getattr(item, "name", None) or getattr(item, "address", None) or rank)

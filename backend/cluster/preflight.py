@@ -1,13 +1,11 @@
 """The checks before a launch, on all nodes at once. They change nothing on a node and leave nothing behind."""
 
-import json
 import posixpath
 import re
 import secrets
-import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from backend.cluster.checks import (
     CheckName,
@@ -22,7 +20,7 @@ from backend.cluster.checks import (
 )
 from backend.cluster.deepspeed_parts import EXTENSIONS, check_parts, needed_parts
 from backend.cluster.equal_checks import check_engine, check_machines, check_prints, check_shared, check_versions
-from backend.cluster.group import try_all
+from backend.cluster.group import ends_of_all
 from backend.cluster.machine_checks import (
     check_clocks,
     check_cuda,
@@ -32,18 +30,16 @@ from backend.cluster.machine_checks import (
     check_room,
     check_space,
 )
+from backend.cluster.master_port import check_port
 from backend.cluster.node import Node, NodeError, ask
-from backend.cluster.probe import NodeFacts, inspect, python_command
+from backend.cluster.probe import NodeFacts, ask_program, inspect, needed_environment, python_command
 from backend.cluster.ssh_config import display_name
-from backend.cluster.survey import SURVEY_S, Survey, survey
+from backend.cluster.survey import Survey
 from backend.estimate.checkpoint_size import checkpoint_bytes
-from backend.job.cluster import Environment, Host
+from backend.job.cluster import Host
 from backend.job.job import Job
-from backend.job.launch_rules import environment_of
 
 ASK_S = 30.0
-DIAL_S = 8.0
-"""How long nodes try to reach the master's port; a listener is up after less than one."""
 PRINTS_S = 60.0
 """Three places of every file of a model, from a slow disk."""
 SEEN_S = 5.0
@@ -51,28 +47,27 @@ SEEN_S = 5.0
 NEEDS_PYTHON: tuple[CheckName, ...] = ("engine", "model", "dataset", "run_root", "output_dir", "lock")
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 COMPARE = Path(__file__).with_name("compare_node.py")
-DIAL = Path(__file__).with_name("dial_node.py")
-
-T = TypeVar("T")
 
 
 def preflight(
-    job: Job, nodes: Mapping[int, Node | NodeError], facts: Mapping[int, NodeFacts | NodeError], port: int
+    job: Job,
+    nodes: Mapping[int, Node | NodeError],
+    facts: Mapping[int, NodeFacts | NodeError],
+    surveys: Mapping[int, Survey | NodeError],
+    port: int,
 ) -> list[CheckResult]:
     """Every check of every node, by node and in the order they depend on one another; then those between nodes.
 
-    A node that could not be reached is given as its NodeError, as are facts that could not be read. The job has passed
+    A node that could not be reached is given as its NodeError, as is what could not be read of one. The job has passed
     check_launch.
     """
     checks = {rank: Checks(rank, display_name(host)) for rank, host in enumerate(job.cluster.hosts)}
     connected = {rank: node for rank, node in nodes.items() if not isinstance(node, NodeError)}
     known = {rank: fact for rank, fact in facts.items() if isinstance(fact, NodeFacts) and rank in connected}
     ready = {rank: connected[rank] for rank in known}
-    found = _both(try_all(ready, lambda rank, node: _ask_paths(job, rank, node), ASK_S + 10))
-    locks = _both(try_all(ready, lambda rank, node: _ask_lock(job, rank, node, known[rank].home), ASK_S + 10))
-    folders = [str(job.training.output_dir)]
-    ask_survey = lambda rank, node: survey(node, _environment(job, rank), folders)  # noqa: E731 - as those above
-    surveys = _both(try_all(ready, ask_survey, SURVEY_S + 10))
+    found = ends_of_all(ready, lambda rank, node: _ask_paths(job, rank, node), ASK_S + 10)
+    locks = ends_of_all(ready, lambda rank, node: _ask_lock(job, rank, node, known[rank].home), ASK_S + 10)
+    surveys = {rank: surveys[rank] for rank in ready}
     results = []
     for rank, of in checks.items():
         results += _check_node(
@@ -101,7 +96,7 @@ def _check_equal(
         "datasets": dataset_names(job),
         "plain": job.traits.environment == "swift",
     }
-    prints = _both(try_all(nodes, lambda rank, node: _compare(job, rank, node, "prints", wanted), PRINTS_S + 10))
+    prints = ends_of_all(nodes, lambda rank, node: _compare(job, rank, node, "prints", wanted), PRINTS_S + 10)
     results += check_prints(job, checks, prints)
     # Ranks of all nodes write parts of one checkpoint and read each other's; the other engines can do without.
     if job.traits.is_megatron and 0 in nodes:
@@ -119,7 +114,7 @@ def _check_shared(job: Job, checks: Mapping[int, Checks], nodes: Mapping[int, No
         wanted["seconds"] = SEEN_S
         others = {rank: node for rank, node in nodes.items() if rank != 0}
         try:
-            seen = _both(try_all(others, lambda rank, node: _compare(job, rank, node, "read", wanted), ASK_S + 10))
+            seen = ends_of_all(others, lambda rank, node: _compare(job, rank, node, "read", wanted), ASK_S + 10)
         finally:
             _compare(job, 0, nodes[0], "remove", wanted)
     except NodeError as error:
@@ -140,36 +135,15 @@ def _check_fabric(
         results += check_rdma(checks, _read(surveys))
     first, way = surveys.get(0), known[0].interface if 0 in known else None
     own = [one.addresses[0] for one in first.fabric.interfaces if one.name == way] if isinstance(first, Survey) else []
-    return results + _check_port(job, checks, nodes, port, own[0] if own else None)
+    return results + check_port(job, checks, nodes, port, own[0] if own else None)
 
 
 def _compare(job: Job, rank: int, node: Node, action: str, wanted: Mapping[str, object]) -> Mapping[str, Any]:
-    return _run(job, rank, node, COMPARE, action, wanted, PRINTS_S)
-
-
-def _try_port(job: Job, rank: int, node: Node, action: str, wanted: Mapping[str, object]) -> Mapping[str, Any]:
-    return _run(job, rank, node, DIAL, action, wanted, ASK_S)
-
-
-def _run(
-    job: Job, rank: int, node: Node, program: Path, action: str, wanted: Mapping[str, object], timeout_s: float
-) -> Mapping[str, Any]:
-    """Ask one of our programs, by the environment's Python."""
-    argv = python_command(_environment(job, rank), ["-", action, json.dumps(wanted)])
-    return ask(node, argv, timeout_s=timeout_s, stdin=program.read_bytes())
+    return ask_program(node, needed_environment(job, rank, node), COMPARE, action, wanted, PRINTS_S)
 
 
 def _read(surveys: Mapping[int, Survey | NodeError]) -> dict[int, Survey]:
     return {rank: one for rank, one in surveys.items() if isinstance(one, Survey)}
-
-
-def choose_port(job: Job, node: Node, ports: Sequence[int]) -> int:
-    """The first of `ports` that is free on `node`, which is node 0. Raises NodeError(no_free_port)."""
-    answer = _try_port(job, 0, node, "free_port", {"ports": list(ports)})
-    if answer["port"] is None:
-        first, last = job.cluster.port_range
-        raise NodeError("no_free_port", node.name, field="cluster.port_range", first=first, last=last)
-    return int(answer["port"])
 
 
 def lock_path(run_root: str, host: Host) -> str:
@@ -247,71 +221,12 @@ def _ask_paths(job: Job, rank: int, node: Node) -> Mapping[str, Any]:
         "parts": needed_parts(job),
         "extensions": job.environment.get(EXTENSIONS),
     }
-    return inspect(node, _environment(job, rank), "paths", wanted, ASK_S)
+    return inspect(node, needed_environment(job, rank, node), "paths", wanted, ASK_S)
 
 
 def _ask_lock(job: Job, rank: int, node: Node, home: str) -> Mapping[str, Any]:
     root = job.cluster.run_root
     absolute = posixpath.join(home, root[2:]) if root.startswith("~/") else root
     path = lock_path(absolute, job.cluster.hosts[rank])
-    argv = python_command(_environment(job, rank), ["-", "holder", path])
+    argv = python_command(needed_environment(job, rank, node), ["-", "holder", path])
     return ask(node, argv, timeout_s=ASK_S, stdin=SUPERVISOR.read_bytes())
-
-
-def _check_port(
-    job: Job, checks: Mapping[int, Checks], nodes: Mapping[int, Node], port: int, own: str | None
-) -> list[CheckResult]:
-    """Node 0 listens on the port as the job's master will, and every node, itself too, dials it.
-
-    `own`: an address of node 0, for nodes that do not know its name.
-    """
-    if 0 not in nodes:
-        return [of.skipped("master_port") for of in checks.values()]
-    address = job.cluster.hosts[0].dialled_address
-
-    def work(rank: int, node: Node) -> Mapping[str, Any]:
-        dialled = {"address": address, "port": port, "seconds": DIAL_S, "word": secrets.token_hex(8)}
-        if rank == 0:  # both in one command: its sshd may allow no second one
-            wanted = {"port": port, "seconds": DIAL_S + 2, "callers": len(nodes), "dial": dialled}
-            return _try_port(job, 0, node, "listen", wanted)
-        return _try_port(job, rank, node, "dial", dialled)
-
-    answers = _both(try_all(nodes, work, ASK_S + 10))
-    listener = answers[0]
-    if isinstance(listener, NodeError):
-        wrong = checks[0].raised("master_port", listener)
-    elif not listener["bound"]:
-        wrong = checks[0].wrong("master_port", "port_taken", "cluster.port_range", port=port)
-    else:
-        answers[0] = listener["dialled"]
-        return [_judge_dial(of, answers.get(rank), address, port, own) for rank, of in checks.items()]
-    return [wrong, *(of.skipped("master_port") for rank, of in checks.items() if rank != 0)]
-
-
-def _judge_dial(
-    of: Checks, answer: Mapping[str, Any] | NodeError | None, address: str, port: int, own: str | None
-) -> CheckResult:
-    if answer is None:
-        return of.skipped("master_port")
-    if isinstance(answer, NodeError):
-        return of.raised("master_port", answer)
-    if answer["reached"]:
-        return of.ok("master_port", address=address, port=port)
-    field = "cluster.hosts[0].fabric_address"
-    detail = answer["detail"]
-    if not answer.get("is_named", True):
-        line = shlex.quote(f"{own or 'ADDRESS'} {address}")
-        command = f"echo {line} | sudo tee -a /etc/hosts"
-        return of.wrong("master_port", "master_not_resolved", field, address=address, detail=detail, command=command)
-    return of.wrong("master_port", "master_not_reached", field, address=address, port=port, detail=detail)
-
-
-def _environment(job: Job, rank: int) -> Environment:
-    environment = environment_of(job, rank)
-    if environment is None:
-        raise NodeError("no_environment", display_name(job.cluster.hosts[rank]), name=job.traits.environment)
-    return environment
-
-
-def _both(ends: tuple[dict[int, T], dict[int, NodeError]]) -> dict[int, T | NodeError]:
-    return {**ends[0], **ends[1]}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.cluster.gpus import mib
-from backend.cluster.group import try_all
+from backend.cluster.group import ends_of_all
 from backend.cluster.node import Node, NodeError, ask
 from backend.job.cluster import Environment
 from backend.job.job import Job
@@ -114,8 +114,7 @@ def probe(
 
 def probe_all(job: Job, nodes: Mapping[int, Node]) -> dict[int, NodeFacts | NodeError]:
     """The facts of every node by rank, or why there are none."""
-    facts, failures = try_all(nodes, lambda rank, node: _probe_for(job, rank, node), PROBE_S + 10)
-    return {**facts, **failures}
+    return ends_of_all(nodes, lambda rank, node: _probe_for(job, rank, node), PROBE_S + 10)
 
 
 def probe_one(job: Job, rank: int, node: Node) -> NodeFacts | NodeError:
@@ -128,12 +127,18 @@ def probe_one(job: Job, rank: int, node: Node) -> NodeFacts | NodeError:
 
 
 def _probe_for(job: Job, rank: int, node: Node) -> NodeFacts:
-    environment = environment_of(job, rank)
-    if environment is None:
-        raise NodeError("no_environment", node.name, field=python_field(job, rank), name=job.traits.environment)
+    environment = needed_environment(job, rank, node)
     master = job.cluster.hosts[0].dialled_address
     modules = needed_modules(job)
     return probe(node, environment, master=master, modules=modules, python_field=python_field(job, rank))
+
+
+def needed_environment(job: Job, rank: int, node: Node) -> Environment:
+    """The environment of the job's engine on a node. Raises NodeError(no_environment)."""
+    environment = environment_of(job, rank)
+    if environment is None:
+        raise NodeError("no_environment", node.name, field=python_field(job, rank), name=job.traits.environment)
+    return environment
 
 
 def python_field(job: Job, rank: int) -> str:
@@ -147,8 +152,20 @@ def inspect(
     node: Node, environment: Environment, action: str, wanted: Mapping[str, object], timeout_s: float = PROBE_S
 ) -> Mapping[str, Any]:
     """Ask inspect_node.py, run by the environment's Python."""
+    return ask_program(node, environment, INSPECT, action, wanted, timeout_s)
+
+
+def ask_program(
+    node: Node,
+    environment: Environment,
+    program: Path,
+    action: str,
+    wanted: Mapping[str, object],
+    timeout_s: float,
+) -> Mapping[str, Any]:
+    """Ask one of our programs that run on a node, by the environment's Python. NodeError."""
     argv = python_command(environment, ["-", action, json.dumps(wanted)])
-    return ask(node, argv, timeout_s=timeout_s, stdin=INSPECT.read_bytes())
+    return ask(node, argv, timeout_s=timeout_s, stdin=program.read_bytes())
 
 
 def python_command(environment: Environment, arguments: Sequence[str]) -> list[str]:

@@ -1,6 +1,5 @@
 """What a node is made of: its GPUs, its network, and the room that training needs beside memory."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,9 +7,12 @@ from typing import Any
 
 from backend.cluster.fabric import Fabric, read_fabric
 from backend.cluster.gpus import Gpus, read_gpus
-from backend.cluster.node import Node, ask
-from backend.cluster.probe import python_command
+from backend.cluster.group import ends_of_all
+from backend.cluster.node import Node, NodeError
+from backend.cluster.probe import ask_program
 from backend.job.cluster import Environment
+from backend.job.job import Job
+from backend.job.launch_rules import environment_of
 
 SURVEY = Path(__file__).with_name("survey_node.py")
 SURVEY_S = 45.0
@@ -46,14 +48,33 @@ class Survey:
     """Files that a process may open; None: unlimited."""
     cpus: int
     memory_mib: int
+    """What its processes may use: a container's limit where there is one."""
     disks: Mapping[str, Disk] = field(default_factory=dict)
     """By the folder that was asked about."""
 
 
+def survey_all(job: Job, nodes: Mapping[int, Node]) -> dict[int, Survey | NodeError]:
+    """What every node of a job is made of, by rank, or why that is not known."""
+    return ends_of_all(nodes, lambda rank, node: survey_one(job, rank, node), SURVEY_S + 10)
+
+
+def survey_one(job: Job, rank: int, node: Node) -> Survey:
+    """By the engine's Python, whose setup may bring tools, as at a launch; by the system's where that does not run."""
+    environment, folder = environment_of(job, rank), job.training.output_dir
+    folders = [folder] if folder else []
+    if environment is not None:
+        try:
+            return survey(node, environment, folders)
+        except NodeError as error:
+            if error.code != "bad_answer":
+                raise
+    return survey(node, None, folders)
+
+
 def survey(node: Node, environment: Environment | None, folders: Sequence[str] = ()) -> Survey:
     """Ask a node, by the environment's Python or the system's. NodeError."""
-    argv = python_command(environment or SYSTEM_PYTHON, ["-", "survey", json.dumps({"folders": list(folders)})])
-    return read_survey(ask(node, argv, timeout_s=SURVEY_S, stdin=SURVEY.read_bytes()))
+    wanted = {"folders": list(folders)}
+    return read_survey(ask_program(node, environment or SYSTEM_PYTHON, SURVEY, "survey", wanted, SURVEY_S))
 
 
 def read_survey(answer: Mapping[str, Any]) -> Survey:

@@ -29,6 +29,9 @@ SIOCGIFADDR, SIOCGIFNETMASK = 0x8915, 0x891B
 SHM = "/dev/shm"  # noqa: S108 - it is asked how large it is
 TOOL_S = 20
 """nvidia-smi answers after seconds where persistence mode is off, and never where a driver hangs."""
+MEMORY = "/proc/meminfo"
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+"""Where a container finds what it may use, with cgroup 2 and 1."""
 SMI_FOLDERS = ("/usr/lib/wsl/lib", "/usr/local/nvidia/bin")
 """Where WSL and containers of some clouds keep it, off sshd's PATH."""
 SMI = {
@@ -59,8 +62,15 @@ def survey(wanted: dict[str, Any]) -> dict[str, Any]:
         "disks": {folder: disk_of(folder) for folder in wanted["folders"]},
         "quota": run(["quota", "-w", "-p"])["out"] if shutil.which("quota") else "",
         "cpus": len(os.sched_getaffinity(0)),
-        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        "memory_mib": memory_mib(),
     }
+
+
+def memory_mib() -> int:
+    """What processes here may use: the machine's, or the container's limit, which says `max` where there is none."""
+    whole = int(re.findall(r"^MemTotal:\s*(\d+) kB", text_of(MEMORY), re.MULTILINE)[0]) << 10
+    limits = [text_of(path) for path in LIMITS]
+    return min([whole, *(int(text) for text in limits if text.isdigit())]) >> 20
 
 
 def ask_smi() -> dict[str, Any] | None:

@@ -7,10 +7,12 @@ from backend.cluster.checks import CheckResult, Checks
 from backend.cluster.engine_check import check_configuration
 from backend.cluster.group import try_all
 from backend.cluster.hostkeys import HostKey, UnknownHostKey
+from backend.cluster.master_port import choose_port
 from backend.cluster.node import Node, NodeError
-from backend.cluster.preflight import choose_port, preflight
+from backend.cluster.preflight import preflight
 from backend.cluster.probe import NodeFacts, probe_all
 from backend.cluster.ssh_config import display_name
+from backend.cluster.survey import Survey, survey_all
 from backend.engines import render
 from backend.job.job import Job
 from backend.job.problems import Problem, errors
@@ -30,6 +32,8 @@ class PreflightReport:
     checks: tuple[CheckResult, ...] = ()
     facts: Mapping[int, NodeFacts] = field(default_factory=dict)
     """By node rank; of the nodes that could be read."""
+    surveys: Mapping[int, Survey] = field(default_factory=dict)
+    """What they are made of, by node rank; also of nodes whose engine's Python does not run."""
     unknown_host_keys: tuple[HostKey, ...] = ()
     """To be shown to the user, who confirms them (Controller.accept_host_keys) or not."""
     problems: tuple[Problem, ...] = ()
@@ -80,7 +84,8 @@ def examine(job: Job, meeting: Meeting, ports: Sequence[int]) -> PreflightReport
     read = probe_all(job, meeting.nodes)
     facts = {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
     port = _free_port(job, meeting.nodes[0], ports) if 0 in facts else ports[0]
-    checks = preflight(job, {**meeting.nodes, **meeting.failures}, read, port)
+    surveys = survey_all(job, meeting.nodes)
+    checks = preflight(job, {**meeting.nodes, **meeting.failures}, read, surveys, port)
     able = {check.rank for check in checks if check.name == "engine" and check.status == "ok"}
     if able and not meeting.failures:
         checks += _hear_engine(job, meeting.nodes, facts, able, port)
@@ -88,6 +93,7 @@ def examine(job: Job, meeting: Meeting, ports: Sequence[int]) -> PreflightReport
     return PreflightReport(
         checks=tuple(checks),
         facts=facts,
+        surveys={rank: one for rank, one in surveys.items() if isinstance(one, Survey)},
         unknown_host_keys=meeting.unknown_host_keys,
         problems=tuple(errors(problems)),
         port=port,

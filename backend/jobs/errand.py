@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from backend.cluster.group import GroupError, try_all
+from backend.cluster.master_port import choose_port
 from backend.cluster.node import Node, NodeError, ask, tail
-from backend.cluster.preflight import choose_port
 from backend.cluster.probe import NodeFacts, probe_all
 from backend.engines import Place, Rendered
 from backend.job.job import Job

@@ -1,6 +1,6 @@
 """What planning asks of the nodes before anything is checked or launched; it only reads files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -9,16 +9,13 @@ from backend.cluster.group import try_all
 from backend.cluster.hostkeys import HostKey
 from backend.cluster.node import Node, NodeError
 from backend.cluster.probe import PROBE_S, NodeFacts, probe_one
-from backend.cluster.survey import SURVEY_S, Survey, survey
-from backend.job.cluster import Environment
+from backend.cluster.survey import SURVEY_S, Survey, survey_one
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.checkup import Meeting
 
 READ_S = 30.0
-LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Where the sshd of a container finds what its container may use, with cgroup 2 and 1."""
 
 T = TypeVar("T")
 
@@ -62,14 +59,21 @@ def model_config(job: Job, meeting: Meeting, limit: int) -> Look[bytes]:
 class NodeMemory:
     """What a node has."""
 
-    host_gib: float
-    """Of the node, or what its container may use."""
-    gpu_gib: float | None
-    """Of the smallest of its GPUs, as nvidia-smi counts it; None where it does not tell."""
     survey: Survey
-    """Its GPUs, network, limits and the disk of output_dir."""
+    """Its memory, GPUs, network, limits and the disk of output_dir."""
     facts: NodeFacts | None = None
     """Its software; None where the engine's Python is not named, or cannot be run."""
+
+    @property
+    def host_gib(self) -> float:
+        """Of the node, or what its container may use."""
+        return self.survey.memory_mib / 1024
+
+    @property
+    def gpu_gib(self) -> float | None:
+        """Of the smallest of its GPUs, as nvidia-smi counts it; None where it does not tell."""
+        read = [gpu.memory_mib for gpu in self.survey.gpus.gpus if gpu.memory_mib is not None]
+        return round(min(read) / 1024, 2) if read else None
 
 
 def memory(job: Job, meeting: Meeting) -> Look[NodeMemory]:
@@ -78,22 +82,18 @@ def memory(job: Job, meeting: Meeting) -> Look[NodeMemory]:
     broken: dict[int, NodeError] = {}
 
     def one(rank: int, node: Node) -> NodeMemory:
-        environment, folder = environment_of(job, rank), job.training.output_dir
-        found = _survey(node, environment, [folder] if folder else [])
-        read = [gpu.memory_mib for gpu in found.gpus.gpus if gpu.memory_mib is not None]
-        gpu_gib = round(min(read) / 1024, 2) if read else None
-        facts = probe_one(job, rank, node) if environment else None
+        found = survey_one(job, rank, node)
+        facts = probe_one(job, rank, node) if environment_of(job, rank) else None
         if isinstance(facts, NodeError):
             broken[rank] = facts
             facts = None
-        return NodeMemory(host_gib=_memory_gib(node), gpu_gib=gpu_gib, survey=found, facts=facts)
+        return NodeMemory(survey=found, facts=facts)
 
     answers, failures = try_all(meeting.nodes, one, SURVEY_S + PROBE_S + 10)
     names = {rank: meeting.nodes[rank].name for rank in answers}
     problems = tuple(failure.problem for _, failure in sorted({**broken, **failures}.items()))
-    found = Look(answers=answers, nodes=names, unknown_host_keys=(), problems=problems)
-    return Look(answers=found.answers, nodes=found.nodes, unknown_host_keys=meeting.unknown_host_keys,
-                problems=(*found.problems, *meeting.problems))  # fmt: skip
+    return Look(answers=answers, nodes=names, unknown_host_keys=meeting.unknown_host_keys,
+                problems=(*problems, *meeting.problems))  # fmt: skip
 
 
 def data_size(job: Job, meeting: Meeting) -> Look[DataSize]:
@@ -106,17 +106,6 @@ def data_size(job: Job, meeting: Meeting) -> Look[DataSize]:
                 problems=(*found.problems, *meeting.problems))  # fmt: skip
 
 
-def _survey(node: Node, environment: Environment | None, folders: Sequence[str]) -> Survey:
-    """By the engine's Python, whose setup may bring tools, as at a launch; by the system's where that does not run."""
-    if environment is not None:
-        try:
-            return survey(node, environment, folders)
-        except NodeError as error:
-            if error.code != "bad_answer":
-                raise
-    return survey(node, None, folders)
-
-
 def _ask(nodes: Mapping[int, Node], question: Callable[[Node], T], limit_s: float = READ_S) -> Look[T]:
     answers, failures = try_all(nodes, lambda rank, node: question(node), limit_s)
     return Look(
@@ -125,22 +114,3 @@ def _ask(nodes: Mapping[int, Node], question: Callable[[Node], T], limit_s: floa
         unknown_host_keys=(),
         problems=tuple(failure.problem for failure in failures.values()),
     )
-
-
-def _memory_gib(node: Node) -> float:
-    lines = node.read("/proc/meminfo", limit=4096).decode(errors="replace").splitlines()
-    total = next((line.split()[1] for line in lines if line.startswith("MemTotal:")), "")
-    if not total.isdigit():
-        raise NodeError("bad_answer", node.name, command="/proc/meminfo", exit=0, detail=lines[0] if lines else "")
-    return min(int(total) * 1024, *(_limit(node, path) for path in LIMITS)) / 2**30
-
-
-def _limit(node: Node, path: str) -> float:
-    """Bytes; infinite where there is no such file or it says `max`."""
-    try:
-        text = node.read(path, limit=64).decode(errors="replace").strip()
-    except NodeError as error:
-        if error.code != "missing_file":
-            raise
-        return float("inf")
-    return float(text) if text.isdigit() else float("inf")

@@ -33,8 +33,8 @@ def node(
     rows = "".join(f"{i}, GPU-{i}, {name}, {mib}, 0, 550.54\n" for i in range(count))
     pcie = "".join(f"{i}, Disabled, 4, 16, 16\n" for i in range(count))
     topo = f"\tGPU0\tGPU1\nGPU0\t X \t{link}\nGPU1\t{link}\t X \n"
-    answer = surveyed(**{"smi": smi(rows, more=pcie, topo=topo), **more})
-    return NodeMemory(host_gib=1000.04, gpu_gib=None, survey=read_survey(answer))
+    answer = surveyed(**{"smi": smi(rows, more=pcie, topo=topo), "memory_mib": 1_024_041, **more})
+    return NodeMemory(survey=read_survey(answer))
 
 
 def job(**more: Any) -> Job:

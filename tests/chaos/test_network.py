@@ -13,6 +13,7 @@ from backend.cluster.node import NodeError
 from backend.cluster.preflight import preflight
 from backend.cluster.probe import NodeFacts, probe_all
 from backend.cluster.ssh import SshNode, connect
+from backend.cluster.survey import survey_all
 from backend.job.cluster import Host
 from tests.chaos.lab import Lab, why_not
 from tests.cluster.jobs import make_job
@@ -48,7 +49,7 @@ def test_every_node_finds_its_interface_and_dials_the_master(lab: Lab) -> None:
     def check() -> None:
         nodes = on_all(range(NODES), lambda rank, _: reach(lab, rank), 30)
         facts = probe_all(job, nodes)
-        results = preflight(job, nodes, facts, 29500)
+        results = preflight(job, nodes, facts, survey_all(job, nodes), 29500)
         for rank, fact in facts.items():
             assert isinstance(fact, NodeFacts)
             assert (fact.interface, fact.hostname) == ("eth0", f"node{rank}")

@@ -8,6 +8,7 @@ from backend.cluster.checks import CheckResult
 from backend.cluster.node import Node, NodeError
 from backend.cluster.preflight import preflight
 from backend.cluster.probe import NodeFacts
+from backend.cluster.survey import survey_all
 from backend.job.cluster import Environment
 from backend.job.problems import Problem
 from tests.cluster.jobs import make_job
@@ -62,7 +63,9 @@ class Gang:
         self.facts: dict[int, NodeFacts | NodeError] = {rank: make_facts() for rank in range(nodes)}
 
     def check(self) -> list[CheckResult]:
-        return preflight(self.job, self.nodes, self.facts, PORT)
+        reached = {rank: node for rank, node in self.nodes.items() if not isinstance(node, NodeError)}
+        surveys = survey_all(self.job, reached)
+        return preflight(self.job, self.nodes, self.facts, surveys, PORT)
 
     def only_failure(self) -> tuple[CheckResult, Problem]:
         """The one check that failed and its problem, which has words in all languages."""

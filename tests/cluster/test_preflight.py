@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from app.i18n import LANGUAGES, render_problem
+from backend.cluster.master_port import choose_port
 from backend.cluster.node import NodeError, Result
-from backend.cluster.preflight import choose_port, lock_path
+from backend.cluster.preflight import lock_path
 from backend.cluster.probe import GpuFacts
 from backend.job.cluster import Host
 from backend.job.mapping import with_values

@@ -14,16 +14,17 @@ from typing import Any
 
 import pytest
 
-from backend.cluster import preflight as preflight_module
+from backend.cluster import master_port
 from backend.cluster.checks import CheckResult
 from backend.cluster.demo import DemoCluster
 from backend.cluster.group import on_all
 from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.master_port import choose_port
 from backend.cluster.node import Node
-from backend.cluster.preflight import choose_port, preflight
+from backend.cluster.preflight import preflight
 from backend.cluster.probe import NodeFacts, probe_all
 from backend.cluster.ssh import connect
-from backend.cluster.survey import survey
+from backend.cluster.survey import survey, survey_all
 from backend.job.job import Job
 from tests.cluster.jobs import make_job
 
@@ -65,7 +66,7 @@ def make(cluster: DemoCluster, tmp_path: Path) -> Callable[..., Job]:
 
 def check(job: Job, nodes: dict[int, Node], port: int | None = None) -> list[CheckResult]:
     chosen = port or choose_port(job, nodes[0], range(29500, 29600))
-    return preflight(job, nodes, probe_all(job, nodes), chosen)
+    return preflight(job, nodes, probe_all(job, nodes), survey_all(job, nodes), chosen)
 
 
 def failures(results: list[CheckResult]) -> list[tuple[str, int, str]]:
@@ -112,7 +113,10 @@ def test_what_is_missing_on_one_node_only_is_found_there(
 def test_a_python_that_is_not_there_is_found(nodes: dict[int, Node], make: Callable[..., Job]) -> None:
     job = make("/nowhere/python")
     facts = probe_all(job, nodes)
-    assert failures(preflight(job, nodes, facts, 29500)) == [("python", 0, "no_python"), ("python", 1, "no_python")]
+    assert failures(preflight(job, nodes, facts, survey_all(job, nodes), 29500)) == [
+        ("python", 0, "no_python"),
+        ("python", 1, "no_python"),
+    ]
 
 
 def test_a_port_that_is_taken_is_found_and_another_is_chosen(nodes: dict[int, Node], make: Callable[..., Job]) -> None:
@@ -132,7 +136,7 @@ def _hang_up_on_everyone(server: socket.socket) -> None:
 def test_a_master_that_cannot_be_dialled_is_found(
     nodes: dict[int, Node], make: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight_module, "DIAL_S", 0.1)
+    monkeypatch.setattr(master_port, "DIAL_S", 0.1)
     job = make()
     # TEST-NET-1 of RFC 5737: nobody answers there, as on the wrong network.
     first = replace(job.cluster.hosts[0], fabric_address="192.0.2.1")
@@ -159,7 +163,7 @@ def test_a_model_that_differs_and_an_output_folder_that_is_not_shared_are_found_
 def test_a_master_whose_name_nobody_knows_is_found(
     nodes: dict[int, Node], make: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight_module, "DIAL_S", 0.1)
+    monkeypatch.setattr(master_port, "DIAL_S", 0.1)
     job = make()
     # RFC 6761: no name below it is ever given to a machine.
     first = replace(job.cluster.hosts[0], fabric_address="master.invalid")
