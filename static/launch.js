@@ -68,7 +68,7 @@
 
   function button(act, label, isOff, isPrimary) {
     return board.h("button", { type: "button", class: `mb-button${isPrimary ? " mb-primary" : ""}`, "data-act": act,
-      disabled: isOff, onclick: () => ask(act, act === "launch" ? { accepts_warnings: accepted !== null } : {}) }, label);
+      disabled: isOff, onclick: () => ask(act, act === "launch" ? { accepted } : {}) }, label);
   }
 
   function ask(act, more = {}) {

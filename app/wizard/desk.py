@@ -113,19 +113,20 @@ class Desk:
             self._set(phase="copying", source=source, problems=(), copied=(0, 0))
         self._work(lambda: self._copy(job, source, report))
 
-    def launch(self, job: Job, source: Source = None, *, accepts_warnings: bool = False) -> None:
+    def launch(self, job: Job, source: Source = None, *, accepted: object = None) -> None:
         """Begin to launch; raises ProblemsError unless a green check of exactly this job is at hand and unused.
 
-        Its warnings must have been accepted.
+        `accepted`: the version of the state whose warnings the user has accepted. Those of another check, and those
+        that only the launch itself finds, have been accepted by nobody.
         """
         with self._changed:
             report = self._state.report
             if report is None or not self._state.is_green_for(job, source):
                 raise ProblemsError([Problem(code="not_checked")])
-            if report.warnings and not accepts_warnings:
+            if report.warnings and (isinstance(accepted, bool) or accepted != self._state.version):
                 raise ProblemsError([Problem(code="warnings_not_accepted")])
             self._set(phase="launching", problems=())
-        self._work(lambda: self._launch(job, source))
+        self._work(lambda: self._launch(job, source, accepts_warnings=bool(report.warnings)))
 
     def queue(self, job: Job, source: Source = None) -> None:
         """Put the job into the queue, unless it waits there from this desk: two tabs queue one run. ProblemsError."""
@@ -167,8 +168,8 @@ class Desk:
             if self._state.copied != (done, total):
                 self._set(copied=(done, total))
 
-    def _launch(self, job: Job, source: Source) -> None:
-        run = self._controller.launch(job, restarts=RESTARTS, source=source)
+    def _launch(self, job: Job, source: Source, *, accepts_warnings: bool) -> None:
+        run = self._controller.launch(job, restarts=RESTARTS, source=source, accepts_warnings=accepts_warnings)
         with self._changed:
             self._set(phase="launched", report=None, run=run)
 

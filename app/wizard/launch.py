@@ -70,7 +70,7 @@ def act(services: Services, asked: Mapping[str, Any]) -> DeskState:
             raise ProblemsError((*reading.problems, *reading.missing, *unfit))
         at, source = desk(services), continuing.chosen(services)
         if asked["act"] == "launch":
-            at.launch(reading.job, source, accepts_warnings=asked.get("accepts_warnings") is True)
+            at.launch(reading.job, source, accepted=asked.get("accepted"))
         else:
             {"check": at.check, "copy": at.copy, "queue": at.queue}[asked["act"]](reading.job, source)
     return desk(services).state()

@@ -418,6 +418,7 @@ class Nodes:
         self.state = RunState.QUEUED
         self.accepted: list[HostKey] = []
         self.sources: list[tuple[str, int] | None] = []
+        self.accepts: list[bool] = []
         self.lost = 0
 
     def preflight(self, job: Job) -> PreflightReport:
@@ -431,9 +432,10 @@ class Nodes:
         if step == self.lost:
             raise ProblemsError([Problem(code="checkpoint_missing")])
 
-    def launch(self, job: Job, *, restarts: int, source: tuple[str, int] | None) -> str:
+    def launch(self, job: Job, *, restarts: int, source: tuple[str, int] | None, accepts_warnings: bool) -> str:
         assert self.let.wait(10)
         self.sources.append(source)
+        self.accepts.append(accepts_warnings)
         self.launched.append(job)
         return f"run-{len(self.launched)}"
 
@@ -487,16 +489,31 @@ class TestDesk:
 
     def test_a_check_with_warnings_opens_the_launch_for_whoever_has_accepted_them(self, job: Job) -> None:
         warning = Problem(code="shm_small", severity="warning", node="10.0.0.1")
-        nodes = Nodes(PreflightReport(checks=(Checks(0, "10.0.0.1").warned("shm", warning),)))
+        warned = PreflightReport(checks=(Checks(0, "10.0.0.1").warned("shm", warning),))
+        nodes = Nodes(warned, warned)
         nodes.let.set()
         desk = self.desk(nodes)
         desk.check(job)
+        earlier = rest(desk).version
+        desk.check(job)
         assert rest(desk).is_green_for(job)
-        with pytest.raises(ProblemsError) as refused:
-            desk.launch(job)
-        assert refused.value.problems[0].code == "warnings_not_accepted"
-        desk.launch(job, accepts_warnings=True)
+        # Those of an earlier check, which another tab may still show, are not those of this one.
+        for accepted in (None, True, earlier):
+            with pytest.raises(ProblemsError) as refused:
+                desk.launch(job, accepted=accepted)
+            assert refused.value.problems[0].code == "warnings_not_accepted"
+        desk.launch(job, accepted=desk.state().version)
         assert rest(desk).run == "run-1"
+        assert nodes.accepts == [True]
+
+    def test_nobody_has_accepted_warnings_that_the_check_did_not_show(self, job: Job) -> None:
+        nodes = Nodes(PreflightReport())
+        nodes.let.set()
+        desk = self.desk(nodes)
+        desk.check(job)
+        desk.launch(job, accepted=rest(desk).version)
+        rest(desk)
+        assert nodes.accepts == [False]
 
     def test_an_edit_after_the_check_closes_the_launch(self, job: Job, services: Services) -> None:
         nodes = Nodes(PreflightReport())
