@@ -42,11 +42,22 @@ def keep_spare(path: Path, now: float) -> bool:
             raise sqlite3.DatabaseError(said)
         connection.execute("VACUUM INTO ?", (str(part),))
         os.utime(part, (now, now))
+        # VACUUM INTO leaves that to its caller: a power cut must not take the last copy with the new one.
+        _sync(part)
         os.replace(part, spare)
+        _sync(path.parent)
     finally:
         connection.close()
         part.unlink(missing_ok=True)
     return True
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
 
 
 class SpareKeeper:

@@ -1,5 +1,6 @@
 """There is always a whole copy of the database to go back to."""
 
+import os
 import sqlite3
 import time
 from pathlib import Path
@@ -55,6 +56,17 @@ def test_a_copy_is_private_of_one_moment_and_made_once_a_day_beside_a_writer(pat
     assert keep_spare(path, NOW + EVERY_S + 1)
     store.close()
     assert draft_of(spare_of(path)) == "newer"
+
+
+def test_a_copy_is_on_the_disk_before_it_takes_the_place_of_the_last(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # SQLite does not sync what VACUUM INTO writes: https://www.sqlite.org/lang_vacuum.html
+    synced, replace = [], os.replace
+    monkeypatch.setattr("os.fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))
+    monkeypatch.setattr("os.replace", lambda part, spare: (synced.append("replaced"), replace(part, spare)))
+    assert keep_spare(path, NOW)
+    assert synced == [f"{spare_of(path)}.part", "replaced", str(path.parent)]
 
 
 def test_where_there_is_no_room_the_old_copy_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
