@@ -94,7 +94,8 @@ def origin_of(distribution: str) -> dict[str, str]:
         return {}
     source = json.loads(found.read_text("direct_url.json") or "{}")
     url, git = source.get("url", ""), source.get("vcs_info", {})
-    is_checkout = url.startswith("file://") and "dir_info" in source
+    # What was copied out of a folder does not change with it.
+    is_checkout = url.startswith("file:///") and source.get("dir_info", {}).get("editable", False)
     folder = urllib.parse.unquote(url[len("file://") :]) if is_checkout else ""
     return {
         "version": found.version or "unknown",

@@ -44,6 +44,10 @@ def test_the_commit_of_a_checkout_is_read_wherever_git_keeps_it(tmp_path: Path) 
         (None, "0.9.5"),
         ({"url": "https://x/roll.git", "vcs_info": {"commit_id": "d" * 40}}, f"0.9.5 (commit {'d' * 10})"),
         ({"url": "file:///tmp/a.whl", "archive_info": {}}, "0.9.5"),
+        ({"url": "file://{checkout}", "dir_info": {"editable": True}}, f"0.9.5 (commit {'e' * 10})"),
+        # A copy of the checkout: where that stands today says nothing of it.
+        ({"url": "file://{checkout}", "dir_info": {}}, "0.9.5"),
+        ({"url": "file://localhost/none", "dir_info": {"editable": True}}, "0.9.5"),
     ],
 )
 def test_a_version_tells_the_commit_it_was_installed_from(
@@ -55,7 +59,8 @@ def test_a_version_tells_the_commit_it_was_installed_from(
     (made / "METADATA").write_text("Name: mine-probe\nVersion: 0.9.5\n")
     (tmp_path / "mine_probe.py").touch()
     if source:
-        (made / "direct_url.json").write_text(json.dumps(source))
+        folder = checkout(tmp_path / "checkout", "e" * 40)
+        (made / "direct_url.json").write_text(json.dumps(source).replace("{checkout}", str(folder)))
     monkeypatch.syspath_prepend(str(tmp_path))
     assert version_of("mine_probe", "mine-probe") == text
     # Installed, but without the module, as PyPI's mcore-adapter.
