@@ -1,12 +1,11 @@
 """The checks that all nodes are alike: who differs from most is named, with the command that makes it equal."""
 
 import posixpath
-import shlex
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 from backend.cluster.checks import CheckName, CheckResult, Checks
-from backend.cluster.make_equal import MCORE_ADAPTER, copy_command, install_command, pip_command
+from backend.cluster.make_equal import MCORE_ADAPTER, copy_command, install_command, pip_command, remove_command
 from backend.cluster.node import NodeError
 from backend.cluster.probe import NodeFacts, needed_modules, python_field
 from backend.cluster.survey import Survey
@@ -143,7 +142,7 @@ def _check_files(
             results.append(checks[rank].ok(name, files=len(files)))
             continue
         paths = list(dict.fromkeys(path_of(key) for key in differ or extra))
-        command = copy_command(job.cluster.hosts[source], paths) if differ else shlex.join(["rm", "-i", "--", *paths])
+        command = copy_command(job.cluster.hosts[source], paths) if differ else remove_command(paths)
         shown = [posixpath.basename(path) for path in paths[:_NAMES_SHOWN]] + ["..."] * (len(paths) > _NAMES_SHOWN)
         code = "model_differs" if name == "model_equal" else "data_differs"
         values = {"names": shown, "count": len(paths), "source": checks[source].node, "command": command}

@@ -66,6 +66,11 @@ def copy_command(source: Host, paths: Sequence[str]) -> str:
     return " && ".join(commands)
 
 
+def remove_command(paths: Sequence[str]) -> str:
+    """What to type on a node to be asked of each of these files whether it may go."""
+    return " ".join(["rm", "-i", "--", *map(_path, paths)])
+
+
 def _path(path: str) -> str:
     """Quoted, with `~/` left for the shell."""
     return f"~/{shlex.quote(path[2:])}" if path.startswith("~/") else shlex.quote(path)

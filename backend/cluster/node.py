@@ -96,7 +96,9 @@ def ask(node: Node, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b""
     result = node.run([*argv, "--token", token], timeout_s=timeout_s, stdin=stdin)
     for line in result.out.splitlines():
         if line.startswith(token):
-            answer: Mapping[str, Any] = json.loads(line[len(token) :])
+            text = json.dumps(json.loads(line[len(token) :]), ensure_ascii=False)
+            # A name of a file that is no Unicode arrives as lone surrogates, which nothing here could write or send.
+            answer: Mapping[str, Any] = json.loads(text.encode(errors="replace"))
             return answer
     raise NodeError("bad_answer", node.name, command=argv[0], exit=result.code, detail=tail(result.err or result.out))
 

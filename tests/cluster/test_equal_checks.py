@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from app.i18n import render_problem
 from backend.cluster.make_equal import copy_command
 from backend.cluster.node import Result
 from backend.cluster.probe import Origin
@@ -109,6 +110,20 @@ def test_a_file_that_only_one_node_has_is_named() -> None:
     gang.fakes[2].on("prints", reply={**PRINTS, "model": {**PRINTS["model"], "adapter_config.json": "9 ff"}})
     failure, problem = gang.only_failure()
     assert (failure.rank, problem.values["command"]) == (2, "rm -i -- /models/qwen/adapter_config.json")
+
+
+def test_a_name_that_is_no_unicode_can_be_told() -> None:
+    gang = Gang(nodes=3)
+    gang.fakes[2].on("prints", reply={**PRINTS, "model": {**PRINTS["model"], "caf\udce9": "9 ff"}})
+    problem = gang.only_failure()[1]
+    assert problem.values["names"] == ["caf?"]
+    assert render_problem("en", problem)["fix"].encode()
+
+
+def test_a_file_in_a_home_folder_is_removed_there() -> None:
+    gang = Gang(nodes=3, model={"path": "~/qwen"})
+    gang.fakes[2].on("prints", reply={**PRINTS, "model": {**PRINTS["model"], "a b": "9 ff"}})
+    assert gang.only_failure()[1].values["command"] == "rm -i -- ~/'qwen/a b'"
 
 
 def test_data_that_differs_is_named_by_its_file() -> None:
