@@ -162,8 +162,8 @@ def _lines(files: tuple[Path, ...], folder: Path, keys: frozenset[str], by_exec:
         if key == "include" and len(files) <= DEEPEST_INCLUDE:
             for one in _included(rest, folder):
                 more = _lines((*files, one), folder, keys, by_exec) if one not in files else []
-                lines += more if block == _EVERYBODY else takewhile(_is_no_block, more)
-            lines.append(block)
+                kept = more if block == _EVERYBODY else list(takewhile(_is_no_block, more))
+                lines += kept if all(map(_is_no_block, kept)) else [*kept, block]
             continue
         if key in ("host", "match"):
             criteria = _criteria(rest) if key == "match" else []

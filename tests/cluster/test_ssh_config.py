@@ -96,6 +96,14 @@ def test_an_included_file_is_found_beside_the_configuration_and_may_include_othe
     assert (target.user, target.port) == ("first", 2300)
 
 
+def test_what_stands_behind_an_include_in_an_included_file_holds_for_the_host(folder: Path) -> None:
+    (folder / "config").write_text("Host x\n  Include first\n")
+    (folder / "first").write_text("Include second\nUser first\n")
+    (folder / "second").write_text("Port 2300\n")
+    target = find_target(Host(address="x"), folder)
+    assert (target.user, target.port) == ("first", 2300)
+
+
 def test_a_program_in_an_included_file_is_refused_with_that_file_and_line(folder: Path) -> None:
     (folder / "config").write_text("Include conf.d/*\n")
     (folder / "conf.d").mkdir()
