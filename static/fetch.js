@@ -47,7 +47,7 @@
     const waits = told.keys.length > 0;
     // An unknown host key is no fault: it is asked about below.
     const problems = told.problems.filter((problem) => !waits || problem.code !== "host_key_unknown");
-    return [isDone && h("p", { class: "mb-good" }, t(`wizard.fetch.${told.kind}.done`, told.note)),
+    return [isDone && h("p", { class: "mb-good" }, t(`wizard.fetch.${told.kind}.${told.done}`, told.note)),
       told.table && h("div", { class: "mb-found" }, board.table("mb-table", told.table.head, told.table.rows)),
       problems.map((problem) => drawProblem({ ...problem, again: () => ask(told.kind) })),
       waits && board.hostKeys(told.keys, () => ask(told.kind, { accept: told.keys.map((key) => key.fingerprint) }))];

@@ -25,8 +25,9 @@
     all = plans.rows.map((row) => Object.fromEntries(plans.keys.map((key, index) => [key, row[index]])));
     const before = chosen && keyOf(chosen);
     if (board.wizard.isSettled()) chosen = all.find((row) => row.rank === plans.own) || null;
+    // Without a known speed the sentence above the table says how they are sorted.
     part("count").textContent = board.t("wizard.plan.count", { shown: whole(all.length), count: whole(plans.count),
-      fitting: whole(plans.fitting) });
+      fitting: whole(plans.fitting), sorted: all[0].speed === null ? "" : board.t("wizard.plan.sorted") });
     guides(part("guides"));
     sift(chosen && keyOf(chosen) !== before);
   }
@@ -127,8 +128,8 @@
     if (index >= first && index < last) table.setAttribute("aria-activedescendant", `plan-${index}`);
     else table.removeAttribute("aria-activedescendant");
     const told = place.querySelector(".mb-plans-cost");
-    told.hidden = chosen === null;
-    const words = chosen ? board.t("wizard.plan.cost", { cost: costOf(chosen) }) : "";
+    const cost = chosen ? costOf(chosen) : "", words = cost && board.t("wizard.plan.cost", { cost });
+    told.hidden = !cost;
     if (told.textContent !== words) told.textContent = words;
   }
 

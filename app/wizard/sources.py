@@ -27,7 +27,8 @@ class Fetched:
 
     edits: Mapping[str, Any] = field(default_factory=dict)
     note: Mapping[str, object] = field(default_factory=dict)
-    """Values of the sentence `wizard.fetch.<kind>.done`; empty where nothing was read."""
+    """Values of the sentence `wizard.fetch.<kind>.<done>`; empty where nothing was read."""
+    done: str = "done"
     problems: tuple[Problem, ...] = ()
     lines: Sequence[ImportLine] = ()
     """What an import did with each key."""
@@ -79,7 +80,8 @@ def _memory(services: Services, asked: Mapping[str, Any]) -> Fetched:
     least = round(min(memory.host_gib for memory in found.answers.values()), 1)
     return Fetched(
         edits={**hardware_edits(job, found.answers), **({"cluster.hosts": hosts} if known else {})},
-        note={"least": least, "nodes": len(found.answers), "gpus": f"{min(known):.1f}" if known else "–"},
+        note={"least": least, "nodes": len(found.answers), **({"gpus": f"{min(known):.1f}"} if known else {})},
+        done="done" if known else "done_cpu",
         problems=(*found.problems, *proposals(job, found.answers, hosts)),
         host_keys=found.unknown_host_keys,
         table=lambda lang: table(job, found.answers, lang),

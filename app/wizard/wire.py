@@ -166,6 +166,7 @@ def _fetch(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.Eve
         told = {
             "kind": asked.get("kind"),
             "note": found.note,
+            "done": found.done,
             "problems": [in_words(form, problem) for problem in (*found.problems, *refused)],
             "keys": [launch.shown_key(key) for key in found.host_keys],
             "lines": [line_json(line, form.lang) for line in found.lines],
