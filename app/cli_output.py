@@ -1,5 +1,6 @@
 """What the command line prints: problems a line each, aligned tables, JSON."""
 
+import dataclasses
 import json
 import re
 import sys
@@ -47,6 +48,17 @@ def print_object(first: Mapping[str, Any], name: str, items: Iterable[Any]) -> N
         print(f"{separator}    {text.encode(errors='replace').decode()}", end="")
         separator = ",\n"
     print("\n  ]\n}", flush=True)
+
+
+def plain(record: Any) -> Any:
+    """A record as JSON data; NaN, which JSON has not, as null."""
+    if dataclasses.is_dataclass(record):
+        return {field.name: plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
+    if isinstance(record, Mapping):
+        return {str(key): plain(value) for key, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [plain(value) for value in record]
+    return None if isinstance(record, float) and record != record else record
 
 
 def table(

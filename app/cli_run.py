@@ -6,13 +6,13 @@ written since, so that no server has to be up.
 
 import argparse
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
+from app.cli_check import print_report, report_json
 from app.cli_copy import copy_missing
-from app.cli_output import DONE, FAILED, number, print_json, print_problems, table
+from app.cli_output import DONE, FAILED, number, plain, print_json, print_problems, table
 from app.cli_secrets import add_secret_option, refuse_in_queue, take_secrets, unlocked
 from app.home import home_path, make_home
 from app.i18n import render_problem, t
@@ -73,9 +73,9 @@ def run_check(chosen: argparse.Namespace, lang: str) -> int:
         if source is not None and not report.problems:
             report = _with_source(services, report, job, source)
     if chosen.json:
-        print_json(_report_json(report, lang))
+        print_json(report_json(report, job, lang))
     else:
-        _print_report(report, lang)
+        print_report(report, job, lang)
     return FAILED if report.problems else DONE
 
 
@@ -151,13 +151,13 @@ def run_status(chosen: argparse.Namespace, lang: str) -> int:
         if chosen.run_id:
             snapshot = fresh(services, find_run(services, chosen.run_id))
             if chosen.json:
-                print_json(_plain(snapshot))
+                print_json(plain(snapshot))
             else:
                 _print_run(snapshot, lang)
             return DONE
         runs = services.controller.runs()
         if chosen.json:
-            print_json([_plain(one) for one in runs])
+            print_json([plain(one) for one in runs])
             return DONE
         columns = ("run", "state", "step", "nodes", "engine", "why")
         rows = [
@@ -261,63 +261,6 @@ def fresh(services: Services, run: str) -> RunSnapshot:
     return services.controller.snapshot(run)
 
 
-def _print_report(report: PreflightReport, lang: str) -> None:
-    if report.checks:
-        head = [t(lang, f"cli.check.{column}") for column in ("check", "result")]
-        print(table(head, _check_rows(report, lang)))
-        print("\n".join(_found_lines(report)))
-    print_problems(lang, [*report.problems, *_warnings(report)])
-    if report.unknown_host_keys:
-        options = " ".join(f"--accept-host-key {key.fingerprint}" for key in report.unknown_host_keys)
-        print(t(lang, "cli.accept", options=options))
-    if not report.problems and report.warnings:
-        print(t(lang, "cli.check.warned", count=len(report.warnings)))
-    elif not report.problems:
-        print(t(lang, "cli.check.green"))
-
-
-def _check_rows(report: PreflightReport, lang: str) -> list[list[str]]:
-    """A row a check with how many nodes passed; the problems below name those that did not."""
-    statuses: dict[str, Counter[str]] = {}
-    for one in report.checks:
-        statuses.setdefault(one.name, Counter())[t(lang, f"check.status.{one.status}")] += 1
-    return [
-        [t(lang, f"check.{name}"), ", ".join(f"{count} {status}" for status, count in counts.items())]
-        for name, counts in statuses.items()
-    ]
-
-
-_FOUND = ("gpus", "cuda", "interface", "rdma", "space")
-"""Checks whose findings tell what a node is made of."""
-
-
-def _found_lines(report: PreflightReport) -> list[str]:
-    """A line a node: its GPUs, their links, driver, network and disk."""
-    nodes: dict[str, list[str]] = {}
-    for one in report.checks:
-        if one.name in _FOUND and one.values:
-            nodes.setdefault(one.node, []).extend(f"{key} {value}" for key, value in one.values.items() if value)
-    return [f"{node}: {', '.join(found)}" for node, found in nodes.items()]
-
-
-def _report_json(report: PreflightReport, lang: str) -> dict[str, Any]:
-    checks = [
-        {"check": one.name, "node": one.node, "rank": one.rank, "status": one.status, "found": dict(one.values)}
-        for one in report.checks
-    ]
-    problems = [render_problem(lang, one) for one in (*report.problems, *_warnings(report))]
-    keys = [_key(one) for one in report.unknown_host_keys]
-    return {"ready": not report.problems, "checks": checks, "problems": problems, "unknown_host_keys": keys}
-
-
-def _warnings(report: PreflightReport) -> list[Problem]:
-    return [one.problem for one in report.checks if one.problem and one.problem not in report.problems]
-
-
-def _key(key: HostKey) -> dict[str, Any]:
-    return {"host": key.host, "port": key.port, "key_type": key.key_type, "fingerprint": key.fingerprint}
-
-
 def _print_run(snapshot: RunSnapshot, lang: str) -> None:
     print(t(lang, "cli.ended", run=snapshot.id, state=_place(lang, snapshot)), _steps(snapshot))
     if snapshot.attempt > 1 or snapshot.restarts_allowed:
@@ -364,14 +307,3 @@ def _place(lang: str, run: RunSnapshot | RunSummary) -> str:
 
 def _state(lang: str, state: RunState) -> str:
     return t(lang, f"monitor.state.{state.value}")
-
-
-def _plain(record: Any) -> Any:
-    """A record as JSON data; NaN, which JSON has not, as null."""
-    if dataclasses.is_dataclass(record):
-        return {field.name: _plain(getattr(record, field.name)) for field in dataclasses.fields(record)}
-    if isinstance(record, dict):
-        return {str(key): _plain(value) for key, value in record.items()}
-    if isinstance(record, list | tuple):
-        return [_plain(value) for value in record]
-    return None if isinstance(record, float) and record != record else record

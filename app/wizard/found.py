@@ -2,13 +2,15 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from app.i18n import t
 from app.wizard.hosts import to_form, with_fabric
-from backend.cluster.fabric import common_network
+from backend.cluster.fabric import Interface, common_network
 from backend.cluster.gpus import Gpus, link_words
 from backend.job.job import Job
+from backend.job.mapping import to_mapping, with_values
 from backend.job.presets import READING, gpus
 from backend.job.problems import Problem
 from backend.jobs.look import NodeMemory
@@ -82,28 +84,55 @@ def intra_node(found: Gpus) -> float | None:
     return float(speed) if speed else None
 
 
-def proposals(job: Job, found: Mapping[int, NodeMemory], hosts: Any) -> list[Problem]:
-    """Notes with an edit each: the faster network that all nodes share, and the ports that NCCL should use."""
+def proposals(job: Job, found: Mapping[int, NodeMemory], hosts: Any = None) -> list[Problem]:
+    """Notes with an edit each: the faster network that all nodes share, and the ports that NCCL should use.
+
+    `hosts`: as the draft writes them; without it the job's.
+    """
     notes = []
-    fabrics = {rank: one.survey.fabric for rank, one in found.items()}
-    shared = common_network(fabrics) if len(found) == len(job.cluster.hosts) > 1 else {}
-    by_name = {
-        job.cluster.hosts[rank].name: address
-        for rank, address in shared.items()
-        if job.cluster.hosts[rank].fabric_address is None and job.cluster.hosts[rank].address != address
-    }
-    if by_name:
+    hosts = to_mapping(job)["cluster"].get("hosts") if hosts is None else hosts
+    if by_name := proposed_addresses(job, found):
         edit = {"cluster.hosts": with_fabric(to_form(hosts), by_name)}
         values = {"addresses": ", ".join(f"{name}: {address}" for name, address in by_name.items())}
         notes.append(Problem(code="fabric_proposed", field="cluster.hosts", severity="note", values=values, edit=edit))
-    variables = nccl_variables(found)
-    if len(found) > 1 and variables and not variables.keys() & job.environment.keys():
+    if variables := proposed_variables(job, found):
         text = " ".join(f"{name}={value}" for name, value in variables.items())
         edit = {"environment": {**job.environment, **variables}}
         notes.append(
             Problem(code="nccl_proposed", field="environment", severity="note", values={"variables": text}, edit=edit)
         )
     return notes
+
+
+def proposed_lines(job: Job, found: Mapping[int, NodeMemory]) -> dict[str, Any]:
+    """The proposals as a part of the job file; empty without any."""
+    lines: dict[str, Any] = {}
+    if by_name := proposed_addresses(job, found):
+        hosts = [
+            replace(host, fabric_address=by_name.get(host.name, host.fabric_address)) for host in job.cluster.hosts
+        ]
+        lines["cluster"] = {"hosts": to_mapping(with_values(job, {"cluster.hosts": tuple(hosts)}))["cluster"]["hosts"]}
+    if variables := proposed_variables(job, found):
+        lines["environment"] = {**job.environment, **variables}
+    return lines
+
+
+def proposed_addresses(job: Job, found: Mapping[int, NodeMemory]) -> dict[str, str]:
+    """Fabric addresses by the names of nodes that should have one: all nodes share a faster network."""
+    fabrics = {rank: one.survey.fabric for rank, one in found.items()}
+    hosts = job.cluster.hosts
+    shared = common_network(fabrics) if len(found) == len(hosts) > 1 else {}
+    return {
+        hosts[rank].name: address
+        for rank, address in shared.items()
+        if hosts[rank].fabric_address is None and hosts[rank].address != address
+    }
+
+
+def proposed_variables(job: Job, found: Mapping[int, NodeMemory]) -> dict[str, str]:
+    """NCCL's ports for a job of several nodes that says nothing of them itself."""
+    variables = nccl_variables(found) if len(found) > 1 else {}
+    return {} if variables.keys() & job.environment.keys() else variables
 
 
 def nccl_variables(found: Mapping[int, NodeMemory]) -> dict[str, str]:
@@ -125,10 +154,10 @@ def nccl_variables(found: Mapping[int, NodeMemory]) -> dict[str, str]:
 def table(job: Job, found: Mapping[int, NodeMemory], lang: str) -> dict[str, Any]:
     """A row a node, under titles."""
     head = [t(lang, f"wizard.found.{name}") for name in COLUMNS]
-    return {"head": head, "rows": [_row(job.cluster.hosts[rank].name, one, lang) for rank, one in found.items()]}
+    return {"head": head, "rows": [_row(job, rank, one, lang) for rank, one in found.items()]}
 
 
-def _row(name: str, one: NodeMemory, lang: str) -> list[str]:
+def _row(job: Job, rank: int, one: NodeMemory, lang: str) -> list[str]:
     gpus, fabric = one.survey.gpus, one.survey.fabric
     first = gpus.gpus[0] if gpus.gpus else None
     names = sorted({gpu.name for gpu in gpus.gpus})
@@ -141,15 +170,8 @@ def _row(name: str, one: NodeMemory, lang: str) -> list[str]:
     users = sorted({process.user for process in gpus.processes if process.user})
     ports = [f"{port.name} {'IB' if port.is_infiniband else 'RoCE'} {port.rate_gbit:g} Gbit/s {port.state}"
              + (f" GID {port.gid_index}" if port.gid_index is not None else "") for port in fabric.ports]  # fmt: skip
-    default = t(lang, "wizard.found.default_route")
-    interfaces = [
-        f"{way.name} {', '.join(way.addresses)}"
-        + (f" {way.gbit:g} Gbit/s" if way.gbit else "")
-        + (f" ({default})" if way.name in fabric.default_routes else "")
-        for way in fabric.interfaces
-    ]
     return [
-        name,
+        job.cluster.hosts[rank].name,
         f"{kinds} ({gpus.trouble})" if gpus.trouble else kinds,
         " · ".join(filter(None, (link_words(gpus.links), f"PCIe {first.pcie}" if first and first.pcie else ""))) or "–",
         "; ".join(busy + users) or "–",
@@ -161,8 +183,17 @@ def _row(name: str, one: NodeMemory, lang: str) -> list[str]:
         )
         or "–",
         "; ".join(ports) or "–",
-        "; ".join(interfaces) or "–",
+        "; ".join(_interface(job, one, way, lang) for way in fabric.interfaces) or "–",
     ]
+
+
+def _interface(job: Job, one: NodeMemory, way: Interface, lang: str) -> str:
+    """With its role: the default route, and what NCCL_SOCKET_IFNAME will name at a launch."""
+    speed = f" {way.gbit:g} Gbit/s" if way.gbit else ""
+    roles = [t(lang, "wizard.found.default_route")] if way.name in one.survey.fabric.default_routes else []
+    if one.facts and one.facts.interface == way.name and "NCCL_SOCKET_IFNAME" not in job.environment:
+        roles.append("NCCL_SOCKET_IFNAME")
+    return f"{way.name} {', '.join(way.addresses)}{speed}" + (f" ({', '.join(roles)})" if roles else "")
 
 
 def _software(one: NodeMemory) -> str:

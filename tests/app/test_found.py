@@ -137,5 +137,5 @@ def test_software_limits_disk_and_the_default_route_are_told() -> None:
     text = " | ".join(row)
     assert "Python 3.11.2, torch 2.13.0, mcore_adapter –, NCCL 2.27.3" in text
     assert "shm 0.0625 GiB · ulimit -l 8192 KiB -n 65536" in text
-    assert "eth0 10.0.0.1 1 Gbit/s (default route); ib0 192.168.9.1 200 Gbit/s" in text
+    assert "eth0 10.0.0.1 1 Gbit/s (default route, NCCL_SOCKET_IFNAME); ib0 192.168.9.1 200 Gbit/s" in text
     assert "1048576 / 1048576 GiB nfs4" in text

@@ -1,0 +1,80 @@
+"""`megaboard check` tells what the nodes are made of in the page's words, and proposes lines for the job file."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from app.cli_check import print_report, report_json
+from app.i18n import LANGUAGES, t
+from app.wizard.found import COLUMNS
+from backend.cluster.survey import Survey, read_survey
+from backend.job.job import Job
+from backend.job.mapping import parse_job, to_mapping
+from backend.jobs.checkup import PreflightReport
+from tests.app.test_found import GIDS, interface, port
+from tests.cluster.gang import make_facts, smi, surveyed
+from tests.cluster.jobs import make_job
+
+
+def roce(last: int, **more: Any) -> Survey:
+    ways = [interface("eth0", f"10.0.0.{last}/24", "1000"), interface("eth9", f"192.168.9.{last}/24", "200000")]
+    ports = [port("mlx5_0", link_layer="Ethernet", gids=GIDS), port("mlx5_9", rate="25 Gb/sec (1X EDR)")]
+    return read_survey(surveyed(interfaces=ways, rdma=ports, **more))
+
+
+def report(**second: Any) -> PreflightReport:
+    facts = {rank: make_facts() for rank in (0, 1)}
+    return PreflightReport(facts=facts, surveys={0: roce(1), 1: roce(2, **second)})
+
+
+@pytest.fixture
+def job() -> Job:
+    return make_job(nodes=2)
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_every_fact_of_the_page_s_table_is_told_once_for_the_nodes_that_share_it(
+    job: Job, lang: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_report(report(smi=None), job, lang)
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    for name in COLUMNS[1:]:
+        assert any(line.startswith(t(lang, f"wizard.found.{name}")) for line in lines), name
+    gpus = [line for line in lines if "1 × NVIDIA H100" in line]
+    assert ["10.0.0.1" in gpus[0], "10.0.0.2" in gpus[0]] == [True, False]
+    (software,) = [line for line in lines if "torch 2.13.0" in line]
+    assert t(lang, "cli.check.all") in software
+    assert "eth0 10.0.0.1 1 Gbit/s (NCCL_SOCKET_IFNAME)" in out
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_what_is_proposed_can_be_pasted_into_the_job_file(
+    job: Job, lang: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_report(report(), job, lang)
+    printed = capsys.readouterr()
+    text = printed.out.partition(t(lang, "cli.check.proposed"))[2].rpartition(t(lang, "cli.check.green"))[0]
+    lines = yaml.safe_load(text)
+    assert lines["environment"]["NCCL_IB_GID_INDEX"] == "3"
+    assert "192.168.9.2" in printed.err
+    mapping = to_mapping(job)
+    mapping["cluster"] |= lines["cluster"]
+    pasted, problems = parse_job(mapping | {"environment": lines["environment"]})
+    assert pasted is not None, problems
+    assert [host.fabric_address for host in pasted.cluster.hosts] == ["192.168.9.1", "192.168.9.2"]
+    assert [host.address for host in pasted.cluster.hosts] == [host.address for host in job.cluster.hosts]
+    print_report(report(), pasted, lang)
+    assert t(lang, "cli.check.proposed") not in capsys.readouterr().out
+
+
+def test_json_has_the_nodes_as_they_were_read_and_the_same_lines(job: Job) -> None:
+    told = json.loads(json.dumps(report_json(report(smi=smi("")), job, "en"), allow_nan=False))
+    first, second = told["nodes"]
+    assert (first["node"], first["rank"], first["survey"]["gpus"]["gpus"][0]["memory_mib"]) == ("10.0.0.1", 0, 81559)
+    assert first["facts"]["modules"]["torch"] == "2.13.0"
+    assert second["survey"]["gpus"]["gpus"] == []
+    assert [host["fabric_address"] for host in told["proposed"]["cluster"]["hosts"]] == ["192.168.9.1", "192.168.9.2"]
+    assert told["proposed"]["environment"]["NCCL_IB_GID_INDEX"] == "3"
