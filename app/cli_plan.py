@@ -127,7 +127,8 @@ SHOWN = 20
 def _why_not(job: Job, plans: Plans, sizes: str, lang: str, *, as_json: bool) -> int:
     found = why_not(job, parse_sizes(sizes), plans)
     if as_json:
-        cost = found.cost and {"over_gib": found.cost.over_gib, "slower": found.cost.slower, "part": found.cost.part}
+        cost = found.cost and {"over_gib": found.cost.over_gib, "over_host_gib": found.cost.over_host_gib,
+                               "slower": found.cost.slower, "part": found.cost.part}  # fmt: skip
         print_json({
             "problems": [render_problem(lang, problem) for problem in found.problems],
             "rank": None if found.rank is None else found.rank + 1,

@@ -8,6 +8,7 @@ from app.i18n import t
 from app.plan_words import (
     about,
     explain,
+    fits_words,
     need_gib,
     plan_in_full,
     reason_words,
@@ -15,7 +16,7 @@ from app.plan_words import (
     rounded,
     spends_words,
 )
-from backend.estimate import Estimate, speed_up
+from backend.estimate import Estimate, over_gpu_gib, speed_up
 from backend.job.job import Job
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.planning import Candidate, Plans, Strategy
@@ -39,14 +40,14 @@ def estimate_text(job: Job, figures: Estimate, lang: str) -> str:
         ]
         for stage in figures.stages
     ]
-    verdict = "cli.estimate.fits" if figures.fits else "cli.estimate.too_large"
+    verdict = "fits" if figures.fits else "too_large" if over_gpu_gib(figures) else "host_too_large"
     bubble, textbook = percent(figures.bubble_fraction), percent(figures.bubble_textbook)
     lines = [
         t(lang, "cli.estimate.title", name=figures.name),
         table(head, rows),
         t(
             lang,
-            verdict,
+            f"cli.estimate.{verdict}",
             reserved=number(figures.reserved_gib),
             outside=number(figures.outside_gib),
             memory=number(figures.gpu_memory_gib),
@@ -115,7 +116,7 @@ def _columns(shown: Sequence[Candidate], lang: str) -> dict[str, list[str]]:
         columns[t(lang, "cli.plan.notes")] = notes
     if any(one.hours for one in figures):
         columns[t(lang, "cli.plan.hours")] = [number(one.hours, 1) for one in figures]
-    columns[t(lang, "cli.plan.fits")] = [t(lang, "cli.plan.yes" if one.fits else "cli.plan.no") for one in figures]
+    columns[t(lang, "cli.plan.fits")] = [fits_words(one, lang) for one in figures]
     return columns
 
 
@@ -148,7 +149,7 @@ def strategies_text(job: Job, rows: Sequence[Strategy], lang: str) -> str:
             t(lang, f"strategy.{row.key}") + (" *" if row.recommended else ""),
             plan_in_full(row.best.job, lang) if row.best else "-",
             number(row.memory_gib, 1),
-            t(lang, "cli.plan.yes" if row.fits else "cli.plan.no") if row.best else "-",
+            fits_words(row.best.estimate, lang) if row.best else "-",
             number(rounded(row.tokens_per_s_per_gpu) if row.tokens_per_s_per_gpu else None),
             number(row.hours, 1),
             reason_words(row, lang),

@@ -5,7 +5,7 @@ from typing import Any
 
 from app.i18n import render_problem, t
 from backend.engines import ENGINES
-from backend.estimate import Estimate, over_host_memory
+from backend.estimate import Estimate, over_gpu_gib, over_host_memory
 from backend.job.job import Job, Parallel
 from backend.job.problems import Problem
 from backend.planning import Cost, Plans, Strategy, WhyNot, enumerate_plans, smallest_nodes, tokens_per_s, why_best
@@ -29,7 +29,8 @@ def explain(plans: Plans, lang: str) -> str:
     figures["engine"] = t(lang, f"wizard.engine.{plans[0].job.engine}")
     further = (*_host_words(plans[0].job, best, lang), *smallest_words(plans, lang))
     if not best.fits:
-        return _joined(lang, t(lang, "wizard.plan.no_fit", **figures), *further)
+        key = "wizard.plan.no_fit" if over_gpu_gib(best) else "wizard.plan.no_fit.host"
+        return _joined(lang, t(lang, key, **figures), *further)
     if best.tokens_per_s_per_gpu is None:
         return _joined(lang, t(lang, "wizard.plan.best_untimed", **figures), *further)
     fastest = t(lang, "wizard.plan.best", speed=about(best, lang), **figures)
@@ -125,13 +126,17 @@ def why_not_words(found: WhyNot, plans: Plans, lang: str) -> str:
         "need": f"{need_gib(figures):.1f}",
         "gpu": f"{figures.gpu_memory_gib:.1f}",
         "over": f"{found.cost.over_gib:.1f}",
+        "host": f"{figures.host_memory_gib:.1f}",
+        "node": f"{found.best.job.cluster.host_memory_gib or 0.0:.1f}",
     }
     if found.rank is None:
         return _joined(lang, t(lang, "why_not.apart", **values), *told, _apart(found.cost, values, lang))
-    if found.rank == 0 and not found.cost.over_gib:
+    if found.rank == 0 and figures.fits:
         return t(lang, "why_not.best", **values)
     if found.cost.over_gib:
         return t(lang, "why_not.too_large", **values)
+    if found.cost.over_host_gib:
+        return t(lang, "why_not.host_too_large", **values)
     if found.cost.slower is None or found.cost.part is None:
         return t(lang, "why_not.untimed", **values)
     slower, part = percent(found.cost.slower), part_name(lang, found.cost.part)
@@ -142,6 +147,8 @@ def _apart(cost: Cost, values: Mapping[str, Any], lang: str) -> str:
     """What a plan costs that is not among those compared."""
     if cost.over_gib:
         return t(lang, "why_not.apart.too_large", **values)
+    if cost.over_host_gib:
+        return t(lang, "why_not.apart.host_too_large", **values)
     if cost.slower is None or cost.part is None:
         return t(lang, "why_not.apart.untimed", **values)
     outcome = "slower" if cost.slower >= 0 else "faster"
@@ -150,7 +157,12 @@ def _apart(cost: Cost, values: Mapping[str, Any], lang: str) -> str:
 
 
 def reason_words(row: Strategy, lang: str) -> str:
-    """A strategy's reason."""
+    """A strategy's reason, and what of a node's memory it takes."""
+    told = _reason_words(row, lang)
+    return _joined(lang, told, *(_host_words(row.best.job, row.best.estimate, lang) if row.best else ()))
+
+
+def _reason_words(row: Strategy, lang: str) -> str:
     if row.problem is not None:
         return problem_words(lang, row.problem)
     values = dict(row.values)
@@ -174,6 +186,13 @@ def count_words(parameters: int) -> str:
     """`26.2 M`, `8.79 B`: parameters as model names say them."""
     unit, size = ("B", 1e9) if parameters >= 1e9 else ("M", 1e6)
     return f"{parameters / size:.3g} {unit}"
+
+
+def fits_words(found: Estimate, lang: str) -> str:
+    """Whether a plan fits; where only a node's RAM is too small, that."""
+    if found.fits:
+        return t(lang, "cli.plan.yes")
+    return t(lang, "cli.plan.no" if over_gpu_gib(found) else "cli.plan.no_ram")
 
 
 def recompute_words(job: Job, lang: str) -> str:

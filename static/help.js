@@ -102,9 +102,9 @@
     if (row.problem) return [h("td", { colspan: String(columns.length + 1), class: "mb-help-refused" }, row.problem)];
     const use = !row.own && h("button", { type: "button", class: "mb-tool",
       "aria-label": t("wizard.help.use.long", { value: row.value }), onclick: () => choose(row) }, t("wizard.help.use"));
-    return [...columns.map((name) => h("td", { class: name === "memory" && !row.fits ? "mb-bad" : null },
+    return [...columns.map((name) => h("td", { class: row.over.includes(name) ? "mb-bad" : null },
       SHOWN[name](row[name]), !row.own && change(name, row[name], own[name]),
-      name === "memory" && !row.fits && h("small", { class: "mb-bad" }, t("wizard.over")))), h("td", {}, use)];
+      row.over.includes(name) && h("small", { class: "mb-bad" }, t("wizard.over")))), h("td", {}, use)];
   }
 
   const rounded = (value) => Number(value.toPrecision(3)).toLocaleString("en");

@@ -158,13 +158,15 @@
     return String(row[name]);
   }
 
+  const isOver = (row) => !row.fits && row.need_gib > plans.gpu_gib;
+
   function meter(row) {
     const { h, t, gib } = board;
     return h("div", { class: "mb-meter" },
       h("span", { class: "mb-meter-bar", "aria-hidden": "true" },
         h("i", { style: { width: `${Math.min(100, 100 * row.need_gib / plans.gpu_gib)}%` } })),
       h("span", { class: "mb-meter-text" }, `${gib(row.need_gib)} GiB`),
-      h("span", { class: "mb-meter-verdict" }, t(row.fits ? "wizard.fits" : "wizard.over")));
+      h("span", { class: "mb-meter-verdict" }, t(row.fits ? "wizard.fits" : isOver(row) ? "wizard.over" : "wizard.over.host")));
   }
 
   // What differs from the usual besides is said here too.
@@ -182,7 +184,8 @@
     const { t, gib, percent } = board;
     const says = [];
     if (row.marks.includes("x")) says.push(t("wizard.plan.mark.unfit"));
-    if (!row.fits) says.push(t("wizard.plan.cost.over", { gib: gib(row.need_gib - plans.gpu_gib) }));
+    if (isOver(row)) says.push(t("wizard.plan.cost.over", { gib: gib(row.need_gib - plans.gpu_gib) }));
+    if (row.over_host > 0) says.push(t("wizard.plan.cost.over_host", { gib: gib(row.over_host) }));
     if (row.rank === 0) says.push(t("wizard.plan.cost.best"));
     else if (row.slower !== null && row.slower > NOTICED) says.push(t("wizard.plan.cost.slower",
       { percent: percent(row.slower), part: t(`advice.part.${row.part}`) }));

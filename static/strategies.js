@@ -34,7 +34,7 @@
         h("span", { class: "mb-meter-bar", "aria-hidden": "true" },
           h("i", { style: { width: `${Math.min(100, 100 * row.need_gib / gpu)}%` } })),
         h("span", { class: "mb-meter-text" }, `${gib(row.need_gib)} GiB`),
-        h("span", { class: "mb-meter-verdict" }, t(row.fits ? "wizard.fits" : "wizard.over"))) : "–"),
+        h("span", { class: "mb-meter-verdict" }, t(row.fits ? "wizard.fits" : row.over ? "wizard.over" : "wizard.over.host"))) : "–"),
       h("td", { class: "mb-figure" }, row.fits && row.speed ? rounded(row.speed) : "–"),
       h("td", { class: "mb-figure" }, row.fits && row.hours !== null ? rounded(row.hours) : "–"),
       h("td", {}, row.why),

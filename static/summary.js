@@ -12,8 +12,9 @@
       return say(element, "");
     }
     const state = figures.fits === null ? "unknown" : figures.fits ? "fits" : "over";
-    const memory = figures.need_gib !== null
-      && t("wizard.summary.memory", { need: gib(figures.need_gib), gpu: gib(figures.gpu_gib) });
+    const memory = figures.need_gib !== null && (figures.host
+      ? t("wizard.summary.host", { need: gib(figures.host.need), node: gib(figures.host.node) })
+      : t("wizard.summary.memory", { need: gib(figures.need_gib), gpu: gib(figures.gpu_gib) }));
     const verdict = t(`wizard.summary.${state}`);
     board.fill(element, h("div", { class: "mb-summary", "data-state": state },
       h("div", { class: "mb-verdict", title: figures.need_gib !== null && accuracy(figures.accuracy) },

@@ -86,7 +86,8 @@ def _here(reading: Reading, found: Entry, lang: str) -> dict[str, Any]:
     if not tried:
         return {"rows": [], "why": t(lang, "wizard.help.unmoved")}
     own = next(item for item in tried if item.is_own)
-    columns = [name for name, of in _COLUMNS.items() if any(of(item) != of(own) for item in tried if not item.problem)]
+    columns = [name for name, of in _COLUMNS.items() if any(of(item) != of(own) for item in tried if not item.problem)
+               or (name == "host" and any(item.over_host_gib for item in tried))]  # fmt: skip
     return {"rows": [_row(item, lang) for item in tried], "columns": ["memory", "speed", *columns], "why": ""}
 
 
@@ -95,7 +96,7 @@ _COLUMNS: Mapping[str, Callable[[Effect], float]] = {
     "host": lambda item: round(item.host_gib, 1),
     "batch": lambda item: item.global_batch,
 }
-"""Columns that are shown where they differ."""
+"""Columns that are shown where they differ, and RAM where it does not suffice."""
 
 
 def _row(item: Effect, lang: str) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def _row(item: Effect, lang: str) -> dict[str, Any]:
         "own": item.is_own,
         "problem": problem_words(lang, item.problem) if item.problem else "",
         "edits": {name: list(value) if isinstance(value, tuple) else value for name, value in item.edits.items()},
-        "fits": item.fits,
+        "over": [name for name, gib in (("memory", item.over_gib), ("host", item.over_host_gib)) if gib],
         "memory": item.memory_gib,
         "speed": item.tokens_per_s_per_gpu,
         "bubble": item.bubble_fraction,

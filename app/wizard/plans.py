@@ -18,7 +18,7 @@ from backend.planning.space import RECOMPUTE, SIZES
 CHOICES = ("sequence", "distributed_optimizer", "account_for_embedding", "account_for_loss")
 KEYS = (
     "engine", *SIZES, *CHOICES, "micro_batch", *RECOMPUTE, "rank", "data", "accumulation", "need_gib", "fits",
-    "bubble", "exposed", "speed", "hours", "slower", "part", "marks",
+    "over_host", "bubble", "exposed", "speed", "hours", "slower", "part", "marks",
 )  # fmt: skip
 """What a row says, in order; those before `rank` are what distinguishes one plan from another."""
 ROWS, FRONT = 300, 60
@@ -98,6 +98,7 @@ def _rows(plans: Plans, ranks: Sequence[int], told: set[int], loads: Callable[..
     columns["accumulation"] = (plans.global_batch // (batch * copies)).tolist()
     columns["need_gib"] = np.round(figures.reserved_gib[at] + plans.job.cluster.outside_gib, 3).tolist()
     columns["fits"] = figures.fits[at].astype(bool).tolist()
+    columns["over_host"] = _over_host(plans, at)
     columns["bubble"] = np.round(figures.bubble_fraction[at], 4).tolist()
     columns |= _speeds(plans, at)
     columns["marks"] = [_marks(plans, rank, told) for rank in ranks]
@@ -116,6 +117,15 @@ def _loaded(plans: Plans, rows: Sequence[Sequence[Any]], lang: str) -> str:
         return t(lang, "wizard.plan.loads.none")
     plan = plan_name(plan_sizes(plans[found].job))
     return t(lang, "wizard.plan.loads.best" if found == 0 else "wizard.plan.loads", plan=plan, place=found + 1)
+
+
+def _over_host(plans: Plans, at: Any) -> list[float]:
+    """RAM that some plans need beyond a node's; 0 where that suffices or is not known."""
+    host, memory_gib = plans.figures.host_memory_gib, plans.job.cluster.host_memory_gib
+    if host is None or memory_gib is None:
+        return [0.0] * len(at)
+    found: list[float] = np.round(np.maximum(host[at] - memory_gib, 0.0), 3).tolist()
+    return found
 
 
 def _speeds(plans: Plans, at: Any) -> dict[str, list[Any]]:

@@ -6,6 +6,7 @@ from typing import Any
 from app.i18n import render_problem, t
 from app.plan_words import plan_in_full, reason_words
 from app.wizard.reading import Reading
+from backend.estimate import over_gpu_gib
 from backend.estimate.layers import model_layers
 from backend.estimate.parameters import model_parameters
 from backend.job.job import Job
@@ -58,6 +59,7 @@ def _row(row: Strategy, job: Job, parameters: int, lang: str) -> dict[str, Any]:
         "name": t(lang, f"strategy.{row.key}"),
         "plan": plan_in_full(row.best.job, lang) if row.best else None,
         "fits": row.fits,
+        "over": row.best is not None and over_gpu_gib(row.best.estimate) > 0,
         "recommended": row.recommended,
         "is_own": bool(row.edits) and (job.engine, job.training.method) == (row.engine, row.method),
         "need_gib": row.memory_gib,

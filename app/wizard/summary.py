@@ -4,7 +4,7 @@ from typing import Any
 
 from app.plan_words import need_gib, plan_name, plan_sizes
 from app.wizard.reading import Reading
-from backend.estimate import accuracy_of
+from backend.estimate import Estimate, accuracy_of, over_gpu_gib, over_host_gib
 from backend.estimate.calibrated import reserved_ratio
 from backend.estimate.layers import model_layers
 from backend.estimate.parameters import model_parameters
@@ -23,6 +23,7 @@ def summarise(reading: Reading) -> dict[str, Any]:
         "fits": found.fits if found else None,
         "need_gib": need_gib(found),
         "gpu_gib": reading.gpu.memory_gib,
+        "host": _host(job, found) if found else None,
         "plan": plan_name(plan_sizes(job)),
         "bubble": found.bubble_fraction if found and job.traits.is_megatron else None,
         "data_parallel": job.data_parallel,
@@ -30,6 +31,13 @@ def summarise(reading: Reading) -> dict[str, Any]:
         "parameters": model_parameters(model_layers(reading.shape)),
         "accuracy": _accuracy(job, reading.shape) if found else None,
     }
+
+
+def _host(job: Job, found: Estimate) -> dict[str, Any] | None:
+    """What a node's RAM needs to hold and has, where that alone is why the plan does not fit."""
+    if over_gpu_gib(found) or not over_host_gib(job, found):
+        return None
+    return {"need": found.host_memory_gib, "node": job.cluster.host_memory_gib}
 
 
 def _accuracy(job: Job, shape: ModelShape) -> dict[str, Any] | None:

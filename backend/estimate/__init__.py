@@ -6,7 +6,7 @@ time: timing.py, step_time.py, layer_time.py, communication.py, efficiency.py.
 
 from backend.estimate.estimate import Estimate, StageEstimate, estimate, estimate_resolved
 from backend.estimate.explain import explain
-from backend.estimate.fit import accuracy_of, kind_of_run, over_host_memory, over_memory
+from backend.estimate.fit import accuracy_of, kind_of_run, over_gpu_gib, over_host_gib, over_host_memory, over_memory
 from backend.estimate.part import Part
 from backend.estimate.report import to_json
 from backend.estimate.speed_up import speed_up
@@ -20,6 +20,8 @@ __all__ = [
     "estimate_resolved",
     "explain",
     "kind_of_run",
+    "over_gpu_gib",
+    "over_host_gib",
     "over_host_memory",
     "over_memory",
     "speed_up",

@@ -10,7 +10,7 @@ from backend.estimate.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.layers import ModelLayers, model_layers
 from backend.estimate.megatron import PlanCosts, Run, pipeline_memory
 from backend.estimate.megatron_adapters import Adapters
-from backend.estimate.numeric import Number, choose
+from backend.estimate.numeric import Number, choose, largest
 from backend.estimate.plan import Plan, in_precision, plan_of, unsplit
 from backend.estimate.record import record
 from backend.estimate.schedule import bubble_fraction, textbook_bubble
@@ -59,7 +59,7 @@ class Estimate:
 
     name: str
     fits: bool
-    """reserved_gib + outside_gib <= gpu_memory_gib."""
+    """reserved_gib + outside_gib <= gpu_memory_gib; and host_memory_gib <= a node's RAM where that is known."""
     gpu_memory_gib: float
     outside_gib: float
     peak_gib: float
@@ -118,16 +118,17 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
     stages = tuple([_stage(item) for item in memories])
     worst = max(stages, key=attrgetter("peak_gib"))
     reserved_gib = worst.peak_gib * (reserved_ratio(job) or RESERVED_PER_ALLOCATED)
+    host_gib = float(host_memory_gib(job, memories))
     return Estimate(
         name=job.name,
-        fits=reserved_gib + job.cluster.outside_gib <= gpu.memory_gib,
+        fits=bool(is_held(job, gpu, reserved_gib, host_gib)),
         gpu_memory_gib=gpu.memory_gib,
         outside_gib=job.cluster.outside_gib,
         peak_gib=worst.peak_gib,
         reserved_gib=reserved_gib,
         peak_stage=worst.stage,
         stages=stages,
-        host_memory_gib=_host_gib(job, memories),
+        host_memory_gib=host_gib,
         data_parallel=plan.data,
         global_batch_size=job.training.micro_batch_size * plan.micro_batches * plan.data,
         micro_batches=plan.micro_batches,
@@ -251,11 +252,20 @@ def tuning_of(job: Job, trained: Trained) -> Tuning:
     )
 
 
-def _host_gib(job: Job, memories: list[StageMemory]) -> float:
+def host_memory_gib(job: Job, memories: list[StageMemory]) -> Number:
     """GiB of a node's RAM for what is offloaded to it; of what goes to NVMe only buffers are there, not counted."""
     if job.parallel.offload_device == "nvme" and job.traits.zero_stage == 3:
         return 0.0
-    return job.cluster.gpus_per_node * max(float(item.host) for item in memories) / GIB
+    return job.cluster.gpus_per_node * largest(*(item.host for item in memories)) / GIB
+
+
+def is_held(job: Job, gpu: Gpu, reserved_gib: Number, host_gib: Number) -> Number:
+    """Whether a GPU holds what torch reserves and what lies outside it, and a node's RAM what is offloaded to it.
+
+    The RAM counts where the cluster says it.
+    """
+    fits, memory_gib = reserved_gib + job.cluster.outside_gib <= gpu.memory_gib, job.cluster.host_memory_gib
+    return fits if memory_gib is None else fits & (host_gib <= memory_gib)
 
 
 def _stage(memory: StageMemory) -> StageEstimate:

@@ -8,8 +8,8 @@ from backend.job.problems import Problem
 
 
 def over_memory(found: Estimate) -> list[Problem]:
-    """A warning where the plan needs more than a GPU has; nothing where it fits."""
-    if found.fits:
+    """A warning where the plan needs more than a GPU has; nothing where the GPU holds it."""
+    if not over_gpu_gib(found):
         return []
     values = {
         "needed_gib": round(found.reserved_gib + found.outside_gib, 1),
@@ -22,11 +22,22 @@ def over_memory(found: Estimate) -> list[Problem]:
 def over_host_memory(job: Job, found: Estimate) -> list[Problem]:
     """A warning where what is offloaded needs more than a node's RAM; nothing where that is not known."""
     memory_gib = job.cluster.host_memory_gib
-    if memory_gib is None or found.host_memory_gib <= memory_gib:
+    if memory_gib is None or not over_host_gib(job, found):
         return []
     values = {"needed_gib": round(found.host_memory_gib, 1), "memory_gib": round(memory_gib, 1)}
     field = "parallel.optimizer_offload_fraction" if job.traits.is_megatron else "engine"
     return [Problem(code="host_memory_exceeded", field=field, severity="warning", values=values)]
+
+
+def over_gpu_gib(found: Estimate) -> float:
+    """Memory that a plan needs beyond a GPU's; 0 where that suffices."""
+    return max(0.0, found.reserved_gib + found.outside_gib - found.gpu_memory_gib)
+
+
+def over_host_gib(job: Job, found: Estimate) -> float:
+    """RAM that a plan's offloading needs beyond a node's; 0 where that suffices or is not known."""
+    memory_gib = job.cluster.host_memory_gib
+    return 0.0 if memory_gib is None else max(0.0, found.host_memory_gib - memory_gib)
 
 
 def accuracy_of(job: Job, shape: ModelShape) -> Accuracy | None:

@@ -15,7 +15,16 @@ import numpy.typing as npt
 
 from backend.estimate.calibrated import reserved_ratio, time_ratio
 from backend.estimate.efficiency import Machine, machine_of
-from backend.estimate.estimate import GIB, RESERVED_PER_ALLOCATED, bubble_of_work, memory_traits, modelled, run_of
+from backend.estimate.estimate import (
+    GIB,
+    RESERVED_PER_ALLOCATED,
+    bubble_of_work,
+    host_memory_gib,
+    is_held,
+    memory_traits,
+    modelled,
+    run_of,
+)
 from backend.estimate.layers import model_layers
 from backend.estimate.megatron import PlanCosts, plan_costs
 from backend.estimate.numeric import largest
@@ -35,12 +44,16 @@ Columns = Mapping[str, Array]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """As in Estimate, an array each; those of time are None where the GPU's speed is not known."""
+    """As in Estimate, an array each; those of time are None where the GPU's speed is not known.
+
+    host_memory_gib is None where the RAM of a node is not known: then nothing is compared with it.
+    """
 
     reserved_gib: Array
     fits: Array
     bubble_fraction: Array
     iteration_s: Array | None
+    host_memory_gib: Array | None = None
 
 
 PARTS = ("compute", "recompute", "bubble", "optimizer", "offload", *COMMUNICATION)
@@ -185,7 +198,10 @@ def _together(
     found = modelled(job, shape, gpu, plan, costs.memory)
     ratio = reserved_ratio(job) or RESERVED_PER_ALLOCATED
     reserved = ratio / GIB * largest(*(memory.peak for memory in found.memories))
-    figures = {"reserved_gib": reserved, "fits": reserved + job.cluster.outside_gib <= gpu.memory_gib}
+    host = 0.0 if job.cluster.host_memory_gib is None else host_memory_gib(job, found.memories)
+    figures = {"reserved_gib": reserved, "fits": is_held(job, gpu, reserved, host)}
+    if job.cluster.host_memory_gib is not None:
+        figures["host_memory_gib"] = np.broadcast_to(host, reserved.shape)
     if machine:
         setting = setting_of(job, machine, plan, found.traits)
         step = step_of(job, setting, found.layers, found.trained, found.memories, costs.time)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from backend.estimate import over_gpu_gib
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.problems import Problem, ProblemsError, errors
@@ -50,7 +51,7 @@ class Strategy:
     tokens_per_s_per_gpu: float | None = None
     hours: float | None = None
     reason: str = ""
-    """fastest, slower, fits, adapters, too_large or refused: words under `advice.<reason>`."""
+    """fastest, slower, fits, adapters, too_large, host_too_large or refused: words under `advice.<reason>`."""
     values: Mapping[str, Any] = field(default_factory=dict)
     """What the words' placeholders stand for. fastest, slower: part (words `advice.part.<part>`), share, slower.
     too_large, fits: term (words `term.<term>`), term_gib, over_gib. adapters: trained, total (parameters)."""
@@ -117,7 +118,9 @@ def _explained(row: Strategy, chosen: Strategy | None) -> Strategy:
     term = max(TERMS, key=lambda name: getattr(worst, f"{name}_gib"))
     held = {"term": term, "term_gib": getattr(worst, f"{term}_gib")}
     if not row.fits:
-        over = figures.reserved_gib + figures.outside_gib - figures.gpu_memory_gib
+        over = over_gpu_gib(figures)
+        if not over:
+            return replace(row, reason="host_too_large")
         return replace(row, reason="too_large", values={**held, "over_gib": over})
     if row is chosen:
         times = figures.time_s or {}

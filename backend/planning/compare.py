@@ -15,7 +15,9 @@ class Cost:
     """What a plan costs against the best."""
 
     over_gib: float
-    """Memory that it needs beyond the GPU's; 0 where it fits."""
+    """Memory that it needs beyond the GPU's; 0 where that suffices."""
+    over_host_gib: float
+    """RAM that it needs beyond a node's; 0 where that suffices or is not known."""
     slower: float | None
     """Share of the best's speed that it loses; negative where it is faster. None where times are not known."""
     part: str | None
@@ -26,12 +28,15 @@ def cost(plans: Plans, rank: int, best: int = 0) -> Cost:
     """The cost of one plan against another."""
     figures = plans.figures
     over = float(figures.reserved_gib[rank]) + plans.job.cluster.outside_gib - plans.gpu.memory_gib
+    host, memory_gib = figures.host_memory_gib, plans.job.cluster.host_memory_gib
+    over_host = 0.0 if host is None or memory_gib is None else float(host[rank]) - memory_gib
+    memory = {"over_gib": max(0.0, over), "over_host_gib": max(0.0, over_host)}
     times = plans.parts_s(np.array([rank, best]))
     if figures.iteration_s is None or times is None:
-        return Cost(over_gib=max(0.0, over), slower=None, part=None)
+        return Cost(**memory, slower=None, part=None)
     grown = times[:, 0] - times[:, 1]
     slower = 1 - float(figures.iteration_s[best] / figures.iteration_s[rank])
-    return Cost(over_gib=max(0.0, over), slower=slower, part=PARTS[int(grown.argmax())])
+    return Cost(**memory, slower=slower, part=PARTS[int(grown.argmax())])
 
 
 def best_of_splits(plans: Plans, most: int) -> list[int]:
@@ -84,7 +89,7 @@ def _neighbours(plans: Plans) -> Iterator[Sentence]:
             if len(others):
                 size = int(others.max() if is_smaller else others.min())
                 found = _neighbour(plans, name, size, same_engine & (values == size), is_smaller=is_smaller)
-                if found.code == "too_large" or found.values["slower"] > NOTICED:
+                if "over_gib" in found.values or found.values["slower"] > NOTICED:
                     yield found
 
 
@@ -94,4 +99,6 @@ def _neighbour(plans: Plans, name: str, size: int, chosen: Array, *, is_smaller:
     values: dict[str, Any] = {"axis": name, "size": size, "smaller": is_smaller}
     if found.over_gib:
         return Sentence(code="too_large", values={**values, "over_gib": found.over_gib})
+    if found.over_host_gib:
+        return Sentence(code="host_too_large", values={**values, "over_gib": found.over_host_gib})
     return Sentence(code="slower", values={**values, "slower": found.slower, "part": found.part})

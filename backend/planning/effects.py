@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from backend.estimate import Estimate, estimate_resolved
+from backend.estimate import Estimate, estimate_resolved, over_gpu_gib, over_host_gib
 from backend.job.job import Job
 from backend.job.mapping import get_value, parameters, with_values
 from backend.job.model import ModelShape
@@ -35,6 +35,10 @@ class Effect:
     host_gib: float = 0.0
     """RAM of a node that offloading takes."""
     fits: bool = False
+    over_gib: float = 0.0
+    """Memory that it needs beyond the GPU's."""
+    over_host_gib: float = 0.0
+    """RAM that it needs beyond a node's, where that is known."""
     tokens_per_s_per_gpu: float | None = None
     bubble_fraction: float = 0.0
     global_batch: int = 0
@@ -115,6 +119,8 @@ def _tried(job: Job, shape: ModelShape, path: str, value: Any, *, is_own: bool =
         memory_gib=figures.reserved_gib + figures.outside_gib,
         host_gib=figures.host_memory_gib,
         fits=figures.fits,
+        over_gib=over_gpu_gib(figures),
+        over_host_gib=over_host_gib(changed, figures),
         tokens_per_s_per_gpu=figures.tokens_per_s_per_gpu,
         bubble_fraction=figures.bubble_fraction,
         global_batch=changed.global_batch,

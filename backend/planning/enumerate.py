@@ -28,6 +28,8 @@ EDITED = ("engine", *_OF_PARALLEL, MICRO_BATCH, ACCUMULATION)
 def candidates(job: Job) -> Sequence[Candidate]:
     """Every legal plan: those that fit first, the fastest before others; then those that do not, by their need.
 
+    The need is of a GPU's memory, and of a node's RAM where that is known: of each as a share of what there is.
+
     Without times the bubble takes their place.
 
     Raises ProblemsError as estimate does: unknown GPU or model, estimate_not_modelled where no engine is modelled.
@@ -186,7 +188,7 @@ def _ranked(
     part = np.repeat(np.arange(len(spaces)), [space.size for space in spaces])
     row = np.concatenate([np.arange(space.size) for space in spaces]) if spaces else np.zeros(0, int)
     joined: dict[str, Any] = {name: _joined(name, [figures for figures, _ in evaluated]) for name in _FIGURES}
-    order = _order(**joined)
+    order = _order(joined, _need(job, gpu, joined))
     ordered: dict[str, Any] = {name: None if values is None else values[order] for name, values in joined.items()}
     return Plans(
         job=job,
@@ -212,12 +214,22 @@ def _joined(name: str, figures: list[Figures]) -> Array | None:
     return None if any(values is None for values in parts) else np.concatenate(parts)
 
 
-def _order(*, reserved_gib: Array, fits: Array, bubble_fraction: Array, iteration_s: Array | None) -> Array:
+def _need(job: Job, gpu: Gpu, figures: Mapping[str, Any]) -> Array:
+    """GiB of a GPU that each plan reserves; of a node's RAM, where it is known, as large a share where that is more."""
+    reserved: Array = figures["reserved_gib"]
+    host, memory_gib = figures["host_memory_gib"], job.cluster.host_memory_gib
+    if host is None or memory_gib is None:
+        return reserved
+    found: Array = np.maximum(reserved, host * ((gpu.memory_gib - job.cluster.outside_gib) / memory_gib))
+    return found
+
+
+def _order(figures: Mapping[str, Any], need: Array) -> Array:
     """Those that fit first, the fastest of them before others; those that do not fit by how much they need."""
-    slowness = bubble_fraction if iteration_s is None else iteration_s
-    fitting, others = np.flatnonzero(fits), np.flatnonzero(np.logical_not(fits))
-    fastest = _sorted(slowness[fitting], reserved_gib[fitting])
-    return np.concatenate((fitting[fastest], others[np.argsort(reserved_gib[others], kind="stable")]))
+    slowness = figures["bubble_fraction"] if figures["iteration_s"] is None else figures["iteration_s"]
+    fitting, others = np.flatnonzero(figures["fits"]), np.flatnonzero(np.logical_not(figures["fits"]))
+    fastest = _sorted(slowness[fitting], figures["reserved_gib"][fitting])
+    return np.concatenate((fitting[fastest], others[np.argsort(need[others], kind="stable")]))
 
 
 def _sorted(first: Array, second: Array) -> Array:

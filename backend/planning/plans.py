@@ -187,7 +187,7 @@ class Plans(Sequence[Candidate]):
 
     @property
     def pareto(self) -> Array:
-        """Whether no other plan needs less memory and is as fast."""
+        """Whether no other plan needs less GPU memory and is as fast; never of one that a node's RAM does not hold."""
         return self._once("pareto", self._pareto)
 
     def _pareto(self) -> Array:
@@ -195,12 +195,15 @@ class Plans(Sequence[Candidate]):
         found = np.zeros(len(self), bool)
         if time is None:
             return found
-        # Those that fit come by time; those that do not come by memory, and need more than any that fits.
+        # Those that fit come by time; those that a GPU does not hold by memory, and need more than any that fits.
         fitting = int(self.figures.fits.sum())
         found[:fitting] = memory[:fitting] < _least_before(memory[:fitting])
-        found[fitting:] = time[fitting:] < np.minimum(_least_before(time[fitting:]), time[0] if fitting else np.inf)
+        others, host = np.arange(fitting, len(self)), self.figures.host_memory_gib
+        if host is not None:
+            others = others[host[others] <= self.job.cluster.host_memory_gib]
+        found[others] = time[others] < np.minimum(_least_before(time[others]), time[0] if fitting else np.inf)
         # Of some that need just as much the last is the fastest.
-        larger = np.flatnonzero(found[fitting:]) + fitting
+        larger = others[found[others]]
         found[larger[:-1][memory[larger[:-1]] == memory[larger[1:]]]] = False
         return found
 

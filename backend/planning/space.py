@@ -32,7 +32,10 @@ def space_of(job: Job, shape: ModelShape, engine: EngineName, wanted: int) -> Fa
     job = replace(job, engine=engine, training=replace(job.training, global_batch_size=wanted))
     batches = _micro_batches(wanted, job.training.micro_batch_size)
     if not job.traits.is_megatron:
-        job = replace(job, parallel=replace(Parallel(), fsdp=job.parallel.fsdp, recompute=job.parallel.recompute))
+        own = job.parallel
+        plain = replace(Parallel(), fsdp=own.fsdp, recompute=own.recompute, offload_device=own.offload_device,
+                        offload_folder=own.offload_folder)  # fmt: skip
+        job = replace(job, parallel=plain)
         return [Space(job=job, axes=axes, codes=codes) for axes, codes in _hugging_face(batches)]
     parallel = job.parallel
     factors = _megatron(

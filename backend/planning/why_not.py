@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from backend.estimate import Estimate
+from backend.estimate import Estimate, over_gpu_gib, over_host_gib
 from backend.job.job import Job
 from backend.job.mapping import parameters, with_values
 from backend.job.presets import resolve_gpu, resolve_model
@@ -142,10 +142,10 @@ def _refusals(job: Job, found: Iterable[Problem]) -> tuple[Problem, ...]:
 
 def _cost(found: Estimate, plans: Plans) -> Cost:
     """Against the best of the plans."""
-    over = max(0.0, found.reserved_gib + found.outside_gib - found.gpu_memory_gib)
+    memory = {"over_gib": over_gpu_gib(found), "over_host_gib": over_host_gib(plans.job, found)}
     best = plans[0].estimate if len(plans) else None
     if not best or not best.time_s or not found.time_s or not best.iteration_s or not found.iteration_s:
-        return Cost(over_gib=over, slower=None, part=None)
+        return Cost(**memory, slower=None, part=None)
     grown = {name: value - best.time_s.get(name, 0.0) for name, value in found.time_s.items()}
     slower = 1 - best.iteration_s / found.iteration_s
-    return Cost(over_gib=over, slower=slower, part=max(grown, key=lambda name: grown[name]))
+    return Cost(**memory, slower=slower, part=max(grown, key=lambda name: grown[name]))

@@ -56,14 +56,25 @@ def test_an_unknown_gpu_or_model_is_one_problem_and_no_table(run, option):
 def test_an_offloading_plan_says_what_it_needs_of_a_nodes_memory(run, lang):
     small = {"nodes": 1, "gpus_per_node": 1}
     said = [run(f"--lang={lang}", "--top=1", model={"preset": "qwen3-8b"}, cluster={**small, "host_memory_gib": gib})[1]
-            for gib in (None, 16)]  # fmt: skip
+            for gib in (None, 1000)]  # fmt: skip
     need = json.loads(run("--json", "--top=1", model={"preset": "qwen3-8b"}, cluster=small)[1])["plans"][0]
     assert need["host_memory_gib"] > 16
     assert all(f"{need['host_memory_gib']:.1f} GiB" in text for text in said)
-    assert "16.0 GiB" in said[1]
-    refused = json.loads(run("--json", "--top=1", model={"preset": "qwen3-8b"},
-                             cluster={**small, "host_memory_gib": 16})[1])["plans"][0]  # fmt: skip
-    assert "host_memory_exceeded" in [problem["code"] for problem in refused["problems"]]
+    assert "1000.0 GiB" in said[1]
+
+
+def test_a_plan_that_exceeds_a_nodes_memory_does_not_fit_and_says_why(run):
+    small = {"model": {"preset": "qwen3-8b"},
+             "cluster": {"nodes": 1, "gpus_per_node": 1, "host_memory_gib": 16}}  # fmt: skip
+    found = json.loads(run("--json", **small)[1])["plans"]
+    over = [plan for plan in found if "host_memory_exceeded" in [problem["code"] for problem in plan["problems"]]]
+    assert over
+    assert not any(plan["fits"] for plan in over)
+    assert all(plan["host_memory_gib"] > 16 for plan in over)
+    assert "no: RAM" in run("--top=999", **small)[1]
+    rows = {row["strategy"]: row for row in json.loads(run("--strategies", "--json", **small)[1])["strategies"]}
+    assert (rows["zero2-offload"]["fits"], rows["zero2-offload"]["reason"]["code"]) == (False, "host_too_large")
+    assert "GiB of each node's memory" in rows["zero2-offload"]["reason"]["message"]
 
 
 def test_rows_that_differ_in_switches_alone_say_so(run):

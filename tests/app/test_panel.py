@@ -285,6 +285,11 @@ class TestBundle:
         host = got["data"]["memory"]["host"]
         assert host["node_gib"] == 10 < host["need_gib"]
         assert "host_memory_exceeded" in {problem["code"] for problem in got["problems"]}
+        summary, plans = got["summary"], got["data"]["plans"]
+        assert (summary["fits"], summary["host"]["node"]) == (False, 10)
+        rows = [dict(zip(plans["keys"], values, strict=True)) for values in plans["rows"]]
+        assert any(row["over_host"] for row in rows)
+        assert not any(row["fits"] for row in rows if row["over_host"])
 
     def test_unpacked_samples_are_said_to_be_counted_in_full(self, form: Form, services: Services) -> None:
         assert shown(form, services, "plan")["data"]["memory"]["cutoff_len"] == 4096
