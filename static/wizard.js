@@ -38,8 +38,9 @@
 
   // A button or row that is replaced between the two halves of a click is not clicked: what is new waits until then.
   // Sliders and text fields are Gradio's and not drawn here: dragging them is answered at once.
-  document.addEventListener("pointerdown", ({ target }) => {
-    isPressed = Boolean(target.closest("[data-panel], .mb-problem"));
+  // The release of the other buttons goes to the menu that they open, and never comes here.
+  document.addEventListener("pointerdown", ({ button, target }) => {
+    isPressed = button === 0 && Boolean(target.closest("[data-panel], .mb-problem"));
   }, true);
   for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => {
     isPressed = false;

@@ -117,6 +117,19 @@ def test_what_is_drawn_anew_while_the_mouse_is_down_is_still_clicked(page, site)
     expect(page.locator('.mb-plans tr[aria-selected="true"]')).to_have_attribute("data-index", "2")
 
 
+def test_a_menu_that_is_open_holds_nothing_up(page, site):
+    go(page, site, "plan")
+    page.locator(".mb-plans tbody tr[data-index]").first.hover()
+    page.mouse.down(button="right")
+    drawn = page.evaluate(
+        """() => { let drawn = 0; const b = Megaboard.wizard.bundle();
+        document.addEventListener("megaboard:drawn", () => { drawn += 1; });
+        Megaboard.wizard.take(JSON.stringify({...b, at: b.at + 1})); return drawn; }"""
+    )
+    page.mouse.up(button="right")
+    assert drawn == 1
+
+
 def test_a_guides_plan_is_chosen_and_its_groups_are_shown(page, site):
     go(page, site, "plan")
     page.locator(".mb-plans-guides tr", has_text="TP2 PP2 VPP2").get_by_role("button", name="Choose").click()
