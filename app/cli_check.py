@@ -4,8 +4,9 @@ from collections import Counter
 from typing import Any
 
 from app.cli_output import plain, print_problems, printable, table
+from app.found_words import proposal_notes, proposed_lines
+from app.found_words import table as facts_table
 from app.i18n import render_problem, t
-from app.wizard import found as finding
 from backend.cluster.hostkeys import HostKey
 from backend.job.job import Job
 from backend.job.mapping import dump_mapping
@@ -23,8 +24,8 @@ def print_report(report: PreflightReport, job: Job, lang: str) -> None:
     if found:
         head = [t(lang, key) for key in ("cli.check.fact", "wizard.found.node", "cli.check.found")]
         print("", table(head, _fact_rows(job, found, lang), left=True), sep="\n", end="\n\n")
-    print_problems(lang, [*report.problems, *_warnings(report), *finding.proposals(job, found)])
-    if lines := finding.proposed_lines(job, found):
+    print_problems(lang, [*report.problems, *_warnings(report), *proposal_notes(job, found)])
+    if lines := proposed_lines(job, found):
         print(t(lang, "cli.check.proposed"), printable(dump_mapping(lines)), sep="\n")
     if report.unknown_host_keys:
         options = " ".join(f"--accept-host-key {key.fingerprint}" for key in report.unknown_host_keys)
@@ -47,7 +48,7 @@ def report_json(report: PreflightReport, job: Job, lang: str) -> dict[str, Any]:
         "ready": not report.problems,
         "checks": checks,
         "nodes": [{"node": hosts[rank].name, "rank": rank, **plain(one)} for rank, one in found.items()],
-        "proposed": finding.proposed_lines(job, found),
+        "proposed": proposed_lines(job, found),
         "problems": [render_problem(lang, one) for one in (*report.problems, *_warnings(report))],
         "unknown_host_keys": [_key(one) for one in report.unknown_host_keys],
     }
@@ -71,7 +72,7 @@ def _check_rows(report: PreflightReport, lang: str) -> list[list[str]]:
 
 def _fact_rows(job: Job, found: dict[int, NodeMemory], lang: str) -> list[list[str]]:
     """A row a fact for all nodes of which it is true, so that an odd one stands out."""
-    shown = finding.table(job, found, lang)
+    shown = facts_table(job, found, lang)
     rows = []
     for column, title in enumerate(shown["head"][1:], 1):
         nodes: dict[str, list[str]] = {}

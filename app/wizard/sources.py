@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from app.found_words import table
 from app.home import with_readable_cluster
 from app.model_config import MAXIMUM_BYTES, from_hub, pretty, read_config, refuse_large
 from app.services import Services
 from app.wizard import continuing, speed, start
-from app.wizard.found import hardware_edits, proposals, table
+from app.wizard.found import hardware_edits, proposals
 from app.wizard.hosts import to_form, with_gpu_memory
 from app.wizard.reading import read
 from backend.cluster.hostkeys import HostKey

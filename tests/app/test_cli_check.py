@@ -1,14 +1,16 @@
 """`megaboard check` tells what the nodes are made of in the page's words, and proposes lines for the job file."""
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import yaml
 
 from app.cli_check import print_report, report_json
+from app.found_words import COLUMNS
 from app.i18n import LANGUAGES, t
-from app.wizard.found import COLUMNS
 from backend.cluster.survey import Survey, read_survey
 from backend.job.job import Job
 from backend.job.mapping import parse_job, to_mapping
@@ -78,3 +80,9 @@ def test_json_has_the_nodes_as_they_were_read_and_the_same_lines(job: Job) -> No
     assert second["survey"]["gpus"]["gpus"] == []
     assert [host["fabric_address"] for host in told["proposed"]["cluster"]["hosts"]] == ["192.168.9.1", "192.168.9.2"]
     assert told["proposed"]["environment"]["NCCL_IB_GID_INDEX"] == "3"
+
+
+def test_runs_without_the_page_do_not_wait_for_gradio() -> None:
+    script = "import sys, app.cli_run; print(sorted({'gradio', 'plotly', 'fastapi'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert out == "[]\n"

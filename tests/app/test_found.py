@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from app.found_words import nccl_variables, table
 from app.i18n import LANGUAGES, render_problem
-from app.wizard.found import hardware_edits, intra_node, nccl_variables, preset_of, proposals, table
+from app.wizard.found import hardware_edits, intra_node, preset_of, proposals
 from backend.cluster.survey import read_survey
 from backend.job.job import Job
 from backend.job.mapping import with_values

@@ -29,8 +29,7 @@ class Nodes:
     def __init__(self):
         self.by_address = {name: FakeNode(name) for name in ("10.0.0.1", "10.0.0.2")}
         for number, node in enumerate(self.by_address.values(), 1):
-            node.files["/proc/meminfo"] = b"MemTotal: %d kB\nMemFree: 1 kB\n" % (number * 2**29)
-            node.on("survey", reply=surveyed(smi=None))
+            node.on("survey", reply=surveyed(smi=None, memory_mib=number * 2**19))
         self.unknown = set()
         self.accepted = []
 
@@ -142,12 +141,6 @@ def test_the_memory_of_every_nodes_gpus_is_kept_and_the_smallest_decides(service
     assert reading.gpu.memory_gib == gpus()["a100-40g"].memory_gib
     [mixed] = [problem for problem in reading.problems if problem.code == "gpu_memory_mixed"]
     assert mixed.values == {"nodes": "10.0.0.2", "least": 39.4, "others": 79.2}
-
-
-def test_in_a_container_the_containers_limit_counts(services, nodes):
-    nodes.by_address["10.0.0.1"].files["/sys/fs/cgroup/memory.max"] = b"max\n"
-    nodes.by_address["10.0.0.2"].files["/sys/fs/cgroup/memory.max"] = b"%d\n" % 2**37
-    assert fetch(services, {"kind": "memory"}).edits == {"cluster.host_memory_gib": 128.0}
 
 
 def test_a_node_that_does_not_answer_is_named_beside_the_others_memory(services, nodes):
