@@ -18,7 +18,7 @@ from backend.job.rules import RULES
 from backend.job.rules.many import Factors, Legal, Space, legal
 from backend.job.traits import TRAITS, EngineName
 from backend.planning.plans import Array, Candidate, Plans
-from backend.planning.space import ACCOUNTS, ACCUMULATION, CHOSEN, MICRO_BATCH, SIZES, space_of
+from backend.planning.space import ACCOUNTS, ACCUMULATION, CHOSEN, MICRO_BATCH, SIZES, offered, space_of
 
 _OF_PARALLEL = (*(f"parallel.{name}" for name in (*SIZES, *ACCOUNTS, "sequence", "distributed_optimizer")), *CHOSEN)
 EDITED = ("engine", *_OF_PARALLEL, MICRO_BATCH, ACCUMULATION)
@@ -95,9 +95,9 @@ def _identity(factors: Factors) -> list[int]:
 
 def _enumerate(job: Job, shape: ModelShape, gpu: Gpu, wanted: int, asked: Sequence[Factors]) -> Plans:
     rejected: Counter[str] = Counter()
-    spaces, evaluated, failures = [], [], []
+    spaces, evaluated, listed, failures = [], [], [], []
     for factors in asked:
-        found, many = _legal_of(factors, shape, gpu)
+        found, many, listing = _legal_of(factors, shape, gpu)
         rejected.update(found.rejected)
         space = replace(found.space, job=factors[0].job)
         if many is None:
@@ -109,25 +109,30 @@ def _enumerate(job: Job, shape: ModelShape, gpu: Gpu, wanted: int, asked: Sequen
             rejected[error.problems[0].code] += space.size
             continue
         spaces.append(space)
+        listed.append(np.ones(space.size, bool) if listing is None else listing)
     if failures and not spaces:
         raise failures[0]
-    return _ranked(job, shape, gpu, wanted, spaces, evaluated, rejected)
+    return _ranked(job, shape, gpu, wanted, spaces, evaluated, listed, rejected)
 
 
-def _legal_of(factors: Factors, shape: ModelShape, gpu: Gpu) -> tuple[Legal, Many | None]:
-    """Most edits change nothing that the rules read: then their newest answer holds. None: nothing is legal."""
+def _legal_of(factors: Factors, shape: ModelShape, gpu: Gpu) -> tuple[Legal, Many | None, Array | None]:
+    """The legal plans, those as `evaluate` reads them (None where there are none), and which of them are listed.
+
+    Most edits change nothing that the rules read: then their newest answer holds.
+    """
     job = factors[0].job
     asked = (job.engine, job.world_size)
     kept = _legal.get(asked)
     if kept:
-        old, *known, found, many = kept
+        old, *known, found, many, listing = kept
         if _identity(old) == _identity(factors) and known == [shape, gpu] and found.holds_for(job):
-            return found, many
-    found, many = legal(factors, shape, gpu, RULES), None
+            return found, many, listing
+    found, many, listing = legal(factors, shape, gpu, RULES), None, None
     if found.space.size:
         found, many = _in_order(found)
-    _keep(_legal, asked, (factors, shape, gpu, found, many), 16)
-    return found, many
+        listing = offered(found.space, shape)
+    _keep(_legal, asked, (factors, shape, gpu, found, many, listing), 16)
+    return found, many, listing
 
 
 def _in_order(found: Legal) -> tuple[Legal, Many]:
@@ -183,12 +188,15 @@ def _ranked(
     wanted: int,
     spaces: list[Space],
     evaluated: list[tuple[Figures, Array | None]],
+    listed: list[Array],
     rejected: Mapping[str, int],
 ) -> Plans:
     part = np.repeat(np.arange(len(spaces)), [space.size for space in spaces])
     row = np.concatenate([np.arange(space.size) for space in spaces]) if spaces else np.zeros(0, int)
     joined: dict[str, Any] = {name: _joined(name, [figures for figures, _ in evaluated]) for name in _FIGURES}
     order = _order(joined, _need(job, gpu, joined))
+    if spaces:
+        order = order[np.concatenate(listed)[order]]
     ordered: dict[str, Any] = {name: None if values is None else values[order] for name, values in joined.items()}
     return Plans(
         job=job,

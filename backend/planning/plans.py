@@ -17,7 +17,16 @@ from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules import check_resolved
 from backend.job.rules.many import Space
-from backend.planning.space import ACCOUNTS, ACCUMULATION, CHOSEN, MICRO_BATCH, SIZES, recompute_of
+from backend.planning.space import (
+    ACCOUNTS,
+    ACCUMULATION,
+    CHOSEN,
+    MICRO_BATCH,
+    SHARDED,
+    SIZES,
+    has_nothing_to_shard,
+    recompute_of,
+)
 
 Array = npt.NDArray[Any]
 
@@ -131,8 +140,10 @@ class Plans(Sequence[Candidate]):
         effect: dict[str, Any] = {MICRO_BATCH: job.training.micro_batch_size}
         if job.traits.is_megatron:
             effect |= {f"parallel.{name}": getattr(parallel, name) for name in (*SIZES, *ACCOUNTS)}
-            effect["parallel.distributed_optimizer"] = parallel.distributed_optimizer
             # What has no effect has one value among the plans.
+            sizes = (parallel.tensor, parallel.pipeline, parallel.expert, parallel.expert_tensor)
+            alone = has_nothing_to_shard(job.world_size, self.shape.experts, *sizes)
+            effect[SHARDED] = parallel.distributed_optimizer or alone
             effect["parallel.sequence"] = parallel.sequence or parallel.tensor == 1 or parallel.expert > 1
         part, wanted = engines.index(job.engine), recompute_of(job)
         rows = self.spaces[part].rows_with({**effect, **dict(zip(CHOSEN, wanted, strict=True))})

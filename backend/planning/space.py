@@ -10,6 +10,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from backend.estimate.layers import Activation, Attention, LayerKind, Norm, model_layers
 from backend.job.job import Job, Parallel
@@ -22,7 +23,9 @@ ACCOUNTS = ("account_for_embedding", "account_for_loss")
 RECOMPUTE = ("recompute", "recompute_modules", "recompute_num_layers")
 CHOSEN = tuple(f"parallel.{name}" for name in RECOMPUTE)
 MICRO_BATCH = "training.micro_batch_size"
+SHARDED = "parallel.distributed_optimizer"
 ACCUMULATION = "training.gradient_accumulation_steps"
+Array = npt.NDArray[Any]
 CHEAP = ("layernorm", "moe_act", "mla_up_proj")
 """Modules that Megatron-Core recomputes by discarding outputs: what its documentation pairs (transformer_config.py)."""
 
@@ -98,8 +101,24 @@ def _megatron(
     return (
         (tuple(axes), (*codes, batch, sequence)),
         _choice(CHOSEN, recompute),
-        _choice(("parallel.distributed_optimizer",), ((True,), (False,))),
+        _choice((SHARDED,), ((True,), (False,))),
     )
+
+
+def has_nothing_to_shard(world: int, experts: int, tensor: Any, pipeline: Any, expert: Any, expert_tensor: Any) -> Any:
+    """Whether no two ranks hold the same parameters: then the distributed optimizer changes nothing."""
+    alone = tensor * pipeline == world
+    return alone & (expert * expert_tensor * pipeline == world) if experts else alone
+
+
+def offered(space: Space, shape: ModelShape) -> Array | None:
+    """Which plans are worth listing: of two that differ in what has no effect one; None where all are."""
+    if SHARDED not in space.place:
+        return None
+    sizes = (space.column(f"parallel.{name}") for name in ("tensor", "pipeline", "expert", "expert_tensor"))
+    alone = has_nothing_to_shard(space.job.world_size, shape.experts, *sizes)
+    found: Array = space.column(SHARDED) | ~alone
+    return found
 
 
 def _choice(paths: tuple[str, ...], values: tuple[tuple[Any, ...], ...]) -> Plain:

@@ -5,11 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
+from backend.estimate import estimate
 from backend.estimate.many import PARTS
 from backend.job.mapping import with_values
 from backend.job.problems import errors
 from backend.job.rules import check
-from backend.planning import best_of_splits, candidates, enumerate_plans, front
+from backend.planning import best_of_splits, candidates, enumerate_plans, front, why_not
 from backend.planning import enumerate as enumerate_module
 from backend.planning.enumerate import engines_of
 from tests.estimate.cases import TP4, job
@@ -211,3 +212,27 @@ def test_values_of_some_plans_are_those_of_the_whole_column():
     for path, default in (("parallel.expert", 1), ("parallel.sequence", True), ("training.micro_batch_size", 1)):
         found = plans.values(path, ranks, default)
         assert found.tolist() == plans.column(path, default)[ranks].tolist()
+
+
+@pytest.mark.parametrize("preset", ["qwen3-8b", "qwen3-30b-a3b"])
+def test_where_no_rank_shares_the_optimizer_its_sharding_tells_no_plans_apart(preset):
+    base = job(TP4, model__preset=preset, cluster__nodes=1)
+    plans = enumerate_plans(base, MEGATRON)
+    sharded = plans.column("parallel.distributed_optimizer")
+    alone = plans.model_parallel // plans.column("parallel.context") == base.world_size
+    if preset != "qwen3-8b":
+        experts = (plans.column(f"parallel.{name}") for name in ("pipeline", "expert", "expert_tensor"))
+        alone &= np.prod(list(experts), axis=0) == base.world_size
+    assert alone.any()
+    assert sharded[alone].all()
+    assert (~sharded[~alone]).sum() == sharded[~alone].sum()
+    # What is not offered is the same plan, and is found in its place.
+    for rank in np.flatnonzero(alone)[:3].tolist():
+        other = with_values(plans[rank].job, {"parallel.distributed_optimizer": False})
+        assert errors(check(other)) == []
+        assert estimate(other) == plans[rank].estimate
+        assert plans.rank_of(other) == rank
+        sizes = {
+            path: value for path, value in plans[rank].edits.items() if path in ("parallel.tensor", "parallel.pipeline")
+        }
+        assert why_not(other, sizes, enumerate_plans(other, MEGATRON)).rank is not None
