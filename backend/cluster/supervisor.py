@@ -479,12 +479,12 @@ class Supervisor:
 def ask_for_records(folder: str) -> None:
     """Wait until every rank that listens has written the flight record of its collectives, or takes too long.
 
-    By itself it does so when a collective times out; a stall may be seen before.
+    By itself it does so when a collective times out; a stall may be seen before. Who stops the run waits for none.
     """
     asked = [pipe for pipe in glob.glob(f"{glob.escape(folder)}/{PIPES}*.pipe") if send_byte(pipe)]
     files = [f"{folder}/{RECORDS}{os.path.basename(pipe)[len(PIPES) : -len('.pipe')]}" for pipe in asked]
     sizes, deadline = [], time.monotonic() + RECORD_S  # type: tuple[list[int], float]
-    while files and time.monotonic() < deadline:
+    while files and time.monotonic() < deadline and not os.path.exists(f"{folder}/control/kill"):
         time.sleep(0.5)
         before, sizes = sizes, [os.path.getsize(file) if os.path.exists(file) else 0 for file in files]
         if all(sizes) and sizes == before:

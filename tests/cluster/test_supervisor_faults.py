@@ -3,15 +3,17 @@
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from backend.cluster.supervisor import members
+from backend.cluster.supervisor import ask_for_records, members
 from tests.cluster.test_supervisor import Run, wait_for
 from tests.cluster.test_supervisor import run as run_fixture
 
@@ -119,6 +121,20 @@ def test_a_stalled_rank_writes_its_flight_record_before_it_is_ended(run: Run) ->
     run.call("start")
     assert run.wait_exit()["reason"] == "stalled"
     assert (run.folder / "nccl_trace_rank_3").read_text() == "whole"
+
+
+def test_who_stops_a_run_waits_for_no_flight_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backend.cluster.supervisor.RECORD_S", 1e9)
+    os.mkfifo(tmp_path / "nccl_wanted_0.pipe")
+    listener = os.open(tmp_path / "nccl_wanted_0.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    asking = threading.Thread(target=ask_for_records, args=(str(tmp_path),), daemon=True)
+    asking.start()
+    wait_for(lambda: bool(select.select([listener], [], [], 0)[0]))
+    (tmp_path / "control").mkdir()
+    (tmp_path / "control" / "kill").write_text("{}")
+    asking.join(30)
+    os.close(listener)
+    assert not asking.is_alive()
 
 
 def test_the_end_says_whether_the_gpus_memory_came_back(
