@@ -9,6 +9,7 @@ from typing import Any
 
 from app.cli_output import DONE, FAILED, WRONG_INPUT, print_json, print_object, print_problems
 from app.cli_tables import AXES, estimate_text, plans_text, strategies_text
+from app.guide_words import guide_rows, guides_text
 from app.home import home_path
 from app.i18n import render_problem, t
 from app.jobfile import STDIN, job_of, read_job, refuse_errors
@@ -102,10 +103,13 @@ def _answered(job: Job, found: Plans, chosen: argparse.Namespace, lang: str) -> 
     shown = range(min(len(found), max(0, top)))
     if chosen.json:
         # One by one: there may be hundreds of thousands.
-        heads = {"count": len(found), "rejected": dict(found.rejected), **_smallest(job, found)}
+        heads = {"count": len(found), "rejected": dict(found.rejected), **_smallest(job, found),
+                 **_guides(job, found)}  # fmt: skip
         print_object(heads, "plans", (_plan(found[rank], lang) for rank in shown))
     else:
         print(plans_text([found[rank] for rank in shown], found, lang))
+        if told := guide_rows(job, found):
+            print(f"\n{guides_text(told, lang)}")
     return DONE if len(found) else FAILED
 
 
@@ -118,6 +122,12 @@ def _smallest(job: Job, plans: Plans) -> dict[str, Any]:
                                  "tokens_per_s": tokens_per_s(found.without)}  # fmt: skip
     return {"smallest": {"nodes": list(found.nodes), "gpu_memory_gib": found.least_gib,
                          "others_gib": found.others_gib, "helps": found.helps, "without": without}}  # fmt: skip
+
+
+def _guides(job: Job, plans: Plans) -> dict[str, Any]:
+    """Where the job is the guides' case: their plans with what they claim, (least, most), and our figures."""
+    told = guide_rows(job, plans)
+    return {"guides": [{**row, "rank": row["rank"] + 1} for row in told]} if told else {}
 
 
 SHOWN = 20

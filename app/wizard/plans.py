@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
+from app.guide_words import guide_rows
 from app.i18n import render_problem, t
 from app.plan_words import all_plans, explain, plan_name, plan_sizes, problem_words, why_not_words
 from app.wizard.reading import Reading
 from backend.estimate.many import PARTS
 from backend.estimate.timing import COMMUNICATION, hours_of
-from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
-from backend.planning import Plans, best_of_splits, front, guides, parse_sizes, why_not
+from backend.planning import Plans, best_of_splits, front, parse_sizes, why_not
 from backend.planning.space import RECOMPUTE, SIZES
 
 CHOICES = ("sequence", "distributed_optimizer", "account_for_embedding", "account_for_loss")
@@ -53,7 +53,7 @@ def plans_of(reading: Reading, lang: str, loads: Callable[..., bool] | None = No
         plans = all_plans(job)
     except ProblemsError as error:
         return {"rows": [], "why": render_problem(lang, error.problems[0])["message"]}
-    own, told = plans.rank_of(job), _guides(job, plans)
+    own, told = plans.rank_of(job), guide_rows(job, plans)
     ranks = sorted({*best_of_splits(plans, ROWS), *front(plans, FRONT), *(row["rank"] for row in told), own} - {None})
     rows = _rows(plans, ranks, {row["rank"] for row in told}, loads)
     return {
@@ -149,21 +149,3 @@ def _speeds(plans: Plans, at: Any) -> dict[str, list[Any]]:
 def _marks(plans: Plans, rank: int, told: set[int]) -> str:
     """p: on the front; g: a guide's plan; x, which _rows adds: the checkpoint cannot be loaded into it."""
     return ("p" if plans.pareto[rank] else "") + ("g" if rank in told else "")
-
-
-def _guides(job: Job, plans: Plans) -> list[dict[str, Any]]:
-    """The guides' plans for this case, their claims beside our figures."""
-    found, figures = [], plans.figures
-    tokens = plans.global_batch * plans.tokens_per_sample / job.world_size
-    for one in guides(job):
-        claim, rank = one.claim, plans.rank_of(one.job)
-        if rank is None:
-            continue
-        speed = None if figures.iteration_s is None else tokens / float(figures.iteration_s[rank])
-        claims = {"memory_gb": claim.memory_gb, "speed": claim.tokens_per_s_per_gpu,
-                  "bubble": claim.bubble_fraction, "speed_up": claim.speed_up}  # fmt: skip
-        ours = {"memory_gib": float(figures.reserved_gib[rank]) + job.cluster.outside_gib,
-                "speed": speed, "bubble": float(figures.bubble_fraction[rank]),
-                "speed_up": one.speed_up}  # fmt: skip
-        found.append({"name": claim.name, "rank": rank, "claims": claims, "ours": ours})
-    return found

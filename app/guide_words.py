@@ -1,0 +1,60 @@
+"""What guides claim of their plans beside our figures, for the page and for the command line."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from app.cli_output import number, table
+from app.i18n import t
+from app.plan_words import percent, rounded
+from backend.job.job import Job
+from backend.planning import Plans, guides
+
+
+def guide_rows(job: Job, plans: Plans) -> list[dict[str, Any]]:
+    """The guides' plans for this case, as (least, most), beside our figures; `rank` is a plan's place, from 0.
+
+    Empty where the job is not the guides' case.
+    """
+    found, figures = [], plans.figures
+    tokens = plans.global_batch * plans.tokens_per_sample / job.world_size
+    for one in guides(job):
+        claim, rank = one.claim, plans.rank_of(one.job)
+        if rank is None:
+            continue
+        speed = None if figures.iteration_s is None else tokens / float(figures.iteration_s[rank])
+        claims = {"memory_gb": claim.memory_gb, "speed": claim.tokens_per_s_per_gpu,
+                  "bubble": claim.bubble_fraction, "speed_up": claim.speed_up}  # fmt: skip
+        ours = {"memory_gib": float(figures.reserved_gib[rank]) + job.cluster.outside_gib,
+                "speed": speed, "bubble": float(figures.bubble_fraction[rank]),
+                "speed_up": one.speed_up}  # fmt: skip
+        found.append({"name": claim.name, "rank": rank, "claims": claims, "ours": ours})
+    return found
+
+
+def guides_text(rows: Sequence[Mapping[str, Any]], lang: str) -> str:
+    """The same as a table for a terminal."""
+    columns = ("plan", "memory", "ours", "speed", "ours", "bubble", "ours", "speed_up", "ours")
+    head = [t(lang, f"wizard.guide.{name}") for name in columns]
+    lines = []
+    for row in rows:
+        claims, ours = row["claims"], row["ours"]
+        lines.append([
+            row["name"],
+            _claimed(claims["memory_gb"], lambda gb: f"{gb:g} GB"), f"{number(ours['memory_gib'], 1)} GiB",
+            _claimed(claims["speed"], _speed), _speed(ours["speed"]),
+            _claimed(claims["bubble"], percent), percent(ours["bubble"]),
+            _claimed(claims["speed_up"], _times), _times(ours["speed_up"]),
+        ])  # fmt: skip
+    return "\n".join([t(lang, "wizard.guide.caption"), table(head, lines)])
+
+
+def _claimed(values: Iterable[float] | None, words: Callable[[float], str]) -> str:
+    return "–".join(dict.fromkeys(map(words, values))) if values else "-"
+
+
+def _speed(tokens_per_s: float | None) -> str:
+    return number(rounded(tokens_per_s) if tokens_per_s else None)
+
+
+def _times(value: float | None) -> str:
+    return f"{value:.1f}×" if value else "-"
