@@ -57,4 +57,4 @@ def _first_failed(snapshot: RunSnapshot, attempt: int) -> int:
         found = (one.rank for one in snapshot.events if one.attempt == attempt and one.kind in failing)
         return next((rank for rank in found if rank is not None), 0)
     node = snapshot.cause.node if snapshot.cause else None
-    return next((one.rank for one in snapshot.nodes if node and one.address.startswith(node)), 0)
+    return next((one.rank for one in snapshot.nodes if one.address == node), 0)

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from app.main import main
+from backend.job.problems import Problem
+from backend.jobs.records import problem_to_json
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 from tests.app.stored_runs import StoredRun
@@ -38,3 +40,19 @@ def test_the_newest_attempt_is_read_unless_another_is_named(capsys: pytest.Captu
 def test_an_attempt_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str], lang: str, words: str) -> None:
     assert main(["--lang", lang, "logs", RUN, "--attempt", "3"]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_the_node_that_failed_is_not_one_whose_address_begins_alike(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path / "megaboard.db")
+    run = StoredRun(store, "20260102-000000-other-bbbb", now=1e9, addresses=["10.0.0.10", "10.0.0.1"])
+    run.start()
+    run.log(0, "rank0.log", b"of the first\n")
+    run.log(1, "rank1.log", b"of the second\n")
+    problem = problem_to_json(Problem(code="out_of_memory", node="10.0.0.1"))
+    run.tell(EventKind.FAILING, 1, problem=problem)
+    run.tell(EventKind.FAILED, problem=problem)
+    store.close()
+    assert main(["logs", run.id]) == 0
+    assert capsys.readouterr().out == "of the second\n\n"
