@@ -107,7 +107,7 @@ def run_launch(chosen: argparse.Namespace, lang: str) -> int:
         source = _source(services, chosen.source)
         options = {"token": chosen.token, "restarts": chosen.restarts, "source": source}
         if not chosen.queue:
-            options["accepts_warnings"] = chosen.accept_warnings
+            options["accepted_warnings"] = None if chosen.accept_warnings else ()
         run = unlocked(lang, services.audit, lambda: begin(job, **options))
         words = {"run": run, "nodes": job.cluster.nodes}
         print(t(lang, "cli.queued" if chosen.queue else "cli.launched", **words), flush=True)

@@ -14,7 +14,7 @@ from typing import Literal
 
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs.checkup import PreflightReport
+from backend.jobs.checkup import PreflightReport, warning_key
 from backend.jobs.controller import Controller
 from backend.jobs.copying import Missing, find_missing
 from backend.jobs.restart import RESTARTS
@@ -126,7 +126,8 @@ class Desk:
             if report.warnings and (isinstance(accepted, bool) or accepted != self._state.version):
                 raise ProblemsError([Problem(code="warnings_not_accepted")])
             self._set(phase="launching", problems=())
-        self._work(lambda: self._launch(job, source, accepts_warnings=bool(report.warnings)))
+        shown = {warning_key(one) for one in report.warnings}
+        self._work(lambda: self._launch(job, source, shown))
 
     def queue(self, job: Job, source: Source = None) -> None:
         """Put the job into the queue, unless it waits there from this desk: two tabs queue one run. ProblemsError."""
@@ -168,8 +169,8 @@ class Desk:
             if self._state.copied != (done, total):
                 self._set(copied=(done, total))
 
-    def _launch(self, job: Job, source: Source, *, accepts_warnings: bool) -> None:
-        run = self._controller.launch(job, restarts=RESTARTS, source=source, accepts_warnings=accepts_warnings)
+    def _launch(self, job: Job, source: Source, accepted: Collection[str]) -> None:
+        run = self._controller.launch(job, restarts=RESTARTS, source=source, accepted_warnings=accepted)
         with self._changed:
             self._set(phase="launched", report=None, run=run)
 

@@ -47,6 +47,15 @@ class PreflightReport:
         found = [check.problem for check in self.checks if check.status == "warning"]
         return tuple(problem for problem in found if problem is not None)
 
+    def not_accepted(self, accepted: Collection[str] | None) -> tuple[Problem, ...]:
+        """The warnings whose key is not among the accepted ones; None: all are accepted, whatever they are."""
+        return tuple(one for one in self.warnings if accepted is not None and warning_key(one) not in accepted)
+
+
+def warning_key(problem: Problem) -> str:
+    """What a warning is known by once it was accepted: its code and its node, not its figures, which change."""
+    return f"{problem.code} {problem.node}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Meeting:

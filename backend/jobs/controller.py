@@ -7,7 +7,7 @@ unfinished run, those launched or left behind by other processes too.
 import posixpath
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,7 +169,7 @@ class Controller:
         token: str | None = None,
         restarts: int = 0,
         source: tuple[str, int | None] | None = None,
-        accepts_warnings: bool = True,
+        accepted_warnings: Collection[str] | None = None,
     ) -> str:
         """Start a run and return its id when all supervisors have reported; ProblemsError when it cannot be.
 
@@ -177,13 +177,14 @@ class Controller:
         with the same `token` starts nothing and returns the id of the first. `restarts`: how often the gang may be
         started again by itself (restart.py). `source`: a run, and the step of one of its checkpoints (None: the newest
         complete one), to begin with; what the job changes must fit that checkpoint (engines/resharding.py).
-        Without `accepts_warnings` those of the preflight are a refusal too: warnings_not_accepted.
+        Warnings of the preflight whose keys (checkup.warning_key) are not accepted are a refusal too:
+        warnings_not_accepted; None accepts all.
         """
         check_alone(job)
         found = self.find_source(*source, job) if source else None
         run = launching.new_run_id(job, self._clock())
         return self._runner.launch(
-            job, run, token=token, restarts=restarts, source=found, accepts_warnings=accepts_warnings
+            job, run, token=token, restarts=restarts, source=found, accepted_warnings=accepted_warnings
         )
 
     def enqueue(

@@ -8,7 +8,7 @@ import logging
 import math
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict
 from pathlib import Path
 
@@ -96,7 +96,7 @@ class Runner:
         token: str | None,
         restarts: int,
         source: Source | None,
-        accepts_warnings: bool = True,
+        accepted_warnings: Collection[str] | None = None,
     ) -> str:
         """Start a run now; its id, or that of the run which the token stands for already. ProblemsError."""
         with self._store.read() as connection:
@@ -113,7 +113,7 @@ class Runner:
             )
             if made != run:
                 return made
-            failure = self._try(lambda: self._starter.start(run, meeting, accepts_warnings=accepts_warnings))
+            failure = self._try(lambda: self._starter.start(run, meeting, accepted_warnings=accepted_warnings))
         self._raise(run, failure)
         return run
 

@@ -2,7 +2,7 @@
 
 import posixpath
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 from backend.cluster import checkpoints
@@ -69,14 +69,16 @@ class Starter:
         self._grace_s = grace_s
         self._clock = clock
 
-    def start(self, run: str, meeting: Meeting | None = None, *, accepts_warnings: bool = True) -> None:
+    def start(
+        self, run: str, meeting: Meeting | None = None, *, accepted_warnings: Collection[str] | None = None
+    ) -> None:
         """Start the next attempt; returns when every supervisor has reported.
 
         What goes wrong is recorded and raised: the run fails, or waits in the queue when it was restarting by itself.
-        Without `accepts_warnings` those of the preflight stand in the way too.
+        Warnings of the preflight stand in the way too, unless their keys are accepted; None accepts all.
         """
         try:
-            self._start(run, meeting, accepts_warnings)
+            self._start(run, meeting, accepted_warnings)
         except BaseException as error:  # Ctrl-C too: what was started is stopped before it is raised again
             self._record_failure(run, error)
             raise
@@ -155,7 +157,7 @@ class Starter:
             raise ProblemsError([Problem(code=code, node=node, values=values)])
         return step
 
-    def _start(self, run: str, meeting: Meeting | None, accepts_warnings: bool) -> None:
+    def _start(self, run: str, meeting: Meeting | None, accepted_warnings: Collection[str] | None) -> None:
         job = self._job(run)
         with self._store.read() as connection:
             previous = ledger.newest_attempt(connection, run)
@@ -177,8 +179,8 @@ class Starter:
             report = examine(job, meeting, launching.candidate_ports(job))
             if report.problems:
                 raise ProblemsError(report.problems)
-            if report.warnings and not accepts_warnings:
-                raise ProblemsError([Problem(code="warnings_not_accepted"), *report.warnings])
+            if new := report.not_accepted(accepted_warnings):
+                raise ProblemsError([Problem(code="warnings_not_accepted"), *new])
             if found:
                 self._set_aside(run, job, nodes, found, step, previous + 1)
             checkpoint = found.path(step) if found and step is not None else None

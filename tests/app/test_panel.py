@@ -5,7 +5,7 @@ import json
 import re
 import threading
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,7 +31,7 @@ from backend.job.job import Job
 from backend.job.mapping import parameters, parse_job, with_values
 from backend.job.presets import accuracy, data_folder
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs.checkup import PreflightReport
+from backend.jobs.checkup import PreflightReport, warning_key
 from backend.jobs.controller import Controller
 from backend.jobs.states import RunState
 from backend.jobs.store import Store
@@ -423,7 +423,9 @@ class Nodes:
         self.state = RunState.QUEUED
         self.accepted: list[HostKey] = []
         self.sources: list[tuple[str, int] | None] = []
-        self.accepts: list[bool] = []
+        self.accepts: list[set[str]] = []
+        self.late: tuple[Problem, ...] = ()
+        """Warnings that only the launch finds."""
         self.lost = 0
 
     def preflight(self, job: Job) -> PreflightReport:
@@ -437,10 +439,14 @@ class Nodes:
         if step == self.lost:
             raise ProblemsError([Problem(code="checkpoint_missing")])
 
-    def launch(self, job: Job, *, restarts: int, source: tuple[str, int] | None, accepts_warnings: bool) -> str:
+    def launch(
+        self, job: Job, *, restarts: int, source: tuple[str, int] | None, accepted_warnings: Collection[str]
+    ) -> str:
         assert self.let.wait(10)
+        self.accepts.append(set(accepted_warnings))
+        if self.late:
+            raise ProblemsError([Problem(code="warnings_not_accepted"), *self.late])
         self.sources.append(source)
-        self.accepts.append(accepts_warnings)
         self.launched.append(job)
         return f"run-{len(self.launched)}"
 
@@ -509,16 +515,22 @@ class TestDesk:
             assert refused.value.problems[0].code == "warnings_not_accepted"
         desk.launch(job, accepted=desk.state().version)
         assert rest(desk).run == "run-1"
-        assert nodes.accepts == [True]
+        assert nodes.accepts == [{warning_key(warning)}]
 
-    def test_nobody_has_accepted_warnings_that_the_check_did_not_show(self, job: Job) -> None:
+    def test_a_warning_that_only_the_launch_finds_was_accepted_by_nobody_and_shuts_it_with_its_words(
+        self, job: Job
+    ) -> None:
         nodes = Nodes(PreflightReport())
+        nodes.late = (Problem(code="gpus_busy", severity="warning", node="10.0.0.1"),)
         nodes.let.set()
         desk = self.desk(nodes)
         desk.check(job)
         desk.launch(job, accepted=rest(desk).version)
-        rest(desk)
-        assert nodes.accepts == [False]
+        state = rest(desk)
+        assert nodes.accepts == [set()]
+        assert nodes.late[0] in state.problems
+        assert state.run is None
+        assert not state.is_green_for(job)
 
     def test_an_edit_after_the_check_closes_the_launch(self, job: Job, services: Services) -> None:
         nodes = Nodes(PreflightReport())

@@ -18,6 +18,7 @@ from backend.cluster.demo import DemoCluster
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
+from backend.jobs.checkup import warning_key
 from backend.jobs.controller import Controller
 from backend.jobs.states import RunState
 from tests.jobs.gangs import NODES, marked, steps_of, until, with_mode
@@ -166,10 +167,16 @@ def test_a_path_missing_on_the_nodes_is_refused_before_anything_starts(
 
 def test_warnings_stand_in_the_way_of_whoever_has_not_accepted_them(controller: Controller, job: Job) -> None:
     # A plan for GPUs on nodes that have none.
+    planned = with_values(job, {"cluster.gpu": "h100-80g"})
     with pytest.raises(ProblemsError) as refused:
-        controller.launch(with_values(job, {"cluster.gpu": "h100-80g"}), accepts_warnings=False)
+        controller.launch(planned, accepted_warnings=())
     codes = {problem.code for problem in refused.value.problems}
     assert codes == {"warnings_not_accepted", "no_nvidia_smi"}
+    first, *others = controller.preflight(planned).warnings
+    with pytest.raises(ProblemsError) as refused:
+        controller.launch(planned, accepted_warnings={warning_key(first)})
+    # What one node warned of does not stand for the others.
+    assert [problem.node for problem in refused.value.problems[1:]] == [problem.node for problem in others]
     assert not any(node.state == "started" for run in controller.runs() for node in controller.snapshot(run.id).nodes)
 
 
