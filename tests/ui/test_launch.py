@@ -1,0 +1,49 @@
+"""The Launch step's box for warnings, drawn in a real browser from what a desk says."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.ui.browser import expect, go, logged_in, needs_chromium, served
+
+pytestmark = [pytest.mark.ui, needs_chromium]
+
+CHECKED = {
+    "phase": "checked", "elapsed_s": 0, "version": 7, "complete": True, "same": True, "ready": True, "green": True,
+    "warnings": 1, "run": None, "name": "my-run", "nodes": 2, "problems": [], "copy": None, "copied": [0, 0],
+    "keys": [], "checks": None,
+}  # fmt: skip
+
+
+def draw(page: Any, **more: Any) -> None:
+    bundle = json.dumps({"data": {"launch": {**CHECKED, **more}}})
+    page.evaluate(f"Megaboard.panels.launch(document.querySelector('#drawn'), {bundle})")
+
+
+def test_warnings_are_accepted_for_the_check_that_showed_them(tmp_path):
+    with served(tmp_path) as site, logged_in(site) as page:
+        go(page, site, "launch")
+        page.evaluate("""() => {
+            document.body.append(Object.assign(document.createElement("div"), { id: "drawn" }));
+            window.asked = [];
+            Megaboard.wizard.send = (kind, what) => window.asked.push(what);
+        }""")
+        box, button = page.locator("#drawn .mb-accept input"), page.locator('#drawn [data-act="launch"]')
+        draw(page)
+        expect(page.locator("#drawn .mb-accept")).to_contain_text("(1)")
+        expect(button).to_be_disabled()
+        box.check()
+        expect(button).to_be_enabled()
+        # Another tab checks again: what was ticked here was said of other warnings.
+        draw(page, version=9, warnings=2)
+        expect(box).not_to_be_checked()
+        expect(button).to_be_disabled()
+        box.check()
+        button.click()
+        assert page.evaluate("window.asked") == [{"act": "launch", "accepted": 9}]
+        draw(page, version=11, phase="idle", ready=False, warnings=0)
+        expect(box).to_have_count(0)
+        expect(button).to_be_disabled()
+        draw(page, version=12, warnings=0)
+        expect(button).to_be_enabled()
