@@ -1,7 +1,7 @@
 """Presets: GPUs, models, clusters and recipes, as YAML data with the source of every figure."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
@@ -175,8 +175,11 @@ def resolve_gpu(cluster: Cluster) -> Gpu:
 
 def least_gpu(cluster: Cluster) -> Gpu:
     """The GPU with the memory of the node whose GPUs have least; raises as `resolve_gpu`."""
-    named = named_gpu(cluster)
-    read = [host.gpu_memory_gib for host in cluster.hosts if host.gpu_memory_gib is not None]
+    return _least_of(named_gpu(cluster), cluster.hosts)
+
+
+def _least_of(named: Gpu, hosts: Iterable[Host]) -> Gpu:
+    read = [host.gpu_memory_gib for host in hosts if host.gpu_memory_gib is not None]
     least = min(read, default=named.memory_gib)
     return replace(named, memory_gib=usable_gib(least)) if least < (1 - READING) * named.memory_gib else named
 
@@ -188,6 +191,13 @@ def smallest_hosts(cluster: Cluster) -> tuple[Host, ...]:
         return ()
     read = [(host, host.gpu_memory_gib) for host in cluster.hosts if host.gpu_memory_gib is not None]
     return tuple(host for host, gib in read if usable_gib(gib) <= (1 + READING) * least)
+
+
+def others_gib(cluster: Cluster) -> float | None:
+    """What plans may count on of a GPU without the nodes of `smallest_hosts`; None where no other node is listed."""
+    smallest = smallest_hosts(cluster)
+    kept = [host for host in cluster.hosts if host not in smallest]
+    return _least_of(named_gpu(cluster), kept).memory_gib if kept else None
 
 
 def usable_gib(read: float) -> float:

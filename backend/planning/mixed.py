@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from backend.job.job import Job
-from backend.job.presets import least_gpu, named_gpu, smallest_hosts
+from backend.job.presets import least_gpu, others_gib, smallest_hosts
 from backend.job.problems import ProblemsError
 from backend.planning.enumerate import enumerate_plans
 from backend.planning.plans import Candidate, Plans
@@ -38,7 +38,8 @@ def smallest_nodes(job: Job, plans: Plans) -> Smallest | None:
     """
     cluster, smallest = job.cluster, smallest_hosts(job.cluster)
     kept = tuple(host for host in cluster.hosts if host not in smallest)
-    if not smallest or not kept or len(cluster.hosts) != cluster.nodes:
+    more = others_gib(cluster)
+    if not smallest or more is None or len(cluster.hosts) != cluster.nodes:
         return None
     wanted = job.training.global_batch_size or job.global_batch
     alone = replace(
@@ -55,7 +56,7 @@ def smallest_nodes(job: Job, plans: Plans) -> Smallest | None:
         nodes=tuple(host.name for host in smallest),
         least_gib=least_gpu(cluster).memory_gib,
         others=len(kept),
-        others_gib=min(least_gpu(alone.cluster).memory_gib, named_gpu(cluster).memory_gib),
+        others_gib=more,
         best=_fastest(plans),
         without=others,
     )

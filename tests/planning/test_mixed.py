@@ -50,6 +50,15 @@ def test_a_margin_is_kept_free_by_every_plan_and_changes_nothing_that_is_said_of
     assert told[0] == told[1] != []
 
 
+@pytest.mark.parametrize(("named", "others"), [("a100-80g", 79.2), ("a800-80g", 79.3), ("h200-141g", H100)])
+def test_the_warning_and_the_sentence_say_the_same_of_the_other_nodes(named, others):
+    job = job_on(others, 24.0, others)
+    job = replace(job, cluster=replace(job.cluster, gpu=named))
+    [said] = [one.values for one in check(job) if one.code == "gpu_memory_mixed"]
+    found = found_of(job)
+    assert (said["least"], said["others"]) == (round(found.least_gib, 1), round(found.others_gib, 1))
+
+
 def test_where_the_others_are_faster_alone_they_are_told_to_be():
     job = job_on(H100, H100, 24.0, H100, model="llama-3.1-70b", batch=96)
     found = found_of(job)

@@ -5,7 +5,7 @@ from dataclasses import fields
 from backend.job.batch import scaled_rates, written
 from backend.job.job import Job
 from backend.job.model import ModelShape
-from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, smallest_hosts, usable_gib
+from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, others_gib, smallest_hosts
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
 from backend.job.traits import TRAITS
@@ -118,12 +118,11 @@ def gpus_are_alike(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         return None
     named, nodes = named_gpu(job.cluster), ", ".join(host.name for host in smallest)
     least = round(least_gpu(job.cluster).memory_gib, 1)
-    others = [host.gpu_memory_gib for host in job.cluster.hosts if host not in smallest]
-    if not others:
+    others = others_gib(job.cluster)
+    if others is None:
         return problem("gpu_memory_smaller", "cluster.gpu", "warning", nodes=nodes, least=least, gpu=named.name,
                         named=round(named.memory_gib, 1))  # fmt: skip
-    more = min([named.memory_gib, *(usable_gib(read) for read in others if read is not None)])
-    return problem("gpu_memory_mixed", "cluster.gpu", "warning", nodes=nodes, least=least, others=round(more, 1))
+    return problem("gpu_memory_mixed", "cluster.gpu", "warning", nodes=nodes, least=least, others=round(others, 1))
 
 
 @everywhere()
