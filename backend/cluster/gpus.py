@@ -8,6 +8,7 @@ from typing import Any
 LINKS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """How `nvidia-smi topo -m` calls ways between two GPUs without NVLink, the shortest first."""
 _FAULTS = ("unknown error", "gpu is lost", "gpu requires reset")
+_YES = ("Yes", "1")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -27,6 +28,13 @@ class Gpu:
     """Whether MIG is on: its parts count as devices then."""
     pcie: str = ""
     """`4.0 x16`, and `x8 of x16` where it has fewer lanes than it could; empty where nvidia-smi does not tell."""
+    ecc_errors: int | None = None
+    """Errors of its memory that ECC could not correct, since the driver was loaded or the GPU was reset; None without
+    ECC."""
+    rows_pending: bool = False
+    """Whether a damaged row of its memory is replaced at the next reset."""
+    rows_failed: bool = False
+    """Whether one could not be replaced."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,12 +74,14 @@ def read_gpus(smi: Mapping[str, Mapping[str, Any]] | None, owners: Mapping[str, 
     """From survey_node.py's answers of nvidia-smi (None: there is none) and the users of processes by their id."""
     if smi is None:
         return Gpus(is_nvidia=False)
-    more = _more(smi["more"]["out"])
+    more, errors = _more(smi["more"]["out"]), _table(smi["errors"]["out"], 2)
+    rows = _table(smi["rows"]["out"], 3)
     gpus, trouble = [], []
     for line in smi["query"]["out"].splitlines():
         row = [value.strip() for value in line.split(",")]
         if len(row) == 6 and row[0].isdigit():
-            gpus.append(_gpu(row, more.get(row[0], {})))
+            remapped = rows.get(row[1], ["", ""])
+            gpus.append(_gpu(row, more.get(row[0], {}), errors.get(row[0], [""])[0], *remapped))
         elif line.strip():
             trouble.append(line.strip())
     if not gpus or smi["query"]["code"] != 0:
@@ -87,7 +97,7 @@ def read_gpus(smi: Mapping[str, Mapping[str, Any]] | None, owners: Mapping[str, 
     )
 
 
-def _gpu(row: list[str], more: Mapping[str, str]) -> Gpu:
+def _gpu(row: list[str], more: Mapping[str, str], ecc_errors: str, pending: str, failed: str) -> Gpu:
     index, uuid, name, memory, used, driver = row
     said = [value for value in row if any(fault in value.lower() for fault in _FAULTS)]
     width, of = more.get("width", ""), more.get("of", "")
@@ -96,24 +106,33 @@ def _gpu(row: list[str], more: Mapping[str, str]) -> Gpu:
         index=int(index),
         uuid=uuid,
         name=name,
-        memory_mib=mib(memory),
-        memory_used_mib=mib(used),
+        memory_mib=number(memory),
+        memory_used_mib=number(used),
         driver=driver,
         fault=said[0].strip("[]") if said else "",
         is_divided=more.get("mig") == "Enabled",
         pcie=f"{more['gen']}.0 {lanes}" if more.get("gen", "").isdigit() and width.isdigit() and of.isdigit() else "",
+        ecc_errors=number(ecc_errors),
+        rows_pending=pending in _YES,
+        rows_failed=failed in _YES,
     )
 
 
-def mib(text: str) -> int | None:
+def number(text: str) -> int | None:
     """None for [N/A], [Not Supported] and whatever else is no figure."""
     return int(text) if text.isdigit() else None
 
 
 def _more(text: str) -> dict[str, dict[str, str]]:
     """By index; nothing from a driver too old to know these questions."""
+    rows = _table(text, 5)
+    return {index: dict(zip(("mig", "gen", "width", "of"), row, strict=True)) for index, row in rows.items()}
+
+
+def _table(text: str, columns: int) -> dict[str, list[str]]:
+    """The lines of so many columns, by their first."""
     rows = [[value.strip() for value in line.split(",")] for line in text.splitlines()]
-    return {row[0]: dict(zip(("mig", "gen", "width", "of"), row[1:], strict=True)) for row in rows if len(row) == 5}
+    return {row[0]: row[1:] for row in rows if len(row) == columns}
 
 
 def _processes(text: str, indices: Mapping[str, int], owners: Mapping[str, str]) -> list[GpuProcess]:
@@ -129,7 +148,7 @@ def _processes(text: str, indices: Mapping[str, int], owners: Mapping[str, str])
                     pid=int(row[1]),
                     name="" if name.startswith("[") else name,
                     user=owners.get(row[1], ""),
-                    memory_mib=mib(row[-1]),
+                    memory_mib=number(row[-1]),
                 )
             )
     return found

@@ -1,6 +1,6 @@
 """The checks of one node's machine: pure, from its survey and its facts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from backend.cluster.checks import CheckName, CheckResult, Checks
@@ -34,9 +34,8 @@ def check_gpus(job: Job, checks: Checks, found: Gpus) -> list[CheckResult]:
         return [_warned(checks, "gpus", "no_nvidia_smi", "cluster.gpu", wanted=wanted)]
     faulty = [gpu for gpu in found.gpus if gpu.fault]
     if faulty:
-        reset = f"sudo nvidia-smi --gpu-reset -i {','.join(str(gpu.index) for gpu in faulty)}"
         said = ", ".join(f"GPU {gpu.index}: {gpu.fault}" for gpu in faulty)
-        return [checks.wrong("gpus", "gpu_lost", _address(checks), said=said, command=reset)]
+        return [checks.wrong("gpus", "gpu_lost", _address(checks), said=said, command=_reset(faulty))]
     if len(found.gpus) < wanted and found.trouble:
         return [checks.wrong("gpus", "gpu_lost", _address(checks), said=found.trouble, command="sudo reboot")]
     if len(found.gpus) < wanted:
@@ -45,10 +44,28 @@ def check_gpus(job: Job, checks: Checks, found: Gpus) -> list[CheckResult]:
     if divided:
         command = f"sudo nvidia-smi -i {','.join(divided)} -mig 0"
         return [checks.wrong("gpus", "gpu_divided", _address(checks), gpus=divided, command=command)]
-    return [
-        checks.ok("gpus", gpus=len(found.gpus), model=found.gpus[0].name, links=link_words(found.links)),
-        _free(job, checks, found),
-    ]
+    return [_memory(checks, found, found.gpus[:wanted]), _free(job, checks, found)]
+
+
+def _memory(checks: Checks, found: Gpus, used: Sequence[Gpu]) -> CheckResult:
+    """Whether their memory is sound, as far as they tell; the gravest is said alone.
+
+    https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html
+    """
+    field = _address(checks)
+    if failed := [str(gpu.index) for gpu in used if gpu.rows_failed]:
+        return _warned(checks, "gpus", "gpu_rows_failed", field, gpus=failed)
+    if wrong := [gpu for gpu in used if gpu.ecc_errors]:
+        said = ", ".join(f"GPU {gpu.index}: {gpu.ecc_errors}" for gpu in wrong)
+        return _warned(checks, "gpus", "gpu_ecc_errors", field, said=said, command=_reset(wrong))
+    if pending := [gpu for gpu in used if gpu.rows_pending]:
+        gpus = [str(gpu.index) for gpu in pending]
+        return _warned(checks, "gpus", "gpu_rows_pending", field, gpus=gpus, command=_reset(pending))
+    return checks.ok("gpus", gpus=len(found.gpus), model=found.gpus[0].name, links=link_words(found.links))
+
+
+def _reset(gpus: Sequence[Gpu]) -> str:
+    return f"sudo nvidia-smi --gpu-reset -i {','.join(str(gpu.index) for gpu in gpus)}"
 
 
 def _free(job: Job, checks: Checks, found: Gpus) -> CheckResult:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.cluster.gpus import mib
+from backend.cluster.gpus import number
 from backend.cluster.group import ends_of_all
 from backend.cluster.node import Node, NodeError, ask
 from backend.job.cluster import Environment
@@ -201,7 +201,7 @@ def _read_gpu(gpu: Mapping[str, str]) -> GpuFacts:
     return GpuFacts(
         index=int(gpu["index"]),
         name=gpu["name"],
-        memory_mib=mib(gpu["memory_mib"]),
-        memory_used_mib=mib(gpu["memory_used_mib"]),
+        memory_mib=number(gpu["memory_mib"]),
+        memory_used_mib=number(gpu["memory_used_mib"]),
         driver=gpu["driver"],
     )

@@ -40,6 +40,8 @@ SMI = {
         "--query-gpu=index,mig.mode.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max",
         "--format=csv,noheader,nounits",
     ],
+    "errors": ["--query-gpu=index,ecc.errors.uncorrected.volatile.total", "--format=csv,noheader,nounits"],
+    "rows": ["--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure", "--format=csv,noheader"],
     "apps": ["--query-compute-apps=gpu_uuid,pid,process_name,used_memory", "--format=csv,noheader,nounits"],
     "list": ["-L"],
     "topo": ["topo", "-m"],

@@ -9,7 +9,8 @@ from backend.cluster.gpus import Gpus, link_words, read_gpus
 
 def said(query: str, **more: str) -> dict[str, Any]:
     """The answers of a driver that says `query`, and nothing to the other questions but `more`."""
-    texts = {"query": query, "more": "", "apps": "", "list": "", "topo": "", "table": "", **more}
+    none = dict.fromkeys(("more", "errors", "rows", "apps", "list", "topo", "table"), "")
+    texts = {"query": query, **none, **more}
     return {name: {"code": 0, "out": text, "err": ""} for name, text in texts.items()}
 
 
@@ -47,6 +48,19 @@ def test_what_a_gpu_does_not_tell_is_not_known(none: str) -> None:
 def test_a_driver_too_old_for_a_question_answers_the_others() -> None:
     found = read(H100, more='Field "mig.mode.current" is not a valid field to query.\n')
     assert (len(found.gpus), found.gpus[0].pcie, found.trouble) == (1, "", "")
+
+
+def test_errors_of_the_memory_are_read_for_the_gpus_that_tell_of_them() -> None:
+    # The counters and the words Yes and No, there as a list instead of CSV:
+    # https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/nvidia/debug.md
+    rows = "GPU-aaaa, No, No\nGPU-bbbb, Yes, Yes\n"
+    first, second = read(H100 + SECOND, errors="0, 0\n1, 2\n", rows=rows).gpus
+    assert (first.ecc_errors, first.rows_pending, first.rows_failed) == (0, False, False)
+    assert (second.ecc_errors, second.rows_pending, second.rows_failed) == (2, True, True)
+    off = read(H100, errors="0, [N/A]\n", rows="GPU-aaaa, [N/A], [N/A]\n").gpus[0]
+    old = read(H100, errors='Field "ecc" is not a valid field to query.\n', rows="").gpus[0]
+    for gpu in (off, old):
+        assert (gpu.ecc_errors, gpu.rows_pending, gpu.rows_failed, gpu.fault) == (None, False, False, "")
 
 
 @pytest.mark.parametrize(

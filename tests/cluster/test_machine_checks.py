@@ -63,6 +63,33 @@ def test_a_divided_gpu_is_told_with_what_makes_it_whole() -> None:
     assert (problem.code, problem.values["command"]) == ("gpu_divided", "sudo nvidia-smi -i 0 -mig 0")
 
 
+@pytest.mark.parametrize(
+    ("more", "code", "values"),
+    [
+        ({"errors": "0, 2\n"}, "gpu_ecc_errors", {"said": "GPU 0: 2", "command": "sudo nvidia-smi --gpu-reset -i 0"}),
+        ({"rows": "GPU-aaaa, Yes, No\n"}, "gpu_rows_pending", {"command": "sudo nvidia-smi --gpu-reset -i 0"}),
+        # What a reset cannot mend is told alone.
+        ({"errors": "0, 2\n", "rows": "GPU-aaaa, Yes, Yes\n"}, "gpu_rows_failed", {"gpus": ["0"]}),
+    ],
+    ids=["errors", "pending", "failed"],
+)
+def test_errors_of_a_gpu_s_memory_are_a_warning_with_what_to_do(
+    more: dict[str, str], code: str, values: dict[str, object]
+) -> None:
+    gang = Gang(nodes=1)
+    gang.first.on("survey", reply=surveyed(smi=smi(H100, **more)))
+    warning, problem = gang.only_warning()
+    assert (warning.name, problem.code) == ("gpus", code)
+    assert values.items() <= problem.values.items()
+
+
+def test_memory_without_errors_or_without_ecc_is_well() -> None:
+    gang = Gang(nodes=1)
+    for errors, rows in (("0, 0\n", "GPU-aaaa, No, No\n"), ("0, [N/A]\n", "GPU-aaaa, [N/A], [N/A]\n")):
+        gang.first.on("survey", reply=surveyed(smi=smi(H100, errors=errors, rows=rows)))
+        assert {result.status for result in gang.check()} == {"ok"}
+
+
 def test_whoever_uses_a_gpu_is_named() -> None:
     gang = Gang(nodes=1)
     busy = smi(H100.replace("81559, 4,", "81559, 40960,"), apps="GPU-aaaa, 77, /opt/bin/python, 40000\n")
