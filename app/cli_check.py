@@ -20,7 +20,7 @@ def print_report(report: PreflightReport, job: Job, lang: str) -> None:
     found = nodes_of(report)
     if report.checks:
         head = [t(lang, f"cli.check.{column}") for column in ("check", "result")]
-        print(table(head, _check_rows(report, lang)))
+        print(table(head, _check_rows(report, lang), left=True))
     if found:
         head = [t(lang, key) for key in ("cli.check.fact", "wizard.found.node", "cli.check.found")]
         print("", table(head, _fact_rows(job, found, lang), left=True), sep="\n", end="\n\n")
