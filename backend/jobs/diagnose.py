@@ -70,14 +70,13 @@ def diagnose(
 ) -> Problem:
     """The problem to tell: the earliest node with a known cause, else the earliest that failed, with its last lines.
 
+    At least one failed by itself.
+
     `unreachable`: nodes that have not ended as far as is known, and for how many seconds they have not answered; the
     first of them is to blame when all that failed say no more than that somebody was gone.
     """
     ended = [NodeView(rank=r.rank, exit=r.exit, clock_offset_s=r.clock_offset_s) for r in records]
     suspects = [records[view.rank] for view in gang.first_failure(ended)]
-    if not suspects:
-        stopped = next((record for record in records if record.exit and record.exit.get("stopped")), records[0])
-        return Problem(code="stopped_outside", node=stopped.address, values={"node": stopped.address})
     texts = {record.rank: _logs(connection, run, attempt, record.rank) for record in suspects}
     for record in suspects:
         problem = _known_cause(record, texts[record.rank])

@@ -112,7 +112,7 @@ class Lead:
         verdict = gang.judge(views, lost_after_s=self._timing.lost_after_s)
         if verdict.act == "finish":
             self._finish(records)
-        elif verdict.act == "fail" and any(record.exit and record.exit.get("stopped") for record in records):
+        elif verdict.act == "fail" and not gang.first_failure(views):
             self._tell(EventKind.STOP_REQUESTED, by="node")  # it could not be recorded when it was asked for
         elif verdict.act == "fail":
             self._tell(EventKind.FAILING, rank=verdict.rank, problem=self._diagnose(records), diagnosed=True)

@@ -115,11 +115,6 @@ def test_stalled_is_told_by_the_exit_record(store: Store) -> None:
     assert _diagnose(store, [_node(0, code=None, reason="stalled")], {}).code == "stalled"
 
 
-def test_a_node_stopped_by_someone_else_is_said_so(store: Store) -> None:
-    problem = _diagnose(store, [_node(0, code=None, stopped=True)], {})
-    assert (problem.code, problem.node) == ("stopped_outside", "node0:22")
-
-
 def test_a_loss_that_became_nan_explains_a_failure_without_text(store: Store) -> None:
     def write(connection) -> None:
         ledger.create_run(connection, RUN, name="n", engine="e", job="", addresses=[], time=0)

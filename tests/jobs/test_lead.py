@@ -196,6 +196,15 @@ def test_a_stop_written_on_a_node_by_hand_is_a_stop(gang: Gang) -> None:
     assert gang.state() is RunState.STOPPED
 
 
+def test_a_failure_beside_a_node_that_was_stopped_by_hand_is_a_failure(gang: Gang) -> None:
+    lead = gang.lead()
+    gang.write(0, "steps.rank0.jsonl", {"step": 5, "time": 1, "total_steps": 9})
+    gang.exit(1, 1)
+    gang.exit(2, None, stopped=True)
+    gang.pass_time(lead, 60)
+    assert (gang.state(), _cause(gang).node) == (RunState.FAILED, "10.0.0.2:22")
+
+
 def test_a_run_that_had_done_all_its_steps_is_finished_not_stopped(gang: Gang) -> None:
     lead = gang.lead()
     gang.tell(EventKind.STOP_REQUESTED, save=True)
