@@ -126,7 +126,11 @@ def _read(text: str | None) -> dict[str, object]:
 
 
 def _read_source(text: str | None) -> Source | None:
-    return Source.from_json(text) if text else None
+    """No mark where another version wrote what this one cannot read, as with the draft."""
+    try:
+        return Source.from_json(text) if text else None
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def _writable(value: Any) -> Any:

@@ -43,8 +43,13 @@ def has(lang: str, key: str) -> bool:
 
 
 def render_problem(lang: str, problem: "Problem") -> dict[str, str]:
-    """A problem in the user's language: code, field, message, fix, severity, and node where one is known."""
-    values = {"field": problem.field, "node": problem.node or "", **problem.values}
+    """A problem in the user's language: code, field, message, fix, severity, and node where one is known.
+
+    What stands between backticks is a command, which the page offers to copy: a backtick of a value, such as the name
+    of somebody's file, becomes a look-alike, or it would make commands of its own.
+    """
+    given = {"field": problem.field, "node": problem.node or "", **problem.values}
+    values = {name: str(_text(value)).replace("`", "\u02cb") for name, value in given.items()}
     rendered = {
         "code": problem.code,
         "field": problem.field,

@@ -131,7 +131,7 @@ def _preset(services: Services, asked: Mapping[str, Any]) -> Fetched:
 def _continue(services: Services, asked: Mapping[str, Any]) -> Fetched:
     run, step = str(asked.get("run")), asked.get("checkpoint")
     # No run has a checkpoint of the step that stands for what is no number.
-    begun = continuing.begin(services, run, step if isinstance(step, int) else -1)
+    begun = continuing.begin(services, run, step if type(step) is int else -1)
     return Fetched(edits=begun.edits, note={"run": run})
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import sys
 import time
 from typing import Any
@@ -81,6 +82,8 @@ def print_of_either(path: str) -> str:
 def print_of(path: str) -> str:
     """`size digest`; the reason where it cannot be read."""
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return "no file"  # a pipe would be waited for
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             digest = hashlib.sha256()

@@ -168,7 +168,7 @@ def _gid_index(gids: Mapping[str, Sequence[str]]) -> int | None:
 
 def _interface(one: Mapping[str, Any], rates: Mapping[str, float]) -> Interface:
     # IPoIB does not tell its speed, or tells another one than its port's.
-    speed = float(one["speed"]) / 1000 if one["speed"].isdigit() else None
+    speed = float(one["speed"]) / 1000 if one["speed"].isdecimal() else None
     return Interface(name=one["name"], gbit=rates.get(one["name"], speed), networks=tuple(one["networks"]))
 
 

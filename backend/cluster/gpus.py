@@ -79,7 +79,7 @@ def read_gpus(smi: Mapping[str, Mapping[str, Any]] | None, owners: Mapping[str, 
     gpus, trouble = [], []
     for line in smi["query"]["out"].splitlines():
         row = [value.strip() for value in line.split(",")]
-        if len(row) == 6 and row[0].isdigit():
+        if len(row) == 6 and row[0].isdecimal():
             remapped = rows.get(row[1], ["", ""])
             gpus.append(_gpu(row, more.get(row[0], {}), errors.get(row[0], [""])[0], *remapped))
         elif line.strip():
@@ -111,7 +111,7 @@ def _gpu(row: list[str], more: Mapping[str, str], ecc_errors: str, pending: str,
         driver=driver,
         fault=said[0].strip("[]") if said else "",
         is_divided=more.get("mig") == "Enabled",
-        pcie=f"{more['gen']}.0 {lanes}" if more.get("gen", "").isdigit() and width.isdigit() and of.isdigit() else "",
+        pcie=f"{more['gen']}.0 {lanes}" if all(map(str.isdecimal, (more.get("gen", ""), width, of))) else "",
         ecc_errors=number(ecc_errors),
         rows_pending=pending in _YES,
         rows_failed=failed in _YES,
@@ -120,7 +120,7 @@ def _gpu(row: list[str], more: Mapping[str, str], ecc_errors: str, pending: str,
 
 def number(text: str) -> int | None:
     """None for [N/A], [Not Supported] and whatever else is no figure."""
-    return int(text) if text.isdigit() else None
+    return int(text) if text.isdecimal() else None
 
 
 def _more(text: str) -> dict[str, dict[str, str]]:
@@ -140,7 +140,7 @@ def _processes(text: str, indices: Mapping[str, int], owners: Mapping[str, str])
     found = []
     for line in text.splitlines():
         row = [value.strip() for value in line.split(",")]
-        if len(row) >= 4 and row[0] in indices and row[1].isdigit():
+        if len(row) >= 4 and row[0] in indices and row[1].isdecimal():
             name = ",".join(row[2:-1])
             found.append(
                 GpuProcess(

@@ -51,7 +51,10 @@ def pip_command(environment: Environment | None, requirements: Sequence[str]) ->
 
 
 def copy_command(source: Host, paths: Sequence[str]) -> str:
-    """What to type on a node so that it has another node's files at the same paths."""
+    """What to type on a node so that it has another node's files at the same paths.
+
+    -s: an rsync older than 3.2.4 has the other node's shell read the names, which would split and expand them.
+    """
     login = f"{source.user}@" if source.user else ""
     address = f"[{source.dialled_address}]" if ":" in source.dialled_address else source.dialled_address
     port = ["-e", f"ssh -p {source.port}"] if source.port != 22 else []
@@ -60,8 +63,8 @@ def copy_command(source: Host, paths: Sequence[str]) -> str:
         folders.setdefault(posixpath.dirname(path), []).append(path)
     commands = []
     for folder, files in folders.items():
-        head = shlex.join(["rsync", "-a", "--checksum", *port])
-        sources = " ".join(shlex.quote(f"{login}{address}:{path}") for path in files)
+        head = shlex.join(["rsync", "-as", "--checksum", *port])
+        sources = " ".join(shlex.quote(f"{login}{address}:{path.removeprefix('~/')}") for path in files)
         commands.append(f"{head} {sources} {_path(folder + '/')}")
     return " && ".join(commands)
 

@@ -106,7 +106,7 @@ def _quota_left(text: str, source: str) -> int | None:
     """Bytes, from `quota -w -p`: file system, KiB in use (starred beyond the quota), soft and hard limit."""
     for line in text.splitlines():
         words = line.split()
-        if len(words) >= 4 and words[0] == source and all(word.rstrip("*").isdigit() for word in words[1:4]):
+        if len(words) >= 4 and words[0] == source and all(word.rstrip("*").isdecimal() for word in words[1:4]):
             used, soft, hard = (int(word.rstrip("*")) for word in words[1:4])
             return max(0, (hard or soft) - used) << 10 if hard or soft else None
     return None

@@ -10,8 +10,9 @@ from string import Formatter
 
 import pytest
 
-from app.i18n import FOLDER, LANGUAGES, catalogue
+from app.i18n import FOLDER, LANGUAGES, catalogue, render_problem
 from backend.job.mapping import parameters
+from backend.job.problems import Problem
 
 ROOT = Path(__file__).parents[2]
 ENGLISH, *OTHERS = LANGUAGES
@@ -99,3 +100,14 @@ def calls(names: set[str]) -> Iterator[tuple[str, ast.Call]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", None)) in names:
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", node
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_a_file_s_name_makes_no_command_of_its_own(lang):
+    """The page offers to copy what stands between backticks."""
+    values = {"variable": "A", "name": "x`; rm -rf ~`", "command": "rsync 'x`; rm -rf ~`' /m"}
+    key = next(key for key, words in catalogue(lang).items() if key.endswith(".fix") and "`{command}`" in words)
+    code = key.removeprefix("problem.").removesuffix(".fix")
+    wanted = placeholders(catalogue(lang)[key]) | placeholders(catalogue(lang)[f"problem.{code}"])
+    problem = Problem(code=code, field="f", values={**dict.fromkeys(wanted, "v"), **values})
+    assert render_problem(lang, problem)["fix"].count("`") == catalogue(lang)[key].count("`")

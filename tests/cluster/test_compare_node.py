@@ -1,6 +1,7 @@
 """Fingerprints of real files, and the file by which nodes tell whether they share a disk."""
 
 import json
+import os
 from pathlib import Path
 
 from backend.cluster.compare_node import BLOCK, WHOLE, print_of, prints, read, remove, write
@@ -37,6 +38,11 @@ def test_a_large_file_is_told_apart_by_its_middle_and_its_end(tmp_path: Path) ->
         found.add(print_of(str(path)))
     assert len(found) == 4
     assert BLOCK < WHOLE
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "model.safetensors")
+    assert print_of(str(tmp_path / "model.safetensors")) == "no file"
 
 
 def test_a_description_counts_and_a_missing_file_is_left_to_others(tmp_path: Path) -> None:

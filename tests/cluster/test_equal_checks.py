@@ -101,7 +101,7 @@ def test_a_model_with_another_file_is_named_with_the_copy_that_mends_it() -> Non
     failure, problem = gang.only_failure()
     assert (failure.name, failure.rank, problem.values["names"]) == ("model_equal", 1, ["model.safetensors"])
     assert (
-        problem.values["command"] == "rsync -a --checksum train@10.0.0.1:/models/qwen/model.safetensors /models/qwen/"
+        problem.values["command"] == "rsync -as --checksum train@10.0.0.1:/models/qwen/model.safetensors /models/qwen/"
     )
 
 
@@ -131,7 +131,7 @@ def test_data_that_differs_is_named_by_its_file() -> None:
     gang.second.on("prints", reply={**PRINTS, "data": {"/data/a.json": "6 dd"}})
     failure, problem = gang.only_failure()
     assert (failure.name, failure.rank, problem.field) == ("data_equal", 1, "training.dataset")
-    assert problem.values["command"] == "rsync -a --checksum train@10.0.0.1:/data/a.json /data/"
+    assert problem.values["command"] == "rsync -as --checksum train@10.0.0.1:/data/a.json /data/"
 
 
 def test_a_description_that_differs_is_told_by_dataset_info_json() -> None:
@@ -151,8 +151,8 @@ def test_a_copy_goes_through_the_source_s_own_port_and_address() -> None:
     host = Host(address="login.example", fabric_address="fd00::1", user="li", port=2222)
     command = copy_command(host, ["/m y/a", "/m y/b", "~/c/d"])
     assert shlex.split(command) == [
-        "rsync", "-a", "--checksum", "-e", "ssh -p 2222", "li@[fd00::1]:/m y/a", "li@[fd00::1]:/m y/b", "/m y/", "&&",
-        "rsync", "-a", "--checksum", "-e", "ssh -p 2222", "li@[fd00::1]:~/c/d", "~/c/",
+        "rsync", "-as", "--checksum", "-e", "ssh -p 2222", "li@[fd00::1]:/m y/a", "li@[fd00::1]:/m y/b", "/m y/", "&&",
+        "rsync", "-as", "--checksum", "-e", "ssh -p 2222", "li@[fd00::1]:c/d", "~/c/",
     ]  # fmt: skip
 
 

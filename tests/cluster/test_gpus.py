@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from backend.cluster.gpus import Gpus, link_words, read_gpus
+from backend.cluster.gpus import Gpus, link_words, number, read_gpus
 
 
 def said(query: str, **more: str) -> dict[str, Any]:
@@ -177,3 +177,8 @@ def test_the_newest_cuda_of_the_driver_is_in_the_table_s_head() -> None:
     head = "| NVIDIA-SMI 580.95.05              Driver Version: 580.95.05      CUDA Version: 13.0     |\n"
     assert read(H100, table=head).cuda == "13.0"
     assert read(H100, table="| NVIDIA-SMI 570  Driver Version: 570  CUDA Version: N/A |").cuda == ""
+
+
+@pytest.mark.parametrize("text", ["[N/A]", "", "\u00b2", "-1", "1.5"], ids=repr)
+def test_what_is_no_whole_number_is_no_figure(text: str) -> None:
+    assert number(text) is None
