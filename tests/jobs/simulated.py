@@ -9,8 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
+
 from backend.cluster.node import NodeError, Result
+from backend.engines import CONFIG
 from tests.fakes import FakeNode
+from tests.jobs.simulated_disk import STEPS_A_SECOND, Disk
 
 BEAT_S = 2
 
@@ -20,8 +24,11 @@ class Part:
     """What one attempt has on one node."""
 
     run: str
+    attempt: int
     folder: str
     rank: int
+    results: str = ""
+    """The folder of the run's checkpoints."""
     alive: bool = True
     supervisor: bool = True
     wedged: bool = False
@@ -86,9 +93,10 @@ class Cluster:
     def __init__(self, nodes: int, steps: int) -> None:
         self.now = 1000.0
         self.steps = steps
+        self.disk = Disk(nodes)
         self.machines = [Machine(rank, FakeNode(f"10.0.0.{rank + 1}")) for rank in range(nodes)]
         for machine in self.machines:
-            for action in ("start", "stop", "status"):
+            for action in ("start", "stop", "status", "look", "set_aside"):
                 machine.node.on(action, reply=self._reply(machine, action))
 
     def __call__(self) -> float:
@@ -100,8 +108,7 @@ class Cluster:
         for machine in self.machines:
             machine.away_s = 0 if machine.reachable else machine.away_s + 1
             machine.there_s = machine.there_s + 1 if machine.reachable else 0
-        for run in {part.run for machine in self.machines for part in machine.parts.values()}:
-            gang = [(machine, part) for machine in self.machines for part in machine.parts.values() if part.run == run]
+        for gang in self._gangs():
             began = any(f"{part.folder}/began" in machine.node.files for machine, part in gang)
             if len(gang) == len(self.machines) and all(part.trains for _, part in gang):
                 self._train(gang)
@@ -113,11 +120,19 @@ class Cluster:
                     beat = {"time": self.now, "members": [[77, 1]] if part.alive else [], "gpus": []}
                     machine.append(part, "heartbeat.jsonl", json.dumps(beat) + "\n")
 
+    def _gangs(self) -> list[list[tuple[Machine, Part]]]:
+        """What is on the machines of each attempt, ended or not."""
+        found: dict[tuple[str, int], list[tuple[Machine, Part]]] = {}
+        for machine in self.machines:
+            for part in machine.parts.values():
+                found.setdefault((part.run, part.attempt), []).append((machine, part))
+        return list(found.values())
+
     def _train(self, gang: Sequence[tuple[Machine, Part]]) -> None:
         stops = any(f"{part.folder}/control/stop" in machine.node.files for machine, part in gang)
         for machine, part in gang:
             machine.node.files[f"{part.folder}/began"] = b""
-            for _ in range(2):
+            for _ in range(min(STEPS_A_SECOND, self.steps - part.step)):
                 part.step += 1
                 row = {"step": part.step, "total_steps": self.steps, "time": self.now, "loss": 1.0}
                 line = part.half + json.dumps(row) + "\n"
@@ -125,7 +140,9 @@ class Cluster:
                 machine.append(part, f"steps.rank{part.rank}.jsonl", line[:written])
                 part.half = line[written:]
                 machine.append(part, f"rank{part.rank}.log", f"step {part.step}\n")
-            if part.step >= self.steps or stops:
+            is_last = part.step >= self.steps or stops
+            self.disk.save(part.results, part.rank, part.step, at_once=is_last)
+            if is_last:
                 machine.exit(part, self.now, 0, stopped=stops)
 
     def _break_up(self, gang: Sequence[tuple[Machine, Part]]) -> None:
@@ -178,23 +195,29 @@ class Cluster:
 
     def _reply(self, machine: Machine, action: str) -> Any:
         def reply(argv: Sequence[str], stdin: bytes) -> Result:
-            folder = argv[list(argv).index(action) + 1]
+            operand = argv[list(argv).index(action) + 1]
             token = argv[list(argv).index("--token") + 1]
-            return Result(code=0, out=token + json.dumps(getattr(self, f"_{action}")(machine, folder)) + "\n", err="")
+            return Result(code=0, out=token + json.dumps(getattr(self, f"_{action}")(machine, operand)) + "\n", err="")
 
         return reply
 
     def _start(self, machine: Machine, folder: str) -> dict[str, Any]:
-        spec = json.loads(machine.node.files[f"{folder}/spec.json"])
-        part = Part(run=spec["run"], folder=folder, rank=spec["node_rank"])
+        part = self._part(machine, folder)
         if f"{folder}/control/kill" in machine.node.files:
             return {"ok": False, "reason": "start_failed", "detail": "stop was requested"}
         holder = machine.holder()
         if holder:
             machine.write_exit(part, self.now, None, reason="lock_held", stopped=False)
             return {"ok": False, "reason": "lock_held", "holder": {"run": holder.run}}
+        config = yaml.safe_load(machine.node.files[f"{folder}/{CONFIG}"])
+        part.results = config["output_dir"]
+        part.step = self.disk.load(part.results, config.get("resume_from_checkpoint"))
         machine.parts[folder] = part
         return {"ok": True}
+
+    def _part(self, machine: Machine, folder: str, **values: Any) -> Part:
+        spec = json.loads(machine.node.files[f"{folder}/spec.json"])
+        return Part(run=spec["run"], attempt=spec["attempt"], folder=folder, rank=spec["node_rank"], **values)
 
     def _status(self, machine: Machine, folder: str) -> dict[str, Any]:
         part = machine.parts.get(folder)
@@ -209,10 +232,7 @@ class Cluster:
 
     def _stop(self, machine: Machine, folder: str) -> dict[str, Any]:
         machine.node.files.setdefault(f"{folder}/control/kill", b"{}")
-        spec = json.loads(machine.node.files[f"{folder}/spec.json"])
-        part = machine.parts.get(folder) or Part(
-            run=spec["run"], folder=folder, rank=spec["node_rank"], alive=False, supervisor=False
-        )
+        part = machine.parts.get(folder) or self._part(machine, folder, alive=False, supervisor=False)
         part.alive = part.wedged
         if f"{folder}/exit" not in machine.node.files:
             gone = "restart" if folder not in machine.parts else "" if part.supervisor else "supervisor"
@@ -220,6 +240,13 @@ class Cluster:
         part.supervisor = False
         left = [[77, "python", "D"]] if part.wedged else []
         return {"left": left, "exit": json.loads(machine.node.files[f"{folder}/exit"])}
+
+    def _look(self, _: Machine, wanted: str) -> dict[str, Any]:
+        return self.disk.look(json.loads(wanted)["folder"])
+
+    def _set_aside(self, _: Machine, wanted: str) -> dict[str, Any]:
+        asked = json.loads(wanted)
+        return self.disk.set_aside(asked["folder"], asked["steps"])
 
 
 FAILED = {"reason": "failed", "stopped": False}

@@ -1,39 +1,34 @@
-"""Random histories of launches, stops, deaths, cuts and restarts of the server; what must hold after each of them.
+"""Random histories of launches, restarts, resumes, stops, deaths and cuts; what must hold after each of them.
 
-The invariants are those that matter to whoever pays for the GPUs: nothing is left running, one run at a time holds a
-node, what the page says is what the nodes are, every step arrives exactly once, and the right node is blamed.
+The invariants are those that matter to whoever pays for the GPUs: nothing is left running, one attempt at a time holds
+a node, what the page says is what the nodes are, every step arrives exactly once, the gang goes on from a whole
+checkpoint and never more often than allowed, a stop is a stop, and the right node is blamed.
 """
 
 import json
-import sqlite3
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from backend.cluster.group import GroupError
-from backend.engines import render
-from backend.job.mapping import dump_job
-from backend.job.problems import Problem, ProblemsError
-from backend.jobs import launch as launching
+from backend.job.problems import ProblemsError
 from backend.jobs import ledger, queued, series
-from backend.jobs.collect import Collector
-from backend.jobs.connections import Connections
+from backend.jobs.checkup import PreflightReport
 from backend.jobs.diagnose import readable
-from backend.jobs.follow import Follower
-from backend.jobs.launchlock import LaunchLock
-from backend.jobs.lead import Lead, Timing
-from backend.jobs.records import problem_to_json
+from backend.jobs.records import Event, problem_from_json
 from backend.jobs.series import FileKey
 from backend.jobs.snapshot import snapshot
-from backend.jobs.states import EventKind, RunState
+from backend.jobs.states import EventKind, RunState, fold
 from backend.jobs.store import Store
-from backend.jobs.sweep import Sweeper, debts
+from backend.jobs.sweep import debts
 from tests.cluster.jobs import make_job
+from tests.jobs.by_hand import Server, ServerDied
 from tests.jobs.simulated import Cluster
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -42,167 +37,122 @@ NODES = 3
 STEPS = 120
 """A minute of training."""
 HISTORIES = 300
-SETTLED_S = 300
-"""Within which the page says what the nodes are, once everything is mended: a run may yet have to be stopped."""
+SETTLED_S = 1200
+"""Within which the page says what the nodes are, once everything is mended: runs may yet have to wait, train, stop."""
 TOLD_S = 60
 """Within which a lost node is; half of it is patience, some is the pause between two tries to reach it."""
+TURN_S = 2
+"""Between two looks of the server."""
 OUTAGE_S = 20
 """Shorter than what makes a lost node."""
+BETWEEN_S = 8
+"""From the death of a worker to the midst of the wait for a restart."""
 RANKS = st.integers(0, NODES - 1)
 THEN_S = st.sampled_from([0, 1, 5, OUTAGE_S, 45])
 """What goes by after an act."""
-TIMING = Timing(save_deadline_s=40.0)
+FALLS = st.one_of(st.none(), st.none(), RANKS)
+"""A node that dies during the next preflight."""
 JOB = make_job(nodes=NODES, cluster={"run_root": "/mb"})
 FACTS = {rank: SimpleNamespace(home="/root", interface="eth0", clock_offset_s=0.0) for rank in range(NODES)}
 MEMORY = Path("/dev/shm")
 ENDS = (EventKind.FINISHED, EventKind.STOPPED, EventKind.FAILED, EventKind.LOST)
-
-
-class ServerDied(Exception):
-    """In the middle of a launch."""
+BEGINNINGS = (EventKind.STOP_REQUESTED, EventKind.FAILING, EventKind.LOSING)
+GOING_ON = (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED, EventKind.RESTARTING, EventKind.WAITING)
 
 
 class Histories(RuleBasedStateMachine):
-    @initialize()
-    def open(self) -> None:
+    @initialize(restarts=st.sampled_from([0, 1, 3]))
+    def open(self, restarts: int) -> None:
         self.folder = TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None)
         self.home = Path(self.folder.name)
         self.cluster = Cluster(NODES, STEPS)
         self.store = Store(self.home / "megaboard.db")
         self.runs: list[str] = []
-        self.struck: dict[str, set[int]] = {}
-        """Ranks that something happened to while a run was under way; the server is not one of them."""
-        self.excused: set[str] = set()
-        """Runs whose end a user wished, or whose launch was cut short: nobody is blamed."""
+        self.struck: dict[tuple[str, int], set[int]] = {}
+        """Ranks that something happened to while an attempt was under way; the server is not one of them."""
+        self.stops: dict[str, int] = {}
+        """How often a user asked for the end of a run."""
+        self.falls: int | None = None
+        self.preflight = mock.patch("backend.jobs.starter.examine", self.examine)
+        self.preflight.start()
         self.serve()
-        self.launch(None, 5)
-
-    # the server: what Runner and Watch do with threads, done by hand
+        self.launch(restarts, None, None, 5)
 
     def serve(self) -> None:
-        nodes = {machine.node.name: machine.node for machine in self.cluster.machines}
-        clock = self.cluster
-        connections = Connections(lambda host: nodes[host.address])
-        self.sweeper = Sweeper(self.store, connections, grace_s=1, clock=clock, monotonic=clock)
-        self.watched: dict[str, tuple[Lead, list[Follower]]] = {}
-        self.serving = True
-        self.served_s = 0
+        self.server = Server(self.home, self.store, self.cluster, self.second)
 
-    def watch(self, run: str) -> tuple[Lead, list[Follower]]:
-        if run not in self.watched:
-            with self.store.read() as connection:
-                records = ledger.nodes(connection, run, 1)
-            nodes = [machine.node for machine in self.cluster.machines]
-            followers = [
-                Follower(
-                    Collector(self.store, run, 1, record, [record.rank], self.cluster),
-                    lambda rank=record.rank: nodes[rank],
-                    lambda report: None,
-                    monotonic=self.cluster,
-                )
-                for record in records
-            ]
-            lead = Lead(
-                store=self.store,
-                home=self.home,
-                run=run,
-                attempt=1,
-                connect=lambda rank: nodes[rank],
-                link=lambda rank: followers[rank].link(),
-                clock=self.cluster,
-                monotonic=self.cluster,
-                timing=TIMING,
-            )
-            self.watched[run] = (lead, followers)
-        return self.watched[run]
+    def examine(self, *_: object) -> PreflightReport:
+        """Only the nodes' facts: what a preflight checks of them has tests of its own."""
+        if self.falls is not None:
+            self.cluster.power_off(self.falls)
+            self.falls = None
+        return PreflightReport(facts=FACTS, port=29500)  # type: ignore[arg-type]
 
     def second(self) -> None:
         self.cluster.tick()
-        self.served_s = self.served_s + 1 if self.serving else 0
-        if not self.serving:
-            return
-        with self.store.read() as connection:
-            unfinished = ledger.unfinished_runs(connection)
-        for run in unfinished:
-            lead, followers = self.watch(run)
-            for follower in followers:
-                if not follower.ended:
-                    follower.step()
-            lead.tick()
-        self.sweeper.sweep()
-        self.check_lost()
+        if self.is_serving() and self.cluster.now % TURN_S == 0:
+            self.server.turn()
+            self.check_lost()
+
+    def ask(self, act: Callable[[], object]) -> str | None:
+        """Let a user ask for something; the code of the refusal or failure."""
+        try:
+            act()
+        except ProblemsError as error:
+            return error.problems[0].code
+        except ServerDied:
+            return "server_died"
+        return None
 
     # what may happen
 
-    @rule(dies_after=st.one_of(st.none(), st.none(), st.integers(0, 2 * NODES)), then_s=THEN_S)
-    @precondition(lambda self: self.serving)
-    def launch(self, dies_after: int | None, then_s: int) -> None:
+    @rule(
+        restarts=st.sampled_from([0, 1, 3]),
+        dies_after=st.one_of(st.none(), st.integers(0, 8)),
+        falls=FALLS,
+        then_s=THEN_S,
+    )
+    @precondition(lambda self: self.is_serving() and (len(self.runs) < 2 or not self.under_way()))
+    def launch(self, restarts: int, dies_after: int | None, falls: int | None, then_s: int) -> None:
         run = f"run-{len(self.runs)}"
-        if self.unfinished() is not None:
-            with pytest.raises(ProblemsError, match="node_taken"):
-                self.store.write(lambda connection: self._create(connection, run))
-            return
-        self.store.write(lambda connection: self._create(connection, run))
-        self.runs.append(run)
-        self.struck[run] = {m.rank for m in self.cluster.machines if not m.reachable or m.holder()}
-        place = launching.make_place(JOB, run, 1, FACTS, 29500)  # type: ignore[arg-type]
-        attempt = launching.Attempt(
-            run=run,
-            number=1,
-            job=JOB,
-            place=place,
-            rendered=render(JOB, place),
-            records=launching.make_records(JOB, place, FACTS),  # type: ignore[arg-type]
-            grace_s=1,
-        )
-        told: list[EventKind] = []
-
-        def tell(kind: EventKind, rank: int, detail: object) -> None:
-            if dies_after is not None and len(told) >= dies_after:
-                raise ServerDied
-            told.append(kind)
-            self.tell(run, kind, rank=rank)
-
-        with LaunchLock(self.home, run):
-            launching.record_attempt(self.store, attempt, self.cluster.now)
-            try:
-                nodes = {machine.rank: machine.node for machine in self.cluster.machines}
-                launching.start_all(attempt, nodes, tell)
-            except GroupError as error:
-                self.excused.add(run)
-                self.tell(run, EventKind.FAILING, problem=error.problems[0])
-            except ServerDied:
-                self.excused.add(run)
-                self.serving = False
-            else:
-                self.tell(run, EventKind.STARTED)
+        with self.store.read() as connection:
+            taken = bool(ledger.claims(connection))
+        self.falls, self.server.store.left = (None, self.server.store.left) if taken else (falls, dies_after)
+        refusal = self.ask(lambda: self.server.launch(JOB, run, token=None, restarts=restarts, source=None))
+        with self.store.read() as connection:
+            is_known = ledger.state_of(connection, run) is not None
+        assert is_known or refusal in ("node_taken", "unreachable", "server_died"), refusal
+        assert not (taken and is_known)
+        if is_known:
+            self.runs.append(run)
         self.pass_time(then_s)
 
-    def _create(self, connection: sqlite3.Connection, run: str) -> None:
-        ledger.create_run(
-            connection,
-            run,
-            name="job",
-            engine=JOB.engine,
-            job=dump_job(JOB),
-            addresses=queued.addresses_of(JOB),
-            time=self.cluster.now,
-        )
-        ledger.append(connection, run, EventKind.PREFLIGHT, time=self.cluster.now)
+    @rule(at_start=st.sampled_from([False, True]), waits=st.booleans(), falls=FALLS, then_s=THEN_S)
+    @precondition(lambda self: self.is_serving() and self.resumable())
+    def resume(self, at_start: bool, waits: bool, falls: int | None, then_s: int) -> None:
+        self.falls = falls
+        run, checkpoint = self.resumable()[-1], 0 if at_start else None
+        self.ask(lambda: self.server.resume(run, checkpoint=checkpoint, waits=waits))
+        self.pass_time(then_s)
 
-    @rule(save=st.booleans(), wished=st.sampled_from([True, False, False, False]), then_s=THEN_S)
-    def stop(self, save: bool, wished: bool, then_s: int) -> None:
-        run = self.unfinished() if wished else None
-        if run is None:
-            return
-        self.excused.add(run)
-        if not self.tell(run, EventKind.STOP_REQUESTED, save=save) and not save:
-            self.tell(run, EventKind.STOP_FORCED)
+    @rule(save=st.booleans(), between=st.booleans(), then_s=THEN_S)
+    @precondition(lambda self: self.unfinished())
+    def stop(self, save: bool, between: bool, then_s: int) -> None:
+        """From the command line: it needs no server. `between`: in the wait for a restart, if there is to be one."""
+        run = self.unfinished()[0]
+        if between and self.cluster.kill_worker(0):
+            self.note(0)
+            self.pass_time(BETWEEN_S)
+            if run not in self.unfinished():
+                return
+        self.stops[run] = self.stops.get(run, 0) + 1
+        here = Server(self.home, self.store, self.cluster, self.second)
+        assert self.ask(lambda: here.stop(run, save=save)) is None
         self.pass_time(then_s)
 
     @rule(rank=RANKS, kind=st.sampled_from(["kill_worker", "kill_supervisor", "wedge", "power_off"]), then_s=THEN_S)
     def strike(self, rank: int, kind: str, then_s: int) -> None:
-        if getattr(self.cluster, kind)(rank):
+        if getattr(self.cluster, kind)(rank) or kind == "power_off":  # what it wrote last may not have been read yet
             self.note(rank)
         self.pass_time(then_s)
 
@@ -219,12 +169,14 @@ class Histories(RuleBasedStateMachine):
         self.mend(rank)
         self.pass_time(then_s)
 
-    @rule(then_s=THEN_S)
-    def kill_server(self, then_s: int) -> None:
-        self.serving = False
+    @rule(writes=st.integers(0, 30), then_s=THEN_S)
+    def kill_server(self, writes: int, then_s: int) -> None:
+        """Now, or when it records something after that."""
+        self.server.store.left = writes
         self.pass_time(then_s)
 
     @rule(then_s=THEN_S)
+    @precondition(lambda self: not self.is_serving())
     def restart_server(self, then_s: int) -> None:
         self.serve()
         self.pass_time(then_s)
@@ -244,21 +196,31 @@ class Histories(RuleBasedStateMachine):
     @invariant()
     def one_run_holds_a_node(self) -> None:
         for machine in self.cluster.machines:
-            assert len({part.run for part in machine.parts.values() if part.alive}) <= 1
+            assert len({(part.run, part.attempt) for part in machine.parts.values() if part.alive}) <= 1
+
+    @invariant()
+    def one_attempt_of_a_run_lives(self) -> None:
+        alive = [part for machine in self.cluster.machines for part in machine.parts.values() if part.alive]
+        assert len({(part.run, part.attempt) for part in alive}) == len({part.run for part in alive})
 
     @invariant()
     def one_run_is_under_way(self) -> None:
         with self.store.read() as connection:
-            assert len(ledger.unfinished_runs(connection)) <= 1
+            holders = set(ledger.claims(connection).values())
+        active = (RunState.PREFLIGHT, RunState.STARTING, RunState.RUNNING)
+        assert {run for run, state in self.states().items() if state in active} <= holders
+        assert len(holders) <= 1
+
+    @invariant()
+    def a_gang_goes_on_where_it_is_told(self) -> None:
+        assert not self.cluster.disk.complaints
 
     def check_lost(self) -> None:
         """A node that is away while another one is there is told in time."""
         away = max(machine.away_s for machine in self.cluster.machines)
         there = max(machine.there_s for machine in self.cluster.machines)
-        if min(away, there, self.served_s) > TOLD_S:
-            with self.store.read() as connection:
-                states = [ledger.state_of(connection, run) for run in ledger.unfinished_runs(connection)]
-            assert RunState.RUNNING not in states
+        if min(away, there, TURN_S * self.server.turns) > TOLD_S:
+            assert RunState.RUNNING not in self.states().values()
 
     def teardown(self) -> None:
         """Everything is mended, the server is back, and time goes by: then the page and the nodes say the same."""
@@ -267,6 +229,7 @@ class Histories(RuleBasedStateMachine):
         try:
             for rank in range(NODES):
                 self.mend(rank)
+            self.falls = None
             self.serve()
             for _ in range(SETTLED_S):
                 self.second()
@@ -275,7 +238,9 @@ class Histories(RuleBasedStateMachine):
             for run in self.runs:
                 self.check(run)
             assert self.cluster.processes() == 0
+            assert not self.cluster.disk.complaints
         finally:
+            self.preflight.stop()
             self.store.close()
             self.folder.cleanup()
 
@@ -286,58 +251,97 @@ class Histories(RuleBasedStateMachine):
     def check(self, run: str) -> None:
         with self.store.read() as connection:
             shown = snapshot(connection, run, self.cluster.now)
-            kinds = [event.kind for event in ledger.events(connection, run)]
-            records = ledger.nodes(connection, run, 1)
-            points = {rank: [p.step for p in series.points(connection, run, rank=rank)] for rank in range(NODES)}
-            logs = {
-                rank: series.log_tail(
-                    connection, FileKey(run=run, attempt=1, rank=rank, file=f"rank{rank}.log"), size=1 << 20
-                )[1]
-                for rank in range(NODES)
-            }
+            history = ledger.events(connection, run)
+            trail = [point.step for point in series.trail(connection, run, shown.attempt, count=STEPS + 1)]
+        kinds = [event.kind for event in history]
         assert shown.state.is_final, kinds
-        assert sum(kind in ENDS for kind in kinds) == 1, kinds
+        assert sum(kind in ENDS for kind in kinds) == 1 + kinds.count(EventKind.RESUMED), kinds
         assert self.cluster.processes(run) == 0, "nothing is left"
-        for record, node in zip(records, shown.nodes, strict=True):
+        assert all(node.state in ("stopped", "finished", "failed") for node in shown.nodes), (shown.nodes, kinds)
+        last = [self.check_attempt(run, attempt, kinds) for attempt in range(1, shown.attempt + 1)][-1:]
+        assert trail == list(range(1, len(trail) + 1)), "no step is lost or doubled where an attempt went on"
+        assert len(trail) >= (shown.checkpoint_step or 0)
+        assert (shown.state is RunState.FINISHED) <= (last == [True])
+        self.check_stops(run, history)
+        self.check_restarts(history, shown.restarts_allowed)
+        self.check_blame(run, history)
+
+    def check_attempt(self, run: str, attempt: int, kinds: Sequence[EventKind]) -> bool:
+        """Nothing is left of it and all that it wrote is stored, once; whether it trained to the end."""
+        with self.store.read() as connection:
+            records = ledger.nodes(connection, run, attempt)
+            begun = ledger.checkpoint_step(connection, run, attempt)
+            points = [p for p in series.points(connection, run, rank=None) if p.attempt == attempt]
+        is_whole = True
+        for record in records:
             proof = record.stop if record.stop is not None else record.exit
             assert proof is not None, (run, record, kinds)
             assert not proof["left"], (run, record, kinds)
-            assert node.state in ("stopped", "finished", "failed"), (node, kinds)
             files = self.cluster.machines[record.rank].node.files
-            steps = files.get(f"{record.folder}/steps.rank{record.rank}.jsonl", b"").rpartition(b"\n")[0]
-            assert points[record.rank] == [json.loads(line)["step"] for line in steps.splitlines()], kinds
-            log = files.get(f"{record.folder}/rank{record.rank}.log", b"")
-            assert readable(logs[record.rank]) == readable(log), "every byte of a log, once"
-        whole = all(points[rank][-1:] == [STEPS] for rank in range(NODES))
-        assert (shown.state is RunState.FINISHED) <= whole
-        self.check_blame(run, shown.state, shown.cause)
+            rows = files.get(f"{record.folder}/steps.rank{record.rank}.jsonl", b"").rpartition(b"\n")[0].splitlines()
+            steps = [point.step for point in points if point.rank == record.rank]
+            assert steps == [json.loads(line)["step"] for line in rows], kinds
+            key = FileKey(run=run, attempt=attempt, rank=record.rank, file=f"rank{record.rank}.log")
+            with self.store.read() as connection:
+                log = series.log_tail(connection, key, size=1 << 20)[1]
+            assert readable(log) == readable(files.get(f"{record.folder}/{key.file}", b"")), "every byte, once"
+            is_whole = is_whole and (steps[-1:] or [begun]) == [STEPS]
+        return is_whole
 
-    def check_blame(self, run: str, state: RunState, cause: Problem | None) -> None:
-        """Where one node alone was struck, and no user had a hand in it, that node is blamed or nobody."""
-        if run in self.excused:
-            return
-        assert state is not RunState.STOPPED, "nobody asked for it"
-        if state in (RunState.FAILED, RunState.LOST):
-            assert cause is not None
-            names = {queued.addresses_of(JOB)[rank] for rank in self.struck[run]}
+    def check_stops(self, run: str, history: Sequence[Event]) -> None:
+        """Who asks for the end gets it, in a wait for a restart too, and nobody else does."""
+        stopped = asked = 0
+        for event in history:
+            stopped = 0 if event.kind is EventKind.RESUMED else stopped + (event.kind is EventKind.STOP_REQUESTED)
+            asked += event.kind is EventKind.STOP_REQUESTED
+            assert not (stopped and event.kind in GOING_ON), [event.kind for event in history]
+        assert asked <= self.stops.get(run, 0)
+
+    def check_restarts(self, history: Sequence[Event], allowed: int) -> None:
+        """Never more than allowed, since the launch or since a user resumed the run."""
+        used = 0
+        for event in history:
+            used = 0 if event.kind is EventKind.RESUMED else used + (event.kind is EventKind.RESTARTING)
+            assert used <= allowed
+
+    def check_blame(self, run: str, history: Sequence[Event]) -> None:
+        """Where one node alone was struck while the gang ran, and no user ended it, that node is blamed or nobody."""
+        for index, event in enumerate(history):
+            if event.kind not in (EventKind.RESTARTING, EventKind.FAILED, EventKind.LOST):
+                continue
+            began = next(i for i in reversed(range(index)) if history[i].kind in BEGINNINGS)
+            state = fold(one.kind for one in history[:began])
+            if history[began].kind is EventKind.STOP_REQUESTED or state is not RunState.RUNNING:
+                continue
+            cause = problem_from_json(event.detail["problem"])
+            names = {queued.addresses_of(JOB)[rank] for rank in self.struck.get((run, event.attempt), ())}
             assert len(names) > 1 or {cause.node} == names, (cause, names)
 
     # helpers
 
-    def unfinished(self) -> str | None:
+    def is_serving(self) -> bool:
+        return not self.server.is_dead
+
+    def states(self) -> dict[str, RunState]:
         with self.store.read() as connection:
-            return next(iter(ledger.unfinished_runs(connection)), None)
+            found = {run: ledger.state_of(connection, run) for run in self.runs}
+        return {run: state for run, state in found.items() if state is not None}
+
+    def unfinished(self) -> list[str]:
+        return [run for run, state in self.states().items() if not state.is_final]
+
+    def under_way(self) -> list[str]:
+        """Those that do not wait in the queue."""
+        return [run for run, state in self.states().items() if not state.is_final and state is not RunState.QUEUED]
+
+    def resumable(self) -> list[str]:
+        return [run for run, state in self.states().items() if state.can_resume]
 
     def note(self, rank: int) -> None:
-        run = self.unfinished()
-        if run is not None:
-            self.struck[run].add(rank)
-
-    def tell(
-        self, run: str, kind: EventKind, rank: int | None = None, problem: Problem | None = None, **detail: object
-    ) -> bool:
-        values = detail | ({"problem": problem_to_json(problem)} if problem else {})
-        return self.store.write(lambda c: ledger.append(c, run, kind, time=self.cluster.now, rank=rank, detail=values))
+        for run in self.under_way():
+            with self.store.read() as connection:
+                attempt = ledger.newest_attempt(connection, run)
+            self.struck.setdefault((run, attempt), set()).add(rank)
 
 
 Histories.TestCase.settings = settings(
