@@ -30,7 +30,7 @@ def candidates(job: Job) -> Sequence[Candidate]:
 
     The need is of a GPU's memory, and of a node's RAM where that is known: of each as a share of what there is.
 
-    Without times the bubble takes their place.
+    Without times the bubble takes their place, and plans that offload come last: that costs time on any GPU.
 
     Raises ProblemsError as estimate does: unknown GPU or model, estimate_not_modelled where no engine is modelled.
     """
@@ -194,7 +194,10 @@ def _ranked(
     part = np.repeat(np.arange(len(spaces)), [space.size for space in spaces])
     row = np.concatenate([np.arange(space.size) for space in spaces]) if spaces else np.zeros(0, int)
     joined: dict[str, Any] = {name: _joined(name, [figures for figures, _ in evaluated]) for name in _FIGURES}
-    order = _order(joined, _need(job, gpu, joined))
+    slowness = joined["iteration_s"]
+    if slowness is None:
+        slowness = joined["bubble_fraction"] + np.array([space.job.traits.offloads != "none" for space in spaces])[part]
+    order = _order(slowness, joined, _need(job, gpu, joined))
     if spaces:
         order = order[np.concatenate(listed)[order]]
     ordered: dict[str, Any] = {name: None if values is None else values[order] for name, values in joined.items()}
@@ -232,9 +235,8 @@ def _need(job: Job, gpu: Gpu, figures: Mapping[str, Any]) -> Array:
     return found
 
 
-def _order(figures: Mapping[str, Any], need: Array) -> Array:
+def _order(slowness: Array, figures: Mapping[str, Any], need: Array) -> Array:
     """Those that fit first, the fastest of them before others; those that do not fit by how much they need."""
-    slowness = figures["bubble_fraction"] if figures["iteration_s"] is None else figures["iteration_s"]
     fitting, others = np.flatnonzero(figures["fits"]), np.flatnonzero(np.logical_not(figures["fits"]))
     fastest = _sorted(slowness[fitting], figures["reserved_gib"][fitting])
     return np.concatenate((fitting[fastest], others[np.argsort(need[others], kind="stable")]))

@@ -107,11 +107,15 @@ def test_what_fits_comes_first_by_speed_and_what_does_not_by_its_need():
     assert (np.diff(need[~fits]) >= 0).all()
 
 
-def test_without_a_known_speed_the_bubble_takes_its_place():
-    plans = enumerate_plans(job(TP4, training__precision="fp32", cluster__gpu="a100-80g"), MEGATRON)
-    if plans.figures.iteration_s is None:
-        fitting = plans.figures.fits
-        assert (np.diff(plans.figures.bubble_fraction[fitting]) >= -1e-12).all()
+def test_without_a_known_speed_the_bubble_takes_its_place_and_offloading_comes_last():
+    values = {"cluster__gpu": "cpu", "cluster__gpus_per_node": 2, "training__precision": "fp32"}
+    found = enumerate_plans(job(TP4, model__preset="qwen3-0.6b", **values))
+    assert found.figures.iteration_s is None
+    fitting = found.figures.fits
+    offloads = np.array([space.job.traits.offloads != "none" for space in found.spaces])[found.part][fitting]
+    assert 0 < offloads.sum() < len(offloads)
+    assert (np.diff(offloads.astype(int)) >= 0).all()
+    assert (np.diff(found.figures.bubble_fraction[fitting][~offloads]) >= 0).all()
 
 
 def test_the_wanted_global_batch_decides_the_accumulation():
