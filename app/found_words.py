@@ -6,7 +6,7 @@ from typing import Any
 
 from app.i18n import t
 from backend.cluster.fabric import Interface, common_network
-from backend.cluster.gpus import link_words
+from backend.cluster.gpus import BUSY_MIB, link_words
 from backend.job.job import Job
 from backend.job.mapping import to_mapping, with_values
 from backend.job.problems import Problem
@@ -89,7 +89,7 @@ def _row(job: Job, rank: int, one: NodeMemory, lang: str) -> list[str]:
     busy = [
         f"GPU {gpu.index}: {gpu.memory_used_mib / 1024:.1f} GiB"
         for gpu in gpus.gpus
-        if (gpu.memory_used_mib or 0) > 1024
+        if (gpu.memory_used_mib or 0) > BUSY_MIB
     ]
     users = sorted({process.user for process in gpus.processes if process.user})
     ports = [f"{port.name} {'IB' if port.is_infiniband else 'RoCE'} {port.rate_gbit:g} Gbit/s {port.state}"

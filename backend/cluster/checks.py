@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from backend.cluster.gpus import Gpus
 from backend.cluster.node import NodeError
-from backend.cluster.probe import NodeFacts
 from backend.job.job import Job
 from backend.job.presets import READING, least_gpu, usable_gib
 from backend.job.problems import Problem
@@ -83,9 +83,9 @@ class Checks:
         return self.failed(name, error.problem)
 
 
-def check_gpu_memory(job: Job, checks: Checks, facts: NodeFacts) -> list[CheckResult]:
+def check_gpu_memory(job: Job, checks: Checks, found: Gpus) -> list[CheckResult]:
     """Whether the node's GPUs have what the plan counts with; nothing where nvidia-smi does not tell."""
-    read = [gpu.memory_mib / 1024 for gpu in facts.gpus if gpu.memory_mib is not None]
+    read = [gpu.memory_mib / 1024 for gpu in found.gpus if gpu.memory_mib is not None]
     if not read:
         return []
     least, counted = usable_gib(min(read)), least_gpu(job.cluster).memory_gib

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+BUSY_MIB = 1024
+"""A GPU that others use holds more; a desktop or a monitoring tool less."""
 LINKS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """How `nvidia-smi topo -m` calls ways between two GPUs without NVLink, the shortest first."""
 _FAULTS = ("unknown error", "gpu is lost", "gpu requires reset")

@@ -19,7 +19,6 @@ import re
 import shutil
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,8 +26,6 @@ import urllib.parse
 from typing import Any
 
 SIOCGIFADDR = 0x8915
-GPU_QUERY = "index,name,memory.total,memory.used,driver_version"
-GPU_KEYS = ("index", "name", "memory_mib", "memory_used_mib", "driver")
 
 
 def facts(wanted: dict[str, Any]) -> dict[str, Any]:
@@ -39,7 +36,6 @@ def facts(wanted: dict[str, Any]) -> dict[str, Any]:
         "python": platform.python_version(),
         "cpus": len(os.sched_getaffinity(0)),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
-        "gpus": find_gpus(),
         "modules": {module: version_of(module, name) for module, name in wanted["modules"].items()},
         "origins": {module: origin_of(name) for module, name in wanted["modules"].items()},
         "cuda": cuda_of_torch(),
@@ -57,19 +53,6 @@ def boot_id() -> str:
             return file.read().strip()
     except OSError:
         return ""
-
-
-def find_gpus() -> list[dict[str, Any]]:
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return []
-    command = [program, f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(command, stdout=subprocess.PIPE, timeout=20, check=False)
-    except subprocess.TimeoutExpired:
-        return []  # The driver hangs: the survey tells that.
-    rows = [[value.strip() for value in line.split(",")] for line in answer.stdout.decode().splitlines()]
-    return [dict(zip(GPU_KEYS, row)) for row in rows if len(row) == len(GPU_KEYS)]  # noqa: B905 - Python 3.8
 
 
 def version_of(module: str, distribution: str) -> str | None:

@@ -5,7 +5,7 @@ from statistics import median
 
 from backend.cluster.checks import CheckName, CheckResult, Checks
 from backend.cluster.fabric import is_inside, is_tunnel, takes
-from backend.cluster.gpus import Gpu, Gpus, link_words
+from backend.cluster.gpus import BUSY_MIB, Gpu, Gpus, link_words
 from backend.cluster.make_equal import pip_command
 from backend.cluster.probe import NodeFacts, python_field
 from backend.cluster.survey import Survey
@@ -14,8 +14,6 @@ from backend.job.launch_rules import environment_of
 from backend.job.presets import resolve_gpu
 from backend.job.problems import Problem
 
-BUSY_MIB = 1024
-"""A GPU that others use holds more; a desktop or a monitoring tool less."""
 SHM_GIB = 1.0
 """Docker gives 0.0625; NCCL's buffers between GPUs without a direct way, and data loaders, need more."""
 NOFILE = 1024

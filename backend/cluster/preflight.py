@@ -169,12 +169,10 @@ def _check_node(
         return [*results, python, *(of.skipped(name) for name in NEEDS_PYTHON)]
     results.append(of.ok("python", version=facts.python))
     if isinstance(found_there, Survey):
-        results += check_gpus(job, of, found_there.gpus)
+        results += [*check_gpus(job, of, found_there.gpus), *check_gpu_memory(job, of, found_there.gpus)]
+        results += [*check_cuda(job, of, facts, found_there.gpus), *check_room(job, of, found_there)]
     elif found_there is not None:
         results.append(of.raised("gpus", found_there))
-    results += check_gpu_memory(job, of, facts)
-    if isinstance(found_there, Survey):
-        results += [*check_cuda(job, of, facts, found_there.gpus), *check_room(job, of, found_there)]
     results.append(check_engine(job, of, facts))
     results += _or_error(
         of,

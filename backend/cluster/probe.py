@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend.cluster.gpus import number
 from backend.cluster.group import ends_of_all
 from backend.cluster.node import Node, NodeError, ask
 from backend.job.cluster import Environment
@@ -21,18 +20,6 @@ INSPECT = Path(__file__).with_name("inspect_node.py")
 _COMMON = {"torch": "torch", "transformers": "transformers"}
 _ENGINE = {"llamafactory": {"llamafactory": "llamafactory"}, "swift": {"swift": "ms-swift"}}
 _MEGATRON = {"llamafactory": {"mcore_adapter": "mcore-adapter"}, "swift": {}}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GpuFacts:
-    """One GPU as nvidia-smi names it."""
-
-    index: int
-    name: str
-    memory_mib: int | None
-    """None where nvidia-smi does not tell."""
-    memory_used_mib: int | None
-    driver: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +38,7 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeFacts:
-    """A node's hardware and software."""
+    """A node's software, and what this Python sees of the machine; its GPUs are in its Survey."""
 
     home: str
     """The log-in user's home folder: what `~` means there."""
@@ -60,8 +47,6 @@ class NodeFacts:
     """Version of the engine's interpreter."""
     cpus: int
     memory_mib: int
-    gpus: tuple[GpuFacts, ...] = ()
-    """Empty without nvidia-smi."""
     modules: Mapping[str, str | None] = field(default_factory=dict)
     """Version by import name, with the commit of a git checkout; None where it cannot be imported."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
@@ -185,7 +170,6 @@ def _read(answer: Mapping[str, Any], asked: float, answered: float) -> NodeFacts
         python=answer["python"],
         cpus=answer["cpus"],
         memory_mib=answer["memory_mib"],
-        gpus=tuple(_read_gpu(gpu) for gpu in answer["gpus"]),
         modules=answer["modules"],
         origins={module: Origin(**origin) for module, origin in answer["origins"].items() if origin},
         cuda=answer["cuda"],
@@ -194,14 +178,4 @@ def _read(answer: Mapping[str, Any], asked: float, answered: float) -> NodeFacts
         machine=answer["machine"],
         clock_offset_s=answer["time"] - (asked + answered) / 2,
         clock_error_s=(answered - asked) / 2,
-    )
-
-
-def _read_gpu(gpu: Mapping[str, str]) -> GpuFacts:
-    return GpuFacts(
-        index=int(gpu["index"]),
-        name=gpu["name"],
-        memory_mib=number(gpu["memory_mib"]),
-        memory_used_mib=number(gpu["memory_used_mib"]),
-        driver=gpu["driver"],
     )

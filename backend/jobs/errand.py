@@ -46,11 +46,15 @@ class Clock:
 
 def read_facts(job: Job, nodes: Mapping[int, Node]) -> dict[int, NodeFacts]:
     """The facts of every node; ProblemsError where one could not be read."""
-    read = probe_all(job, nodes)
-    failed = [fact.problem for fact in read.values() if isinstance(fact, NodeError)]
+    return all_read(probe_all(job, nodes))
+
+
+def all_read(read: Mapping[int, T | NodeError]) -> dict[int, T]:
+    """What was read of every node; ProblemsError where one could not be."""
+    failed = [one.problem for one in read.values() if isinstance(one, NodeError)]
     if failed:
         raise ProblemsError(failed)
-    return {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
+    return {rank: one for rank, one in read.items() if not isinstance(one, NodeError)}
 
 
 def free_port(job: Job, node: Node) -> int:

@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from backend.cluster.gpus import BUSY_MIB
 from backend.cluster.group import on_all
 from backend.cluster.hostkeys import HostKey
 from backend.cluster.measure_node import LIMIT_S
 from backend.cluster.node import Node
 from backend.cluster.probe import NodeFacts
 from backend.cluster.speed import Speeds, summarise
+from backend.cluster.survey import Survey, survey_all
 from backend.engines import NodeCommand, Place, Rendered
 from backend.engines.torchrun import torchrun_command
 from backend.job.cluster import Calibration
@@ -18,15 +20,23 @@ from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
 from backend.jobs.checkup import Meeting
-from backend.jobs.errand import CALL_S, Clock, carry_out, free_port, last_words, make_errand, read_exit, read_facts
+from backend.jobs.errand import (
+    CALL_S,
+    Clock,
+    all_read,
+    carry_out,
+    free_port,
+    last_words,
+    make_errand,
+    read_exit,
+    read_facts,
+)
 
 PROGRAM = "measure_node.py"
 LEFT = "measure_left"
 POLL_S = 0.5
 SPARE_S = 30.0
 """Beyond a rank's own limit: torchrun's start and end."""
-BUSY_MIB = 1024
-"""Memory in use on a GPU that says that somebody else works on it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,13 +59,13 @@ def measure(job: Job, meeting: Meeting, run: str, *, clock: Clock | None = None)
         return Measurement(unknown_host_keys=meeting.unknown_host_keys, problems=meeting.problems)
     if meeting.failures:
         raise ProblemsError(meeting.problems)
-    facts = read_facts(job, meeting.nodes)
+    facts, found = read_facts(job, meeting.nodes), all_read(survey_all(job, meeting.nodes))
     attempt = _attempt(job, meeting.nodes, facts, run)
     time = clock or Clock()
     rows, left = carry_out(attempt, meeting.nodes, LEFT, lambda: _wait(attempt, meeting.nodes, time))
     speeds = summarise(rows)
     names = {rank: node.name for rank, node in meeting.nodes.items()}
-    return Measurement(speeds=speeds, problems=(*slow_problems(names, speeds), *_busy(meeting.nodes, facts), *left))
+    return Measurement(speeds=speeds, problems=(*slow_problems(names, speeds), *_busy(meeting.nodes, found), *left))
 
 
 def calibration_of(job: Job, speeds: Speeds, date: str) -> Calibration:
@@ -147,10 +157,10 @@ def slow_problems(names: Mapping[int, str], speeds: Speeds) -> Sequence[Problem]
     ]  # fmt: skip
 
 
-def _busy(nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts]) -> Sequence[Problem]:
+def _busy(nodes: Mapping[int, Node], found: Mapping[int, Survey]) -> Sequence[Problem]:
     """A warning for each GPU that others were using."""
     return [
         Problem(code="measure_busy", severity="warning", node=nodes[rank].name,
                 values={"node": nodes[rank].name, "gpu": gpu.index, "used_mib": gpu.memory_used_mib})
-        for rank, fact in facts.items() for gpu in fact.gpus if (gpu.memory_used_mib or 0) > BUSY_MIB
+        for rank, one in found.items() for gpu in one.gpus.gpus if (gpu.memory_used_mib or 0) > BUSY_MIB
     ]  # fmt: skip

@@ -1,6 +1,5 @@
 """Each check by what a node may answer; all through the same door as a launch."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,10 +8,9 @@ from app.i18n import LANGUAGES, render_problem
 from backend.cluster.master_port import choose_port
 from backend.cluster.node import NodeError, Result
 from backend.cluster.preflight import lock_path
-from backend.cluster.probe import GpuFacts
 from backend.job.cluster import Host
 from backend.job.mapping import with_values
-from tests.cluster.gang import MODULES, PATHS, PORT, PYTHON, Gang, good_node, make_facts
+from tests.cluster.gang import H100, MODULES, PATHS, PORT, PYTHON, Gang, good_node, make_facts, smi, surveyed
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 
@@ -33,9 +31,7 @@ def test_a_good_gang_passes_every_check(gang: Gang) -> None:
 
 def test_a_node_with_smaller_gpus_than_the_plan_counts_with_is_named(gang: Gang) -> None:
     gang.job = with_values(gang.job, {"cluster.gpu": "h100-80g"})
-    for rank, mib in ((0, 81559), (1, 40960)):
-        gpu = GpuFacts(index=0, name="GPU", memory_mib=mib, memory_used_mib=0, driver="550")
-        gang.facts[rank] = replace(make_facts(), gpus=(gpu,))
+    gang.second.on("survey", reply=surveyed(smi=smi(H100.replace("81559", "40960"))))
     found = {result.rank: result for result in gang.check() if result.name == "gpu_memory"}
     assert [found[rank].status for rank in (0, 1)] == ["ok", "warning"]
     problem = found[1].problem

@@ -10,7 +10,6 @@ from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 
 ENVIRONMENT = Environment(python="/opt/lf/bin/python")
-GPU = {"index": "0", "name": "NVIDIA H100 80GB HBM3", "memory_mib": "81559", "memory_used_mib": "1", "driver": "570.1"}
 
 
 def facts(**more: object) -> dict[str, object]:
@@ -21,7 +20,6 @@ def facts(**more: object) -> dict[str, object]:
         "cpus": 96,
         "memory_mib": 1_000_000,
         "machine": "4c1f",
-        "gpus": [GPU],
         "modules": {"torch": "2.13.0", "transformers": "5.6.0", "llamafactory": "0.9.5"},
         "origins": {"torch": {"version": "2.13.0"}, "llamafactory": {}},
         "cuda": "12.8",
@@ -35,15 +33,10 @@ def facts(**more: object) -> dict[str, object]:
 def test_facts_are_read_from_one_command() -> None:
     node = FakeNode().on("facts", reply=facts())
     read = probe(node, ENVIRONMENT, master="10.0.0.1", modules={"torch": "torch"})
-    assert (read.home, read.interface, read.gpus[0].memory_mib) == ("/home/train", "ib0", 81559)
+    assert (read.home, read.interface) == ("/home/train", "ib0")
     (argv,) = node.ran
     assert argv[:3] == ("/opt/lf/bin/python", "-", "facts")
     assert json.loads(argv[3]) == {"master": "10.0.0.1", "modules": {"torch": "torch"}}
-
-
-def test_a_gpu_that_does_not_tell_its_memory_is_no_error() -> None:
-    node = FakeNode().on("facts", reply=facts(gpus=[{**GPU, "memory_mib": "[N/A]"}]))
-    assert probe(node, ENVIRONMENT).gpus[0].memory_mib is None
 
 
 def test_the_clock_offset_is_the_nodes_time_minus_ours() -> None:

@@ -16,6 +16,7 @@ from backend.job.problems import ProblemsError
 from backend.jobs.checkup import Meeting
 from backend.jobs.errand import Clock
 from backend.jobs.speed import calibration_of, measure
+from tests.cluster.gang import H100, smi, surveyed
 from tests.fakes import FakeNode
 
 SPEEDS = Speeds(
@@ -69,11 +70,11 @@ class Ticking:
 
 def meeting(*, left: list[object] | None = None, exits: bytes | None = None) -> Meeting:
     """Two nodes that start what they are told to; `exits`: the record that each supervisor writes at once."""
-    facts = {**inspect_node.facts({"master": None, "modules": {}}), "home": "/home/me", "gpus": []}
+    facts = {**inspect_node.facts({"master": None, "modules": {}}), "home": "/home/me"}
     nodes = {}
     for rank in range(2):
         node = FakeNode(f"10.0.0.{rank + 1}")
-        node.on("facts", reply=facts)
+        node.on("facts", reply=facts).on("survey", reply=surveyed())
         node.on("free_port", reply={"port": 29500})
         node.on("stop", reply={"left": left if left and rank else []})
         node.on("sh", reply=Result(code=0, out="", err=""))
@@ -136,13 +137,25 @@ def test_a_node_that_ended_badly_ends_the_others_at_once():
     assert (time.seconds, told(met, "stop")) == (0.0, [0, 1])
 
 
-def test_every_rank_that_ended_well_has_left_its_row():
-    met = meeting(exits=b'{"code": 0, "time": 5.0}')
+def with_rows(met: Meeting) -> Meeting:
+    """Every rank has left its row."""
     row = {"node": 0, "local_rank": 0, "device": "CPU", "precision": "fp32", "matmul_tflops": 0.1, "intra": {}}
     for rank, node in met.nodes.items():
         content = json.dumps({**row, "node": rank, "inter": {"1": 2.0}, "pairs": {}})
         node.files[f"/home/me/.megaboard/run/1/node{rank}/measured.rank{rank}.json"] = content.encode()  # type: ignore[attr-defined]
+    return met
+
+
+def test_every_rank_that_ended_well_has_left_its_row():
+    met = with_rows(meeting(exits=b'{"code": 0, "time": 5.0}'))
     found = measure(job_on_two(), met, "run", clock=Ticking().clock())
     assert found.speeds is not None
     assert (found.speeds.inter_node_bus_gb_per_s, found.problems) == (2.0, ())
     assert told(met, "sh") == [0, 1]
+
+
+def test_a_gpu_that_others_were_using_is_named():
+    met = with_rows(meeting(exits=b'{"code": 0, "time": 5.0}'))
+    met.nodes[1].on("survey", reply=surveyed(smi=smi(H100.replace(" 4,", " 2048,"))))  # type: ignore[attr-defined]
+    (problem,) = measure(job_on_two(), met, "run", clock=Ticking().clock()).problems
+    assert (problem.code, problem.node, problem.values["used_mib"]) == ("measure_busy", "10.0.0.2", 2048)
