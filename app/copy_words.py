@@ -1,7 +1,6 @@
 """What a copy between nodes is about, in words; the page and the command line say the same."""
 
 from app.i18n import t
-from backend.cluster.ssh_config import display_name
 from backend.job.job import Job
 from backend.jobs.copying import Missing
 
@@ -17,5 +16,5 @@ def copy_words(job: Job, missing: Missing, lang: str) -> str:
         )
         if ranks
     ]
-    nodes = ", ".join(display_name(hosts[rank]) for rank in missing.ranks)
-    return t(lang, "copy.what", what=t(lang, "copy.and").join(what), source=display_name(hosts[0]), nodes=nodes)
+    nodes = ", ".join(hosts[rank].name for rank in missing.ranks)
+    return t(lang, "copy.what", what=t(lang, "copy.and").join(what), source=hosts[0].name, nodes=nodes)

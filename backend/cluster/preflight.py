@@ -33,7 +33,6 @@ from backend.cluster.machine_checks import (
 from backend.cluster.master_port import check_port
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.probe import NodeFacts, ask_program, inspect, needed_environment, python_command
-from backend.cluster.ssh_config import display_name
 from backend.cluster.survey import Survey
 from backend.estimate.checkpoint_size import checkpoint_bytes
 from backend.job.cluster import Host
@@ -61,7 +60,7 @@ def preflight(
     A node that could not be reached is given as its NodeError, as is what could not be read of one. The job has passed
     check_launch.
     """
-    checks = {rank: Checks(rank, display_name(host)) for rank, host in enumerate(job.cluster.hosts)}
+    checks = {rank: Checks(rank, host.name) for rank, host in enumerate(job.cluster.hosts)}
     connected = {rank: node for rank, node in nodes.items() if not isinstance(node, NodeError)}
     known = {rank: fact for rank, fact in facts.items() if isinstance(fact, NodeFacts) and rank in connected}
     ready = {rank: connected[rank] for rank in known}

@@ -22,7 +22,6 @@ from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.link import Link, open_link
 from backend.cluster.node import NodeError, Result, tail
 from backend.cluster.passphrases import PASSPHRASES, Passphrases
-from backend.cluster.ssh_config import display_name
 from backend.job.cluster import Host
 
 _log = logging.getLogger(__name__)
@@ -77,7 +76,7 @@ class SshNode:
 
     @property
     def name(self) -> str:
-        return display_name(self._host)
+        return self._host.name
 
     def open(self) -> None:
         """Connect now instead of at the first call."""

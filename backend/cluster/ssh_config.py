@@ -54,21 +54,16 @@ class Target:
     """A shell command whose input and output are the connection."""
 
 
-def display_name(host: Host) -> str:
-    """What users know a node by."""
-    return host.address if host.port == 22 else f"{host.address}:{host.port}"
-
-
 def find_target(host: Host, ssh_folder: Path) -> Target:
     """Where `host` leads: what the job file says first, then ~/.ssh/config, then the defaults."""
     allowed = os.environ.get(ALLOWED) == "1"
     config = (_ask_openssh if allowed else _read_config)(ssh_folder / "config", host)
     command = None if host.proxy_jump else _given(config, "proxycommand")
     if command and not allowed:
-        raise NodeError("proxy_command_refused", display_name(host), variable=ALLOWED)
+        raise NodeError("proxy_command_refused", host.name, variable=ALLOWED)
     named = [host.identity_file] if host.identity_file else config.get("identityfile", [])
     return Target(
-        node=display_name(host),
+        node=host.name,
         address=config.get("hostname", host.address),
         port=host.port if host.port != 22 else int(config.get("port", 22)),
         user=host.user or config.get("user") or getpass.getuser(),
@@ -82,9 +77,8 @@ def _expanded(name: str, host: Host) -> Path:
     try:
         return Path(name).expanduser()
     except RuntimeError as error:  # `~name` of a user that this machine does not have
-        node = display_name(host)
         raise NodeError(
-            "bad_identity_file", node, key="identity_file", identity_file=name, detail=str(error)
+            "bad_identity_file", host.name, key="identity_file", identity_file=name, detail=str(error)
         ) from error
 
 
@@ -105,7 +99,7 @@ def _ask_openssh(path: Path, host: Host) -> Mapping[str, Any]:
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         detail = getattr(error, "stderr", None) or str(error)
-        raise NodeError("bad_ssh_config", display_name(host), path=str(path), detail=detail.strip()) from error
+        raise NodeError("bad_ssh_config", host.name, path=str(path), detail=detail.strip()) from error
     config: dict[str, Any] = {"identityfile": []}
     for line in answer.stdout.splitlines():
         key, _, value = line.partition(" ")
@@ -129,10 +123,10 @@ def _read_config(path: Path, host: Host) -> Mapping[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, paramiko.SSHException) as error:
-        raise NodeError("bad_ssh_config", display_name(host), path=str(path), detail=str(error)) from error
+        raise NodeError("bad_ssh_config", host.name, path=str(path), detail=str(error)) from error
     if by_exec:
         file, _, line = by_exec.rpartition(":")
-        raise NodeError("match_exec_refused", display_name(host), path=file, line=line, variable=ALLOWED)
+        raise NodeError("match_exec_refused", host.name, path=file, line=line, variable=ALLOWED)
     return found
 
 

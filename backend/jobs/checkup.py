@@ -11,7 +11,6 @@ from backend.cluster.master_port import choose_port
 from backend.cluster.node import Node, NodeError
 from backend.cluster.preflight import preflight
 from backend.cluster.probe import NodeFacts, probe_all
-from backend.cluster.ssh_config import display_name
 from backend.cluster.survey import Survey, survey_all
 from backend.engines import render
 from backend.job.job import Job
@@ -116,7 +115,7 @@ def _hear_engine(
     if len(facts) < len(nodes):
         return []
     rendered = render(job, make_place(job, REHEARSAL, 1, facts, port))
-    checks = {rank: Checks(rank, display_name(host)) for rank, host in enumerate(job.cluster.hosts)}
+    checks = {rank: Checks(rank, host.name) for rank, host in enumerate(job.cluster.hosts)}
     return check_configuration(job, checks, {rank: nodes[rank] for rank in able}, facts, rendered)
 
 

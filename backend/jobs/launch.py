@@ -16,7 +16,6 @@ from backend.cluster.group import on_all
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.preflight import lock_path
 from backend.cluster.probe import NodeFacts, python_command
-from backend.cluster.ssh_config import display_name
 from backend.engines import ENTRY, NodePlace, Place, Rendered
 from backend.job.cluster import Environment
 from backend.job.job import Job
@@ -108,7 +107,7 @@ def make_records(job: Job, place: Place, facts: Mapping[int, NodeFacts]) -> tupl
     return tuple(
         NodeRecord(
             rank=node.rank,
-            address=display_name(job.cluster.hosts[node.rank]),
+            address=job.cluster.hosts[node.rank].name,
             folder=node.folder,
             python=node.python,
             setup=node.setup,

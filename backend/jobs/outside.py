@@ -13,7 +13,6 @@ from typing import Any
 
 from backend.cluster.glance import glance
 from backend.cluster.node import Node
-from backend.cluster.ssh_config import display_name
 from backend.job.job import Job
 from backend.job.mapping import dump_job, parse_job
 from backend.job.problems import Problem, ProblemsError, errors
@@ -70,7 +69,7 @@ def register(connection: sqlite3.Connection, run: str, job: Job, files: Sequence
     connection.execute(f"INSERT INTO runs {columns} VALUES (?, ?, ?, ?, ?)", values)  # noqa: S608
     folder = folder_of(job)
     nodes = [
-        NodeRecord(rank=rank, address=display_name(host), folder=folder, python="", mark="")
+        NodeRecord(rank=rank, address=host.name, folder=folder, python="", mark="")
         for rank, host in enumerate(job.cluster.hosts)
     ]
     ledger.create_attempt(connection, run, 1, master=("", 0), rendered={}, nodes=nodes, time=time)

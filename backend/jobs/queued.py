@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from backend.cluster.ssh_config import display_name
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger
@@ -31,7 +30,7 @@ class Waiting:
 
 def addresses_of(job: Job) -> list[str]:
     """What the job's nodes are claimed by."""
-    return [display_name(host) for host in job.cluster.hosts]
+    return [host.name for host in job.cluster.hosts]
 
 
 def add(connection: sqlite3.Connection, run: str, *, first: bool = False, not_before: float = 0.0) -> None:

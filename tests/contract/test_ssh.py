@@ -18,7 +18,7 @@ from backend.cluster.link import open_link
 from backend.cluster.node import NodeError
 from backend.cluster.passphrases import PASSPHRASES, Passphrases
 from backend.cluster.ssh import connect
-from backend.cluster.ssh_config import display_name, find_target
+from backend.cluster.ssh_config import find_target
 from backend.cluster.supervisor import Process, read_process, send_signal
 from backend.job.cluster import Host
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.contract
 def refused(host: Host, known_hosts: KnownHosts, passphrases: Passphrases = PASSPHRASES) -> NodeError:
     with pytest.raises(NodeError) as caught:
         connect(host, known_hosts, timeout_s=5, passphrases=passphrases).close()
-    assert caught.value.node == display_name(host)
+    assert caught.value.node == host.name
     return caught.value
 
 
