@@ -109,21 +109,21 @@ class Scene:
         with self.opened[-1][1].read() as connection:
             return ledger.events(connection, self.run)
 
-    def records(self) -> tuple[NodeRecord, ...]:
+    def attempts(self) -> dict[int, tuple[NodeRecord, ...]]:
+        """The nodes of every attempt."""
         with self.opened[-1][1].read() as connection:
-            return ledger.nodes(connection, self.run, ledger.newest_attempt(connection, self.run))
+            numbers = range(1, ledger.newest_attempt(connection, self.run) + 1)
+            return {number: ledger.nodes(connection, self.run, number) for number in numbers}
 
-    def stored(self, rank: int) -> list[int]:
+    def stored(self, rank: int, attempt: int = 1) -> list[int]:
         """Steps of a rank in the store."""
         with self.opened[-1][1].read() as connection:
-            return [point.step for point in series.points(connection, self.run, rank=rank)]
+            points = series.points(connection, self.run, rank=rank)
+        return [point.step for point in points if point.attempt == attempt]
 
-    def on_disk(self, rank: int) -> list[int]:
-        """Steps of a rank in its node's file."""
-        records = self.records()
-        if not records:
-            return []
-        folder = records[rank].folder
+    def on_disk(self, record: NodeRecord) -> list[int]:
+        """Steps of a node's rank in its file."""
+        folder, rank = record.folder, record.rank
         if folder.startswith("/run/local"):
             folder = str(self.lab.disk(rank)) + folder.removeprefix("/run/local")
         file = Path(folder) / f"steps.rank{rank}.jsonl"
@@ -132,7 +132,7 @@ class Scene:
 
     def left(self) -> list[str]:
         """Living processes with the run's mark, on whichever node."""
-        marks = [record.mark for record in self.records()]
+        marks = [record.mark for records in self.attempts().values() for record in records]
         return [process.name for mark in marks for process in supervisor.members(mark)]
 
     def conclude(
@@ -160,7 +160,7 @@ class Scene:
             culprit=(shown.cause.node or "") if shown.cause else "",
             left=len(self.left()),
             lost=self._lost() if points else 0,
-            doubled=sum(len(self.stored(rank)) - len(set(self.stored(rank))) for rank in range(self.lab.nodes)),
+            doubled=sum(len(steps) - len(set(steps)) for _, steps in self._steps()),
         )
         ROWS.append(row)
         story = [(event.kind.value, event.rank, event.detail.get("problem")) for event in self.events()]
@@ -174,7 +174,12 @@ class Scene:
         return row
 
     def _lost(self) -> int:
-        return sum(len(set(self.on_disk(rank)) - set(self.stored(rank))) for rank in range(self.lab.nodes))
+        return sum(len(set(self.on_disk(record)) - set(stored)) for record, stored in self._steps())
+
+    def _steps(self) -> list[tuple[NodeRecord, list[int]]]:
+        """The nodes of every attempt, and the steps that are stored of each."""
+        attempts = self.attempts().items()
+        return [(record, self.stored(record.rank, number)) for number, records in attempts for record in records]
 
     def close(self) -> None:
         for controller, store in self.opened:
