@@ -71,12 +71,14 @@ class Checks:
     def failed(self, name: CheckName, problem: Problem) -> CheckResult:
         return CheckResult(name=name, status="failure", rank=self.rank, node=self.node, problem=problem)
 
-    def warned(self, name: CheckName, problem: Problem) -> CheckResult:
-        return CheckResult(name=name, status="warning", rank=self.rank, node=self.node, problem=problem)
-
     def wrong(self, name: CheckName, code: str, field: str, **values: object) -> CheckResult:
         problem = Problem(code=code, field=field, node=self.node, values={"node": self.node, **values})
         return self.failed(name, problem)
+
+    def warning(self, name: CheckName, code: str, field: str, **values: object) -> CheckResult:
+        values = {"node": self.node, **values}
+        problem = Problem(code=code, field=field, severity="warning", node=self.node, values=values)
+        return CheckResult(name=name, status="warning", rank=self.rank, node=self.node, problem=problem)
 
     def raised(self, name: CheckName, error: NodeError) -> CheckResult:
         error.rank = self.rank
@@ -91,10 +93,9 @@ def check_gpu_memory(job: Job, checks: Checks, found: Gpus) -> list[CheckResult]
     least, counted = usable_gib(min(read)), least_gpu(job.cluster).memory_gib
     if least >= (1 - READING) * counted:
         return [checks.ok("gpu_memory", gib=round(least, 2))]
-    values = {"node": checks.node, "least": round(least, 1), "counted": round(counted, 1), "read": round(min(read), 2)}
+    values = {"least": round(least, 1), "counted": round(counted, 1), "read": round(min(read), 2)}
     field = f"cluster.hosts[{checks.rank}].gpu_memory_gib"
-    problem = Problem(code="gpu_memory_below", field=field, severity="warning", node=checks.node, values=values)
-    return [checks.warned("gpu_memory", problem)]
+    return [checks.warning("gpu_memory", "gpu_memory_below", field, **values)]
 
 
 def check_model(job: Job, checks: Checks, found: Mapping[str, Any]) -> CheckResult:

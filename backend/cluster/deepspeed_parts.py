@@ -9,7 +9,6 @@ from typing import Any
 from backend.cluster.checks import CheckResult, Checks
 from backend.job.job import Job
 from backend.job.presets import resolve_gpu
-from backend.job.problems import Problem
 
 EXTENSIONS = "TORCH_EXTENSIONS_DIR"
 
@@ -33,9 +32,7 @@ def check_parts(job: Job, checks: Checks, found: Mapping[str, Any]) -> list[Chec
         return []
     parts = found["parts"]
     if parts["locks"]:
-        values = {"node": checks.node, "paths": parts["locks"]}
-        locked = Problem(code="deepspeed_locked", field="engine", severity="warning", node=checks.node, values=values)
-        return [checks.warned("deepspeed", locked)]
+        return [checks.warning("deepspeed", "deepspeed_locked", "engine", paths=parts["locks"])]
     if parts["unbuilt"] and not parts["compiler"]:
         return [checks.wrong("deepspeed", "deepspeed_needs_compiler", "engine", parts=parts["unbuilt"])]
     return [checks.ok("deepspeed", unbuilt=parts["unbuilt"])]

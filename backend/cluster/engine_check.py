@@ -65,9 +65,8 @@ def _judge(job: Job, checks: Checks, answer: Mapping[str, Any] | NodeError) -> C
     if isinstance(answer, NodeError):
         if answer.code != "timeout":
             return checks.raised("configuration", answer)
-        values = {"node": checks.node, "engine": job.engine, "seconds": round(PARSE_S)}
-        slow = Problem(code="engine_slow", field="engine", node=checks.node, severity="warning", values=values)
-        return checks.warned("configuration", slow)
+        values = {"engine": job.engine, "seconds": round(PARSE_S)}
+        return checks.warning("configuration", "engine_slow", "engine", **values)
     if answer["error"] is not None:
         said = " ".join(str(answer["message"]).split()) or str(answer["error"])
         return checks.wrong("configuration", "engine_refuses", field_of(job, said), engine=job.engine, said=said)

@@ -11,7 +11,6 @@ from backend.cluster.probe import NodeFacts, needed_modules, python_field
 from backend.cluster.survey import Survey
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
-from backend.job.problems import Problem
 
 _NAMES_SHOWN = 4
 
@@ -80,12 +79,8 @@ def check_machines(
         odd = [key for key in keys if own[key] != most[key] and own[key] and most[key]]
         if odd:
             here, there = (", ".join(of[key] for key in odd) for of in (own, most))
-            values = {"node": checks[rank].node, "here": here, "others": there}
             field = f"cluster.hosts[{rank}].address"
-            problem = Problem(
-                code="machines_differ", field=field, severity="warning", node=checks[rank].node, values=values
-            )
-            results.append(checks[rank].warned("machines", problem))
+            results.append(checks[rank].warning("machines", "machines_differ", field, here=here, others=there))
         else:
             results.append(checks[rank].ok("machines", **own))
     return results
@@ -162,9 +157,6 @@ def check_shared(
         elif answer["seen"]:
             results.append(of.ok("output_shared"))
         else:
-            values = {"node": of.node, "path": job.training.output_dir, "first": checks[0].node, "engine": job.engine}
-            problem = Problem(
-                code="output_not_shared", field="training.output_dir", severity="warning", node=of.node, values=values
-            )
-            results.append(of.warned("output_shared", problem))
+            values = {"path": job.training.output_dir, "first": checks[0].node, "engine": job.engine}
+            results.append(of.warning("output_shared", "output_not_shared", "training.output_dir", **values))
     return results

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from backend.cluster.checks import CheckName, CheckResult, Checks
+from backend.cluster.checks import CheckResult, Checks
 from backend.cluster.fabric import is_inside, is_tunnel, takes
 from backend.cluster.gpus import BUSY_MIB, Gpu, Gpus, link_words
 from backend.cluster.make_equal import pip_command
@@ -12,7 +12,6 @@ from backend.cluster.survey import Survey
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.presets import resolve_gpu
-from backend.job.problems import Problem
 
 SHM_GIB = 1.0
 """Docker gives 0.0625; NCCL's buffers between GPUs without a direct way, and data loaders, need more."""
@@ -29,7 +28,7 @@ def check_gpus(job: Job, checks: Checks, found: Gpus) -> list[CheckResult]:
         return []
     wanted = job.cluster.gpus_per_node
     if not found.is_nvidia:
-        return [_warned(checks, "gpus", "no_nvidia_smi", "cluster.gpu", wanted=wanted)]
+        return [checks.warning("gpus", "no_nvidia_smi", "cluster.gpu", wanted=wanted)]
     faulty = [gpu for gpu in found.gpus if gpu.fault]
     if faulty:
         said = ", ".join(f"GPU {gpu.index}: {gpu.fault}" for gpu in faulty)
@@ -52,13 +51,13 @@ def _memory(checks: Checks, found: Gpus, used: Sequence[Gpu]) -> CheckResult:
     """
     field = _address(checks)
     if failed := [str(gpu.index) for gpu in used if gpu.rows_failed]:
-        return _warned(checks, "gpus", "gpu_rows_failed", field, gpus=failed)
+        return checks.warning("gpus", "gpu_rows_failed", field, gpus=failed)
     if wrong := [gpu for gpu in used if gpu.ecc_errors]:
         said = ", ".join(f"GPU {gpu.index}: {gpu.ecc_errors}" for gpu in wrong)
-        return _warned(checks, "gpus", "gpu_ecc_errors", field, said=said, command=_reset(wrong))
+        return checks.warning("gpus", "gpu_ecc_errors", field, said=said, command=_reset(wrong))
     if pending := [gpu for gpu in used if gpu.rows_pending]:
         gpus = [str(gpu.index) for gpu in pending]
-        return _warned(checks, "gpus", "gpu_rows_pending", field, gpus=gpus, command=_reset(pending))
+        return checks.warning("gpus", "gpu_rows_pending", field, gpus=gpus, command=_reset(pending))
     return checks.ok("gpus", gpus=len(found.gpus), model=found.gpus[0].name, links=link_words(found.links))
 
 
@@ -76,7 +75,7 @@ def _free(job: Job, checks: Checks, found: Gpus) -> CheckResult:
     known = [one for one in found.processes if one.gpu in indices]
     who = sorted({f"{one.user or '?'}: {one.name or '?'} (pid {one.pid})" for one in known})
     code = "gpus_busy" if who else "gpus_busy_hidden"
-    return _warned(checks, "gpus_free", code, _address(checks), used=used, who=", ".join(who))
+    return checks.warning("gpus_free", code, _address(checks), used=used, who=", ".join(who))
 
 
 def _used_mib(gpu: Gpu, found: Gpus) -> int:
@@ -121,16 +120,16 @@ def check_room(job: Job, checks: Checks, found: Survey) -> list[CheckResult]:
         return []
     results = []
     if found.shm is not None and found.shm < SHM_GIB * GIB:
-        results.append(_warned(checks, "shm", "shm_small", _address(checks), mib=found.shm >> 20))
+        results.append(checks.warning("shm", "shm_small", _address(checks), mib=found.shm >> 20))
     else:
         results.append(checks.ok("shm", mib=found.shm >> 20 if found.shm is not None else None))
     if found.memlock is not None and found.fabric.used_ports and job.cluster.nodes > 1:
         command = "printf '* %s memlock unlimited\\n' soft hard | sudo tee /etc/security/limits.d/90-memlock.conf"
         values = {"kib": found.memlock >> 10, "command": command}
-        results.append(_warned(checks, "limits", "memlock_low", _address(checks), **values))
+        results.append(checks.warning("limits", "memlock_low", _address(checks), **values))
     elif found.nofile is not None and found.nofile < NOFILE:
         command = "printf '* %s nofile 65536\\n' soft hard | sudo tee /etc/security/limits.d/90-nofile.conf"
-        results.append(_warned(checks, "limits", "nofile_low", _address(checks), count=found.nofile, command=command))
+        results.append(checks.warning("limits", "nofile_low", _address(checks), count=found.nofile, command=command))
     else:
         results.append(checks.ok("limits", memlock=found.memlock, nofile=found.nofile))
     return results
@@ -149,7 +148,7 @@ def check_space(job: Job, checks: Checks, found: Survey, checkpoint: int | None)
     values = {"free": f"{disk.free / GIB:.1f}", "one": f"{checkpoint / GIB:.1f}", "path": job.training.output_dir}
     if disk.free < checkpoint:
         return [checks.wrong("space", "no_space", "training.output_dir", **values)]
-    return [_warned(checks, "space", "space_for_one", "training.output_dir", **values)]
+    return [checks.warning("space", "space_for_one", "training.output_dir", **values)]
 
 
 def check_clocks(checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts]) -> list[CheckResult]:
@@ -167,7 +166,7 @@ def check_clocks(checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts]) -
                 "seconds": f"{off:+.0f}",
                 "command": "sudo chronyc makestep || sudo systemctl restart systemd-timesyncd",
             }
-            results.append(_warned(checks[rank], "clock", "clock_off", _address(checks[rank]), **values))
+            results.append(checks[rank].warning("clock", "clock_off", _address(checks[rank]), **values))
         else:
             results.append(checks[rank].ok("clock", off_s=round(off, 2)))
     return results
@@ -197,7 +196,7 @@ def check_interfaces(
             )
         elif is_tunnel(name):
             results.append(
-                _warned(of, "interface", "tunnel_interface", "cluster.hosts[0].fabric_address", interface=name)
+                of.warning("interface", "tunnel_interface", "cluster.hosts[0].fabric_address", interface=name)
             )
         else:
             results.append(of.ok("interface", interface=name))
@@ -230,7 +229,7 @@ def check_rdma(checks: Mapping[int, Checks], found: Mapping[int, Survey]) -> lis
         if len(used) < best:
             down = [f"{port.name} {port.state}" for port in one.fabric.ports if not port.is_active]
             values = {"count": len(used), "best": best, "down": ", ".join(down) or "-"}
-            results.append(_warned(of, "rdma", "rdma_fewer", _address(of), **values))
+            results.append(of.warning("rdma", "rdma_fewer", _address(of), **values))
         else:
             results.append(
                 of.ok(
@@ -245,10 +244,3 @@ def check_rdma(checks: Mapping[int, Checks], found: Mapping[int, Survey]) -> lis
 
 def _address(checks: Checks) -> str:
     return f"cluster.hosts[{checks.rank}].address"
-
-
-def _warned(checks: Checks, name: CheckName, code: str, field: str, **values: object) -> CheckResult:
-    problem = Problem(
-        code=code, field=field, severity="warning", node=checks.node, values={"node": checks.node, **values}
-    )
-    return checks.warned(name, problem)

@@ -499,8 +499,8 @@ class TestDesk:
         assert len(nodes.launched) == 1
 
     def test_a_check_with_warnings_opens_the_launch_for_whoever_has_accepted_them(self, job: Job) -> None:
-        warning = Problem(code="shm_small", severity="warning", node="10.0.0.1")
-        warned = PreflightReport(checks=(Checks(0, "10.0.0.1").warned("shm", warning),))
+        small = Checks(0, "10.0.0.1").warning("shm", "shm_small", "cluster.hosts[0].address", mib=64)
+        warned = PreflightReport(checks=(small,))
         nodes = Nodes(warned, warned)
         nodes.let.set()
         desk = self.desk(nodes)
@@ -515,7 +515,7 @@ class TestDesk:
             assert refused.value.problems[0].code == "warnings_not_accepted"
         desk.launch(job, accepted=desk.state().version)
         assert rest(desk).run == "run-1"
-        assert nodes.accepts == [{warning_key(warning)}]
+        assert nodes.accepts == [{warning_key(one) for one in warned.warnings}]
 
     def test_a_warning_that_only_the_launch_finds_was_accepted_by_nobody_and_shuts_it_with_its_words(
         self, job: Job
