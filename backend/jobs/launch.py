@@ -225,6 +225,11 @@ def stop_supervisor(
     return ask(node, supervisor_command(record, "stop", "--grace", f"{grace_s:g}"), timeout_s=timeout_s)
 
 
+def ask_for_save(record: NodeRecord, node: Node) -> None:
+    """Ask the ranks, through one of their nodes, for a checkpoint after their step and their end. NodeError."""
+    node.write(f"{record.folder}/control/stop", b"")
+
+
 def supervisor_command(record: NodeRecord, action: str, *options: str) -> list[str]:
     """The command that asks a node's supervisor program for `action` on the run."""
     environment = Environment(python=record.python, setup=record.setup)

@@ -17,7 +17,7 @@ from backend.job.problems import Problem
 from backend.jobs import gang, ledger, queued, restart, series
 from backend.jobs.diagnose import diagnose, node_lost, supervisor_gone
 from backend.jobs.gang import NodeView
-from backend.jobs.launch import STOP_CALL_S, stop_supervisor, supervisor_command
+from backend.jobs.launch import STOP_CALL_S, ask_for_save, stop_supervisor, supervisor_command
 from backend.jobs.launchlock import is_launching
 from backend.jobs.records import Event, NodeRecord, problem_from_json, problem_to_json
 from backend.jobs.states import EventKind, RunState
@@ -165,7 +165,7 @@ class Lead:
         """Ask the ranks for a checkpoint and their end; give it up when a node fails or time is over."""
         if not any(event.kind is EventKind.SAVE_ASKED and event.seq > began.seq for event in history):
             items = {record.rank: record for record in records if record.exit is None}
-            asked, failures = try_all(items, self._write_stop, self._timing.stop_call_s)
+            asked, failures = try_all(items, self._ask_for_save, self._timing.stop_call_s)
             if asked:  # the ranks agree among themselves: one node that has heard it is enough
                 self._tell(EventKind.SAVE_ASKED, nodes=sorted(asked), silent=sorted(failures))
         failed = gang.judge(self._views(records), lost_after_s=self._timing.lost_after_s).act in ("fail", "lose")
@@ -259,11 +259,11 @@ class Lead:
             _log.error("stopping node %d of %s: %s", rank, self._run, error)
         return stop_supervisor(record, node, self._timing.grace_s, self._timing.stop_call_s)
 
+    def _ask_for_save(self, rank: int, record: NodeRecord) -> None:
+        ask_for_save(record, self._connect(rank))
+
     def _ask_status(self, rank: int, record: NodeRecord) -> Mapping[str, Any]:
         return ask(self._connect(rank), supervisor_command(record, "status"), timeout_s=STATUS_S)
-
-    def _write_stop(self, rank: int, record: NodeRecord) -> None:
-        self._connect(rank).write(f"{record.folder}/control/stop", b"")
 
     def _tell_once(self, kind: EventKind, rank: int, problem: Problem | None = None) -> None:
         with self._store.read() as connection:

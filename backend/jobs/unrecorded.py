@@ -9,7 +9,7 @@ from backend.cluster.node import NodeError
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger
 from backend.jobs.connections import Connections
-from backend.jobs.launch import STOP_CALL_S, stop_supervisor
+from backend.jobs.launch import STOP_CALL_S, ask_for_save, stop_supervisor
 from backend.jobs.records import NodeRecord
 from backend.jobs.snapshot import run_job
 from backend.jobs.states import RunState
@@ -36,7 +36,7 @@ def stop_unrecorded(
     def end(rank: int, record: NodeRecord) -> None:
         node = connections.get(job.cluster.hosts[rank])
         if save:
-            node.write(f"{record.folder}/control/stop", b"")
+            ask_for_save(record, node)
         elif left := stop_supervisor(record, node, grace_s).get("left"):
             raise NodeError("processes_left", node.name, processes=len(left))
 
