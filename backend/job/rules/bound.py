@@ -1,6 +1,6 @@
 """How a rule is written down: the function and the engines it binds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from backend.job.job import Job
@@ -36,6 +36,20 @@ def registrar(rules: list[BoundRule], binds: Callable[[EngineTraits], bool]) -> 
 def largest(limit: int, fits: Callable[[int], bool]) -> int:
     """The largest number up to `limit` that fits, or 1."""
     return next((number for number in range(limit, 1, -1) if fits(number)), 1)
+
+
+def dividing(ranks: int, sizes: Mapping[str, tuple[int, int]]) -> dict[str, object]:
+    """The edit after which the product of sizes divides the ranks: each, in turn, stays as large as it can.
+
+    `sizes`: path -> (size, what else it must divide; 0: nothing).
+    """
+    edit: dict[str, object] = {}
+    for path, (size, whole) in sizes.items():
+        fitting = largest(size, lambda least, left=ranks, whole=whole: left % least == 0 and whole % least == 0)  # type: ignore[misc]
+        ranks //= fitting
+        if fitting != size:
+            edit[path] = fitting
+    return edit
 
 
 def problem(

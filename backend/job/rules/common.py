@@ -7,7 +7,7 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, others_gib, smallest_hosts
 from backend.job.problems import Problem
-from backend.job.rules.bound import BoundRule, problem, registrar
+from backend.job.rules.bound import BoundRule, dividing, problem, registrar
 from backend.job.traits import TRAITS
 
 RULES: list[BoundRule] = []
@@ -161,7 +161,15 @@ def ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: `world_size (N) is not divisible by M`."""
     if job.world_size % job.model_parallel == 0:
         return None
-    return problem("ranks_not_divisible", "parallel.tensor", ranks=job.world_size, product=job.model_parallel)
+    parallel = job.parallel
+    layers = shape.layers + parallel.account_for_embedding + parallel.account_for_loss
+    sizes = {
+        "parallel.tensor": (parallel.tensor, shape.heads),
+        "parallel.pipeline": (parallel.pipeline, layers),
+        "parallel.context": (parallel.context, 0),
+    }
+    return problem("ranks_not_divisible", "parallel.tensor", ranks=job.world_size, product=job.model_parallel,
+                    edit=dividing(job.world_size, sizes))  # fmt: skip
 
 
 @everywhere()

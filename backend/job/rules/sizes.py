@@ -1,10 +1,12 @@
 """Rules of the parallel sizes on Megatron-Core: what a model and its layers can be divided by."""
 
+from collections.abc import Callable
+
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
-from backend.job.rules.bound import BoundRule, largest, problem, registrar
+from backend.job.rules.bound import BoundRule, dividing, largest, problem, registrar
 
 RULES: list[BoundRule] = []
 megatron = registrar(RULES, lambda traits: traits.is_megatron)
@@ -20,7 +22,7 @@ def heads_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         "parallel.tensor",
         heads=shape.heads,
         tensor=job.parallel.tensor,
-        edit={"parallel.tensor": largest(job.parallel.tensor, lambda size: shape.heads % size == 0)},
+        edit={"parallel.tensor": _fitting_tensor(job, shape)},
     )
 
 
@@ -30,9 +32,8 @@ def groups_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     groups, tensor = shape.kv_heads, job.parallel.tensor
     if groups % tensor == 0 or tensor % groups == 0:
         return None
-    fitting = largest(tensor, lambda size: (groups % size == 0 or size % groups == 0) and shape.heads % size == 0)
     return problem("groups_not_divisible", "parallel.tensor", groups=groups, tensor=tensor,
-                    edit={"parallel.tensor": fitting})  # fmt: skip
+                    edit={"parallel.tensor": _fitting_tensor(job, shape)})  # fmt: skip
 
 
 @megatron()
@@ -41,30 +42,35 @@ def widths_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     tensor = job.parallel.tensor
     for name, width in (("intermediate_size", shape.ffn), ("vocab_size", shape.vocab)):
         if width % tensor:
-            fitting = largest(tensor, lambda size, width=width: width % size == 0)  # type: ignore[misc]
             return problem("width_not_divisible", "parallel.tensor", name=name, width=width, tensor=tensor,
-                           edit={"parallel.tensor": fitting})  # fmt: skip
+                           edit={"parallel.tensor": _fitting_tensor(job, shape)})  # fmt: skip
     return None
 
 
 @megatron()
 def tensor_stays_in_node(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """TP communicates in every layer; across nodes it waits for the network."""
-    per_node, tensor = job.cluster.gpus_per_node, job.parallel.tensor
+    per_node, tensor, parallel = job.cluster.gpus_per_node, job.parallel.tensor, job.parallel
     if per_node % tensor == 0:
         return None
-    return problem("tensor_across_nodes", "parallel.tensor", "warning", tensor=tensor, per_node=per_node)
+    inside = _fitting_tensor(job, shape)
+    choices: dict[str, dict[str, object]] = {"copies": {"parallel.tensor": inside}}
+    stages = parallel.pipeline * tensor // inside
+    if tensor % inside == 0 and _legal_cut(job, shape)(stages, parallel.virtual_pipeline):
+        choices["stages"] = {"parallel.tensor": inside, "parallel.pipeline": stages}
+    values = {"tensor": tensor, "per_node": per_node, "inside": inside, "stages": stages}
+    return Problem(code="tensor_across_nodes", field="parallel.tensor", severity="warning", values=values,
+                   choices=choices)  # fmt: skip
 
 
 @megatron()
 def layers_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter: layers (plus the embedding and loss accounts) must be a multiple of PP x VPP."""
-    parallel = job.parallel
-    counted = shape.layers + parallel.account_for_embedding + parallel.account_for_loss
-    chunks = parallel.pipeline * parallel.virtual_pipeline
+    counted, chunks = _counted(job, shape), job.parallel.pipeline * job.parallel.virtual_pipeline
     if counted % chunks == 0:
         return None
-    return problem("layers_not_divisible", "parallel.pipeline", layers=counted, chunks=chunks)
+    return problem("layers_not_divisible", "parallel.pipeline", layers=counted, chunks=chunks,
+                    edit=_fewer_stages(job, shape))  # fmt: skip
 
 
 @megatron()
@@ -122,16 +128,24 @@ def expert_ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     product = parallel.expert_tensor * parallel.expert * parallel.pipeline
     if not shape.experts or job.world_size % product == 0:
         return None
-    return problem("expert_ranks_not_divisible", "parallel.expert", ranks=job.world_size, product=product)
+    sizes = {
+        "parallel.pipeline": (parallel.pipeline, 0),
+        "parallel.expert_tensor": (parallel.expert_tensor, shape.expert_ffn),
+        "parallel.expert": (parallel.expert, shape.experts),
+    }
+    return problem("expert_ranks_not_divisible", "parallel.expert", ranks=job.world_size, product=product,
+                    edit=dividing(job.world_size, sizes))  # fmt: skip
 
 
 @megatron()
 def expert_width_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ETP cuts every expert's FFN into equal parts."""
-    if not shape.experts or shape.expert_ffn % job.parallel.expert_tensor == 0:
+    expert_tensor = job.parallel.expert_tensor
+    if not shape.experts or shape.expert_ffn % expert_tensor == 0:
         return None
+    fitting = largest(expert_tensor, lambda size: shape.expert_ffn % size == 0 and job.world_size % size == 0)
     return problem("width_not_divisible", "parallel.expert_tensor", name="moe_intermediate_size",
-                    width=shape.expert_ffn, tensor=job.parallel.expert_tensor)  # fmt: skip
+                    width=shape.expert_ffn, tensor=expert_tensor, edit={"parallel.expert_tensor": fitting})  # fmt: skip
 
 
 @megatron()
@@ -160,12 +174,57 @@ def deep_stack_fits_first_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Proble
 
     mcore_adapter asserts one layer more (models/qwen3_vl/transformer_block.py), mcore-bridge does not.
     """
-    deep = shape.vision.deep_stack if shape.vision else 0
-    parallel = job.parallel
-    chunks = parallel.pipeline * parallel.virtual_pipeline
-    counted = shape.layers + parallel.account_for_embedding + parallel.account_for_loss
-    first = counted // chunks - parallel.account_for_embedding
-    needed = deep + (job.traits.environment == "llamafactory")
-    if deep == 0 or first >= needed:
+    needed = _needed_in_first_stage(job, shape)
+    if needed == 0:
         return None
-    return problem("deep_stack_beyond_first_stage", "parallel.pipeline", layers=first, deep=deep, needed=needed)
+    parallel = job.parallel
+    first = _counted(job, shape) // (parallel.pipeline * parallel.virtual_pipeline) - parallel.account_for_embedding
+    if first >= needed:
+        return None
+    deep = shape.vision.deep_stack if shape.vision else 0
+    return problem("deep_stack_beyond_first_stage", "parallel.pipeline", layers=first, deep=deep, needed=needed,
+                    edit=_fewer_stages(job, shape))  # fmt: skip
+
+
+def _fitting_tensor(job: Job, shape: ModelShape) -> int:
+    """The largest TP up to the job's that the heads, the groups, the widths and a node's GPUs all allow."""
+    groups, wholes = shape.kv_heads, (shape.heads, shape.ffn, shape.vocab, job.cluster.gpus_per_node)
+    return largest(
+        job.parallel.tensor,
+        lambda size: not any(whole % size for whole in wholes) and (groups % size == 0 or size % groups == 0),
+    )
+
+
+def _counted(job: Job, shape: ModelShape) -> int:
+    """What is cut into stages: the layers, and what is counted as one."""
+    return shape.layers + job.parallel.account_for_embedding + job.parallel.account_for_loss
+
+
+def _needed_in_first_stage(job: Job, shape: ModelShape) -> int:
+    """Layers that the first stage (chunk) must have for its deep-stack features; 0 where the model has none."""
+    deep = shape.vision.deep_stack if shape.vision else 0
+    return deep and deep + (job.traits.environment == "llamafactory")
+
+
+def _legal_cut(job: Job, shape: ModelShape) -> Callable[[int, int], bool]:
+    """Whether the layers can be cut into (stages, chunks a stage)."""
+    counted, needed = _counted(job, shape), _needed_in_first_stage(job, shape)
+    embedding = job.parallel.account_for_embedding
+
+    def legal(stages: int, chunks: int) -> bool:
+        each, rest = divmod(counted, stages * chunks)
+        return rest == 0 and each - embedding >= needed and (stages > 1 or chunks == 1)
+
+    return legal
+
+
+def _fewer_stages(job: Job, shape: ModelShape) -> dict[str, object]:
+    """The edit to the most stages, and then chunks, that the layers can be cut into; empty where there are none."""
+    stages, chunks = job.parallel.pipeline, job.parallel.virtual_pipeline
+    ranks, legal = job.world_size, _legal_cut(job, shape)
+    for fewer in range(stages, 0, -1):
+        for least in range(chunks, 0, -1) if ranks % fewer == 0 else ():
+            if legal(fewer, least):
+                sizes = {"parallel.pipeline": (stages, fewer), "parallel.virtual_pipeline": (chunks, least)}
+                return {path: now for path, (old, now) in sizes.items() if now != old}
+    return {}
