@@ -87,8 +87,8 @@ def diagnose(
     odd = _unreachable_by_gloo(connection, run, attempt, records)
     if odd is not None:
         return odd
-    first = next((r for r in suspects if not _is_consequence(texts[r.rank])), None)
-    if first is None or (first.exit or {}).get("reason") == "stalled":
+    first = next((r for r in suspects if _has_stalled(r) or not _is_consequence(texts[r.rank])), None)
+    if first is None or _has_stalled(first):
         stuck = _stuck(connection, run, attempt, records)
         if stuck is not None:
             return stuck
@@ -217,6 +217,11 @@ def readable(data: bytes) -> str:
     """Log bytes as text: without colours, and of a line that a progress bar rewrote only the last state."""
     text = ANSI.sub("", data.decode("utf-8", errors="replace"))
     return "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
+
+
+def _has_stalled(record: NodeRecord) -> bool:
+    """Its supervisor ended it for that: that torchrun then complains of the signal is no news."""
+    return (record.exit or {}).get("reason") == "stalled"
 
 
 def _is_consequence(logs: Mapping[str, str]) -> bool:

@@ -115,6 +115,13 @@ def test_stalled_is_told_by_the_exit_record(store: Store) -> None:
     assert _diagnose(store, [_node(0, code=None, reason="stalled")], {}).code == "stalled"
 
 
+def test_a_stall_is_told_though_torchrun_complains_of_the_signal_that_ended_it(store: Store) -> None:
+    text = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 37 got signal: 15\n"
+    nodes = [_node(rank, code=1, reason="stalled", time=10.0 + rank) for rank in range(2)]
+    problem = _diagnose(store, nodes, {(0, "out.log"): text, (1, "out.log"): text})
+    assert (problem.code, problem.node) == ("stalled", "node0:22")
+
+
 def test_a_loss_that_became_nan_explains_a_failure_without_text(store: Store) -> None:
     def write(connection) -> None:
         ledger.create_run(connection, RUN, name="n", engine="e", job="", addresses=[], time=0)
