@@ -9,8 +9,8 @@ help:
 	@echo "make demo       four SSH nodes on this machine and the page, ready to launch"
 	@echo "make test       every test but those of engines and chaos (under 25 minutes, installation included)"
 	@echo "make test-fast  unit and contract tests (under a minute)"
-	@echo "make engines    every engine really trains, on CPU (about forty runs of 45 s)"
-	@echo "make chaos      every fault in network namespaces, and a table of what came of it (23 minutes; needs root)"
+	@echo "make engines    every engine really trains, on CPU (45 minutes)"
+	@echo "make chaos      every fault in network namespaces, and a table of what came of it (12 minutes; needs root)"
 	@echo "make lint       ruff and mypy"
 	@echo "make docs       the parameter reference, docs/parameters.*.md, from the code"
 	@echo "make clean      removes both environments and the caches"
@@ -29,7 +29,7 @@ engines: packages-test environments .venv-node/extra/.ready
 		tests/engines/test_swift_megatron.py --durations=0
 
 chaos: packages-test environments
-	.venv/bin/pytest -m chaos
+	.venv/bin/pytest tests/chaos -m chaos -n 3 --dist worksteal --durations=5
 
 lint: .venv/.ready
 	.venv/bin/ruff check

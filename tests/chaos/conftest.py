@@ -4,11 +4,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.chaos.lab import Lab, why_not
-from tests.chaos.scene import NODES, ROWS, table
+from tests.chaos.scene import NODES, ROWS, Row, table
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +32,18 @@ def lab(folder: Path) -> Iterator[Lab]:
     (folder / "lab").mkdir()
     with Lab(folder / "lab", NODES) as made:
         yield made
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of xdist hands its rows to the session that prints them."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["faults"] = [asdict(row) for row in ROWS]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    ROWS.extend(Row(**row) for row in getattr(node, "workeroutput", {}).get("faults", ()))
+    ROWS.sort(key=lambda row: (row.fault, row.trainer))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -50,6 +50,9 @@ class Row:
     doubled: int
 
 
+TRAINERS = ("fake", "torchrun")
+"""A program that only writes what ranks write, and real torchrun whose ranks all-reduce over gloo."""
+
 ROWS: list[Row] = []
 """Of this test session, in its order; printed at its end (conftest.py)."""
 

@@ -17,7 +17,7 @@ from backend.jobs import launch as launching
 from backend.jobs.gang import LOST_AFTER_S
 from backend.jobs.states import EventKind, RunState
 from tests.chaos.lab import Lab
-from tests.chaos.scene import Scene, scene, wait_for
+from tests.chaos.scene import TRAINERS, Scene, scene, wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -67,14 +67,10 @@ ENDING = (
 )
 
 
-BOTH = [fault for fault in ENDING if "sshd" not in fault.name and "link down, " not in fault.name]
-"""What the trainer has a part in is tried with the real torchrun too."""
-
-
 WORST = ("kill -9 worker", "kill -9 supervisor", "kill -9 node's init")
 CASES = [
     *(pytest.param(one, "fake", marks=pytest.mark.worst if one.name in WORST else ()) for one in ENDING),
-    *(pytest.param(one, "torchrun") for one in BOTH),
+    *(pytest.param(one, "torchrun") for one in ENDING),
 ]
 
 
@@ -135,14 +131,15 @@ def test_a_worker_that_someone_stopped_is_named_as_what_the_others_wait_for(
     lab.inside(play)
 
 
+@pytest.mark.parametrize(("trainer", "stall_s"), [("fake", STALL_S), ("torchrun", TORCH_STALL_S)], ids=TRAINERS)
 def test_a_fabric_that_loses_one_direction_between_two_nodes_stalls_all_and_is_ended(
-    lab: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch, trainer: str, stall_s: int
 ) -> None:
     """Nobody's fault that a node could show: every rank waits. The stall is told, with where each rank stood."""
 
     def play() -> None:
-        with scene(lab, folder) as it:
-            change_spec(monkeypatch, stall_s=STALL_S)
+        with scene(lab, folder, trainer) as it:
+            change_spec(monkeypatch, stall_s=stall_s)
             it.launch()
             it.strike(lambda: lab.silence(1, towards=0))
             it.end()
@@ -151,11 +148,11 @@ def test_a_fabric_that_loses_one_direction_between_two_nodes_stalls_all_and_is_e
             assert cause is not None
             blamed = lab.addresses.index(str(cause.node))
             it.conclude(
-                f"fabric link down one way (stall_s {STALL_S})",
+                f"fabric link down one way (stall_s {stall_s})",
                 state=RunState.FAILED,
                 cause="stalled",
                 culprit=blamed,
-                detected_within_s=60,
+                detected_within_s=stall_s + 50,
             )
 
     lab.inside(play)
@@ -184,7 +181,7 @@ def test_two_nodes_of_one_rank_stall_and_are_ended(lab: Lab, folder: Path, monke
     lab.inside(play)
 
 
-@pytest.mark.parametrize("trainer", ["fake", "torchrun"])
+@pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_master_port_that_is_taken_after_preflight_is_named(
     lab: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch, trainer: str
 ) -> None:
@@ -214,7 +211,7 @@ def test_a_master_port_that_is_taken_after_preflight_is_named(
     lab.inside(play)
 
 
-@pytest.mark.parametrize("trainer", ["fake", "torchrun"])
+@pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_full_disk_is_named_though_nothing_can_be_written_any_more(lab: Lab, folder: Path, trainer: str) -> None:
     def play() -> None:
         with scene(lab, folder, trainer, run_root="/run/local/mb") as it:
@@ -227,9 +224,12 @@ def test_a_full_disk_is_named_though_nothing_can_be_written_any_more(lab: Lab, f
     lab.inside(play)
 
 
-def test_a_changed_host_key_ends_the_trust_in_a_node_that_must_be_reached_again(lab: Lab, folder: Path) -> None:
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_changed_host_key_ends_the_trust_in_a_node_that_must_be_reached_again(
+    lab: Lab, folder: Path, trainer: str
+) -> None:
     def play() -> None:
-        with scene(lab, folder) as it:
+        with scene(lab, folder, trainer) as it:
             it.launch()
 
             def change() -> None:

@@ -12,7 +12,7 @@ import pytest
 from backend.jobs.states import EventKind, RunState
 from tests.chaos.lab import SUBNET, Lab
 from tests.chaos.proxy import SlicingProxy
-from tests.chaos.scene import NODES, Scene, scene, wait_for
+from tests.chaos.scene import NODES, TRAINERS, Scene, scene, wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -52,10 +52,11 @@ PASSING = (
 )
 
 
+@pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.parametrize("passing", PASSING, ids=lambda passing: passing.name)
-def test_what_passes_harms_nothing(lab: Lab, folder: Path, passing: Passing) -> None:
+def test_what_passes_harms_nothing(lab: Lab, folder: Path, passing: Passing, trainer: str) -> None:
     def play() -> None:
-        with scene(lab, folder) as it:
+        with scene(lab, folder, trainer) as it:
             it.launch(steps=STEPS + round(20 * passing.lasts_s))
             it.strike(lambda: passing.act(it))
             time.sleep(passing.lasts_s)  # the fault itself: what it lasts is what is tested
@@ -66,7 +67,8 @@ def test_what_passes_harms_nothing(lab: Lab, folder: Path, passing: Passing) -> 
     lab.inside(play)
 
 
-def test_a_slow_line_that_cuts_everything_into_pieces(lab: Lab, folder: Path) -> None:
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_slow_line_that_cuts_everything_into_pieces(lab: Lab, folder: Path, trainer: str) -> None:
     def play() -> None:
         hosts = [
             {
@@ -81,7 +83,7 @@ def test_a_slow_line_that_cuts_everything_into_pieces(lab: Lab, folder: Path) ->
         key = (lab.folder / "known_hosts").read_text().split(maxsplit=1)[1].splitlines()[0]
         with (lab.folder / "known_hosts").open("a") as file:
             file.writelines(f"[{SUBNET}.254]:{2200 + rank} {key}\n" for rank in range(NODES))
-        with contextlib.ExitStack() as stack, scene(lab, folder, hosts=hosts) as it:
+        with contextlib.ExitStack() as stack, scene(lab, folder, trainer, hosts=hosts) as it:
             for rank, address in enumerate(lab.addresses):
                 proxy = SlicingProxy((f"{SUBNET}.254", 2200 + rank), (address, 22), seed=rank)
                 stack.enter_context(proxy)
@@ -93,14 +95,15 @@ def test_a_slow_line_that_cuts_everything_into_pieces(lab: Lab, folder: Path) ->
     lab.inside(play)
 
 
+@pytest.mark.parametrize("trainer", TRAINERS)
 @pytest.mark.parametrize("limit", ["MaxSessions 1", "MaxStartups 1"])
-def test_a_node_whose_sshd_allows_one_thing_at_a_time(folder: Path, limit: str) -> None:
+def test_a_node_whose_sshd_allows_one_thing_at_a_time(folder: Path, limit: str, trainer: str) -> None:
     """Two servers at once: each has its own connection to every node, and both want to connect at the same time."""
     (folder / "lab").mkdir()
     with Lab(folder / "lab", NODES, sshd=limit) as lab:
 
         def play() -> None:
-            with scene(lab, folder) as it:
+            with scene(lab, folder, trainer) as it:
                 it.open()
                 it.open()
                 it.began = time.time()
