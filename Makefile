@@ -19,7 +19,8 @@ demo: packages-demo environments
 	@.venv/bin/megaboard demo
 
 test: packages-test environments lint
-	.venv/bin/pytest -m "not engines and (worst or not chaos)"
+	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos and not engines"
+	.venv/bin/pytest -m "(ui or e2e or worst) and not engines"
 
 test-fast: .venv/.ready
 	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos"

@@ -91,6 +91,7 @@ def test_a_folder_without_a_table_is_named(tmp_path: Path) -> None:
     assert asked(tmp_path, "it") == {"code": "dataset_info_missing", "values": {"path": str(tmp_path)}}
 
 
+@pytest.mark.e2e
 @pytest.mark.engines
 def test_tables_are_counted_with_the_engines_pyarrow_and_agree_with_its_reader(tmp_path: Path) -> None:
     if not LLAMAFACTORY_PYTHON.exists():

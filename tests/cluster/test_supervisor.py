@@ -149,6 +149,7 @@ def test_the_program_gets_a_clean_environment_then_setup_then_spec_then_secrets(
     assert not secrets.exists()
 
 
+@pytest.mark.e2e
 def test_stop_ends_a_worker_in_its_own_session_and_a_child_that_ignores_term(run: Run) -> None:
     run.start_tree()
     assert len(run.alive()) == 3
@@ -192,6 +193,7 @@ def test_a_stopped_process_is_woken_to_hear_the_term(run: Run) -> None:
     assert run.call("stop", "--grace", "30")["exit"]["signal"] == 15
 
 
+@pytest.mark.e2e
 def test_look_alikes_survive(run: Run, tmp_path: Path) -> None:
     """The same command line without a mark, and with the mark of another node."""
     twin = Run(tmp_path, "twin")
@@ -255,6 +257,7 @@ def test_a_missing_program_is_an_answer_and_the_node_stays_free(run: Run) -> Non
     assert not run.lock.exists()
 
 
+@pytest.mark.e2e
 def test_a_run_that_writes_nothing_more_is_ended_as_stalled(run: Run) -> None:
     run.write_spec([sys.executable, "tree.py", "leader"], stall_s=1)
     run.call("start")
@@ -276,6 +279,7 @@ def test_nothing_starts_after_a_stop(run: Run) -> None:
     assert run.call("start")["ok"] is False
 
 
+@pytest.mark.e2e
 def test_heartbeats_name_the_members_and_the_gpus(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()

@@ -28,7 +28,7 @@ from backend.cluster.survey import survey, survey_all
 from backend.job.job import Job
 from tests.cluster.jobs import make_job
 
-pytestmark = pytest.mark.contract
+pytestmark = [pytest.mark.contract, pytest.mark.e2e]
 
 NODE_PYTHON = Path(__file__).parents[2] / ".venv-node" / "bin" / "python"
 NODES = 2

@@ -26,6 +26,7 @@ from tests.jobs.gangs import NODES, marked, steps_of, until, with_mode
 pytestmark = pytest.mark.contract
 
 
+@pytest.mark.e2e
 def test_a_run_from_launch_to_finish(controller: Controller, job: Job, home: Path) -> None:
     run = controller.launch(with_mode(job, "ok"))
     assert controller.snapshot(run).state in (RunState.RUNNING, RunState.FINISHED)
@@ -152,6 +153,7 @@ def test_a_node_that_cannot_be_started_leaves_none_running(
     )
 
 
+@pytest.mark.e2e
 def test_a_path_missing_on_the_nodes_is_refused_before_anything_starts(
     controller: Controller, job: Job, home: Path
 ) -> None:
@@ -165,6 +167,7 @@ def test_a_path_missing_on_the_nodes_is_refused_before_anything_starts(
     assert {problem.code for problem in caught.value.problems} == {"model_missing"}, "it has no checkpoints to look for"
 
 
+@pytest.mark.e2e
 def test_warnings_stand_in_the_way_of_whoever_has_not_accepted_them(controller: Controller, job: Job) -> None:
     # A plan for GPUs on nodes that have none.
     planned = with_values(job, {"cluster.gpu": "h100-80g"})
