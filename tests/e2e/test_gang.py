@@ -31,6 +31,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 NODES = 2
 STEPS = 24
 RESUMED_STEPS = 250
+WARMUP_STEPS = 8
 FIRST_STEP_S = 240.0
 """Two interpreters import torch and LLaMA-Factory at once, on what may be two busy cores."""
 
@@ -56,6 +57,7 @@ def job(cluster: DemoCluster) -> Job:
                 "gradient_accumulation_steps": 1,
                 "learning_rate": 5.0e-3,
                 "max_steps": STEPS,
+                "warmup_ratio": WARMUP_STEPS / RESUMED_STEPS,
                 "workers": {"preprocessing": 1, "data_loader": 0},
                 "report_to": [],
             },
@@ -132,7 +134,7 @@ def test_stop_with_save_ends_both_ranks_after_the_same_step_and_a_resume_goes_on
 ) -> None:
     controller.start()
     run = controller.launch(with_values(job, {"training.max_steps": RESUMED_STEPS}))
-    _until(lambda: len(controller.points(run)) >= 3)
+    _until(lambda: len(controller.points(run)) > WARMUP_STEPS)
     began = time.monotonic()
     controller.stop(run, save=True)
     assert controller.wait(run, 120) is RunState.STOPPED
@@ -152,7 +154,7 @@ def test_stop_with_save_ends_both_ranks_after_the_same_step_and_a_resume_goes_on
     assert [point.step for point in points] == list(range(1, RESUMED_STEPS + 1))
     assert {point.attempt for point in points[saved:]} == {2}
     before, after = (point.learning_rate or 0.0 for point in points[saved - 1 : saved + 1])
-    assert abs(after - before) < 0.05 * before, "no second warm-up"
+    assert after > 0.95 * before, "no second warm-up"
     assert _mean(points[saved : saved + 5]) < 0.5 * (_mean(points[:1]) + _mean(points[saved - 3 : saved]))
     assert _marked(home, run) == []
 
