@@ -28,6 +28,8 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 def run(chosen: argparse.Namespace, lang: str) -> int:
     """The end of one log of one node, in the newest attempt or in an older one."""
+    if chosen.kib < 1:
+        raise ProblemsError([Problem(code="too_small", field="--kib", values={"value": chosen.kib, "limit": 1})])
     with opened_services() as services:
         snapshot = fresh(services, find_run(services, chosen.run_id))
         attempt = _attempt(snapshot, chosen.attempt)

@@ -13,7 +13,6 @@ import shlex
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +114,7 @@ def _ask_openssh(path: Path, host: Host) -> Mapping[str, Any]:
 
 def _read_config(path: Path, host: Host) -> Mapping[str, Any]:
     try:
-        lines = _lines((path,), path.parent, _taken_from_file(host))
+        lines = _lines((path,), path.parent, _taken_from_file(host), {(path, _EVERYBODY, "")})
         found: Mapping[str, Any] = paramiko.SSHConfig.from_text("\n".join(lines)).lookup(host.address)
         values = [one for key in found for one in (found[key] if isinstance(found[key], list) else [found[key]])]
         by_exec = next((one.removeprefix(_BY_EXEC) for one in values if one and one.startswith(_BY_EXEC)), None)
@@ -142,24 +141,37 @@ def _taken_from_file(host: Host) -> frozenset[str]:
     return frozenset({"hostname", *(key for key, value in said.items() if not value)})
 
 
-def _lines(files: tuple[Path, ...], folder: Path, keys: frozenset[str], by_exec: str = "") -> list[str]:
+def _lines(
+    files: tuple[Path, ...],
+    folder: Path,
+    keys: frozenset[str],
+    seen: set[tuple[Path, str, str]],
+    within: str = _EVERYBODY,
+    by_exec: str = "",
+) -> list[str]:
     """A file with those that it includes, as if every `exec` of a Match held: what it sets of `keys` names its line.
 
-    `files`: it, behind those that include it. paramiko knows no Include. Inside a Host or Match one gives only what
-    stands before its own first Host or Match: for the rest both would have to hold, which no one block can say.
+    `files`: it, behind those that include it. `within`: the block that includes it. paramiko knows no Include. Inside a
+    Host or Match one gives only what stands before its own first Host or Match: for the rest both would have to hold,
+    which no one block can say. `seen`: what was included, and where; the first setting counts, so that the same again
+    says nothing, and files that include one another are read once for each block, not in every order.
     """
     lines: list[str] = []
-    block = _EVERYBODY
+    block = within
     for number, line in enumerate(files[-1].read_text(encoding="utf-8").splitlines(), 1):
         key, _, rest = re.sub(r"[\s=]+", " ", line.strip(), count=1).partition(" ")
         key = key.lower()
         if key == "include" and len(files) <= DEEPEST_INCLUDE:
             for one in _included(rest, folder):
-                more = _lines((*files, one), folder, keys, by_exec) if one not in files else []
-                kept = more if block == _EVERYBODY else list(takewhile(_is_no_block, more))
-                lines += kept if all(map(_is_no_block, kept)) else [*kept, block]
+                if (one, block, by_exec) in seen:
+                    continue
+                seen.add((one, block, by_exec))
+                more = _lines((*files, one), folder, keys, seen, block, by_exec)
+                lines += more if all(map(_is_no_block, more)) else [*more, block]
             continue
         if key in ("host", "match"):
+            if within != _EVERYBODY:
+                break
             criteria = _criteria(rest) if key == "match" else []
             kept = [shlex.join(one) for one in criteria if one[0].lower().lstrip("!") != "exec"]
             by_exec = f"{files[-1]}:{number}" if len(kept) < len(criteria) else ""

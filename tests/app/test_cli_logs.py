@@ -36,9 +36,19 @@ def test_the_newest_attempt_is_read_unless_another_is_named(capsys: pytest.Captu
     assert capsys.readouterr().out == "of the first\n\n", "of the node that failed"
 
 
-@pytest.mark.parametrize(("lang", "words"), [("en", "its newest is 2"), ("zh", "最新为第 2 次")])
-def test_an_attempt_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str], lang: str, words: str) -> None:
-    assert main(["--lang", lang, "logs", RUN, "--attempt", "3"]) == 2
+@pytest.mark.parametrize(
+    ("lang", "option", "words"),
+    [
+        ("en", "--attempt=3", "its newest is 2"),
+        ("zh", "--attempt=3", "最新为第 2 次"),
+        ("en", "--kib=0", "--kib is at least 1"),
+        ("en", "--kib=-4", "--kib is at least 1"),
+    ],
+)
+def test_an_attempt_and_a_size_that_there_are_not_are_refused(
+    capsys: pytest.CaptureFixture[str], lang: str, option: str, words: str
+) -> None:
+    assert main(["--lang", lang, "logs", RUN, option]) == 2
     assert words in capsys.readouterr().err
 
 

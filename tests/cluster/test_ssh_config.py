@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from backend.cluster import ssh_config
 from backend.cluster.node import NodeError
 from backend.cluster.ssh_config import ALLOWED, find_target
 from backend.job.cluster import Host
@@ -94,6 +95,21 @@ def test_an_included_file_is_found_beside_the_configuration_and_may_include_othe
     (folder / "second").write_text("Include config\nPort 2300\n")
     target = find_target(Host(address="x"), folder)
     assert (target.user, target.port) == ("first", 2300)
+
+
+def test_files_that_all_include_one_another_are_read_once_for_each_block(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken in every order, ten of them are ten million."""
+    (folder / "config").write_text("Include all/*\nHost x\n  Include all/*\n  User late\n")
+    (folder / "all").mkdir()
+    for number in range(10):
+        (folder / f"all/{number}").write_text(f"Include all/*\nHost y{number} x{number}\n  Port {2300 + number}\n")
+    included, asked = ssh_config._included, []
+    monkeypatch.setattr(ssh_config, "_included", lambda *where: asked.append(where) or included(*where))
+    targets = [find_target(Host(address=address), folder) for address in ("x", "x7")]
+    assert [(target.user == "late", target.port) for target in targets] == [(True, 22), (False, 2307)]
+    assert len(asked) == 2 * (2 + 10 + 10)
 
 
 def test_what_stands_behind_an_include_in_an_included_file_holds_for_the_host(folder: Path) -> None:
