@@ -51,15 +51,18 @@ def test_a_driver_too_old_for_a_question_answers_the_others() -> None:
 
 
 def test_errors_of_the_memory_are_read_for_the_gpus_that_tell_of_them() -> None:
-    # The counters and the words Yes and No, there as a list instead of CSV:
-    # https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/nvidia/debug.md
-    rows = "GPU-aaaa, No, No\nGPU-bbbb, Yes, Yes\n"
-    first, second = read(H100 + SECOND, errors="0, 0\n1, 2\n", rows=rows).gpus
-    assert (first.ecc_errors, first.rows_pending, first.rows_failed) == (0, False, False)
-    assert (second.ecc_errors, second.rows_pending, second.rows_failed) == (2, True, True)
-    off = read(H100, errors="0, [N/A]\n", rows="GPU-aaaa, [N/A], [N/A]\n").gpus[0]
+    # As CSV they are numbers: Azure reads the same query so on its A100 machines (check_gpu_remapped_rows_pending),
+    # https://github.com/Azure/azurehpc/blob/master/experimental/check_gpu_ecc/check_gpu_ecc.py
+    # As a list they are Yes and No: https://github.com/leptonai/gpud/pull/80
+    # Without ECC rows are N/A as a list (https://github.com/leptonai/gpud/pull/128); no such CSV was found.
+    for no, yes in (("0", "1"), ("No", "Yes")):
+        rows = f"GPU-aaaa, {no}, {no}\nGPU-bbbb, {yes}, {yes}\n"
+        first, second = read(H100 + SECOND, errors="0, 0\n1, 2\n", rows=rows).gpus
+        assert (first.ecc_errors, first.rows_pending, first.rows_failed) == (0, False, False)
+        assert (second.ecc_errors, second.rows_pending, second.rows_failed) == (2, True, True)
+    off = [read(H100, errors="0, [N/A]\n", rows=f"GPU-aaaa, {no}, {no}\n").gpus[0] for no in ("[N/A]", "N/A")]
     old = read(H100, errors='Field "ecc" is not a valid field to query.\n', rows="").gpus[0]
-    for gpu in (off, old):
+    for gpu in (*off, old):
         assert (gpu.ecc_errors, gpu.rows_pending, gpu.rows_failed, gpu.fault) == (None, False, False, "")
 
 
@@ -96,6 +99,8 @@ def test_a_driver_that_does_not_answer_is_told() -> None:
 
 
 def test_no_devices_is_no_gpu_and_said() -> None:
+    # The words: https://github.com/NVIDIA/open-gpu-kernel-modules/issues/862. Status 6, "a query to find an object was
+    # unsuccessful": https://docs.nvidia.com/deploy/nvidia-smi/index.html, under Return Value.
     smi = {**said(""), "query": {"code": 6, "out": "No devices were found\n", "err": ""}}
     assert read_gpus(smi, {}) == Gpus(is_nvidia=True, trouble="No devices were found")
 
@@ -114,14 +119,29 @@ def test_processes_are_read_with_who_runs_them() -> None:
     assert (second.name, second.user, second.memory_mib) == ("", "", None)
 
 
-def test_mig_devices_belong_to_their_gpu() -> None:
-    # https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
-    listed = ("GPU 0: A100-SXM4-40GB (UUID: GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b0)\n"
-              "  MIG 3g.20gb Device 0: (UUID: MIG-c7384736-a75d-5afc-978f-d2f1294409fd)\n"
-              "  MIG 3g.20gb Device 1: (UUID: MIG-a28ad590-3fda-56dd-84fc-0a0b96edc58d)\n")  # fmt: skip
-    row = "0, GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b0, A100-SXM4-40GB, 40536, 12, 470.57.02\n"
-    apps = "MIG-a28ad590-3fda-56dd-84fc-0a0b96edc58d, 77, python, 512\n"
-    found = read(row, more="0, Enabled, 4, 16, 16\n", list=listed, apps=apps)
+# https://docs.nvidia.com/datacenter/tesla/mig-user-guide/ (Running CUDA Applications on Bare-Metal)
+DIVIDED = """GPU 0: A100-SXM4-40GB (UUID: GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b0)
+  MIG 3g.20gb Device 0: (UUID: MIG-c7384736-a75d-5afc-978f-d2f1294409fd)
+  MIG 3g.20gb Device 1: (UUID: MIG-a28ad590-3fda-56dd-84fc-0a0b96edc58d)
+"""
+# As newer drivers pad it: articles/aks/gpu-multi-instance.md of https://github.com/MicrosoftDocs/azure-aks-docs
+PADDED = """GPU 0: NVIDIA A100 40GB PCIe (UUID: GPU-48aeb943-9458-4282-da24-e5f49e0db44b)
+  MIG 1g.5gb     Device  0: (UUID: MIG-fb42055e-9e53-5764-9278-438605a3014c)
+  MIG 1g.5gb     Device  1: (UUID: MIG-3d4db13e-c42d-5555-98f4-8b50389791bc)
+"""
+
+
+@pytest.mark.parametrize(
+    ("listed", "gpu", "part"),
+    [
+        (DIVIDED, "GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b0", "MIG-a28ad590-3fda-56dd-84fc-0a0b96edc58d"),
+        (PADDED, "GPU-48aeb943-9458-4282-da24-e5f49e0db44b", "MIG-3d4db13e-c42d-5555-98f4-8b50389791bc"),
+    ],
+    ids=["guide", "padded"],
+)
+def test_mig_devices_belong_to_their_gpu(listed: str, gpu: str, part: str) -> None:
+    row = f"0, {gpu}, A100-SXM4-40GB, 40536, 12, 470.57.02\n"
+    found = read(row, more="0, Enabled, 4, 16, 16\n", list=listed, apps=f"{part}, 77, python, 512\n")
     assert found.gpus[0].is_divided
     assert found.processes[0].gpu == 0
 

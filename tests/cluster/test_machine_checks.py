@@ -197,10 +197,13 @@ def test_there_must_be_room_for_two_checkpoints(share: float, code: str | None) 
 
 
 def test_a_quota_counts_as_a_full_disk() -> None:
+    # As heading() and showquotas() print it with -w and -p: quota.c of https://github.com/wangshilong/quota-tools,
+    # a copy of Linux's. The star stands beyond the soft limit, and -p fills the columns of grace.
     gang = Gang(nodes=1)
     quota = ("Disk quotas for user li (uid 1001): \n"
              "     Filesystem  blocks   quota   limit   grace   files   quota   limit   grace\n"
-             "nas:/out 1048576* 1048576 2097152 1766900000 12 0 0 0\n")  # fmt: skip
+             "       /dev/sdb    4096       0       0       0       5       0       0       0\n"
+             "       nas:/out 1048577* 1048576 2097153 1766900000      12       0       0       0\n")  # fmt: skip
     gang.first.on("survey", reply=surveyed(quota=quota))
     assert gang.only_failure()[1].values["free"] == "1.0"
 
