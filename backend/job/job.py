@@ -18,6 +18,9 @@ from backend.job.traits import TRAITS, EngineName, EngineTraits
 Recompute = Literal["none", "selective", "full"]
 RecomputeModule = Literal["core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts"]
 
+COLLECTIVES_TELL_S = 300
+"""A collective that hangs may begin a step after the last line, and its ranks write their flight records at its end."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
@@ -211,8 +214,11 @@ class Training:
         llamafactory="ddp_timeout",
         swift="ddp_timeout",
     )
-    stall_s: int = parameter(1800, minimum=60, maximum=604_800, unit="s", source="ours")
-    """Without a new byte in its log for so long a node's supervisor keeps the ranks' stacks and ends them."""
+    stall_s: int | None = parameter(None, minimum=60, maximum=604_800, unit="s")
+    """Without a new byte in its log for so long a node's supervisor keeps the ranks' stacks and ends them.
+
+    None: COLLECTIVES_TELL_S after the collective time-out (Job.stall_s).
+    """
     workers: Workers = field(default_factory=Workers)
     prepare: Prepare = field(default_factory=Prepare)
     dpo: Dpo = field(default_factory=Dpo)
@@ -357,6 +363,12 @@ class Job:
         """Whether the data is tokenised before the ranks start; ms-swift keeps to its own ways."""
         prepare = self.training.prepare
         return (prepare.tokenize or prepare.shuffle) and self.traits.environment == "llamafactory"
+
+    @property
+    def stall_s(self) -> int:
+        """How long a node may write nothing before its supervisor ends it."""
+        wanted = self.training.stall_s
+        return self.training.ddp_timeout_s + COLLECTIVES_TELL_S if wanted is None else wanted
 
     @property
     def sequence_parallel(self) -> bool:

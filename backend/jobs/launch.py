@@ -202,7 +202,7 @@ def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:
         "secrets": f"{place.folder}/{SECRETS_FILE}" if attempt.secrets else None,
         "lock": lock_path(root, attempt.job.cluster.hosts[rank]),
         "grace_s": attempt.grace_s,
-        "stall_s": attempt.stall_s or attempt.job.training.stall_s,
+        "stall_s": attempt.stall_s or attempt.job.stall_s,
     }
 
 

@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -93,7 +94,17 @@ def test_upload_puts_everything_a_node_needs_into_its_folder(attempt: launch.Att
     spec = json.loads(node.files[f"{folder}/spec.json"])
     assert spec["lock"] == "/home/me/.megaboard/locks/10.0.0.2_23"
     assert (spec["argv"], spec["environment"], spec["setup"]) == (["py", "1"], {"A": "b"}, "/home/me/env.sh")
-    assert (spec["mark"], spec["stall_s"]) == (attempt.records[1].mark, attempt.job.training.stall_s)
+    assert (spec["mark"], spec["stall_s"]) == (attempt.records[1].mark, 2100)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "stall_s"), [("training.ddp_timeout_s", 60, 360), ("training.stall_s", 90, 90)]
+)
+def test_a_stall_waits_for_what_the_collectives_say_unless_the_job_has_it_otherwise(
+    attempt: launch.Attempt, key: str, value: int, stall_s: int
+) -> None:
+    changed = replace(attempt, job=with_values(attempt.job, {key: value}))
+    assert launch.make_spec(changed, 0)["stall_s"] == stall_s
 
 
 def test_nothing_is_started_unless_every_upload_succeeded(attempt: launch.Attempt) -> None:
