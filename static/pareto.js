@@ -25,7 +25,8 @@
       h("p", { class: "mb-quiet" }, t("wizard.pareto.lead")),
       h("div", { class: "mb-legend", "aria-hidden": "true" }, families.length > 1 && families.map((one) => h("span", {},
         h("i", { class: "mb-dot", style: { "--mb-term": `var(${COLOURS[one]})` } }), t(`wizard.pareto.${one}`))),
-        h("span", {}, h("i", { class: "mb-dot mb-hollow" }), t("wizard.over")),
+        h("span", {}, h("i", { class: "mb-dot mb-hollow" }), t("wizard.pareto.over")),
+        plans.loads && h("span", {}, h("b", {}, "✕"), t("wizard.pareto.unfit")),
         h("span", {}, h("i", { class: "mb-line" }), t("wizard.pareto.front"))),
       h("div", { class: "mb-timeline-box" }, canvas, h("div", { class: "mb-tip", hidden: true })),
       timed.length > inView.length && h("p", { class: "mb-quiet mb-timeline-how" },
@@ -48,14 +49,16 @@
     return [...engine, ...sizes, `DP${row.data}`].join(" ");
   }
 
-  const details = (row) => board.t("wizard.pareto.tip", { plan: nameOf(row), batch: row.micro_batch,
-    gib: board.gib(row.need_gib), speed: rounded(row.speed) });
+  const isUnfit = (row) => row.marks.includes("x");
+  const details = (row) => [board.t("wizard.pareto.tip", { plan: nameOf(row), batch: row.micro_batch,
+    gib: board.gib(row.need_gib), speed: rounded(row.speed) }), isUnfit(row) && board.t("wizard.plan.mark.unfit")]
+    .filter(Boolean).join(board.wizard.lang() === "zh" ? "。" : ". ");
 
   function twin(front, plans, isOpen) {
     const { h, t, gib } = board;
     const head = ["plan", "batch", "memory", "speed", "choose"].map((name) => t(`wizard.pareto.${name}`));
     const need = (row) => `${gib(row.need_gib)} GiB${row.fits ? "" : ` (${t("wizard.over")})`}`;
-    const lines = front.map((row) => [nameOf(row), String(row.micro_batch), need(row), rounded(row.speed),
+    const lines = front.map((row) => [(isUnfit(row) ? "⊘ " : "") + nameOf(row), String(row.micro_batch), need(row), rounded(row.speed),
       row.rank === plans.own ? t("wizard.strategies.own")
         : h("button", { type: "button", class: "mb-tool", onclick: () => take(row, plans) }, t("wizard.plan.choose"))]);
     const list = h("details", { class: "mb-twin" }, h("summary", {}, t("wizard.pareto.list")),
@@ -149,15 +152,23 @@
   }
 
   function dot(pen, view, row, ink) {
-    const onFront = row.marks.includes("p");
+    const onFront = row.marks.includes("p"), x = view.x(row.need_gib), y = view.y(row.speed), size = onFront ? 5 : 3.5;
     pen.beginPath();
-    pen.arc(view.x(row.need_gib), view.y(row.speed), onFront ? 5 : 3.5, 0, 2 * Math.PI);
+    if (isUnfit(row)) cross(pen, x, y, size);
+    else pen.arc(x, y, size, 0, 2 * Math.PI);
     pen.strokeStyle = pen.fillStyle = ink(COLOURS[familyOf(row.engine)] ?? "--mb-c9");
     pen.globalAlpha = onFront ? 1 : 0.55;
     pen.lineWidth = 1.5;
-    if (row.fits) pen.fill();
+    if (row.fits && !isUnfit(row)) pen.fill();
     else pen.stroke();
     pen.globalAlpha = 1;
+  }
+
+  function cross(pen, x, y, size) {
+    for (const rise of [1, -1]) {
+      pen.moveTo(x - size, y - rise * size);
+      pen.lineTo(x + size, y + rise * size);
+    }
   }
 
   function ring(pen, view, row, width, ink) {

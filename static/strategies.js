@@ -16,34 +16,37 @@
     if (element.dataset.text === text) return;
     element.dataset.text = text;
     if (!got?.rows.length) return fill(element, h("p", { class: "mb-quiet" }, got?.why ?? t("wizard.plan.ask.failed")));
-    const head = ["name", "memory", "speed", "hours", "why", "rule", "choose"].map((name) => h("th", { scope: "col",
+    // Without a known speed or number of samples there is nothing to say.
+    const isEmpty = { speed: got.rows.every((row) => row.speed === null), hours: got.rows.every((row) => row.hours === null) };
+    const names = ["name", "memory", "speed", "hours", "why", "rule", "choose"].filter((name) => !isEmpty[name]);
+    const head = names.map((name) => h("th", { scope: "col",
       class: ["speed", "hours"].includes(name) ? "mb-figure" : null }, t(`wizard.strategies.${name}`)));
     fill(element, h("p", { class: "mb-quiet" }, t("wizard.strategies.lead")),
-      board.table("mb-table mb-strategies", head, got.rows.map((row) => line(row, got.gpu_gib))));
+      board.table("mb-table mb-strategies", head, got.rows.map((row) => names.map((name) => line(row, got.gpu_gib)[name]))));
   }
 
   const rounded = (value) => Number(value.toPrecision(3)).toLocaleString("en");
 
   function line(row, gpu) {
     const { h, t, gib } = board, isOver = row.plan && !row.fits;
-    return [
-      h("th", { scope: "row", "data-recommended": row.recommended }, row.name,
+    return {
+      name: h("th", { scope: "row", "data-recommended": row.recommended }, row.name,
         row.recommended && h("span", { class: "mb-best" }, t("wizard.strategies.best")),
         row.plan && h("small", {}, row.plan)),
-      h("td", {}, row.plan ? h("div", { class: isOver ? "mb-meter mb-over" : "mb-meter" },
+      memory: h("td", {}, row.plan ? h("div", { class: isOver ? "mb-meter mb-over" : "mb-meter" },
         h("span", { class: "mb-meter-bar", "aria-hidden": "true" },
           h("i", { style: { width: `${Math.min(100, 100 * row.need_gib / gpu)}%` } })),
         h("span", { class: "mb-meter-text" }, `${gib(row.need_gib)} GiB`),
         h("span", { class: "mb-meter-verdict" }, t(row.fits ? "wizard.fits" : row.over ? "wizard.over" : "wizard.over.host"))) : "–"),
-      h("td", { class: "mb-figure" }, row.fits && row.speed ? rounded(row.speed) : "–"),
-      h("td", { class: "mb-figure" }, row.fits && row.hours !== null ? rounded(row.hours) : "–"),
-      h("td", {}, row.why),
-      h("td", { class: "mb-rule" }, row.rule ? [row.rule.words, row.rule.meant && h("span", { class: "mb-meant" },
+      speed: h("td", { class: "mb-figure" }, row.fits && row.speed ? rounded(row.speed) : "–"),
+      hours: h("td", { class: "mb-figure" }, row.fits && row.hours !== null ? rounded(row.hours) : "–"),
+      why: h("td", {}, row.why, row.is_unfit && h("span", { class: "mb-unloaded" }, "⊘ ", t("wizard.plan.mark.unfit"))),
+      rule: h("td", { class: "mb-rule" }, row.rule ? [row.rule.words, row.rule.meant && h("span", { class: "mb-meant" },
         t("wizard.strategies.meant"))] : "–"),
-      h("td", {}, row.is_own ? h("span", { class: "mb-quiet" }, t("wizard.strategies.own")) : row.plan
+      choose: h("td", {}, row.is_own ? h("span", { class: "mb-quiet" }, t("wizard.strategies.own")) : row.plan
         && h("button", { type: "button", class: "mb-tool", "aria-label": t("wizard.strategies.choose.long", { name: row.name }),
           onclick: () => board.wizard.send("apply", { edits: row.edits }) }, t("wizard.plan.choose"))),
-    ];
+    };
   }
 
   (board.panels = board.panels || {}).strategies = draw;

@@ -39,6 +39,11 @@ def against(services: Services, job: Job | None) -> list[Problem]:
         return list(error.problems)
 
 
+def fits(services: Services, job: Job) -> bool:
+    """Whether the marked checkpoint can be loaded into a job's plan; always without a mark."""
+    return not against(services, job)
+
+
 def chosen(services: Services) -> tuple[str, int] | None:
     """What a launch of the draft begins with, as Controller.launch takes it."""
     source = services.draft.source

@@ -1,5 +1,6 @@
 """The wizard's plain routes, behind the gate like everything: files of the draft, strategies, why not a plan, help."""
 
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -9,6 +10,7 @@ from fastapi.responses import Response
 from app.i18n import LANGUAGES
 from app.own_presets import read_preset
 from app.services import Services
+from app.wizard import continuing
 from app.wizard.difference import difference_of
 from app.wizard.help import help_of
 from app.wizard.plans import why_not_of as answer
@@ -87,7 +89,8 @@ def answer_routes(services: Services) -> APIRouter:
 
     @router.get("/api/strategies")
     def strategies(lang: str = "en") -> dict[str, Any]:
-        return strategies_of(_reading(services), _language(lang))
+        fits = partial(continuing.fits, services)
+        return strategies_of(_reading(services), _language(lang), fits)
 
     return router
 

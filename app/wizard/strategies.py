@@ -1,6 +1,6 @@
 """The best plan of each training strategy for the draft's model and cluster, beside what guides say of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.i18n import render_problem, t
@@ -10,6 +10,7 @@ from backend.estimate import over_gpu_gib
 from backend.estimate.layers import model_layers
 from backend.estimate.parameters import model_parameters
 from backend.job.job import Job
+from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
 from backend.planning import Strategy, strategies
 
@@ -26,8 +27,11 @@ RULES: Mapping[str, tuple[float, float, float | None]] = {
 of how many parameters, and GB a GPU for each billion of them. DDP's is full fp32: parameters x 4 bytes x 3."""
 
 
-def strategies_of(reading: Reading, lang: str) -> dict[str, Any]:
-    """`rows`, each with its words, or `why` there are none."""
+def strategies_of(reading: Reading, lang: str, loads: Callable[[Job], bool] = lambda _: True) -> dict[str, Any]:
+    """`rows`, each with its words, or `why` there are none.
+
+    `loads`: whether the checkpoint that the draft begins with can be loaded into a plan (continuing.py).
+    """
     job, shape = reading.job, reading.shape
     if job is None or shape is None or reading.gpu is None:
         return {"rows": [], "why": t(lang, "wizard.plan.unread")}
@@ -37,7 +41,7 @@ def strategies_of(reading: Reading, lang: str) -> dict[str, Any]:
         return {"rows": [], "why": render_problem(lang, error.problems[0])["message"]}
     parameters = model_parameters(model_layers(shape))
     return {
-        "rows": [_row(row, job, parameters, lang) for row in found],
+        "rows": [_row(row, job, parameters, lang, loads) for row in found],
         "gpu_gib": reading.gpu.memory_gib,
         "parameters": parameters,
     }
@@ -54,14 +58,17 @@ def _strategies(job: Job) -> tuple[Strategy, ...]:
     return _newest[1]
 
 
-def _row(row: Strategy, job: Job, parameters: int, lang: str) -> dict[str, Any]:
+def _row(row: Strategy, job: Job, parameters: int, lang: str, loads: Callable[[Job], bool]) -> dict[str, Any]:
+    plan = plan_in_full(row.best.job, lang) if row.best else None
+    is_asked = (job.engine, job.training.method) == (row.engine, row.method)
     return {
         "name": t(lang, f"strategy.{row.key}"),
-        "plan": plan_in_full(row.best.job, lang) if row.best else None,
+        "plan": plan,
         "fits": row.fits,
         "over": row.best is not None and over_gpu_gib(row.best.estimate) > 0,
         "recommended": row.recommended,
-        "is_own": bool(row.edits) and (job.engine, job.training.method) == (row.engine, row.method),
+        "is_own": is_asked and plan == plan_in_full(job, lang),
+        "is_unfit": row.best is not None and not loads(with_values(job, row.edits)),
         "need_gib": row.memory_gib,
         "speed": row.tokens_per_s_per_gpu,
         "hours": row.hours,

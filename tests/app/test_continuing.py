@@ -3,6 +3,7 @@
 import io
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +16,7 @@ from app.wizard.difference import difference_of
 from app.wizard.plans import KEYS, plans_of
 from app.wizard.reading import Reading, read
 from app.wizard.review import archive
+from app.wizard.strategies import strategies_of
 from app.wizard.wire import change
 from backend.engines.resharding import check_source
 from backend.job.mapping import dump_job, with_values
@@ -89,6 +91,15 @@ def test_plans_are_marked_by_the_rule_that_the_launch_asks(services: Services) -
     assert marked == {True, False}
     assert "TP2" in shown["loads"]
     assert plans_of(found, "en")["loads"] is None
+
+
+def test_strategies_are_marked_by_the_same_rule(services: Services) -> None:
+    found = reading(services)
+    fits = partial(continuing.fits, services)
+    assert not any(row["is_unfit"] for row in strategies_of(found, "en", fits)["rows"])
+    services.draft.begin_with(MARK)
+    unfit = {row["name"] for row in strategies_of(found, "en", fits)["rows"] if row["is_unfit"]}
+    assert {"DDP", "LoRA with DDP"} <= unfit
 
 
 def test_the_difference_is_that_to_the_run_it_goes_on_from(services: Services) -> None:

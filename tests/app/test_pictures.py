@@ -10,6 +10,7 @@ from app.wizard.reading import Reading, read
 from app.wizard.spent import spent
 from app.wizard.strategies import strategies_of
 from app.wizard.timeline import drawn_micro_batches, timeline
+from backend.job.mapping import to_mapping, with_values
 
 QWEN = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model": {"preset": "qwen3-vl-8b"}}
 
@@ -95,3 +96,13 @@ def test_every_strategy_has_its_words_and_one_is_recommended(reading: Any, lang:
     meant = [row["name"] for row in table["rows"] if row["rule"] and row["rule"]["meant"]]
     assert len(meant) == 1
     assert meant[0].startswith("Megatron")
+    assert not any(row["is_unfit"] for row in table["rows"])
+
+
+def test_a_strategy_is_called_chosen_where_its_plan_is_the_drafts(reading: Any, tmp_path: Path) -> None:
+    found = reading(tensor=2)
+    (best,) = (row for row in strategies_of(found, "en")["rows"] if row["recommended"])
+    assert best["edits"]["engine"] == found.job.engine
+    assert not best["is_own"], "another plan of the same engine"
+    taken = read(to_mapping(with_values(found.job, best["edits"])), tmp_path)
+    assert [row["name"] for row in strategies_of(taken, "en")["rows"] if row["is_own"]] == [best["name"]]
