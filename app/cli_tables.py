@@ -161,4 +161,4 @@ def strategies_text(job: Job, rows: Sequence[Strategy], lang: str) -> str:
 
 def percent(fraction: float) -> str:
     """A share with one decimal."""
-    return f"{100 * fraction:.1f} %"
+    return f"{100 * fraction:.1f}%"

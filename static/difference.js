@@ -77,12 +77,14 @@
   }
 
   function change(name, old, now) {
-    if (typeof old !== "number" || typeof now !== "number" || old === now) return old === now ? "=" : "";
+    if (old === now) return "=";
+    if (typeof old !== "number" || typeof now !== "number") return "";
+    if (name === "need_gib" && board.gib(old) === board.gib(now)) return "=";
     const sign = now > old ? "+" : "−";
     if (name === "need_gib") return `${sign}${board.gib(Math.abs(now - old))} GiB`;
     if (name === "bubble")
       return board.t("wizard.difference.points", { points: `${sign}${(100 * Math.abs(now - old)).toFixed(1)}` });
-    return old ? `${sign}${rounded(100 * Math.abs(now / old - 1))} %` : "";
+    return old ? `${sign}${rounded(100 * Math.abs(now / old - 1))}%` : "";
   }
 
   function heads(...names) {

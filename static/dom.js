@@ -26,7 +26,7 @@
   }
 
   const gib = (value) => value >= 100 ? value.toFixed(0) : value.toFixed(1);
-  const percent = (value) => `${value ? (100 * value).toFixed(1) : 0} %`;
+  const percent = (value) => `${value ? (100 * value).toFixed(1) : 0}%`;
 
   function count(value) {
     for (const [size, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]]) {

@@ -121,7 +121,7 @@
     const by = name === "speed" ? 100 * (value / own - 1) : name === "bubble" ? 100 * (value - own) : value - own;
     const text = Math.abs(by).toFixed(1);
     if (name === "batch" || value === null || !own && name === "speed" || text === "0.0") return null;
-    return board.h("small", {}, `${by < 0 ? "−" : "+"}${text}${name === "speed" ? " %" : ""}`);
+    return board.h("small", {}, `${by < 0 ? "−" : "+"}${text}${name === "speed" ? "%" : ""}`);
   }
 
   // The figures are those of the job that follows: asked for again once it is drawn.

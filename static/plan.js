@@ -190,7 +190,7 @@
     else if (row.slower !== null && row.slower > NOTICED) says.push(t("wizard.plan.cost.slower",
       { percent: percent(row.slower), part: t(`advice.part.${row.part}`) }));
     else if (row.slower !== null && row.slower < -NOTICED) says.push(t("wizard.plan.cost.faster",
-      { percent: percent(-row.slower / (1 - row.slower)) }));
+      { percent: percent(-row.slower) }));
     else if (row.slower !== null) says.push(t("wizard.plan.cost.same"));
     const less = all[0].need_gib - row.need_gib;
     if (row.account_for_embedding || row.account_for_loss) says.push(t("wizard.plan.cost.accounts"));
@@ -208,15 +208,15 @@
     element.dataset.told = told;
     const number = (value) => whole(Number(value.toPrecision(3)));
     const times = (value) => `${value.toFixed(1)}×`;
-    const claim = (values, words) => values ? [...new Set(values.map(words))].join("–") : "–";
+    const claim = (values, write, unit = "") => values ? [...new Set(values.map(write))].join("–") + unit : "–";
     const ours = (value, words) => h("td", { class: "mb-ours" }, value === null ? "–" : words(value));
     const use = (one) => h("button", { type: "button", class: "mb-tool",
       onclick: () => take(all.find((row) => row.rank === one.rank)) }, t("wizard.plan.choose"));
     const lines = plans.guides.map((one) => [one.name,
-      claim(one.claims.memory_gb, (value) => `${value} GB`), ours(one.ours.memory_gib, (value) => `${gib(value)} GiB`),
+      claim(one.claims.memory_gb, String, " GB"), ours(one.ours.memory_gib, (value) => `${gib(value)} GiB`),
       claim(one.claims.speed, number), ours(one.ours.speed, number),
-      claim(one.claims.bubble, percent), ours(one.ours.bubble, percent),
-      claim(one.claims.speed_up, times), ours(one.ours.speed_up, times), h("td", {}, use(one))]);
+      claim(one.claims.bubble, (value) => String(Math.round(1000 * value) / 10), "%"), ours(one.ours.bubble, percent),
+      claim(one.claims.speed_up, (value) => value.toFixed(1), "×"), ours(one.ours.speed_up, times), h("td", {}, use(one))]);
     const head = ["plan", "memory", "ours", "speed", "ours", "bubble", "ours", "speed_up", "ours", "choose"];
     board.fill(element, board.table("mb-table", head.map((name) => t(`wizard.guide.${name}`)), lines,
       t("wizard.guide.caption")));

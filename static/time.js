@@ -21,7 +21,7 @@
     const digits = whole >= 100 ? 1 : whole >= 10 ? 2 : 3, least = 10 ** -digits;
     return value < least ? `< ${least}` : value.toFixed(digits);
   }
-  const share = (value) => value < 0.001 ? "< 0.1 %" : board.percent(value);
+  const share = (value) => value < 0.001 ? "< 0.1%" : board.percent(value);
   const rounded = (value, digits = 3) => Number(value.toPrecision(digits)).toLocaleString("en");
 
   function facts(time) {

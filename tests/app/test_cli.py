@@ -84,7 +84,7 @@ def test_estimate_prints_stages_and_bubble(run, job_file):
     assert (status, err) == (0, "")
     assert "Weights" in out
     assert "Pipeline bubble: " in out
-    assert "(textbook 5.9 %)" in out
+    assert "(textbook 5.9%)" in out
     assert "Data parallel 8, global batch 64" in out
 
 

@@ -92,7 +92,7 @@ def test_runs_stand_newest_first_and_open_by_keyboard(site, page):
     expect(rows).to_have_count(2)
     expect(rows.nth(0)).to_contain_text("second")
     expect(rows.nth(0)).to_contain_text("Running")
-    expect(rows.nth(0)).to_contain_text("30 / 400 · 7 %")
+    expect(rows.nth(0)).to_contain_text("30 / 400 · 7%")
     rows.nth(0).get_by_role("link").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector('[data-run="20260101-000100-second-bbbb"]')
