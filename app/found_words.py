@@ -13,6 +13,7 @@ from backend.job.problems import Problem
 from backend.jobs.look import NodeMemory
 
 COLUMNS = ("node", "gpus", "links", "busy", "driver", "software", "host", "disk", "ports", "interfaces")
+OF_GPUS = ("links", "busy", "driver")
 GIB = 1 << 30
 
 
@@ -76,12 +77,17 @@ def nccl_variables(found: Mapping[int, NodeMemory]) -> dict[str, str]:
 
 
 def table(job: Job, found: Mapping[int, NodeMemory], lang: str) -> dict[str, Any]:
-    """A row a node, under titles."""
-    head = [t(lang, f"wizard.found.{name}") for name in COLUMNS]
-    return {"head": head, "rows": [_row(job, rank, one, lang) for rank, one in found.items()]}
+    """A row a node, under titles; what is told of GPUs only where a node has some."""
+    has_gpus = any(one.survey.gpus.gpus for one in found.values())
+    columns = [name for name in COLUMNS if has_gpus or name not in OF_GPUS]
+    rows = [_row(job, rank, one, lang) for rank, one in found.items()]
+    return {
+        "head": [t(lang, f"wizard.found.{name}") for name in columns],
+        "rows": [[row[name] for name in columns] for row in rows],
+    }
 
 
-def _row(job: Job, rank: int, one: NodeMemory, lang: str) -> list[str]:
+def _row(job: Job, rank: int, one: NodeMemory, lang: str) -> dict[str, str]:
     gpus, fabric = one.survey.gpus, one.survey.fabric
     first = gpus.gpus[0] if gpus.gpus else None
     names = sorted({gpu.name for gpu in gpus.gpus})
@@ -94,21 +100,24 @@ def _row(job: Job, rank: int, one: NodeMemory, lang: str) -> list[str]:
     users = sorted({process.user for process in gpus.processes if process.user})
     ports = [f"{port.name} {'IB' if port.is_infiniband else 'RoCE'} {port.rate_gbit:g} Gbit/s {port.state}"
              + (f" GID {port.gid_index}" if port.gid_index is not None else "") for port in fabric.ports]  # fmt: skip
-    return [
-        job.cluster.hosts[rank].name,
-        f"{kinds} ({gpus.trouble})" if gpus.trouble else kinds,
-        " · ".join(filter(None, (link_words(gpus.links), f"PCIe {first.pcie}" if first and first.pcie else ""))) or "–",
-        "; ".join(busy + users) or "–",
-        f"{first.driver} · CUDA {gpus.cuda or '–'}" if first else "–",
-        _software(one),
-        _host(one),
-        ", ".join(
+    return {
+        "node": job.cluster.hosts[rank].name,
+        "gpus": f"{kinds} ({gpus.trouble})" if gpus.trouble else kinds,
+        "links": " · ".join(
+            filter(None, (link_words(gpus.links), f"PCIe {first.pcie}" if first and first.pcie else ""))
+        )
+        or "–",
+        "busy": "; ".join(busy + users) or (t(lang, "wizard.found.idle") if first else "–"),
+        "driver": f"{first.driver} · CUDA {gpus.cuda or '–'}" if first else "–",
+        "software": _software(one),
+        "host": _host(one),
+        "disk": ", ".join(
             f"{disk.free / GIB:.0f} / {disk.total / GIB:.0f} GiB {disk.kind}" for disk in one.survey.disks.values()
         )
         or "–",
-        "; ".join(ports) or "–",
-        "; ".join(_interface(job, one, way, lang) for way in fabric.interfaces) or "–",
-    ]
+        "ports": "; ".join(ports) or t(lang, "wizard.found.none"),
+        "interfaces": "; ".join(_interface(job, one, way, lang) for way in fabric.interfaces) or "–",
+    }
 
 
 def _interface(job: Job, one: NodeMemory, way: Interface, lang: str) -> str:

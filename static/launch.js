@@ -135,7 +135,8 @@
       h("span", { "aria-hidden": "true" }, sign[status]), " ", t(`check.status.${status}`));
     return h("section", { class: "mb-card mb-section" }, h("h3", {}, t("wizard.checks")), findings.map(drawFinding),
       board.table("mb-table mb-checks", [t("wizard.checks.check"), ...nodes.map(named)],
-        rows.map((row) => [row.name, ...row.cells.map(cell)])));
+        rows.map((row) => [row.name, ...row.cells.map(cell)])),
+      rows.some((row) => row.cells.includes("skipped")) && h("p", { class: "mb-quiet" }, t("wizard.checks.skipped")));
   }
 
   function drawFinding(finding) {

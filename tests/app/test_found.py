@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from app.found_words import nccl_variables, table
-from app.i18n import LANGUAGES, render_problem
+from app.i18n import LANGUAGES, render_problem, t
 from app.wizard.found import hardware_edits, intra_node, preset_of, proposals
 from backend.cluster.survey import read_survey
 from backend.job.job import Job
@@ -128,6 +128,17 @@ def test_the_table_says_what_each_node_has_and_that_one_has_no_gpus(lang: str) -
     assert "mlx5_0:1 RoCE 200 Gbit/s ACTIVE GID 3" in first
     assert "CPU" in second.split(" | ")[1]
     assert len(shown["head"]) == len(shown["rows"][0])
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_nodes_without_gpus_have_no_columns_of_them_and_nothing_is_a_bare_dash(lang: str) -> None:
+    cpus = table(job(), {rank: node(smi=None) for rank in (0, 1)}, lang)
+    (row, _), gpus = cpus["rows"], table(job(), {0: node()}, lang)
+    assert len(cpus["head"]) == len(row) == len(gpus["head"]) - 3
+    assert dict(zip(cpus["head"], row, strict=True))["InfiniBand / RoCE"] == t(lang, "wizard.found.none")
+    assert dict(zip(gpus["head"], gpus["rows"][0], strict=True))[t(lang, "wizard.found.busy")] == t(
+        lang, "wizard.found.idle"
+    )
 
 
 def test_software_limits_disk_and_the_default_route_are_told() -> None:
