@@ -240,7 +240,7 @@ def cpu_s() -> float:
 def servers_cpu_s(cluster: Any) -> float:
     """Of the sshd processes and of the sessions that have ended."""
     from backend.cluster.demo import _with_children
-    from backend.cluster.supervisor import read_process
+    from backend.cluster.supervisor.processes import read_process
 
     listeners = [read_process(one["pid"]) for one in json.loads((cluster.folder / "nodes.json").read_text()).values()]
     total = 0

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from backend.cluster.supervisor import Process, find_process, read_process, send_signal
+from backend.cluster.supervisor.processes import Process, find_process, read_process, send_signal
 from backend.job.cluster import Host
 
 _log = logging.getLogger(__name__)

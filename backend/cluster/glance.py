@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.cluster.node import Node
-from backend.cluster.supervisor import GPU_KEYS, GPU_QUERY
+from backend.cluster.supervisor.gpus import GPU_KEYS, GPU_QUERY
 
 GLANCE_S = 20.0
 _SCRIPT = f"""\

@@ -33,6 +33,7 @@ from backend.cluster.machine_checks import (
 from backend.cluster.master_port import check_port
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.probe import NodeFacts, ask_program, inspect, needed_environment, python_command
+from backend.cluster.programs import SUPERVISOR, node_program
 from backend.cluster.survey import Survey
 from backend.estimate.checkpoint_size import checkpoint_bytes
 from backend.job.cluster import Host
@@ -44,7 +45,6 @@ PRINTS_S = 60.0
 SEEN_S = 5.0
 """How long a network disk may take to show a node what another one has written."""
 NEEDS_PYTHON: tuple[CheckName, ...] = ("engine", "model", "dataset", "run_root", "output_dir", "lock")
-SUPERVISOR = Path(__file__).with_name("supervisor.py")
 COMPARE = Path(__file__).with_name("compare_node.py")
 
 
@@ -226,4 +226,4 @@ def _ask_lock(job: Job, rank: int, node: Node, home: str) -> Mapping[str, Any]:
     absolute = posixpath.join(home, root[2:]) if root.startswith("~/") else root
     path = lock_path(absolute, job.cluster.hosts[rank])
     argv = python_command(needed_environment(job, rank, node), ["-", "holder", path])
-    return ask(node, argv, timeout_s=ASK_S, stdin=SUPERVISOR.read_bytes())
+    return ask(node, argv, timeout_s=ASK_S, stdin=node_program(SUPERVISOR))

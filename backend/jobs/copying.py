@@ -15,6 +15,7 @@ from backend.cluster.checks import CheckResult, dataset_names
 from backend.cluster.group import on_all
 from backend.cluster.node import Node, NodeError
 from backend.cluster.probe import NodeFacts
+from backend.cluster.programs import node_program
 from backend.engines import NodeCommand, Place, Rendered
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
@@ -120,7 +121,7 @@ def _attempt(
         "token": secrets.token_hex(32),
         "roots": roots_to_copy(job, missing, nodes[0]),
     }
-    files = {PROGRAM: launching.node_program(PROGRAM).decode(), "copy.json": json.dumps(told)}
+    files = {PROGRAM: node_program(PROGRAM).decode(), "copy.json": json.dumps(told)}
     rendered = Rendered(files=files, commands=tuple(_commands(place)))
     return make_errand(job, run, place, facts, rendered, STALL_S)
 

@@ -13,6 +13,7 @@ from typing import Literal
 
 from backend.cluster.node import Node, NodeError
 from backend.cluster.probe import NodeFacts
+from backend.cluster.programs import node_program
 from backend.engines import NodeCommand, Place, Rendered
 from backend.job.job import Job
 from backend.job.mapping import with_values
@@ -117,7 +118,7 @@ def _attempt(job: Job, run: str, source: Source, target: str, facts: Mapping[int
         "template": job.training.template,
         "dtype": _DTYPES[job.training.precision],
     }
-    files = {PROGRAM: launching.node_program(PROGRAM).decode(), "export.json": json.dumps(told, indent=1)}
+    files = {PROGRAM: node_program(PROGRAM).decode(), "export.json": json.dumps(told, indent=1)}
     rendered = Rendered(files=files, commands=(_command(job, place),))
     return make_errand(job, f"{run}-export", place, facts, rendered, STALL_S)
 

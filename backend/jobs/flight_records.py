@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backend.cluster.node import Node, NodeError
-from backend.cluster.supervisor import RECORDS
+from backend.cluster.supervisor.endings import RECORDS
 
 LIMIT = 64 << 20
 """Bytes kept of one record; twenty thousand entries take a tenth of it."""

@@ -8,14 +8,13 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import backend.cluster
 from backend.cluster.group import on_all
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.preflight import lock_path
 from backend.cluster.probe import NodeFacts, python_command
+from backend.cluster.programs import SUPERVISOR, node_program
 from backend.engines import ENTRY, NodePlace, Place, Rendered
 from backend.job.cluster import Environment
 from backend.job.job import Job
@@ -30,7 +29,6 @@ from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 
 PROTOCOL = 1
-SUPERVISOR = "supervisor.py"
 SWIFT_ENTRY = "swift_entry.py"
 UPLOAD_S = 60.0
 START_S = 60.0
@@ -234,8 +232,3 @@ def supervisor_command(record: NodeRecord, action: str, *options: str) -> list[s
     """The command that asks a node's supervisor program for `action` on the run."""
     environment = Environment(python=record.python, setup=record.setup)
     return python_command(environment, [f"{record.folder}/{SUPERVISOR}", action, record.folder, *options])
-
-
-def node_program(name: str) -> bytes:
-    """The text of a program of ours that runs on the nodes."""
-    return (Path(backend.cluster.__path__[0]) / name).read_bytes()

@@ -18,13 +18,13 @@ from backend.cluster.checks import dataset_names
 from backend.cluster.group import GroupError, on_all
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.probe import NodeFacts, python_command
+from backend.cluster.programs import node_program
 from backend.engines import CONFIG, NodeCommand, Place, Rendered
 from backend.engines.data_keys import data_part
 from backend.engines.yaml_text import to_yaml
 from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.problems import ProblemsError
-from backend.jobs.launch import node_program
 
 PROGRAMS = ("prepare_data.py", "tokenise.py")
 FOLDER = "tokenized"

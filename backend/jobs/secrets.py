@@ -1,7 +1,7 @@
 """Secrets of the ranks, such as HF_TOKEN: in the memory of this process alone, for every run that it launches.
 
 They reach a node as a file that only its user can read, which the supervisor's child takes in and removes before it
-becomes the engine (backend/cluster/supervisor.py).
+becomes the engine (backend/cluster/supervisor/).
 """
 
 import json

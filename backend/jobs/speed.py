@@ -11,6 +11,7 @@ from backend.cluster.hostkeys import HostKey
 from backend.cluster.measure_node import LIMIT_S
 from backend.cluster.node import Node
 from backend.cluster.probe import NodeFacts
+from backend.cluster.programs import node_program
 from backend.cluster.speed import Speeds, summarise
 from backend.cluster.survey import Survey, survey_all
 from backend.engines import NodeCommand, Place, Rendered
@@ -95,7 +96,7 @@ def _short(value: float | None) -> float | None:
 
 def _attempt(job: Job, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], run: str) -> launching.Attempt:
     place = launching.make_place(job, run, 1, facts, free_port(job, nodes[0]))
-    files = {PROGRAM: launching.node_program(PROGRAM).decode()}
+    files = {PROGRAM: node_program(PROGRAM).decode()}
     rendered = Rendered(files=files, commands=tuple(_commands(job, place)))
     return make_errand(job, run, place, facts, rendered, LIMIT_S)
 

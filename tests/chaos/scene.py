@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import backend.cluster.supervisor as supervisor
 from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.supervisor.processes import members
 from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 from backend.jobs import ledger, series
@@ -136,7 +136,7 @@ class Scene:
     def left(self) -> list[str]:
         """Living processes with the run's mark, on whichever node."""
         marks = [record.mark for records in self.attempts().values() for record in records]
-        return [process.name for mark in marks for process in supervisor.members(mark)]
+        return [process.name for mark in marks for process in members(mark)]
 
     def conclude(
         self,

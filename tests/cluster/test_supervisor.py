@@ -6,7 +6,6 @@ Only real processes show this: sessions, orphans, signals that are ignored, a ki
 import ast
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -16,10 +15,10 @@ from typing import Any
 
 import pytest
 
-import backend.cluster.supervisor as supervisor
-from backend.cluster.supervisor import find_process, members, read_process
+from backend.cluster import programs
+from backend.cluster.supervisor.heartbeat import HEARTBEATS_BYTES
+from backend.cluster.supervisor.processes import boot_id, find_process, members, read_process
 
-SUPERVISOR = Path(supervisor.__file__)
 WITHIN_S = 20.0
 
 # Shaped like torchrun's: a leader, a worker in a session of its own, and its child that ignores TERM.
@@ -44,7 +43,7 @@ class Run:
         self.folder.mkdir(parents=True)
         self.mark = f"{root.name}.{name}.0"
         self.lock = root / "locks" / "10.0.0.1"
-        shutil.copy(SUPERVISOR, self.folder)
+        (self.folder / "supervisor.py").write_bytes(programs.node_program("supervisor.py"))
         (self.folder / "tree.py").write_text(TREE)
 
     def write_spec(self, argv: list[str], **more: Any) -> None:
@@ -241,7 +240,7 @@ def test_the_lock_of_a_killed_supervisor_holds_while_its_processes_live(run: Run
 @pytest.mark.parametrize("stale", [{"boot": "another boot"}, {"pid": 1, "start": 0}], ids=["rebooted", "gone"])
 def test_a_stale_lock_is_taken_over(run: Run, stale: dict[str, Any]) -> None:
     run.lock.parent.mkdir()
-    lock = {"pid": os.getpid(), "start": _start_of(os.getpid()), "boot": supervisor.boot_id(), "mark": "old.0"}
+    lock = {"pid": os.getpid(), "start": _start_of(os.getpid()), "boot": boot_id(), "mark": "old.0"}
     run.lock.write_text(json.dumps({**lock, **stale}))
     run.write_spec(["/bin/true"])
     assert run.call("start")["ok"]
@@ -300,7 +299,7 @@ def test_heartbeats_name_the_members_and_the_gpus(run: Run, tmp_path: Path, monk
 
 
 def test_a_long_heartbeat_file_is_put_aside(run: Run) -> None:
-    old = b"x" * supervisor.HEARTBEATS_BYTES + b"\n"
+    old = b"x" * HEARTBEATS_BYTES + b"\n"
     (run.folder / "heartbeat.jsonl").write_bytes(old)
     run.start_tree()
     wait_for(lambda: (run.folder / "heartbeat.old.jsonl").exists() and bool(_beats(run)))
@@ -309,7 +308,19 @@ def test_a_long_heartbeat_file_is_put_aside(run: Run) -> None:
 
 def test_it_runs_on_python_3_8() -> None:
     for name in ("supervisor.py", "inspect_node.py", "survey_node.py", "compare_node.py", "dial_node.py", "entry.py"):
-        ast.parse(SUPERVISOR.with_name(name).read_text(), feature_version=(3, 8))
+        ast.parse(programs.node_program(name), feature_version=(3, 8))
+
+
+def test_a_name_means_one_thing_in_all_modules_that_are_joined() -> None:
+    """And all of them are: one that was forgotten would be missed on the node alone."""
+    defined = [
+        node.name if isinstance(node, ast.FunctionDef | ast.ClassDef) else ast.unparse(node.targets[0])
+        for node in ast.parse(programs.supervisor_text()).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign)
+    ]
+    assert len(defined) == len(set(defined))
+    modules = {path.stem for path in Path(programs.__file__).with_name("supervisor").glob("[!_]*.py")}
+    assert modules == set(programs._MODULES)
 
 
 def _beats(run: Run) -> list[dict[str, Any]]:

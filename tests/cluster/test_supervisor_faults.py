@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster.supervisor import ask_for_records, members
+from backend.cluster.supervisor.endings import ask_for_records
+from backend.cluster.supervisor.processes import members
 from tests.cluster.test_supervisor import Run, wait_for
 from tests.cluster.test_supervisor import run as run_fixture
 
@@ -124,7 +125,7 @@ def test_a_stalled_rank_writes_its_flight_record_before_it_is_ended(run: Run) ->
 
 
 def test_who_stops_a_run_waits_for_no_flight_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("backend.cluster.supervisor.RECORD_S", 1e9)
+    monkeypatch.setattr("backend.cluster.supervisor.endings.RECORD_S", 1e9)
     os.mkfifo(tmp_path / "nccl_wanted_0.pipe")
     listener = os.open(tmp_path / "nccl_wanted_0.pipe", os.O_RDONLY | os.O_NONBLOCK)
     asking = threading.Thread(target=ask_for_records, args=(str(tmp_path),), daemon=True)

@@ -1,7 +1,6 @@
 """The demo cluster leaves nothing behind, and touches nothing that is not its own."""
 
 import json
-import shutil
 import socket
 import subprocess
 import sys
@@ -14,8 +13,9 @@ from backend.cluster import demo as demo_module
 from backend.cluster.demo import DemoCluster, DemoError
 from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.node import ask
+from backend.cluster.programs import node_program
 from backend.cluster.ssh import connect
-from backend.cluster.supervisor import Process, find_process, members
+from backend.cluster.supervisor.processes import Process, find_process, members
 
 pytestmark = pytest.mark.contract
 
@@ -90,7 +90,7 @@ def test_stop_ends_the_jobs_that_run_on_it(demo: DemoCluster) -> None:
     node = connect(demo.hosts()[0], known)
     folder = demo.run_root / "run" / "1" / "node0"
     node.make_folder(str(folder))
-    shutil.copy(Path(demo_module.__file__).with_name("supervisor.py"), folder)
+    (folder / "supervisor.py").write_bytes(node_program("supervisor.py"))
     lock = str(demo.run_root / "locks" / "x")
     spec = {"protocol": 1, "run": "run", "attempt": 1, "node_rank": 0, "mark": f"{demo.folder}.0", "environment": {}}
     spec |= {"argv": ["/bin/sleep", "60"], "lock": lock, "grace_s": 1, "stall_s": 60}

@@ -19,7 +19,7 @@ from backend.cluster.node import NodeError
 from backend.cluster.passphrases import PASSPHRASES, Passphrases
 from backend.cluster.ssh import connect
 from backend.cluster.ssh_config import find_target
-from backend.cluster.supervisor import Process, read_process, send_signal
+from backend.cluster.supervisor.processes import Process, read_process, send_signal
 from backend.job.cluster import Host
 
 pytestmark = pytest.mark.contract

@@ -16,7 +16,7 @@ import pytest
 from backend.cluster import demo_model
 from backend.cluster.demo import DemoCluster
 from backend.cluster.hostkeys import KnownHosts
-from backend.cluster.supervisor import members
+from backend.cluster.supervisor.processes import members
 from backend.job.job import Job
 from backend.job.mapping import parse_job, to_mapping, with_values
 from backend.jobs import ledger

@@ -8,7 +8,7 @@ import pytest
 
 from backend.cluster.demo import DemoCluster
 from backend.cluster.hostkeys import KnownHosts
-from backend.cluster.supervisor import MARK
+from backend.cluster.supervisor.processes import MARK
 from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from backend.cluster.supervisor import members
+from backend.cluster.supervisor.processes import members
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.jobs import ledger

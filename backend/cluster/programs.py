@@ -1,0 +1,31 @@
+"""Our programs that run on the nodes, as they are sent there: each is one file."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+SUPERVISOR = "supervisor.py"
+_MODULES = ("files", "processes", "locks", "heartbeat", "gpus", "endings", "keeper", "commands")
+"""Of supervisor/, in the order in which they build on one another."""
+_HERE = Path(__file__).parent
+
+
+def node_program(name: str) -> bytes:
+    """The text of a program."""
+    return supervisor_text().encode() if name == SUPERVISOR else (_HERE / name).read_bytes()
+
+
+@cache
+def supervisor_text() -> str:
+    """The supervisor's modules one behind the other, without what they import from one another."""
+    head = (_HERE / "supervisor/__init__.py").read_text(encoding="utf-8")
+    parts = [_without_own_imports((_HERE / f"supervisor/{name}.py").read_text(encoding="utf-8")) for name in _MODULES]
+    return "\n\n".join([head + "\nfrom __future__ import annotations\n", *parts])
+
+
+def _without_own_imports(text: str) -> str:
+    lines = text.splitlines()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ImportFrom) and (node.level or node.module == "__future__"):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * ((node.end_lineno or node.lineno) - node.lineno + 1)
+    return "\n".join(lines).strip() + "\n"

@@ -1,0 +1,157 @@
+"""What belongs to a run, and how it is ended: never by name.
+
+Known by the mark in its environment, by descent and session, and by the members of the last heartbeat.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Iterable, NamedTuple  # noqa: UP035 - Python 3.8
+
+MARK = "MEGABOARD_RUN"
+GIVE_UP_S = 20.0
+"""After the first SIGKILL; what is left then is stuck in a driver and is reported."""
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    session: int
+    start: int
+    """Clock ticks since boot: with the id, the identity of a process."""
+    state: str
+    name: str
+
+
+def read_process(pid: int) -> Process | None:
+    """The process with this id, or None."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return None
+    # The name stands in parentheses and may itself hold some.
+    values = text[text.rindex(")") + 2 :].split()
+    name = text[text.index("(") + 1 : text.rindex(")")]
+    return Process(pid, int(values[1]), int(values[3]), int(values[19]), values[0], name)
+
+
+def find_process(pid: int, start: int) -> Process | None:
+    """The living process with this identity; an id alone may meanwhile be another's."""
+    process = read_process(pid)
+    return process if process and process.start == start and process.state not in "ZX" else None
+
+
+def own_start() -> int:
+    """Of this process."""
+    process = read_process(os.getpid())
+    if process is None:
+        raise OSError("/proc does not show this process; the supervisor needs Linux")
+    return process.start
+
+
+def boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def send_signal(process: Process, number: int) -> bool:
+    """Signal this very process, not another that got its id; False where it is gone or not ours to signal."""
+    handle = None
+    try:
+        if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
+            handle = os.pidfd_open(process.pid)
+        if find_process(process.pid, process.start) is None:
+            return False
+        if handle is None:
+            os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
+        return True
+    except OSError:
+        return False
+    finally:
+        if handle is not None:
+            os.close(handle)
+
+
+def catches(process: Process, number: int) -> bool:
+    """Whether the process has a handler for the signal; without one it might die of it."""
+    try:
+        with open(f"/proc/{process.pid}/status") as file:
+            caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(caught >> (number - 1) & 1)
+
+
+def members(mark: str, known: Iterable[tuple[int, int]] = (), keeper: int = -1) -> list[Process]:
+    """Every living process of the run, except the keeper (the supervisor), this process and its ancestors.
+
+    `known`: identities that were members before. A process that shows no mark (it cleared or overwrote its environment,
+    or forbids reading it) belongs to the run when it was known, when its parent is a member or the keeper, which adopts
+    orphans, or when a member leads its session.
+    """
+    wanted = f"{MARK}={mark}".encode()
+    alive, silent, found = {}, {}, set()
+    for name in os.listdir("/proc"):
+        process = read_process(int(name)) if name.isdigit() else None
+        if process is None or process.state in "ZX" or process.parent == 2:  # 2: kernel threads
+            continue
+        alive[process.pid] = process
+        environment = _environment_of(process.pid)
+        if wanted in environment:
+            found.add(process.pid)
+        elif not any(entry.startswith(MARK.encode() + b"=") for entry in environment):
+            silent[process.pid] = process
+    found.update(pid for pid, start in known if pid in silent and silent[pid].start == start)
+    grown = True
+    while grown:
+        leaders = {pid for pid in found if alive[pid].session == pid}
+        more = {p.pid for p in silent.values() if p.parent in found or p.parent == keeper or p.session in leaders}
+        grown = not more <= found
+        found |= more
+    return [alive[pid] for pid in sorted(found - _self_and_ancestors(alive) - {keeper})]
+
+
+def _environment_of(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
+def _self_and_ancestors(alive: dict[int, Process]) -> set[int]:
+    chain, pid = {1}, os.getpid()
+    while pid in alive and pid not in chain:
+        chain.add(pid)
+        pid = alive[pid].parent
+    return chain
+
+
+def end_tree(mark: str, known: Iterable[tuple[int, int]], keeper: int, grace_s: float) -> list[Process]:
+    """TERM, after `grace_s` KILL, until two looks find none; what could not be ended.
+
+    TERM goes to the tops of the tree: torchrun, which passes it on and waits; orphans get it as they appear.
+    """
+    seen, told, quiet, begun = set(known), set(), 0, time.monotonic()
+    while True:
+        alive = members(mark, seen, keeper)
+        seen.update((p.pid, p.start) for p in alive)
+        quiet = 0 if alive else quiet + 1
+        elapsed_s = time.monotonic() - begun
+        if quiet == 2 or elapsed_s > grace_s + GIVE_UP_S:
+            return alive
+        pids = {p.pid for p in alive}
+        for process in alive:
+            if elapsed_s >= grace_s:
+                send_signal(process, signal.SIGKILL)
+            elif process.parent not in pids and process.pid not in told:
+                told.add(process.pid)
+                send_signal(process, signal.SIGTERM)
+            # A stopped process sees no SIGTERM.
+            send_signal(process, signal.SIGCONT)
+        time.sleep(0.05)
