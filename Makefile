@@ -1,6 +1,8 @@
 # PYTHON: the interpreter to build with (3.11-3.13; default: the first found).
 # TORCH_INDEX: where CPU wheels of torch are looked for besides pip's own index.
 export PYTHON TORCH_INDEX
+# Else every process that a test starts would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
 .PHONY: help demo test test-fast engines chaos lint docs clean environments packages-demo packages-test

@@ -4,7 +4,7 @@ import ast
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -85,17 +85,18 @@ def loaded_roots(script: str, *arguments: str) -> set[str]:
     return {name.split(".")[0] for name in json.loads(out.splitlines()[-1])}
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Dotted names a file imports, wherever in the file; `from a import b` gives both `a` and `a.b`."""
-    package = path.relative_to(ROOT).parent.parts
+    package, names = path.relative_to(ROOT).parent.parts, set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package[: len(package) - node.level + 1] if node.level else ()
             module = ".".join((*above, *filter(None, [node.module])))
-            yield module
-            yield from (f"{module}.{alias.name}" for alias in node.names)
+            names.update((module, *(f"{module}.{alias.name}" for alias in node.names)))
+    return frozenset(names)
 
 
 def is_under(name: str, roots: tuple[str, ...]) -> bool:

@@ -84,7 +84,7 @@ def test_a_key_file_that_is_none_is_named(
     assert error.code == code
 
 
-@pytest.mark.parametrize("options", [("-t", "ed25519"), ("-t", "rsa", "-m", "PEM"), ("-t", "ecdsa")])
+@pytest.mark.parametrize("options", [("-t", "ed25519"), ("-t", "rsa", "-b", "2048", "-m", "PEM"), ("-t", "ecdsa")])
 def test_a_protected_key_needs_its_passphrase(
     cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
