@@ -12,8 +12,8 @@ from pathlib import Path
 SHORTEST = 12
 """Fewest characters of a password someone chose; ours has 20 of 32 letters, 100 bits."""
 
-# OWASP password storage cheat sheet, scrypt: N=2^17 r=8 p=1, here 2^15 (32 MiB) as laptops run this beside training.
-_COST = {"n": 2**15, "r": 8, "p": 1}
+COST = 2**15
+"""scrypt's N. OWASP password storage cheat sheet: N=2^17, r=8, p=1; here 32 MiB: laptops run this beside training."""
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 
 
@@ -32,15 +32,17 @@ class PasswordHash:
 
     salt: bytes
     digest: bytes = field(repr=False)
+    cost: int = COST
+    """scrypt's N this was made with, a power of two."""
 
     @classmethod
-    def of(cls, password: str) -> "PasswordHash":
+    def of(cls, password: str, cost: int = COST) -> "PasswordHash":
         salt = secrets.token_bytes(16)
-        return cls(salt=salt, digest=_scrypt(password, salt))
+        return cls(salt=salt, digest=_scrypt(password, salt, cost), cost=cost)
 
     def matches(self, password: str) -> bool:
         """Whether this is the password, in time that does not depend on how much of it is right."""
-        return hmac.compare_digest(self.digest, _scrypt(password, self.salt))
+        return hmac.compare_digest(self.digest, _scrypt(password, self.salt, self.cost))
 
     @property
     def name(self) -> str:
@@ -75,9 +77,15 @@ def load_hash(home: Path) -> PasswordHash | None:
         return None
     try:
         stored = json.loads(path.read_text(encoding="ascii"))
-        return PasswordHash(salt=base64.b64decode(stored["salt"]), digest=base64.b64decode(stored["digest"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        made = PasswordHash(
+            salt=base64.b64decode(stored["salt"]),
+            digest=base64.b64decode(stored["digest"]),
+            cost=stored["scrypt"]["n"],
+        )
+        made.matches("")  # what scrypt does not take is told now, not at the first log-in
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise PasswordError("password_store_damaged", path=str(path)) from error
+    return made
 
 
 def store_hash(home: Path, hashed: PasswordHash) -> None:
@@ -85,9 +93,9 @@ def store_hash(home: Path, hashed: PasswordHash) -> None:
     stored = {"salt": base64.b64encode(hashed.salt).decode(), "digest": base64.b64encode(hashed.digest).decode()}
     temporary = home / "password.json.new"
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump({"protocol": 1, "scrypt": _COST, **stored}, file)
+        json.dump({"protocol": 1, "scrypt": {"n": hashed.cost, "r": 8, "p": 1}, **stored}, file)
     temporary.replace(home / "password.json")
 
 
-def _scrypt(password: str, salt: bytes) -> bytes:
-    return hashlib.scrypt(password.encode(), salt=salt, maxmem=2**26, dklen=32, **_COST)
+def _scrypt(password: str, salt: bytes, cost: int) -> bytes:
+    return hashlib.scrypt(password.encode(), salt=salt, n=cost, r=8, p=1, maxmem=2**26, dklen=32)

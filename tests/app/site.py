@@ -14,7 +14,8 @@ from app.passwords import PasswordHash
 from app.server import create_app
 
 PASSWORD = "correct-horse-battery"
-HASH = PasswordHash.of(PASSWORD)
+HASH = PasswordHash.of(PASSWORD, cost=2)
+"""Cheap to check: most tests log in, and only those of app/passwords.py ask what a guess costs."""
 OWN = "http://127.0.0.1:7860"
 
 

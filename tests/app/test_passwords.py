@@ -1,5 +1,7 @@
 """Passwords are made strong, read from private files only, and kept as a hash."""
 
+import json
+
 import pytest
 
 from app.passwords import PasswordError, PasswordHash, load_hash, random_password, read_password, store_hash
@@ -18,10 +20,11 @@ def test_a_hash_knows_its_password_and_no_other():
 
 
 def test_a_stored_hash_survives_a_restart_and_holds_no_password(tmp_path):
-    hashed = PasswordHash.of("correct-horse-battery")
+    hashed = PasswordHash.of("correct-horse-battery", 2**14)
     store_hash(tmp_path, hashed)
     loaded = load_hash(tmp_path)
     assert loaded == hashed
+    assert loaded.matches("correct-horse-battery"), "whatever the cost of a new one is by now"
     assert loaded.name == hashed.name
     assert "battery" not in (tmp_path / "password.json").read_text()
     assert (tmp_path / "password.json").stat().st_mode & 0o777 == 0o600
@@ -32,7 +35,17 @@ def test_without_a_stored_hash_there_is_none(tmp_path):
     assert load_hash(tmp_path) is None
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"salt": 1, "digest": 2}', "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"salt": 1, "digest": 2}',
+        "\xff",
+        *(json.dumps({"salt": "AAAA", "digest": "AAAA", "scrypt": {"n": cost}}) for cost in (0, 3, "x", 2**20, 2**70)),
+    ],
+)
 def test_a_damaged_store_is_an_error_and_never_an_open_door(tmp_path, text):
     (tmp_path / "password.json").write_text(text, encoding="latin-1")
     with pytest.raises(PasswordError) as error:
