@@ -1,7 +1,7 @@
 """A cluster's speed, measured on the four demo nodes: real sshd, real supervisors, real torchrun, gloo on CPU."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -47,7 +47,7 @@ def test_the_nodes_are_measured_together_and_nothing_is_left(
     assert found.problems == ()
     speeds = found.speeds
     assert speeds is not None
-    record_property("speeds", speeds)
+    record_property("speeds", asdict(speeds))
     assert (speeds.device, speeds.precision) == ("CPU", "fp32")
     assert speeds.matmul_tflops > 0
     assert speeds.intra_node_bus_gb_per_s is None
