@@ -1,8 +1,10 @@
 """How every page looks before a component is on it: Gradio's theme, and what goes into the page's head."""
 
+import hashlib
 import html
 
 import gradio as gr
+import plotly
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -100,11 +102,18 @@ def head() -> str:
     scripts = ["plotly.min.js", *(name for name in names if name.endswith(".js"))]
     # shell.js decides theme and step before anything is painted; the others wait for the document.
     tags = ['<link rel="icon" href="/static/logo.svg">']
-    tags += [f'<link rel="stylesheet" href="/static/{html.escape(name)}">' for name in styles]
+    tags += [f'<link rel="stylesheet" href="{_address(name)}">' for name in styles]
     tags += [_script(name) for name in sorted(scripts, key=lambda name: name != "shell.js")]
     return "".join(tags)
 
 
 def _script(name: str) -> str:
     defer = "" if name == "shell.js" else " defer"
-    return f'<script src="/static/{html.escape(name)}"{defer}></script>'
+    return f'<script src="{_address(name)}"{defer}></script>'
+
+
+def _address(name: str) -> str:
+    """With the file's own digest: a browser that keeps an older version's scripts must not run them on this page."""
+    path = data_folder("static") / name
+    content = path.read_bytes() if path.exists() else plotly.__version__.encode()
+    return f"/static/{html.escape(name)}?v={hashlib.sha256(content).hexdigest()[:12]}"
