@@ -183,8 +183,8 @@ def _reason_words(row: Strategy, lang: str) -> str:
 
 
 def count_words(parameters: int) -> str:
-    """`26.2 M`, `8.79 B`: parameters as model names say them."""
-    unit, size = ("B", 1e9) if parameters >= 1e9 else ("M", 1e6)
+    """`17.4 K`, `26.2 M`, `8.79 B`: parameters as model names say them."""
+    unit, size = next((one for one in (("B", 1e9), ("M", 1e6)) if parameters >= one[1]), ("K", 1e3))
     return f"{parameters / size:.3g} {unit}"
 
 

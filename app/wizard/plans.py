@@ -115,8 +115,10 @@ def _loaded(plans: Plans, rows: Sequence[Sequence[Any]], lang: str) -> str:
     found = next((row[rank] for row in rows if "x" not in row[marks]), None)
     if found is None:
         return t(lang, "wizard.plan.loads.none")
-    plan = plan_name(plan_sizes(plans[found].job))
-    return t(lang, "wizard.plan.loads.best" if found == 0 else "wizard.plan.loads", plan=plan, place=found + 1)
+    job = plans[found].job
+    plan = f"{t(lang, f'wizard.engine.{job.engine}')} {plan_name(plan_sizes(job))}"
+    key = "wizard.plan.loads.best" if found == 0 else "wizard.plan.loads"
+    return t(lang, key, plan=plan, place=f"{found + 1:,}", count=f"{len(plans):,}")
 
 
 def _over_host(plans: Plans, at: Any) -> list[float]:

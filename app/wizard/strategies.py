@@ -83,5 +83,6 @@ def _rule(key: str, parameters: int, lang: str) -> dict[str, Any] | None:
     if key not in RULES:
         return None
     least, most, gb = RULES[key]
-    size = f"{gb * parameters / 1e9:.0f}" if gb else ""
+    needs = (gb or 0.0) * parameters / 1e9
+    size = f"{needs:.0f}" if needs >= 10 else f"{needs:.2g}"
     return {"words": t(lang, f"wizard.rule.{key}", gb=size), "meant": gb is None and least <= parameters <= most}

@@ -106,7 +106,15 @@ def _firsts(plans: Plans) -> list[int]:
 def _recommended(job: Job, rows: Iterable[Strategy]) -> Strategy | None:
     fitting = [row for row in rows if row.fits]
     asked = [row for row in fitting if (row.method in ADAPTERS) == (job.training.method in ADAPTERS)]
-    return max(asked or fitting, key=lambda row: row.tokens_per_s_per_gpu or 0.0, default=None)
+    return max(asked or fitting, key=_merit, default=None)
+
+
+def _merit(row: Strategy) -> tuple[float, float]:
+    """Its speed; where that is not known, what enumerate_plans sorts by then: bubble and offload, then memory."""
+    if row.tokens_per_s_per_gpu or row.best is None:
+        return (row.tokens_per_s_per_gpu or 0.0, 0.0)
+    waits = row.best.estimate.bubble_fraction + (row.best.job.traits.offloads != "none")
+    return (-waits, -(row.memory_gib or 0.0))
 
 
 def _explained(row: Strategy, chosen: Strategy | None) -> Strategy:
@@ -123,10 +131,11 @@ def _explained(row: Strategy, chosen: Strategy | None) -> Strategy:
             return replace(row, reason="host_too_large")
         return replace(row, reason="too_large", values={**held, "over_gib": over})
     if row is chosen:
-        times = figures.time_s or {}
-        part = max(times, key=lambda name: times[name], default=None)
-        share = times[part] / sum(times.values()) if part else 0.0
-        return replace(row, recommended=True, reason="fastest", values={"part": part or "compute", "share": share})
+        row, times = replace(row, recommended=True), figures.time_s
+        if not times:
+            return replace(row, reason="fits", values=held)
+        part = max(times, key=lambda name: times[name])
+        return replace(row, reason="fastest", values={"part": part, "share": times[part] / sum(times.values())})
     if row.method in ADAPTERS:
         trained = sum(stage.trainable_parameters for stage in figures.stages)
         return replace(row, reason="adapters", values={"trained": trained, "total": worst.parameters})

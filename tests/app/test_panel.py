@@ -640,4 +640,4 @@ class TestScripts:
 
 
 def test_parameters_are_counted_in_the_unit_that_model_names_use() -> None:
-    assert [count_words(count) for count in (26_214_400, 8_790_000_000)] == ["26.2 M", "8.79 B"]
+    assert [count_words(count) for count in (17_400, 26_214_400, 8_790_000_000)] == ["17.4 K", "26.2 M", "8.79 B"]
