@@ -23,7 +23,8 @@
         memory.stages.map((stage) => stack(memory, stage, whole))),
       memory.host && host(memory.host),
       h("p", { class: "mb-accuracy mb-quiet" }, board.accuracy(bundle.summary.accuracy),
-        memory.cutoff_len && ` ${t("wizard.memory.unpacked", { tokens: memory.cutoff_len })}`),
+        memory.cutoff_len && [board.wizard.lang() === "zh" ? "" : " ",
+          t("wizard.memory.unpacked", { tokens: memory.cutoff_len.toLocaleString("en") })]),
       figures(memory, isOpen));
     if (held) element.querySelector(`[data-key="${held}"]`)?.focus({ preventScroll: true });
   }
