@@ -182,7 +182,7 @@
       button.hidden = cause.rank === null || cause.rank === undefined;
       text(button, w("cause.log", { node: cause.node }));
       more.hidden = !cause.lines;
-      text(more.firstChild, w("cause.lines", { file: cause.file, node: cause.node }));
+      text(more.firstChild, w("cause.lines", { file: cause.source, node: cause.node }));
       if (lines.textContent !== cause.lines) {
         text(lines, cause.lines);
         more.open = true;

@@ -20,6 +20,7 @@ _BAD = frozenset(
         EventKind.RESTARTING,
         EventKind.WAITING,
         EventKind.NODE_UNREACHABLE,
+        EventKind.GPU_ERROR,
         EventKind.NODE_STOP_FAILED,
         EventKind.NODE_STUCK,
         EventKind.SAVE_TIMED_OUT,
@@ -115,6 +116,7 @@ def _words(event: Event, addresses: Mapping[int, str], lang: str) -> dict[str, A
         "number": detail.get("number"),
         "of": detail.get("of"),
         "steps": ", ".join(map(str, detail.get("steps") or ())),
+        **{name: detail.get(name) for name in ("gpu", "xid", "text", "count", "reason")},
     }
     more = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""
     more = "_signal" if event.kind is EventKind.NODE_EXITED and detail.get("signal") else more
@@ -138,6 +140,7 @@ def _cause(problem: Problem, lang: str) -> dict[str, Any]:
         "node": problem.node,
         "rank": problem.values.get("rank"),
         "file": problem.values.get("file"),
+        "source": problem.values.get("source") or problem.values.get("file"),
         "lines": str(problem.values.get("lines") or ""),
     }
 

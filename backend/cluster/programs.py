@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 
 SUPERVISOR = "supervisor.py"
-_MODULES = ("files", "processes", "locks", "heartbeat", "gpus", "endings", "keeper", "commands")
+_MODULES = ("files", "processes", "locks", "heartbeat", "gpus", "kernel_log", "endings", "keeper", "commands")
 """Of supervisor/, in the order in which they build on one another."""
 _HERE = Path(__file__).parent
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from backend.cluster.node import Node, NodeError
 from backend.job.job import Job
-from backend.jobs import flight_records, ledger, series
+from backend.jobs import flight_records, gpu_errors, ledger, series
 from backend.jobs.outside_logs import Before, megatron_rows, trainer_log_rows
 from backend.jobs.records import NodeRecord
 from backend.jobs.redact import masked, settled
@@ -202,6 +202,14 @@ class Collector:
             self._tell(connection, EventKind.NODE_EXITED, ended)
             if records:
                 self._tell(connection, EventKind.FLIGHT_RECORDS, {"files": records})
+            self._tell_gpu_errors(connection, ended)
+
+    def _tell_gpu_errors(self, connection: sqlite3.Connection, ended: Mapping[str, Any]) -> None:
+        for one in gpu_errors.xids_of(ended):
+            detail = {"gpu": gpu_errors.name_of(one), **{name: one[name] for name in ("xid", "text", "count")}}
+            self._tell(connection, EventKind.GPU_ERROR, detail)
+        if (reason := gpu_errors.unread(ended)) and not ended.get("stopped"):
+            self._tell(connection, EventKind.KERNEL_LOG_UNREAD, {"reason": reason})
 
     def _tell_stuck(self, connection: sqlite3.Connection, beats: Sequence[Mapping[str, Any]]) -> None:
         stuck = next((beat["stuck"] for beat in beats if beat.get("stuck")), None)

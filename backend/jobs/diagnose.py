@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from backend.job.problems import Problem
-from backend.jobs import gang, series
+from backend.jobs import gang, gpu_errors, series
 from backend.jobs.gang import NodeView
 from backend.jobs.records import NodeRecord
 from backend.jobs.series import FileKey
@@ -84,6 +84,9 @@ def diagnose(
             return problem
     if _loss_is_lost(connection, run, attempt):
         return _problem("loss_not_finite", suspects[0], texts[suspects[0].rank])
+    broken = gpu_errors.find(records)
+    if broken is not None:
+        return broken
     odd = _unreachable_by_gloo(connection, run, attempt, records)
     if odd is not None:
         return odd

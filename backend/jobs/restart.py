@@ -14,9 +14,18 @@ from backend.jobs.states import EventKind
 RESTARTS = 3
 """How often the gang of a run is restarted unless its user says otherwise."""
 CURABLE = frozenset(
-    {"node_lost", "node_restarted", "node_not_stopped", "supervisor_gone", "killed", "communication_failed"}
+    {
+        "node_lost",
+        "node_restarted",
+        "node_not_stopped",
+        "supervisor_gone",
+        "killed",
+        "communication_failed",
+        "gpu_memory_contained",
+    }
 )
-"""Codes of the problems after which the gang is restarted."""
+"""Codes of the problems after which the gang is restarted. Of the GPUs' own only the one that a restart of the program
+cures, by NVIDIA's catalogue: after the others the GPU or the machine wants a reset first."""
 FIRST_WAIT_S = 10.0
 """Before the restart; doubled, up to LONGEST_WAIT_S, as long as its nodes are not ready."""
 LONGEST_WAIT_S = 300.0

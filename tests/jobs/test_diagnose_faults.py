@@ -75,6 +75,60 @@ def test_a_machine_that_restarted_is_named_as_that(gang: Gang) -> None:
     assert (_cause(gang).code, _cause(gang).node) == ("node_restarted", "10.0.0.2:22")
 
 
+def _xid(code: int, gpu: int | None, text: str = "", at: float = 0.0, count: int = 1) -> dict[str, object]:
+    return {"pci": "0000:8a:00", "gpu": gpu, "xid": code, "text": text, "time": at, "count": count}
+
+
+DBE = "An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer"
+"""https://github.com/NVIDIA/nvidia-docker/issues/849"""
+TIMED_OUT = b"Watchdog caught collective operation timeout\n"
+
+
+def test_the_gpu_that_the_kernel_log_names_is_blamed_though_another_node_was_the_first_to_complain(gang: Gang) -> None:
+    """Its own rank only hung, and was stopped with the others; a neighbour's link went down with it."""
+    lead = gang.lead()
+    gang.nodes[0].files["/r/node0/rank0.log"] = TIMED_OUT
+    now = gang.clock.now
+    gang.exit(0, 1, kernel_log={"xids": [_xid(74, 0, at=now - 60)], "unread": ""})
+    gang.pass_time(lead, 1)
+    broken = [_xid(74, 2, at=now - 59), _xid(48, 3, DBE, at=now - 50, count=2), _xid(45, 3, at=now)]
+    gang.exit(2, None, stopped=True, reason="stopped", kernel_log={"xids": broken, "unread": ""})
+    assert gang.pass_time(lead, 30)
+    cause = _cause(gang)
+    assert (cause.code, cause.node, cause.values["gpu"]) == ("gpu_memory_error", "10.0.0.3:22", "3 (PCI 0000:8a:00)")
+    assert DBE in cause.values["lines"]
+    told = [(event.rank, event.detail["xid"]) for event in gang.events() if event.kind is EventKind.GPU_ERROR]
+    assert told == [(0, 74), (2, 74), (2, 48), (2, 45)]
+
+
+def test_a_cause_that_the_rank_itself_tells_comes_before_the_gpu_s(gang: Gang) -> None:
+    lead = gang.lead()
+    log = {"xids": [_xid(79, None, at=gang.clock.now)], "unread": ""}
+    gang.nodes[1].files["/r/node1/rank1.log"] = b"Traceback (most recent call last):\ntorch.OutOfMemoryError: x\n"
+    gang.exit(1, 1, kernel_log=log)
+    assert gang.pass_time(lead, 30)
+    assert _cause(gang).code == "gpu_out_of_memory"
+
+
+def test_what_a_run_lived_through_for_hours_did_not_end_it(gang: Gang) -> None:
+    lead = gang.lead()
+    log = {"xids": [_xid(94, 1, at=gang.clock.now - 3 * 3600)], "unread": ""}
+    gang.exit(1, 1, kernel_log=log)
+    assert gang.pass_time(lead, 30)
+    assert _cause(gang).code == "training_failed"
+
+
+def test_a_kernel_log_that_could_not_be_read_is_told_of_the_node_that_failed(gang: Gang) -> None:
+    lead = gang.lead()
+    refused = {"xids": [], "unread": "dmesg: read kernel buffer failed: Operation not permitted"}
+    gang.exit(1, 1, kernel_log=refused)
+    gang.pass_time(lead, 1)
+    gang.exit(0, None, stopped=True, reason="stopped", kernel_log=refused)
+    assert gang.pass_time(lead, 30)
+    told = [(event.rank, event.detail) for event in gang.events() if event.kind is EventKind.KERNEL_LOG_UNREAD]
+    assert told == [(1, {"reason": refused["unread"]})]
+
+
 NO_WAY = b"Traceback (most recent call last):\nRuntimeError: [enforce fail at third_party/gloo/gloo/transport/tcp/socket.cc:142] rv != -1. -1 vs -1. connect: Network is unreachable\n"  # noqa: E501
 
 

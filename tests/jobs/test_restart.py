@@ -80,6 +80,17 @@ def test_a_lost_node_restarts_the_gang(allowed: Gang) -> None:
     assert allowed.events()[-1].detail["problem"]["code"] == "node_lost"
 
 
+@pytest.mark.parametrize(("xid", "state"), [(94, RunState.QUEUED), (79, RunState.FAILED)])
+def test_of_the_gpus_errors_only_the_one_that_a_new_start_cures_restarts_the_gang(
+    allowed: Gang, xid: int, state: RunState
+) -> None:
+    lead = allowed.lead()
+    error = {"pci": "0000:8a:00", "gpu": 3, "xid": xid, "text": "", "time": allowed.clock.now, "count": 1}
+    allowed.exit(1, 1, kernel_log={"xids": [error], "unread": ""})
+    assert allowed.pass_time(lead, 20)
+    assert allowed.state() is state
+
+
 @pytest.mark.parametrize(("steps", "state"), [(3, RunState.QUEUED), (0, RunState.FAILED)])
 def test_a_gang_that_hangs_after_some_steps_is_restarted_and_one_that_never_took_any_is_not(
     allowed: Gang, steps: int, state: RunState

@@ -10,6 +10,7 @@ import time
 from typing import Any, Iterable  # noqa: UP035 - Python 3.8
 
 from .files import free_reserve, is_full, write_json
+from .kernel_log import gpu_errors
 from .processes import Process
 
 RECORD_S = 20.0
@@ -17,6 +18,8 @@ RECORD_S = 20.0
 PIPES = "nccl_wanted_"
 """torch makes a pipe of it for each rank, `<rank>.pipe` behind it; a byte there asks for the rank's flight record."""
 RECORDS = "nccl_trace_rank_"
+WITH_KERNEL_LOG = ("failed", "stalled", "stopped")
+"""A node that is stopped with the others may be the one whose GPU failed, and whose ranks only waited."""
 
 
 def ask_for_records(folder: str) -> None:
@@ -73,10 +76,13 @@ def write_exit(folder: str, reason: str, status: int | None, left: Iterable[Proc
 
     `more`: `time` when the program ended, `stuck` as `left` but of what stood still at a stall, `gpus` as
     gpus_given_back, `gone` where the supervisor ended before it could write this: itself alone ("supervisor") or the
-    machine ("restart"). `disk_full`: nobody could write any more, the reason itself not either.
+    machine ("restart"). `kernel_log`: gpu_errors, where something went wrong or may have. `disk_full`: nobody could
+    write any more, the reason itself not either.
     """
     disk_full = is_full(folder)
     free_reserve(folder)
+    if reason in WITH_KERNEL_LOG:
+        more["kernel_log"] = gpu_errors(folder)
     by_signal = status is not None and status < 0
     content = {
         "code": None if by_signal else status,

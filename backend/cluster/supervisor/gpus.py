@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import threading
 import time
+from typing import Any
 
 from .heartbeat import HEARTBEAT_S
 from .processes import MARK
@@ -25,29 +27,49 @@ class GpuReader(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.gpus = []  # type: list[dict[str, float | None]]
+        self.buses = {}  # type: dict[float, str]
 
     def run(self) -> None:
         while shutil.which("nvidia-smi"):
+            self.buses = self.buses or read_buses()
             self.gpus = read_gpus()
             time.sleep(HEARTBEAT_S)
 
+    def named(self) -> list[dict[str, Any]]:
+        """The GPUs, each with the PCI address that the kernel log calls it by."""
+        return [{**gpu, "bus": self.buses.get(gpu["index"] or 0.0)} for gpu in self.gpus]
+
 
 def read_gpus(timeout_s: float = 30.0) -> list[dict[str, float | None]]:
-    """What nvidia-smi says of each GPU now; none where it says nothing."""
-    program = shutil.which("nvidia-smi")
-    command = [str(program), f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits"]
+    """What nvidia-smi says of each GPU now; none where it says nothing, or only why not."""
+    out = said(["nvidia-smi", f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits"], timeout_s)[1]
+    rows = [list(map(_number, line.split(","))) for line in out.splitlines()]
+    whole = [row for row in rows if len(row) == len(GPU_KEYS) and row[0] is not None]
+    return [dict(zip(GPU_KEYS, row)) for row in whole]  # noqa: B905 - Python 3.8
+
+
+def read_buses(timeout_s: float = 30.0) -> dict[float, str]:
+    """Index of each GPU -> its PCI address as the kernel writes it: 0000:83:00 for nvidia-smi's 00000000:83:00.0."""
+    found, command = {}, ["nvidia-smi", "--query-gpu=index,pci.bus_id", "--format=csv,noheader"]
+    for line in said(command, timeout_s)[1].splitlines():
+        index, _, bus = line.partition(",")
+        match = re.search(r"([0-9A-Fa-f]{4}:[0-9A-Fa-f]+:[0-9A-Fa-f]+)\.\d+ *$", bus)
+        if match and index.strip().isdigit():
+            found[float(index)] = match[1].lower()
+    return found
+
+
+def said(command: list[str], timeout_s: float) -> tuple[int | None, str, str]:
+    """Status, output and errors of a tool; None and nothing where it is not there or does not answer in time."""
+    # A mark of its own: it is no member of the run.
+    environment = {**os.environ, MARK: command[0], "LC_ALL": "C"}
     try:
-        # A mark of its own: it is no member of the run.
-        environment = {**os.environ, MARK: "nvidia-smi"}
-        answer = (
-            subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=environment)
-            if program
-            else None
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, env=environment
         )
-        rows = [map(_number, line.split(",")) for line in answer.stdout.splitlines()] if answer else []
-        return [dict(zip(GPU_KEYS, row)) for row in rows]  # noqa: B905 - Python 3.8
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return []
+    except (OSError, subprocess.SubprocessError) as error:
+        return None, "", str(error)
+    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
 def gpus_given_back(folder: str) -> list[list[float]]:
@@ -62,11 +84,11 @@ def gpus_given_back(folder: str) -> list[list[float]]:
     return []
 
 
-def first_gpus(folder: str) -> list[dict[str, float | None]]:
+def first_gpus(folder: str) -> list[dict[str, Any]]:
     """What the first heartbeat with GPUs says of them: the run had not yet come to use any."""
     try:
         with open(f"{folder}/gpus") as file:
-            gpus = json.load(file)["gpus"]  # type: list[dict[str, float | None]]
+            gpus = json.load(file)["gpus"]  # type: list[dict[str, Any]]
             return gpus
     except (OSError, ValueError, KeyError):
         return []

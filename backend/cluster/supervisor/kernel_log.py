@@ -1,0 +1,63 @@
+"""What the node's kernel log says of its GPUs since a run began there: the Xid messages of NVIDIA's driver."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from typing import Any
+
+from .files import read_json
+from .gpus import first_gpus, said
+from .processes import boot_id
+
+LOG_S = 5.0
+"""For each of the two programs that show the kernel log."""
+STAMPED = re.compile(r"^\[ *(\d+\.\d+)\](.*)")
+"""Seconds since the machine started, and what was said."""
+XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+)[^)]*\): (\d+)(?:, *(.*))?")
+MOST_XIDS = 20
+"""Kept of the different ones, the first in time; a fault may repeat itself ten thousand times."""
+XID_TEXT = 300
+
+
+def gpu_errors(folder: str) -> dict[str, Any] | None:
+    """`xids`: each kind of error of each GPU once, with its first time and how often; `unread`: why the log is unknown.
+
+    `gpu` is nvidia-smi's index, null where the GPU could not be told at the start. None on a node without NVIDIA GPUs,
+    and where the machine restarted since.
+    """
+    me = read_json(f"{folder}/pid")
+    if not shutil.which("nvidia-smi") or me is None or me.get("boot") != boot_id():
+        return None
+    lines, unread = kernel_lines()
+    began = me["start"] / os.sysconf("SC_CLK_TCK") - 1
+    since_start = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    gpus = {gpu["bus"]: gpu["index"] for gpu in first_gpus(folder) if gpu.get("bus")}
+    found = {}  # type: dict[tuple[str, int], dict[str, Any]]
+    for seconds, text in lines:
+        match = XID.search(text)
+        if match is None or seconds < began:
+            continue
+        bus, xid = match[1].lower(), int(match[2])
+        if gpus and bus not in gpus:  # another's GPU, which a container sees in the log alone
+            continue
+        one = {"pci": bus, "gpu": gpus.get(bus), "xid": xid, "count": 0, "time": seconds + since_start}
+        found.setdefault((bus, xid), {**one, "text": (match[3] or "").strip()[:XID_TEXT]})["count"] += 1
+    return {"xids": sorted(found.values(), key=lambda one: one["time"])[:MOST_XIDS], "unread": unread}
+
+
+def kernel_lines() -> tuple[list[tuple[float, str]], str]:
+    """(seconds since the machine started, text) of each line, by dmesg or else journalctl; or why there is none."""
+    code, out, why = said(["dmesg"], LOG_S)
+    lines = stamped(out)
+    if code == 0:
+        return lines, ""
+    lines = stamped(said(["journalctl", "-k", "--no-pager", "-o", "short-monotonic"], LOG_S)[1])
+    # Who may not read the journal gets an empty one, and status 0 with it.
+    return lines, "" if lines else (why.strip() or "dmesg: no answer")[:XID_TEXT]
+
+
+def stamped(text: str) -> list[tuple[float, str]]:
+    return [(float(match[1]), match[2]) for match in map(STAMPED.match, text.splitlines()) if match]
