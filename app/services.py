@@ -89,7 +89,8 @@ class Draft:
         text = dump_mapping(mapping)
         if len(text) > MAXIMUM_TEXT:
             raise ProblemsError([Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT})])
-        self._store.set_draft(dump_mapping(without_secrets(mapping)))
+        kept = without_secrets(mapping)
+        self._store.set_draft(text if kept == mapping else dump_mapping(kept))
         self._mapping = mapping
 
 

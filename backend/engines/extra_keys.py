@@ -7,6 +7,7 @@ belong to a version that nobody has looked at, so it is a warning, and the prefl
 
 import difflib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from backend.engines.known_keys import EngineKey, keys_of, meant, programs_of, type_names, versions
@@ -22,7 +23,7 @@ def check_known(job: Job, key: str, value: Any) -> Problem | None:
     """Why the versions that were looked at do not take the key, or not with this value."""
     known = keys_of(job.engine)
     if key not in known:
-        return _unknown(job, key, value, known)
+        return _unknown(job, key, value)
     entry = known[key]
     said = meant(value, entry)
     field = f"extra.{key}"
@@ -40,8 +41,8 @@ def check_known(job: Job, key: str, value: Any) -> Problem | None:
     return Problem(code="extra_not_a_choice", field=field, severity="warning", values=values, edit=edit)
 
 
-def _unknown(job: Job, key: str, value: Any, known: Mapping[str, EngineKey]) -> Problem:
-    near = [name for name in difflib.get_close_matches(key, known, n=3, cutoff=0.8) if name not in job.extra]
+def _unknown(job: Job, key: str, value: Any) -> Problem:
+    near = [name for name in _near(job.engine, key) if name not in job.extra]
     looked_at = (f"{name} {versions()[name].examined[-1]}" for name in programs_of(job.engine) if name in versions())
     values = {"key": key, "engine": job.engine, "versions": ", ".join(looked_at)}
     if not near:
@@ -49,6 +50,12 @@ def _unknown(job: Job, key: str, value: Any, known: Mapping[str, EngineKey]) -> 
                        edit=_without(job, key))  # fmt: skip
     return Problem(code="extra_unknown_near", field=f"extra.{key}", severity="warning",
                    values={**values, "near": near[0]}, edit=_with(job, key, near[0], value))  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _near(engine: str, key: str) -> tuple[str, ...]:
+    """Known keys that are written much like this one: a comparison with hundreds, asked at every edit."""
+    return tuple(difflib.get_close_matches(key, keys_of(engine), n=3, cutoff=0.8))
 
 
 def _fits(value: Any, entry: EngineKey, job: Job) -> bool:

@@ -11,6 +11,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 Kind = Literal["int", "float", "bool", "str", "choice", "list", "mapping"]
@@ -118,6 +119,7 @@ def describe(owner: type, prefix: str = "") -> Iterator[Parameter]:
         )
 
 
+@cache
 def split_optional(hint: Any) -> tuple[Any, bool]:
     """`T | None` as (T, True); anything else as (itself, False)."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
