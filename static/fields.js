@@ -61,13 +61,16 @@
     if (problem.code === "needed_for_launch")
       return h("div", { class: "mb-problem", "data-severity": problem.severity }, t("wizard.needed"));
     return h("div", { class: "mb-problem", "data-severity": problem.severity, "data-code": problem.code },
-      h("span", {}, h("b", {}, t(`wizard.severity.${problem.severity}`)), " ", problem.message, " "),
+      h("span", {}, h("b", {}, t(`wizard.severity.${problem.severity}`)), gap(), problem.message, gap()),
       h("span", { class: "mb-fix" }, problem.fix),
       problem.unlock && board.unlock(problem.unlock, problem.again),
-      problem.edits && apply(t("wizard.apply"), problem.edits),
+      problem.edits && apply(problem.apply, problem.edits),
       problem.choices?.length > 0 && h("div", { class: "mb-choices" },
         problem.choices.map((choice) => apply(choice.words, choice.edits))));
   }
+
+  // Chinese sentences stand without.
+  const gap = () => board.wizard.lang() === "zh" ? "" : " ";
 
   const apply = (words, edits) => board.h("button", { type: "button", class: "mb-apply",
     onclick: () => board.wizard.send("apply", { edits }) }, words);

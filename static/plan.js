@@ -25,6 +25,8 @@
     all = plans.rows.map((row) => Object.fromEntries(plans.keys.map((key, index) => [key, row[index]])));
     const before = chosen && keyOf(chosen);
     if (board.wizard.isSettled()) chosen = all.find((row) => row.rank === plans.own) || null;
+    // What was scrolled to is not listed any more.
+    if (before && !chosen) part("box").scrollTop = 0;
     // Without a known speed the sentence above the table says how they are sorted.
     part("count").textContent = board.t("wizard.plan.count", { shown: whole(all.length), count: whole(plans.count),
       fitting: whole(plans.fitting), sorted: all[0].speed === null ? "" : board.t("wizard.plan.sorted") });

@@ -157,13 +157,15 @@
       gridcolor: colours.grid, linecolor: colours.grid, zeroline: false, tickfont: { size: 11, color: colours.quiet },
       automargin: true, visible: !isEmpty(chart),
     };
+    // A run that goes on from another's checkpoint has nothing to show before its first step.
+    const isContinued = chart.data[chart.spec.series[0]].x[0] > FEW;
     return {
       uirevision: chart.run,
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: colours.family, color: colours.text, size: 12 },
       margin: { l: 8, r: 8, t: 6, b: 8 },
-      xaxis: { ...axis, rangemode: "tozero", nticks: chart.spec.wide ? 12 : 6, tickformat: ",d",
+      xaxis: { ...axis, rangemode: isContinued ? "normal" : "tozero", nticks: chart.spec.wide ? 12 : 6, tickformat: ",d",
         unifiedhovertitle: { text: `${w("axis.step")} %{x:,d}` },
         title: { text: w("axis.step"), font: { size: 11, color: colours.quiet }, standoff: 4 } },
       yaxis: { ...axis, nticks: 6, exponentformat: chart.spec.name === "tokens_per_s" ? "SI" : "e" },

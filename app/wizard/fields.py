@@ -146,6 +146,19 @@ def label_of(lang: str, parameter: Parameter) -> str:
     return t(lang, "wizard.label", name=name, unit=unit) if unit and unit not in name.lower() else name
 
 
+def value_words(lang: str, parameter: Parameter, value: Any) -> str:
+    """A value as its field shows it."""
+    if isinstance(value, bool):
+        return t(lang, "wizard.help.on" if value else "wizard.help.off")
+    if isinstance(value, (tuple, list)):
+        return ", ".join(map(str, value)) or t(lang, "wizard.help.none")
+    if isinstance(value, Mapping):
+        return t(lang, "wizard.gpu.own")
+    if isinstance(value, str):
+        return next((words for words, choice in choices_of(lang, parameter) if choice == value), value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
 def choices_of(lang: str, parameter: Parameter) -> list[tuple[str, str]]:
     """(words, value) of every choice."""
     if parameter.path == "cluster.gpu":

@@ -10,13 +10,12 @@ from typing import Any
 from app.i18n import t
 from app.plan_words import problem_words
 from app.reference import EFFECTS, Entry, documented, entry, sentences
-from app.wizard.fields import choices_of, table
+from app.wizard.fields import table, value_words
 from app.wizard.reading import Reading
 from backend.engines import ENGINES
 from backend.engines.checks import check_passed_on
 from backend.engines.known_keys import keys_of
 from backend.job.mapping import parameters
-from backend.job.parameters import Parameter
 from backend.job.problems import ProblemsError
 from backend.job.rules.extra import is_ignored
 from backend.planning.effects import Effect, effects
@@ -102,7 +101,7 @@ _COLUMNS: Mapping[str, Callable[[Effect], float]] = {
 def _row(item: Effect, lang: str) -> dict[str, Any]:
     path = next(iter(item.edits))
     return {
-        "value": _shown(table()[path], item.value, lang),
+        "value": value_words(lang, table()[path], item.value),
         "own": item.is_own,
         "problem": problem_words(lang, item.problem) if item.problem else "",
         "edits": {name: list(value) if isinstance(value, tuple) else value for name, value in item.edits.items()},
@@ -113,16 +112,3 @@ def _row(item: Effect, lang: str) -> dict[str, Any]:
         "host": item.host_gib,
         "batch": item.global_batch,
     }
-
-
-def _shown(parameter: Parameter, value: Any, lang: str) -> str:
-    """A value as its field shows it."""
-    if isinstance(value, bool):
-        return t(lang, "wizard.help.on" if value else "wizard.help.off")
-    if isinstance(value, tuple):
-        return ", ".join(value) or t(lang, "wizard.help.none")
-    if isinstance(value, Mapping):
-        return t(lang, "wizard.gpu.own")
-    if isinstance(value, str):
-        return next((words for words, choice in choices_of(lang, parameter) if choice == value), str(value))
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"

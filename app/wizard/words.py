@@ -2,15 +2,20 @@
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from app.i18n import has, render_problem, t
-from app.wizard.fields import Form, label_of, table
+from app.wizard.fields import Form, label_of, table, value_words
 from backend.job.problems import Problem
 
 _ABSENT = frozenset({"needed_for_launch", "no_environment", "hosts_not_nodes"})
 _LOCKED = frozenset({"passphrase_needed", "passphrase_wrong"})
 _STEP_OF = {"cluster": "hardware", "model": "model", "training": "training", "name": "training", "parallel": "plan"}
+
+
+_LONG = 60
+"""Letters of a button."""
 
 
 def in_words(form: Form, problem: Problem, *, for_launch: bool = False) -> dict[str, Any]:
@@ -28,7 +33,22 @@ def in_words(form: Form, problem: Problem, *, for_launch: bool = False) -> dict[
     step = form.steps[at] if at else _STEP_OF.get(problem.field.partition(".")[0], "plan")
     return {**words, "severity": severity, "at": at or "", "step": step, "label": label,
             "edits": dict(problem.edit) or None, "choices": _choices(form.lang, problem),
+            "apply": _apply_words(form.lang, at, problem.edit),
             "unlock": problem.values["identity_file"] if problem.code in _LOCKED else None}  # fmt: skip
+
+
+def _apply_words(lang: str, at: str | None, edits: Mapping[str, Any]) -> str:
+    """What a fix's button says it writes: the value alone at its own field; no more than `Apply` where that is long."""
+    known = {path: table().get(path) for path in edits}
+    if any(known[path] is None or value is None or isinstance(value, Mapping) for path, value in edits.items()):
+        return t(lang, "wizard.apply")
+    values = {path: value_words(lang, parameter, edits[path]) for path, parameter in known.items() if parameter}
+    if [*edits] == [at]:
+        words = t(lang, "wizard.apply.to", value=values[at])
+    else:
+        each = (f"{label_of(lang, parameter)} = {values[path]}" for path, parameter in known.items() if parameter)
+        words = t(lang, "wizard.apply.what", what=t(lang, "why.and").join(each))
+    return words if len(words) <= _LONG else t(lang, "wizard.apply")
 
 
 def _choices(lang: str, problem: Problem) -> list[dict[str, Any]]:

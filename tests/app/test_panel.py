@@ -13,6 +13,7 @@ from typing import Any, cast
 import gradio as gr
 import pytest
 
+import app.wizard
 from app.i18n import LANGUAGES, catalogue
 from app.plan_words import all_plans, count_words, explain, need_gib, plan_name, plan_sizes
 from app.services import Draft, Services
@@ -97,6 +98,15 @@ class TestFields:
     def test_no_parameter_has_two_widgets(self, form: Form) -> None:
         with gr.Blocks(analytics_enabled=False), pytest.raises(ValueError, match="widget already"):
             form.field("name")
+
+    def test_no_widget_shows_the_progress_of_an_event(self, services: Services) -> None:
+        """Gradio would tell all of them of every event."""
+        with gr.Blocks(analytics_enabled=False) as page:
+            app.wizard.build("en", services)
+        drawn = {number for number, block in page.blocks.items() if getattr(block, "visible", False)}
+        events = [event for event in page.config["dependencies"] if event["backend_fn"]]
+        assert len(events) > 100
+        assert all(event["show_progress_on"] and not drawn & {*event["show_progress_on"]} for event in events)
 
     def test_a_number_box_shows_nothing_for_what_is_no_number_and_the_draft_keeps_it(
         self, form: Form, services: Services
@@ -198,11 +208,9 @@ class TestBundle:
         change(services, {"training.seed": 0})
         got = shown(form, services)
         problem = next(p for p in got["problems"] if p["code"] == "seed_not_positive")
-        assert (problem["at"], problem["step"], problem["edits"]) == (
-            "training.seed",
-            "training",
-            {"training.seed": 42},
-        )
+        edits = {"training.seed": 42}
+        assert (problem["at"], problem["step"], problem["edits"]) == ("training.seed", "training", edits)
+        assert problem["apply"] == "Set to 42"
         assert got["marks"]["training"]["errors"] == 1
         assert got["summary"] == {"sound": False, "errors": 1}
 
@@ -450,8 +458,11 @@ class Nodes:
         self.launched.append(job)
         return f"run-{len(self.launched)}"
 
-    def enqueue(self, job: Job, *, restarts: int, source: tuple[str, int] | None) -> str:
+    def enqueue(
+        self, job: Job, *, restarts: int, source: tuple[str, int] | None, accepted_warnings: Collection[str]
+    ) -> str:
         self.queued.append(job)
+        self.accepts.append(set(accepted_warnings))
         return f"queued-{len(self.queued)}"
 
     def snapshot(self, run: str) -> SimpleNamespace:

@@ -68,7 +68,7 @@ def test_a_problem_stands_by_its_field_and_its_fix_is_one_click(page, site):
     box(page, "training.seed").fill("0")
     expect(problems(page, "training.seed")).to_contain_text("above 0")
     assert box(page, "training.seed").get_attribute("aria-invalid") == "true"
-    problems(page, "training.seed").get_by_role("button", name="Apply").click()
+    problems(page, "training.seed").get_by_role("button", name="Set to 42").click()
     expect(box(page, "training.seed")).to_have_value("42")
     expect(problems(page, "training.seed")).to_have_count(0)
 
