@@ -52,23 +52,27 @@ _edit_lock = threading.Lock()
 def wire(form: Form, carrier: gr.HTML, services: Services) -> None:
     """Connect every widget and the carrier's own events."""
     step = gr.Textbox(visible=False)
+    # At every event Gradio tells each component that was ever to show the progress of one: outputs, where it is not
+    # said, and so every widget. That costs more than an edit; `step` is never drawn.
+    unseen: dict[str, Any] = {"show_progress_on": step}
+    edit, act, work = _EDIT | unseen, _ACT | unseen, _WORK | unseen
     for path, component in form.components.items():
         followers = [form.components[name] for name in _FOLLOWERS.get(path, ())]
         # Gradio's text box tells of `input` at key presses alone: not when text is pasted, deleted or composed by an
         # input method. `change` tells of all, and of what the server itself wrote, which _edit leaves alone.
         event = component.change if isinstance(component, gr.Textbox) else component.input  # type: ignore[attr-defined]
-        event(_edit(form, services, path), [component, step], [carrier, *followers], js=_WITH_STEP, **_EDIT)
+        event(_edit(form, services, path), [component, step], [carrier, *followers], js=_WITH_STEP, **edit)
     widgets = list(form.components.values())
     plan_widgets = [form.components[path] for path in EDITED]
-    carrier.refresh(_refresh(form, services), None, carrier, **_ACT)
-    carrier.choose(_choose(form, services), None, [carrier, *plan_widgets], **_ACT)
-    carrier.apply(_apply(form, carrier, services), None, [carrier, *widgets], **_ACT)
-    carrier.fetch(_fetch(form, carrier, services), None, [carrier, *widgets], **_WORK)
-    carrier.desk(_desk(form, services), None, carrier, **_WORK)
+    carrier.refresh(_refresh(form, services), None, carrier, **act)
+    carrier.choose(_choose(form, services), None, [carrier, *plan_widgets], **act)
+    carrier.apply(_apply(form, carrier, services), None, [carrier, *widgets], **act)
+    carrier.fetch(_fetch(form, carrier, services), None, [carrier, *widgets], **work)
+    carrier.desk(_desk(form, services), None, carrier, **work)
     page = Context.root_block
     if page is None:
         raise RuntimeError("the wizard is built inside a page")
-    page.load(_load(form, services), [step, step], [carrier, *widgets], js=_WITH_STEP, **_ACT)
+    page.load(_load(form, services), [step, step], [carrier, *widgets], js=_WITH_STEP, **act)
 
 
 def change(services: Services, edits: Mapping[str, Any]) -> tuple[Problem, ...]:

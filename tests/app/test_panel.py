@@ -521,12 +521,25 @@ class TestDesk:
         assert rest(desk).is_green_for(job)
         # Those of an earlier check, which another tab may still show, are not those of this one.
         for accepted in (None, True, earlier):
-            with pytest.raises(ProblemsError) as refused:
-                desk.launch(job, accepted=accepted)
-            assert refused.value.problems[0].code == "warnings_not_accepted"
+            for begin in (desk.launch, desk.queue):
+                with pytest.raises(ProblemsError) as refused:
+                    begin(job, accepted=accepted)
+                assert refused.value.problems[0].code == "warnings_not_accepted"
         desk.launch(job, accepted=desk.state().version)
         assert rest(desk).run == "run-1"
         assert nodes.accepts == [{warning_key(one) for one in warned.warnings}]
+
+    def test_the_warnings_of_the_check_at_hand_are_accepted_for_the_queue_and_none_without_one(self, job: Job) -> None:
+        small = Checks(0, "10.0.0.1").warning("shm", "shm_small", "cluster.hosts[0].address", mib=64)
+        busy = Checks(0, "10.0.0.1").wrong("lock", "node_locked", "cluster.hosts[0].address", run="other")
+        warned = PreflightReport(checks=(small, busy), problems=(Problem(code="node_locked"),))
+        nodes = Nodes(warned)
+        nodes.let.set()
+        desk = self.desk(nodes)
+        desk.check(job)
+        desk.queue(job, accepted=rest(desk).version)
+        desk.queue(replace(job, name="another"), accepted=rest(desk).version)
+        assert nodes.accepts == [{warning_key(one) for one in warned.warnings}, set()]
 
     def test_a_warning_that_only_the_launch_finds_was_accepted_by_nobody_and_shuts_it_with_its_words(
         self, job: Job
