@@ -4,7 +4,7 @@ import argparse
 from typing import get_args
 
 from app.cli_output import DONE, number, table
-from app.cli_run import find_run, opened_services, why_words
+from app.cli_run import accepted_warnings, add_warnings_option, find_run, opened_services, why_words
 from app.i18n import t
 from backend.jobs.queued import Move
 
@@ -13,6 +13,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     """Options of `queue`."""
     parser.add_argument("run_id", nargs="?", metavar="RUN", help=t(lang, "cli.run.help"))
     parser.add_argument("where", nargs="?", choices=get_args(Move), help=t(lang, "cli.queue.where.help"))
+    add_warnings_option(parser, lang)
     parser.set_defaults(run=run)
 
 
@@ -22,7 +23,7 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         if chosen.run_id:
             run = find_run(services, chosen.run_id)
             if services.controller.snapshot(run).queue_place is None:
-                services.controller.resume(run, queue=True)
+                services.controller.resume(run, queue=True, accepted_warnings=accepted_warnings(chosen))
             if chosen.where:
                 services.controller.move(run, chosen.where)
         waiting = {one.queue_place: one for one in services.controller.runs() if one.queue_place is not None}

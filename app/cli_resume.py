@@ -3,7 +3,7 @@
 import argparse
 
 from app.cli_output import DONE, number, table
-from app.cli_run import find_run, opened_services, wait_for_end
+from app.cli_run import accepted_warnings, add_warnings_option, find_run, opened_services, wait_for_end
 from app.cli_secrets import add_secret_option, refuse_in_queue, take_secrets, unlocked
 from app.i18n import t
 from app.services import Services
@@ -17,6 +17,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     option("--list", action="store_true", help=t(lang, "cli.resume.list.help"))
     option("--queue", action="store_true", help=t(lang, "cli.queue_option.help"))
     option("--wait", action="store_true", help=t(lang, "cli.launch.wait.help"))
+    add_warnings_option(parser, lang)
     add_secret_option(parser, lang)
     parser.set_defaults(run=run)
 
@@ -31,7 +32,8 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
             _print_checkpoints(services, run, lang)
             return DONE
         resume = services.controller.resume
-        unlocked(lang, services.audit, lambda: resume(run, checkpoint=chosen.checkpoint, queue=chosen.queue))
+        how = {"checkpoint": chosen.checkpoint, "queue": chosen.queue, "accepted_warnings": accepted_warnings(chosen)}
+        unlocked(lang, services.audit, lambda: resume(run, **how))
         print(_what_was_done(services, run, lang, queue=chosen.queue), flush=True)
         return wait_for_end(services, run, lang) if chosen.wait else DONE
 

@@ -56,7 +56,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
         option("--restarts", type=int, default=RESTARTS, help=t(lang, "cli.restarts.help", default=RESTARTS))
         option("--token", help=t(lang, "cli.token.help"))
         option("--copy-missing", action="store_true", help=t(lang, "cli.copy_missing.help"))
-        option("--accept-warnings", action="store_true", help=t(lang, "cli.accept_warnings.help"))
+        add_warnings_option(parser, lang)
     if name == "stop":
         option("--save", action="store_true", help=t(lang, "cli.stop.save.help"))
     if name in ("check", "status"):
@@ -106,12 +106,21 @@ def run_launch(chosen: argparse.Namespace, lang: str) -> int:
         begin = services.controller.enqueue if chosen.queue else services.controller.launch
         source = _source(services, chosen.source)
         options = {"token": chosen.token, "restarts": chosen.restarts, "source": source}
-        if not chosen.queue:
-            options["accepted_warnings"] = None if chosen.accept_warnings else ()
+        options["accepted_warnings"] = accepted_warnings(chosen)
         run = unlocked(lang, services.audit, lambda: begin(job, **options))
         words = {"run": run, "nodes": job.cluster.nodes}
         print(t(lang, "cli.queued" if chosen.queue else "cli.launched", **words), flush=True)
         return wait_for_end(services, run, lang) if chosen.wait else DONE
+
+
+def add_warnings_option(parser: argparse.ArgumentParser, lang: str) -> None:
+    """`--accept-warnings`."""
+    parser.add_argument("--accept-warnings", action="store_true", help=t(lang, "cli.accept_warnings.help"))
+
+
+def accepted_warnings(chosen: argparse.Namespace) -> tuple[()] | None:
+    """What that says: all, whatever there are, or none."""
+    return None if chosen.accept_warnings else ()
 
 
 def _source(services: Services, given: str | None) -> tuple[str, int | None] | None:
@@ -287,7 +296,7 @@ def _print_run(snapshot: RunSnapshot, lang: str) -> None:
 
 def _print_cause(snapshot: RunSnapshot, lang: str) -> None:
     if snapshot.cause:
-        print_problems(lang, [snapshot.cause])
+        print_problems(lang, [snapshot.cause, *snapshot.warnings])
 
 
 def _is_empty(node: Any) -> bool:

@@ -23,7 +23,7 @@
       h("div", { class: "mb-desk" }, checkButton(desk, isBusy), launchButton(desk, isBusy),
         queueButton(desk, isBusy),
         h("p", { class: "mb-desk-words", role: "status" }, sentence(desk, isBusy))),
-      desk.ready && desk.warnings > 0 && warnings(element, bundle),
+      desk.same && desk.warnings > 0 && warnings(element, bundle),
       (bundle.refusal || []).map((problem) => board.fields.drawProblem(problem)),
       desk.problems.map((problem) => board.fields.drawProblem(problem)),
       desk.copy && copyOffer(desk, isBusy),
@@ -44,7 +44,7 @@
     return button("launch", board.t("wizard.launch.go", { name: desk.name }), !isOpen || isBusy, isOpen);
   }
 
-  // Whoever launches in spite of warnings has said so, for this very check.
+  // Whoever launches or queues in spite of warnings has said so, for this very check.
   function warnings(element, bundle) {
     const { h, t } = board, desk = bundle.data.launch;
     const box = h("input", { type: "checkbox", "data-act": "accept_warnings", checked: accepted === desk.version,
@@ -55,7 +55,8 @@
   // Needs no green check: the nodes are busy with another run, and are checked when this one's turn comes.
   function queueButton(desk, isBusy) {
     const isQueued = desk.phase === "queued" && desk.same;
-    return button("queue", board.t("wizard.launch.queue"), !desk.complete || isBusy || isQueued, false);
+    const isOpen = !desk.same || !desk.warnings || accepted === desk.version;
+    return button("queue", board.t("wizard.launch.queue"), !desk.complete || isBusy || isQueued || !isOpen, false);
   }
 
   // What node 0 has and others lack; nothing is copied unless somebody says so.
@@ -68,7 +69,7 @@
 
   function button(act, label, isOff, isPrimary) {
     return board.h("button", { type: "button", class: `mb-button${isPrimary ? " mb-primary" : ""}`, "data-act": act,
-      disabled: isOff, onclick: () => ask(act, act === "launch" ? { accepted } : {}) }, label);
+      disabled: isOff, onclick: () => ask(act, { accepted }) }, label);
   }
 
   function ask(act, more = {}) {

@@ -8,7 +8,7 @@
     const M = window.Megaboard;
     const parts = {
       head: Head(id, link),
-      trouble: Trouble((rank, file) => parts.logs.show(rank, file)),
+      trouble: Trouble((rank, file) => parts.logs.show(rank, file), (keys) => link.act("accept", { keys })),
       compare: M.Compare(() => link.act("calibrate")),
       export: M.Export(() => link.act("export")),
       charts: M.Charts(),
@@ -159,18 +159,31 @@
   }
 
   // Why the run failed, what to do, the last lines that say so, and the proof that nothing is left running.
-  function Trouble(showLog) {
+  // Why a run failed; the warnings that kept it from starting, and the button that accepts just those.
+  function Trouble(showLog, accept) {
     const message = el("strong");
     const fix = el("p");
     const lines = el("pre.mbm-lines", { tabindex: "0" });
     const more = el("details", {}, el("summary"), lines);
     const button = el("button.mbm-chip", { type: "button", onclick: () => showLog(cause.rank, cause.file) });
-    const why = el("div.mbm-cause", { role: "alert", hidden: true }, el("div", {}, message, fix), button, more);
+    const list = el("ul.mbm-warnings");
+    const yes = el("button.mb-button.mb-primary", { type: "button", onclick: () => accept(warnings.map((one) => one.key)) },
+      w("warnings.accept"));
+    const unaccepted = el("div.mbm-unaccepted", { hidden: true }, list, yes);
+    const why = el("div.mbm-cause", { role: "alert", hidden: true }, el("div", {}, message, fix), button, unaccepted, more);
     const proof = el("p.mbm-proof", { hidden: true });
-    let cause = null;
+    const make = () => el("li", {}, el("span"), " ", el("small"));
+    const update = (item, one) => {
+      text(item.firstChild, one.message);
+      text(item.lastChild, one.fix);
+    };
+    let cause = null, warnings = [];
 
     function take(head) {
       cause = head.cause;
+      warnings = head.warnings;
+      unaccepted.hidden = !warnings.length;
+      keyed(list, warnings, (one) => one.key, make, update);
       why.hidden = !cause;
       if (cause) tell();
       prove(head.proof);

@@ -23,6 +23,7 @@ def act(services: Services, compare: Compare, name: object, run: str, values: Ma
         "calibrate": lambda run, values: compare.use(run),
         "export": lambda run, values: exports_of(controller).begin(run),
         "checkpoints": lambda run, values: resuming_of(controller).look(run),
+        "accept": lambda run, values: controller.accept_warnings(run, _texts(values.get("keys"))),
         "resume": lambda run, values: controller.resume(run, checkpoint=_count(values.get("step")), queue=True),
         "move": lambda run, values: controller.move(run, _where(values.get("where"))),
         "restarts": lambda run, values: controller.allow_restarts(run, _count(values.get("restarts")) or 0),
@@ -37,6 +38,10 @@ def act(services: Services, compare: Compare, name: object, run: str, values: Ma
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else None
+
+
+def _texts(value: object) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
 def _where(value: object) -> Move:

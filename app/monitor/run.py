@@ -6,6 +6,8 @@ from typing import Any
 from app.i18n import render_problem, t
 from app.preparing_words import preparing_words
 from backend.job.problems import Problem
+from backend.jobs import gpu_errors
+from backend.jobs.checkup import warning_key
 from backend.jobs.diagnose import stuck_words
 from backend.jobs.progress import WATCHED
 from backend.jobs.records import Event, NodeSnapshot, Preparing, RunSnapshot, problem_from_json
@@ -54,6 +56,7 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
         "ended": run.ended,
         "nodes": len(run.nodes),
         "cause": None if run.cause is None else _cause(run.cause, lang),
+        "warnings": [{**render_problem(lang, one), "key": warning_key(one)} for one in run.warnings],
         "proof": _proof(run),
     }
 
@@ -116,15 +119,21 @@ def _words(event: Event, addresses: Mapping[int, str], lang: str) -> dict[str, A
         "number": detail.get("number"),
         "of": detail.get("of"),
         "steps": ", ".join(map(str, detail.get("steps") or ())),
-        **{name: detail.get(name) for name in ("gpu", "xid", "text", "count", "reason")},
+        "xids": gpu_errors.words(detail.get("xids") or ()),
+        "reason": detail.get("reason"),
+        "warnings": " ".join(_message(one, lang) for one in detail.get("warnings") or ()),
     }
     more = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""
     more = "_signal" if event.kind is EventKind.NODE_EXITED and detail.get("signal") else more
     problem = detail.get("problem")
     return {
         "text": t(lang, f"monitor.event.{event.kind.value}{more}", **values),
-        "why": render_problem(lang, problem_from_json(problem))["message"] if problem else "",
+        "why": _message(problem, lang) if problem else "",
     }
+
+
+def _message(problem: Mapping[str, Any], lang: str) -> str:
+    return render_problem(lang, problem_from_json(problem))["message"]
 
 
 def _preparing(preparing: Preparing, lang: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from backend.jobs.checkup import PreflightReport, warning_key
 from backend.jobs.controller import Controller
 from backend.jobs.copying import Missing, find_missing
 from backend.jobs.restart import RESTARTS
+from backend.jobs.starter import NOT_ACCEPTED
 from backend.jobs.states import RunState
 
 Phase = Literal["idle", "checking", "checked", "copying", "launching", "launched", "queued"]
@@ -58,6 +59,13 @@ class DeskState:
         if self.phase != "checked" or self.report is None or self.job != job:
             return None
         return find_missing(self.report.checks)
+
+    def accepted_by(self, accepted: object) -> set[str]:
+        """Keys of the check's warnings, where the user has accepted those of this version. ProblemsError."""
+        warnings = self.report.warnings if self.report else ()
+        if warnings and (isinstance(accepted, bool) or accepted != self.version):
+            raise ProblemsError([Problem(code=NOT_ACCEPTED)])
+        return {warning_key(one) for one in warnings}
 
     def is_green_for(self, job: Job | None, source: Source = None) -> bool:
         """Whether a launch of exactly this job from exactly this checkpoint may begin."""
@@ -120,22 +128,24 @@ class Desk:
         that only the launch itself finds, have been accepted by nobody.
         """
         with self._changed:
-            report = self._state.report
-            if report is None or not self._state.is_green_for(job, source):
+            if not self._state.is_green_for(job, source):
                 raise ProblemsError([Problem(code="not_checked")])
-            if report.warnings and (isinstance(accepted, bool) or accepted != self._state.version):
-                raise ProblemsError([Problem(code="warnings_not_accepted")])
+            shown = self._state.accepted_by(accepted)
             self._set(phase="launching", problems=())
-        shown = {warning_key(one) for one in report.warnings}
         self._work(lambda: self._launch(job, source, shown))
 
-    def queue(self, job: Job, source: Source = None) -> None:
-        """Put the job into the queue, unless it waits there from this desk: two tabs queue one run. ProblemsError."""
+    def queue(self, job: Job, source: Source = None, *, accepted: object = None) -> None:
+        """Put the job into the queue, unless it waits there from this desk: two tabs queue one run. ProblemsError.
+
+        Where a check of exactly this job is at hand, its warnings must have been accepted as for a launch; those that
+        the check at the run's turn finds beside them have been accepted by nobody.
+        """
         with self._changed:
             is_same = (self._state.job, self._state.source) == (job, source)
             if self._state.is_busy or (is_same and self.waits(self._state)):
                 return
-            run = self._controller.enqueue(job, restarts=RESTARTS, source=source)
+            shown = self._state.accepted_by(accepted) if is_same else set()
+            run = self._controller.enqueue(job, restarts=RESTARTS, source=source, accepted_warnings=shown)
             self._set(phase="queued", job=job, source=source, report=None, problems=(), run=run)
 
     def waits(self, state: DeskState) -> bool:

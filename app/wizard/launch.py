@@ -69,10 +69,11 @@ def act(services: Services, asked: Mapping[str, Any]) -> DeskState:
         if reading.job is None or not reading.can_launch or unfit:
             raise ProblemsError((*reading.problems, *reading.missing, *unfit))
         at, source = desk(services), continuing.chosen(services)
-        if asked["act"] == "launch":
-            at.launch(reading.job, source, accepted=asked.get("accepted"))
+        if asked["act"] in ("launch", "queue"):
+            begin = at.launch if asked["act"] == "launch" else at.queue
+            begin(reading.job, source, accepted=asked.get("accepted"))
         else:
-            {"check": at.check, "copy": at.copy, "queue": at.queue}[asked["act"]](reading.job, source)
+            {"check": at.check, "copy": at.copy}[asked["act"]](reading.job, source)
     return desk(services).state()
 
 

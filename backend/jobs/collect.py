@@ -205,9 +205,8 @@ class Collector:
             self._tell_gpu_errors(connection, ended)
 
     def _tell_gpu_errors(self, connection: sqlite3.Connection, ended: Mapping[str, Any]) -> None:
-        for one in gpu_errors.xids_of(ended):
-            detail = {"gpu": gpu_errors.name_of(one), **{name: one[name] for name in ("xid", "text", "count")}}
-            self._tell(connection, EventKind.GPU_ERROR, detail)
+        if xids := gpu_errors.xids_of(ended):
+            self._tell(connection, EventKind.GPU_ERROR, {"xids": xids})
         if (reason := gpu_errors.unread(ended)) and not ended.get("stopped"):
             self._tell(connection, EventKind.KERNEL_LOG_UNREAD, {"reason": reason})
 

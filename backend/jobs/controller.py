@@ -27,7 +27,7 @@ from backend.jobs import copying, exporting, ledger, outside, queued, restart, s
 from backend.jobs import launch as launching
 from backend.jobs import look as looking
 from backend.jobs.calibrate import RunMeasured, measure_run
-from backend.jobs.checkup import Meeting, PreflightReport, examine, meet
+from backend.jobs.checkup import Meeting, PreflightReport, examine, meet, warning_key
 from backend.jobs.connections import Connections
 from backend.jobs.diagnose import readable
 from backend.jobs.lead import Timing
@@ -36,7 +36,7 @@ from backend.jobs.records import Point, RunSnapshot, RunSummary, Source
 from backend.jobs.runner import Runner
 from backend.jobs.series import FileKey
 from backend.jobs.speed import Measurement, measure
-from backend.jobs.starter import Found
+from backend.jobs.starter import Found, wish_of
 from backend.jobs.states import RunState
 from backend.jobs.store import Store
 
@@ -178,7 +178,7 @@ class Controller:
         started again by itself (restart.py). `source`: a run, and the step of one of its checkpoints (None: the newest
         complete one), to begin with; what the job changes must fit that checkpoint (engines/resharding.py).
         Warnings of the preflight whose keys (checkup.warning_key) are not accepted are a refusal too:
-        warnings_not_accepted; None accepts all.
+        warnings_not_accepted; None accepts all. They stay accepted for later attempts of the run.
         """
         check_alone(job)
         found = self.find_source(*source, job) if source else None
@@ -194,26 +194,50 @@ class Controller:
         token: str | None = None,
         restarts: int = 0,
         source: tuple[str, int | None] | None = None,
+        accepted_warnings: Collection[str] | None = None,
     ) -> str:
         """Put a run at the end of the queue and return its id; it starts when its nodes are free (queued.py).
 
+        Its nodes are checked then: a warning that is not accepted ends it by name (RunSnapshot.warnings).
         Somebody must be there to start it: a started controller, or wait(takes_turn=True). ProblemsError.
         """
         check_alone(job)
         found = self.find_source(*source, job) if source else None
         run = launching.new_run_id(job, self._clock())
         self._audit("enqueue", run=run, job=job.name, nodes=queued.addresses_of(job), restarts=restarts)
-        return self._runner.enqueue(job, run, token=token, restarts=restarts, source=found)
+        return self._runner.enqueue(
+            job, run, token=token, restarts=restarts, source=found, accepted_warnings=accepted_warnings
+        )
 
-    def resume(self, run_id: str, *, checkpoint: int | None = None, queue: bool = False) -> None:
+    def resume(
+        self,
+        run_id: str,
+        *,
+        checkpoint: int | None = None,
+        queue: bool = False,
+        accepted_warnings: Collection[str] | None = (),
+    ) -> None:
         """Start the next attempt of a run that was stopped, failed or was lost, or put it into the queue.
 
+        `accepted_warnings`: of the preflight, beside those that the run has gone past before; None accepts all.
         It goes on from the newest checkpoint that is complete on all nodes, or from that of a step; 0 begins at the
         start. ProblemsError: unknown_run, cannot_resume, no_checkpoint, checkpoint_missing, checkpoint_incomplete,
         checkpoint_damaged, and what a launch may raise.
         """
         self._audit("resume", run=run_id, checkpoint=checkpoint, queue=queue)
-        self._runner.resume(run_id, checkpoint=checkpoint, waits=queue)
+        self._runner.resume(run_id, checkpoint=checkpoint, waits=queue, accepted_warnings=accepted_warnings)
+
+    def accept_warnings(self, run_id: str, keys: Collection[str]) -> None:
+        """Put a run that warnings kept from starting back into the queue, to begin where it was to begin.
+
+        `keys`: of the warnings that the user has accepted; those that did not keep it are no matter. ProblemsError.
+        """
+        with self._store.read() as connection:
+            wish = wish_of(connection, run_id)
+            kept_it = snapshot.snapshot(connection, run_id, self._clock()).warnings
+        known = {warning_key(one) for one in kept_it} & set(keys)
+        self._audit("accept_warnings", run=run_id, warnings=sorted(known))
+        self.resume(run_id, checkpoint=wish.step, queue=True, accepted_warnings=known)
 
     def find_source(self, run_id: str, step: int | None, job: Job | None = None) -> Source:
         """The checkpoint of a run that another can begin with: the newest complete one, or that of a step.

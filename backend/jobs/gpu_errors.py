@@ -71,5 +71,10 @@ def name_of(one: Mapping[str, Any]) -> str:
     return pci if one.get("gpu") is None else f"{one['gpu']:.0f} ({pci})"
 
 
+def words(xids: Sequence[Mapping[str, Any]]) -> str:
+    """`GPU 3 (PCI 0000:83:00) Xid 48; GPU 0 (PCI 0000:3d:00) Xid 74`."""
+    return "; ".join(f"GPU {name_of(one)} Xid {one['xid']}" for one in xids)
+
+
 def _is_near(record: NodeRecord, one: Mapping[str, Any]) -> bool:
     return bool((record.exit or {}).get("time", 0.0) - one["time"] <= WITHIN_S)

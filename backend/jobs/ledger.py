@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from backend.job.problems import Problem, ProblemsError
@@ -26,16 +26,17 @@ def create_run(
     time: float,
     restarts: int = 0,
     source: Mapping[str, Any] | None = None,
+    accepted: str | Sequence[str] | None = None,
 ) -> None:
     """Record a new run and take its nodes; ProblemsError(node_taken) when another unfinished run holds one.
 
-    `source`: the checkpoint of another run that it begins with.
+    `source`: the checkpoint of another run that it begins with. `accepted`: as accepted.kept has it.
     """
     columns = "(id, name, engine, job, created, restarts)"
     values = (run, name, engine, job, time, restarts)
     connection.execute(f"INSERT INTO runs {columns} VALUES (?, ?, ?, ?, ?, ?)", values)  # noqa: S608
     claim(connection, run, addresses)
-    append(connection, run, EventKind.CREATED, time=time, detail={"source": source} if source else {})
+    append(connection, run, EventKind.CREATED, time=time, detail=_without_none(source=source, accepted=accepted))
 
 
 def source_of(connection: sqlite3.Connection, run: str) -> Mapping[str, Any] | None:
@@ -241,3 +242,7 @@ def _node(row: sqlite3.Row) -> NodeRecord:
     for key in ("exit", "stop"):
         values[key] = None if row[key] is None else json.loads(row[key])
     return NodeRecord(**values)
+
+
+def _without_none(**values: object) -> dict[str, object]:
+    return {key: value for key, value in values.items() if value is not None}

@@ -159,6 +159,8 @@ class RunSnapshot:
     """Of the checkpoint that the newest attempt went on from."""
     source: tuple[str, int] | None = None
     """The other run, and the step of its checkpoint, that this one began with."""
+    warnings: tuple[Problem, ...] = ()
+    """Of the nodes' check, that nobody has accepted and that kept it from starting."""
     restarts: int = 0
     """Automatic restarts since the launch, or since a user resumed the run."""
     restarts_allowed: int = 0

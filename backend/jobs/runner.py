@@ -8,14 +8,15 @@ import logging
 import math
 import sqlite3
 import threading
-from collections.abc import Callable, Collection
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from backend.job.job import Job
 from backend.job.mapping import dump_job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger, queued
+from backend.jobs.accepted import kept
 from backend.jobs.checkup import meet
 from backend.jobs.connections import Connections
 from backend.jobs.launchlock import LaunchLock, is_launching
@@ -38,6 +39,17 @@ LAUNCHING_S = 0.2
 """Between two looks whether another process is done launching."""
 CLOSE_S = 5.0
 """Wait for a start under way at close(); one that takes longer is taken up by the next server."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Asked:
+    """What a user asks of a new run beside its job."""
+
+    token: str | None
+    restarts: int
+    source: Source | None
+    accepted: str | list[str]
+    """The warnings, as accepted.kept has them."""
 
 
 class Runner:
@@ -108,32 +120,42 @@ class Runner:
             raise ProblemsError(meeting.problems)
         self._audit("launch", run=run, job=job.name, nodes=queued.addresses_of(job), restarts=restarts)
         with LaunchLock(self._home, run):
-            made = self._store.write(
-                lambda c: self._create(c, run, job, token=token, restarts=restarts, source=source, waits=False)
-            )
+            asked = Asked(token=token, restarts=restarts, source=source, accepted=kept(accepted_warnings))
+            made = self._store.write(lambda c: self._create(c, run, job, asked, waits=False))
             if made != run:
                 return made
-            failure = self._try(lambda: self._starter.start(run, meeting, accepted_warnings=accepted_warnings))
+            failure = self._try(lambda: self._starter.start(run, meeting))
         self._raise(run, failure)
         return run
 
-    def enqueue(self, job: Job, run: str, *, token: str | None, restarts: int, source: Source | None) -> str:
+    def enqueue(
+        self,
+        job: Job,
+        run: str,
+        *,
+        token: str | None,
+        restarts: int,
+        source: Source | None,
+        accepted_warnings: Collection[str] | None = None,
+    ) -> str:
         """Put a run at the end of the queue; its id, or that of the run which the token stands for already."""
-        return self._store.write(
-            lambda c: self._create(c, run, job, token=token, restarts=restarts, source=source, waits=True)
-        )
+        asked = Asked(token=token, restarts=restarts, source=source, accepted=kept(accepted_warnings))
+        return self._store.write(lambda c: self._create(c, run, job, asked, waits=True))
 
     def find_source(self, run: str, step: int | None, job: Job | None = None) -> Source:
         """The checkpoint of a run that another can begin with. ProblemsError."""
         return self._starter.find_source(run, step, job)
 
-    def resume(self, run: str, *, checkpoint: int | None, waits: bool) -> None:
+    def resume(
+        self, run: str, *, checkpoint: int | None, waits: bool, accepted_warnings: Collection[str] | None = ()
+    ) -> None:
         """Start the next attempt now, or put it into the queue. ProblemsError.
 
         Nothing is recorded unless the run can be resumed and, where it starts now, the checkpoint is complete.
         """
+        wish = {"checkpoint": checkpoint, "accepted": kept(accepted_warnings)}
         if waits:
-            self._store.write(lambda connection: self._wait_again(connection, run, checkpoint))
+            self._store.write(lambda connection: self._wait_again(connection, run, wish))
             return
         with self._store.read() as connection:
             job = run_job(ledger.run_row(connection, run)["job"])
@@ -144,7 +166,7 @@ class Runner:
             self._starter.choose(run, self._starter.find_checkpoints(run, meeting), Wish(step=checkpoint))
         try:
             with LaunchLock(self._home, run):
-                self._store.write(lambda connection: self._take_up(connection, run, job, checkpoint))
+                self._store.write(lambda connection: self._take_up(connection, run, job, wish))
                 failure = self._try(lambda: self._starter.start(run, meeting))
         except BlockingIOError:
             raise _cannot_resume(run, RunState.STARTING) from None
@@ -196,18 +218,8 @@ class Runner:
                 self._attach(run).over.wait(None if timeout_s is None else left)
         return self._state(run)
 
-    def _create(
-        self,
-        connection: sqlite3.Connection,
-        run: str,
-        job: Job,
-        *,
-        token: str | None,
-        restarts: int,
-        source: Source | None,
-        waits: bool,
-    ) -> str:
-        known = ledger.run_of_token(connection, token) if token else None
+    def _create(self, connection: sqlite3.Connection, run: str, job: Job, asked: Asked, *, waits: bool) -> str:
+        known = ledger.run_of_token(connection, asked.token) if asked.token else None
         if known is not None:
             return known
         now, addresses = self._clock(), [] if waits else queued.addresses_of(job)
@@ -219,28 +231,28 @@ class Runner:
             job=dump_job(job),
             addresses=addresses,
             time=now,
-            restarts=restarts,
-            source=asdict(source) if source else None,
+            restarts=asked.restarts,
+            source=asdict(asked.source) if asked.source else None,
+            accepted=asked.accepted,
         )
-        if token:
-            ledger.keep_token(connection, token, run)
+        if asked.token:
+            ledger.keep_token(connection, asked.token, run)
         if waits:
             queued.add(connection, run)
         else:
             ledger.append(connection, run, EventKind.PREFLIGHT, time=now)
         return run
 
-    def _take_up(self, connection: sqlite3.Connection, run: str, job: Job, checkpoint: int | None) -> None:
+    def _take_up(self, connection: sqlite3.Connection, run: str, job: Job, wish: Mapping[str, object]) -> None:
         _refuse_unless_ended(connection, run)
         now = self._clock()
-        ledger.append(connection, run, EventKind.RESUMED, time=now, detail={"checkpoint": checkpoint})
+        ledger.append(connection, run, EventKind.RESUMED, time=now, detail=wish)
         ledger.claim(connection, run, queued.addresses_of(job))
         ledger.append(connection, run, EventKind.PREFLIGHT, time=now)
 
-    def _wait_again(self, connection: sqlite3.Connection, run: str, checkpoint: int | None) -> None:
+    def _wait_again(self, connection: sqlite3.Connection, run: str, wish: Mapping[str, object]) -> None:
         _refuse_unless_ended(connection, run)
-        detail = {"checkpoint": checkpoint}
-        ledger.append(connection, run, EventKind.RESUMED, time=self._clock(), detail=detail)
+        ledger.append(connection, run, EventKind.RESUMED, time=self._clock(), detail=wish)
         queued.add(connection, run)
 
     def _take_turns(self, only: str | None = None) -> None:

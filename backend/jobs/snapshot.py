@@ -11,7 +11,7 @@ from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger, series
 from backend.jobs.prepare_progress import preparing
 from backend.jobs.progress import RECENT_STEPS, progress
-from backend.jobs.records import Event, NodeRecord, NodeSnapshot, RunSnapshot, RunSummary
+from backend.jobs.records import Event, NodeRecord, NodeSnapshot, RunSnapshot, RunSummary, problem_from_json
 from backend.jobs.states import EventKind, RunState
 
 EVENTS_SHOWN = 50
@@ -42,6 +42,7 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         loss=series.newest_loss(connection, run),
         preparing=preparing(connection, run, attempt) if _waits_for_data(connection, row, attempt, state) else None,
         cause=ledger.cause_of(connection, run),
+        warnings=_warnings(history, state),
         nodes=_nodes(connection, run, attempt, state, history, now),
         events=tuple(history[-EVENTS_SHOWN:]),
         checkpoint_step=ledger.checkpoint_step(connection, run, attempt),
@@ -61,6 +62,13 @@ def summaries(connection: sqlite3.Connection, waits: Mapping[str, Problem | None
     ).fetchall()
     places = {run: place for place, run in enumerate(waits, 1)}
     return [_summary(connection, row, places.get(row["id"]), waits.get(row["id"])) for row in rows]
+
+
+def _warnings(history: Sequence[Event], state: RunState) -> tuple[Problem, ...]:
+    failing = next((event for event in reversed(history) if event.kind is EventKind.FAILING), None)
+    if state is not RunState.FAILED or failing is None:
+        return ()
+    return tuple(problem_from_json(one) for one in failing.detail.get("warnings") or ())
 
 
 def _source(connection: sqlite3.Connection, run: str) -> tuple[str, int] | None:

@@ -2,7 +2,7 @@
 
 import posixpath
 import sqlite3
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from backend.cluster import checkpoints
@@ -17,6 +17,7 @@ from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
 from backend.jobs import ledger, queued, restart
+from backend.jobs.accepted import accepted
 from backend.jobs.checkup import Meeting, examine, meet
 from backend.jobs.connections import Connections
 from backend.jobs.prepare import prepared
@@ -26,6 +27,9 @@ from backend.jobs.settle import settle
 from backend.jobs.snapshot import run_job
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
+
+NOT_ACCEPTED = "warnings_not_accepted"
+"""The code of a start that its warnings refused; they stand behind it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,16 +73,14 @@ class Starter:
         self._grace_s = grace_s
         self._clock = clock
 
-    def start(
-        self, run: str, meeting: Meeting | None = None, *, accepted_warnings: Collection[str] | None = None
-    ) -> None:
+    def start(self, run: str, meeting: Meeting | None = None) -> None:
         """Start the next attempt; returns when every supervisor has reported.
 
         What goes wrong is recorded and raised: the run fails, or waits in the queue when it was restarting by itself.
-        Warnings of the preflight stand in the way too, unless their keys are accepted; None accepts all.
+        Warnings of the preflight that nobody accepted stand in the way too (accepted.py).
         """
         try:
-            self._start(run, meeting, accepted_warnings)
+            self._start(run, meeting)
         except BaseException as error:  # Ctrl-C too: what was started is stopped before it is raised again
             self._record_failure(run, error)
             raise
@@ -157,12 +159,13 @@ class Starter:
             raise ProblemsError([Problem(code=code, node=node, values=values)])
         return step
 
-    def _start(self, run: str, meeting: Meeting | None, accepted_warnings: Collection[str] | None) -> None:
+    def _start(self, run: str, meeting: Meeting | None) -> None:
         job = self._job(run)
         with self._store.read() as connection:
             previous = ledger.newest_attempt(connection, run)
             source = ledger.source_of(connection, run)
             wish = wish_of(connection, run)
+            may_pass = accepted(ledger.events(connection, run))
             needed = ledger.secret_names(connection, run, previous)
         if gone := sorted(set(needed) - set(SECRETS.names())):
             raise ProblemsError([Problem(code="secrets_gone", values={"run": run, "names": ", ".join(gone)})])
@@ -179,8 +182,11 @@ class Starter:
             report = examine(job, meeting, launching.candidate_ports(job))
             if report.problems:
                 raise ProblemsError(report.problems)
-            if new := report.not_accepted(accepted_warnings):
-                raise ProblemsError([Problem(code="warnings_not_accepted"), *new])
+            if new := report.not_accepted(may_pass):
+                raise ProblemsError([Problem(code=NOT_ACCEPTED), *new])
+            if report.warnings:
+                passed = [problem_to_json(one) for one in report.warnings]
+                self._tell(run, EventKind.WARNINGS_PASSED, None, {"warnings": passed})
             if found:
                 self._set_aside(run, job, nodes, found, step, previous + 1)
             checkpoint = found.path(step) if found and step is not None else None
@@ -224,7 +230,9 @@ class Starter:
                 return
             records = ledger.nodes(connection, run, ledger.newest_attempt(connection, run))
             rank = next((record.rank for record in records if record.address == problem.node), None)
-            detail = {"problem": problem_to_json(problem)}
+            detail: dict[str, object] = {"problem": problem_to_json(problem)}
+            if isinstance(error, ProblemsError) and problem.code == NOT_ACCEPTED:
+                detail["warnings"] = [problem_to_json(one) for one in error.problems[1:]]
             ledger.append(connection, run, EventKind.FAILING, time=now, rank=rank, detail=detail)
 
         self._store.write(write)

@@ -68,6 +68,7 @@ class EventKind(StrEnum):
     NODE_STOP_FAILED = "node_stop_failed"
     NODE_STUCK = "node_stuck"
     FLIGHT_RECORDS = "flight_records"
+    WARNINGS_PASSED = "warnings_passed"
     GPU_ERROR = "gpu_error"
     KERNEL_LOG_UNREAD = "kernel_log_unread"
     SAVE_ASKED = "save_asked"

@@ -6,6 +6,7 @@ import re
 import threading
 import zipfile
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast

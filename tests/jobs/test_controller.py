@@ -20,7 +20,7 @@ from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
 from backend.jobs.checkup import warning_key
 from backend.jobs.controller import Controller
-from backend.jobs.states import RunState
+from backend.jobs.states import EventKind, RunState
 from tests.jobs.gangs import NODES, marked, steps_of, until, with_mode
 
 pytestmark = pytest.mark.contract
@@ -181,6 +181,29 @@ def test_warnings_stand_in_the_way_of_whoever_has_not_accepted_them(controller: 
     # What one node warned of does not stand for the others.
     assert [problem.node for problem in refused.value.problems[1:]] == [problem.node for problem in others]
     assert not any(node.state == "started" for run in controller.runs() for node in controller.snapshot(run.id).nodes)
+
+
+@pytest.mark.e2e
+def test_a_queued_run_whose_warnings_nobody_accepted_ends_by_name_until_somebody_does(
+    controller: Controller, job: Job
+) -> None:
+    run = controller.enqueue(with_values(with_mode(job, "ok"), {"cluster.gpu": "h100-80g"}), accepted_warnings=())
+    assert controller.wait(run, 30, takes_turn=True) is RunState.FAILED
+    shown = controller.snapshot(run)
+    assert shown.cause is not None
+    assert (shown.cause.code, shown.attempt) == ("warnings_not_accepted", 0)
+    assert [(one.code, one.node) for one in shown.warnings] == [
+        ("no_nvidia_smi", host.name) for host in job.cluster.hosts
+    ]
+    one, *rest = map(warning_key, shown.warnings)
+    controller.accept_warnings(run, [one, "of no check"])
+    assert controller.wait(run, 30, takes_turn=True) is RunState.FAILED
+    assert [warning_key(left) for left in controller.snapshot(run).warnings] == rest
+    controller.accept_warnings(run, rest)
+    assert controller.wait(run, 30, takes_turn=True) is RunState.FINISHED
+    passed = [event for event in controller.snapshot(run).events if event.kind is EventKind.WARNINGS_PASSED]
+    assert [warning["node"] for warning in passed[0].detail["warnings"]] == [host.name for host in job.cluster.hosts]
+    assert controller.snapshot(run).warnings == ()
 
 
 def test_a_host_that_is_down_is_named_and_no_run_is_made(controller: Controller, job: Job) -> None:
