@@ -158,23 +158,26 @@ def test_a_fabric_that_loses_one_direction_between_two_nodes_stalls_all_and_is_e
     lab.inside(play)
 
 
-def test_two_nodes_of_one_rank_stall_and_are_ended(lab: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("trainer", "stall_s"), [("fake", STALL_S), ("torchrun", TORCH_STALL_S)], ids=TRAINERS)
+def test_two_nodes_of_one_rank_stall_and_are_ended(
+    lab: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch, trainer: str, stall_s: int
+) -> None:
     """Ranks are the order of the hosts, so that only a changed file on a node can do it."""
 
     def play() -> None:
-        with scene(lab, folder) as it:
-            change_spec(monkeypatch, rank=1, argv={"--node_rank": "0"}, stall_s=STALL_S)
+        with scene(lab, folder, trainer) as it:
+            change_spec(monkeypatch, rank=1, argv={"--node_rank": "0"}, stall_s=stall_s)
             it.began = time.time()
             it.launch(after=0)
             it.end()
             cause = it.controller.snapshot(it.run).cause
             assert cause is not None
             it.conclude(
-                f"rank collision, forced (stall_s {STALL_S})",
+                f"rank collision, forced (stall_s {stall_s})",
                 state=RunState.FAILED,
                 cause="stalled",
                 culprit=lab.addresses.index(str(cause.node)),
-                detected_within_s=60,
+                detected_within_s=stall_s + 50,
                 points=False,
             )
 
@@ -262,11 +265,19 @@ def test_a_changed_host_key_stops_a_launch_before_anything_is_done(lab: Lab, fol
     lab.inside(play)
 
 
-def test_a_wrong_interface_is_named_with_its_node(lab: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Preflight finds each node's interface; only a changed file on a node can make gloo take another."""
+@pytest.mark.parametrize(
+    ("trainer", "cause"), [("fake", "training_failed"), ("torchrun", "wrong_interface")], ids=TRAINERS
+)
+def test_a_wrong_interface_is_named_with_its_node(
+    lab: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch, trainer: str, cause: str
+) -> None:
+    """Preflight finds each node's interface; only a changed file on a node can make gloo take another.
+
+    The stand-in says in its own words that it cannot reach the others.
+    """
 
     def play() -> None:
-        with scene(lab, folder, "torchrun") as it:
+        with scene(lab, folder, trainer) as it:
             for words in ("link add docker0 type bridge", "addr add 10.9.0.1/24 dev docker0", "link set docker0 up"):
                 assert lab.on_node(1, "ip", *words.split()).wait() == 0
             change_spec(monkeypatch, rank=1, environment={"GLOO_SOCKET_IFNAME": "docker0"}, stall_s=60)
@@ -276,7 +287,7 @@ def test_a_wrong_interface_is_named_with_its_node(lab: Lab, folder: Path, monkey
             it.conclude(
                 "wrong interface, forced",
                 state=RunState.FAILED,
-                cause="wrong_interface",
+                cause=cause,
                 culprit=1,
                 detected_within_s=90,
             )

@@ -66,9 +66,14 @@ class Gang:
 
 def _dial(address: str, port: int) -> socket.socket:
     while True:
+        dialling = socket.socket()
+        # As gloo keeps to the interface that it is told.
+        dialling.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, os.environ["GLOO_SOCKET_IFNAME"].encode())
         try:
-            return socket.create_connection((address, port))
+            dialling.connect((address, port))
+            return dialling
         except ConnectionRefusedError:
+            dialling.close()
             time.sleep(0.05)
 
 
