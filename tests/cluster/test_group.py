@@ -11,8 +11,8 @@ def test_answers_come_by_rank() -> None:
 
 
 def test_all_work_at_once() -> None:
-    together = threading.Barrier(8, timeout=5)
-    assert len(on_all(range(8), lambda rank, item: together.wait(), 5)) == 8
+    together = threading.Barrier(8, timeout=60)
+    assert len(on_all(range(8), lambda rank, item: together.wait(), 60)) == 8
 
 
 def test_failures_are_raised_together_with_what_the_others_answered() -> None:
@@ -31,7 +31,7 @@ def test_failures_are_raised_together_with_what_the_others_answered() -> None:
 def test_one_that_hangs_is_a_timeout_and_holds_up_no_other() -> None:
     release = threading.Event()
     try:
-        results, failures = try_all(["a", "b"], lambda rank, item: release.wait() if rank else item, 0.2)
+        results, failures = try_all(["a", "b"], lambda rank, item: release.wait() if rank else item, 2)
     finally:
         release.set()
     assert results == {0: "a"}

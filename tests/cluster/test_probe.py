@@ -40,9 +40,11 @@ def test_facts_are_read_from_one_command() -> None:
 
 
 def test_the_clock_offset_is_the_nodes_time_minus_ours() -> None:
-    read = probe(FakeNode().on("facts", reply=facts(time=time.time() + 100)), ENVIRONMENT)
-    assert read.clock_offset_s == pytest.approx(100, abs=1)
-    assert 0 <= read.clock_error_s < 1
+    began = time.time()
+    read = probe(FakeNode().on("facts", reply=facts(time=began + 100)), ENVIRONMENT)
+    took = time.time() - began
+    assert read.clock_offset_s == pytest.approx(100, abs=took + 0.01)
+    assert 0 <= read.clock_error_s <= took
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from backend.cluster import programs
 from backend.cluster.supervisor.heartbeat import HEARTBEATS_BYTES
 from backend.cluster.supervisor.processes import boot_id, find_process, members, read_process
 
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 
 # Shaped like torchrun's: a leader, a worker in a session of its own, and its child that ignores TERM.
 TREE = """
