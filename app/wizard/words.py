@@ -44,7 +44,9 @@ def _apply_words(lang: str, at: str | None, edits: Mapping[str, Any]) -> str:
         return t(lang, "wizard.apply")
     values = {path: value_words(lang, parameter, edits[path]) for path, parameter in known.items() if parameter}
     if [*edits] == [at]:
-        words = t(lang, "wizard.apply.to", value=values[at])
+        is_on = edits[at]
+        key = ("wizard.apply.on" if is_on else "wizard.apply.off") if isinstance(is_on, bool) else "wizard.apply.to"
+        words = t(lang, key, value=values[at])
     else:
         each = (f"{label_of(lang, parameter)} = {values[path]}" for path, parameter in known.items() if parameter)
         words = t(lang, "wizard.apply.what", what=t(lang, "why.and").join(each))
