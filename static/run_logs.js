@@ -6,7 +6,7 @@
   function Logs(ask) {
     const attempt = el("select", { "aria-label": w("log.attempt"), hidden: true, onchange: () =>
       choose(state.node, state.file, attempt.selectedIndex ? Number(attempt.value) : null) });
-    const node = el("select", { "aria-label": w("log.node"), onchange: () => choose(Number(node.value), null, state.attempt) });
+    const node = el("select", { "aria-label": w("log.node"), hidden: true, onchange: () => choose(Number(node.value), null, state.attempt) });
     const file = el("select", { "aria-label": w("log.file"), onchange: () => choose(state.node, file.value, state.attempt) });
     const follow = el("input", { type: "checkbox", checked: true, id: "mbm-follow", onchange: () => scrollDown() });
     const filter = el("input.mbm-filter", { type: "search", placeholder: w("log.filter"), "aria-label": w("log.filter"),
@@ -70,6 +70,7 @@
     }
 
     function takeNodes(nodes) {
+      node.hidden = !nodes.length;
       offer(node, nodes, (one) => one.rank, (one) => w("log.node_name", { rank: one.rank, address: one.address }));
       node.value = String(state.node);
     }
