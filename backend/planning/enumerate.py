@@ -65,13 +65,14 @@ def enumerate_plans(job: Job, engines: Sequence[EngineName] | None = None, globa
 Known = dict[tuple[str, int], tuple[Any, ...]]
 _newest: Known = {}
 """The newest answer for each method and number of ranks: choosing one of its plans asks for the same plans again."""
-_legal: Known = {}
-"""The newest answer of the rules for each engine and number of ranks: mixed.py asks about two numbers in turn."""
+_legal: dict[tuple[str, int, int], tuple[Any, ...]] = {}
+"""The newest answer of the rules for each engine, number of ranks and global batch: who compares micro-batches goes to
+and fro between batches, mixed.py asks about two numbers of ranks in turn."""
+_MOST_ANSWERS, _MOST_PLANS = 64, 4_000_000
+"""What is kept of these at most; a plan takes some 50 bytes."""
 
 
-def _keep(
-    known: dict[tuple[str, int], tuple[Any, ...]], asked: tuple[str, int], found: tuple[Any, ...], most: int
-) -> None:
+def _keep(known: Known, asked: tuple[str, int], found: tuple[Any, ...], most: int) -> None:
     """Keep the newest answers."""
     known.pop(asked, None)
     known[asked] = found
@@ -121,18 +122,30 @@ def _legal_of(factors: Factors, shape: ModelShape, gpu: Gpu) -> tuple[Legal, Man
     Most edits change nothing that the rules read: then their newest answer holds.
     """
     job = factors[0].job
-    asked = (job.engine, job.world_size)
+    asked = (job.engine, job.world_size, job.training.global_batch_size or 0)
     kept = _legal.get(asked)
     if kept:
         old, *known, found, many, listing = kept
         if _identity(old) == _identity(factors) and known == [shape, gpu] and found.holds_for(job):
+            _keep_legal(asked, kept)
             return found, many, listing
     found, many, listing = legal(factors, shape, gpu, RULES), None, None
     if found.space.size:
         found, many = _in_order(found)
         listing = offered(found.space, shape)
-    _keep(_legal, asked, (factors, shape, gpu, found, many, listing), 16)
+    _keep_legal(asked, (factors, shape, gpu, found, many, listing))
     return found, many, listing
+
+
+def _keep_legal(asked: tuple[str, int, int], answer: tuple[Any, ...]) -> None:
+    """Keep the newest answers, as many as there is room for."""
+    _legal.pop(asked, None)
+    _legal[asked] = answer
+    kept, plans = list(_legal.items()), 0
+    for number, (key, (*_, found, _, _)) in enumerate(reversed(kept)):
+        plans += found.space.size
+        if number and (number >= _MOST_ANSWERS or plans > _MOST_PLANS):
+            _legal.pop(key, None)
 
 
 def _in_order(found: Legal) -> tuple[Legal, Many]:
@@ -239,15 +252,28 @@ def _order(slowness: Array, figures: Mapping[str, Any], need: Array) -> Array:
     """Those that fit first, the fastest of them before others; those that do not fit by how much they need."""
     fitting, others = np.flatnonzero(figures["fits"]), np.flatnonzero(np.logical_not(figures["fits"]))
     fastest = _sorted(slowness[fitting], figures["reserved_gib"][fitting])
-    return np.concatenate((fitting[fastest], others[np.argsort(need[others], kind="stable")]))
+    return np.concatenate((fitting[fastest], others[_sorted_stably(need[others])]))
 
 
 def _sorted(first: Array, second: Array) -> Array:
     """np.lexsort((second, first)), in half the time: few are equal in the first, and only these are told apart."""
     order = np.argsort(first)
-    ordered = first[order]
-    equal = ordered[1:] == ordered[:-1]
-    tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
+    tied = _tied(first[order])
     rows = order[tied]
     order[tied] = rows[np.lexsort((rows, second[rows], first[rows]))]
     return order
+
+
+def _sorted_stably(values: Array) -> Array:
+    """np.argsort(values, kind="stable"), in less time: few are equal, and only these are put in the order they had."""
+    order = np.argsort(values)
+    tied = _tied(values[order])
+    rows = order[tied]
+    order[tied] = rows[np.lexsort((rows, values[rows]))]
+    return order
+
+
+def _tied(ordered: Array) -> Array:
+    """The places of values that are equal to one beside them."""
+    equal = ordered[1:] == ordered[:-1]
+    return np.flatnonzero(np.append(equal, False) | np.append(False, equal))
