@@ -7,13 +7,14 @@ written since, so that no server has to be up.
 import argparse
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Protocol, TypeVar
 
 from app.cli_check import print_report, report_json
 from app.cli_copy import copy_missing
 from app.cli_output import DONE, FAILED, number, plain, print_json, print_problems, table
 from app.cli_secrets import add_secret_option, refuse_in_queue, take_secrets, unlocked
+from app.cli_stop import stop_unopened
 from app.home import home_path, make_home
 from app.i18n import render_problem, t
 from app.jobfile import read_job, refuse_errors
@@ -30,6 +31,7 @@ from backend.jobs.copying import find_missing
 from backend.jobs.records import RunSnapshot, RunSummary
 from backend.jobs.restart import RESTARTS
 from backend.jobs.states import RunState
+from backend.jobs.store import StoreError
 
 REFRESH_S = 3.0
 """How long a question about an unfinished run may take to collect what is new."""
@@ -59,6 +61,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
         add_warnings_option(parser, lang)
     if name == "stop":
         option("--save", action="store_true", help=t(lang, "cli.stop.save.help"))
+        option("--job", metavar="FILE", help=t(lang, "cli.stop.job.help"))
     if name in ("check", "status"):
         option("--json", action="store_true", help=t(lang, "cli.json.help"))
     parser.set_defaults(run=COMMANDS[name])
@@ -180,7 +183,11 @@ def run_status(chosen: argparse.Namespace, lang: str) -> int:
 
 def run_stop(chosen: argparse.Namespace, lang: str) -> int:
     """Stop a run and wait for the nodes' proof that nothing of it is left."""
-    with opened_services() as services:
+    try:
+        services = Services.open(make_home(home_path()))
+    except StoreError as why:
+        raise stop_unopened(chosen, lang, why) from why
+    with closing(services):
         run = find_run(services, chosen.run_id)
         services.controller.stop(run, save=chosen.save)
         state = services.controller.wait(run, STOP_WITHIN_S)

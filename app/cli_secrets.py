@@ -52,8 +52,11 @@ def refuse_in_queue(chosen: argparse.Namespace) -> None:
         raise ProblemsError([Problem(code="secret_in_queue", field=FIELD, values={"name": chosen.secret[0]})])
 
 
-def unlocked(lang: str, audit: Audit, act: Callable[[], A]) -> A:
-    """What `act` answers; asked for the passphrases that it lacks, and done again, where somebody can type them."""
+def unlocked(lang: str, audit: Audit, act: Callable[[], A], action: str = "unlock_key") -> A:
+    """What `act` answers; asked for the passphrases that it lacks, and done again, where somebody can type them.
+
+    `action`: as which that is audited.
+    """
     for _ in range(TRIES):
         try:
             answer = act()
@@ -66,7 +69,7 @@ def unlocked(lang: str, audit: Audit, act: Callable[[], A]) -> A:
             if not locked or not sys.stdin.isatty():
                 return answer
         for path in locked:
-            audit.record("unlock_key", identity_file=path)
+            audit.record(action, identity_file=path)
             PASSPHRASES.put(path, getpass.getpass(t(lang, "cli.passphrase.ask", path=path)))
     return act()
 
