@@ -34,6 +34,8 @@
       seen = told;
       isBusy = false;
       board.fill(answer, said(told));
+      // Below an open import it would not be seen; on another step there is nothing to see.
+      if (board.wizard.step() === "hardware") answer.scrollIntoView({ block: "nearest" });
     }
     for (const button of element.querySelectorAll("button")) button.disabled = isBusy;
   };
@@ -75,6 +77,7 @@
         h("button", { type: "button", class: "mb-apply", id: "mb-preset-delete-do",
           onclick: () => ask("preset_delete", { name }) }, t("wizard.start.own.delete")),
         h("button", { type: "button", class: "mb-apply", onclick: () => fill(answer) }, t("wizard.start.own.stay")))));
+    answer.scrollIntoView({ block: "nearest" });
   }
 
   function keep() {
@@ -92,15 +95,19 @@
     let stem = "";
     const text = h("textarea", { id: "mb-import-text", rows: "10", spellcheck: "false", autocomplete: "off",
       placeholder: "model_name_or_path: /models/Qwen3-8B\nstage: sft\n..." });
-    const file = h("input", { type: "file", id: "mb-import-file", accept: ".yaml,.yml,text/yaml",
+    // The browser's own button speaks the browser's language.
+    const name = h("span", { class: "mb-quiet" });
+    const file = h("input", { type: "file", id: "mb-import-file", class: "mb-only-read", accept: ".yaml,.yml,text/yaml",
       onchange: async () => {
         if (!file.files[0]) return;
+        name.textContent = file.files[0].name;
         stem = file.files[0].name.replace(/\.ya?ml$/i, "");
         text.value = await file.files[0].text();
       } });
     return h("details", { class: "mb-import" }, h("summary", {}, t("wizard.start.import")),
       h("p", { class: "mb-quiet" }, t("wizard.start.import.lead")),
-      h("label", { for: "mb-import-file" }, t("wizard.start.import.file")), file,
+      h("div", { class: "mb-desk" }, file,
+        h("label", { for: "mb-import-file", class: "mb-file" }, t("wizard.start.import.file")), name),
       h("label", { for: "mb-import-text" }, t("wizard.start.import.text")), text,
       h("div", { class: "mb-desk" },
         h("button", { type: "button", class: "mb-button", id: "mb-import-do",
