@@ -29,14 +29,16 @@ class Habits:
     """TP ranks share the messages between stages."""
     interleaved: bool = False
     """Interleaved schedule in every pipeline, chunks not published."""
+    sums_apart: bool = False
+    """Gradients are accumulated by kernels of their own."""
     gathered_alone: bool = False
     """Its ZeRO-3 is DeepSpeed's of 2021 (v0.4)."""
 
 
 # Megatron-LM of 2021 and 2022 had no fused attention, and its TP ranks shared the messages between stages (arXiv
 # 2104.04473), as those of DeepSpeed's pipeline do (microsoft/DeepSpeed, runtime/pipe/engine.py, PartitionedTensor). All
-# four papers train in fp16 with fp16 gradients.
-_OLD = Habits(gpt=True, flash=False, gradient_bytes=2, whole_attention=True, scattered_sends=True)
+# four papers train in fp16 with fp16 gradients, which its model/distributed.py adds up (main_grad.add_).
+_OLD = Habits(gpt=True, flash=False, gradient_bytes=2, whole_attention=True, scattered_sends=True, sums_apart=True)
 HABITS: tuple[tuple[str, Habits], ...] = (
     ("vTrain", _OLD),
     ("Narayanan", replace(_OLD, recompute_counted=True, gathered_alone=True)),

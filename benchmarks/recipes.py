@@ -18,6 +18,8 @@ class Recipe:
     dispatcher: Literal["alltoall", "deepep", "hybridep"] = "alltoall"
     overlap_expert: bool = False
     fused_router: bool = False
+    rope_fused: bool = True
+    """Not where Megatron-Bridge's deepseek_v3_bridge.py, which Moonlight uses too, has the last word."""
     graphed: bool = False
     """CUDA graphs of the router and what precedes the exchange, where they fit of the attention too."""
 
@@ -34,7 +36,7 @@ _RECIPES: tuple[tuple[str, str, str, Recipe], ...] = (
     ("Megatron-Bridge", "deepseekv3 (w/o mtp)", "GB300", replace(_GRAPHED, recompute_modules=("moe_act",))),
     ("Megatron-Bridge", "qwen3_235b_a22b", "GB", _GRAPHED),
     ("Megatron-Bridge", "qwen3-30b-a3b", "H100", replace(_GRAPHED, overlap_expert=True)),
-    ("Megatron-Bridge", "moonlight-16b-a3b", "H100", replace(_HYBRID, overlap_expert=True)),
+    ("Megatron-Bridge", "moonlight-16b-a3b", "H100", replace(_HYBRID, overlap_expert=True, rope_fused=False)),
     ("ModelZoo", "qwen3-235b-a22b", "GB200", _GRAPHED),
     ("ModelZoo Qwen3 long context", "qwen3-235b-a22b", "H100", replace(_TUNED, dispatcher="deepep")),
     ("ModelZoo", "", "", _TUNED),
@@ -45,7 +47,7 @@ def recipe_of(row: Mapping[str, Any]) -> Recipe:
     """Of a row by its source, model and GPU; what a row says of its recompute stands."""
     source, precision = str(row.get("source")), str(row.get("precision")).lower()
     if "Megatron-Bridge" in source and str(row.get("recompute")).startswith("selective"):
-        return NONE
+        return Recipe(rope_fused="moonlight" not in str(row.get("model")).lower())
     if "Megatron-Bridge" in source and "fp8" in precision:
         # Nearly all of its mixtures of experts in FP8.
         return _HYBRID

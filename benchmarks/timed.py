@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from backend.estimate.data_parallel import bucket_of
 from backend.estimate.efficiency import Efficiency, default_efficiency
 from backend.estimate.layer_time import Execution, Setting, layer_passes, load_of
 from backend.estimate.layers import ModelLayers, model_layers
@@ -219,6 +220,8 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
     return Execution(
         fused=not habits.fsdp or "compile" in notes,
         memory=memory,
+        sums_apart=habits.sums_apart,
+        bucket=bucket_of(memory, layers) if sharded else 0.0,
         megatron=not sharded,
         overlap_gradients=habits.overlap or "overlap-grad" in notes,
         overlap_parameters=habits.overlap or "overlap-param" in notes,
@@ -228,6 +231,7 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
         overlap_expert=recipe.overlap_expert or "1f1b overlap" in notes,
         one_copy_a_node=recipe.dispatcher != "alltoall" or "DeepEP" in notes or "HybridEP" in notes,
         routing="in_exchange" if recipe.dispatcher == "hybridep" else "fused" if recipe.fused_router else "plain",
+        rope_fused=recipe.rope_fused,
         graphed=recipe.graphed,
         # DeepSpeed keeps biases and norms whole: a layer's four matrices are gathered.
         gathered_alone=4 * layers.dense_count if habits.gathered_alone and sharded else 0,

@@ -1,12 +1,13 @@
 """Pure functions from a job to what its plan costs; they take numbers or NumPy arrays alike.
 
 Reading order: estimate.py, layers.py, saved.py, megatron.py (or hugging_face.py), schedule.py, simulate.py; for
-time: timing.py, step_time.py, layer_time.py, communication.py, efficiency.py.
+time: timing.py, step_time.py, layer_time.py, communication.py, collectives.py, efficiency.py.
 """
 
 from backend.estimate.estimate import Estimate, StageEstimate, estimate, estimate_resolved
 from backend.estimate.explain import explain
 from backend.estimate.fit import accuracy_of, kind_of_run, over_gpu_gib, over_host_gib, over_host_memory, over_memory
+from backend.estimate.gradient_exchange import gradient_exchange
 from backend.estimate.part import Part
 from backend.estimate.report import to_json
 from backend.estimate.speed_up import speed_up
@@ -19,6 +20,7 @@ __all__ = [
     "estimate",
     "estimate_resolved",
     "explain",
+    "gradient_exchange",
     "kind_of_run",
     "over_gpu_gib",
     "over_host_gib",

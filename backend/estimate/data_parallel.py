@@ -1,12 +1,46 @@
 """Seconds that follow from parameters: exchanging gradients and weights among copies, the optimizer, host memory."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from backend.estimate.communication import Group, exposed, ring_pace
+import numpy as np
+
+from backend.estimate.collectives import Algorithm, all_reduce_pace, gather_pace, ways
+from backend.estimate.communication import Group, exposed
 from backend.estimate.efficiency import HOST_MEMORY_GB_PER_S
-from backend.estimate.layer_time import Setting
-from backend.estimate.numeric import Number, choose, larger
+from backend.estimate.layer_time import Execution, Setting
+from backend.estimate.layers import ModelLayers
+from backend.estimate.numeric import Number, choose, larger, least
+from backend.estimate.parameters import layer_counts
 from backend.estimate.stage import RankParameters
+from backend.job.traits import MemoryTraits
+
+DDP_BUCKET_BYTES = 25 * 2**20
+"""torch's DistributedDataParallel, bucket_cap_mb."""
+
+
+def bucket_of(memory: MemoryTraits, layers: ModelLayers) -> float:
+    """Execution.bucket on Hugging Face engines.
+
+    ZeRO-2 fills the buffer of its traits, ZeRO-3 one of hidden^2 elements ("auto" of transformers' integrations/
+    deepspeed.py), FSDP gathers a layer.
+    """
+    if memory.shards == "none":
+        return DDP_BUCKET_BYTES / memory.gradient_bytes
+    if memory.reduce_bucket_elements:
+        return memory.reduce_bucket_elements
+    if memory.live_elements:
+        return float(layers.output.hidden**2)
+    kind = layers.sparse if layers.sparse and layers.sparse_count else layers.dense
+    return float(layer_counts(kind).total)
+
+
+class _Pace(NamedTuple):
+    """Seconds a byte among the copies of dense parameters, or among those of experts."""
+
+    gradients: Number
+    weights: Number
+    """Gathered; what brings the sum to all where the optimizer is not divided."""
 
 
 def data_seconds(
@@ -19,7 +53,9 @@ def data_seconds(
     """
     virtual = setting.plan.virtual_pipeline
     # The count of a stage without experts is a plain 0, also where plans are many.
-    paces = _paces(setting, has_experts=any(not isinstance(rank.expert, int) or rank.expert for rank in ranks))
+    paces = _paces(
+        setting, ranks[0], has_experts=any(not isinstance(rank.expert, int) or rank.expert for rank in ranks)
+    )
     slowest_gather, slowest_reduction, idle_there, idle_back = 0.0, 0.0, 0.0, 0.0
     for rank, there, back in zip(ranks, forward, backward, strict=True):
         gathered, reduced = _stage(setting, paces, rank, there, back)
@@ -30,26 +66,66 @@ def data_seconds(
     return slowest_gather + slowest_reduction
 
 
-def _paces(setting: Setting, *, has_experts: bool) -> tuple[Number, Number]:
-    """Seconds a byte of one exchange: of dense parameters over DP x CP, of experts over their copies."""
-    plan, machine, efficiency = setting.plan, setting.machine, setting.efficiency
-    dense = ring_pace(Group(plan.data * plan.context, plan.tensor), machine, efficiency)
+def _paces(setting: Setting, rank: RankParameters, *, has_experts: bool) -> tuple[_Pace, _Pace]:
+    """Of dense parameters over DP x CP, of experts over their copies, in messages of this rank."""
+    plan = setting.plan
+    dense = _pace(setting, Group(plan.data * plan.context, plan.tensor), rank.trained_dense, rank.dense)
     if not has_experts:
-        return dense, 0.0
-    return dense, ring_pace(Group(plan.expert_data, plan.expert * plan.expert_tensor), machine, efficiency)
+        return dense, _Pace(0.0, 0.0)
+    group = Group(plan.expert_data, plan.expert * plan.expert_tensor)
+    return dense, _pace(setting, group, rank.trained_expert, rank.expert)
+
+
+def _pace(setting: Setting, group: Group, trained: Number, held: Number) -> _Pace:
+    machine, efficiency, run = setting.machine, setting.efficiency, setting.run
+    bucket, divided = _bucket(run, group), _divided(setting)
+    gradients = run.memory.gradient_bytes * larger(1.0, least(bucket, trained))
+    if isinstance(divided, bool) and not divided:
+        half = all_reduce_pace(group, gradients, machine, efficiency)
+        return _Pace(half, half)
+    gathered = held if run.memory.shards == "parameters" else trained
+    weights = run.element_bytes * larger(1.0, least(bucket, gathered))
+    pace = _Pace(gather_pace(group, gradients, machine, efficiency), gather_pace(group, weights, machine, efficiency))
+    if isinstance(divided, bool):
+        return pace
+    half = all_reduce_pace(group, gradients, machine, efficiency)
+    return _Pace(choose(divided, pace.gradients, half), choose(divided, pace.weights, half))
+
+
+def gradient_algorithm(setting: Setting, rank: RankParameters) -> Algorithm:
+    """Of what brings a rank's gradients together with those of its copies: an all-reduce or a reduce-scatter."""
+    plan, run = setting.plan, setting.run
+    group = Group(plan.data * plan.context, plan.tensor)
+    message = run.memory.gradient_bytes * larger(1.0, least(_bucket(run, group), rank.trained_dense))
+    found = ways(group, setting.machine, setting.efficiency, all_reduce=not _divided(setting))
+    return min(found, key=lambda way: way.latency_s + message * way.pace).algorithm
+
+
+def _bucket(run: Execution, group: Group) -> Number:
+    """Elements exchanged together (Megatron-Core's distributed_data_parallel.py, bucket_size)."""
+    if run.bucket:
+        return run.bucket
+    return larger(40e6, 1e6 * group.size) if run.overlap_gradients else np.inf
+
+
+def _divided(setting: Setting) -> Number:
+    """Whether the optimizer is, so that its weights are gathered; else gradients are summed for all."""
+    run = setting.run
+    return setting.plan.distributed_optimizer if run.megatron else run.memory.shards != "none"
 
 
 def _stage(
-    setting: Setting, paces: tuple[Number, Number], rank: RankParameters, forward: Number, backward: Number
+    setting: Setting, paces: tuple[_Pace, _Pace], rank: RankParameters, forward: Number, backward: Number
 ) -> tuple[Number, Number]:
     """Exposed seconds of weights and of gradients, all of an iteration."""
     plan, run, memory, efficiency = setting.plan, setting.run, setting.run.memory, setting.efficiency
-    dense_pace, expert_pace = paces
-    trained = rank.trained_dense * dense_pace + rank.trained_expert * expert_pace
-    reduced = memory.gradient_bytes * trained
+    dense, expert = paces
+    divided = _divided(setting)
+    reduced = memory.gradient_bytes * (rank.trained_dense * dense.gradients + rank.trained_expert * expert.gradients)
     # With the optimizer divided, weights come back; else the other half of an all-reduce.
-    divided = plan.distributed_optimizer if run.megatron else memory.shards != "none"
-    gathered = choose(divided, run.element_bytes * trained, reduced)
+    gathered = choose(divided, run.element_bytes, memory.gradient_bytes) * (
+        rank.trained_dense * dense.weights + rank.trained_expert * expert.weights
+    )
     # Interleaved chunks are done one after the other, each for a group of PP micro-batches: but for the last, their
     # exchange runs beside those of the next.
     groups = (1 + plan.pipeline * (plan.virtual_pipeline - 1)) / plan.virtual_pipeline
@@ -59,7 +135,7 @@ def _stage(
         return exposed(gathered, first, efficiency), exposed(reduced, last, efficiency)
     if memory.shards == "gradients":
         return gathered, plan.micro_batches * exposed(reduced, last, efficiency)
-    everything = run.element_bytes * (rank.dense * dense_pace + rank.expert * expert_pace)
+    everything = run.element_bytes * (rank.dense * dense.weights + rank.expert * expert.weights)
     if run.gathered_alone:
         # With layers larger than what may stay (1e9 elements), recompute gathers once more.
         copied = run.gathered_alone * plan.data * efficiency.kernel_s

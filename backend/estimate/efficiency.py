@@ -79,6 +79,8 @@ class Machine:
     """Bytes/s to host memory."""
     node: int
     """GPUs of a node."""
+    multicast: bool = False
+    """The switch inside a node adds up what its GPUs send (NVLink SHARP)."""
     warm: bool = False
     """`products` was measured on GPUs that were all busy, by the probe: nothing declines from it."""
 
@@ -102,6 +104,7 @@ def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "f
         network=1e9 / 8 * cluster.inter_node_gbit_per_s * cluster.nics_per_node / cluster.gpus_per_node,
         host=1e9 * gpu.host_gb_per_s,
         node=cluster.gpus_per_node,
+        multicast=gpu.nvlink_sharp,
         warm=measured is not None,
     )
 

@@ -28,6 +28,10 @@ MOVED_BACKWARD = 1.6
 TILE_ROWS = 128
 """Rows of a matrix product that are computed together: those of cuBLAS's and CUTLASS's large tiles."""
 
+UNFUSED_KERNELS = 4
+"""Started where attention is not fused, beside the one that does it all: megatron-core's dot_product_attention.py has
+two products, softmax, dropout and a copy of the context; twice as many back."""
+
 UNFUSED_SCORES = 13
 """Bytes an entry of the score matrix moves where attention is not fused: product 2, softmax 4, dropout 5, product 2."""
 
@@ -62,11 +66,18 @@ class Execution:
     one_copy_a_node: bool = False
     """A token goes to each node once, however many of its experts are there (DeepEP, HybridEP)."""
     routing: Routing = "plain"
+    rope_fused: bool = True
+    """Rotary embedding is one kernel each for queries and keys in Transformer Engine's place of torch's operations."""
     graphed: bool = False
     """CUDA graphs start the kernels of attention and routing; the host waits for nothing."""
+    sums_apart: bool = False
+    """A weight's gradient is added to the accumulated one by a kernel of its own (megatron-core's
+    distributed_data_parallel.py, main_grad.add_), not by the product that makes it (gradient accumulation fusion)."""
     gathered_alone: int = 0
     """Weights that ZeRO-3 gathers and reduces each on its own while the GPU waits, every rank's part copied by a kernel
     (DeepSpeed of 2021, runtime/zero/partition_parameters.py _allgather_param); 0: as FSDP and ZeRO-3 do since."""
+    bucket: float = 0.0
+    """Elements whose gradients, or gathered weights, are exchanged together; 0: as Megatron-Core does."""
     megatron: bool = True
     reference: bool = False
     """A frozen model judges every micro-batch too (DPO)."""
@@ -147,6 +158,8 @@ class _Costs:
     moved: Number
     kernels: Number
     """Started, those of tensor parallel communication too."""
+    sums: Number
+    """Starts of what accumulates gradients; one operation each, which does not hold up the host."""
     gather: Number
     """Exchanges over TP: one before or after each of the split projections."""
     context: Number
@@ -170,7 +183,8 @@ def layer_passes(
     `inputs_need`: a gradient goes on to what comes before. A layer of the vision tower is Hugging Face's module on any
     engine, and only full recompute reaches it, if it is `recomputable` at all.
     """
-    done = operations(kind, setting.run.fused and not tower, routing=setting.run.routing)
+    run = setting.run
+    done = operations(kind, run.fused and not tower, routing=run.routing, rope_fused=run.rope_fused)
     costs = _costs(done, setting, load)
     forward = _forward(costs, setting)
     if not (weights_trained or inputs_need):
@@ -188,7 +202,8 @@ def _recomputed(kind: LayerKind, forward: Pass, setting: Setting, load: Load, *,
             return forward
         if not (modules and modules_too):
             return NOTHING
-        done = operations(kind, setting.run.fused, modules, routing=setting.run.routing)
+        run = setting.run
+        done = operations(kind, run.fused, modules, routing=run.routing, rope_fused=run.rope_fused)
         return _forward(_costs(done, setting, load), setting)
 
     if not plan.recompute_choices:
@@ -209,8 +224,14 @@ def _costs(done: Operations, setting: Setting, load: Load) -> _Costs:
     kernels = done.kernels + split
     if setting.run.unpacked:
         kernels = kernels + UNPACKING * done.packed
+    if done.attention and not setting.plan.flash_attention:
+        kernels = kernels + UNFUSED_KERNELS
     if done.kernels_expert:
         kernels = kernels + done.kernels_expert / load.expert
+    sums = 0.0
+    if setting.run.sums_apart:
+        tensors = done.tensors + (done.tensors_expert / load.expert if done.tensors_expert else 0)
+        sums = setting.efficiency.kernel_s * tensors
     return _Costs(
         products,
         weights,
@@ -218,6 +239,7 @@ def _costs(done: Operations, setting: Setting, load: Load) -> _Costs:
         attention_back,
         load.tokens * moved / setting.machine.memory,
         kernels,
+        sums,
         setting.run.element_bytes * load.tokens * done.gathered * load.gather,
         context,
         context_back,
@@ -228,7 +250,8 @@ def _costs(done: Operations, setting: Setting, load: Load) -> _Costs:
 def _products(done: Operations, setting: Setting, load: Load) -> tuple[Number, Number]:
     """Seconds of all projections once over, and of their weights' gradients: arithmetic, and operands through memory.
 
-    A weight's gradient is added to the accumulated one, which is read and written.
+    A weight's gradient is added to the accumulated one, which is read and written; so is the gradient itself where the
+    sum is a kernel of its own.
     """
     element_s = setting.element_s
     work = done.products_split / load.tensor + done.products_whole * load.whole
@@ -244,6 +267,8 @@ def _products(done: Operations, setting: Setting, load: Load) -> tuple[Number, N
     if setting.run.unpacked:
         both = both + _unpacked(done, setting, load)
     accumulated_s = 2 * setting.run.memory.gradient_bytes / setting.machine.memory
+    if setting.run.sums_apart:
+        accumulated_s = accumulated_s + 2 * element_s
     return both + element_s * weights, both + accumulated_s * weights
 
 
@@ -290,7 +315,7 @@ def _backward(costs: _Costs, setting: Setting, *, weights_trained: bool, inputs_
     if inputs_need:
         compute = compute + costs.products
     if weights_trained:
-        compute = compute + costs.weights
+        compute = compute + costs.weights + costs.sums
     # Of the split projections' four exchanges, those beside a weight's gradient are hidden behind it.
     return Pass(
         _started(compute, (weights_trained + inputs_need) * costs.kernels, setting),

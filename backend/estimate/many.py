@@ -2,12 +2,14 @@
 
 What layers cost is computed for all plans together. What stages cost is computed for those together whose layers are
 cut into stages alike: that alone changes how formulas are put together and not just the numbers in them. Where plans
-come with and without the distributed optimizer, what it changes has two lines, and all else is computed once for both.
+come with every choice of recompute, with and without the distributed optimizer, these choices have a dimension each:
+what they do not change is computed once for all.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -61,6 +63,19 @@ PARTS = ("compute", "recompute", "bubble", "optimizer", "offload", *COMMUNICATIO
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """Plans whose layers are cut into stages alike; they stand beside each other."""
+
+    rows: slice
+    stages: Mapping[str, Any]
+    """How: values of STATIC."""
+    base: Array
+    """Those that are on the first of the lines; all others differ from one of these in the choices of `lines` alone."""
+    kind: Array
+    """Of each of these: its place in `alike`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Many:
     """Plans of one engine, none of which changes with what no rule reads."""
 
@@ -69,14 +84,15 @@ class Many:
     under parallel.recompute the place of each plan's (recompute, modules) in `choices`."""
     choices: tuple[tuple[str, tuple[str, ...]], ...]
     """Every (recompute, modules) that occurs."""
-    cuts: tuple[tuple[slice, Mapping[str, Any]], ...]
-    """Plans whose layers are cut into stages alike, which stand beside each other, and how."""
+    cuts: tuple[Cut, ...]
+    lines: Columns
+    """Values of the choices that every plan of `base` comes with, each along a dimension of its own before the last."""
+    shape: tuple[int, ...]
+    """How many values these have."""
+    place: Array
+    """Of each plan: its place among the results of its cut, lines of `base` one after the other."""
     alike: Columns
-    """One of each kind of plan in which a layer costs the same: values of OF_LAYERS."""
-    kind: Array
-    """Of each plan: its place in `alike`."""
-    in_pairs: bool
-    """Each plan stands beside the one that differs in PAIRED alone."""
+    """One of each kind of plan in which a layer costs the same but for `lines`: values of OF_LAYERS."""
 
 
 OF_LAYERS = (
@@ -88,10 +104,19 @@ OF_LAYERS = (
 )
 """What the cost of a layer depends on, whichever stage it is on."""
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lines:
+    """Choices that all plans of a cut come with alike: Many.lines and Many.shape."""
+
+    values: Columns
+    shape: tuple[int, ...]
+    order: Array
+    """The plans cut by cut, in each line after line, all lines in the same order."""
+
+
 STATIC = ("pipeline", "virtual_pipeline", "account_for_embedding", "account_for_loss")
 """How the layers are cut into stages: keys of `parallel`."""
 OF_STAGES = tuple(f"parallel.{name}" for name in STATIC)
-PAIRED = "parallel.distributed_optimizer"
 
 
 def many_of(
@@ -99,12 +124,11 @@ def many_of(
     choices: tuple[tuple[str, tuple[str, ...]], ...],
     cut: Array,
     alike: Array,
-    *,
-    in_pairs: bool,
+    lines: Lines,
 ) -> Many:
-    """Plans as numbers: equal in `cut` where OF_STAGES are, in `alike` where OF_LAYERS are; those cut alike together.
+    """Plans as numbers: equal in `cut` where OF_STAGES are, in `alike` where OF_LAYERS but for `lines` are.
 
-    What is in `alike` begins at 0 and leaves few numbers out.
+    Those cut alike stand together. What is in `alike` begins at 0 and leaves few numbers out.
     """
     begins = np.flatnonzero(np.diff(cut, prepend=-1))
     stages = {path: values.tolist() for path, values in columns(begins).items() if path in OF_STAGES}
@@ -112,16 +136,21 @@ def many_of(
     # What is written last stays: the first plan of each kind.
     first[alike[::-1]] = np.arange(len(alike))[::-1]
     occurs = first >= 0
+    kind, place, cuts = (np.cumsum(occurs) - 1)[alike], np.empty(len(cut), np.intp), []
+    for number, (begin, end) in enumerate(pairwise([*begins.tolist(), len(cut)])):
+        rows = lines.order[begin:end]
+        place[rows] = np.arange(end - begin)
+        base = rows[: (end - begin) // prod(lines.shape)]
+        how = {path.removeprefix("parallel."): values[number] for path, values in stages.items()}
+        cuts.append(Cut(rows=slice(begin, end), stages=how, base=base, kind=kind[base]))
     return Many(
         columns=columns,
         choices=choices,
-        cuts=tuple(
-            (slice(begin, end), {path.removeprefix("parallel."): values[number] for path, values in stages.items()})
-            for number, (begin, end) in enumerate(pairwise([*begins.tolist(), len(cut)]))
-        ),
+        cuts=tuple(cuts),
+        lines=lines.values,
+        shape=lines.shape,
+        place=place,
         alike={path: values for path, values in columns(first[occurs]).items() if path in OF_LAYERS},
-        kind=(np.cumsum(occurs) - 1)[alike],
-        in_pairs=in_pairs,
     )
 
 
@@ -133,27 +162,46 @@ class _Costs:
     time: MicroBatch | None
 
 
-def evaluate(job: Job, shape: ModelShape, gpu: Gpu, many: Many) -> tuple[Figures, Array | None]:
-    """The figures of plans that no rule refuses, and what iteration_s is the sum of, a line for each of PARTS.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What the iteration_s of plans is the sum of: for each cut the values of PARTS, put in lines for who asks."""
+
+    many: Many
+    of_cuts: tuple[tuple[Array, ...], ...]
+
+    def at(self, rows: Array) -> Array:
+        """A line for each of PARTS with an entry for each of the plans."""
+        cuts, found = self.many.cuts, np.empty((len(PARTS), len(rows)))
+        cut_of = np.searchsorted([cut.rows.start for cut in cuts], rows, side="right") - 1
+        for number in np.unique(cut_of).tolist():
+            chosen = np.flatnonzero(cut_of == number)
+            shape = (*self.many.shape, len(cuts[number].base))
+            place = np.unravel_index(self.many.place[rows[chosen]], shape)
+            for line, values in zip(found, self.of_cuts[number], strict=True):
+                line[chosen] = np.broadcast_to(values, shape)[place]
+        return found
+
+
+def evaluate(job: Job, shape: ModelShape, gpu: Gpu, many: Many) -> tuple[Figures, Parts | None]:
+    """The figures of plans that no rule refuses, and what iteration_s is the sum of.
 
     The job says what they have in common. Raises what `estimate` raises.
     """
     machine = machine_of(job.cluster, gpu, job.training.precision)
     costs = _costs(job, shape, gpu, many, machine)
-    size = len(many.kind)
-    found: dict[str, Array] = {}
-    for rows, cut in many.cuts:
-        first = slice(rows.start, rows.stop, 2) if many.in_pairs else rows
-        columns = dict(many.columns(first))
-        if many.in_pairs:
-            columns[PAIRED] = many.columns(slice(rows.start, rows.start + 2))[PAIRED][:, np.newaxis]
-        part = _job_of(job, columns, cut)
+    size, found, parts = len(many.place), dict[str, Array](), []
+    for cut in many.cuts:
+        columns = {**many.columns(cut.base), **many.lines}
+        part = _job_of(job, columns, cut.stages)
         plan = _plan_of(part, shape, gpu, many.choices, columns)
-        for name, lines in _together(part, shape, gpu, plan, _take(costs, many.kind[first]), machine).items():
-            values = lines.swapaxes(-1, -2).reshape(*lines.shape[:-2], -1) if many.in_pairs else lines
-            found.setdefault(name, np.empty((*values.shape[:-1], size), values.dtype))[..., rows] = values
-    parts_s = found.pop("parts_s", None)
-    return Figures(**{field.name: found.get(field.name) for field in fields(Figures)}), parts_s  # type: ignore[arg-type]
+        figures, times = _together(part, shape, gpu, plan, _take(costs, cut.kind), machine)
+        parts.append(times)
+        place, lines = many.place[cut.rows], (*many.shape, len(cut.base))
+        for name, values in figures.items():
+            flat = np.broadcast_to(values, lines).reshape(-1)
+            found.setdefault(name, np.empty(size, flat.dtype))[cut.rows] = flat.take(place)
+    figures_of = Figures(**{field.name: found.get(field.name) for field in fields(Figures)})  # type: ignore[arg-type]
+    return figures_of, Parts(many=many, of_cuts=tuple(parts)) if machine else None
 
 
 def _job_of(job: Job, columns: Columns, cut: Mapping[str, Any] | None = None) -> Job:
@@ -168,15 +216,16 @@ def _job_of(job: Job, columns: Columns, cut: Mapping[str, Any] | None = None) ->
 
 
 def _costs(job: Job, shape: ModelShape, gpu: Gpu, many: Many, machine: Machine | None) -> _Costs:
-    job = _job_of(job, many.alike)
+    columns = {**many.alike, **{path: values for path, values in many.lines.items() if path in OF_LAYERS}}
+    job = _job_of(job, columns)
     layers, trained, memory = model_layers(shape), trained_parts(job, shape), memory_traits(job, shape)
     # What a layer's cost does not depend on is not a number: a formula that asks for it fails.
     unknown: dict[str, Any] = dict.fromkeys(("data", "micro_batches", "distributed_optimizer", *STATIC))
-    plan = replace(_plan_of(job, shape, gpu, many.choices, many.alike), **unknown)
+    plan = replace(_plan_of(job, shape, gpu, many.choices, columns), **unknown)
     megatron = job.traits.is_megatron
     return _Costs(
         memory=plan_costs(layers, plan, memory, run_of(job, trained)) if megatron else None,
-        time=micro_batch_of(job, setting_of(job, machine, plan, memory), layers, trained) if machine else None,
+        time=micro_batch_of(job, setting_of(job, machine, plan, memory, layers), layers, trained) if machine else None,
     )
 
 
@@ -193,32 +242,33 @@ def _plan_of(
 
 def _together(
     job: Job, shape: ModelShape, gpu: Gpu, plan: Plan, costs: _Costs, machine: Machine | None
-) -> dict[str, Array]:
-    """Figures of plans whose layers are cut alike; of plans in pairs two lines."""
+) -> tuple[dict[str, Array], tuple[Array, ...]]:
+    """Figures of plans whose layers are cut alike, and the values of PARTS where there are times."""
     found = modelled(job, shape, gpu, plan, costs.memory)
     ratio = reserved_ratio(job) or RESERVED_PER_ALLOCATED
     reserved = ratio / GIB * largest(*(memory.peak for memory in found.memories))
     host = 0.0 if job.cluster.host_memory_gib is None else host_memory_gib(job, found.memories)
     figures = {"reserved_gib": reserved, "fits": is_held(job, gpu, reserved, host)}
+    parts: tuple[Array, ...] = ()
     if job.cluster.host_memory_gib is not None:
-        figures["host_memory_gib"] = np.broadcast_to(host, reserved.shape)
+        figures["host_memory_gib"] = host
     if machine:
-        setting = setting_of(job, machine, plan, found.traits)
+        setting = setting_of(job, machine, plan, found.traits, found.layers)
         step = step_of(job, setting, found.layers, found.trained, found.memories, costs.time)
         scale = time_ratio(job.cluster) or 1.0
         figures["bubble_fraction"] = step.bubble
         figures["iteration_s"] = scale * step.iteration_s
-        figures["parts_s"] = scale * np.array([np.broadcast_to(step.parts[name], reserved.shape) for name in PARTS])
+        parts = tuple(scale * np.asarray(step.parts[name]) for name in PARTS)
     else:
         figures["bubble_fraction"] = bubble_of_work(job, found)
-    figures["bubble_fraction"] = np.broadcast_to(figures["bubble_fraction"], reserved.shape)
-    return figures
+    return figures, parts
 
 
 def _take(value: Any, rows: Array) -> Any:
-    """Of every array in a tree of dataclasses and named tuples these entries alone."""
+    """Of every array in a tree of dataclasses and named tuples these entries of the last dimension alone."""
     if isinstance(value, np.ndarray):
-        return value.take(rows)
+        # What differs by line alone has one entry for all.
+        return value if value.shape[-1] == 1 else value.take(rows, axis=-1)
     if is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in fields(value)]
         return replace(value, **{name: _take(getattr(value, name), rows) for name in names})

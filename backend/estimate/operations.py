@@ -24,6 +24,10 @@ _DISPATCH_KERNELS: Mapping[Routing, int] = {"plain": 24, "fused": 14, "in_exchan
 operation by operation in megatron-core 0.16.1 (moe/router.py 27 there, token_dispatcher.py 20; 25 back), with fused
 permutation; less what the two others fuse."""
 
+_ROPE_KERNELS = 16
+"""Of rotary embedding by torch's operations, a third of those there and back: twelve each for queries and for keys in
+megatron-core's rope_utils.py (_apply_rotary_pos_emb_bshd), about as many back; fused it is one kernel each."""
+
 _ROW_PARALLEL = ("o", "down", "shared_down", "expert_down", "proj", "merge_out")
 """Projections whose input is split over TP and whose output is whole; all others the reverse."""
 
@@ -69,6 +73,10 @@ class Operations:
     """Started, whatever the number of tokens."""
     kernels_expert: float = 0.0
     """The same for each expert; those of the rank's experts are started."""
+    tensors: int = 0
+    """Parameters as the optimizer sees them."""
+    tensors_expert: int = 0
+    """The same of all experts."""
     outputs_gathered: int = 0
     """Pairs of a gather before and a reduction after TP-split projections."""
     gathered: float = 0.0
@@ -85,7 +93,12 @@ class Operations:
 
 @lru_cache(maxsize=2048)
 def operations(
-    kind: LayerKind, fused: bool, only: tuple[str, ...] | None = None, *, routing: Routing = "plain"
+    kind: LayerKind,
+    fused: bool,
+    only: tuple[str, ...] | None = None,
+    *,
+    routing: Routing = "plain",
+    rope_fused: bool = True,
 ) -> Operations:
     """The layer's sums; `only`: of the operators that these recompute modules run again."""
     sums: dict[str, float] = {}
@@ -95,7 +108,7 @@ def operations(
             continue
         if isinstance(operator, Attention):
             causal, window, windowed = operator.causal, operator.window, operator.windowed
-        for name, value in _of(operator, kind.hidden, fused, routing).items():
+        for name, value in _of(operator, kind.hidden, fused, routing, rope_fused).items():
             sums[name] = sums.get(name, 0) + value
     return Operations(**sums, fused=fused, causal=causal, window=window, windowed=windowed)  # type: ignore[arg-type]
 
@@ -122,7 +135,7 @@ def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:
     return ("layernorm",) if isinstance(operator, Norm) and operator.detached else ()
 
 
-def _of(operator: Operator, hidden: int, fused: bool, routing: Routing) -> dict[str, float]:
+def _of(operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fused: bool) -> dict[str, float]:
     if isinstance(operator, Linear):
         return _linear(operator, fused)
     if isinstance(operator, Attention):
@@ -132,8 +145,10 @@ def _of(operator: Operator, hidden: int, fused: bool, routing: Routing) -> dict[
         return {
             "attention": 2.0 * width,
             "scores": operator.heads,
-            "moved_split": (4 if fused else 16) * (operator.heads + operator.kv_heads) * operator.key_dim,
-            "kernels": 3 if fused else 12,
+            "moved_split": (4 if fused and rope_fused else 16)
+            * (operator.heads + operator.kv_heads)
+            * operator.key_dim,
+            "kernels": (3 if rope_fused else 1 + _ROPE_KERNELS) if fused else 12,
             "keys": keys,
             "queries": width,
         }
@@ -164,24 +179,29 @@ def _of(operator: Operator, hidden: int, fused: bool, routing: Routing) -> dict[
 def _norm(norm: Norm, hidden: int, fused: bool) -> dict[str, float]:
     """A norm of the residual stream comes with the sum that updates it."""
     if norm.heads:
-        return {"moved_split": (4 if fused else 16) * norm.width, "kernels": 2 if fused else 12}
+        return {"moved_split": (4 if fused else 16) * norm.width, "kernels": 2 if fused else 12, "tensors": 2}
     residual = 6 if norm.width == hidden else 0
     # RMSNorm in modules: to fp32, square, mean, scale, back, weight.
     each = 4 if fused or norm.layer_norm else 20
-    return {"moved_whole": (each + residual) * norm.width, "kernels": 2 if fused or norm.layer_norm else 7}
+    tensors = max(1, norm.parameters // norm.width)
+    kernels = 2 if fused or norm.layer_norm else 7
+    return {"moved_whole": (each + residual) * norm.width, "kernels": kernels, "tensors": tensors}
 
 
 def _linear(linear: Linear, fused: bool) -> dict[str, float]:
     size = float(linear.inputs * linear.outputs)
     where = linear.share
+    tensors = 1 + bool(linear.bias or linear.whole_bias)
     found = {
         f"products_{where}": size * linear.active,
         f"weights_{where}": size * linear.copies,
         "kernels": 1 if fused else linear.parts,
+        "tensors": tensors,
     }
     if where == "expert":
         found["operands_expert"] = (linear.inputs + linear.outputs) * linear.active
         found |= {"kernels": 0, "kernels_expert": found["kernels"] * linear.copies / STREAMS}
+        found |= {"tensors": 0, "tensors_expert": tensors * linear.copies}
         if linear.bias and linear.name in _ROW_PARALLEL:
             # megatron-core's experts.py adds the output's bias by expert, in fp32: weighted, added, joined, cast.
             found["kernels_expert"] += 2 * linear.copies

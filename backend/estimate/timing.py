@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from backend.estimate.calibrated import efficiency_on, is_timed, time_ratio
+from backend.estimate.data_parallel import bucket_of
 from backend.estimate.efficiency import Machine, machine_of
 from backend.estimate.layer_time import Execution, Setting
 from backend.estimate.layers import ModelLayers
@@ -54,7 +55,7 @@ def speed_of(
     machine = machine_of(job.cluster, gpu, job.training.precision)
     if machine is None:
         return None
-    found = step_of(job, setting_of(job, machine, plan, memory), layers, trained, memories)
+    found = step_of(job, setting_of(job, machine, plan, memory, layers), layers, trained, memories)
     seconds = time_scale * float(found.iteration_s)
     tokens = float(plan.sequence_length * plan.micro_batch * plan.micro_batches * plan.data)
     rate = tokens / seconds / job.world_size
@@ -87,10 +88,10 @@ def _error(job: Job, layers: ModelLayers) -> float:
     return figures.typical_error_of_experts if layers.sparse else figures.typical_error
 
 
-def setting_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits) -> Setting:
+def setting_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits, layers: ModelLayers) -> Setting:
     """What the formulas of a job's time read."""
     return Setting(
-        plan=plan, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory)
+        plan=plan, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory, layers)
     )
 
 
@@ -115,7 +116,7 @@ def micro_batch_of(job: Job, setting: Setting, layers: ModelLayers, trained: Tra
     return micro_batch_time(layers, kind_passes(layers, setting, trained, adapters=adapters, last_layers=last_layers))
 
 
-def execution(job: Job, memory: MemoryTraits) -> Execution:
+def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
     """How the job's engine runs a step."""
     parallel, megatron = job.parallel, job.traits.is_megatron
     training = job.training
@@ -123,6 +124,9 @@ def execution(job: Job, memory: MemoryTraits) -> Execution:
         fused=megatron,
         memory=memory,
         element_bytes=4 if training.precision == "fp32" else 2,
+        rope_fused=parallel.rope_fusion,
+        sums_apart=megatron and not memory.cached_weight_gradients,
+        bucket=0.0 if megatron else bucket_of(memory, layers),
         megatron=megatron,
         overlap_gradients=parallel.overlap_grad_reduce if megatron else job.traits.overlaps,
         overlap_parameters=parallel.overlap_param_gather if megatron else job.traits.overlaps,

@@ -36,6 +36,8 @@ class Gpu:
     """To host memory, one direction."""
     device: Literal["cuda", "cpu"] = "cuda"
     supports_bf16: bool = True
+    nvlink_sharp: bool = False
+    """Its NVSwitch adds up what GPUs send (NVLink SHARP)."""
     source: str = ""
 
 

@@ -121,6 +121,12 @@ def test_overlap_is_faster_than_none(switch):
     assert seconds(DENSE, plan, replace(MEGATRON, **{switch: True})) < seconds(DENSE, plan)
 
 
+@pytest.mark.parametrize("switch", [{"rope_fused": False}, {"sums_apart": True}], ids=str)
+def test_what_is_not_fused_takes_longer(switch):
+    for layers, plan in ((DENSE, plan_of(tensor=4, data=8)), (SPARSE, plan_of(expert=8, data=8))):
+        assert 1.0 < seconds(layers, plan, replace(MEGATRON, **switch)) / seconds(layers, plan) < 1.3
+
+
 def test_exchange_of_one_copy_a_node_is_faster_where_experts_lie_on_many():
     plan = plan_of(expert=16, data=16)
     merged = replace(MEGATRON, one_copy_a_node=True)
