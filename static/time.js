@@ -58,13 +58,15 @@
     const rows = time.parts.map(([name, value]) => {
       const from = before, part = value / time.iteration_s;
       before += part;
+      const what = [t(`wizard.part.${name}.long`), name === "data" && time.exchange && t(`wizard.exchange.${time.exchange}`)]
+        .filter(Boolean).join(board.wizard.lang() === "zh" ? "，" : ", ");
       return [
-        h("th", { scope: "row", title: t(`wizard.part.${name}.long`) }, t(`wizard.part.${name}`)),
+        h("th", { scope: "row", title: what }, t(`wizard.part.${name}`)),
         h("td", { class: "mb-fall" }, h("div", {}, h("i", { "data-spent": kindOf(name), "aria-hidden": "true",
           style: { left: `${100 * from}%`, width: `${100 * part}%` } }))),
         h("td", { class: "mb-figure" }, seconds(value, time.iteration_s)),
         h("td", { class: "mb-figure" }, share(part)),
-        h("td", { class: "mb-what" }, t(`wizard.part.${name}.long`)),
+        h("td", { class: "mb-what" }, what),
       ];
     });
     const sum = [h("th", { scope: "row" }, t("wizard.time.iteration")), h("td", { class: "mb-fall" }),

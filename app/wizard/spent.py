@@ -3,7 +3,7 @@
 from typing import Any
 
 from app.wizard.reading import Reading
-from backend.estimate import speed_up
+from backend.estimate import gradient_exchange, speed_up
 from backend.estimate.calibrated import is_timed
 
 PARTS = (
@@ -22,6 +22,7 @@ def spent(reading: Reading) -> dict[str, Any] | None:
     return {
         "is_known": True,
         "parts": [[name, found.time_s[name]] for name in PARTS if found.time_s.get(name)],
+        "exchange": gradient_exchange(job, reading.shape, reading.gpu),
         "iteration_s": found.iteration_s,
         "tokens_per_s_per_gpu": found.tokens_per_s_per_gpu,
         "gpus": job.world_size,

@@ -9,7 +9,7 @@ from backend.estimate.collectives import Algorithm, all_reduce_pace, gather_pace
 from backend.estimate.communication import Group, exposed
 from backend.estimate.efficiency import HOST_MEMORY_GB_PER_S
 from backend.estimate.layer_time import Execution, Setting
-from backend.estimate.layers import ModelLayers
+from backend.estimate.layers import Linear, ModelLayers
 from backend.estimate.numeric import Number, choose, larger, least
 from backend.estimate.parameters import layer_counts
 from backend.estimate.stage import RankParameters
@@ -23,16 +23,18 @@ def bucket_of(memory: MemoryTraits, layers: ModelLayers) -> float:
     """Execution.bucket on Hugging Face engines.
 
     ZeRO-2 fills the buffer of its traits, ZeRO-3 one of hidden^2 elements ("auto" of transformers' integrations/
-    deepspeed.py), FSDP gathers a layer.
+    deepspeed.py) where a projection alone has no more, FSDP gathers a layer.
     """
     if memory.shards == "none":
         return DDP_BUCKET_BYTES / memory.gradient_bytes
     if memory.reduce_bucket_elements:
         return memory.reduce_bucket_elements
-    if memory.live_elements:
-        return float(layers.output.hidden**2)
     kind = layers.sparse if layers.sparse and layers.sparse_count else layers.dense
-    return float(layer_counts(kind).total)
+    total = layer_counts(kind).total
+    if not memory.live_elements:
+        return float(total)
+    projections = sum(item.copies * item.parts for item in kind.operators if isinstance(item, Linear))
+    return max(float(layers.output.hidden**2), total / projections)
 
 
 class _Pace(NamedTuple):

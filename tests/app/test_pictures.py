@@ -65,6 +65,7 @@ def test_the_speed_up_over_one_node_stands_beside_the_speed(reading: Any) -> Non
     assert time is not None
     assert time["nodes"] == 4
     assert 3 < time["speed_up"] < 4
+    assert time["exchange"] == "ring"
 
 
 @pytest.mark.parametrize(("known", "told"), [({"time_ratio": 1.2}, "run-1"), ({"memory_ratio": 1.1}, None)])
