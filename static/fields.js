@@ -131,5 +131,5 @@
     if (button) open(button, button.getAttribute("aria-expanded") !== "true");
   });
 
-  board.fields = { place, goTo, drawProblem };
+  board.fields = { place, goTo, drawProblem, gap };
 })();

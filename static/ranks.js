@@ -22,7 +22,7 @@
     board.fill(element,
       h("div", { class: "mb-choice", role: "group", "aria-label": t("wizard.ranks.by") }, ranks.kinds.map((name) =>
         h("button", { type: "button", "aria-pressed": String(name === kind),
-          onclick: () => pick(element, bundle, name) }, t(`wizard.ranks.${name}`), h("small", {}, reach(ranks, name))))),
+          onclick: () => pick(element, bundle, name) }, t(`wizard.ranks.${name}`), " ", h("small", {}, reach(ranks, name))))),
       h("p", { class: "mb-quiet" }, sentence(ranks)),
       h("p", { class: "mb-rank-says", "aria-live": "polite" }, t("wizard.ranks.point")),
       h("div", { class: ranks.nodes.length > MANY ? "mb-nodes mb-many" : "mb-nodes", tabindex: "0", role: "group",
