@@ -162,12 +162,16 @@ def has_event(connection: sqlite3.Connection, run: str, attempt: int, kind: Even
 
 
 def cause_of(connection: sqlite3.Connection, run: str) -> Problem | None:
-    """Why the newest attempt fails or failed; the final word if there is one, else the first impression."""
+    """Why the newest attempt fails or failed; the final word if there is one, else the first impression.
+
+    None once a user has resumed the run: what was then is over.
+    """
     row = connection.execute(
         "SELECT detail FROM events WHERE run = ? AND attempt >= ?"
+        " AND seq > (SELECT coalesce(max(seq), 0) FROM events WHERE run = ? AND kind = 'resumed')"
         " AND kind IN ('failing', 'losing', 'failed', 'lost', 'restarting', 'waiting')"
         " AND json_extract(detail, '$.problem') IS NOT NULL ORDER BY seq DESC LIMIT 1",
-        (run, newest_attempt(connection, run)),
+        (run, newest_attempt(connection, run), run),
     ).fetchone()
     return None if row is None else problem_from_json(json.loads(row["detail"])["problem"])
 

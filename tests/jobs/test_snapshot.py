@@ -55,6 +55,14 @@ def test_node_states_follow_their_ends(gang: Gang) -> None:
     assert _states(gang) == ["finished", "failed", "stopped"]
 
 
+def test_why_a_run_failed_is_told_until_somebody_resumes_it(gang: Gang) -> None:
+    gang.exit(1, 1)
+    assert gang.pass_time(gang.lead(), 30)
+    assert _look(gang).cause is not None
+    gang.tell(EventKind.RESUMED)
+    assert _look(gang).cause is None
+
+
 def test_a_node_that_was_never_heard_of_again_is_lost(gang: Gang) -> None:
     gang.break_link(2)
     gang.tell(EventKind.STOP_REQUESTED, save=False)
