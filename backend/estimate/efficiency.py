@@ -24,7 +24,7 @@ class Efficiency:
     """Global constants, none of them of a model, a plan or a source; shares are of a hardware figure.
 
     Tried, and left out because runs that were not fitted to did not get better by them: shares of the best matrix
-    product and of the memory's bandwidth (both came out near 1), a latency of collectives.
+    product and of the memory's bandwidth (both came out near 1).
     """
 
     attention_share: float
