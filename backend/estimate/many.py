@@ -104,6 +104,7 @@ OF_LAYERS = (
 )
 """What the cost of a layer depends on, whichever stage it is on."""
 
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
     """Choices that all plans of a cut come with alike: Many.lines and Many.shape."""

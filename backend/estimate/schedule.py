@@ -3,6 +3,8 @@
 What has an exact closed form is one; the time over unequal stages has none and comes from simulate.py.
 """
 
+from itertools import chain
+
 import numpy as np
 
 from backend.estimate.numeric import Number, clip, larger, largest, least
@@ -39,10 +41,15 @@ def iteration_time(forward: Times, backward: Times, virtual: int, micro_batches:
     there, back = chunk_times(forward, virtual), chunk_times(backward, virtual)
     time, is_paced = _paced_by_last(there, back, virtual, micro_batches)
     if are_many:
-        rows = np.flatnonzero(~np.broadcast_to(is_paced, micro_batches.shape))
-        if len(rows):
-            time = np.array(np.broadcast_to(time, micro_batches.shape), float)
-            time[rows] = _by_count(_entries(there, rows), _entries(back, rows), virtual, micro_batches[rows])
+        shape = np.broadcast_shapes(
+            micro_batches.shape, *{np.shape(one) for way in (there, back) for one in chain(*way)}
+        )
+        chosen = np.nonzero(~np.broadcast_to(is_paced, shape))
+        if len(chosen[0]):
+            time = np.array(np.broadcast_to(time, shape), float)
+            counts = np.broadcast_to(micro_batches, shape)[chosen]
+            there, back = _entries(there, chosen, shape), _entries(back, chosen, shape)
+            time[chosen] = _by_count(there, back, virtual, counts)
         return time
     return time if is_paced else _of_one(there, back, virtual, micro_batches)
 
@@ -164,15 +171,15 @@ def _followed_of_many(virtual: int, pipeline: int) -> int:
     return 3 if virtual < 4 else 2
 
 
-def _entries(times: Times, chosen: Number) -> list[list[Number]]:
-    """These plans' times of each chunk; what is one object stays one."""
+def _entries(times: Times, chosen: Number, shape: tuple[int, ...] | None = None) -> list[list[Number]]:
+    """These plans' times of each chunk, first spread to a shape where there is one; what is one object stays one."""
     known: dict[int, Number] = {}
 
     def entries(time: Number) -> Number:
         if not np.ndim(time):
             return time
         if id(time) not in known:
-            known[id(time)] = time[chosen]
+            known[id(time)] = (np.broadcast_to(time, shape) if shape else time)[chosen]
         return known[id(time)]
 
     return [[entries(time) for time in chunks] for chunks in times]

@@ -3,13 +3,16 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from backend.estimate.many import OF_LAYERS, OF_STAGES, PAIRED, Columns, Figures, Many, Rows, evaluate, many_of
+from backend.estimate.many import (
+    Figures,
+    Many,
+    Parts,
+    evaluate,
+)
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
@@ -17,6 +20,7 @@ from backend.job.problems import ProblemsError
 from backend.job.rules import RULES
 from backend.job.rules.many import Factors, Legal, Space, legal
 from backend.job.traits import TRAITS, EngineName
+from backend.planning.arrange import in_order
 from backend.planning.plans import Array, Candidate, Plans
 from backend.planning.space import ACCOUNTS, ACCUMULATION, CHOSEN, MICRO_BATCH, SIZES, offered, space_of
 
@@ -131,7 +135,7 @@ def _legal_of(factors: Factors, shape: ModelShape, gpu: Gpu) -> tuple[Legal, Man
             return found, many, listing
     found, many, listing = legal(factors, shape, gpu, RULES), None, None
     if found.space.size:
-        found, many = _in_order(found)
+        found, many = in_order(found)
         listing = offered(found.space, shape)
     _keep_legal(asked, (factors, shape, gpu, found, many, listing))
     return found, many, listing
@@ -148,59 +152,13 @@ def _keep_legal(asked: tuple[str, int, int], answer: tuple[Any, ...]) -> None:
             _legal.pop(key, None)
 
 
-def _in_order(found: Legal) -> tuple[Legal, Many]:
-    """The same with plans that are cut alike beside each other, and among them those whose layers cost the same."""
-    cut, alike = (found.space.keys(_axes(found.space, paths))[0] for paths in (OF_STAGES, OF_LAYERS))
-    order = np.lexsort((alike, cut))
-    space, cut, alike = found.space.take(order), cut[order], alike[order]
-    pairs = _in_pairs(space, cut, alike)
-    many = many_of(partial(_columns, space), _choices(space), cut, alike, in_pairs=pairs)
-    return replace(found, space=space), many
-
-
-def _in_pairs(space: Space, cut: Array, alike: Array) -> bool:
-    """Whether each plan stands beside the one that differs in PAIRED alone."""
-    if PAIRED not in space.place or space.size % 2:
-        return False
-    codes = space.codes[space.place[PAIRED][0]]
-    is_same = all(np.array_equal(keys[::2], keys[1::2]) for keys in (cut, alike))
-    return is_same and not codes[::2].any() and bool((codes[1::2] == 1).all())
-
-
-def _axes(space: Space, paths: Sequence[str]) -> list[int]:
-    """The axes on which these paths are, in their order."""
-    return list(dict.fromkeys(space.place[path][0] for path in paths if path in space.place))
-
-
-def _choices(space: Space) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    axis, _ = space.place["parallel.recompute"]
-    return tuple((choice[0], choice[1]) for choice in space.axes[axis].values)
-
-
-def _columns(space: Space, rows: Rows) -> Columns:
-    """Some of the plans as estimate/many.py reads them."""
-    columns: dict[str, Any] = {path: space.column(path, rows) for path in space.place if path not in CHOSEN}
-    axis, _ = space.place["parallel.recompute"]
-    columns["parallel.recompute"] = space.codes[axis][rows]
-    layers = np.array([choice[2] or 1 for choice in space.axes[axis].values])
-    columns["parallel.recompute_num_layers"] = layers[columns["parallel.recompute"]]
-    wanted = space.job.training.global_batch_size
-    columns[ACCUMULATION] = wanted // (columns[MICRO_BATCH] * _copies(space.job, columns))
-    return columns
-
-
-def _copies(job: Job, columns: Columns) -> Any:
-    sizes = [columns[path] for path in ("parallel.tensor", "parallel.pipeline", "parallel.context") if path in columns]
-    return job.world_size // prod(sizes)
-
-
 def _ranked(
     job: Job,
     shape: ModelShape,
     gpu: Gpu,
     wanted: int,
     spaces: list[Space],
-    evaluated: list[tuple[Figures, Array | None]],
+    evaluated: list[tuple[Figures, Parts | None]],
     listed: list[Array],
     rejected: Mapping[str, int],
 ) -> Plans:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.estimate import Estimate, estimate_resolved
-from backend.estimate.many import PARTS, Figures
+from backend.estimate.many import PARTS, Figures, Parts
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.model import ModelShape
@@ -70,8 +70,8 @@ class Plans(Sequence[Candidate]):
     row: Array
     """Its place there."""
     figures: Figures
-    parts: tuple[Array | None, ...]
-    """For each of `spaces` what the iteration's seconds are the sum of: a line for each of PARTS, by place there."""
+    parts: tuple[Parts | None, ...]
+    """For each of `spaces` what the iteration's seconds are the sum of, by place there; None without times."""
     rejected: Mapping[str, int]
     """How many plans each rule refused, by the code of the first rule that refused each."""
     known: dict[Any, Array] = field(default_factory=dict, compare=False, repr=False)
@@ -128,7 +128,7 @@ class Plans(Sequence[Candidate]):
             if parts is None:
                 return None
             own = np.flatnonzero(part == number)
-            found[:, own] = parts[:, row[own]]
+            found[:, own] = parts.at(row[own])
         return found
 
     def rank_of(self, job: Job) -> int | None:

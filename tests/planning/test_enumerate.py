@@ -10,7 +10,7 @@ from backend.estimate.many import PARTS
 from backend.job.mapping import with_values
 from backend.job.problems import errors
 from backend.job.rules import check
-from backend.planning import best_of_splits, candidates, enumerate_plans, front, why_not
+from backend.planning import arrange, best_of_splits, candidates, enumerate_plans, front, why_not
 from backend.planning import enumerate as enumerate_module
 from backend.planning.enumerate import engines_of
 from tests.estimate.cases import TP4, job
@@ -69,16 +69,22 @@ def test_figures_of_many_plans_are_those_of_each_alone(edits):
         assert sum(times.values()) == pytest.approx(figures.iteration_s[rank])
 
 
-def test_plans_in_pairs_cost_what_each_costs_without_the_other(monkeypatch):
+@pytest.mark.parametrize("alone", [(), ("parallel.distributed_optimizer",)])
+def test_plans_in_lines_cost_what_each_costs_without_the_others(monkeypatch, alone):
+    """Neither recompute nor the distributed optimizer has a line, or that one alone."""
+
     def found():
         for name in ("_newest", "_legal"):
             monkeypatch.setattr(enumerate_module, name, {})
         plans = enumerate_plans(job(TP4, model__preset="mixtral-8x7b", cluster__nodes=1), MEGATRON)
         return [plans.figures.reserved_gib, plans.figures.iteration_s, plans.parts_s(slice(None)), plans.row]
 
-    in_pairs = found()
-    monkeypatch.setattr(enumerate_module, "_in_pairs", lambda *_: False)
-    assert all(map(np.array_equal, in_pairs, found()))
+    def only_alone(space, cut, free):
+        return lines_of(space, cut, free) if {space.axes[axis].paths[0] for axis in free} == {*alone} else None
+
+    in_lines, lines_of = found(), arrange._lines_of
+    monkeypatch.setattr(arrange, "_lines_of", only_alone)
+    assert all(map(np.array_equal, in_lines, found()))
 
 
 @pytest.mark.parametrize("engine", [*engines_of(job()), "swift-megatron"])
