@@ -63,7 +63,7 @@ def test_a_failed_run_is_resumed_where_it_is_complete_and_nothing_is_recorded_wh
     controller: Controller, job: Job, home: Path, cluster: DemoCluster
 ) -> None:
     run = controller.launch(with_mode(job, "killed@1", save=3))
-    assert controller.wait(run, 30) is RunState.FAILED
+    assert controller.wait(run, 60) is RunState.FAILED
     results = cluster.folder / "out" / run
     (results / "checkpoint-6/rng_state_1.pth").unlink()
     found = controller.checkpoints(run)
@@ -76,7 +76,7 @@ def test_a_failed_run_is_resumed_where_it_is_complete_and_nothing_is_recorded_wh
         assert caught.value.problems[0].code == code
     assert len(controller.snapshot(run).events) == before
     controller.resume(run)
-    assert controller.wait(run, 30) is RunState.FINISHED
+    assert controller.wait(run, 60) is RunState.FINISHED
     assert (controller.snapshot(run).checkpoint_step, _trail(home, run)[3]) == (3, (2, 4))
     assert (results / "before-attempt-2-checkpoint-6").is_dir()
     with pytest.raises(ProblemsError) as caught:
@@ -88,12 +88,12 @@ def test_without_a_checkpoint_a_resume_is_refused_and_the_start_must_be_asked_fo
     controller: Controller, job: Job, home: Path
 ) -> None:
     run = controller.launch(with_mode(job, "killed@1"))
-    assert controller.wait(run, 30) is RunState.FAILED
+    assert controller.wait(run, 60) is RunState.FAILED
     with pytest.raises(ProblemsError) as caught:
         controller.resume(run)
     assert caught.value.problems[0].code == "no_checkpoint"
     controller.resume(run, checkpoint=0)
-    assert controller.wait(run, 30) is RunState.FINISHED
+    assert controller.wait(run, 60) is RunState.FINISHED
     assert _trail(home, run) == [(2, step) for step in range(1, 21)]
 
 
