@@ -106,7 +106,7 @@ def test_resume_shows_what_is_complete_and_goes_on_from_the_chosen_checkpoint(pa
     dialog.locator(".mb-primary").click()
     _eventually(page, lambda: _state(site, run) is RunState.QUEUED)
     (resumed,) = [event for event in _events(site, run) if event.kind is EventKind.RESUMED]
-    assert resumed.detail == {"checkpoint": 10}
+    assert resumed.detail == {"checkpoint": 10, "accepted": []}
     expect(dialog).not_to_be_visible()
     expect(page.locator(".mbm-badge").first).to_have_attribute("data-state", "queued")
     page.locator(".mbm-danger").first.click()
