@@ -14,6 +14,7 @@ from app.cli_output import table
 from app.i18n import LANGUAGES
 from app.main import COMMANDS, main
 from backend import __version__
+from backend.job.presets import efficiency_figures
 
 JOB = {
     "name": "seed",
@@ -92,9 +93,9 @@ def test_estimate_prints_speed_with_its_error_where_time_goes_and_the_speed_up_o
     path = job_file(training={**JOB["training"], "samples": 10_000})
     figures = json.loads(run("estimate", "--json", path)[1])
     out = run("estimate", path)[1]
-    assert f"MFU {100 * figures['mfu']:.1f} %" in out
+    assert f"MFU {100 * figures['mfu']:.1f}%" in out
     assert f"about {figures['hours']:.1f} hours" in out
-    assert " (±4.8%) tokens/s per GPU" in out
+    assert f" (±{100 * efficiency_figures().typical_error:.1f}%) tokens/s per GPU" in out
     assert "Its time: computation " in out
     assert "4 nodes are 3." in out
     assert "as fast as one" in out

@@ -69,7 +69,8 @@ def test_a_refused_value_says_why_in_the_pages_language(services: Services) -> N
 
 
 def test_what_the_estimate_does_not_depend_on_is_said(services: Services) -> None:
-    assert help_here(services, "parallel.rope_fusion")["why"] == "The estimate of this job does not change with it."
+    unread = help_here(services, "parallel.bias_activation_fusion")
+    assert unread["why"] == "The estimate of this job does not change with it."
     assert help_here(services, "training.seed")["why"] == help_here(services, "model.path")["why"] == ""
 
 
