@@ -112,10 +112,11 @@ def _read_address(word: str) -> dict[str, Any]:
 
 
 def _read_options(words: Sequence[str]) -> dict[str, str]:
-    options = {}
+    options: dict[str, str] = {}
     for word in words:
         name, _, value = word.partition("=")
-        if name not in _OPTIONS or not value:
+        # Twice on a line: two lines were pasted as one.
+        if name not in _OPTIONS or not value or _OPTIONS[name] in options:
             raise ValueError(word)
         options[_OPTIONS[name]] = value
     return options

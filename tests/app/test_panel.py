@@ -162,7 +162,9 @@ class TestHosts:
         hosts = [{"address": "a", "environments": {"llamafactory": {"python": "/p"}}}]
         assert from_form(to_form(hosts))[0] == hosts
 
-    @pytest.mark.parametrize("line", ["user@", "host:", "host:ssh", "host fabric", "host colour=red", "@host"])
+    @pytest.mark.parametrize(
+        "line", ["user@", "host:", "host:ssh", "host fabric", "host colour=red", "@host", "host fabric=a fabric=b"]
+    )
     def test_a_line_that_cannot_be_read_is_named_and_left_out(self, line: str) -> None:
         hosts, problems = from_form({"lines": f"good\n{line}"})
         assert hosts == [{"address": "good"}]
