@@ -210,28 +210,15 @@ def _order(slowness: Array, figures: Mapping[str, Any], need: Array) -> Array:
     """Those that fit first, the fastest of them before others; those that do not fit by how much they need."""
     fitting, others = np.flatnonzero(figures["fits"]), np.flatnonzero(np.logical_not(figures["fits"]))
     fastest = _sorted(slowness[fitting], figures["reserved_gib"][fitting])
-    return np.concatenate((fitting[fastest], others[_sorted_stably(need[others])]))
+    return np.concatenate((fitting[fastest], others[np.argsort(need[others], kind="stable")]))
 
 
 def _sorted(first: Array, second: Array) -> Array:
     """np.lexsort((second, first)), in half the time: few are equal in the first, and only these are told apart."""
     order = np.argsort(first)
-    tied = _tied(first[order])
+    ordered = first[order]
+    equal = ordered[1:] == ordered[:-1]
+    tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
     rows = order[tied]
     order[tied] = rows[np.lexsort((rows, second[rows], first[rows]))]
     return order
-
-
-def _sorted_stably(values: Array) -> Array:
-    """np.argsort(values, kind="stable"), in less time: few are equal, and only these are put in the order they had."""
-    order = np.argsort(values)
-    tied = _tied(values[order])
-    rows = order[tied]
-    order[tied] = rows[np.lexsort((rows, values[rows]))]
-    return order
-
-
-def _tied(ordered: Array) -> Array:
-    """The places of values that are equal to one beside them."""
-    equal = ordered[1:] == ordered[:-1]
-    return np.flatnonzero(np.append(equal, False) | np.append(False, equal))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any, overload
 
 import numpy as np
@@ -104,7 +105,8 @@ class Plans(Sequence[Candidate]):
         unsplit: dict[str, Any] = dict.fromkeys((f"parallel.{name}" for name in SIZES), 1)
         edits = {"engine": space.job.engine, **unsplit, **space.values(int(self.row[rank]))}
         if self.job.training.global_batch_size is None:
-            copies = space.job.world_size // int(self.model_parallel[rank])
+            together = prod(edits[f"parallel.{name}"] for name in ("tensor", "pipeline", "context"))
+            copies = space.job.world_size // together
             edits[ACCUMULATION] = self.global_batch // (edits[MICRO_BATCH] * copies)
         return edits
 
@@ -189,12 +191,6 @@ class Plans(Sequence[Candidate]):
         """A plan's place in the arrays of all spaces together."""
         starts = np.cumsum([0, *(space.size for space in self.spaces)])
         return starts[self.part] + self.row
-
-    @property
-    def model_parallel(self) -> Array:
-        """Ranks that hold one copy of the model."""
-        tensor, pipeline, context = (self.column(f"parallel.{name}") for name in ("tensor", "pipeline", "context"))
-        return tensor * pipeline * context
 
     @property
     def pareto(self) -> Array:
