@@ -54,16 +54,6 @@ class Way(NamedTuple):
     """Seconds a byte."""
 
 
-def gather_pace(group: Group, message: Number, machine: Machine, efficiency: Efficiency) -> Number:
-    """Seconds a byte of a gather or a reduce-scatter of so many bytes in all; 0 for a rank alone."""
-    return _least(ways(group, machine, efficiency, all_reduce=False), message)
-
-
-def all_reduce_pace(group: Group, message: Number, machine: Machine, efficiency: Efficiency) -> Number:
-    """Seconds a byte of half an all-reduce: the sum, or what brings it to all."""
-    return _least(ways(group, machine, efficiency, all_reduce=True), message)
-
-
 def ways(group: Group, machine: Machine, efficiency: Efficiency, *, all_reduce: bool) -> tuple[Way, ...]:
     """What NCCL chooses from; inside a node a ring alone, whose start is that of any kernel."""
     link, network = machine.link * efficiency.link_share, machine.network * efficiency.network_share
@@ -72,12 +62,18 @@ def ways(group: Group, machine: Machine, efficiency: Efficiency, *, all_reduce: 
     return find(group.size, group.stride, machine.node, link, network, all_reduce, all_reduce and machine.multicast)
 
 
-def _least(found: tuple[Way, ...], message: Number) -> Number:
-    _, latency_s, pace = found[0]
-    best = latency_s / message + pace
-    for _, latency_s, pace in found[1:]:
-        best = least(best, latency_s / message + pace)
+def pace(found: tuple[Way, ...], message: Number) -> Number:
+    """Seconds a byte of a message of so many bytes in all; 0 for a rank alone."""
+    _, latency_s, best = found[0]
+    best = latency_s / message + best
+    for _, latency_s, other in found[1:]:
+        best = least(best, latency_s / message + other)
     return best
+
+
+def algorithm(found: tuple[Way, ...], message: float) -> Algorithm:
+    """The one that is as fast as that."""
+    return min(found, key=lambda way: way.latency_s + message * way.pace).algorithm
 
 
 def _ways_of_many(

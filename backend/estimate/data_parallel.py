@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backend.estimate.collectives import Algorithm, all_reduce_pace, gather_pace, ways
+from backend.estimate.collectives import Algorithm, algorithm, pace, ways
 from backend.estimate.communication import Group, exposed
 from backend.estimate.efficiency import HOST_MEMORY_GB_PER_S
 from backend.estimate.layer_time import Execution, Setting
@@ -82,16 +82,14 @@ def _pace(setting: Setting, group: Group, trained: Number, held: Number) -> _Pac
     machine, efficiency, run = setting.machine, setting.efficiency, setting.run
     bucket, divided = _bucket(run, group), _divided(setting)
     gradients = run.memory.gradient_bytes * larger(1.0, least(bucket, trained))
-    if isinstance(divided, bool) and not divided:
-        half = all_reduce_pace(group, gradients, machine, efficiency)
+    many = isinstance(divided, np.ndarray)
+    half = pace(ways(group, machine, efficiency, all_reduce=True), gradients) if many or not divided else 0.0
+    if not many and not divided:
         return _Pace(half, half)
-    gathered = held if run.memory.shards == "parameters" else trained
-    weights = run.element_bytes * larger(1.0, least(bucket, gathered))
-    pace = _Pace(gather_pace(group, gradients, machine, efficiency), gather_pace(group, weights, machine, efficiency))
-    if isinstance(divided, bool):
-        return pace
-    half = all_reduce_pace(group, gradients, machine, efficiency)
-    return _Pace(choose(divided, pace.gradients, half), choose(divided, pace.weights, half))
+    weights = run.element_bytes * larger(1.0, least(bucket, held if run.memory.shards == "parameters" else trained))
+    found = ways(group, machine, efficiency, all_reduce=False)
+    reduced, gathered = pace(found, gradients), pace(found, weights)
+    return _Pace(choose(divided, reduced, half), choose(divided, gathered, half)) if many else _Pace(reduced, gathered)
 
 
 def gradient_algorithm(setting: Setting, rank: RankParameters) -> Algorithm:
@@ -99,8 +97,7 @@ def gradient_algorithm(setting: Setting, rank: RankParameters) -> Algorithm:
     plan, run = setting.plan, setting.run
     group = Group(plan.data * plan.context, plan.tensor)
     message = run.memory.gradient_bytes * larger(1.0, least(_bucket(run, group), rank.trained_dense))
-    found = ways(group, setting.machine, setting.efficiency, all_reduce=not _divided(setting))
-    return min(found, key=lambda way: way.latency_s + message * way.pace).algorithm
+    return algorithm(ways(group, setting.machine, setting.efficiency, all_reduce=not _divided(setting)), message)
 
 
 def _bucket(run: Execution, group: Group) -> Number:

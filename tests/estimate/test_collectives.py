@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backend.estimate import gradient_exchange
-from backend.estimate.collectives import all_reduce_pace, gather_pace, ways
+from backend.estimate.collectives import algorithm, pace, ways
 from backend.estimate.communication import Group
 from backend.estimate.efficiency import Machine, default_efficiency
 from backend.job.presets import resolve_gpu, resolve_model
@@ -20,42 +20,44 @@ A100 = Machine(
 H100 = replace(A100, link=450 * GB, network=50 * GB, multicast=True)
 
 
-def algorithm(group: Group, message: float, machine: Machine) -> str:
-    """Of an all-reduce."""
-    found = ways(group, machine, EXACT, all_reduce=True)
-    return min(found, key=lambda way: way.latency_s + message * way.pace).algorithm
+def of_all_reduce(group: Group, message: float, machine: Machine) -> str:
+    return algorithm(ways(group, machine, EXACT, all_reduce=True), message)
+
+
+def seconds(group: Group, message: float, machine: Machine, *, all_reduce: bool) -> float:
+    return message * pace(ways(group, machine, EXACT, all_reduce=all_reduce), message)
 
 
 def test_an_all_reduce_is_a_tree_until_bandwidth_counts_more_than_latency():
     everyone = Group(1024, 1)
-    assert algorithm(everyone, 25 * MIB, A100) == "tree"
-    assert algorithm(everyone, 64 * GB, A100) == "ring"
+    assert of_all_reduce(everyone, 25 * MIB, A100) == "tree"
+    assert of_all_reduce(everyone, 64 * GB, A100) == "ring"
     # Fewer steps: the ring is worth it earlier.
-    assert algorithm(Group(16, 1), 256 * MIB, A100) == "ring"
+    assert of_all_reduce(Group(16, 1), 256 * MIB, A100) == "ring"
 
 
 def test_switches_that_add_up_take_the_place_of_the_tree_where_a_node_has_two_ranks():
-    assert algorithm(Group(128, 1), 1 * GB, H100) == "nvls_tree"
-    assert algorithm(Group(128, 8), 1 * GB, H100) in ("ring", "tree")
+    assert of_all_reduce(Group(128, 1), 1 * GB, H100) == "nvls_tree"
+    assert of_all_reduce(Group(128, 8), 1 * GB, H100) in ("ring", "tree")
 
 
 def test_times_are_those_of_the_table_in_nccl():
     message = 25 * MIB
     # 1,024 ranks on 128 nodes. A reduce-scatter by LL128: 896 steps inside, 127 across, 0.92 of eight ports.
     scattered = 1e-6 * (14.0 + 896 * 1.9 + 127 * 4.0) + message * 1023 / 1024 / 0.92 / (200 * GB)
-    assert message * gather_pace(Group(1024, 1), message, A100, EXACT) == pytest.approx(scattered)
+    assert seconds(Group(1024, 1), message, A100, all_reduce=False) == pytest.approx(scattered)
     # Half an all-reduce by a tree, LL128: 7 steps inside, 7 levels across.
     half = 1e-6 * (7.0 + 7 * 1.25 + 7 * 8.5) + message / (0.92 * 120 / 128) / (200 * GB)
-    assert message * all_reduce_pace(Group(1024, 1), message, A100, EXACT) == pytest.approx(half)
+    assert seconds(Group(1024, 1), message, A100, all_reduce=True) == pytest.approx(half)
     # Two nodes of H100 swap the sums that their switches made.
     swapped = 1e-6 * (12.5 + 20.9) + GB * 7 / 8 / 2 / (200 * GB)
-    assert GB * all_reduce_pace(Group(8, 2), GB, H100, EXACT) == pytest.approx(swapped)
+    assert seconds(Group(8, 2), GB, H100, all_reduce=True) == pytest.approx(swapped)
 
 
 def test_inside_a_node_it_is_a_ring_of_the_links():
-    for pace in (gather_pace, all_reduce_pace):
-        assert pace(Group(8, 1), MIB, H100, EXACT) == pytest.approx(7 / 8 / (450 * GB))
-        assert pace(Group(1, 1), MIB, H100, EXACT) == 0
+    for all_reduce in (False, True):
+        assert seconds(Group(8, 1), MIB, H100, all_reduce=all_reduce) == pytest.approx(MIB * 7 / 8 / (450 * GB))
+        assert seconds(Group(1, 1), MIB, H100, all_reduce=all_reduce) == 0
 
 
 def test_many_groups_at_once_are_each_group_alone():
@@ -63,10 +65,10 @@ def test_many_groups_at_once_are_each_group_alone():
         np.array(values) for values in zip((1, 1), (4, 2), (8, 8), (24, 1), (64, 4), (128, 16), strict=True)
     )
     messages = 1e6 * (1 + np.arange(len(sizes)))
-    for pace in (gather_pace, all_reduce_pace):
-        together = pace(Group(sizes, strides), messages, H100, EXACT)
+    for all_reduce in (False, True):
+        together = pace(ways(Group(sizes, strides), H100, EXACT, all_reduce=all_reduce), messages)
         alone = [
-            pace(Group(int(size), int(stride)), float(message), H100, EXACT)
+            pace(ways(Group(int(size), int(stride)), H100, EXACT, all_reduce=all_reduce), float(message))
             for size, stride, message in zip(sizes, strides, messages, strict=True)
         ]
         assert together == pytest.approx(alone)
