@@ -29,7 +29,9 @@
           "aria-label": t("wizard.ranks.map"), onmouseover: point, onmouseleave: () => light(element, null), onkeydown: move,
           onblur: () => light(element, null) },
         ranks.nodes.map((name, node) => h("div", { class: "mb-node", "aria-hidden": "true" },
-          h("span", { class: "mb-node-name", title: name }, name),
+          // In so little room long names would all be the same few letters.
+          h("span", { class: "mb-node-name", title: name },
+            ranks.nodes.length > MANY ? t("wizard.ranks.unnamed", { node }) : name),
           h("div", { class: "mb-gpus" }, Array.from({ length: ranks.per_node }, (_, gpu) =>
             cell(ranks, node * ranks.per_node + gpu)))))),
       ranks.left_out > 0 && h("p", { class: "mb-quiet" }, t("wizard.ranks.left_out", { count: ranks.left_out })),
