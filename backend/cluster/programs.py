@@ -6,7 +6,9 @@ from pathlib import Path
 from threading import Lock
 
 SUPERVISOR = "supervisor.py"
-_MODULES = ("files", "processes", "locks", "heartbeat", "gpus", "kernel_log", "endings", "keeper", "commands")
+_MODULES = (
+    "files", "processes", "tools", "locks", "heartbeat", "kernel_log", "gpus", "endings", "keeper", "commands",
+)  # fmt: skip
 """Of supervisor/, in the order in which they build on one another."""
 _HERE = Path(__file__).parent
 _alone = Lock()

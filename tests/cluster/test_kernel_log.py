@@ -12,7 +12,7 @@ import pytest
 
 from backend.cluster.programs import supervisor_text
 from backend.cluster.supervisor.gpus import read_buses, read_gpus
-from backend.cluster.supervisor.kernel_log import gpu_errors
+from backend.cluster.supervisor.kernel_log import gpu_errors, log_end
 from backend.cluster.supervisor.processes import boot_id, own_start
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the supervisor needs Linux")
@@ -73,6 +73,11 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
+def _both(before: str, after: str, last_s: float | None) -> str:
+    assert last_s is not None
+    return f"[{last_s:12.6f}] {before}\n[{last_s + 1:12.6f}] {after}\n"
+
+
 def stamped(*lines: str, ago_s: float = 0.0, host: str = "") -> str:
     seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - ago_s
     return "".join(f"[{seconds + place / 100:12.6f}] {host}{line}\n" for place, line in enumerate(lines))
@@ -112,14 +117,24 @@ def test_a_gpu_is_called_by_its_index_and_one_that_is_not_the_node_s_is_left_out
 def test_what_was_before_the_run_is_not_its_own(machine: Machine) -> None:
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
     machine.put("dmesg", stamped(DBE, ago_s=uptime) + stamped(OFF_BUS))
-    found = machine.read()
-    assert [one["xid"] for one in found["xids"]] == [79]
+    assert [one["xid"] for one in machine.read()["xids"]] == [79]
+
+
+def test_a_run_s_lines_are_those_behind_the_last_one_at_its_start_whatever_the_log_s_clock_says(
+    machine: Machine,
+) -> None:
+    """That clock and the others part; and the run before, on the same node, may have ended seconds ago."""
+    machine.put("dmesg", stamped(DBE, ago_s=-300.0))
+    (machine.folder / "gpus").write_text(json.dumps({"gpus": [], "log_end": log_end()}))
+    machine.put("dmesg", _both(DBE, OFF_BUS, log_end()))
+    assert [one["xid"] for one in machine.read()["xids"]] == [79]
 
 
 def test_a_log_that_may_not_be_read_is_said_unless_the_journal_has_it(machine: Machine) -> None:
     refused = "dmesg: read kernel buffer failed: Operation not permitted\n"
     machine.put("dmesg", "", refused, 1)
     assert machine.read() == {"xids": [], "unread": refused.strip()}
+    # The form: https://github.com/systemd/systemd/issues/34250
     machine.put("journalctl", stamped(OFF_BUS, host="gpu1 kernel: "))
     found = machine.read()
     assert ([one["xid"] for one in found["xids"]], found["unread"]) == ([79], "")

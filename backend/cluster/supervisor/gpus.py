@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import threading
 import time
 from typing import Any
 
 from .heartbeat import HEARTBEAT_S
-from .processes import MARK
+from .kernel_log import log_end
+from .tools import said
 
 GPU_BACK_S = 10.0
 """A driver takes its time to give the memory of a process back."""
@@ -28,8 +27,11 @@ class GpuReader(threading.Thread):
         super().__init__(daemon=True)
         self.gpus = []  # type: list[dict[str, float | None]]
         self.buses = {}  # type: dict[float, str]
+        self.log_end = None  # type: float | None
 
     def run(self) -> None:
+        if shutil.which("nvidia-smi"):
+            self.log_end = log_end()
         while shutil.which("nvidia-smi"):
             self.buses = self.buses or read_buses()
             self.gpus = read_gpus()
@@ -57,19 +59,6 @@ def read_buses(timeout_s: float = 30.0) -> dict[float, str]:
         if match and index.strip().isdigit():
             found[float(index)] = match[1].lower()
     return found
-
-
-def said(command: list[str], timeout_s: float) -> tuple[int | None, str, str]:
-    """Status, output and errors of a tool; None and nothing where it is not there or does not answer in time."""
-    # A mark of its own: it is no member of the run.
-    environment = {**os.environ, MARK: command[0], "LC_ALL": "C"}
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, env=environment
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        return None, "", str(error)
-    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
 def gpus_given_back(folder: str) -> list[list[float]]:

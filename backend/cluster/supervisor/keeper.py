@@ -142,7 +142,7 @@ class Supervisor:
             line = {"protocol": PROTOCOL, "time": time.time(), "members": self.known, "gpus": self.gpus.gpus}
             line["stuck"] = self.stuck
             if self.gpus.gpus and not os.path.exists(f"{self.folder}/gpus"):
-                write_json(f"{self.folder}/gpus", {"gpus": self.gpus.named()})
+                write_json(f"{self.folder}/gpus", {"gpus": self.gpus.named(), "log_end": self.gpus.log_end})
             beats = f"{self.folder}/heartbeat.jsonl"
             if os.path.exists(beats) and os.path.getsize(beats) > HEARTBEATS_BYTES:
                 os.replace(beats, f"{self.folder}/heartbeat.old.jsonl")

@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from .files import read_json
-from .gpus import first_gpus, said
 from .processes import boot_id
+from .tools import said
 
 LOG_S = 5.0
 """For each of the two programs that show the kernel log."""
@@ -32,13 +32,15 @@ def gpu_errors(folder: str) -> dict[str, Any] | None:
     if not shutil.which("nvidia-smi") or me is None or me.get("boot") != boot_id():
         return None
     lines, unread = kernel_lines()
-    began = me["start"] / os.sysconf("SC_CLK_TCK") - 1
+    first = read_json(f"{folder}/gpus") or {}
+    # The log's clock is no other's: over weeks they part by minutes. Without its own word the start must do.
+    began = first.get("log_end") or me["start"] / os.sysconf("SC_CLK_TCK") - 1
     since_start = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-    gpus = {gpu["bus"]: gpu["index"] for gpu in first_gpus(folder) if gpu.get("bus")}
+    gpus = {gpu["bus"]: gpu["index"] for gpu in first.get("gpus", ()) if gpu.get("bus")}
     found = {}  # type: dict[tuple[str, int], dict[str, Any]]
     for seconds, text in lines:
         match = XID.search(text)
-        if match is None or seconds < began:
+        if match is None or seconds <= began:
             continue
         bus, xid = match[1].lower(), int(match[2])
         if gpus and bus not in gpus:  # another's GPU, which a container sees in the log alone
@@ -46,6 +48,12 @@ def gpu_errors(folder: str) -> dict[str, Any] | None:
         one = {"pci": bus, "gpu": gpus.get(bus), "xid": xid, "count": 0, "time": seconds + since_start}
         found.setdefault((bus, xid), {**one, "text": (match[3] or "").strip()[:XID_TEXT]})["count"] += 1
     return {"xids": sorted(found.values(), key=lambda one: one["time"])[:MOST_XIDS], "unread": unread}
+
+
+def log_end() -> float | None:
+    """When the newest line was written, by the log's own clock; None where it cannot be read."""
+    lines = kernel_lines()[0]
+    return lines[-1][0] if lines else None
 
 
 def kernel_lines() -> tuple[list[tuple[float, str]], str]:
