@@ -193,6 +193,11 @@ def test_the_estimate_follows_an_edit_and_says_in_words_whether_it_fits(page, si
     expect(page.locator(".mb-summary")).to_contain_text("Fits")
     box(page, "training.micro_batch_size").fill("64")
     expect(page.locator(".mb-summary")).to_contain_text("Does not fit")
+    # It stays on screen, whatever is looked at below.
+    page.evaluate("() => window.scrollTo(0, document.body.scrollHeight)")
+    page.wait_for_function("() => window.scrollY > 300")
+    expect(page.locator(".mb-summary")).to_be_in_viewport(ratio=1)
+    expect(page.locator("#mb-header")).to_be_in_viewport(ratio=1)
     box(page, "training.micro_batch_size").fill("1")
     expect(page.locator(".mb-summary")).to_contain_text("Fits")
 
@@ -249,6 +254,27 @@ def test_an_answer_older_than_what_is_shown_is_dropped(page, site):
         }"""
     )
     assert page.inner_text(".mb-summary") == shown
+
+
+def test_a_page_at_rest_asks_for_no_frames(page, site):
+    at_rest = page.context.new_page()
+    at_rest.add_init_script(
+        """(() => {
+          const ask = window.requestAnimationFrame.bind(window);
+          Object.assign(window, { asked: 0, frame: () => new Promise(ask) });
+          window.requestAnimationFrame = (callback) => { window.asked += 1; return ask(callback); };
+        })()"""
+    )
+    go(at_rest, site, "plan")
+    until(at_rest, "b.summary.sound")
+    at_rest.wait_for_function(
+        """async () => {
+          const before = window.asked;
+          for (let count = 0; count < 3; count += 1) await window.frame();
+          return before > 0 && window.asked === before;
+        }"""
+    )
+    at_rest.close()
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
