@@ -18,6 +18,7 @@ from app.wizard.hosts import to_form
 from app.wizard.texts import TEXTS, text_of
 from backend.engines import ENGINES
 from backend.job.parameters import Parameter
+from backend.job.patterns import WORDS
 from backend.job.presets import gpus, models
 
 OWN = ""
@@ -104,6 +105,8 @@ def to_draft(parameter: Parameter, raw: Any) -> Any:
     """A widget's value as the job file writes it."""
     if isinstance(raw, str) and parameter.path not in TEXTS:
         raw = raw.strip() if not parameter.path.endswith(".lines") else raw
+        if parameter.pattern == WORDS:
+            raw = ",".join(part.strip() for part in raw.split(","))
         if not raw and (parameter.optional or parameter.path.startswith("cluster.environments.")):
             return None
         if parameter.kind in ("int", "float"):

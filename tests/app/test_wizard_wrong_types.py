@@ -50,3 +50,8 @@ def test_a_number_beyond_every_machine_does_not_shut_the_page(form, tmp_path: Pa
         assert bundle(form, services, review.STEP)
     finally:
         services.close()
+
+
+def test_blanks_beside_the_commas_of_a_list_of_names_are_not_names(form):
+    assert form.value("training.dataset", " identity, alpaca_en_demo ") == "identity,alpaca_en_demo"
+    assert form.value("training.output_dir", " /out, put ") == "/out, put"
