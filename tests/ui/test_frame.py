@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ui.browser import VIEWPORT, chromium, needs_chromium
+from tests.ui.browser import VIEWPORT, chromium, expect, needs_chromium
 
 pytestmark = [pytest.mark.ui, needs_chromium]
 READY_S, END_S = 120, 20
@@ -116,6 +116,17 @@ def test_the_page_runs_under_its_policy_without_a_complaint_or_a_foreign_request
         page.evaluate("place => Megaboard.go(place)", place)
         page.wait_for_timeout(300)
     assert page.faults == []
+
+
+def test_a_failure_inside_the_server_is_told_until_it_is_closed(open_page):
+    page = open_page()
+    headers = "{ 'Content-Type': 'application/json' }"
+    too_few = f"{{ method: 'POST', headers: {headers}, body: '{{\"fn_index\": 0, \"data\": []}}' }}"
+    assert page.evaluate(f"fetch('/en/gradio_api/run/predict', {too_few}).then((answer) => answer.status)") == 500
+    notice = page.get_by_role("alert").filter(has_text="The server failed at this")
+    expect(notice).to_be_visible()
+    notice.get_by_role("button").click()
+    expect(notice).to_have_count(0)
 
 
 def test_next_and_back_show_one_step_and_move_the_focus_to_its_heading(open_page):
