@@ -22,7 +22,7 @@ demo: packages-demo environments
 
 test: packages-test environments lint
 	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos and not engines"
-	.venv/bin/pytest -n 2 --dist loadfile -m "(ui or e2e or worst) and not engines"
+	.venv/bin/pytest -n 2 --dist loadfile -m "(ui or e2e or worst) and not engines" tests tests/chaos
 
 test-fast: .venv/.ready
 	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos"

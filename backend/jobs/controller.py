@@ -26,6 +26,7 @@ from backend.job.rules import check
 from backend.jobs import copying, exporting, ledger, outside, queued, restart, series, snapshot
 from backend.jobs import launch as launching
 from backend.jobs import look as looking
+from backend.jobs.accepted import kept
 from backend.jobs.calibrate import RunMeasured, measure_run
 from backend.jobs.checkup import Meeting, PreflightReport, examine, meet, warning_key
 from backend.jobs.connections import Connections
@@ -33,7 +34,7 @@ from backend.jobs.diagnose import readable
 from backend.jobs.lead import Timing
 from backend.jobs.look import Look, NodeMemory, refuse_without
 from backend.jobs.records import Point, RunSnapshot, RunSummary, Source
-from backend.jobs.runner import Runner
+from backend.jobs.runner import Asked, Runner
 from backend.jobs.series import FileKey
 from backend.jobs.speed import Measurement, measure
 from backend.jobs.starter import Found, wish_of
@@ -183,9 +184,8 @@ class Controller:
         check_alone(job)
         found = self.find_source(*source, job) if source else None
         run = launching.new_run_id(job, self._clock())
-        return self._runner.launch(
-            job, run, token=token, restarts=restarts, source=found, accepted_warnings=accepted_warnings
-        )
+        asked = Asked(token=token, restarts=restarts, source=found, accepted=kept(accepted_warnings))
+        return self._runner.launch(job, run, asked)
 
     def enqueue(
         self,
@@ -205,9 +205,8 @@ class Controller:
         found = self.find_source(*source, job) if source else None
         run = launching.new_run_id(job, self._clock())
         self._audit("enqueue", run=run, job=job.name, nodes=queued.addresses_of(job), restarts=restarts)
-        return self._runner.enqueue(
-            job, run, token=token, restarts=restarts, source=found, accepted_warnings=accepted_warnings
-        )
+        asked = Asked(token=token, restarts=restarts, source=found, accepted=kept(accepted_warnings))
+        return self._runner.enqueue(job, run, asked)
 
     def resume(
         self,

@@ -100,27 +100,17 @@ class Runner:
         for watch in watches:
             watch.close()
 
-    def launch(
-        self,
-        job: Job,
-        run: str,
-        *,
-        token: str | None,
-        restarts: int,
-        source: Source | None,
-        accepted_warnings: Collection[str] | None = None,
-    ) -> str:
+    def launch(self, job: Job, run: str, asked: Asked) -> str:
         """Start a run now; its id, or that of the run which the token stands for already. ProblemsError."""
         with self._store.read() as connection:
-            known = ledger.run_of_token(connection, token) if token else None
+            known = ledger.run_of_token(connection, asked.token) if asked.token else None
         if known is not None:
             return known
         meeting = meet(job, self._connections)
         if meeting.failures:
             raise ProblemsError(meeting.problems)
-        self._audit("launch", run=run, job=job.name, nodes=queued.addresses_of(job), restarts=restarts)
+        self._audit("launch", run=run, job=job.name, nodes=queued.addresses_of(job), restarts=asked.restarts)
         with LaunchLock(self._home, run):
-            asked = Asked(token=token, restarts=restarts, source=source, accepted=kept(accepted_warnings))
             made = self._store.write(lambda c: self._create(c, run, job, asked, waits=False))
             if made != run:
                 return made
@@ -128,18 +118,8 @@ class Runner:
         self._raise(run, failure)
         return run
 
-    def enqueue(
-        self,
-        job: Job,
-        run: str,
-        *,
-        token: str | None,
-        restarts: int,
-        source: Source | None,
-        accepted_warnings: Collection[str] | None = None,
-    ) -> str:
+    def enqueue(self, job: Job, run: str, asked: Asked) -> str:
         """Put a run at the end of the queue; its id, or that of the run which the token stands for already."""
-        asked = Asked(token=token, restarts=restarts, source=source, accepted=kept(accepted_warnings))
         return self._store.write(lambda c: self._create(c, run, job, asked, waits=True))
 
     def find_source(self, run: str, step: int | None, job: Job | None = None) -> Source:
