@@ -19,9 +19,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from backend.job.problems import ProblemsError
 from backend.jobs import ledger, queued, series
+from backend.jobs.accepted import kept
 from backend.jobs.checkup import PreflightReport
 from backend.jobs.diagnose import readable
 from backend.jobs.records import Event, problem_from_json
+from backend.jobs.runner import Asked
 from backend.jobs.series import FileKey
 from backend.jobs.snapshot import snapshot
 from backend.jobs.states import EventKind, RunState, fold
@@ -118,7 +120,8 @@ class Histories(RuleBasedStateMachine):
         with self.store.read() as connection:
             taken = bool(ledger.claims(connection))
         self.falls, self.server.store.left = (None, self.server.store.left) if taken else (falls, dies_after)
-        refusal = self.ask(lambda: self.server.launch(JOB, run, token=None, restarts=restarts, source=None))
+        asked = Asked(token=None, restarts=restarts, source=None, accepted=kept(None))
+        refusal = self.ask(lambda: self.server.launch(JOB, run, asked))
         with self.store.read() as connection:
             is_known = ledger.state_of(connection, run) is not None
         assert is_known or refusal in ("node_taken", "unreachable", "server_died"), refusal
