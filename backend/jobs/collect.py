@@ -21,7 +21,6 @@ from backend.jobs.outside_logs import Before, megatron_rows, trainer_log_rows
 from backend.jobs.records import NodeRecord
 from backend.jobs.redact import masked, settled
 from backend.jobs.series import FileKey, OffsetConflict, Place
-from backend.jobs.snapshot import run_job
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 
@@ -219,7 +218,7 @@ class Collector:
     def _add_points(self, connection: sqlite3.Connection, batch: Batch) -> None:
         rows = [_numbers(row) for row in json_rows(batch.data, required=("step", "time"))]
         if any(RATE in row for row in rows):
-            count_tokens(rows, run_job(ledger.run_row(connection, self._run)["job"]))
+            count_tokens(rows, ledger.job_of(connection, self._run))
         self._store_points(connection, batch.source.rank, rows)
 
     def _store_points(self, connection: sqlite3.Connection, rank: int, rows: Sequence[dict[str, Any]]) -> None:

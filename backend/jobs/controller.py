@@ -138,7 +138,7 @@ class Controller:
         export_exists, export_failed, export_by_swift, bad_format, and what the node may raise.
         """
         with self._store.read() as connection:
-            job = snapshot.run_job(ledger.run_row(connection, run_id)["job"])
+            job = ledger.job_of(connection, run_id)
         if to is not None and not (to.startswith("/") and re.fullmatch(NODE_PATH, to)):
             raise ProblemsError([Problem(code="bad_format", field="to", values={"value": to, "pattern": NODE_PATH})])
         self._audit("export", run=run_id, to=to, checkpoint=checkpoint)
@@ -319,7 +319,7 @@ class Controller:
         `known`: what is known of its cluster now, in place of what the job was launched with.
         """
         with self._store.read() as connection:
-            job = snapshot.run_job(ledger.run_row(connection, run_id)["job"])
+            job = ledger.job_of(connection, run_id)
             attempt = ledger.newest_attempt(connection, run_id)
             steps = series.newest_points(connection, run_id, attempt, count=MEASURED_STEPS)
             newest = series.newest_of_ranks(connection, run_id, attempt, ranks=job.world_size)

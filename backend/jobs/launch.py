@@ -116,6 +116,12 @@ def make_records(job: Job, place: Place, facts: Mapping[int, NodeFacts]) -> tupl
     )
 
 
+def ranks_of(job: Job, node_rank: int) -> range:
+    """The global ranks on a node."""
+    size = job.cluster.gpus_per_node
+    return range(node_rank * size, (node_rank + 1) * size)
+
+
 def expand(path: str, home: str) -> str:
     """`~` resolved by the node's own home folder."""
     return posixpath.join(home, path[2:]) if path.startswith("~/") else path

@@ -3,8 +3,11 @@
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
+from backend.job.job import Job
+from backend.job.mapping import load_job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.records import Event, NodeRecord, problem_from_json
 from backend.jobs.redact import without_told
@@ -182,6 +185,20 @@ def run_row(connection: sqlite3.Connection, run: str) -> sqlite3.Row:
     if row is None:
         raise ProblemsError([Problem(code="unknown_run", values={"run": run})])
     return row  # type: ignore[no-any-return]
+
+
+def job_of(connection: sqlite3.Connection, run: str) -> Job:
+    """The job that a run was launched with; ProblemsError(unknown_run)."""
+    return run_job(run_row(connection, run)["job"])
+
+
+@lru_cache(maxsize=64)
+def run_job(text: str) -> Job:
+    """The job in a run's row; what was launched once can be read for ever."""
+    job, problems = load_job(text)
+    if job is None:
+        raise ProblemsError(problems)
+    return job
 
 
 def unfinished_runs(connection: sqlite3.Connection) -> list[str]:

@@ -22,7 +22,6 @@ from backend.jobs.connections import Connections
 from backend.jobs.follow import LONGEST_BACK_OFF_S, Follower, LinkReport
 from backend.jobs.progress import WATCHED
 from backend.jobs.records import NodeRecord, problem_to_json
-from backend.jobs.snapshot import run_job
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
 
@@ -129,7 +128,7 @@ class WatchOnly:
         self._closing = threading.Event()
         self.over = threading.Event()
         with store.read() as connection:
-            job = run_job(ledger.run_row(connection, run)["job"])
+            job = ledger.job_of(connection, run)
             records = ledger.nodes(connection, run, 1)
             files = ledger.events(connection, run)[0].detail["files"]
 

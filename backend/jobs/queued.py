@@ -12,7 +12,7 @@ from typing import Literal
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger
-from backend.jobs.snapshot import run_job
+from backend.jobs.ledger import run_job
 
 Move = Literal["first", "up", "down", "last"]
 

@@ -23,7 +23,6 @@ from backend.jobs.launchlock import LaunchLock, is_launching
 from backend.jobs.lead import Timing
 from backend.jobs.outside import WatchOnly
 from backend.jobs.records import Source
-from backend.jobs.snapshot import run_job
 from backend.jobs.starter import Found, Starter, Wish
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store, StoreError
@@ -138,7 +137,7 @@ class Runner:
             self._store.write(lambda connection: self._wait_again(connection, run, wish))
             return
         with self._store.read() as connection:
-            job = run_job(ledger.run_row(connection, run)["job"])
+            job = ledger.job_of(connection, run)
             _refuse_unless_ended(connection, run)
             has_begun = ledger.newest_attempt(connection, run) > 0
         meeting = meet(job, self._connections)
@@ -266,7 +265,7 @@ class Runner:
         now = self._clock()
         if run not in queued.turns(connection, now):
             return False
-        job = run_job(ledger.run_row(connection, run)["job"])
+        job = ledger.job_of(connection, run)
         ledger.claim(connection, run, queued.addresses_of(job))
         return ledger.append(connection, run, EventKind.PREFLIGHT, time=now)
 

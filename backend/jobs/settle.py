@@ -12,7 +12,7 @@ from backend.cluster.node import Node, NodeError
 from backend.job.job import Job
 from backend.jobs import ledger
 from backend.jobs.collect import OTHER_RANKS_EVERY, Collector
-from backend.jobs.launch import STOP_CALL_S, stop_supervisor
+from backend.jobs.launch import STOP_CALL_S, ranks_of, stop_supervisor
 from backend.jobs.records import NodeRecord
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
@@ -43,12 +43,6 @@ def settle(
             _collect(Collector(store, run, attempt, record, ranks_of(job, rank), clock), node)
 
     on_all(nodes, work, STOP_CALL_S + 10)
-
-
-def ranks_of(job: Job, node_rank: int) -> range:
-    """The global ranks on a node."""
-    size = job.cluster.gpus_per_node
-    return range(node_rank * size, (node_rank + 1) * size)
 
 
 def _is_proved(record: NodeRecord) -> bool:

@@ -2,19 +2,18 @@
 
 import sqlite3
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
-from backend.job.job import Job
-from backend.job.mapping import load_job
-from backend.job.problems import Problem, ProblemsError
+from backend.job.problems import Problem
 from backend.jobs import ledger, series
+from backend.jobs.ledger import run_job
 from backend.jobs.prepare_progress import preparing
 from backend.jobs.progress import RECENT_STEPS, progress
 from backend.jobs.records import Event, NodeRecord, NodeSnapshot, RunSnapshot, RunSummary, problem_from_json
 from backend.jobs.states import EventKind, RunState
 
-EVENTS_SHOWN = 50
+EVENTS_SHOWN = 400
+"""An attempt of 32 nodes has some 170."""
 
 
 def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapshot:
@@ -86,15 +85,6 @@ def _waits_for_data(connection: sqlite3.Connection, row: sqlite3.Row, attempt: i
     if state is not RunState.RUNNING or not run_job(row["job"]).prepares_data:
         return False
     return not series.newest_points(connection, row["id"], attempt, count=1)
-
-
-@lru_cache(maxsize=64)
-def run_job(text: str) -> Job:
-    """The job of a run; what was launched once can be read for ever."""
-    job, problems = load_job(text)
-    if job is None:
-        raise ProblemsError(problems)
-    return job
 
 
 def node_state(record: NodeRecord, state: RunState, history: Sequence[Event]) -> str:

@@ -135,15 +135,14 @@ def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], clock: Clock) -
 
 
 def _rows(attempt: launching.Attempt, rank: int, node: Node) -> list[Mapping[str, Any]]:
-    per_node, folder = attempt.job.cluster.gpus_per_node, attempt.records[rank].folder
-    ranks = range(rank * per_node, (rank + 1) * per_node)
+    folder = attempt.records[rank].folder
+    ranks = launching.ranks_of(attempt.job, rank)
     return [json.loads(node.read(f"{folder}/measured.rank{one}.json")) for one in ranks]
 
 
 def _failure(attempt: launching.Attempt, rank: int, node: Node) -> Problem:
     """The first node that failed, with the end of what its ranks and torchrun printed."""
-    per_node = attempt.job.cluster.gpus_per_node
-    names = [*(f"rank{one}.log" for one in range(rank * per_node, (rank + 1) * per_node)), "out.log"]
+    names = [*(f"rank{one}.log" for one in launching.ranks_of(attempt.job, rank)), "out.log"]
     lines = next(filter(None, (last_words(node, f"{attempt.records[rank].folder}/{name}") for name in names)), "")
     return Problem(code="measure_failed", node=node.name, values={"node": node.name, "lines": lines})
 

@@ -24,7 +24,6 @@ from backend.jobs.prepare import prepared
 from backend.jobs.records import Source, problem_to_json
 from backend.jobs.secrets import SECRETS
 from backend.jobs.settle import settle
-from backend.jobs.snapshot import run_job
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
 
@@ -246,7 +245,7 @@ class Starter:
 
     def _job(self, run: str) -> Job:
         with self._store.read() as connection:
-            return run_job(ledger.run_row(connection, run)["job"])
+            return ledger.job_of(connection, run)
 
 
 def results_of(job: Job, run: str) -> str:

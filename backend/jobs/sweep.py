@@ -14,7 +14,6 @@ from backend.jobs import ledger
 from backend.jobs.connections import Connections
 from backend.jobs.launch import STOP_CALL_S
 from backend.jobs.settle import settle
-from backend.jobs.snapshot import run_job
 from backend.jobs.store import Store
 
 _log = logging.getLogger(__name__)
@@ -70,7 +69,7 @@ class Sweeper:
 
     def _ask(self, debt: Debt) -> None:
         with self._store.read() as connection:
-            job = run_job(ledger.run_row(connection, debt.run)["job"])
+            job = ledger.job_of(connection, debt.run)
         nodes = {debt.rank: self._connections.get(job.cluster.hosts[debt.rank])}
         try:
             settle(self._store, debt.run, debt.attempt, job, nodes, grace_s=self._grace_s, clock=self._clock)

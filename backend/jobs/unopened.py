@@ -21,8 +21,8 @@ from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.connections import Connections
 from backend.jobs.launch import STOP_CALL_S, ask_for_save, stop_supervisor
+from backend.jobs.ledger import run_job
 from backend.jobs.records import NodeRecord
-from backend.jobs.snapshot import run_job
 from backend.jobs.spare import spare_of
 from backend.jobs.store import StoreError
 

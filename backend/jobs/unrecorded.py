@@ -11,7 +11,6 @@ from backend.jobs import ledger
 from backend.jobs.connections import Connections
 from backend.jobs.launch import STOP_CALL_S, ask_for_save, stop_supervisor
 from backend.jobs.records import NodeRecord
-from backend.jobs.snapshot import run_job
 from backend.jobs.states import RunState
 from backend.jobs.store import Store, StoreError
 
@@ -27,7 +26,7 @@ def stop_unrecorded(
     nodes is left as it is, and the answer is `why`.
     """
     with store.read() as connection:
-        job = run_job(ledger.run_row(connection, run)["job"])
+        job = ledger.job_of(connection, run)
         state = ledger.state_of(connection, run)
         records = ledger.nodes(connection, run, ledger.newest_attempt(connection, run))
     if state not in _ON_NODES or not records:

@@ -11,9 +11,9 @@ from backend.jobs import ledger
 from backend.jobs.collect import Collector
 from backend.jobs.connections import Connections
 from backend.jobs.follow import LONGEST_BACK_OFF_S, Follower, LinkReport
+from backend.jobs.launch import ranks_of
 from backend.jobs.lead import Lead, Timing
 from backend.jobs.records import problem_to_json
-from backend.jobs.snapshot import run_job
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 
@@ -46,7 +46,7 @@ class Watch:
         self.over = threading.Event()
         """Set when the run has ended."""
         with store.read() as connection:
-            job = run_job(ledger.run_row(connection, run)["job"])
+            job = ledger.job_of(connection, run)
             self._attempt = ledger.newest_attempt(connection, run)
             records = ledger.nodes(connection, run, self._attempt)
 
@@ -54,10 +54,8 @@ class Watch:
             return connections.get(job.cluster.hosts[rank])
 
         def follower(rank: int) -> Follower:
-            size = job.cluster.gpus_per_node
-            ranks = range(rank * size, (rank + 1) * size)
             return Follower(
-                Collector(store, run, self._attempt, records[rank], ranks, clock),
+                Collector(store, run, self._attempt, records[rank], ranks_of(job, rank), clock),
                 lambda: connect(rank),
                 lambda report: self._report(rank, report),
                 monotonic=monotonic,

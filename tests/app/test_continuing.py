@@ -22,7 +22,6 @@ from backend.engines.resharding import check_source
 from backend.job.mapping import dump_job, with_values
 from backend.jobs import ledger
 from backend.jobs.records import Source
-from backend.jobs.snapshot import run_job
 from backend.jobs.store import Store
 from tests.app.test_panel import READY
 
@@ -81,7 +80,7 @@ def test_plans_are_marked_by_the_rule_that_the_launch_asks(services: Services) -
     assert found.job is not None
     shown = plans_of(found, "en", continuing.loads(services, found.job))
     with services.store.read() as connection:
-        before = run_job(ledger.run_row(connection, "before")["job"])
+        before = ledger.job_of(connection, "before")
     marked = set()
     for row in (dict(zip(KEYS, values, strict=True)) for values in shown["rows"]):
         plan = {"engine": row["engine"], **{path: row[path.removeprefix("parallel.")] for path in SIZES}}
