@@ -3,13 +3,15 @@
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from backend.cluster.node import Node, NodeError
 from backend.job.problems import Problem
+from backend.jobs import ledger
 from backend.jobs.collect import Polled
-from backend.jobs.store import StoreError
+from backend.jobs.records import problem_to_json
+from backend.jobs.states import EventKind
+from backend.jobs.store import Store, StoreError
 
 _log = logging.getLogger(__name__)
 
@@ -17,13 +19,6 @@ POLL_S = 1.0
 LONGEST_BACK_OFF_S = 15.0
 TOLERATED_FAILURES = 2
 """One failed poll is told to nobody: connections are renewed by the next."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LinkReport:
-    """A node became unreachable (`problem` says how) or answers again (None)."""
-
-    problem: Problem | None
 
 
 class Reader(Protocol):
@@ -34,13 +29,16 @@ class Reader(Protocol):
 
 
 class Follower:
-    """Polls one node. `step` is called in a loop by one thread; the rest may be read by others."""
+    """Polls one node. `step` is called in a loop by one thread; the rest may be read by others.
+
+    `report` is called with why the node became unreachable, and with None when it answers again.
+    """
 
     def __init__(
         self,
         collector: Reader,
         connect: Callable[[], Node],
-        report: Callable[[LinkReport], None],
+        report: Callable[[Problem | None], None],
         *,
         monotonic: Callable[[], float],
         poll_s: float = POLL_S,
@@ -79,7 +77,7 @@ class Follower:
 
     def _note_success(self) -> None:
         if self._failures >= TOLERATED_FAILURES:
-            self._report(LinkReport(problem=None))
+            self._report(None)
         self._failures = 0
         self._down_since = None
         if self._up_since is None:
@@ -91,6 +89,13 @@ class Follower:
         if self._down_since is None:
             self._down_since = self._monotonic()
         if self._failures == TOLERATED_FAILURES:
-            self._report(LinkReport(problem=error.problem))
+            self._report(error.problem)
         back_off = min(LONGEST_BACK_OFF_S, self._poll_s * (1 << min(self._failures - 1, 10)))
         return back_off * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, no secret
+
+
+def tell_link(store: Store, run: str, attempt: int, rank: int, problem: Problem | None, now: float) -> None:
+    """Record what a follower reports of its node."""
+    kind = EventKind.NODE_REACHABLE if problem is None else EventKind.NODE_UNREACHABLE
+    detail = {} if problem is None else {"problem": problem_to_json(problem)}
+    store.write(lambda c: ledger.append(c, run, kind, time=now, attempt=attempt, rank=rank, detail=detail))

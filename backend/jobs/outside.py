@@ -19,9 +19,9 @@ from backend.job.problems import Problem, ProblemsError, errors
 from backend.jobs import ledger, series
 from backend.jobs.collect import Collector, Polled, Source
 from backend.jobs.connections import Connections
-from backend.jobs.follow import LONGEST_BACK_OFF_S, Follower, LinkReport
+from backend.jobs.follow import LONGEST_BACK_OFF_S, Follower, tell_link
 from backend.jobs.progress import WATCHED
-from backend.jobs.records import NodeRecord, problem_to_json
+from backend.jobs.records import NodeRecord
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
 
@@ -124,7 +124,6 @@ class WatchOnly:
     ) -> None:
         self._store = store
         self._run = run
-        self._clock = clock
         self._closing = threading.Event()
         self.over = threading.Event()
         with store.read() as connection:
@@ -138,7 +137,7 @@ class WatchOnly:
             return Follower(
                 reader,
                 lambda: connections.get(host),
-                lambda report: self._report(record.rank, report),
+                lambda problem: tell_link(store, run, 1, record.rank, problem, clock()),
                 monotonic=monotonic,
                 poll_s=POLL_S,
             )
@@ -175,12 +174,3 @@ class WatchOnly:
                 _log.exception("watching %s", self._run)
                 delay = LONGEST_BACK_OFF_S
             self._closing.wait(delay)
-
-    def _report(self, rank: int, report: LinkReport) -> None:
-        kind = EventKind.NODE_REACHABLE if report.problem is None else EventKind.NODE_UNREACHABLE
-        detail = {} if report.problem is None else {"problem": problem_to_json(report.problem)}
-        self._store.write(
-            lambda connection: ledger.append(
-                connection, self._run, kind, time=self._clock(), attempt=1, rank=rank, detail=detail
-            )
-        )

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,11 +9,9 @@ from backend.cluster.node import Node
 from backend.jobs import ledger
 from backend.jobs.collect import Collector
 from backend.jobs.connections import Connections
-from backend.jobs.follow import LONGEST_BACK_OFF_S, Follower, LinkReport
+from backend.jobs.follow import LONGEST_BACK_OFF_S, Follower, tell_link
 from backend.jobs.launch import ranks_of
 from backend.jobs.lead import Lead, Timing
-from backend.jobs.records import problem_to_json
-from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 
 _log = logging.getLogger(__name__)
@@ -33,13 +30,11 @@ class Watch:
         home: Path,
         run: str,
         *,
-        clock: Callable[[], float] = time.time,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
         timing: Timing,
     ) -> None:
-        self._store = store
         self._run = run
-        self._clock = clock
         self._timing = timing
         self._closing = threading.Event()
         self._wake = threading.Event()
@@ -57,7 +52,7 @@ class Watch:
             return Follower(
                 Collector(store, run, self._attempt, records[rank], ranks_of(job, rank), clock),
                 lambda: connect(rank),
-                lambda report: self._report(rank, report),
+                lambda problem: tell_link(store, run, self._attempt, rank, problem, clock()),
                 monotonic=monotonic,
                 poll_s=timing.poll_s,
             )
@@ -118,12 +113,3 @@ class Watch:
             return
         self.over.set()
         self._closing.set()
-
-    def _report(self, rank: int, report: LinkReport) -> None:
-        kind = EventKind.NODE_REACHABLE if report.problem is None else EventKind.NODE_UNREACHABLE
-        detail = {} if report.problem is None else {"problem": problem_to_json(report.problem)}
-        self._store.write(
-            lambda connection: ledger.append(
-                connection, self._run, kind, time=self._clock(), attempt=self._attempt, rank=rank, detail=detail
-            )
-        )

@@ -62,7 +62,7 @@ class Gang:
         return Follower(
             self.collector(rank),
             lambda: self.nodes[rank],
-            lambda report: self.reports.append((rank, report.problem is None)),
+            lambda problem: self.reports.append((rank, problem is None)),
             monotonic=self.clock,
         )
 
