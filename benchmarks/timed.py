@@ -9,10 +9,11 @@ from typing import Any
 
 from backend.estimate.data_parallel import bucket_of
 from backend.estimate.efficiency import Efficiency, default_efficiency
-from backend.estimate.layer_time import Execution, Setting, layer_passes, load_of
+from backend.estimate.layer_time import layer_passes, load_of
 from backend.estimate.layers import ModelLayers, model_layers
 from backend.estimate.plan import Plan, unsplit
 from backend.estimate.schedule import iteration_time
+from backend.estimate.setting import Execution, Setting
 from backend.estimate.stage import RankParameters, Trained, rank_parameters, stages
 from backend.estimate.step_time import Schedule, step_time
 from backend.estimate.work import flops_per_token

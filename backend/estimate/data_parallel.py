@@ -8,10 +8,10 @@ import numpy as np
 from backend.estimate.collectives import Algorithm, algorithm, pace, ways
 from backend.estimate.communication import Group, exposed
 from backend.estimate.efficiency import HOST_MEMORY_GB_PER_S
-from backend.estimate.layer_time import Execution, Setting
 from backend.estimate.layers import Linear, ModelLayers
 from backend.estimate.numeric import Number, choose, larger, least
 from backend.estimate.parameters import layer_counts
+from backend.estimate.setting import Execution, Setting
 from backend.estimate.stage import RankParameters
 from backend.job.traits import MemoryTraits
 

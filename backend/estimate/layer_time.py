@@ -4,19 +4,16 @@ A pass through a layer is the sum of its matrix products (arithmetic and the byt
 its memory-bound kernels, a start of every kernel, and the communication that nothing hides.
 """
 
-from dataclasses import field
 from functools import reduce
 
 from backend.estimate.adapters import NF4_BYTES
 from backend.estimate.communication import Group, exchange_seconds, exposed, ring_pace, ring_seconds
-from backend.estimate.efficiency import Efficiency, Machine
 from backend.estimate.layers import LayerKind
 from backend.estimate.numeric import Number, larger, least
-from backend.estimate.operations import Operations, Routing, operations
+from backend.estimate.operations import Operations, operations
 from backend.estimate.passes import NOTHING, Pass, Passes
-from backend.estimate.plan import Plan
 from backend.estimate.record import record, short_record
-from backend.job.traits import MemoryTraits
+from backend.estimate.setting import Setting
 
 ATTENTION_BACKWARD = 2.5
 """Fused attention computes the scores again in backward: five products instead of two."""
@@ -39,78 +36,6 @@ UNFUSED_SCORES = 13
 UNPACKING = 3
 """Kernels that unpack a 4-bit weight: its scales are unpacked, shifted, used (bitsandbytes functional.py
 dequantize_4bit, with double quantisation)."""
-
-
-@record
-class Execution:
-    """How an engine runs a step, as far as its time depends on it."""
-
-    fused: bool = True
-    """Transformer Engine's kernels, not Hugging Face's modules."""
-    memory: MemoryTraits
-    element_bytes: int = 2
-    """Of what kernels read and write."""
-    overlap_gradients: bool = False
-    """Gradients are reduced while the last backward runs."""
-    overlap_parameters: bool = False
-    """Parameters are gathered while the first forward runs."""
-    overlap_tensor: bool = False
-    """Tensor parallel communication runs inside the products (user buffers)."""
-    overlap_sends: bool = False
-    """Interleaved schedule: messages between stages run beside the other chunk's work."""
-    scattered_sends: bool = False
-    """Each TP rank sends its part of a message between stages and the parts are gathered there (Megatron-LM before
-    Megatron-Core, arXiv 2104.04473 section 4.1); else only sequence parallelism divides messages."""
-    overlap_expert: bool = False
-    """Tokens travel to and from their experts beside another micro-batch's computation."""
-    one_copy_a_node: bool = False
-    """A token goes to each node once, however many of its experts are there (DeepEP, HybridEP)."""
-    routing: Routing = "plain"
-    rope_fused: bool = True
-    """Rotary embedding is one kernel each for queries and keys in Transformer Engine's place of torch's operations."""
-    graphed: bool = False
-    """CUDA graphs start the kernels of attention and routing; the host waits for nothing."""
-    sums_apart: bool = False
-    """A weight's gradient is added to the accumulated one by a kernel of its own (megatron-core's
-    distributed_data_parallel.py, main_grad.add_), not by the product that makes it (gradient accumulation fusion)."""
-    gathered_alone: int = 0
-    """Weights that ZeRO-3 gathers and reduces each on its own while the GPU waits, every rank's part copied by a kernel
-    (DeepSpeed of 2021, runtime/zero/partition_parameters.py _allgather_param); 0: as FSDP and ZeRO-3 do since."""
-    bucket: float = 0.0
-    """Elements whose gradients, or gathered weights, are exchanged together; 0: as Megatron-Core does."""
-    megatron: bool = True
-    reference: bool = False
-    """A frozen model judges every micro-batch too (DPO)."""
-    unpacked: bool = False
-    """4-bit weights are unpacked before every product (QLoRA)."""
-
-
-@record
-class Setting:
-    """What every formula of a plan's time reads."""
-
-    plan: Plan
-    machine: Machine
-    efficiency: Efficiency
-    run: Execution
-    product_speed: Number = field(init=False)
-    """FLOP/s of projections; the other speeds likewise, efficiency included."""
-    attention_speed: Number = field(init=False)
-    flash_attention_speed: Number = field(init=False)
-    """That of Hugging Face's modules."""
-    overlapped: Number = field(init=False)
-    """What remains of tensor parallel communication."""
-    element_s: Number = field(init=False)
-    """Seconds to read or write one element of an activation or a weight."""
-
-    def __post_init__(self) -> None:
-        sustained = self.efficiency.sustained(self.machine.peak)
-        object.__setattr__(self, "product_speed", self.machine.products * (1.0 if self.machine.warm else sustained))
-        for name in ("attention", "flash_attention"):
-            share = getattr(self.efficiency, f"{name}_share")
-            object.__setattr__(self, f"{name}_speed", self.machine.peak * share * sustained)
-        object.__setattr__(self, "overlapped", 1 - self.efficiency.overlap_share if self.run.overlap_tensor else 1)
-        object.__setattr__(self, "element_s", self.run.element_bytes / self.machine.memory)
 
 
 @record

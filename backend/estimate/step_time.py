@@ -7,12 +7,13 @@ import numpy as np
 
 from backend.estimate.communication import Group, ring_seconds, send_seconds
 from backend.estimate.data_parallel import data_seconds, offload_seconds, optimizer_seconds
-from backend.estimate.layer_time import Load, Setting, layer_passes, load_of
+from backend.estimate.layer_time import Load, layer_passes, load_of
 from backend.estimate.layers import ModelLayers, VisionLayers
 from backend.estimate.numeric import Number, larger, largest
 from backend.estimate.passes import NO_PASSES, NOTHING, Pass, Passes
 from backend.estimate.record import record
 from backend.estimate.schedule import iteration_time
+from backend.estimate.setting import Setting
 from backend.estimate.stage import Chunk, RankParameters, Trained, stages
 
 ChunkTimes = tuple[tuple[Number, ...], ...]

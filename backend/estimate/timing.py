@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from backend.estimate.calibrated import efficiency_on, is_timed, time_ratio
 from backend.estimate.data_parallel import bucket_of
 from backend.estimate.efficiency import Machine, machine_of
-from backend.estimate.layer_time import Execution, Setting
 from backend.estimate.layers import ModelLayers
 from backend.estimate.numeric import Number
 from backend.estimate.plan import Plan
 from backend.estimate.record import record
+from backend.estimate.setting import Execution, Setting
 from backend.estimate.stage import Trained
 from backend.estimate.step_time import MicroBatch, StepTime, kind_passes, micro_batch_time, step_time
 from backend.estimate.terms import StageMemory

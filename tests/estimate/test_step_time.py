@@ -11,10 +11,11 @@ from backend.estimate import estimate, speed_up
 from backend.estimate.adapters import NF4_BYTES
 from backend.estimate.communication import Group, exchange_seconds, ring_seconds, send_seconds
 from backend.estimate.efficiency import Machine, default_efficiency, machine_of
-from backend.estimate.layer_time import UNPACKING, Execution, Setting
+from backend.estimate.layer_time import UNPACKING
 from backend.estimate.layers import model_layers
 from backend.estimate.parameters import layer_counts
 from backend.estimate.plan import Plan
+from backend.estimate.setting import Execution, Setting
 from backend.estimate.stage import Trained, rank_parameters, stages
 from backend.estimate.step_time import kind_passes, step_time
 from backend.job.cluster import Cluster
