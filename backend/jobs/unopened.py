@@ -15,16 +15,17 @@ from pathlib import Path
 from urllib.parse import quote
 
 from backend.cluster.group import try_all
-from backend.cluster.node import Node, NodeError
+from backend.cluster.node import Node
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.connections import Connections
-from backend.jobs.launch import STOP_CALL_S, ask_for_save, stop_supervisor
+from backend.jobs.launch import STOP_CALL_S
 from backend.jobs.ledger import run_job
 from backend.jobs.records import NodeRecord
 from backend.jobs.spare import spare_of
 from backend.jobs.store import StoreError
+from backend.jobs.unrecorded import end_on_node, what_was_done
 
 RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._-]{1,64}-[0-9a-f]{4}")
 LIST_S = 20.0
@@ -63,18 +64,13 @@ def stop(run: str, job: Job, connections: Connections, *, save: bool, grace_s: f
         node = connections.get(hosts[rank])
         records = _records(job, run, rank, node)
         for record in records:
-            if save:
-                ask_for_save(record, node)
-            elif left := stop_supervisor(record, node, grace_s).get("left"):
-                raise NodeError("processes_left", node.name, processes=len(left))
+            end_on_node(record, node, save=save, grace_s=grace_s)
         return len(records)
 
-    told, failures = try_all(dict(enumerate(hosts)), end, STOP_CALL_S)
+    told, failures = try_all(hosts, end, STOP_CALL_S)
     if not failures and not any(told.values()):
         return why
-    values = {**why.problem.values, "run": run, "told": len(told), "nodes": len(hosts)}
-    code = "save_unrecorded" if save else "stop_unrecorded"
-    return ProblemsError([Problem(code=code, values=values), *(failures[rank].problem for rank in sorted(failures))])
+    return what_was_done(run, len(told), failures, save=save, why=why)
 
 
 def _records(job: Job, run: str, rank: int, node: Node) -> list[NodeRecord]:

@@ -4,8 +4,10 @@ The nodes write into their exit records that they were told to stop; once the st
 learns it from there (lead.py).
 """
 
+from collections.abc import Mapping
+
 from backend.cluster.group import try_all
-from backend.cluster.node import NodeError
+from backend.cluster.node import Node, NodeError
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger
 from backend.jobs.connections import Connections
@@ -33,13 +35,24 @@ def stop_unrecorded(
         return why
 
     def end(rank: int, record: NodeRecord) -> None:
-        node = connections.get(job.cluster.hosts[rank])
-        if save:
-            ask_for_save(record, node)
-        elif left := stop_supervisor(record, node, grace_s).get("left"):
-            raise NodeError("processes_left", node.name, processes=len(left))
+        end_on_node(record, connections.get(job.cluster.hosts[rank]), save=save, grace_s=grace_s)
 
-    told, failures = try_all(dict(enumerate(records)), end, STOP_CALL_S)
-    values = {**why.problem.values, "run": run, "told": len(told), "nodes": len(records)}
+    told, failures = try_all(records, end, STOP_CALL_S)
+    return what_was_done(run, len(told), failures, save=save, why=why)
+
+
+def end_on_node(record: NodeRecord, node: Node, *, save: bool, grace_s: float) -> None:
+    """Ask the ranks for a checkpoint and their end, or end them now. NodeError, also where processes are left."""
+    if save:
+        ask_for_save(record, node)
+    elif left := stop_supervisor(record, node, grace_s).get("left"):
+        raise NodeError("processes_left", node.name, processes=len(left))
+
+
+def what_was_done(
+    run: str, told: int, failures: Mapping[int, NodeError], *, save: bool, why: StoreError
+) -> ProblemsError:
+    """That so many nodes were told and `why` it was not recorded; then the nodes that could not be told."""
+    values = {**why.problem.values, "run": run, "told": told, "nodes": told + len(failures)}
     code = "save_unrecorded" if save else "stop_unrecorded"
-    return ProblemsError([Problem(code=code, values=values), *(failures[rank].problem for rank in sorted(failures))])
+    return ProblemsError([Problem(code=code, values=values), *(error.problem for error in failures.values())])
