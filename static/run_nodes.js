@@ -1,46 +1,102 @@
-// The nodes of a run: a table with a row a node, and nodes x GPUs as a heat map where there are GPUs.
+// The nodes of a run: a table with a row a node, and the heat map of their GPUs (run_heat.js). Of many nodes the table
+// shows those that need a look, and all of them on demand.
 (() => {
   const { attribute, badge, duration, el, mibAsGib, keyed, number, setBadge, text, w } = window.Megaboard.live;
   const COLUMNS = ["rank", "address", "state", "heard", "load", "memory", "gpus", "processes", "exit"];
-  const MEASURES = ["utilization", "memory"];
   const GPU_NOISE_MIB = 256;
+  const LATE_S = 15;
+  const OVER = ["finished", "failed", "stopped"];
+  const BAD = ["unreachable", "lost", "failed"];
 
   function Nodes(now) {
     const head = el("tr", {}, ...COLUMNS.map((name) => el("th", { scope: "col" }, w(`node.${name}`))));
     const body = el("tbody");
     const table = el("table.mbm-table", {}, el("caption.mbm-spoken", {}, w("nodes")), el("thead", {}, head), body);
-    const heat = heatMap();
-    const root = el("section.mb-card", { "aria-labelledby": "mbm-nodes" },
-      el("header", {}, el("h3", { id: "mbm-nodes" }, w("nodes"))), el("div.mbm-scroll", {}, table), heat.root);
+    const heat = window.Megaboard.Heat();
+    const scroll = el("div.mbm-scroll", {}, table);
+    const states = el("span.mbm-states");
+    const oldest = el("span.mb-quiet");
+    const all = el("button.mbm-chip", { type: "button", onclick: () => {
+      isWhole = !isWhole;
+      choose();
+    } });
+    const root = el("section.mb-card.mbm-nodes", { "aria-labelledby": "mbm-nodes" },
+      el("header", {}, el("h3", { id: "mbm-nodes" }, w("nodes")), states, oldest, all), scroll, heat.root);
     let rows = [];
+    let isWhole = false;
 
     function take(nodes) {
       rows = nodes;
       root.hidden = !rows.length;
       keyed(body, rows, (node) => node.rank, makeRow, updateRow);
       heat.take(rows);
+      sum();
       age();
     }
 
+    // What the rows that are not shown would say: how many nodes are in which state.
+    function sum() {
+      const isMany = heat.isDense();
+      for (const part of [states, oldest, all]) part.hidden = !isMany;
+      const counts = [...countStates(rows)].sort(([, one], [, other]) => other - one);
+      keyed(states, isMany ? counts : [], ([state]) => state, ([state]) => badge("node_state", state), (one, [state, count]) => {
+        setBadge(one, "node_state", state);
+        text(one.lastChild, w("nodes.in_state", { state: w(`node_state.${state}`), count }));
+      });
+    }
+
+    const ageOf = (node) => node.heard === null || OVER.includes(node.state) ? null : Math.max(0, Math.round(now() - node.heard));
+
     // Ages grow by the browser's clock between two heartbeats.
     function age() {
-      for (const node of rows) {
-        const cell = body.querySelector(`[data-key="${node.rank}"]`)?.cells[3];
-        if (!cell) continue;
-        const over = ["finished", "failed", "stopped"].includes(node.state);
-        const seconds = node.heard === null ? null : Math.max(0, Math.round(now() - node.heard));
-        text(cell, seconds === null || over ? "–" : w("ago", { time: duration(seconds) }));
-        attribute(cell, "data-late", !over && seconds > 15);
-      }
+      rows.forEach((node, place) => {
+        const cell = body.rows[place].cells[3], seconds = ageOf(node);
+        text(cell, seconds === null ? "–" : w("ago", { time: duration(seconds) }));
+        attribute(cell, "data-late", seconds > LATE_S);
+      });
+      const ages = rows.map(ageOf).filter((seconds) => seconds !== null);
+      text(oldest, ages.length ? w("nodes.oldest", { time: duration(Math.max(...ages)) }) : "");
+      attribute(oldest, "data-late", Math.max(...ages) > LATE_S);
+      choose();
+    }
+
+    function choose() {
+      const isMany = heat.isDense();
+      const counts = countStates(rows);
+      // When nobody is heard of, it is this end that hears nothing.
+      const late = rows.filter((node) => ageOf(node) > LATE_S);
+      const lateOnes = new Set(late.length <= window.Megaboard.MANY_NODES ? late : []);
+      rows.forEach((node, place) => {
+        const needsLook = lateOnes.has(node) || isOdd(node, counts);
+        body.rows[place].hidden = isMany && !isWhole && !needsLook;
+        heat.mark(node.rank, needsLook);
+      });
+      scroll.hidden = [...body.rows].every((row) => row.hidden);
+      text(all, w(isWhole ? "nodes.fewer" : "nodes.all", { count: rows.length }));
+      attribute(all, "aria-expanded", String(isWhole));
     }
 
     return { root, take, age };
   }
 
+  function countStates(nodes) {
+    const counts = new Map();
+    for (const node of nodes) counts.set(node.state, (counts.get(node.state) ?? 0) + 1);
+    return counts;
+  }
+
+  // Something is wrong with the node, or it is one of a few in a state that the others are not in.
+  function isOdd(node, counts) {
+    const exits = !node.exit || ["finished", "stopped"].includes(node.exit.reason);
+    if (BAD.includes(node.state) || node.stuck.length || node.left || holdsMemory(node) || !exits) return true;
+    const alike = counts.get(node.state);
+    return alike <= window.Megaboard.MANY_NODES && alike < Math.max(...counts.values());
+  }
+
   function makeRow(node) {
     const cells = COLUMNS.map((name) => el(name === "rank" ? "th" : "td"));
     cells[0].scope = "row";
-    cells[2].append(badge("node_state", node.state));
+    cells[2].append(badge("node_state", node.state), el("small.mbm-stuck"));
     return el("tr", {}, ...cells);
   }
 
@@ -49,13 +105,14 @@
     text(rank, node.rank);
     text(address, node.address);
     setBadge(state.firstChild, "node_state", node.state);
+    text(state.lastChild, node.stuck.join(", "));
     text(load, number(node.load, 3));
     text(memory, node.memory[1] ? `${mibAsGib(node.memory[0])} / ${mibAsGib(node.memory[1])} GiB` : "–");
     text(gpus, gpuWords(node));
     text(processes, processWords(node));
     attribute(processes, "data-tone", node.left === null ? null : node.left || holdsMemory(node) ? "bad" : "good");
     text(exit, exitWords(node.exit));
-    attribute(exit, "data-tone", node.exit && node.exit.reason === "failed" ? "bad" : null);
+    attribute(exit, "data-tone", node.exit && !["finished", "stopped"].includes(node.exit.reason) ? "bad" : null);
   }
 
   function gpuWords(node) {
@@ -84,54 +141,6 @@
     if (!exit) return "–";
     const code = exit.signal ? w("signal", { signal: exit.signal }) : exit.code ?? "–";
     return `${code} · ${w(`reason.${exit.reason}`)}`;
-  }
-
-  function heatMap() {
-    let measure = MEASURES[0];
-    let rows = [];
-    const body = el("tbody");
-    const head = el("tr");
-    const buttons = MEASURES.map((name) => el("button.mbm-chip", { type: "button", "data-name": name, onclick: () => {
-      measure = name;
-      draw();
-    } }, w(`heat.${name}`)));
-    const root = el("div.mbm-heat", { hidden: true },
-      el("header", {}, el("h4", {}, w("heat")), el("span.mb-quiet", {}, w("heat.when")), el("div", { role: "group", "aria-label": w("heat.show") }, ...buttons)),
-      el("div.mbm-scroll", {}, el("table", {}, el("thead", {}, head), body)));
-
-    function draw() {
-      buttons.forEach((button) => attribute(button, "aria-pressed", button.dataset.name === measure));
-      const widest = Math.max(...rows.map((node) => node.gpus.length));
-      const titles = ["", ...Array.from({ length: widest }, (_, index) => w("gpu", { index }))];
-      keyed(head, titles, (title) => title, () => el("th", { scope: "col" }), text);
-      keyed(body, rows, (node) => node.rank, () => el("tr", {}, el("th", { scope: "row" })), (row, node) =>
-        heatRow(row, node, measure));
-    }
-
-    function take(nodes) {
-      rows = nodes.filter((node) => node.gpus.length);
-      root.hidden = !rows.length;
-      if (rows.length) draw();
-    }
-
-    return { root, take };
-  }
-
-  function heatRow(row, node, measure) {
-    text(row.cells[0], `${node.rank} · ${node.address}`);
-    while (row.cells.length <= node.gpus.length) row.append(el("td"));
-    node.gpus.forEach((gpu, place) => {
-      const [index, busy, used, total, power, degrees] = gpu;
-      const share = measure === "memory" ? (total ? used / total : null) : busy === null ? null : busy / 100;
-      const cell = row.cells[place + 1];
-      text(cell, share === null ? "–" : `${Math.round(100 * share)}`);
-      cell.style.setProperty("--share", share ?? 0);
-      attribute(cell, "data-strong", share > 0.55);
-      attribute(cell, "title", w("gpu_told", {
-        node: node.address, index, percent: busy ?? "–", used: mibAsGib(used), total: mibAsGib(total), power: power ?? "–",
-        degrees: degrees ?? "–",
-      }));
-    });
   }
 
   window.Megaboard = Object.assign(window.Megaboard || {}, { Nodes });

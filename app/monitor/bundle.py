@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.i18n import render_problem
-from app.monitor import log, run, runs
+from app.monitor import events, log, run, runs
 from app.monitor.question import Question
 from app.monitor.watch import Watch
 from backend.job.problems import Problem, ProblemsError
@@ -65,7 +65,7 @@ class Bundler:
             # What it could be compared by is not known of a run that somebody else started.
             "compare": None if snapshot.engine == WATCHED else self._compare(snapshot.id),
             "nodes": run.nodes(snapshot, now),
-            "events": run.events(snapshot, self._lang),
+            "events": events.events(snapshot, self._lang),
         }
         lacks = self._news(question, sections)
         points = self._watch.curves(question.run, question.generation, question.seq)

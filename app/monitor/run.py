@@ -1,34 +1,16 @@
-"""One run as the browser draws it: its head, its nodes and its events, each a plain mapping."""
+"""One run as the browser draws it: its head and its nodes, each a plain mapping."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from app.i18n import render_problem, t
+from app.i18n import render_problem
 from app.preparing_words import preparing_words
 from backend.job.problems import Problem
-from backend.jobs import gpu_errors
 from backend.jobs.checkup import warning_key
 from backend.jobs.diagnose import stuck_words
 from backend.jobs.progress import WATCHED
-from backend.jobs.records import Event, NodeSnapshot, Preparing, RunSnapshot, problem_from_json
+from backend.jobs.records import NodeSnapshot, Preparing, RunSnapshot
 from backend.jobs.states import EventKind, RunState
-
-_BAD = frozenset(
-    {
-        EventKind.FAILING,
-        EventKind.LOSING,
-        EventKind.FAILED,
-        EventKind.LOST,
-        EventKind.RESTARTING,
-        EventKind.WAITING,
-        EventKind.NODE_UNREACHABLE,
-        EventKind.GPU_ERROR,
-        EventKind.NODE_STOP_FAILED,
-        EventKind.NODE_STUCK,
-        EventKind.SAVE_TIMED_OUT,
-        EventKind.LOSS_NOT_FINITE,
-    }
-)
 
 
 def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
@@ -87,53 +69,13 @@ def nodes(run: RunSnapshot, now: float) -> list[dict[str, Any]]:
             "disk_free": node.host.get("disk_free_mib"),
             "members": node.members,
             "gpus": [_gpu(gpu) for gpu in node.gpus],
+            "stuck": [stuck_words([process]) for process in node.stuck],
             "exit": None if node.exit is None else {key: node.exit.get(key) for key in ("code", "signal", "reason")},
             "left": _left(node),
             "gpu_mib": _gpu_memory_held(node),
         }
         for node in run.nodes
     ]
-
-
-def events(run: RunSnapshot, lang: str) -> list[dict[str, Any]]:
-    """The newest events in words, newest first."""
-    addresses = {node.rank: node.address for node in run.nodes}
-    return [
-        {"seq": event.seq, "time": event.time, "bad": event.kind in _BAD, **_words(event, addresses, lang)}
-        for event in reversed(run.events)
-    ]
-
-
-def _words(event: Event, addresses: Mapping[int, str], lang: str) -> dict[str, Any]:
-    node = "" if event.rank is None else addresses.get(event.rank, str(event.rank))
-    detail = event.detail
-    values = {
-        "node": node,
-        "rank": event.rank,
-        "step": detail.get("step"),
-        "code": "–" if detail.get("code") is None else detail["code"],
-        "signal": detail.get("signal"),
-        "left": len(detail.get("left") or ()),
-        "processes": stuck_words(detail.get("stuck") or ()),
-        "files": ", ".join(detail.get("files") or ()),
-        "number": detail.get("number"),
-        "of": detail.get("of"),
-        "steps": ", ".join(map(str, detail.get("steps") or ())),
-        "xids": gpu_errors.words(detail.get("xids") or ()),
-        "reason": detail.get("reason"),
-        "warnings": " ".join(_message(one, lang) for one in detail.get("warnings") or ()),
-    }
-    more = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""
-    more = "_signal" if event.kind is EventKind.NODE_EXITED and detail.get("signal") else more
-    problem = detail.get("problem")
-    return {
-        "text": t(lang, f"monitor.event.{event.kind.value}{more}", **values),
-        "why": _message(problem, lang) if problem else "",
-    }
-
-
-def _message(problem: Mapping[str, Any], lang: str) -> str:
-    return render_problem(lang, problem_from_json(problem))["message"]
 
 
 def _preparing(preparing: Preparing, lang: str) -> dict[str, Any]:

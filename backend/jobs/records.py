@@ -1,7 +1,7 @@
 """What the store holds and the page shows, as plain records. Times are epoch seconds (UTC)."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -86,6 +86,8 @@ class NodeSnapshot:
     """load1, memory_used_mib, memory_total_mib, disk_free_mib of the newest heartbeat."""
     members: int = 0
     """Processes of the run in the newest heartbeat; 0 once the node has ended."""
+    stuck: tuple[Sequence[Any], ...] = ()
+    """Those of them that stand still (`stuck` of endings.write_exit), or that did so when the run stalled."""
     exit: Mapping[str, Any] | None = None
     stop: Mapping[str, Any] | None = None
 

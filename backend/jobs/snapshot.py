@@ -137,6 +137,7 @@ def _node(record: NodeRecord, state: str, beat: tuple[float, Mapping[str, Any]] 
         gpus=tuple(values.get("gpus", ())),
         host={key: values[key] for key in _HOST_KEYS if key in values},
         members=0 if over else len(values.get("members", ())),
+        stuck=tuple((record.exit or {}).get("stuck") or () if over else values.get("stuck") or ()),
         exit=record.exit,
         stop=record.stop,
     )

@@ -152,6 +152,23 @@ def test_a_failure_is_told_in_words_with_its_node_and_last_lines(tmp_path, lang,
     desk.store.close()
 
 
+def test_what_32_nodes_do_alike_is_one_line_and_the_first_failure_stays_in_sight(desk):
+    run = desk.run(nodes=32)
+    run.exit(17, code=1, reason="failed")
+    run.tell(EventKind.FAILING, 17, problem=problem("training_failed", run.addresses[17], rank=17))
+    for rank in range(32):
+        run.tell(EventKind.NODE_STOPPING, rank)
+        if rank != 17:
+            run.exit(rank, code=None, signal=15, reason="stopped", stopped=True)
+        run.stopped(rank)
+    run.tell(EventKind.FAILED, 17)
+    told = [event["text"] for event in desk.ask(run=RUN)["events"]]
+    assert f"{run.addresses[17]}: ended with code 1" in told
+    assert "A failure: ending all nodes" in told
+    assert {"32 nodes: started", "32 nodes: stopped, 0 processes left", "31 nodes: ended by signal 15"} <= set(told)
+    assert len(told) < 16
+
+
 def test_a_run_that_preflight_refused_tells_why_without_nodes(desk):
     run = StoredRun(desk.store, RUN, now=desk.now, attempted=False)
     run.tell(EventKind.PREFLIGHT)

@@ -9,7 +9,16 @@ from app.i18n import LANGUAGES, catalogue
 from backend.jobs.states import EventKind, RunState
 
 STATIC = Path(__file__).parents[2] / "static"
-SCRIPTS = ("connection.js", "live.js", "monitor.js", "run.js", "run_charts.js", "run_logs.js", "run_nodes.js")
+SCRIPTS = (
+    "connection.js",
+    "live.js",
+    "monitor.js",
+    "run.js",
+    "run_charts.js",
+    "run_heat.js",
+    "run_logs.js",
+    "run_nodes.js",
+)
 NODE_STATES = ("pending", "starting", "running", "unreachable", "stopping", "finished", "failed", "stopped", "lost")
 REASONS = ("finished", "failed", "stopped", "stalled", "lock_held", "start_failed")
 CURVES = ("loss", "grad_norm", "learning_rate", "tokens_per_s", "step_s")

@@ -1,6 +1,7 @@
 """The monitor in a real browser: what a user sees of runs that were written into the store."""
 
 import math
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -254,6 +255,26 @@ def test_a_stop_shows_of_each_node_whether_the_gpus_memory_came_back(site, page,
     expect(rows.nth(1)).to_contain_text(held[lang])
     expect(page.locator(".mbm-events")).to_contain_text("python 4711 (D)")
     expect(page.locator(".mbm-events")).not_to_contain_text("None")
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_of_32_nodes_those_that_need_a_look_are_listed_and_all_are_in_the_map(site, page, lang):
+    addresses = [f"{lang}-node-{rank}" for rank in range(32)]
+    run = site.run(f"20260101-000570-many-{lang}ff", nodes=32, gpus_per_node=8, addresses=addresses, now=time.time())
+    run.start()
+    run.beat()
+    run.tell(EventKind.NODE_UNREACHABLE, 17)
+    open_run(page, site, run.id, lang)
+    listed, mapped = page.locator(".mbm-table tbody tr:visible"), page.locator(".mbm-heat tbody tr")
+    expect(mapped).to_have_count(32)
+    expect(listed).to_have_count(1)
+    expect(listed).to_contain_text(addresses[17])
+    expect(page.locator(".mbm-heat [data-look]")).to_have_text(re.compile(f"^17 · {addresses[17]}"))
+    assert page.locator(".mbm-nodes").bounding_box()["height"] < 900, "one screen"
+    page.get_by_role("button", name={"en": "All 32 nodes", "zh": "全部 32 个节点"}[lang]).press("Enter")
+    expect(listed).to_have_count(32)
+    page.keyboard.press("Enter")
+    expect(listed).to_have_count(1)
 
 
 def test_logs_are_text_and_are_followed_and_filtered(site, page):

@@ -1,0 +1,85 @@
+// Nodes x GPUs as a heat map, where there are GPUs: one table of a few nodes, tables of eight side by side of many.
+(() => {
+  const { attribute, el, keyed, mibAsGib, text, w } = window.Megaboard.live;
+  const MEASURES = ["utilization", "memory"];
+  const MANY_NODES = 8;
+
+  function Heat() {
+    let measure = MEASURES[0];
+    let rows = [];
+    let widest = 0;
+    const buttons = MEASURES.map((name) => el("button.mbm-chip", { type: "button", "data-name": name, onclick: () => {
+      measure = name;
+      draw();
+    } }, w(`heat.${name}`)));
+    const maps = el("div.mbm-maps");
+    const root = el("div.mbm-heat", { hidden: true },
+      el("header", {}, el("h4", {}, w("heat")), el("span.mb-quiet", {}, w("heat.when")),
+        el("div", { role: "group", "aria-label": w("heat.show") }, ...buttons)),
+      el("div.mbm-scroll", {}, maps));
+    const isDense = () => rows.length > MANY_NODES;
+
+    function take(nodes) {
+      rows = nodes;
+      widest = Math.max(0, ...rows.map((node) => node.gpus.length));
+      root.hidden = !widest;
+      if (widest) draw();
+    }
+
+    function draw() {
+      buttons.forEach((button) => attribute(button, "aria-pressed", button.dataset.name === measure));
+      attribute(root, "data-dense", isDense());
+      const parts = Array.from({ length: Math.ceil(rows.length / MANY_NODES) }, (_, part) =>
+        rows.slice(part * MANY_NODES, (part + 1) * MANY_NODES));
+      [["--narrow", 2], ["--broad", 4]].forEach(([name, most]) => maps.style.setProperty(name, Math.min(most, parts.length)));
+      keyed(maps, parts, (part) => part[0].rank, makeMap, updateMap);
+    }
+
+    function makeMap() {
+      return el("table", {}, el("thead", {}, el("tr")), el("tbody"));
+    }
+
+    function updateMap(map, part) {
+      const indices = Array.from({ length: widest + 1 }, (_, index) => index - 1);
+      keyed(map.tHead.rows[0], indices, (index) => index, () => el("th", { scope: "col" }), (cell, index) => {
+        text(cell, index < 0 ? "" : isDense() ? index : w("gpu", { index }));
+        attribute(cell, "aria-label", index < 0 ? null : w("gpu", { index }));
+      });
+      keyed(map.tBodies[0], part, (node) => node.rank, () => el("tr", {}, el("th", { scope: "row" })), updateRow);
+    }
+
+    function updateRow(row, node) {
+      const name = `${node.rank} · ${node.address}`;
+      text(row.cells[0], name);
+      attribute(row.cells[0], "title", `${name} · ${w(`node_state.${node.state}`)}`);
+      while (row.cells.length <= widest) row.append(el("td"));
+      for (let place = 0; place < widest; place += 1) updateCell(row.cells[place + 1], node, node.gpus[place]);
+    }
+
+    function updateCell(cell, node, gpu) {
+      const [index, busy, used, total, power, degrees] = gpu ?? [];
+      const value = measure === "memory" ? used / total : busy / 100;
+      const share = gpu && (measure === "memory" ? total : busy !== null) ? value : null;
+      text(cell, share === null ? "–" : `${Math.round(100 * share)}`);
+      cell.style.setProperty("--share", share ?? 0);
+      attribute(cell, "data-strong", share > 0.55);
+      attribute(cell, "title", gpu && w("gpu_told", {
+        node: node.address, index, percent: busy ?? "–", used: mibAsGib(used), total: mibAsGib(total), power: power ?? "–",
+        degrees: degrees ?? "–",
+      }));
+    }
+
+    return {
+      root,
+      take,
+      isDense,
+      // A node that needs a look: run_nodes.js says which.
+      mark(rank, needsLook) {
+        const row = maps.querySelector(`tr[data-key="${rank}"]`);
+        if (row) attribute(row, "data-look", needsLook && isDense());
+      },
+    };
+  }
+
+  window.Megaboard = Object.assign(window.Megaboard || {}, { Heat, MANY_NODES });
+})();
