@@ -1,18 +1,16 @@
 """The checkpoints of a run, as its nodes see them."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from backend.cluster.group import on_all
-from backend.cluster.node import Node, NodeError, ask
-from backend.cluster.probe import python_command
+from backend.cluster.node import Node, NodeError
+from backend.cluster.probe import ask_program, needed_environment
 from backend.engines.checkpoints import Saved
-from backend.job.cluster import Environment
+from backend.job.job import Job
 
-PROGRAM = Path(__file__).with_name("checkpoint_files.py")
+PROGRAM = "checkpoint_files.py"
 LOOK_S = 120.0
 """A checkpoint of 256 ranks has more than a thousand files, and a shared disk may be slow."""
 
@@ -26,30 +24,23 @@ class Seen:
     steps: Mapping[int, Saved]
 
 
-def look(nodes: Mapping[int, Node], environments: Mapping[int, Environment], folder: str) -> dict[int, Seen]:
+def look(job: Job, nodes: Mapping[int, Node], folder: str) -> dict[int, Seen]:
     """The checkpoints in `folder`, by node rank. Raises GroupError."""
-    answers = on_all(nodes, lambda rank, node: _ask(node, environments[rank], "look", folder=folder), LOOK_S + 10)
+    answers = on_all(nodes, lambda rank, node: _ask(job, rank, node, "look", {"folder": folder}), LOOK_S + 10)
     return {rank: _read(answer) for rank, answer in answers.items()}
 
 
-def set_aside(
-    nodes: Mapping[int, Node],
-    environments: Mapping[int, Environment],
-    folder: str,
-    steps: Sequence[int],
-    prefix: str,
-) -> None:
+def set_aside(job: Job, nodes: Mapping[int, Node], folder: str, steps: Sequence[int], prefix: str) -> None:
     """Rename the checkpoints of `steps` on every node that sees them: engines take the newest folder they find.
 
     Raises GroupError.
     """
     wanted = {"folder": folder, "steps": list(steps), "prefix": prefix}
-    on_all(nodes, lambda rank, node: _ask(node, environments[rank], "set_aside", **wanted), LOOK_S + 10)
+    on_all(nodes, lambda rank, node: _ask(job, rank, node, "set_aside", wanted), LOOK_S + 10)
 
 
-def _ask(node: Node, environment: Environment, action: str, **wanted: object) -> Mapping[str, Any]:
-    argv = python_command(environment, ["-", action, json.dumps(wanted)])
-    answer = ask(node, argv, timeout_s=LOOK_S, stdin=PROGRAM.read_bytes())
+def _ask(job: Job, rank: int, node: Node, action: str, wanted: Mapping[str, object]) -> Mapping[str, Any]:
+    answer = ask_program(node, needed_environment(job, rank, node), PROGRAM, action, wanted, LOOK_S)
     if "error" in answer:
         raise NodeError("node_io", node.name, path=str(wanted["folder"]), detail=answer["error"])
     return answer

@@ -4,24 +4,22 @@ It takes seconds, most of which the engine needs to be imported, so nodes that a
 configuration that was taken is not asked about again while nothing of it has changed.
 """
 
-import json
 import re
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from backend.cluster.checks import CheckResult, Checks
 from backend.cluster.group import try_all
-from backend.cluster.node import Node, NodeError, ask
-from backend.cluster.probe import NodeFacts, python_command
+from backend.cluster.node import Node, NodeError
+from backend.cluster.probe import NodeFacts, ask_program, needed_environment
 from backend.engines import ENGINES, Rendered
 from backend.engines.known_keys import programs, read_key
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem
 
-ENGINE_WORD = Path(__file__).with_name("engine_word.py")
+ENGINE_WORD = "engine_word.py"
 PARSE_S = 120.0
 """Importing an engine from a slow shared disk takes a minute at times."""
 _ONE_RANK = re.compile(r"NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME|.*_FILE")
@@ -47,11 +45,7 @@ def check_configuration(
 
     def work(rank: int, node: Node) -> Mapping[str, Any]:
         wanted = {"engine": job.traits.environment, "environment": environments[rank], "files": dict(rendered.files)}
-        environment = environment_of(job, rank)
-        if environment is None:
-            raise NodeError("no_environment", node.name, name=job.traits.environment)
-        argv = python_command(environment, ["-", "parse", json.dumps(wanted)])
-        return ask(node, argv, timeout_s=PARSE_S, stdin=ENGINE_WORD.read_bytes())
+        return ask_program(node, needed_environment(job, rank, node), ENGINE_WORD, "parse", wanted, PARSE_S)
 
     answers, failures = try_all({rank: nodes[rank] for rank in first.values()}, work, PARSE_S + 10)
     _remember({keys[rank]: answer for rank, answer in answers.items() if answer["error"] is None})

@@ -3,7 +3,6 @@
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from backend.cluster.checks import CheckResult, Checks
@@ -15,7 +14,7 @@ from backend.job.job import Job
 ASK_S = 30.0
 DIAL_S = 8.0
 """How long nodes try to reach the master's port; a listener is up after less than one."""
-DIAL = Path(__file__).with_name("dial_node.py")
+DIAL = "dial_node.py"
 
 
 def choose_port(job: Job, node: Node, ports: Sequence[int]) -> int:

@@ -4,7 +4,6 @@ import posixpath
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from backend.cluster.checks import (
@@ -45,7 +44,7 @@ PRINTS_S = 60.0
 SEEN_S = 5.0
 """How long a network disk may take to show a node what another one has written."""
 NEEDS_PYTHON: tuple[CheckName, ...] = ("engine", "model", "dataset", "run_root", "output_dir", "lock")
-COMPARE = Path(__file__).with_name("compare_node.py")
+COMPARE = "compare_node.py"
 
 
 def preflight(

@@ -4,17 +4,17 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from backend.cluster.group import ends_of_all
 from backend.cluster.node import Node, NodeError, ask
+from backend.cluster.programs import node_program
 from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 
 PROBE_S = 30.0
-INSPECT = Path(__file__).with_name("inspect_node.py")
+INSPECT = "inspect_node.py"
 
 # Import name -> distribution.
 _COMMON = {"torch": "torch", "transformers": "transformers"}
@@ -143,14 +143,14 @@ def inspect(
 def ask_program(
     node: Node,
     environment: Environment,
-    program: Path,
+    program: str,
     action: str,
     wanted: Mapping[str, object],
     timeout_s: float,
 ) -> Mapping[str, Any]:
     """Ask one of our programs that run on a node, by the environment's Python. NodeError."""
     argv = python_command(environment, ["-", action, json.dumps(wanted)])
-    return ask(node, argv, timeout_s=timeout_s, stdin=program.read_bytes())
+    return ask(node, argv, timeout_s=timeout_s, stdin=node_program(program))
 
 
 def python_command(environment: Environment, arguments: Sequence[str]) -> list[str]:

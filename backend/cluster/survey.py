@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from backend.cluster.fabric import Fabric, read_fabric
@@ -14,7 +13,7 @@ from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 
-SURVEY = Path(__file__).with_name("survey_node.py")
+SURVEY = "survey_node.py"
 SURVEY_S = 45.0
 """nvidia-smi alone may take 20 s."""
 SYSTEM_PYTHON = Environment(python="python3")

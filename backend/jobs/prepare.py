@@ -16,8 +16,8 @@ import yaml
 
 from backend.cluster.checks import dataset_names
 from backend.cluster.group import GroupError, on_all
-from backend.cluster.node import Node, NodeError, ask
-from backend.cluster.probe import NodeFacts, python_command
+from backend.cluster.node import Node, NodeError
+from backend.cluster.probe import NodeFacts, ask_program
 from backend.cluster.programs import node_program
 from backend.engines import CONFIG, NodeCommand, Place, Rendered
 from backend.engines.data_keys import data_part
@@ -111,8 +111,7 @@ def _look(job: Job, place: Place, node: Node) -> str:
         "dataset_dir": job.training.dataset_dir, "datasets": names, "model": job.model.path
     }  # fmt: skip
     environment = Environment(python=master.python, setup=master.setup)
-    argv = python_command(environment, ["-", "look", json.dumps(wanted)])
-    return str(ask(node, argv, timeout_s=LOOK_S, stdin=node_program(PROGRAMS[0]))["digest"])
+    return str(ask_program(node, environment, PROGRAMS[0], "look", wanted, LOOK_S)["digest"])
 
 
 def _nodes_that_see(base: str, nodes: Mapping[int, Node]) -> set[int]:

@@ -11,9 +11,7 @@ from backend.cluster.node import Node
 from backend.engines import render
 from backend.engines.checkpoints import Flaw, all_steps, first_flaw, newest_complete
 from backend.engines.resharding import bound_to, check_source
-from backend.job.cluster import Environment
 from backend.job.job import Job
-from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
 from backend.jobs import ledger, queued, restart
@@ -89,7 +87,7 @@ class Starter:
         job = self._job(run)
         nodes = _all_nodes(meeting or meet(job, self._connections))
         try:
-            seen = checkpoints.look(nodes, _environments(job), results_of(job, run))
+            seen = checkpoints.look(job, nodes, results_of(job, run))
         except GroupError as error:
             raise ProblemsError(error.problems) from error
         steps = {rank: one.steps for rank, one in seen.items()}
@@ -126,7 +124,7 @@ class Starter:
     ) -> None:
         """Other nodes than those that wrote it must see all of it."""
         try:
-            seen = checkpoints.look(_all_nodes(meet(job, self._connections)), _environments(job), folder)
+            seen = checkpoints.look(job, _all_nodes(meet(job, self._connections)), folder)
         except GroupError as error:
             raise ProblemsError(error.problems) from error
         for rank, one in seen.items():
@@ -214,7 +212,7 @@ class Starter:
         """Rename what lies behind the checkpoint: trainers count it, and one that is told nothing would take it."""
         later = [one for one in found.steps if one > (step or 0)]
         if later:
-            checkpoints.set_aside(nodes, _environments(job), found.folder, later, f"before-attempt-{number}-")
+            checkpoints.set_aside(job, nodes, found.folder, later, f"before-attempt-{number}-")
             self._tell(run, EventKind.CHECKPOINTS_SET_ASIDE, None, {"steps": later})
 
     def _record_failure(self, run: str, error: BaseException) -> None:
@@ -266,8 +264,3 @@ def _all_nodes(meeting: Meeting) -> Mapping[int, Node]:
     if meeting.failures:
         raise ProblemsError(meeting.problems)
     return meeting.nodes
-
-
-def _environments(job: Job) -> dict[int, Environment]:
-    found = {rank: environment_of(job, rank) for rank in range(len(job.cluster.hosts))}
-    return {rank: environment for rank, environment in found.items() if environment is not None}

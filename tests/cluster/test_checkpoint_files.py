@@ -11,7 +11,7 @@ import pytest
 from backend.cluster import checkpoint_files, checkpoints
 from backend.cluster.group import GroupError
 from backend.cluster.node import NodeError
-from backend.job.cluster import Environment
+from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 
 
@@ -101,10 +101,9 @@ def test_a_node_that_cannot_read_its_disk_is_named() -> None:
     nodes = {0: FakeNode("a").on("look", reply={"folder": "/out", "checkpoints": {}}), 1: FakeNode("b")}
     nodes[0].on("set_aside", reply={"moved": []})
     nodes[1].on("look", reply={"error": "Stale file handle: /out"})
-    environments = {rank: Environment(python="/py") for rank in nodes}
     with pytest.raises(GroupError) as caught:
-        checkpoints.look(nodes, environments, "/out")
+        checkpoints.look(make_job(), nodes, "/out")
     assert [(problem.code, problem.node) for problem in caught.value.problems] == [("node_io", "b")]
     nodes[1].broken = NodeError("unreachable", "b")
     with pytest.raises(GroupError):
-        checkpoints.set_aside(nodes, environments, "/out", [1], "x-")
+        checkpoints.set_aside(make_job(), nodes, "/out", [1], "x-")

@@ -12,6 +12,7 @@ import pytest
 from backend.cluster import count_samples
 from backend.cluster.count_samples import count
 from backend.cluster.data_size import PROGRAM
+from backend.cluster.programs import node_program
 from tests.engines.programs import LLAMAFACTORY_PYTHON
 
 
@@ -107,7 +108,7 @@ def test_tables_are_counted_with_the_engines_pyarrow_and_agree_with_its_reader(t
     wanted = {"folder": str(tmp_path), "names": names, "described": False, "max_samples": None, "val_size": 0}
     answer = subprocess.run(
         [LLAMAFACTORY_PYTHON, "-", "count", json.dumps(wanted), "--token", "T"],
-        input=PROGRAM.read_bytes(), check=True, capture_output=True, timeout=300,
+        input=node_program(PROGRAM), check=True, capture_output=True, timeout=300,
     )  # fmt: skip
     assert json.loads(answer.stdout.decode().removeprefix("T"))["rows"] == dict.fromkeys(names, 1234)
 
@@ -117,6 +118,6 @@ def test_it_runs_on_an_interpreter_that_has_nothing_else(tmp_path: Path) -> None
     wanted = {"folder": str(tmp_path), "names": ["a.jsonl"], "described": False, "max_samples": None, "val_size": 0}
     answer = subprocess.run(
         [sys.executable, "-ISE", "-", "count", json.dumps(wanted), "--token", "T"],
-        input=PROGRAM.read_bytes(), check=True, capture_output=True, timeout=120,
+        input=node_program(PROGRAM), check=True, capture_output=True, timeout=120,
     )  # fmt: skip
     assert json.loads(answer.stdout.decode().removeprefix("T"))["samples"] == 1
