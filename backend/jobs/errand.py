@@ -20,7 +20,6 @@ from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
 from backend.jobs.redact import redact
-from backend.jobs.secrets import TakenSecrets
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +77,6 @@ def make_errand(
         records=launching.make_records(job, place, facts),
         grace_s=GRACE_S,
         stall_s=stall_s,
-        secrets=TakenSecrets(),
     )
 
 

@@ -22,9 +22,8 @@ from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger
 from backend.jobs.records import NodeRecord
-from backend.jobs.secrets import FIELD as SECRETS_FIELD
 from backend.jobs.secrets import FILE as SECRETS_FILE
-from backend.jobs.secrets import SECRETS, TakenSecrets
+from backend.jobs.secrets import TakenSecrets
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 
@@ -50,7 +49,7 @@ class Attempt:
     grace_s: float
     stall_s: float | None = None
     """None takes the job's."""
-    secrets: TakenSecrets = field(default_factory=SECRETS.taken)
+    secrets: TakenSecrets = field(default_factory=TakenSecrets)
     checkpoint_step: int | None = None
     """Of the checkpoint that it goes on from; None begins at the start."""
 
@@ -138,7 +137,6 @@ def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
     master = (attempt.place.master_address, attempt.place.master_port)
 
     def write(connection: sqlite3.Connection) -> None:
-        _refuse_without_secrets(connection, attempt)
         ledger.create_attempt(
             connection,
             attempt.run,
@@ -152,15 +150,6 @@ def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
         ledger.append(connection, attempt.run, EventKind.STARTING, time=now, attempt=attempt.number)
 
     store.write(write)
-
-
-def _refuse_without_secrets(connection: sqlite3.Connection, attempt: Attempt) -> None:
-    """A run that began with a secret does not go on without it: a server that was started again knows none."""
-    newest = "SELECT rendered FROM attempts WHERE run = ? ORDER BY attempt DESC LIMIT 1"
-    row = connection.execute(newest, (attempt.run,)).fetchone()
-    before = json.loads(row["rendered"]).get("secrets", ()) if row else ()
-    if missing := sorted(set(before) - set(attempt.secrets.names())):
-        raise ProblemsError([Problem(code="secret_missing", field=SECRETS_FIELD, values={"names": ", ".join(missing)})])
 
 
 def start_all(

@@ -164,7 +164,8 @@ class Starter:
             wish = wish_of(connection, run)
             may_pass = accepted(ledger.events(connection, run))
             needed = ledger.secret_names(connection, run, previous)
-        if gone := sorted(set(needed) - set(SECRETS.names())):
+        secrets = SECRETS.taken()
+        if gone := sorted(set(needed) - set(secrets.names())):
             raise ProblemsError([Problem(code="secrets_gone", values={"run": run, "names": ", ".join(gone)})])
         meeting = meeting or meet(job, self._connections)
         nodes = _all_nodes(meeting)
@@ -198,6 +199,7 @@ class Starter:
                 rendered=prepared(job, render(job, place), place, nodes, report.facts),
                 records=launching.make_records(job, place, report.facts),
                 grace_s=self._grace_s,
+                secrets=secrets,
                 checkpoint_step=step,
             )
             launching.record_attempt(self._store, attempt, self._clock())

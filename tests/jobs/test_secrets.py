@@ -2,14 +2,19 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from backend.cluster.node import Node, NodeError
+from backend.job.cluster import Host
 from backend.job.mapping import dump_job
 from backend.job.problems import ProblemsError
 from backend.jobs import launch, ledger, redact
+from backend.jobs.connections import Connections
 from backend.jobs.redact import MARK, hide, masked, settled
 from backend.jobs.secrets import FILE, SECRETS, Secrets
+from backend.jobs.starter import Starter
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 from tests.fakes import FakeNode
@@ -112,8 +117,7 @@ def test_an_event_that_quotes_a_node_does_not_quote_a_secret(gang: Gang, store: 
 
 def test_a_launch_brings_the_secrets_in_a_file_of_their_own(attempt: launch.Attempt) -> None:
     SECRETS.put("HF_TOKEN", CANARY)
-    taken = launch.Attempt(**{name: getattr(attempt, name) for name in ("run", "number", "job", "place", "rendered",
-                                                                        "records", "grace_s")})  # fmt: skip
+    taken = replace(attempt, secrets=SECRETS.taken())
     nodes = {rank: FakeNode(f"10.0.0.{rank}").on("start", reply={"ok": True}) for rank in range(2)}
     launch.start_all(taken, nodes, lambda *told: None)
     for rank, node in nodes.items():
@@ -126,23 +130,22 @@ def test_a_launch_brings_the_secrets_in_a_file_of_their_own(attempt: launch.Atte
 
 
 def test_a_run_that_began_with_a_secret_does_not_go_on_without_it(attempt: launch.Attempt, store: Store) -> None:
-    def taken(number: int) -> launch.Attempt:
-        values = {name: getattr(attempt, name) for name in ("run", "job", "place", "rendered", "records", "grace_s")}
-        return launch.Attempt(**values, number=number)
+    def never(host: Host) -> Node:
+        raise NodeError("unreachable", host.name)
 
     job = dump_job(attempt.job)
     store.write(lambda c: ledger.create_run(c, attempt.run, name="n", engine="e", job=job, addresses=[], time=1.0))
     store.write(lambda c: ledger.append(c, attempt.run, EventKind.PREFLIGHT, time=1.0))
     SECRETS.put("HF_TOKEN", CANARY)
-    launch.record_attempt(store, taken(1), 2.0)
+    launch.record_attempt(store, replace(attempt, secrets=SECRETS.taken()), 2.0)
+    starter = Starter(store, Connections(never), grace_s=1.0, clock=lambda: 3.0)
     SECRETS.forget("HF_TOKEN")  # as after a restart of the server
-    with pytest.raises(ProblemsError, match="secret_missing") as caught:
-        launch.record_attempt(store, taken(2), 3.0)
-    assert caught.value.problems[0].values == {"names": "HF_TOKEN"}
-    with store.read() as connection:
-        assert ledger.newest_attempt(connection, attempt.run) == 1
+    with pytest.raises(ProblemsError, match="secrets_gone") as caught:
+        starter.start(attempt.run)
+    assert caught.value.problems[0].values == {"run": attempt.run, "names": "HF_TOKEN"}
     SECRETS.put("HF_TOKEN", CANARY)
-    launch.record_attempt(store, taken(2), 4.0)
+    with pytest.raises(ProblemsError, match="unreachable"):
+        starter.start(attempt.run)
     files = [file.read_bytes() for file in store.path.parent.glob("megaboard.db*")]
     assert not any(CANARY.encode() in one for one in files)
 
