@@ -21,11 +21,9 @@ from app.jobfile import read_job, refuse_errors
 from app.preparing_words import preparing_words
 from app.services import Services
 from backend.cluster.hostkeys import HostKey
-from backend.engines import check_engine
+from backend.engines import check_all
 from backend.job.job import Job
-from backend.job.launch_rules import check_launch
 from backend.job.problems import Problem, ProblemsError
-from backend.job.rules import check
 from backend.jobs.checkup import PreflightReport
 from backend.jobs.copying import find_missing
 from backend.jobs.records import RunSnapshot, RunSummary
@@ -222,7 +220,7 @@ def opened_services() -> Iterator[Services]:
 
 def launchable(source: str, lang: str) -> Job:
     job, problems = read_job(source, home_path())
-    found = [*problems, *check(job), *check_launch(job), *check_engine(job)]
+    found = [*problems, *check_all(job)]
     refuse_errors(found)
     print_problems(lang, found)
     return job

@@ -8,9 +8,9 @@ from typing import Any
 
 from app.i18n import render_problem, t
 from backend.job.problems import Problem, ProblemsError
+from backend.jobs.beginning import Found
 from backend.jobs.controller import Controller
 from backend.jobs.records import RunSnapshot
-from backend.jobs.starter import Found
 
 _log = logging.getLogger(__name__)
 

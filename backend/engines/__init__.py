@@ -33,10 +33,12 @@ __all__ = [
     "NodePlace",
     "Place",
     "Rendered",
+    "check_all",
     "check_engine",
     "engine_notes",
     "export",
     "render",
+    "results_folder",
 ]
 
 ENGINES: Mapping[str, Engine] = {
@@ -58,6 +60,16 @@ CONFIG = "config.yaml"
 def check_engine(job: Job) -> list[Problem]:
     """What is wrong with what the job says to its engine directly: `extra`, `environment`, folders."""
     return check_passed_on(job, ENGINES[job.engine])
+
+
+def check_all(job: Job) -> list[Problem]:
+    """What can be said against a launch of the job without asking a node, warnings and notes included."""
+    return [*check(job), *check_launch(job), *check_engine(job)]
+
+
+def results_folder(job: Job, run: str) -> str:
+    """Where the engine of a run writes: no two runs share a folder, engines resume from what they find."""
+    return f"{(job.training.output_dir or '').rstrip('/')}/{run}"
 
 
 def engine_notes(job: Job) -> tuple[Problem, ...]:
@@ -105,12 +117,11 @@ def export(job: Job, *, placeholders: bool = False, checkpoint: str | None = Non
 
 
 def _ready(job: Job) -> tuple[Engine, Target]:
-    found = errors([*check(job), *check_launch(job), *check_engine(job)])
-    if found:
+    if found := errors(check_all(job)):
         raise ProblemsError(found)
     return ENGINES[job.engine], target_of(job)
 
 
 def _config_text(engine: Engine, target: Target, run: str, goes_on: Mapping[str, object] | None = None) -> str:
-    config = engine.config(target, f"{(target.job.training.output_dir or '').rstrip('/')}/{run}")
+    config = engine.config(target, results_folder(target.job, run))
     return to_yaml(config | dict(target.job.extra) | dict(goes_on or {}))

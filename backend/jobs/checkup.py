@@ -14,7 +14,7 @@ from backend.cluster.probe import NodeFacts, probe_all
 from backend.cluster.survey import Survey, survey_all
 from backend.engines import render
 from backend.job.job import Job
-from backend.job.problems import Problem, errors
+from backend.job.problems import Problem, ProblemsError, errors
 from backend.jobs.connections import Connections
 from backend.jobs.launch import make_place
 
@@ -72,6 +72,12 @@ class Meeting:
     def problems(self) -> tuple[Problem, ...]:
         """Why nodes are missing."""
         return tuple(error.problem for error in self.failures.values())
+
+    def all_nodes(self) -> Mapping[int, Node]:
+        """The nodes; ProblemsError when one is missing."""
+        if self.failures:
+            raise ProblemsError(self.problems)
+        return self.nodes
 
 
 def meet(job: Job, connections: Connections) -> Meeting:

@@ -4,8 +4,6 @@ Reading goes to the store alone, so it is the same in every process. A controlle
 unfinished run, those launched or left behind by other processes too.
 """
 
-import posixpath
-import re
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
@@ -15,15 +13,13 @@ from backend.cluster.data_size import DataSize
 from backend.cluster.hostkeys import HostKey, KnownHosts
 from backend.cluster.node import Node, NodeError
 from backend.cluster.ssh import connect as connect_by_ssh
-from backend.engines import check_engine
+from backend.engines import check_all
 from backend.job.cluster import Calibration, Host
 from backend.job.job import Job
-from backend.job.launch_rules import check_launch, check_nodes
+from backend.job.launch_rules import check_nodes
 from backend.job.mapping import MAXIMUM_TEXT, dump_job
-from backend.job.patterns import NODE_PATH
 from backend.job.problems import Problem, ProblemsError, errors
-from backend.job.rules import check
-from backend.jobs import copying, exporting, ledger, outside, queued, restart, series, snapshot
+from backend.jobs import beginning, copying, exporting, ledger, outside, queued, restart, series, snapshot
 from backend.jobs import launch as launching
 from backend.jobs import look as looking
 from backend.jobs.accepted import kept
@@ -37,7 +33,6 @@ from backend.jobs.records import Point, RunSnapshot, RunSummary, Source
 from backend.jobs.runner import Asked, Runner
 from backend.jobs.series import FileKey
 from backend.jobs.speed import Measurement, measure
-from backend.jobs.starter import Found, wish_of
 from backend.jobs.states import RunState
 from backend.jobs.store import Store
 
@@ -137,25 +132,10 @@ class Controller:
         Without a model saved at the end, of the newest complete checkpoint. ProblemsError: unknown_run, nothing_saved,
         export_exists, export_failed, export_by_swift, bad_format, and what the node may raise.
         """
-        with self._store.read() as connection:
-            job = ledger.job_of(connection, run_id)
-        if to is not None and not (to.startswith("/") and re.fullmatch(NODE_PATH, to)):
-            raise ProblemsError([Problem(code="bad_format", field="to", values={"value": to, "pattern": NODE_PATH})])
+        job = self._job(run_id)
+        exporting.check_target(to)
         self._audit("export", run=run_id, to=to, checkpoint=checkpoint)
-        try:
-            node = self._connections.get(job.cluster.hosts[0])
-            folder = posixpath.join(str(job.training.output_dir), run_id)
-            source = None if checkpoint else exporting.find_source(job, folder, node)
-            if source is None:
-                checkpoint = checkpoint or self.checkpoints(run_id).newest
-                folder = posixpath.join(folder, f"checkpoint-{checkpoint}")
-                source = exporting.find_source(job, folder, node)
-            if source is None:
-                raise ProblemsError([Problem(code="nothing_saved", node=node.name, values={"folder": folder})])
-            target = to or exporting.target_of(job, run_id, checkpoint)
-            return exporting.export(job, run_id, source, target.rstrip("/"), node, tell)
-        except NodeError as error:
-            raise ProblemsError([error.problem]) from error
+        return exporting.export_run(job, run_id, self._connections, tell, to=to, checkpoint=checkpoint)
 
     def accept_host_keys(self, keys: Iterable[HostKey]) -> None:
         """Remember host keys that the user has confirmed."""
@@ -181,10 +161,7 @@ class Controller:
         Warnings of the preflight whose keys (checkup.warning_key) are not accepted are a refusal too:
         warnings_not_accepted; None accepts all. They stay accepted for later attempts of the run.
         """
-        check_alone(job)
-        found = self.find_source(*source, job) if source else None
-        run = launching.new_run_id(job, self._clock())
-        asked = Asked(token=token, restarts=restarts, source=found, accepted=kept(accepted_warnings))
+        run, asked = self._ask(job, token, restarts, source, accepted_warnings)
         return self._runner.launch(job, run, asked)
 
     def enqueue(
@@ -201,11 +178,8 @@ class Controller:
         Its nodes are checked then: a warning that is not accepted ends it by name (RunSnapshot.warnings).
         Somebody must be there to start it: a started controller, or wait(takes_turn=True). ProblemsError.
         """
-        check_alone(job)
-        found = self.find_source(*source, job) if source else None
-        run = launching.new_run_id(job, self._clock())
+        run, asked = self._ask(job, token, restarts, source, accepted_warnings)
         self._audit("enqueue", run=run, job=job.name, nodes=queued.addresses_of(job), restarts=restarts)
-        asked = Asked(token=token, restarts=restarts, source=found, accepted=kept(accepted_warnings))
         return self._runner.enqueue(job, run, asked)
 
     def resume(
@@ -232,7 +206,7 @@ class Controller:
         `keys`: of the warnings that the user has accepted; those that did not keep it are no matter. ProblemsError.
         """
         with self._store.read() as connection:
-            wish = wish_of(connection, run_id)
+            wish = beginning.wish_of(connection, run_id)
             kept_it = snapshot.snapshot(connection, run_id, self._clock()).warnings
         known = {warning_key(one) for one in kept_it} & set(keys)
         self._audit("accept_warnings", run=run_id, warnings=sorted(known))
@@ -244,11 +218,12 @@ class Controller:
         With the other's job also whether its plan can load it and all its nodes see it; `launch` and `enqueue` ask the
         same. ProblemsError: unknown_run, no_checkpoint, checkpoint_*, and what the nodes may raise.
         """
-        return self._runner.find_source(run_id, step, job)
+        return beginning.find_source(self._job(run_id), run_id, step, self._connections, job)
 
-    def checkpoints(self, run_id: str) -> Found:
+    def checkpoints(self, run_id: str) -> beginning.Found:
         """The checkpoints of a run, as all its nodes see them now. ProblemsError when one cannot be asked."""
-        return self._runner.checkpoints(run_id)
+        job = self._job(run_id)
+        return beginning.find_checkpoints(job, run_id, meet(job, self._connections).all_nodes())
 
     def reach(self, job: Job) -> Meeting:
         """Connect to the job's nodes, no more; host keys that are not known wait for the user."""
@@ -259,11 +234,9 @@ class Controller:
 
         Nothing is written on its nodes, and `stop` only ends the watching. ProblemsError: nothing_to_watch.
         """
-        meeting = self.reach(job)
-        if meeting.failures:
-            raise ProblemsError(meeting.problems)
+        nodes = self.reach(job).all_nodes()
         try:
-            files = outside.find_logs(meeting.nodes[0], outside.folder_of(job), log)
+            files = outside.find_logs(nodes[0], outside.folder_of(job), log)
         except NodeError as error:
             raise ProblemsError([error.problem]) from error
         run = launching.new_run_id(job, self._clock())
@@ -334,10 +307,28 @@ class Controller:
             key = FileKey(run=run_id, attempt=number, rank=node_rank, file=file)
             return readable(series.log_tail(connection, key, size=size)[1])
 
+    def _ask(
+        self,
+        job: Job,
+        token: str | None,
+        restarts: int,
+        source: tuple[str, int | None] | None,
+        accepted_warnings: Collection[str] | None,
+    ) -> tuple[str, Asked]:
+        """The id of a new run, and what is asked of it. ProblemsError when it cannot be whatever the nodes are like."""
+        check_alone(job)
+        found = self.find_source(*source, job) if source else None
+        asked = Asked(token=token, restarts=restarts, source=found, accepted=kept(accepted_warnings))
+        return launching.new_run_id(job, self._clock()), asked
+
+    def _job(self, run_id: str) -> Job:
+        with self._store.read() as connection:
+            return ledger.job_of(connection, run_id)
+
 
 def check_alone(job: Job) -> None:
     """ProblemsError for what is wrong whatever the nodes are like."""
-    found = errors([*check(job), *check_launch(job), *check_engine(job)])
+    found = errors(check_all(job))
     if len(dump_job(job)) > MAXIMUM_TEXT:
         # The store keeps the job as its file, and a run whose file cannot be read back could not be watched.
         found.append(Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT}))

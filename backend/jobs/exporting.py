@@ -6,6 +6,7 @@ already stays where it is.
 
 import json
 import posixpath
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,11 +15,15 @@ from typing import Literal
 from backend.cluster.node import Node, NodeError
 from backend.cluster.probe import NodeFacts
 from backend.cluster.programs import node_program
-from backend.engines import NodeCommand, Place, Rendered
+from backend.engines import NodeCommand, Place, Rendered, results_folder
 from backend.job.job import Job
 from backend.job.mapping import with_values
+from backend.job.patterns import NODE_PATH
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
+from backend.jobs.beginning import checkpoint_folder, find_checkpoints
+from backend.jobs.checkup import meet
+from backend.jobs.connections import Connections
 from backend.jobs.errand import Clock, carry_out, last_words, make_errand, read_exit, read_facts
 
 PROGRAM = "export_model.py"
@@ -56,6 +61,33 @@ class Exported:
     """Commands for a shell of the node, each of which serves it."""
     problems: tuple[Problem, ...] = ()
     """Warnings about what was not cleaned up."""
+
+
+def check_target(to: str | None) -> None:
+    """ProblemsError(bad_format) unless a model can be put there; None: where models go unless the user says."""
+    if to is not None and not (to.startswith("/") and re.fullmatch(NODE_PATH, to)):
+        raise ProblemsError([Problem(code="bad_format", field="to", values={"value": to, "pattern": NODE_PATH})])
+
+
+def export_run(
+    job: Job, run: str, connections: Connections, tell: Tell, *, to: str | None, checkpoint: int | None
+) -> Exported:
+    """A model of what a run saved at its end, or at a step; of the newest complete checkpoint where it saved none."""
+    try:
+        node = connections.get(job.cluster.hosts[0])
+        folder = results_folder(job, run)
+        source = None if checkpoint else find_source(job, folder, node)
+        if source is None:
+            checkpoint = checkpoint or find_checkpoints(job, run, meet(job, connections).all_nodes()).newest
+        if source is None and checkpoint is not None:
+            folder = checkpoint_folder(folder, checkpoint)
+            source = find_source(job, folder, node)
+        if source is None:
+            raise ProblemsError([Problem(code="nothing_saved", node=node.name, values={"folder": folder})])
+        target = to or target_of(job, run, checkpoint)
+        return export(job, run, source, target.rstrip("/"), node, tell)
+    except NodeError as error:
+        raise ProblemsError([error.problem]) from error
 
 
 def find_source(job: Job, folder: str, node: Node) -> Source | None:

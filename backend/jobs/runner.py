@@ -17,13 +17,14 @@ from backend.job.mapping import dump_job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger, queued
 from backend.jobs.accepted import kept
+from backend.jobs.beginning import Wish, choose, find_checkpoints
 from backend.jobs.checkup import meet
 from backend.jobs.connections import Connections
 from backend.jobs.launchlock import LaunchLock, is_launching
 from backend.jobs.lead import Timing
 from backend.jobs.outside import WatchOnly
 from backend.jobs.records import Source
-from backend.jobs.starter import Found, Starter, Wish
+from backend.jobs.starter import Starter
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store, StoreError
 from backend.jobs.sweep import Sweeper
@@ -121,10 +122,6 @@ class Runner:
         """Put a run at the end of the queue; its id, or that of the run which the token stands for already."""
         return self._store.write(lambda c: self._create(c, run, job, asked, waits=True))
 
-    def find_source(self, run: str, step: int | None, job: Job | None = None) -> Source:
-        """The checkpoint of a run that another can begin with. ProblemsError."""
-        return self._starter.find_source(run, step, job)
-
     def resume(
         self, run: str, *, checkpoint: int | None, waits: bool, accepted_warnings: Collection[str] | None = ()
     ) -> None:
@@ -142,7 +139,7 @@ class Runner:
             has_begun = ledger.newest_attempt(connection, run) > 0
         meeting = meet(job, self._connections)
         if has_begun:
-            self._starter.choose(run, self._starter.find_checkpoints(run, meeting), Wish(step=checkpoint))
+            choose(job, run, find_checkpoints(job, run, meeting.all_nodes()), Wish(step=checkpoint))
         try:
             with LaunchLock(self._home, run):
                 self._store.write(lambda connection: self._take_up(connection, run, job, wish))
@@ -150,10 +147,6 @@ class Runner:
         except BlockingIOError:
             raise _cannot_resume(run, RunState.STARTING) from None
         self._raise(run, failure)
-
-    def checkpoints(self, run: str) -> Found:
-        """The checkpoints of a run on its nodes. ProblemsError when a node cannot be asked."""
-        return self._starter.find_checkpoints(run)
 
     def stop(self, run: str, *, save: bool) -> None:
         """Ask for the end of a run, or cancel one that waits; returns when that is recorded. ProblemsError.

@@ -58,15 +58,14 @@ def measure(job: Job, meeting: Meeting, run: str, *, clock: Clock | None = None)
     """
     if meeting.unknown_host_keys:
         return Measurement(unknown_host_keys=meeting.unknown_host_keys, problems=meeting.problems)
-    if meeting.failures:
-        raise ProblemsError(meeting.problems)
-    facts, found = read_facts(job, meeting.nodes), all_read(survey_all(job, meeting.nodes))
-    attempt = _attempt(job, meeting.nodes, facts, run)
+    nodes = meeting.all_nodes()
+    facts, found = read_facts(job, nodes), all_read(survey_all(job, nodes))
+    attempt = _attempt(job, nodes, facts, run)
     time = clock or Clock()
-    rows, left = carry_out(attempt, meeting.nodes, LEFT, lambda: _wait(attempt, meeting.nodes, time))
+    rows, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, time))
     speeds = summarise(rows)
-    names = {rank: node.name for rank, node in meeting.nodes.items()}
-    return Measurement(speeds=speeds, problems=(*slow_problems(names, speeds), *_busy(meeting.nodes, found), *left))
+    names = {rank: node.name for rank, node in nodes.items()}
+    return Measurement(speeds=speeds, problems=(*slow_problems(names, speeds), *_busy(nodes, found), *left))
 
 
 def calibration_of(job: Job, speeds: Speeds, date: str) -> Calibration:

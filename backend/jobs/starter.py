@@ -1,25 +1,23 @@
 """Starts attempts of runs, first and later ones: preflight, checkpoint, everything written down, supervisors."""
 
-import posixpath
 import sqlite3
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from backend.cluster import checkpoints
 from backend.cluster.group import GroupError
 from backend.cluster.node import Node
 from backend.engines import render
-from backend.engines.checkpoints import Flaw, all_steps, first_flaw, newest_complete
-from backend.engines.resharding import bound_to, check_source
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
-from backend.jobs import ledger, queued, restart
+from backend.jobs import ledger, restart
 from backend.jobs.accepted import accepted
+from backend.jobs.beginning import Found, choose, find_checkpoints, wish_of
 from backend.jobs.checkup import Meeting, examine, meet
 from backend.jobs.connections import Connections
 from backend.jobs.prepare import prepared
-from backend.jobs.records import Source, problem_to_json
+from backend.jobs.records import problem_to_json
 from backend.jobs.secrets import SECRETS
 from backend.jobs.settle import settle
 from backend.jobs.states import EventKind, RunState
@@ -27,38 +25,6 @@ from backend.jobs.store import Store
 
 NOT_ACCEPTED = "warnings_not_accepted"
 """The code of a start that its warnings refused; they stand behind it."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """The checkpoints of a run on its nodes."""
-
-    folder: str
-    """Absolute folder of the run's results."""
-    steps: tuple[int, ...]
-    flaws: Mapping[int, Flaw]
-    """Step -> why its checkpoint is not complete; without an entry it is."""
-    newest: int | None
-    """The last step with a complete one."""
-    files: Mapping[int, frozenset[str]]
-    """Step -> the files of its checkpoint that any node sees."""
-    hidden: bool
-    """A node sees no checkpoint at all where others do: its disk may not be there yet."""
-
-    def path(self, step: int) -> str:
-        """The folder of the checkpoint of a step."""
-        return posixpath.join(self.folder, f"checkpoint-{step}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wish:
-    """Where the next attempt is to begin."""
-
-    step: int | None = None
-    """Of a checkpoint; 0: at the start, whatever there is; None: from the newest complete one."""
-    at_start_without: bool = False
-    """Begin at the start when there is no complete checkpoint; otherwise, or when a node does not see what others do,
-    that is refused."""
 
 
 class Starter:
@@ -82,80 +48,6 @@ class Starter:
             self._record_failure(run, error)
             raise
 
-    def find_checkpoints(self, run: str, meeting: Meeting | None = None) -> Found:
-        """Look on all nodes of a run. ProblemsError when one of them cannot be asked."""
-        job = self._job(run)
-        nodes = _all_nodes(meeting or meet(job, self._connections))
-        try:
-            seen = checkpoints.look(job, nodes, results_of(job, run))
-        except GroupError as error:
-            raise ProblemsError(error.problems) from error
-        steps = {rank: one.steps for rank, one in seen.items()}
-        flaws = {step: flaw for step in all_steps(steps) if (flaw := first_flaw(job, step, steps)) is not None}
-        files = {
-            step: frozenset(file for one in steps.values() if step in one for file in one[step].files)
-            for step in all_steps(steps)
-        }
-        folder, newest = seen[0].folder, newest_complete(job, steps)
-        hidden = any(steps.values()) and not all(steps.values())
-        return Found(folder=folder, steps=tuple(files), flaws=flaws, newest=newest, files=files, hidden=hidden)
-
-    def find_source(self, run: str, step: int | None, job: Job | None = None) -> Source:
-        """The checkpoint of a run that another can begin with: the newest complete one, or that of a step.
-
-        ProblemsError when there is none, when the plan of the other (`job`) cannot load it, or when one of its nodes
-        does not see it.
-        """
-        before, found = self._job(run), self.find_checkpoints(run)
-        chosen = self.choose(run, found, Wish(step=step))
-        values: dict[str, object] = {"run": run, "folder": found.folder, "step": chosen}
-        if chosen is None:
-            raise ProblemsError([Problem(code="no_checkpoint", values=values)])
-        files = found.files[chosen]
-        source = Source(run=run, step=chosen, folder=found.path(chosen), bound=bound_to(before, files))
-        if job is not None and (problems := check_source(before, job, source.bound)):
-            raise ProblemsError(problems)
-        if job is not None and job.cluster.hosts != before.cluster.hosts:
-            self._refuse_unless_seen(job, results_of(before, run), chosen, files, values)
-        return source
-
-    def _refuse_unless_seen(
-        self, job: Job, folder: str, step: int, files: frozenset[str], values: Mapping[str, object]
-    ) -> None:
-        """Other nodes than those that wrote it must see all of it."""
-        try:
-            seen = checkpoints.look(job, _all_nodes(meet(job, self._connections)), folder)
-        except GroupError as error:
-            raise ProblemsError(error.problems) from error
-        for rank, one in seen.items():
-            saved = one.steps.get(step)
-            if lacking := sorted(files - (saved.files if saved else frozenset())):
-                node = queued.addresses_of(job)[rank]
-                told = {**values, "file": lacking[0], "node": node}
-                raise ProblemsError([Problem(code="checkpoint_incomplete", node=node, values=told)])
-
-    def choose(self, run: str, found: Found, wish: Wish) -> int | None:
-        """The step to go on from; None for the start. ProblemsError: no_checkpoint, checkpoint_incomplete."""
-        if wish.step == 0:
-            return None
-        if wish.step is None and found.newest is None and wish.at_start_without and not found.hidden:
-            return None
-        if wish.step is None and found.newest is not None:
-            return found.newest
-        values: dict[str, object] = {"run": run, "folder": found.folder, "step": wish.step}
-        if wish.step is None and not found.steps:
-            raise ProblemsError([Problem(code="no_checkpoint", values=values)])
-        step = found.steps[-1] if wish.step is None else wish.step
-        if step not in found.steps:
-            raise ProblemsError([Problem(code="checkpoint_missing", values={**values, "steps": list(found.steps)})])
-        if step in found.flaws:
-            flaw = found.flaws[step]
-            node = queued.addresses_of(self._job(run))[flaw.rank]
-            values |= {"step": step, "file": flaw.file, "node": node}
-            code = "checkpoint_damaged" if flaw.damaged else "checkpoint_incomplete"
-            raise ProblemsError([Problem(code=code, node=node, values=values)])
-        return step
-
     def _start(self, run: str, meeting: Meeting | None) -> None:
         job = self._job(run)
         with self._store.read() as connection:
@@ -168,15 +60,14 @@ class Starter:
         if gone := sorted(set(needed) - set(secrets.names())):
             raise ProblemsError([Problem(code="secrets_gone", values={"run": run, "names": ", ".join(gone)})])
         meeting = meeting or meet(job, self._connections)
-        nodes = _all_nodes(meeting)
+        nodes = meeting.all_nodes()
         try:
             step = found = None
             if previous:
                 settle(self._store, run, previous, job, nodes, grace_s=self._grace_s, clock=self._clock)
-                found = self.find_checkpoints(run, meeting)
-                step = self.choose(
-                    run, found, replace(wish, at_start_without=wish.at_start_without or source is not None)
-                )
+                found = find_checkpoints(job, run, nodes)
+                may_begin = wish.at_start_without or source is not None
+                step = choose(job, run, found, replace(wish, at_start_without=may_begin))
             report = examine(job, meeting, launching.candidate_ports(job))
             if report.problems:
                 raise ProblemsError(report.problems)
@@ -246,23 +137,3 @@ class Starter:
     def _job(self, run: str) -> Job:
         with self._store.read() as connection:
             return ledger.job_of(connection, run)
-
-
-def results_of(job: Job, run: str) -> str:
-    """Where the engine of a run writes its checkpoints."""
-    return f"{(job.training.output_dir or '').rstrip('/')}/{run}"
-
-
-def wish_of(connection: sqlite3.Connection, run: str) -> Wish:
-    """Where the next attempt is to begin: as a user asked, or as far on as possible after a restart."""
-    kinds = (EventKind.RESUMED, EventKind.RESTARTING)
-    newest = next((event for event in reversed(ledger.events(connection, run)) if event.kind in kinds), None)
-    if newest is not None and newest.kind is EventKind.RESUMED:
-        return Wish(step=newest.detail.get("checkpoint"))
-    return Wish(at_start_without=True)
-
-
-def _all_nodes(meeting: Meeting) -> Mapping[int, Node]:
-    if meeting.failures:
-        raise ProblemsError(meeting.problems)
-    return meeting.nodes

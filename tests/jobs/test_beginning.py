@@ -2,11 +2,9 @@
 
 import pytest
 
-from backend.cluster.node import NodeError
 from backend.job.problems import ProblemsError
-from backend.jobs.checkup import Meeting
-from backend.jobs.connections import Connections
-from backend.jobs.starter import Starter, Wish
+from backend.jobs import ledger
+from backend.jobs.beginning import Wish, choose, find_checkpoints
 from tests.jobs.conftest import RUN, Gang
 
 WHOLE = ("trainer_state.json", "scheduler.pt", "optimizer.pt", "model.safetensors", "rng_state_0.pth",
@@ -21,13 +19,10 @@ def _begins(gang: Gang, *seen: dict[str, tuple[str, ...]]) -> int | None:
     environments = "environments: {llamafactory: {python: /py}}, gpus_per_node"
     with_python = "UPDATE runs SET job = replace(job, 'gpus_per_node', ?) WHERE job NOT LIKE '%environments%'"
     gang.store.write(lambda connection: connection.execute(with_python, (environments,)))
-    starter = Starter(gang.store, Connections(_never), grace_s=1.0, clock=gang.clock)
-    found = starter.find_checkpoints(RUN, Meeting(nodes=dict(enumerate(gang.nodes)), failures={}))
-    return starter.choose(RUN, found, Wish(at_start_without=True))
-
-
-def _never(host: object) -> object:
-    raise NodeError("unreachable", str(host))
+    with gang.store.read() as connection:
+        job = ledger.job_of(connection, RUN)
+    found = find_checkpoints(job, RUN, dict(enumerate(gang.nodes)))
+    return choose(job, RUN, found, Wish(at_start_without=True))
 
 
 def test_a_restart_waits_for_a_node_whose_disk_is_not_there_yet(gang: Gang) -> None:
