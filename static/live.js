@@ -44,6 +44,11 @@
     for (const gone of known.values()) gone.remove();
   }
 
+  // What stands between backticks is a command.
+  function commands(words) {
+    return words.split("`").map((part, place) => (place % 2 ? el("code", {}, part) : part));
+  }
+
   const isNothing = (value) => value === null || value === undefined;
 
   // As many significant digits as asked for, but never fewer than all before the point.
@@ -106,6 +111,6 @@
   }
 
   window.Megaboard.live = {
-    attribute, badge, duration, el, keyed, mibAsGib, moment, number, setBadge, setWords, text, w, whole,
+    attribute, badge, commands, duration, el, keyed, mibAsGib, moment, number, setBadge, setWords, text, w, whole,
   };
 })();

@@ -147,7 +147,9 @@
     text(name.firstChild, run.name);
     text(name.children[1], run.id);
     setBadge(state.firstChild, "state", run.state);
-    text(state.lastChild, run.queue_place === null ? "" : w("queue.place", { place: run.queue_place }));
+    const stands = run.stands_since && w("stands", { at: moment(run.stands_since, false) });
+    text(state.lastChild, stands || (run.queue_place === null ? "" : w("queue.place", { place: run.queue_place })));
+    attribute(state.lastChild, "data-late", Boolean(stands));
     text(name.lastChild, run.why);
     name.lastChild.hidden = !run.why;
     row.acts.take(run, queued);

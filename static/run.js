@@ -1,6 +1,6 @@
 // One run: its head with progress and the ways to stop it, its charts, nodes, events and logs.
 (() => {
-  const { attribute, badge, duration, el, keyed, moment, number, setBadge, text, w, whole } = window.Megaboard.live;
+  const { attribute, badge, commands, duration, el, keyed, moment, number, setBadge, text, w, whole } = window.Megaboard.live;
   const FACTS = ["elapsed", "eta", "tokens_per_s", "step_s", "loss"];
 
   // link: { now(), ask(), act(name, values), wantsResume(id) } of monitor.js.
@@ -9,6 +9,7 @@
     const parts = {
       head: Head(id, link),
       trouble: Trouble((rank, file) => parts.logs.show(rank, file), (keys) => link.act("accept", { keys })),
+      standstill: M.Standstill(link.now, (rank, file) => parts.logs.show(rank, file)),
       compare: M.Compare(() => link.act("calibrate")),
       export: M.Export(() => link.act("export")),
       charts: M.Charts(),
@@ -18,8 +19,8 @@
     };
     const below = el("div.mbm-below", {}, parts.logs.root, parts.events.root);
     let head = {};
-    const root = el("div.mbm-run", { "data-run": id }, parts.head.root, parts.trouble.root, parts.export.root,
-      parts.compare.root, parts.charts.root, parts.nodes.root, below);
+    const root = el("div.mbm-run", { "data-run": id }, parts.head.root, parts.standstill.root, parts.trouble.root,
+      parts.export.root, parts.compare.root, parts.charts.root, parts.nodes.root, below);
 
     function take(bundle) {
       if (bundle.head || bundle.progress || "compare" in bundle) takeHead(bundle);
@@ -27,6 +28,7 @@
       if (bundle.head) parts.export.take(bundle.head.export);
       if (bundle.head) parts.logs.takeAttempts(bundle.head.attempt);
       if (bundle.head?.cause) parts.logs.prefer(bundle.head.cause);
+      if ("standstill" in bundle) parts.standstill.take(bundle.standstill);
       if (bundle.nodes) parts.nodes.take(bundle.nodes);
       if (bundle.nodes) parts.logs.takeNodes(bundle.nodes);
       if (bundle.events) parts.events.take(bundle.events);
@@ -50,6 +52,7 @@
       everySecond() {
         parts.head.age();
         parts.nodes.age();
+        parts.standstill.age();
       },
       close: () => parts.charts.close(),
     };
@@ -158,11 +161,11 @@
     };
   }
 
-  // Why the run failed, what to do, the last lines that say so, and the proof that nothing is left running.
-  // Why a run failed; the warnings that kept it from starting, and the button that accepts just those.
+  // Why the run failed, what to do, the last lines that say so, and the proof that nothing is left running; the warnings that kept it from starting, and the button that accepts just those.
   function Trouble(showLog, accept) {
     const message = el("strong");
     const fix = el("p");
+    const last = el("p.mb-quiet");
     const lines = el("pre.mbm-lines", { tabindex: "0" });
     const more = el("details", {}, el("summary"), lines);
     const button = el("button.mbm-chip", { type: "button", onclick: () => showLog(cause.rank, cause.file) });
@@ -170,7 +173,7 @@
     const yes = el("button.mb-button.mb-primary", { type: "button", onclick: () => accept(warnings.map((one) => one.key)) },
       w("warnings.accept"));
     const unaccepted = el("div.mbm-unaccepted", { hidden: true }, list, yes);
-    const why = el("div.mbm-cause", { role: "alert", hidden: true }, el("div", {}, message, fix), button, unaccepted, more);
+    const why = el("div.mbm-cause", { role: "alert", hidden: true }, el("div", {}, message, fix, last), button, unaccepted, more);
     const proof = el("p.mbm-proof", { hidden: true });
     const make = () => el("li", {}, el("span"), " ", el("small"));
     const update = (item, one) => {
@@ -191,7 +194,9 @@
 
     function tell() {
       text(message, cause.message);
-      text(fix, cause.fix);
+      if (fix.textContent !== cause.fix.replaceAll("`", "")) fix.replaceChildren(...commands(cause.fix));
+      text(last, cause.last ? w("cause.last", { step: whole(cause.last[0]), at: moment(cause.last[1]), ended: moment(cause.last[2]) }) : "");
+      last.hidden = !cause.last;
       button.hidden = cause.rank === null || cause.rank === undefined;
       text(button, w("cause.log", { node: cause.node }));
       more.hidden = !cause.lines;

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.i18n import render_problem
-from app.monitor import events, log, run, runs
+from app.monitor import events, log, run, runs, standstill
 from app.monitor.question import Question
 from app.monitor.watch import Watch
 from backend.job.problems import Problem, ProblemsError
@@ -46,7 +46,7 @@ class Bundler:
     def answer(self, question: Question, now: float, refused: Problem | None = None) -> str | None:
         """The JSON string for the browser. `refused`: why what it just asked for was not done."""
         try:
-            lacks = self._run(question, now) if question.run else self._news(question, {"rows": self._rows()})
+            lacks = self._run(question, now) if question.run else self._news(question, {"rows": self._rows(now)})
         except ProblemsError as error:
             lacks = self._news(question, {"error": self._words(error.problems[0])})
         lacks = self._with_trouble(question, lacks)
@@ -54,8 +54,8 @@ class Bundler:
             lacks["refused"] = self._words(refused)
         return to_json({"run": question.run, "now": round(now, 1), **lacks}) if lacks else None
 
-    def _rows(self) -> list[dict[str, Any]]:
-        return runs.rows(self._watch.runs(), self._lang)
+    def _rows(self, now: float) -> list[dict[str, Any]]:
+        return runs.rows(self._watch.runs(), self._lang, now)
 
     def _run(self, question: Question, now: float) -> dict[str, Any]:
         snapshot = self._watch.run(question.run)
@@ -64,6 +64,7 @@ class Bundler:
             "progress": run.progress(snapshot, self._lang),
             # What it could be compared by is not known of a run that somebody else started.
             "compare": None if snapshot.engine == WATCHED else self._compare(snapshot.id),
+            "standstill": standstill.standstill(snapshot),
             "nodes": run.nodes(snapshot, now),
             "events": events.events(snapshot, self._lang),
         }

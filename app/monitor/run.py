@@ -37,7 +37,7 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
         "created": run.created,
         "ended": run.ended,
         "nodes": len(run.nodes),
-        "cause": None if run.cause is None else _cause(run.cause, lang),
+        "cause": None if run.cause is None else _cause(run, run.cause, lang),
         "warnings": [{**render_problem(lang, one), "key": warning_key(one)} for one in run.warnings],
         "proof": _proof(run),
     }
@@ -49,7 +49,7 @@ def progress(run: RunSnapshot, lang: str) -> dict[str, Any]:
         "step": run.step,
         "total": run.total_steps,
         "preparing": None if run.preparing is None else _preparing(run.preparing, lang),
-        "eta_s": _rounded(run.eta_s, 1),
+        "eta_s": None if run.standstill else _rounded(run.eta_s, 1),
         "step_s": _rounded(run.step_s, 4),
         "tokens_per_s": _rounded(run.tokens_per_s, 1),
         "loss": run.loss,
@@ -83,7 +83,7 @@ def _preparing(preparing: Preparing, lang: str) -> dict[str, Any]:
     return {"text": preparing_words(preparing, lang), "share": round(share, 3)}
 
 
-def _cause(problem: Problem, lang: str) -> dict[str, Any]:
+def _cause(run: RunSnapshot, problem: Problem, lang: str) -> dict[str, Any]:
     shown = render_problem(lang, problem)
     return {
         "message": shown["message"],
@@ -93,6 +93,7 @@ def _cause(problem: Problem, lang: str) -> dict[str, Any]:
         "file": problem.values.get("file"),
         "source": problem.values.get("source") or problem.values.get("file"),
         "lines": str(problem.values.get("lines") or ""),
+        "last": None if run.last_step_at is None or run.ended is None else [run.step, run.last_step_at, run.ended],
     }
 
 

@@ -125,14 +125,30 @@ def _stuck(connection: sqlite3.Connection, run: str, attempt: int, records: Sequ
     for record in records:
         stuck = (record.exit or {}).get("stuck") or beats.get(record.rank, (0.0, {}))[1].get("stuck")
         if stuck:
-            values = {"node": record.address, "processes": stuck_words(stuck)}
-            return Problem(code="process_stuck", node=record.address, values=values)
+            return _problem(
+                "process_stuck",
+                record,
+                _logs_of_ranks(connection, run, attempt, record, stuck),
+                processes=stuck_words(stuck),
+            )
     return None
 
 
+def _logs_of_ranks(
+    connection: sqlite3.Connection, run: str, attempt: int, record: NodeRecord, stuck: Sequence[Sequence[object]]
+) -> dict[str, str]:
+    """The logs of the ranks that stand still, where the supervisor knows them."""
+    named = {f"rank{rank}.log" for _, _, _, *ranks in stuck for rank in ranks}
+    return {file: text for file, text in _logs(connection, run, attempt, record.rank).items() if file in named}
+
+
 def stuck_words(stuck: Sequence[Sequence[object]]) -> str:
-    """`python3 1234 (T)` for each process that stands still."""
-    return ", ".join(f"{name} {pid} ({state})" for pid, name, state in stuck)
+    """`rank 3: python3 1234 (T)` for each process that stands still; older supervisors do not tell the rank."""
+    return ", ".join(f"{_of_rank(*rank)}{name} {pid} ({state})" for pid, name, state, *rank in stuck)
+
+
+def _of_rank(rank: object = None) -> str:
+    return "" if rank is None else f"rank {rank}: "
 
 
 def node_lost(record: NodeRecord, seconds: float) -> Problem:

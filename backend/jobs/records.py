@@ -107,6 +107,10 @@ class RunSummary:
     total_steps: int | None = None
     loss: float | None = None
     """The newest that was logged; may be NaN or infinite."""
+    last_step_at: float | None = None
+    """The end of the newest step of a running one, by our clock."""
+    patience_s: float = 0.0
+    """When no step has come for so long since, it stands still (standstill.py)."""
     queue_place: int | None = None
     """1 is the next; None unless it waits in the queue."""
     has_begun: bool = True
@@ -127,6 +131,56 @@ class Preparing:
     """Samples."""
     total: int | None = None
     """Samples; None where it is not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stuck:
+    """A node on which processes of the run stand still."""
+
+    node: int
+    processes: tuple[Sequence[Any], ...]
+    since: float
+    """When it was seen, by our clock."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Behind:
+    """A global rank whose newest step lies before that of the others."""
+
+    rank: int
+    node: int
+    step: int
+    usual: int
+    """The step where most are."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Idle:
+    """A GPU that does nothing while the others are busy."""
+
+    node: int
+    gpu: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standstill:
+    """A running gang makes no progress (standstill.py). Nodes are node ranks, times by our clock."""
+
+    since: float
+    """The end of the newest step, or when the first process was seen to stand still."""
+    step: int | None
+    """The newest; None before the first."""
+    step_s: float | None
+    """What is usual."""
+    ends_at: float
+    """When the supervisors end it, unless something is written."""
+    is_due: bool
+    """After this step a checkpoint or an evaluation is due, which may be what takes so long."""
+    stuck: tuple[Stuck, ...] = ()
+    silent: tuple[int, ...] = ()
+    """Nodes without a heartbeat."""
+    behind: tuple[Behind, ...] = ()
+    idle: tuple[Idle, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -157,6 +211,10 @@ class RunSnapshot:
     nodes: tuple[NodeSnapshot, ...]
     events: tuple[Event, ...]
     """The newest ones, oldest first."""
+    last_step_at: float | None = None
+    """When the newest step of the newest attempt ended, by our clock."""
+    standstill: Standstill | None = None
+    """None unless it runs and makes no progress."""
     checkpoint_step: int | None = None
     """Of the checkpoint that the newest attempt went on from."""
     source: tuple[str, int] | None = None

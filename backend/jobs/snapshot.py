@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from backend.job.problems import Problem
@@ -9,7 +10,8 @@ from backend.jobs import ledger, series
 from backend.jobs.ledger import run_job
 from backend.jobs.prepare_progress import preparing
 from backend.jobs.progress import RECENT_STEPS, progress
-from backend.jobs.records import Event, NodeRecord, NodeSnapshot, RunSnapshot, RunSummary, problem_from_json
+from backend.jobs.records import Event, NodeRecord, NodeSnapshot, Point, RunSnapshot, RunSummary, problem_from_json
+from backend.jobs.standstill import patience_s, standstill
 from backend.jobs.states import EventKind, RunState
 
 EVENTS_SHOWN = 400
@@ -23,7 +25,10 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
     history = ledger.events(connection, run)
     state = ledger.state_of(connection, run) or RunState.QUEUED
     job = run_job(row["job"])
-    done = progress(job, series.trail(connection, run, attempt, count=RECENT_STEPS))
+    trail = series.trail(connection, run, attempt, count=RECENT_STEPS)
+    done = progress(job, trail)
+    last = _by_our_clock(connection, run, trail[-1]) if trail else None
+    nodes = _nodes(connection, run, attempt, state, history, now)
     places = _queue_places(connection)
     return RunSnapshot(
         id=run,
@@ -42,8 +47,14 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         preparing=preparing(connection, run, attempt) if _waits_for_data(connection, row, attempt, state) else None,
         cause=ledger.cause_of(connection, run),
         warnings=_warnings(history, state),
-        nodes=_nodes(connection, run, attempt, state, history, now),
+        nodes=nodes,
         events=tuple(history[-EVENTS_SHOWN:]),
+        last_step_at=last.time if last and last.attempt == attempt else None,
+        standstill=standstill(
+            connection, run, attempt, job=job, last=last, step_s=done.step_s, nodes=nodes, history=history, now=now
+        )
+        if state is RunState.RUNNING
+        else None,
         checkpoint_step=ledger.checkpoint_step(connection, run, attempt),
         source=_source(connection, run),
         restarts=ledger.restarts_used(history),
@@ -61,6 +72,11 @@ def summaries(connection: sqlite3.Connection, waits: Mapping[str, Problem | None
     ).fetchall()
     places = {run: place for place, run in enumerate(waits, 1)}
     return [_summary(connection, row, places.get(row["id"]), waits.get(row["id"])) for row in rows]
+
+
+def _by_our_clock(connection: sqlite3.Connection, run: str, point: Point) -> Point:
+    records = ledger.nodes(connection, run, point.attempt)
+    return replace(point, time=point.time - records[0].clock_offset_s) if records else point
 
 
 def _warnings(history: Sequence[Event], state: RunState) -> tuple[Problem, ...]:
@@ -153,6 +169,7 @@ def _summary(
     newest = series.trail(connection, row["id"], attempt, count=1)
     state = ledger.state_of(connection, row["id"]) or RunState.QUEUED
     failed = state in (RunState.FAILED, RunState.LOST)
+    steps = state is RunState.RUNNING and newest and newest[0].attempt == attempt
     return RunSummary(
         id=row["id"],
         name=row["name"],
@@ -164,6 +181,8 @@ def _summary(
         step=newest[0].step if newest else None,
         total_steps=newest[0].total_steps if newest else None,
         loss=series.newest_loss(connection, row["id"]),
+        last_step_at=_by_our_clock(connection, row["id"], newest[0]).time if steps else None,
+        patience_s=patience_s(newest[0].step_s) if steps else 0.0,
         queue_place=queue_place,
         has_begun=attempt > 0,
         why=ledger.cause_of(connection, row["id"]) if failed else waits_for,

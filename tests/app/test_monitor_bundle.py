@@ -9,10 +9,11 @@ from app.monitor.bundle import Bundler
 from app.monitor.question import Question
 from app.monitor.watch import LOOK_S, Watch
 from backend.cluster.hostkeys import KnownHosts
+from backend.jobs import series
 from backend.jobs.controller import Controller
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
-from tests.app.stored_runs import StoredRun, problem
+from tests.app.stored_runs import StoredRun, heartbeat, problem
 
 RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
 
@@ -92,7 +93,7 @@ def test_a_tab_that_has_everything_is_sent_nothing(desk):
     run.steps(1, 5)
     run.log(0, "rank0.log", b"hello\n")
     tab = Tab(desk)
-    sections = {"head", "progress", "compare", "nodes", "events", "points", "log"}
+    sections = {"head", "progress", "compare", "standstill", "nodes", "events", "points", "log"}
     assert set(tab.tick()) == {"run", "now", "versions", *sections}
     assert tab.tick() is None
     assert tab.tick() is None
@@ -100,6 +101,7 @@ def test_a_tab_that_has_everything_is_sent_nothing(desk):
 
 def test_a_step_sends_its_figures_and_one_point_and_no_more(desk):
     run = desk.run()
+    run.now = desk.now - 10
     run.steps(1, 5)
     run.beat()
     tab = Tab(desk)
@@ -167,6 +169,47 @@ def test_what_32_nodes_do_alike_is_one_line_and_the_first_failure_stays_in_sight
     assert "A failure: ending all nodes" in told
     assert {"32 nodes: started", "32 nodes: stopped, 0 processes left", "31 nodes: ended by signal 15"} <= set(told)
     assert len(told) < 16
+
+
+def test_a_gang_without_steps_names_who_the_others_wait_for_until_a_step_comes(desk):
+    run = desk.run(gpus_per_node=2)
+    run.now = desk.now
+    run.steps(1, 30)
+    tab = Tab(desk)
+    assert tab.tick()["standstill"] is None
+    desk.now += 20
+    run.now = desk.now
+    run.beat([0, 1, 3])
+    row = {**heartbeat(2, 2, run.now), "stuck": [[4711, "python", "T", 5]]}
+    row["gpus"][1]["utilization"] = 0
+    desk.store.write(lambda c: series.add_heartbeats(c, RUN, 1, 2, [row], run.now))
+    run.tell(EventKind.NODE_STUCK, 2, stuck=row["stuck"])
+    answer = tab.tick()
+    assert answer["progress"]["eta_s"] is None, "nobody knows"
+    told = answer["standstill"]
+    assert (told["step"], told["ends_at"] - told["since"]) == (30, 1800 + 300)
+    stuck, idle = told["suspects"]
+    assert (stuck["kind"], stuck["node"], stuck["rank"], stuck["ids"]) == ("stuck", 2, 5, "4711")
+    assert (stuck["processes"], stuck["since"]) == ("rank 5: python 4711 (T)", run.now)
+    assert (idle["kind"], idle["address"], idle["gpu"]) == ("idle", run.addresses[2], 1)
+    assert tab.tick() is None, "how long it lasts is counted in the browser"
+    run.now = desk.now
+    run.steps(31, 31)
+    assert tab.tick()["standstill"] is None
+
+
+def test_a_slow_step_is_no_standstill_and_a_gang_that_stands_without_a_culprit_is(desk):
+    run = desk.run()
+    run.now = desk.now - 60
+    run.steps(1, 10, step_s=10.0)
+    assert desk.ask(run=RUN)["standstill"] is None, "a minute is six steps"
+    desk.now += 50
+    run.now = desk.now
+    run.beat()
+    assert desk.ask(run=RUN)["standstill"]["suspects"] == []
+    assert desk.ask(run="")["rows"][0]["stands_since"] == desk.ask(run=RUN)["standstill"]["since"]
+    run.tell(EventKind.STOP_REQUESTED, save=False)
+    assert desk.ask(run=RUN)["standstill"] is None, "somebody does something about it"
 
 
 def test_a_run_that_preflight_refused_tells_why_without_nodes(desk):

@@ -4,7 +4,7 @@ from backend.jobs import ledger
 from backend.jobs.states import EventKind, RunState
 from tests.jobs.conftest import RUN, Gang
 
-STOOD = [[41, "python3", "T"]]
+STOOD = [[41, "python3", "T", 2]]
 
 
 def _cause(gang: Gang):  # type: ignore[no-untyped-def]
@@ -25,12 +25,14 @@ def test_a_process_that_stands_still_is_told_once_and_blamed_for_the_stall_of_al
     assert [(event.rank, event.detail["stuck"]) for event in gang.events() if event.kind is EventKind.NODE_STUCK] == [
         (2, STOOD)
     ]
+    gang.nodes[2].files["/r/node2/rank2.log"] = b"[step 7]\n"
     gang.exit(0, None, reason="stalled")
     gang.pass_time(lead, 1)
     assert (_cause(gang).code, _cause(gang).node) == ("process_stuck", "10.0.0.3:22"), "at once"
     assert gang.pass_time(lead, 30)
     assert gang.state() is RunState.FAILED
-    assert _cause(gang).values["processes"] == "python3 41 (T)"
+    told = _cause(gang).values
+    assert (told["processes"], told["rank"], told["file"]) == ("rank 2: python3 41 (T)", 2, "rank2.log")
 
 
 def test_a_process_that_stands_still_is_blamed_for_the_time_outs_of_the_others(gang: Gang) -> None:

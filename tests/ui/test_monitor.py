@@ -12,7 +12,7 @@ from app.monitor.watch import LOOK_S
 from backend.jobs import series
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
-from tests.app.stored_runs import StoredRun, problem
+from tests.app.stored_runs import StoredRun, heartbeat, problem
 from tests.ui.browser import PASSWORD, Site, expect, log_in, logged_in, needs_chromium, without_faults
 
 TICK_S = 0.3
@@ -258,17 +258,27 @@ def test_a_stop_shows_of_each_node_whether_the_gpus_memory_came_back(site, page,
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
-def test_of_32_nodes_those_that_need_a_look_are_listed_and_all_are_in_the_map(site, page, lang):
+def test_of_32_nodes_the_one_that_holds_up_the_others_is_named_and_listed(site, page, lang):
     addresses = [f"{lang}-node-{rank}" for rank in range(32)]
-    run = site.run(f"20260101-000570-many-{lang}ff", nodes=32, gpus_per_node=8, addresses=addresses, now=time.time())
+    began = time.time() - 300
+    run = site.run(f"20260101-000570-many-{lang}ff", nodes=32, gpus_per_node=8, addresses=addresses, now=began)
     run.start()
-    run.beat()
-    run.tell(EventKind.NODE_UNREACHABLE, 17)
+    run.steps(1, 30, step_s=0.1)
+    run.now = time.time()
+    run.beat([rank for rank in range(32) if rank != 17])
+    row = {**heartbeat(17, 8, run.now), "stuck": [[4711, "python", "T", 141]]}
+    site.store.write(lambda c: series.add_heartbeats(c, run.id, 1, 17, [row], run.now))
+    run.tell(EventKind.NODE_STUCK, 17, stuck=row["stuck"])
     open_run(page, site, run.id, lang)
-    listed, mapped = page.locator(".mbm-table tbody tr:visible"), page.locator(".mbm-heat tbody tr")
-    expect(mapped).to_have_count(32)
+    stands = page.locator(".mbm-standstill")
+    expect(stands).to_contain_text({"en": "No step since", "zh": "起没有新的训练步"}[lang])
+    expect(stands).to_contain_text(f"17 · {addresses[17]}")
+    expect(stands).to_contain_text("rank 141: python 4711 (T)")
+    expect(stands.locator("code")).to_have_text("kill -CONT 4711")
+    listed = page.locator(".mbm-table tbody tr:visible")
     expect(listed).to_have_count(1)
     expect(listed).to_contain_text(addresses[17])
+    expect(page.locator(".mbm-heat tbody tr")).to_have_count(32)
     expect(page.locator(".mbm-heat [data-look]")).to_have_text(re.compile(f"^17 · {addresses[17]}"))
     assert page.locator(".mbm-nodes").bounding_box()["height"] < 900, "one screen"
     page.get_by_role("button", name={"en": "All 32 nodes", "zh": "全部 32 个节点"}[lang]).press("Enter")

@@ -74,7 +74,7 @@ def drop_secrets(spec: dict[str, Any]) -> None:
 def write_exit(folder: str, reason: str, status: int | None, left: Iterable[Process], **more: Any) -> None:
     """`code` and `signal` are null where unknown; `left`: id, name and state of what could not be ended.
 
-    `more`: `time` when the program ended, `stuck` as `left` but of what stood still at a stall, `gpus` as
+    `more`: `time` when the program ended, `stuck` as `left` but of what stood still at a stall, and its rank, `gpus` as
     gpus_given_back, `gone` where the supervisor ended before it could write this: itself alone ("supervisor") or the
     machine ("restart"). `kernel_log`: gpu_errors, where something went wrong or may have. `disk_full`: nobody could
     write any more, the reason itself not either.

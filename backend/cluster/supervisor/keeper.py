@@ -16,7 +16,7 @@ from .files import PROTOCOL, RESERVE_BYTES, read_json, say, write_json
 from .gpus import GpuReader, gpus_given_back
 from .heartbeat import HEARTBEAT_S, HEARTBEATS_BYTES, LOGS, host_facts
 from .locks import release_lock, take_lock
-from .processes import MARK, Process, boot_id, catches, end_tree, members, own_start, send_signal
+from .processes import MARK, Process, boot_id, catches, end_tree, members, own_start, rank_of, send_signal
 
 TICK_S = 0.1
 STUCK_SCANS = 3
@@ -155,7 +155,8 @@ class Supervisor:
         """`T`: someone stopped it. `D`: it waits in the kernel for a driver or a file server, and no signal ends it."""
         still = [process for process in found if process.state in "TtD"]
         self.still = {(p.pid, p.start): self.still.get((p.pid, p.start), 0) + 1 for p in still}
-        self.stuck = [[p.pid, p.name, p.state] for p in still if self.still[p.pid, p.start] >= STUCK_SCANS]
+        found = [p for p in still if self.still[p.pid, p.start] >= STUCK_SCANS]
+        self.stuck = [[p.pid, p.name, p.state, rank_of(p.pid)] for p in found]
 
     def write_exit(self, reason: str, status: int | None = None, left: Iterable[Process] = (), **more: Any) -> None:
         """`reason` is empty for a child that ended by itself."""

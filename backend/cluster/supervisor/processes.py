@@ -11,6 +11,7 @@ import time
 from typing import Iterable, NamedTuple  # noqa: UP035 - Python 3.8
 
 MARK = "MEGABOARD_RUN"
+RANK = b"RANK="
 GIVE_UP_S = 20.0
 """After the first SIGKILL; what is left then is stuck in a driver and is reported."""
 
@@ -122,6 +123,12 @@ def _environment_of(pid: int) -> list[bytes]:
             return file.read().split(b"\0")
     except OSError:
         return []
+
+
+def rank_of(pid: int) -> int | None:
+    """The global rank that the process, or the one that started it, is of; torchrun puts it into the environment."""
+    values = [entry[len(RANK) :] for entry in _environment_of(pid) if entry.startswith(RANK)]
+    return int(values[0]) if values and values[0].isdigit() else None
 
 
 def _self_and_ancestors(alive: dict[int, Process]) -> set[int]:

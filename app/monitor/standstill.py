@@ -1,0 +1,44 @@
+"""A gang that makes no progress: who the others wait for, as far as can be told. static/run_standstill.js says it."""
+
+from typing import Any
+
+from backend.jobs.diagnose import stuck_words
+from backend.jobs.records import RunSnapshot, Stuck
+
+
+def standstill(run: RunSnapshot) -> dict[str, Any] | None:
+    """Plain values for the browser; times are epochs. `suspects`: each with its kind and its node."""
+    found = run.standstill
+    if found is None:
+        return None
+    suspects = [
+        *(_stuck(one) for one in found.stuck),
+        *({"kind": "silent", "node": rank} for rank in found.silent),
+        *(
+            {"kind": "behind", "node": one.node, "rank": one.rank, "step": one.step, "usual": one.usual}
+            for one in found.behind
+        ),
+        *({"kind": "idle", "node": one.node, "gpu": one.gpu} for one in found.idle),
+    ]
+    addresses = {node.rank: node.address for node in run.nodes}
+    return {
+        "since": found.since,
+        "step": found.step,
+        "step_s": found.step_s,
+        "is_due": found.is_due,
+        "ends_at": found.ends_at,
+        "suspects": [{**one, "address": addresses[one["node"]]} for one in suspects],
+    }
+
+
+def _stuck(one: Stuck) -> dict[str, Any]:
+    ranks = [rank for _, _, _, *ranks in one.processes for rank in ranks if rank is not None]
+    return {
+        "kind": "stuck",
+        "node": one.node,
+        "processes": stuck_words(one.processes),
+        "ids": " ".join(str(process[0]) for process in one.processes if process[2] != "D"),
+        "waits": any(process[2] == "D" for process in one.processes),
+        "since": one.since,
+        "rank": ranks[0] if ranks else None,
+    }

@@ -1,0 +1,55 @@
+// A run that goes on without a step: since when, who the others wait for, and what can be done before it is ended.
+(() => {
+  const { commands, duration, el, keyed, moment, number, text, w, whole } = window.Megaboard.live;
+  const FALLBACK = { kind: "none" };
+
+  function Standstill(now, showLog) {
+    const title = el("strong");
+    // Not for those who listen: it would be told every second.
+    const lasts = el("span.mb-quiet", { "aria-hidden": "true" });
+    const usual = el("p");
+    const list = el("ul.mbm-suspects");
+    const fix = el("p.mb-quiet");
+    const button = el("button.mbm-chip", { type: "button", onclick: () => showLog(shown.suspects[0].node, logOf(shown.suspects[0])) });
+    const root = el("section.mbm-cause.mbm-standstill", { role: "alert", hidden: true },
+      el("div", {}, el("p", {}, title, " ", lasts), usual), button, list, fix);
+    let shown = null;
+
+    function take(found) {
+      shown = found;
+      root.hidden = !found;
+      if (!found) return;
+      const { step, step_s: seconds, suspects } = found;
+      text(title, w(step === null ? "standstill.unbegun" : "standstill.title", { at: moment(found.since) }));
+      const last = step === null ? "" : w("standstill.usual", { step: whole(step), seconds: number(seconds, 3) });
+      text(usual, found.is_due ? `${last} ${w("standstill.due")}` : last);
+      keyed(list, suspects.length ? suspects : [FALLBACK], keyOf, () => el("li", {}, el("span"), el("small")), tell);
+      text(fix, w("standstill.fix", { at: moment(found.ends_at, false) }));
+      button.hidden = !suspects.length;
+      if (suspects.length) text(button, w("cause.log", { node: suspects[0].address }));
+      age();
+    }
+
+    function age() {
+      if (shown) text(lasts, w("standstill.lasts", { time: duration(now() - shown.since) }));
+    }
+
+    return { root, take, age };
+  }
+
+  const keyOf = (one) => [one.kind, one.node, one.rank, one.gpu].join();
+
+  const logOf = (one) => Number.isInteger(one.rank) ? `rank${one.rank}.log` : null;
+
+  function tell(item, one) {
+    const node = `${one.node} · ${one.address}`;
+    const known = { ...one, node, at: moment(one.since, false), step: whole(one.step), usual: whole(one.usual) };
+    text(item.firstChild, w(`standstill.${one.kind}`, known));
+    const help = [one.ids && w("standstill.stopped", known), one.waits && w("standstill.waits")].filter(Boolean);
+    if (item.dataset.help === help.join(" ")) return;
+    item.dataset.help = help.join(" ");
+    item.lastChild.replaceChildren(...commands(help.join(" ")));
+  }
+
+  window.Megaboard = Object.assign(window.Megaboard || {}, { Standstill });
+})();
