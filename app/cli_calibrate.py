@@ -7,8 +7,9 @@ from typing import Any
 import yaml
 
 from app.calibration import KEY, as_mapping, cluster_of, keep_in_cluster, read_calibration, today
+from app.cli_hosts import accepted, add_host_key_option, print_host_keys
 from app.cli_output import DONE, FAILED, number, print_json, print_problems, table
-from app.cli_run import accepted, find_run, fresh, opened_services
+from app.cli_run import find_run, fresh, opened_services
 from app.home import home_path, named_cluster
 from app.i18n import render_problem, t
 from app.jobfile import read_job, refuse_errors
@@ -29,8 +30,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     option = parser.add_argument
     if name == "probe":
         option("file", metavar="FILE", help=t(lang, "cli.file.help"))
-        accept = t(lang, "cli.accept.help")
-        option("--accept-host-key", action="append", default=[], metavar="FINGERPRINT", help=accept)
+        add_host_key_option(parser, lang)
     else:
         option("run_id", metavar="RUN", help=t(lang, "cli.run.help"))
     option("--keep", metavar="CLUSTER", nargs="?", const="", help=t(lang, "cli.keep.help"))
@@ -139,6 +139,5 @@ def _ask_for_keys(found: Measurement, chosen: argparse.Namespace, lang: str) -> 
         print_json({"problems": [render_problem(lang, one) for one in found.problems]})
         return FAILED
     print_problems(lang, found.problems)
-    options = " ".join(f"--accept-host-key {key.fingerprint}" for key in found.unknown_host_keys)
-    print(t(lang, "cli.accept", options=options))
+    print_host_keys(found.unknown_host_keys, lang)
     return FAILED

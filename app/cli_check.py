@@ -1,18 +1,58 @@
-"""What `megaboard check` prints: the checks, what the nodes are made of, and lines for the job file."""
+"""`megaboard check`: the checks before a launch, what the nodes are made of, and lines for the job file."""
 
+import argparse
+import dataclasses
 from collections import Counter
 from typing import Any
 
-from app.cli_output import plain, print_problems, printable, table
+from app.cli_hosts import add_host_key_option, print_host_keys
+from app.cli_output import DONE, FAILED, plain, print_json, print_problems, printable, table
+from app.cli_run import add_source_option, find_source, launchable, opened_services, preflight
 from app.found_words import proposal_notes, proposed_lines
 from app.found_words import table as facts_table
 from app.i18n import render_problem, t
+from app.services import Services
 from backend.cluster.hostkeys import HostKey
 from backend.job.job import Job
 from backend.job.mapping import dump_mapping
-from backend.job.problems import Problem
+from backend.job.problems import Problem, ProblemsError
 from backend.jobs.checkup import PreflightReport
 from backend.jobs.look import NodeMemory
+
+
+def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
+    """Options of `check`."""
+    parser.add_argument("file", metavar="FILE", help=t(lang, "cli.file.help"))
+    add_host_key_option(parser, lang)
+    add_source_option(parser, lang)
+    parser.add_argument("--json", action="store_true", help=t(lang, "cli.json.help"))
+    parser.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace, lang: str) -> int:
+    """Preflight: a line a check; 1 when something stands against a launch."""
+    job = launchable(chosen.file, lang)
+    with opened_services() as services:
+        source = find_source(services, chosen.source)
+        report = preflight(services, job, chosen.accept_host_key, lang)
+        if source is not None and not report.problems:
+            report = _with_source(services, report, job, source)
+    if chosen.json:
+        print_json(report_json(report, job, lang))
+    else:
+        print_report(report, job, lang)
+    return FAILED if report.problems else DONE
+
+
+def _with_source(
+    services: Services, report: PreflightReport, job: Job, source: tuple[str, int | None]
+) -> PreflightReport:
+    """The report, with why the job cannot begin with the checkpoint."""
+    try:
+        services.controller.find_source(*source, job)
+    except ProblemsError as error:
+        return dataclasses.replace(report, problems=error.problems)
+    return report
 
 
 def print_report(report: PreflightReport, job: Job, lang: str) -> None:
@@ -28,8 +68,7 @@ def print_report(report: PreflightReport, job: Job, lang: str) -> None:
     if lines := proposed_lines(job, found):
         print(t(lang, "cli.check.proposed"), printable(dump_mapping(lines)), sep="\n")
     if report.unknown_host_keys:
-        options = " ".join(f"--accept-host-key {key.fingerprint}" for key in report.unknown_host_keys)
-        print(t(lang, "cli.accept", options=options))
+        print_host_keys(report.unknown_host_keys, lang)
     if not report.problems and report.warnings:
         print(t(lang, "cli.check.warned", count=len(report.warnings)))
     elif not report.problems:

@@ -1,8 +1,11 @@
-"""Copying the model and the data that nodes lack, told on a terminal."""
+"""`megaboard copy`: the model and the data that nodes lack, from node 0 to them."""
 
+import argparse
 import sys
 
-from app.cli_output import print_problems
+from app.cli_hosts import add_host_key_option
+from app.cli_output import DONE, FAILED, print_problems
+from app.cli_run import launchable, opened_services, preflight
 from app.copy_words import copy_words
 from app.i18n import t
 from app.services import Services
@@ -11,6 +14,27 @@ from backend.jobs.checkup import PreflightReport
 from backend.jobs.copying import find_missing
 
 MIB = 1 << 20
+
+
+def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
+    """Options of `copy`."""
+    parser.add_argument("file", metavar="FILE", help=t(lang, "cli.file.help"))
+    add_host_key_option(parser, lang)
+    parser.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace, lang: str) -> int:
+    """Copy what nodes lack; 1 when something stands against a launch afterwards."""
+    job = launchable(chosen.file, lang)
+    with opened_services() as services:
+        report = preflight(services, job, chosen.accept_host_key, lang)
+        if find_missing(report.checks) is None:
+            print(t(lang, "cli.copy.nothing"))
+        else:
+            copy_missing(services, job, report, lang)
+            report = services.controller.preflight(job)
+    print_problems(lang, report.problems)
+    return FAILED if report.problems else DONE
 
 
 def copy_missing(services: Services, job: Job, report: PreflightReport, lang: str) -> None:

@@ -1,19 +1,61 @@
-"""`megaboard stop` where the database cannot even be opened: the nodes are told all the same."""
+"""`megaboard stop`: also where the database cannot even be opened; the nodes are told all the same."""
 
 import argparse
+from contextlib import closing
 from pathlib import Path
 
 from app.audit import Audit
+from app.cli_output import DONE, FAILED
+from app.cli_run import find_run, state_words
 from app.cli_secrets import unlocked
-from app.home import home_path
+from app.home import home_path, make_home
+from app.i18n import t
 from app.jobfile import read_job
+from app.services import Services
 from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.ssh import connect
 from backend.job.problems import ProblemsError
 from backend.jobs import unopened
 from backend.jobs.connections import Connections
 from backend.jobs.lead import Timing
+from backend.jobs.records import NodeSnapshot
 from backend.jobs.store import StoreError
+
+WITHIN_S = 120.0
+
+
+def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
+    """Options of `stop`."""
+    option = parser.add_argument
+    option("run_id", metavar="RUN", help=t(lang, "cli.run.help"))
+    option("--save", action="store_true", help=t(lang, "cli.stop.save.help"))
+    option("--job", metavar="FILE", help=t(lang, "cli.stop.job.help"))
+    parser.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace, lang: str) -> int:
+    """Stop a run and wait for the nodes' proof that nothing of it is left."""
+    try:
+        services = Services.open(make_home(home_path()))
+    except StoreError as why:
+        raise stop_unopened(chosen, lang, why) from why
+    with closing(services):
+        run = find_run(services, chosen.run_id)
+        services.controller.stop(run, save=chosen.save)
+        state = services.controller.wait(run, WITHIN_S)
+        snapshot = services.controller.snapshot(run)
+        proved = sum(_is_empty(node) for node in snapshot.nodes)
+        if not state.is_final or proved < len(snapshot.nodes):
+            print(t(lang, "cli.stop.open", run=run))
+            return FAILED
+        words = {"run": run, "state": state_words(lang, state), "proved": proved, "nodes": len(snapshot.nodes)}
+        print(t(lang, "cli.stopped", **words))
+        return DONE
+
+
+def _is_empty(node: NodeSnapshot) -> bool:
+    proof = node.stop or node.exit
+    return proof is not None and not proof.get("left")
 
 
 def stop_unopened(chosen: argparse.Namespace, lang: str, why: StoreError) -> ProblemsError:

@@ -5,8 +5,9 @@ import re
 import sys
 import time
 
+from app.cli_hosts import accepted, add_host_key_option, print_host_keys
 from app.cli_output import DONE, FAILED, number, print_problems
-from app.cli_run import accepted, opened_services
+from app.cli_run import opened_services
 from app.i18n import t
 from app.services import Services
 from backend.job.problems import Problem, ProblemsError
@@ -26,8 +27,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     option("--key", metavar="FILE", help=t(lang, "cli.watch.key.help"))
     option("--jump", metavar="HOST", help=t(lang, "cli.watch.jump.help"))
     option("--detach", action="store_true", help=t(lang, "cli.watch.detach.help"))
-    accept = t(lang, "cli.accept.help")
-    option("--accept-host-key", action="append", default=[], metavar="FINGERPRINT", help=accept)
+    add_host_key_option(parser, lang)
     parser.set_defaults(run=run_watch)
 
 
@@ -39,8 +39,7 @@ def run_watch(chosen: argparse.Namespace, lang: str) -> int:
         asked = accepted(services, services.controller.reach, job, chosen.accept_host_key, lang)
         if asked.unknown_host_keys:
             print_problems(lang, asked.problems)
-            options = " ".join(f"--accept-host-key {key.fingerprint}" for key in asked.unknown_host_keys)
-            print(t(lang, "cli.accept", options=options))
+            print_host_keys(asked.unknown_host_keys, lang)
             return FAILED
         run = services.controller.watch(job, chosen.log)
         print(t(lang, "cli.watched", run=run), flush=True)

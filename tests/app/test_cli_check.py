@@ -83,6 +83,6 @@ def test_json_has_the_nodes_as_they_were_read_and_the_same_lines(job: Job) -> No
 
 
 def test_runs_without_the_page_do_not_wait_for_gradio() -> None:
-    script = "import sys, app.cli_run; print(sorted({'gradio', 'plotly', 'fastapi'} & set(sys.modules)))"
+    script = "import sys, app.cli_launch; print(sorted({'gradio', 'plotly', 'fastapi'} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert out == "[]\n"
