@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from app.cli_output import number, table
 from app.i18n import t
 from app.plan_words import percent, rounded
@@ -15,17 +17,18 @@ def guide_rows(job: Job, plans: Plans) -> list[dict[str, Any]]:
 
     Empty where the job is not the guides' case.
     """
-    found, figures = [], plans.figures
+    found = []
     tokens = plans.global_batch * plans.tokens_per_sample / job.world_size
     for one in guides(job):
         claim, rank = one.claim, plans.rank_of(one.job)
         if rank is None:
             continue
-        speed = None if figures.iteration_s is None else tokens / float(figures.iteration_s[rank])
+        figures = plans.figures_of(np.array([rank]))
+        speed = None if figures.iteration_s is None else tokens / float(figures.iteration_s[0])
         claims = {"memory_gb": claim.memory_gb, "speed": claim.tokens_per_s_per_gpu,
                   "bubble": claim.bubble_fraction, "speed_up": claim.speed_up}  # fmt: skip
-        ours = {"memory_gib": float(figures.reserved_gib[rank]) + job.cluster.outside_gib,
-                "speed": speed, "bubble": float(figures.bubble_fraction[rank]),
+        ours = {"memory_gib": float(figures.reserved_gib[0]) + job.cluster.outside_gib,
+                "speed": speed, "bubble": float(figures.bubble_fraction[0]),
                 "speed_up": one.speed_up}  # fmt: skip
         found.append({"name": claim.name, "rank": rank, "claims": claims, "ours": ours})
     return found

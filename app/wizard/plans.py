@@ -9,7 +9,7 @@ from app.guide_words import guide_rows
 from app.i18n import render_problem, t
 from app.plan_words import all_plans, explain, plan_name, plan_sizes, problem_words, why_not_words
 from app.wizard.reading import Reading
-from backend.estimate.many import PARTS
+from backend.estimate.many import PARTS, Figures
 from backend.estimate.timing import COMMUNICATION, hours_of
 from backend.job.problems import Problem, ProblemsError
 from backend.planning import Plans, best_of_splits, front, parse_sizes, why_not
@@ -62,7 +62,7 @@ def plans_of(reading: Reading, lang: str, loads: Callable[..., bool] | None = No
         "loads": None if loads is None else _loaded(plans, rows, lang),
         "own": own,
         "count": len(plans),
-        "fitting": int(plans.figures.fits.sum()),
+        "fitting": plans.fitting,
         "keeps_batch": job.training.global_batch_size is None,
         "gpu_gib": reading.gpu.memory_gib,
         "why": explain(plans, lang),
@@ -83,25 +83,27 @@ def why_not_of(reading: Reading, sizes: str, lang: str) -> str:
 
 def _rows(plans: Plans, ranks: Sequence[int], told: set[int], loads: Callable[..., bool] | None) -> list[list[Any]]:
     """A list for each row, in the order of KEYS."""
-    at, figures = np.array(ranks, int), plans.figures
+    at = np.array(ranks, int)
+    figures, (part, _) = plans.figures_of(at), plans.at(at)
     engines = np.array([space.job.engine for space in plans.spaces] or [""])
-    columns: dict[str, list[Any]] = {"engine": engines[plans.part[at]].tolist(), "rank": list(ranks)}
+    columns: dict[str, list[Any]] = {"engine": engines[part].tolist(), "rank": list(ranks)}
     for name in (*SIZES, *CHOICES):
         columns[name] = plans.values(f"parallel.{name}", at, name not in CHOICES or name == "sequence").tolist()
     columns["micro_batch"] = (batch := plans.values("training.micro_batch_size", at)).tolist()
-    chosen = [plans.recompute(rank) for rank in ranks]
+    chosen = plans.recompute(at)
     columns["recompute"] = [kind for kind, _, _ in chosen]
     columns["recompute_modules"] = [list(modules) for _, modules, _ in chosen]
     columns["recompute_num_layers"] = [layers for _, _, layers in chosen]
     together = np.prod([plans.values(f"parallel.{name}", at) for name in ("tensor", "pipeline", "context")], axis=0)
     columns["data"] = (copies := plans.job.world_size // together).tolist()
     columns["accumulation"] = (plans.global_batch // (batch * copies)).tolist()
-    columns["need_gib"] = np.round(figures.reserved_gib[at] + plans.job.cluster.outside_gib, 3).tolist()
-    columns["fits"] = figures.fits[at].astype(bool).tolist()
-    columns["over_host"] = _over_host(plans, at)
-    columns["bubble"] = np.round(figures.bubble_fraction[at], 4).tolist()
-    columns |= _speeds(plans, at)
-    columns["marks"] = [_marks(plans, rank, told) for rank in ranks]
+    columns["need_gib"] = np.round(figures.reserved_gib + plans.job.cluster.outside_gib, 3).tolist()
+    columns["fits"] = figures.fits.astype(bool).tolist()
+    columns["over_host"] = _over_host(plans, figures)
+    columns["bubble"] = np.round(figures.bubble_fraction, 4).tolist()
+    columns |= _speeds(plans, at, figures)
+    on_front = np.isin(plans.places(at), plans.front).tolist()
+    columns["marks"] = [_marks(is_best, rank in told) for is_best, rank in zip(on_front, ranks, strict=True)]
     if loads is not None:
         named = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         fits = (loads(row["engine"], **{name: row[name] for name in (*SIZES, *CHOICES)}) for row in named)
@@ -121,21 +123,21 @@ def _loaded(plans: Plans, rows: Sequence[Sequence[Any]], lang: str) -> str:
     return t(lang, key, plan=plan, place=f"{found + 1:,}", count=f"{len(plans):,}")
 
 
-def _over_host(plans: Plans, at: Any) -> list[float]:
+def _over_host(plans: Plans, figures: Figures) -> list[float]:
     """RAM that some plans need beyond a node's; 0 where that suffices or is not known."""
-    host, memory_gib = plans.figures.host_memory_gib, plans.job.cluster.host_memory_gib
+    host, memory_gib = figures.host_memory_gib, plans.job.cluster.host_memory_gib
     if host is None or memory_gib is None:
-        return [0.0] * len(at)
-    found: list[float] = np.round(np.maximum(host[at] - memory_gib, 0.0), 3).tolist()
+        return [0.0] * len(figures.reserved_gib)
+    found: list[float] = np.round(np.maximum(host - memory_gib, 0.0), 3).tolist()
     return found
 
 
-def _speeds(plans: Plans, at: Any) -> dict[str, list[Any]]:
+def _speeds(plans: Plans, at: Any, figures: Figures) -> dict[str, list[Any]]:
     """Speed, hours, and what is lost against the best, of some plans."""
-    figures, parts, best = plans.figures, plans.parts_s(at), plans.parts_s(slice(1))
+    parts, best = plans.parts_s(at), plans.parts_s(slice(1))
     if figures.iteration_s is None or parts is None or best is None:
         return {name: [None] * len(at) for name in ("exposed", "speed", "hours", "slower", "part")}
-    seconds = figures.iteration_s[at]
+    seconds = figures.iteration_s
     tokens = plans.global_batch * plans.tokens_per_sample / plans.job.world_size
     communication = parts[[PARTS.index(name) for name in COMMUNICATION]].sum(axis=0)
     grown = parts - best
@@ -143,11 +145,11 @@ def _speeds(plans: Plans, at: Any) -> dict[str, list[Any]]:
         "exposed": np.round(communication / seconds, 4).tolist(),
         "speed": np.round(tokens / seconds, 1).tolist(),
         "hours": [hours_of(plans.job, plans.global_batch, each) for each in seconds.tolist()],
-        "slower": np.round(1 - figures.iteration_s[0] / seconds, 4).tolist(),
+        "slower": np.round(1 - plans.figures_of(slice(1)).iteration_s / seconds, 4).tolist(),
         "part": [PARTS[place] for place in grown.argmax(axis=0).tolist()],
     }
 
 
-def _marks(plans: Plans, rank: int, told: set[int]) -> str:
+def _marks(is_pareto: bool, is_told: bool) -> str:
     """p: on the front; g: a guide's plan; x, which _rows adds: the checkpoint cannot be loaded into it."""
-    return ("p" if plans.pareto[rank] else "") + ("g" if rank in told else "")
+    return ("p" if is_pareto else "") + ("g" if is_told else "")

@@ -1,7 +1,7 @@
 """Which plans a job has, and how they compare.
 
-Reading order: space.py, backend/job/rules/many.py, backend/estimate/many.py, arrange.py, enumerate.py, plans.py,
-compare.py, mixed.py.
+Reading order: space.py, backend/job/rules/many.py, backend/estimate/many.py, arrange.py, enumerate.py, order.py,
+plans.py, pareto.py, compare.py, mixed.py.
 """
 
 from backend.planning.advice import Strategy, strategies

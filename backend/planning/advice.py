@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import numpy as np
-
 from backend.estimate import over_gpu_gib
 from backend.job.job import Job
 from backend.job.mapping import with_values
@@ -13,7 +11,7 @@ from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check_resolved
 from backend.job.traits import TRAITS, EngineName
 from backend.planning.enumerate import enumerate_plans
-from backend.planning.plans import Candidate, Plans
+from backend.planning.plans import Candidate
 
 StrategyKey = Literal[
     "ddp", "zero2", "zero2-offload", "zero3", "zero3-offload", "fsdp", "megatron", "lora-ddp", "qlora"
@@ -81,11 +79,12 @@ def _best_of(job: Job, key: StrategyKey, engine: EngineName, method: str, engine
         plans = enumerate_plans(tried, engines if method == "full" else (engine,), batch)
     except ProblemsError as error:
         return replace(row, problem=error.problems[0])
-    ranks = [rank for rank in _firsts(plans) if plans.spaces[plans.part[rank]].job.engine == engine]
+    part = next((part for part, space in enumerate(plans.spaces) if space.job.engine == engine), None)
+    rank = None if part is None else plans.first_of(part)
     refused = errors(check_resolved(tried, plans.shape, plans.gpu))
-    if not ranks:
+    if rank is None:
         return replace(row, problem=next(iter(refused), None))
-    best = plans[ranks[0]]
+    best = plans[rank]
     figures = best.estimate
     return replace(
         row,
@@ -96,11 +95,6 @@ def _best_of(job: Job, key: StrategyKey, engine: EngineName, method: str, engine
         hours=figures.hours,
         edits={"training.method": method, **best.edits},
     )
-
-
-def _firsts(plans: Plans) -> list[int]:
-    """The rank of each engine's best plan."""
-    return [int(rank) for rank in np.unique(plans.part, return_index=True)[1]]
 
 
 def _recommended(job: Job, rows: Iterable[Strategy]) -> Strategy | None:

@@ -12,7 +12,7 @@ import numpy as np
 from backend.estimate.many import OF_LAYERS, OF_STAGES, Columns, Lines, Many, Rows, many_of
 from backend.job.job import Job
 from backend.job.rules.many import Legal, Space
-from backend.planning.plans import Array
+from backend.planning.order import Array
 from backend.planning.space import ACCUMULATION, CHOSEN, MICRO_BATCH, SHARDED
 
 _RECOMPUTE = "parallel.recompute"

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from backend.estimate.many import PARTS
-from backend.planning.plans import Array, Plans
+from backend.planning.order import LEAST
+from backend.planning.plans import Plans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,16 +27,16 @@ class Cost:
 
 def cost(plans: Plans, rank: int, best: int = 0) -> Cost:
     """The cost of one plan against another."""
-    figures = plans.figures
-    over = float(figures.reserved_gib[rank]) + plans.job.cluster.outside_gib - plans.gpu.memory_gib
+    both = np.array([rank, best])
+    figures, times = plans.figures_of(both), plans.parts_s(both)
+    over = float(figures.reserved_gib[0]) + plans.job.cluster.outside_gib - plans.gpu.memory_gib
     host, memory_gib = figures.host_memory_gib, plans.job.cluster.host_memory_gib
-    over_host = 0.0 if host is None or memory_gib is None else float(host[rank]) - memory_gib
+    over_host = 0.0 if host is None or memory_gib is None else float(host[0]) - memory_gib
     memory = {"over_gib": max(0.0, over), "over_host_gib": max(0.0, over_host)}
-    times = plans.parts_s(np.array([rank, best]))
     if figures.iteration_s is None or times is None:
         return Cost(**memory, slower=None, part=None)
     grown = times[:, 0] - times[:, 1]
-    slower = 1 - float(figures.iteration_s[best] / figures.iteration_s[rank])
+    slower = 1 - float(figures.iteration_s[1] / figures.iteration_s[0])
     return Cost(**memory, slower=slower, part=PARTS[int(grown.argmax())])
 
 
@@ -44,16 +45,20 @@ def best_of_splits(plans: Plans, most: int) -> list[int]:
 
     They differ in micro-batch, recompute, sequence parallel, distributed optimizer and what counts as a layer alone.
     """
-    split = plans.split
-    first = np.full(int(split.max(initial=-1)) + 1, -1)
-    # What is written last stays: the best.
-    first[split[::-1]] = np.arange(len(plans))[::-1]
-    return [int(rank) for rank in np.sort(first[first >= 0])[:most]]
+    count, found = LEAST, np.zeros(0, np.intp)
+    while len(found) < most and len(found) < len(plans):
+        split = plans.splits_of(slice(count))
+        found = np.sort(np.unique(split, return_index=True)[1])
+        if len(split) == len(plans):
+            break
+        count *= 4
+    return [int(rank) for rank in found[:most]]
 
 
 def front(plans: Plans, most: int) -> list[int]:
     """Ranks of the plans that no other beats in both memory and speed, the best first."""
-    return [int(rank) for rank in np.flatnonzero(plans.pareto)[:most]]
+    ranks = (plans.order.rank(place) for place in plans.front[:most].tolist())
+    return [rank for rank in ranks if rank is not None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,22 +85,27 @@ NOTICED = 0.005
 
 def _neighbours(plans: Plans) -> Iterator[Sentence]:
     """For TP, PP and the micro-batch: the best plan with the next smaller and the next larger one."""
-    same_engine = plans.part == plans.part[0]
+    part, row = (int(place[0]) for place in plans.at(slice(1)))
+    space = plans.spaces[part]
     for name, path in (("TP", "parallel.tensor"), ("PP", "parallel.pipeline"), ("mbs", "training.micro_batch_size")):
-        values = plans.column(path)
-        own = values[0]
-        for is_smaller in (True, False):
-            others = values[same_engine & ((values < own) if is_smaller else (values > own))]
-            if len(others):
-                size = int(others.max() if is_smaller else others.min())
-                found = _neighbour(plans, name, size, same_engine & (values == size), is_smaller=is_smaller)
-                if "over_gib" in found.values or found.values["slower"] > NOTICED:
-                    yield found
+        if path not in space.place:
+            continue
+        axis, item = space.place[path]
+        own, sizes = space.value(path, row), sorted(values[item] for values in space.axes[axis].values)
+        for others in ([size for size in reversed(sizes) if size < own], [size for size in sizes if size > own]):
+            # Not every size is legal.
+            ranks = ((size, plans.first_of(part, path, size)) for size in others)
+            size, rank = next((one for one in ranks if one[1] is not None), (own, None))
+            if rank is None:
+                continue
+            found = _neighbour(plans, name, size, rank, is_smaller=size < own)
+            if "over_gib" in found.values or found.values["slower"] > NOTICED:
+                yield found
 
 
-def _neighbour(plans: Plans, name: str, size: int, chosen: Array, *, is_smaller: bool) -> Sentence:
-    """The first of the chosen plans against the best one; where none fits, that is the smallest."""
-    found = cost(plans, int(np.argmax(chosen)))
+def _neighbour(plans: Plans, name: str, size: int, rank: int, *, is_smaller: bool) -> Sentence:
+    """A plan against the best one: the first of that size, which is the smallest where none of them fits."""
+    found = cost(plans, rank)
     values: dict[str, Any] = {"axis": name, "size": size, "smaller": is_smaller}
     if found.over_gib:
         return Sentence(code="too_large", values={**values, "over_gib": found.over_gib})

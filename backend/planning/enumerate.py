@@ -21,7 +21,8 @@ from backend.job.rules import RULES
 from backend.job.rules.many import Factors, Legal, Space, legal
 from backend.job.traits import TRAITS, EngineName
 from backend.planning.arrange import in_order
-from backend.planning.plans import Array, Candidate, Plans
+from backend.planning.order import Array, Group, Order
+from backend.planning.plans import Candidate, Plans
 from backend.planning.space import ACCOUNTS, ACCUMULATION, CHOSEN, MICRO_BATCH, SIZES, offered, space_of
 
 _OF_PARALLEL = (*(f"parallel.{name}" for name in (*SIZES, *ACCOUNTS, "sequence", "distributed_optimizer")), *CHOSEN)
@@ -162,25 +163,25 @@ def _ranked(
     listed: list[Array],
     rejected: Mapping[str, int],
 ) -> Plans:
-    part = np.repeat(np.arange(len(spaces)), [space.size for space in spaces])
-    row = np.concatenate([np.arange(space.size) for space in spaces]) if spaces else np.zeros(0, int)
     joined: dict[str, Any] = {name: _joined(name, [figures for figures, _ in evaluated]) for name in _FIGURES}
-    slowness = joined["iteration_s"]
+    figures = Figures(**joined)
+    slowness = figures.iteration_s
     if slowness is None:
-        slowness = joined["bubble_fraction"] + np.array([space.job.traits.offloads != "none" for space in spaces])[part]
-    order = _order(slowness, joined, _need(job, gpu, joined))
-    if spaces:
-        order = order[np.concatenate(listed)[order]]
-    ordered: dict[str, Any] = {name: None if values is None else values[order] for name, values in joined.items()}
+        offloads = [space.job.traits.offloads != "none" for space in spaces]
+        slowness = figures.bubble_fraction + np.repeat(offloads, [space.size for space in spaces])
+    fits = np.asarray(figures.fits, bool)
+    is_listed = np.concatenate(listed) if listed else fits
+    # Those that fit, the fastest of them before others; those that do not by how much they need.
+    fitting = Group(np.flatnonzero(fits & is_listed), slowness, figures.reserved_gib)
+    others = Group(np.flatnonzero(~fits & is_listed), _need(job, gpu, figures))
     return Plans(
         job=job,
         shape=shape,
         gpu=gpu,
         global_batch=wanted,
         spaces=tuple(spaces),
-        part=part[order],
-        row=row[order],
-        figures=Figures(**ordered),
+        unordered=figures,
+        order=Order((fitting, others)),
         parts=tuple(parts for _, parts in evaluated),
         rejected=dict(rejected),
     )
@@ -196,29 +197,11 @@ def _joined(name: str, figures: list[Figures]) -> Array | None:
     return None if any(values is None for values in parts) else np.concatenate(parts)
 
 
-def _need(job: Job, gpu: Gpu, figures: Mapping[str, Any]) -> Array:
+def _need(job: Job, gpu: Gpu, figures: Figures) -> Array:
     """GiB of a GPU that each plan reserves; of a node's RAM, where it is known, as large a share where that is more."""
-    reserved: Array = figures["reserved_gib"]
-    host, memory_gib = figures["host_memory_gib"], job.cluster.host_memory_gib
+    reserved: Array = figures.reserved_gib
+    host, memory_gib = figures.host_memory_gib, job.cluster.host_memory_gib
     if host is None or memory_gib is None:
         return reserved
     found: Array = np.maximum(reserved, host * ((gpu.memory_gib - job.cluster.outside_gib) / memory_gib))
     return found
-
-
-def _order(slowness: Array, figures: Mapping[str, Any], need: Array) -> Array:
-    """Those that fit first, the fastest of them before others; those that do not fit by how much they need."""
-    fitting, others = np.flatnonzero(figures["fits"]), np.flatnonzero(np.logical_not(figures["fits"]))
-    fastest = _sorted(slowness[fitting], figures["reserved_gib"][fitting])
-    return np.concatenate((fitting[fastest], others[np.argsort(need[others], kind="stable")]))
-
-
-def _sorted(first: Array, second: Array) -> Array:
-    """np.lexsort((second, first)), in half the time: few are equal in the first, and only these are told apart."""
-    order = np.argsort(first)
-    ordered = first[order]
-    equal = ordered[1:] == ordered[:-1]
-    tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
-    rows = order[tied]
-    order[tied] = rows[np.lexsort((rows, second[rows], first[rows]))]
-    return order

@@ -64,7 +64,7 @@ def smallest_nodes(job: Job, plans: Plans) -> Smallest | None:
 
 def _fastest(plans: Plans) -> Candidate | None:
     """The first of those that fit."""
-    return plans[0] if len(plans) and plans.figures.fits[0] else None
+    return plans[0] if plans.fitting else None
 
 
 def tokens_per_s(candidate: Candidate) -> float | None:

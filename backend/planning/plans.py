@@ -1,13 +1,12 @@
 """The legal plans of a job as arrays, best first, and what a plan is when one is looked at."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from math import prod
 from typing import Any, overload
 
 import numpy as np
-import numpy.typing as npt
 
 from backend.estimate import Estimate, estimate_resolved
 from backend.estimate.many import PARTS, Figures, Parts
@@ -18,6 +17,8 @@ from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules import check_resolved
 from backend.job.rules.many import Space
+from backend.planning.order import LEAST, Array, Order
+from backend.planning.pareto import front_of
 from backend.planning.space import (
     ACCOUNTS,
     ACCUMULATION,
@@ -25,11 +26,12 @@ from backend.planning.space import (
     MICRO_BATCH,
     SHARDED,
     SIZES,
+    Choice,
     has_nothing_to_shard,
     recompute_of,
 )
 
-Array = npt.NDArray[Any]
+Ranks = Array | slice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,21 +67,20 @@ class Plans(Sequence[Candidate]):
     gpu: Gpu
     global_batch: int
     spaces: tuple[Space, ...]
-    """The legal plans of each engine, unordered."""
-    part: Array
-    """Which of `spaces` a plan is in."""
-    row: Array
-    """Its place there."""
-    figures: Figures
+    """The legal plans of each engine, unordered; a plan's place is among those of all."""
+    unordered: Figures
+    """Of the plan at each place."""
+    order: Order
+    """Of those that are listed: the ones that fit, then the others."""
     parts: tuple[Parts | None, ...]
     """For each of `spaces` what the iteration's seconds are the sum of, by place there; None without times."""
     rejected: Mapping[str, int]
     """How many plans each rule refused, by the code of the first rule that refused each."""
-    known: dict[Any, Array] = field(default_factory=dict, compare=False, repr=False)
+    known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     """What was computed of these plans already."""
 
     def __len__(self) -> int:
-        return len(self.row)
+        return len(self.order)
 
     @overload
     def __getitem__(self, rank: int) -> Candidate: ...
@@ -96,35 +97,89 @@ class Plans(Sequence[Candidate]):
             shape=self.shape,
             gpu=self.gpu,
             edits=edits,
-            is_pareto=bool(self.pareto[rank]),
+            is_pareto=self.is_pareto(rank),
         )
+
+    @property
+    def fitting(self) -> int:
+        """How many fit: the first ones."""
+        return len(self.order.groups[0])
+
+    def places(self, ranks: Ranks) -> Array:
+        """Where some plans are among those of all engines."""
+        if isinstance(ranks, slice):
+            first, last, step = ranks.indices(len(self))
+            return self.order.first(last)[first::step]
+        return self.order.places(ranks % max(1, len(self)))
+
+    def at(self, ranks: Ranks) -> tuple[Array, Array]:
+        """Which of `spaces` some plans are in, and their places there."""
+        return self._within(self.places(ranks))
+
+    def _within(self, places: Array) -> tuple[Array, Array]:
+        starts = np.cumsum([0, *(space.size for space in self.spaces)])
+        part = np.searchsorted(starts, places, side="right") - 1
+        return part, places - starts[part]
+
+    def figures_of(self, ranks: Ranks) -> Figures:
+        """Those of some plans."""
+        places = self.places(ranks)
+        values = {one.name: getattr(self.unordered, one.name) for one in fields(Figures)}
+        return Figures(**{name: None if value is None else value[places] for name, value in values.items()})  # type: ignore[arg-type]
+
+    @property
+    def figures(self) -> Figures:
+        """Those of all plans."""
+        found: Figures = self._once("figures", lambda: self.figures_of(slice(None)))
+        return found
+
+    @property
+    def part(self) -> Array:
+        """Which of `spaces` every plan is in."""
+        return self._all_at[0]
+
+    @property
+    def row(self) -> Array:
+        """Every plan's place there."""
+        return self._all_at[1]
+
+    @property
+    def _all_at(self) -> tuple[Array, Array]:
+        found: tuple[Array, Array] = self._once("at", lambda: self.at(slice(None)))
+        return found
 
     def edits(self, rank: int) -> dict[str, Any]:
         """Job path -> value: the edit that chooses a plan; keeps the global batch."""
-        space = self.spaces[self.part[rank]]
+        space, row = self._of(rank)
         unsplit: dict[str, Any] = dict.fromkeys((f"parallel.{name}" for name in SIZES), 1)
-        edits = {"engine": space.job.engine, **unsplit, **space.values(int(self.row[rank]))}
+        edits = {"engine": space.job.engine, **unsplit, **space.values(row)}
         if self.job.training.global_batch_size is None:
             together = prod(edits[f"parallel.{name}"] for name in ("tensor", "pipeline", "context"))
             copies = space.job.world_size // together
             edits[ACCUMULATION] = self.global_batch // (edits[MICRO_BATCH] * copies)
         return edits
 
+    def _of(self, rank: int) -> tuple[Space, int]:
+        part, row = self.at(np.array([rank]))
+        return self.spaces[part[0]], int(row[0])
+
     @property
     def tokens_per_sample(self) -> int:
         """Tokens of what one unit of the global batch holds; a pair of DPO is two sequences."""
         return self.job.training.cutoff_len * (2 if self.job.training.stage == "dpo" else 1)
 
-    def recompute(self, rank: int) -> tuple[str, tuple[str, ...], int | None]:
-        """A plan's recompute, its modules, and the layers of a unit."""
-        space = self.spaces[self.part[rank]]
-        axis, _ = space.place["parallel.recompute"]
-        found: tuple[str, tuple[str, ...], int | None] = space.axes[axis].values[space.codes[axis][self.row[rank]]]
+    def recompute(self, ranks: Ranks) -> list[Choice]:
+        """Some plans' recompute, its modules, and the layers of a unit."""
+        found = []
+        for part, row in zip(*(place.tolist() for place in self.at(ranks)), strict=True):
+            space = self.spaces[part]
+            axis, _ = space.place["parallel.recompute"]
+            found.append(space.axes[axis].values[space.codes[axis][row]])
         return found
 
-    def parts_s(self, ranks: Array | slice) -> Array | None:
+    def parts_s(self, ranks: Ranks) -> Array | None:
         """What the iteration's seconds of some plans are the sum of: a line for each of PARTS; None without times."""
-        part, row = self.part[ranks], self.row[ranks]
+        part, row = self.at(ranks)
         found = np.empty((len(PARTS), len(row)))
         for number, parts in enumerate(self.parts):
             if parts is None:
@@ -149,77 +204,93 @@ class Plans(Sequence[Candidate]):
             effect["parallel.sequence"] = parallel.sequence or parallel.tensor == 1 or parallel.expert > 1
         part, wanted = engines.index(job.engine), recompute_of(job)
         rows = self.spaces[part].rows_with({**effect, **dict(zip(CHOSEN, wanted, strict=True))})
-        ranks = np.flatnonzero((self.part == part) & np.isin(self.row, rows)) if len(rows) else rows
-        return int(ranks[0]) if len(ranks) else None
+        start = sum(space.size for space in self.spaces[:part])
+        ranks = [self.order.rank(start + row) for row in rows.tolist()]
+        return min((rank for rank in ranks if rank is not None), default=None)
 
     def column(self, path: str, default: Any = 1) -> Array:
         """Every plan's value at a path; `default` where an engine has no such choice."""
-        return self._once((path, type(default), default), lambda: self._column(path, default))
+        key = (path, type(default), default)
+        found: Array = self._once(key, lambda: self.values(path, slice(None), default))
+        return found
 
-    def values(self, path: str, ranks: Array, default: Any = 1) -> Array:
+    def values(self, path: str, ranks: Ranks, default: Any = 1) -> Array:
         """The same of some plans alone."""
-        if (path, type(default), default) in self.known:
-            return self.column(path, default)[ranks]
-        found, (part, row) = np.full(len(ranks), default), (self.part[ranks], self.row[ranks])
-        for number, space in enumerate(self.spaces):
-            if path in space.place:
-                own = space.column(path, row[part == number])
-                # `default` may stand for a number: True is 1.
-                found = found.astype(np.result_type(found, own))
-                found[part == number] = own
+        part, row = self.at(ranks)
+        own = [np.flatnonzero(part == number) for number in range(len(self.spaces))]
+        parts = [
+            space.column(path, row[some]) if path in space.place else np.full(len(some), default)
+            for space, some in zip(self.spaces, own, strict=True)
+        ]
+        found = np.empty(len(part), np.result_type(*parts) if parts else float)
+        for some, values in zip(own, parts, strict=True):
+            found[some] = values
         return found
 
     @property
     def split(self) -> Array:
         """A number for each plan, equal where they split the model in the same way on the same engine."""
-        return self._once("split", self._split)
+        found: Array = self._once("split", lambda: self.splits_of(slice(None)))
+        return found
 
-    def _split(self) -> Array:
-        keys, first = [], 0
-        for space in self.spaces:
-            found, count = space.keys(sorted({space.place[f"parallel.{name}"][0] for name in SIZES
-                                              if f"parallel.{name}" in space.place}))  # fmt: skip
-            keys.append(first + found.astype(np.int64))
+    def splits_of(self, ranks: Ranks) -> Array:
+        """The same of some plans."""
+        part, row = self.at(ranks)
+        found, first = np.zeros(len(part), np.int64), 0
+        for number, space in enumerate(self.spaces):
+            own = np.flatnonzero(part == number)
+            axes = sorted({space.place[f"parallel.{name}"][0] for name in SIZES if f"parallel.{name}" in space.place})
+            keys, count = space.take(row[own]).keys(axes)
+            found[own] = first + keys.astype(np.int64)
             first += count
-        return np.concatenate(keys)[self._once("place", self._places)] if keys else np.zeros(0, np.int64)
-
-    def _column(self, path: str, default: Any) -> Array:
-        parts = [space.column(path) if path in space.place else np.full(space.size, default) for space in self.spaces]
-        return np.concatenate(parts)[self._once("place", self._places)] if parts else np.zeros(0)
-
-    def _places(self) -> Array:
-        """A plan's place in the arrays of all spaces together."""
-        starts = np.cumsum([0, *(space.size for space in self.spaces)])
-        return starts[self.part] + self.row
+        return found
 
     @property
     def pareto(self) -> Array:
         """Whether no other plan needs less GPU memory and is as fast; never of one that a node's RAM does not hold."""
-        return self._once("pareto", self._pareto)
-
-    def _pareto(self) -> Array:
-        memory, time = self.figures.reserved_gib, self.figures.iteration_s
-        found = np.zeros(len(self), bool)
-        if time is None:
-            return found
-        # Those that fit come by time; those that a GPU does not hold by memory, and need more than any that fits.
-        fitting = int(self.figures.fits.sum())
-        found[:fitting] = memory[:fitting] < _least_before(memory[:fitting])
-        others, host = np.arange(fitting, len(self)), self.figures.host_memory_gib
-        if host is not None:
-            others = others[host[others] <= self.job.cluster.host_memory_gib]
-        found[others] = time[others] < np.minimum(_least_before(time[others]), time[0] if fitting else np.inf)
-        # Of some that need just as much the last is the fastest.
-        larger = others[found[others]]
-        found[larger[:-1][memory[larger[:-1]] == memory[larger[1:]]]] = False
+        found: Array = self._once("pareto", lambda: np.isin(self.places(slice(None)), self.front))
         return found
 
-    def _once(self, key: Any, compute: Callable[[], Array]) -> Array:
+    def is_pareto(self, rank: int) -> bool:
+        """The same of one plan."""
+        return bool(np.isin(self.places(np.array([rank])), self.front)[0])
+
+    @property
+    def front(self) -> Array:
+        """The places of those that are, the best first."""
+        found: Array = self._once("front", self._front)
+        return found
+
+    def _front(self) -> Array:
+        figures = self.unordered
+        time, host = figures.iteration_s, figures.host_memory_gib
+        if time is None:
+            return np.zeros(0, np.intp)
+        fitting, others = self.order.groups
+        if host is not None:
+            held = host[others.places] <= self.job.cluster.host_memory_gib
+            others = others.among(others.places[held])
+        return front_of(fitting, others, figures.reserved_gib, time)
+
+    def first_of(self, part: int, path: str | None = None, value: object = None) -> int | None:
+        """The rank of the first plan of one of `spaces`, or of the first there with this value; None without one."""
+        space, code = self.spaces[part], None
+        if path is not None:
+            axis, item = space.place[path]
+            code = next((code for code, values in enumerate(space.axes[axis].values) if values[item] == value), None)
+            if code is None:
+                return None
+        parts, rows = self.at(slice(LEAST))
+        near = parts == part
+        if code is not None:
+            near[near] = space.codes[axis][rows[near]] == code
+        if near.any():
+            return int(near.argmax())
+        start = sum(one.size for one in self.spaces[:part])
+        own = np.arange(space.size) if code is None else np.flatnonzero(space.codes[axis] == code)
+        return self.order.best(start + own)
+
+    def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
         if key not in self.known:
             self.known[key] = compute()
         return self.known[key]
-
-
-def _least_before(values: Array) -> Array:
-    """For each value the least of those before it."""
-    return np.minimum.accumulate(np.concatenate(([np.inf], values)))[:-1]

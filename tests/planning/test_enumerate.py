@@ -13,6 +13,7 @@ from backend.job.rules import check
 from backend.planning import arrange, best_of_splits, candidates, enumerate_plans, front, why_not
 from backend.planning import enumerate as enumerate_module
 from backend.planning.enumerate import engines_of
+from backend.planning.space import ACCOUNTS
 from tests.estimate.cases import TP4, job
 
 MODELS = ["qwen3-vl-8b", "llama-3.1-70b", "mixtral-8x7b"]
@@ -148,7 +149,7 @@ def test_choosing_a_plan_asks_for_the_same_plans_again():
     base = job(TP4)
     plans = enumerate_plans(base)
     # One that counts the embedding as a layer asks for more plans: those that do the same.
-    counted = plans.column("parallel.account_for_embedding") | plans.column("parallel.account_for_loss")
+    counted = np.any([plans.column(f"parallel.{name}", False) for name in ACCOUNTS], axis=0)
     middle = int(np.flatnonzero(~counted)[(~counted).sum() // 2])
     chosen = plans[middle].job
     again = enumerate_plans(chosen)
@@ -178,7 +179,7 @@ def test_no_plan_recomputes_what_its_model_or_its_switches_do_not_have():
         plans = enumerate_plans(
             job(model__preset=preset, cluster__nodes=1, cluster__gpus_per_node=2, **values), MEGATRON
         )
-        return {one for rank in range(0, len(plans), 7) for one in plans.recompute(rank)[1]}
+        return {one for _, chosen, _ in plans.recompute(slice(0, None, 7)) for one in chosen}
 
     assert modules("qwen3-8b") == {"core_attn", "mlp", "layernorm"} & modules("qwen3-8b")
     assert "moe_act" in modules("mixtral-8x7b")

@@ -1,0 +1,56 @@
+"""What is sorted only as far as somebody looks is in the order of all."""
+
+import numpy as np
+import pytest
+
+from backend.planning.order import LEAST, Group, Order
+from backend.planning.pareto import front_of
+
+SIZE = 3 * LEAST + 1
+
+
+@pytest.fixture(params=[0, 500])
+def plans(request):
+    """Time, memory and whether it fits of plans, many of which are equal in one or both; what fits may be slower."""
+    random = np.random.default_rng(0)
+    memory = random.integers(1, 60, SIZE) / 3
+    fits = memory < 14
+    return random.integers(1, 9000, SIZE) / 7 + request.param * fits, memory, fits
+
+
+def order_of(time, memory, fits):
+    return Order((Group(np.flatnonzero(fits), time, memory), Group(np.flatnonzero(~fits), memory)))
+
+
+def sorted_whole(time, memory, fits):
+    """Those that fit by time, equal ones by memory; the others by memory; what is equal as it stands."""
+    return np.lexsort((np.arange(SIZE), np.where(fits, memory, 0), np.where(fits, time, memory), ~fits))
+
+
+@pytest.mark.parametrize("count", [1, LEAST, LEAST + 1, SIZE, SIZE + 1])
+def test_the_first_are_those_of_all_sorted(plans, count):
+    assert order_of(*plans).first(count).tolist() == sorted_whole(*plans)[:count].tolist()
+
+
+def test_ranks_places_and_the_best_of_some_are_those_of_all_sorted(plans):
+    order, whole = order_of(*plans), sorted_whole(*plans)
+    for rank in (0, LEAST - 1, LEAST, 2 * LEAST, SIZE - 1):
+        place = int(whole[rank])
+        assert order.rank(place) == rank
+        assert order.places(np.array([rank, 5])).tolist() == [place, whole[5]]
+        assert order.best(np.sort(whole[rank:])) == rank
+    assert order.places(np.array([SIZE - 2])).tolist() == [whole[-2]]
+    assert order.rank(SIZE) is None
+
+
+def test_the_front_is_that_of_all_sorted(plans):
+    time, memory, _ = plans
+    order = order_of(*plans)
+    front = front_of(*order.groups, memory, time)
+    whole = sorted_whole(*plans)
+    best = [
+        place for place in whole.tolist() if not ((memory <= memory[place]) & (time <= time[place])
+        & ((memory < memory[place]) | (time < time[place]))).any()
+    ]  # fmt: skip
+    first = {(time[place], memory[place]): place for place in reversed(best)}
+    assert front.tolist() == [place for place in best if first[time[place], memory[place]] == place]
