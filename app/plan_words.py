@@ -11,6 +11,7 @@ from backend.job.problems import Problem
 from backend.planning import Cost, Plans, Strategy, WhyNot, enumerate_plans, smallest_nodes, tokens_per_s, why_best
 from backend.planning.enumerate import engines_of
 from backend.planning.space import SIZES
+from backend.planning.why_not import SHORT
 
 
 def all_plans(job: Job) -> Plans:
@@ -116,7 +117,7 @@ def why_not_words(found: WhyNot, plans: Plans, lang: str) -> str:
     """The rules that refuse it, or what the best such plan costs against the best of all."""
     told = [problem_words(lang, problem) for problem in found.problems]
     if found.best is None or found.cost is None:
-        return _joined(lang, *told)
+        return _joined(lang, *told, *_instead(found, lang))
     figures = found.best.estimate
     values = {
         "plan": plan_name(plan_sizes(found.best.job)),
@@ -141,6 +142,21 @@ def why_not_words(found: WhyNot, plans: Plans, lang: str) -> str:
         return t(lang, "why_not.untimed", **values)
     slower, part = percent(found.cost.slower), part_name(lang, found.cost.part)
     return t(lang, "why_not.slower", **values, slower=slower, part=part)
+
+
+def _instead(found: WhyNot, lang: str) -> Iterable[str]:
+    """What is legal in place of the sizes that were asked about."""
+    choices = []
+    for path, sizes in found.legal.items():
+        others = t(lang, "why.and").join(
+            f"{SHORT[other]} = {size}" for other, size in found.sizes.items() if other != path
+        )
+        values = {"name": SHORT[path], "sizes": t(lang, "why.and").join(map(str, sizes)), "others": others}
+        choices.append(t(lang, "why_not.legal.with" if others else "why_not.legal.one", **values))
+    if choices:
+        yield t(lang, "why_not.legal", choices=t(lang, "why.or").join(choices))
+    if found.nearest:
+        yield t(lang, "why_not.nearest", plan=plan_in_full(found.nearest.job, lang))
 
 
 def _apart(cost: Cost, values: Mapping[str, Any], lang: str) -> str:

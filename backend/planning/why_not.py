@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
@@ -16,24 +16,33 @@ from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check_resolved
 from backend.planning.compare import Cost, cost
 from backend.planning.enumerate import enumerate_plans
+from backend.planning.order import Array
 from backend.planning.plans import Candidate, Plans
 from backend.planning.space import ACCUMULATION, MICRO_BATCH, SIZES, divisors
 
-TENSOR, PIPELINE, WANTED = "parallel.tensor", "parallel.pipeline", "training.global_batch_size"
+TENSOR, PIPELINE, CONTEXT = "parallel.tensor", "parallel.pipeline", "parallel.context"
+WANTED, COPIES = "training.global_batch_size", "data_parallel"
 NAMES: Mapping[str, str] = {
     "TP": TENSOR,
     "PP": PIPELINE,
     "VPP": "parallel.virtual_pipeline",
-    "CP": "parallel.context",
+    "CP": CONTEXT,
     "EP": "parallel.expert",
     "ETP": "parallel.expert_tensor",
+    "DP": COPIES,
     "MBS": MICRO_BATCH,
+    "GA": ACCUMULATION,
 }
+SHORT: Mapping[str, str] = {path: name for name, path in NAMES.items()}
+_FOLLOWING = (COPIES, ACCUMULATION)
+"""What follows from the other sizes and the global batch."""
+_NUMBER = re.compile(r"([A-Za-z]+)\s*[=:：＝]?\s*([+-]?\d+(?:\.\d+)?)")
+_DIGITS = 12
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WhyNot:
-    """An answer: either `problems`, or the best plan of that kind and its cost."""
+    """An answer: either `problems` and what is legal instead, or the best plan of that kind and its cost."""
 
     problems: tuple[Problem, ...] = ()
     """The rules that refuse every such plan; beside a plan, what they warn of."""
@@ -42,30 +51,48 @@ class WhyNot:
     rank: int | None = None
     """Its place among all plans, from 0; None where it is not among those that are compared."""
     cost: Cost | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Where rules refuse it: what was asked about, as parse_sizes."""
+    legal: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Where rules refuse it: for each size that was asked about, which ones plans have with the others."""
+    nearest: Candidate | None = None
+    """Where rules refuse it: the legal plan whose sizes are nearest."""
 
 
 def parse_sizes(text: str) -> dict[str, int]:
-    """`TP=8, PP=3` (also TP8 PP3) as job paths and sizes.
+    """`TP=8, PP=3` (also TP8 PP3) as job paths and sizes; DP and GA as COPIES and ACCUMULATION.
 
-    Raises ProblemsError: why_not_unreadable, too_small, too_large.
+    Raises ProblemsError, one for each size: too_small, too_large, size_not_whole, size_twice; why_not_unreadable.
     """
     sizes: dict[str, int] = {}
-    rest = text
-    for found in re.finditer(r"([A-Za-z]{2,3})\s*[=: ]?\s*(\d{1,6})(?!\d)", text):
-        path = NAMES.get(found[1].upper())
-        if path is None or path in sizes:
+    problems: list[Problem] = []
+    for found in _NUMBER.finditer(text):
+        name, number = found[1].upper(), found[2]
+        path = NAMES.get(name)
+        if path is None:
             raise _unreadable(text)
-        sizes[path] = int(found[2])
-        rest = rest.replace(found[0], "", 1)
-    if not sizes or rest.strip(" ,;，；、"):
+        if path in sizes:
+            problems.append(Problem(code="size_twice", field=path, values={"field": name}))
+        elif "." in number:
+            problems.append(Problem(code="size_not_whole", field=path, values={"field": name, "value": number}))
+        else:
+            sizes[path] = int(number[:_DIGITS])
+            problems += _out_of_range(path, sizes[path], number[:_DIGITS])
+    if not (sizes or problems) or re.sub(r"[\s,;，；、]", "", _NUMBER.sub("", text)):
         raise _unreadable(text)
-    for path, size in sizes.items():
-        low, high = parameters()[path].minimum or 1, parameters()[path].maximum
-        if size < low:
-            raise ProblemsError([Problem(code="too_small", field=path, values={"value": size, "limit": low})])
-        if high is not None and size > high:
-            raise ProblemsError([Problem(code="too_large", field=path, values={"value": size, "limit": high})])
+    if problems:
+        raise ProblemsError(problems)
     return sizes
+
+
+def _out_of_range(path: str, size: int, written: str) -> Iterator[Problem]:
+    parameter = parameters().get(path)
+    low, high = (parameter.minimum or 1, parameter.maximum) if parameter else (1, None)
+    values = {"field": SHORT[path], "value": written}
+    if size < low:
+        yield Problem(code="too_small", field=path, values={**values, "limit": low})
+    elif high is not None and size > high:
+        yield Problem(code="too_large", field=path, values={**values, "limit": high})
 
 
 def _unreadable(text: str) -> ProblemsError:
@@ -74,7 +101,7 @@ def _unreadable(text: str) -> ProblemsError:
 
 
 def why_not(job: Job, sizes: Mapping[str, int], plans: Plans | None = None) -> WhyNot:
-    """Why the best plan of the job does not have these sizes (job path -> size).
+    """Why the best plan of the job does not have these sizes (of parse_sizes).
 
     Without a legal plan of theirs, the rules that refuse them where the sizes that are left open suit them best; a
     legal plan that enumeration leaves out, as TP across nodes, is computed. Raises as enumerate_plans.
@@ -85,28 +112,85 @@ def why_not(job: Job, sizes: Mapping[str, int], plans: Plans | None = None) -> W
         # The job's own micro-batch is always among those that are compared.
         tried = with_values(job, {MICRO_BATCH: batch, WANTED: plans.global_batch})
         plans = enumerate_plans(tried, [space.job.engine for space in plans.spaces])
-    is_split = any(path.startswith("parallel.") for path in sizes)
-    chosen = np.ones(len(plans), bool)
-    for path, size in sizes.items():
-        chosen &= plans.column(path) == size
-    if is_split:
-        # Hugging Face engines have no such sizes.
-        chosen &= np.array([space.job.traits.is_megatron for space in plans.spaces], bool)[plans.part]
-    ranks = np.flatnonzero(chosen)
+    ranks = np.flatnonzero(_having(plans, sizes))
     if not len(ranks):
         return _not_enumerated(job, sizes, plans)
     rank = int(ranks[0])
     return WhyNot(best=plans[rank], rank=rank, cost=cost(plans, rank))
 
 
+def _having(plans: Plans, sizes: Mapping[str, int]) -> Array:
+    """Which plans have these sizes."""
+    chosen = _comparable(plans, sizes)
+    for path, size in sizes.items():
+        chosen &= _column(plans, path) == size
+    return chosen
+
+
+def _comparable(plans: Plans, asked: Iterable[str]) -> Array:
+    """Which plans a question about these sizes means: Hugging Face engines have no parallel ones."""
+    is_split = any(path.startswith("parallel.") for path in asked)
+    found: Array = np.array([space.job.traits.is_megatron or not is_split for space in plans.spaces], bool)[plans.part]
+    return found
+
+
+def _column(plans: Plans, path: str) -> Array:
+    """Every plan's size."""
+    if path not in _FOLLOWING:
+        return plans.column(path)
+    together = plans.column(TENSOR) * plans.column(PIPELINE) * plans.column(CONTEXT)
+    copies: Array = plans.job.world_size // together
+    return copies if path == COPIES else plans.global_batch // (plans.column(MICRO_BATCH) * copies)
+
+
 def _not_enumerated(job: Job, sizes: Mapping[str, int], plans: Plans) -> WhyNot:
     """The rules that refuse it, or the cost of a plan that they let pass."""
-    tried, found = min(_tries(job, sizes, plans), key=lambda one: len(_refusals(job, one[1])))
+    chosen = {path: size for path, size in sizes.items() if path not in _FOLLOWING}
+    if len(chosen) < len(sizes) and _having(plans, chosen).any():
+        return _refused((_no_plan_with(sizes, plans),), sizes, plans)
+    tried, found = min(_tries(job, chosen, plans), key=lambda one: len(_refusals(job, one[1])))
     if refused := _refusals(job, found):
-        return WhyNot(problems=refused)
+        return _refused(refused, sizes, plans)
     warned = tuple(one for one in found if one.severity == "warning" and one.field in sizes)
-    best = Candidate(job=tried, shape=plans.shape, gpu=plans.gpu, edits={}, is_pareto=False)
+    best = Candidate(job=tried, shape=plans.shape, gpu=plans.gpu, edits=_edits(tried, job), is_pareto=False)
     return WhyNot(problems=warned, best=best, cost=_cost(best.estimate, plans))
+
+
+def _edits(tried: Job, job: Job) -> dict[str, object]:
+    """The edit that makes the job the one that was tried; keeps the global batch."""
+    parallel: dict[str, object] = {f"parallel.{name}": getattr(tried.parallel, name) for name in SIZES}
+    edits = {"engine": tried.engine, **parallel, MICRO_BATCH: tried.training.micro_batch_size}
+    return edits if job.training.global_batch_size is not None else {**edits, ACCUMULATION: tried.accumulation}
+
+
+def _no_plan_with(sizes: Mapping[str, int], plans: Plans) -> Problem:
+    """DP and accumulation follow from what else is chosen: the others leave no such value."""
+    following = [path for path in sizes if path in _FOLLOWING]
+    asked = ", ".join(f"{SHORT[path]} = {sizes[path]}" for path in following)
+    values = {"asked": asked, "ranks": plans.job.world_size, "batch": plans.global_batch}
+    return Problem(code="size_follows", field=following[0], values=values)
+
+
+def _refused(problems: tuple[Problem, ...], sizes: Mapping[str, int], plans: Plans) -> WhyNot:
+    """The answer with what is legal instead."""
+    legal = {}
+    for path in sizes:
+        chosen = _comparable(plans, sizes)
+        for other, size in sizes.items():
+            chosen &= (_column(plans, other) == size) | (other == path)
+        legal[path] = tuple(np.unique(_column(plans, path)[chosen]).tolist())
+    # Of micro-batches the table has powers of two alone, and so of accumulation.
+    told = {path: found for path, found in legal.items() if found and path not in (MICRO_BATCH, ACCUMULATION)}
+    return WhyNot(problems=problems, sizes=sizes, legal=told, nearest=_nearest(sizes, plans))
+
+
+def _nearest(sizes: Mapping[str, int], plans: Plans) -> Candidate | None:
+    """Of the plans whose sizes are the fewest doublings away the best."""
+    ranks = np.flatnonzero(_comparable(plans, sizes))
+    if not len(ranks):
+        return None
+    away = sum(np.abs(np.log2(_column(plans, path)[ranks] / size)) for path, size in sizes.items())
+    return plans[int(ranks[np.argmin(away)])]
 
 
 def _tries(job: Job, sizes: Mapping[str, int], plans: Plans) -> Iterator[tuple[Job, list[Problem]]]:
@@ -123,6 +207,8 @@ def _tries(job: Job, sizes: Mapping[str, int], plans: Plans) -> Iterator[tuple[J
     if sizes.get("parallel.virtual_pipeline", 1) > 1:
         pipelines = [size for size in pipelines if size > 1] or [1]
     opened = sorted(product(tensors, pipelines), key=prod, reverse=MICRO_BATCH in sizes)
+    # What is left open must not be what is refused.
+    opened = [pair for pair in opened if world % (prod(pair) * sizes.get(CONTEXT, 1)) == 0] or opened
     for tensor, pipeline in opened:
         tried = with_values(job, {**fixed, TENSOR: tensor, PIPELINE: pipeline})
         yield tried, check_resolved(tried, shape, gpu)

@@ -1,12 +1,16 @@
 """`why not` answers every question about sizes: with a rule, with a cost, never with a shrug."""
 
+from math import prod
+
 import pytest
 
 from app.i18n import LANGUAGES
 from app.plan_words import why_not_words
 from backend.job.cluster import Cluster
 from backend.job.job import Job, Model, Training
+from backend.job.problems import ProblemsError
 from backend.planning import enumerate_plans, parse_sizes, why_not
+from backend.planning.why_not import COPIES
 
 
 def job_of(batch=64, nodes=4, gpus=8, model="qwen3-8b"):
@@ -20,6 +24,28 @@ def asked(job, sizes):
 
 def codes(found):
     return [problem.code for problem in found.problems]
+
+
+@pytest.mark.parametrize("text", ["TP=8 PP=3", "tp8pp3", "TP：8，PP＝3", "TP 8; PP 3"])
+def test_sizes_are_read_as_people_write_them(text):
+    assert parse_sizes(text) == {"parallel.tensor": 8, "parallel.pipeline": 3}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("TP=-1 PP=0 CP=99999999999999999999", ["too_small", "too_small", "too_large"]),
+        ("TP=4.5 EP=2 EP=4", ["size_not_whole", "size_twice"]),
+        ("DP=0", ["too_small"]),
+        ("TP=1e3", ["why_not_unreadable"]),
+        ("TP8 please", ["why_not_unreadable"]),
+        ("", ["why_not_unreadable"]),
+    ],
+)
+def test_every_size_that_cannot_be_asked_about_is_a_problem_of_its_own(text, told):
+    with pytest.raises(ProblemsError) as raised:
+        parse_sizes(text)
+    assert [problem.code for problem in raised.value.problems] == told
 
 
 def test_the_rule_that_refuses_it_is_told_and_no_other_that_only_follows():
@@ -49,6 +75,34 @@ def test_a_micro_batch_that_is_not_among_the_compared_is_put_among_them():
     assert found.best.job.global_batch == 96
     assert found.rank is not None
     assert found.cost.slower >= 0
+
+
+def test_a_micro_batch_is_not_refused_for_sizes_that_the_question_leaves_open():
+    """Of the most split plans some do not divide the GPUs: that is no reason against a micro-batch."""
+    assert codes(asked(job_of(model="qwen3-30b-a3b"), "MBS7")) == ["global_batch_not_divisible"]
+
+
+def test_layers_that_cannot_be_cut_say_nothing_of_a_first_stage():
+    assert codes(asked(job_of(model="qwen3-vl-8b"), "PP2 VPP5")) == ["layers_not_divisible"]
+
+
+def test_copies_and_accumulation_are_asked_about_as_the_table_shows_them():
+    job = job_of()
+    parallel = asked(job, "TP4 DP8").best.job.parallel
+    assert (parallel.tensor, parallel.pipeline, parallel.context) == (4, 1, 1)
+    found = asked(job, "TP4 PP2 DP8")
+    assert codes(found) == ["size_follows"]
+    assert found.legal[COPIES] == (1, 2, 4)
+    assert asked(job, "GA2").best.job.accumulation == 2
+
+
+def test_what_is_refused_comes_with_what_is_legal_instead():
+    job = job_of()
+    found = asked(job, "TP8 PP3")
+    assert found.legal == {"parallel.pipeline": (1, 2, 4)}
+    assert found.nearest.job.parallel.tensor == 8
+    sizes = found.nearest.job.parallel
+    assert job.world_size % prod((sizes.tensor, sizes.pipeline, sizes.context)) == 0
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)

@@ -178,8 +178,9 @@ def deep_stack_fits_first_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Proble
     if needed == 0:
         return None
     parallel = job.parallel
-    first = _counted(job, shape) // (parallel.pipeline * parallel.virtual_pipeline) - parallel.account_for_embedding
-    if first >= needed:
+    each, rest = divmod(_counted(job, shape), parallel.pipeline * parallel.virtual_pipeline)
+    first = each - parallel.account_for_embedding
+    if rest or first >= needed:
         return None
     deep = shape.vision.deep_stack if shape.vision else 0
     return problem("deep_stack_beyond_first_stage", "parallel.pipeline", layers=first, deep=deep, needed=needed,
