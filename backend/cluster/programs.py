@@ -6,10 +6,15 @@ from pathlib import Path
 from threading import Lock
 
 SUPERVISOR = "supervisor.py"
-_MODULES = (
-    "files", "processes", "tools", "locks", "heartbeat", "kernel_log", "gpus", "endings", "keeper", "commands",
-)  # fmt: skip
-"""Of supervisor/, in the order in which they build on one another."""
+COPIER = "copy_files.py"
+JOINED = {
+    SUPERVISOR: (
+        "supervisor",
+        ("files", "processes", "tools", "locks", "heartbeat", "kernel_log", "gpus", "endings", "keeper", "commands"),
+    ),
+    COPIER: ("copier", ("files", "give", "place", "take", "main")),
+}
+"""Program -> its package, and the modules of it in the order in which they build on one another."""
 _HERE = Path(__file__).parent
 _alone = Lock()
 """Python 3.11's ast.parse raises SystemError in threads that parse at once, and nodes are asked at once."""
@@ -17,19 +22,18 @@ _alone = Lock()
 
 def node_program(name: str) -> bytes:
     """The text of a program."""
-    return supervisor_text().encode() if name == SUPERVISOR else (_HERE / name).read_bytes()
-
-
-def supervisor_text() -> str:
-    """The supervisor's modules one behind the other, without what they import from one another."""
+    if name not in JOINED:
+        return (_HERE / name).read_bytes()
     with _alone:
-        return _joined()
+        return _joined(name).encode()
 
 
 @cache
-def _joined() -> str:
-    head = (_HERE / "supervisor/__init__.py").read_text(encoding="utf-8")
-    parts = [_without_own_imports((_HERE / f"supervisor/{name}.py").read_text(encoding="utf-8")) for name in _MODULES]
+def _joined(name: str) -> str:
+    """A package's modules one behind the other, without what they import from one another."""
+    folder, modules = _HERE / JOINED[name][0], JOINED[name][1]
+    head = (folder / "__init__.py").read_text(encoding="utf-8")
+    parts = [_without_own_imports((folder / f"{module}.py").read_text(encoding="utf-8")) for module in modules]
     return "\n\n".join([head + "\nfrom __future__ import annotations\n", *parts])
 
 

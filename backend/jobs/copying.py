@@ -1,8 +1,8 @@
 """Copies the model and the data that nodes lack from node 0 to them, on the user's word.
 
 Node 0 gives over the network that the ranks will use, to the port that the preflight has dialled, for the time of the
-copy: what a server between them could carry is a fraction of it, and no node needs a key to another. See copy_files.py
-for what is promised about the files.
+copy: what a server between them could carry is a fraction of it, and no node needs a key to another. See
+cluster/copier/ for what is promised about the files.
 """
 
 import json
@@ -15,7 +15,7 @@ from backend.cluster.checks import CheckResult, dataset_names
 from backend.cluster.group import on_all
 from backend.cluster.node import Node, NodeError
 from backend.cluster.probe import NodeFacts
-from backend.cluster.programs import node_program
+from backend.cluster.programs import COPIER, node_program
 from backend.engines import NodeCommand, Place, Rendered
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
@@ -23,7 +23,6 @@ from backend.jobs import launch as launching
 from backend.jobs.checkup import Meeting, PreflightReport
 from backend.jobs.errand import CALL_S, Clock, carry_out, free_port, last_words, make_errand, read_exit, read_json
 
-PROGRAM = "copy_files.py"
 LEFT = "copy_left"
 POLL_S = 1.0
 STALL_S = 600.0
@@ -121,7 +120,7 @@ def _attempt(
         "token": secrets.token_hex(32),
         "roots": roots_to_copy(job, missing, nodes[0]),
     }
-    files = {PROGRAM: node_program(PROGRAM).decode(), "copy.json": json.dumps(told)}
+    files = {COPIER: node_program(COPIER).decode(), "copy.json": json.dumps(told)}
     rendered = Rendered(files=files, commands=tuple(_commands(place)))
     return make_errand(job, run, place, facts, rendered, STALL_S)
 
@@ -130,7 +129,7 @@ def _commands(place: Place) -> list[NodeCommand]:
     return [
         NodeCommand(
             rank=node.rank,
-            argv=(node.python, f"{node.folder}/{PROGRAM}", node.folder, "take" if node.rank else "give"),
+            argv=(node.python, f"{node.folder}/{COPIER}", node.folder, "take" if node.rank else "give"),
             environment={"PYTHONUNBUFFERED": "1"},
         )
         for node in place.nodes

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backend.cluster.programs import supervisor_text
+from backend.cluster.programs import SUPERVISOR, node_program
 from backend.cluster.supervisor.gpus import read_buses, read_gpus
 from backend.cluster.supervisor.kernel_log import gpu_errors, log_end
 from backend.cluster.supervisor.processes import boot_id, own_start
@@ -166,7 +166,7 @@ def test_an_nvidia_smi_that_lists_no_gpus_ends_no_supervisor(machine: Machine, s
 
 def test_the_supervisor_s_one_file_reads_it_too(machine: Machine) -> None:
     machine.put("dmesg", stamped(OFF_BUS))
-    program = supervisor_text().replace('if __name__ == "__main__":', "if False:")
+    program = node_program(SUPERVISOR).decode().replace('if __name__ == "__main__":', "if False:")
     program += f"\nprint(json.dumps(gpu_errors({str(machine.folder)!r})))"
     (machine.folder / "program.py").write_text(program)
     done = subprocess.run([sys.executable, machine.folder / "program.py"], capture_output=True, text=True, check=True)

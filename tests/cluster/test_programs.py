@@ -17,7 +17,7 @@ def test_nodes_that_are_asked_at_once_get_the_same_supervisor(monkeypatch: pytes
     gc.set_threshold(100)
     try:
         with ThreadPoolExecutor(4) as pool:
-            assert len(set(pool.map(lambda _: programs.supervisor_text(), range(4)))) == 1
+            assert len(set(pool.map(lambda _: programs.node_program(programs.SUPERVISOR), range(4)))) == 1
     finally:
         gc.set_threshold(*threshold)
         gc.callbacks.remove(switch)

@@ -307,20 +307,29 @@ def test_a_long_heartbeat_file_is_put_aside(run: Run) -> None:
 
 
 def test_it_runs_on_python_3_8() -> None:
-    for name in ("supervisor.py", "inspect_node.py", "survey_node.py", "compare_node.py", "dial_node.py", "entry.py"):
+    for name in (
+        "supervisor.py",
+        "inspect_node.py",
+        "survey_node.py",
+        "compare_node.py",
+        "dial_node.py",
+        "entry.py",
+        "copy_files.py",
+    ):
         ast.parse(programs.node_program(name), feature_version=(3, 8))
 
 
-def test_a_name_means_one_thing_in_all_modules_that_are_joined() -> None:
+@pytest.mark.parametrize("program", programs.JOINED)
+def test_a_name_means_one_thing_in_all_modules_that_are_joined(program: str) -> None:
     """And all of them are: one that was forgotten would be missed on the node alone."""
     defined = [
         node.name if isinstance(node, ast.FunctionDef | ast.ClassDef) else ast.unparse(node.targets[0])
-        for node in ast.parse(programs.supervisor_text()).body
+        for node in ast.parse(programs.node_program(program)).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Assign)
     ]
     assert len(defined) == len(set(defined))
-    modules = {path.stem for path in Path(programs.__file__).with_name("supervisor").glob("[!_]*.py")}
-    assert modules == set(programs._MODULES)
+    package, joined = programs.JOINED[program]
+    assert {path.stem for path in Path(programs.__file__).with_name(package).glob("[!_]*.py")} == set(joined)
 
 
 def _beats(run: Run) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,11 @@ from typing import Any
 
 import pytest
 
-from backend.cluster import copy_files
+from backend.cluster import programs
+from backend.cluster.copier.files import PART
+from backend.cluster.copier.give import serve
+from backend.cluster.copier.place import CopyError, Place, make_room
+from backend.cluster.copier.take import Taker
 
 FILES = {"config.json": b"{}", "weights/1.bin": os.urandom(3 << 20), "weights/2.bin": b"", "名.txt": b"x"}
 
@@ -36,10 +41,10 @@ class Pair:
     def take(self, names: list[str] | None = None, token: str = "t") -> dict[str, Any]:
         """What the taker says went wrong; empty where it has all."""
         if self.server is None:
-            self.server, _ = copy_files.serve(self.told(self.source, names))
+            self.server, _ = serve(self.told(self.source, names))
         try:
-            copy_files.Taker(str(self.folder), self.told(self.target, names, token)).take()
-        except copy_files.CopyError as error:
+            Taker(str(self.folder), self.told(self.target, names, token)).take()
+        except CopyError as error:
             return error.answer
         return {}
 
@@ -86,7 +91,7 @@ def test_names_are_taken_and_nothing_else(pair: Pair) -> None:
 
 
 def test_another_try_goes_on_where_the_last_one_ended(pair: Pair) -> None:
-    part = pair.folder / f"taker{copy_files.PART}" / "weights/1.bin"
+    part = pair.folder / f"taker{PART}" / "weights/1.bin"
     part.parent.mkdir(parents=True)
     part.write_bytes(FILES["weights/1.bin"][: 2 << 20])
     assert pair.take() == {}
@@ -95,7 +100,7 @@ def test_another_try_goes_on_where_the_last_one_ended(pair: Pair) -> None:
 
 
 def test_parts_of_files_that_are_no_longer_given_do_not_become_part_of_the_folder(pair: Pair) -> None:
-    part = pair.folder / f"taker{copy_files.PART}" / "old/1.bin"
+    part = pair.folder / f"taker{PART}" / "old/1.bin"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"half of what the giver had")
     assert pair.take() == {}
@@ -103,7 +108,7 @@ def test_parts_of_files_that_are_no_longer_given_do_not_become_part_of_the_folde
 
 
 def test_a_part_that_went_bad_is_thrown_away_and_told(pair: Pair) -> None:
-    part = pair.folder / f"taker{copy_files.PART}" / "weights/1.bin"
+    part = pair.folder / f"taker{PART}" / "weights/1.bin"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"\0" * (2 << 20))
     assert pair.take() == {"code": "copy_corrupt", "path": str(pair.target / "weights/1.bin")}
@@ -128,7 +133,8 @@ def test_a_program_that_fails_says_why_and_keeps_no_token(pair: Pair) -> None:
     assert pair.take() == {}
     (pair.target / "config.json").write_text("[]")
     (pair.folder / "copy.json").write_text(json.dumps(pair.told(pair.target)))
-    command = [sys.executable, copy_files.__file__, str(pair.folder), "take"]
+    (pair.folder / programs.COPIER).write_bytes(programs.node_program(programs.COPIER))
+    command = [sys.executable, str(pair.folder / programs.COPIER), str(pair.folder), "take"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr[:24]) == (1, "megaboard: copy_differs ")
     assert json.loads((pair.folder / "result.json").read_text())["code"] == "copy_differs"
@@ -137,14 +143,14 @@ def test_a_program_that_fails_says_why_and_keeps_no_token(pair: Pair) -> None:
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a/../../up"])
 def test_a_giver_has_no_say_over_what_lies_outside(tmp_path: Path, path: str) -> None:
-    with pytest.raises(copy_files.CopyError):
-        copy_files.Place(str(tmp_path / "root")).check(path)
+    with pytest.raises(CopyError):
+        Place(str(tmp_path / "root")).check(path)
 
 
 def test_a_disk_without_room_is_told_before_anything_is_taken(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(copy_files.shutil, "disk_usage", lambda path: (10 << 30, 0, 2 << 30))
-    place = copy_files.Place(str(tmp_path / "root"))
-    copy_files.make_room([place], [{"root": 0, "path": "a", "size": 1 << 30}])
-    with pytest.raises(copy_files.CopyError) as told:
-        copy_files.make_room([place], [{"root": 0, "path": "a", "size": 2 << 30}])
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: (10 << 30, 0, 2 << 30))
+    place = Place(str(tmp_path / "root"))
+    make_room([place], [{"root": 0, "path": "a", "size": 1 << 30}])
+    with pytest.raises(CopyError) as told:
+        make_room([place], [{"root": 0, "path": "a", "size": 2 << 30}])
     assert told.value.answer == {"code": "copy_no_room", "path": place.root, "needed_gib": 2.0, "free_gib": 2.0}
