@@ -48,15 +48,20 @@ def engines_of(job: Job) -> tuple[EngineName, ...]:
     return tuple(name for name, traits in TRAITS.items() if traits.environment == environment)  # type: ignore[misc]
 
 
-def enumerate_plans(job: Job, engines: Sequence[EngineName] | None = None, global_batch: int | None = None) -> Plans:
+def enumerate_plans(
+    job: Job,
+    engines: Sequence[EngineName] | None = None,
+    global_batch: int | None = None,
+    beyond: Mapping[str, int] | None = None,
+) -> Plans:
     """`candidates`, with the count of refused plans by the code of the first rule that refused each.
 
     The plans are of `global_batch`, of the wanted one (training.global_batch_size), or else of that of the job's
-    present plan. Raises as `candidates`.
+    present plan; `beyond` as in space_of. Raises as `candidates`.
     """
     shape, gpu = resolve_model(job.model), resolve_gpu(job.cluster)
     wanted = global_batch or job.training.global_batch_size or job.global_batch
-    spaces = [space_of(job, shape, engine, wanted) for engine in engines or engines_of(job)]
+    spaces = [space_of(job, shape, engine, wanted, beyond) for engine in engines or engines_of(job)]
     key = (_bare(job), shape, gpu, wanted, [(factors[0].job.engine, _identity(factors)) for factors in spaces])
     asked = (job.training.method, job.world_size)
     kept = _newest.get(asked)

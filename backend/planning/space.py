@@ -3,7 +3,7 @@
 Sizes that cannot divide what they must are left out here only to keep the number down; legality is the rules' alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -30,8 +30,13 @@ CHEAP = ("layernorm", "moe_act", "mla_up_proj")
 """Modules that Megatron-Core recomputes by discarding outputs: what its documentation pairs (transformer_config.py)."""
 
 
-def space_of(job: Job, shape: ModelShape, engine: EngineName, wanted: int) -> Factors:
-    """The plans of one engine at the wanted global batch, legal or not; the same arrays for the same question."""
+def space_of(
+    job: Job, shape: ModelShape, engine: EngineName, wanted: int, beyond: Mapping[str, int] | None = None
+) -> Factors:
+    """The plans of one engine at the wanted global batch, legal or not; the same arrays for the same question.
+
+    `beyond`: TP or ETP, by path, that all plans are to have though they may be larger than a node.
+    """
     job = replace(job, engine=engine, training=replace(job.training, global_batch_size=wanted))
     batches = _micro_batches(wanted, job.training.micro_batch_size)
     if not job.traits.is_megatron:
@@ -43,7 +48,7 @@ def space_of(job: Job, shape: ModelShape, engine: EngineName, wanted: int) -> Fa
     parallel = job.parallel
     factors = _megatron(
         job.world_size,
-        job.cluster.gpus_per_node,
+        *(_inside(job, path, beyond or {}) for path in ("parallel.tensor", "parallel.expert_tensor")),
         wanted,
         shape.layers,
         shape.experts,
@@ -52,6 +57,11 @@ def space_of(job: Job, shape: ModelShape, engine: EngineName, wanted: int) -> Fa
         _recompute_choices(job, shape),
     )
     return [Space(job=job, axes=axes, codes=codes) for axes, codes in factors]
+
+
+def _inside(job: Job, path: str, beyond: Mapping[str, int]) -> tuple[int, ...]:
+    """The sizes to try of what is kept inside a node."""
+    return (beyond[path],) if path in beyond else divisors(job.cluster.gpus_per_node)
 
 
 Plain = tuple[tuple[Axis, ...], tuple[Codes, ...]]
@@ -71,7 +81,8 @@ def _hugging_face(batches: tuple[int, ...]) -> tuple[Plain, ...]:
 @lru_cache(maxsize=8)
 def _megatron(
     world: int,
-    per_node: int,
+    tensors: tuple[int, ...],
+    expert_tensors: tuple[int, ...],
     wanted: int,
     layers: int,
     experts: int,
@@ -80,7 +91,7 @@ def _megatron(
     recompute: tuple[Choice, ...],
 ) -> tuple[Plain, ...]:
     """Rows of sizes with every micro-batch that their copies can share; and every other choice."""
-    sizes = np.array(list(_sizes(world, per_node, layers, experts, own_accounts)), np.int32)
+    sizes = np.array(list(_sizes(world, tensors, expert_tensors, layers, experts, own_accounts)), np.int32)
     tensor, copies = sizes[:, 0], world // (sizes[:, 0] * sizes[:, 1] * sizes[:, 3])
     rows, batch, sequence = (axis.ravel() for axis in np.indices((len(sizes), len(batches), 2), np.int32))
     # Sequence parallel splits what TP splits: without TP there is one choice. The smallest batch is always asked about.
@@ -132,13 +143,18 @@ def _micro_batches(most: int, own: int) -> tuple[int, ...]:
 
 
 def _sizes(
-    world: int, per_node: int, layers: int, experts: int, accounts: tuple[bool, bool]
+    world: int,
+    tensors: tuple[int, ...],
+    expert_tensors: tuple[int, ...],
+    layers: int,
+    experts: int,
+    accounts: tuple[bool, bool],
 ) -> Iterator[tuple[int, ...]]:
-    """TP, PP, VPP, CP, EP, ETP and the two accounts: all whose products divide the ranks; TP within a node."""
-    for tensor in divisors(per_node):
+    """TP, PP, VPP, CP, EP, ETP and the two accounts: all whose products divide the ranks."""
+    for tensor in tensors:
         for pipeline in divisors(world // tensor):
             stages = list(_stages(layers, pipeline, accounts))
-            for expert, expert_tensor in _expert_sizes(per_node, experts, world // pipeline):
+            for expert, expert_tensor in _expert_sizes(expert_tensors, experts, world // pipeline):
                 for context in divisors(world // (tensor * pipeline)):
                     for virtual, *counted in stages:
                         yield tensor, pipeline, virtual, context, expert, expert_tensor, *counted
@@ -157,11 +173,11 @@ def _stages(layers: int, pipeline: int, own: tuple[bool, bool]) -> Iterator[tupl
             yield 1, *accounts
 
 
-def _expert_sizes(per_node: int, experts: int, ranks: int) -> Iterator[tuple[int, int]]:
+def _expert_sizes(expert_tensors: tuple[int, ...], experts: int, ranks: int) -> Iterator[tuple[int, int]]:
     if not experts:
         yield 1, 1
         return
-    for expert_tensor in divisors(per_node):
+    for expert_tensor in expert_tensors:
         for expert in divisors(experts):
             if ranks % (expert * expert_tensor) == 0:
                 yield expert, expert_tensor

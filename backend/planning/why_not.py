@@ -21,6 +21,7 @@ from backend.planning.plans import Candidate, Plans
 from backend.planning.space import ACCUMULATION, MICRO_BATCH, SIZES, divisors
 
 TENSOR, PIPELINE, CONTEXT = "parallel.tensor", "parallel.pipeline", "parallel.context"
+EXPERT_TENSOR = "parallel.expert_tensor"
 WANTED, COPIES = "training.global_batch_size", "data_parallel"
 NAMES: Mapping[str, str] = {
     "TP": TENSOR,
@@ -28,7 +29,7 @@ NAMES: Mapping[str, str] = {
     "VPP": "parallel.virtual_pipeline",
     "CP": CONTEXT,
     "EP": "parallel.expert",
-    "ETP": "parallel.expert_tensor",
+    "ETP": EXPERT_TENSOR,
     "DP": COPIES,
     "MBS": MICRO_BATCH,
     "GA": ACCUMULATION,
@@ -107,16 +108,36 @@ def why_not(job: Job, sizes: Mapping[str, int], plans: Plans | None = None) -> W
     legal plan that enumeration leaves out, as TP across nodes, is computed. Raises as enumerate_plans.
     """
     plans = plans or enumerate_plans(job)
-    batch = sizes.get(MICRO_BATCH, 1)
-    if len(plans) and batch not in plans.column(MICRO_BATCH):
-        # The job's own micro-batch is always among those that are compared.
-        tried = with_values(job, {MICRO_BATCH: batch, WANTED: plans.global_batch})
-        plans = enumerate_plans(tried, [space.job.engine for space in plans.spaces])
+    if len(plans) and sizes.get(MICRO_BATCH, 1) not in plans.column(MICRO_BATCH):
+        plans = _with_its_micro_batch(job, sizes, plans)
     ranks = np.flatnonzero(_having(plans, sizes))
     if not len(ranks):
-        return _not_enumerated(job, sizes, plans)
+        return _beyond_nodes(job, sizes, plans) or _refused(_problems(job, sizes, plans), sizes, plans)
     rank = int(ranks[0])
     return WhyNot(best=plans[rank], rank=rank, cost=cost(plans, rank))
+
+
+def _with_its_micro_batch(
+    job: Job, sizes: Mapping[str, int], plans: Plans, beyond: Mapping[str, int] | None = None
+) -> Plans:
+    """The plans of the same engines and global batch; the job's own micro-batch is always among them."""
+    tried = with_values(job, {MICRO_BATCH: sizes.get(MICRO_BATCH, 1)})
+    return enumerate_plans(tried, [space.job.engine for space in plans.spaces], plans.global_batch, beyond)
+
+
+def _beyond_nodes(job: Job, sizes: Mapping[str, int], plans: Plans) -> WhyNot | None:
+    """The best plan with a TP or ETP that is larger than a node; None where the sizes are no such, or not legal."""
+    inside = divisors(job.cluster.gpus_per_node)
+    beyond = {path: sizes[path] for path in (TENSOR, EXPERT_TENSOR) if sizes.get(path, 1) not in inside}
+    if not beyond:
+        return None
+    found = _with_its_micro_batch(job, sizes, plans, beyond)
+    ranks = np.flatnonzero(_having(found, sizes))
+    if not len(ranks):
+        return None
+    best = found[int(ranks[0])]
+    warned = tuple(one for one in best.warnings if one.severity == "warning" and one.field in sizes)
+    return WhyNot(problems=warned, best=best, cost=_cost(best.estimate, plans))
 
 
 def _having(plans: Plans, sizes: Mapping[str, int]) -> Array:
@@ -143,24 +164,12 @@ def _column(plans: Plans, path: str) -> Array:
     return copies if path == COPIES else plans.global_batch // (plans.column(MICRO_BATCH) * copies)
 
 
-def _not_enumerated(job: Job, sizes: Mapping[str, int], plans: Plans) -> WhyNot:
-    """The rules that refuse it, or the cost of a plan that they let pass."""
+def _problems(job: Job, sizes: Mapping[str, int], plans: Plans) -> tuple[Problem, ...]:
+    """What refuses every plan with these sizes."""
     chosen = {path: size for path, size in sizes.items() if path not in _FOLLOWING}
     if len(chosen) < len(sizes) and _having(plans, chosen).any():
-        return _refused((_no_plan_with(sizes, plans),), sizes, plans)
-    tried, found = min(_tries(job, chosen, plans), key=lambda one: len(_refusals(job, one[1])))
-    if refused := _refusals(job, found):
-        return _refused(refused, sizes, plans)
-    warned = tuple(one for one in found if one.severity == "warning" and one.field in sizes)
-    best = Candidate(job=tried, shape=plans.shape, gpu=plans.gpu, edits=_edits(tried, job), is_pareto=False)
-    return WhyNot(problems=warned, best=best, cost=_cost(best.estimate, plans))
-
-
-def _edits(tried: Job, job: Job) -> dict[str, object]:
-    """The edit that makes the job the one that was tried; keeps the global batch."""
-    parallel: dict[str, object] = {f"parallel.{name}": getattr(tried.parallel, name) for name in SIZES}
-    edits = {"engine": tried.engine, **parallel, MICRO_BATCH: tried.training.micro_batch_size}
-    return edits if job.training.global_batch_size is not None else {**edits, ACCUMULATION: tried.accumulation}
+        return (_no_plan_with(sizes, plans),)
+    return min((_refusals(job, found) for found in _tries(job, chosen, plans)), key=len)
 
 
 def _no_plan_with(sizes: Mapping[str, int], plans: Plans) -> Problem:
@@ -193,8 +202,8 @@ def _nearest(sizes: Mapping[str, int], plans: Plans) -> Candidate | None:
     return plans[int(ranks[np.argmin(away)])]
 
 
-def _tries(job: Job, sizes: Mapping[str, int], plans: Plans) -> Iterator[tuple[Job, list[Problem]]]:
-    """The sizes with TP and PP that they leave open, and what the rules say: the least split first.
+def _tries(job: Job, sizes: Mapping[str, int], plans: Plans) -> Iterator[list[Problem]]:
+    """What the rules say of the sizes with TP and PP that they leave open: the least split first.
 
     Where a micro-batch is asked about, the most split first: fewer copies share the global batch.
     """
@@ -211,7 +220,7 @@ def _tries(job: Job, sizes: Mapping[str, int], plans: Plans) -> Iterator[tuple[J
     opened = [pair for pair in opened if world % (prod(pair) * sizes.get(CONTEXT, 1)) == 0] or opened
     for tensor, pipeline in opened:
         tried = with_values(job, {**fixed, TENSOR: tensor, PIPELINE: pipeline})
-        yield tried, check_resolved(tried, shape, gpu)
+        yield check_resolved(tried, shape, gpu)
 
 
 def _refusals(job: Job, found: Iterable[Problem]) -> tuple[Problem, ...]:

@@ -8,6 +8,7 @@ from app.i18n import LANGUAGES
 from app.plan_words import why_not_words
 from backend.job.cluster import Cluster
 from backend.job.job import Job, Model, Training
+from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
 from backend.planning import enumerate_plans, parse_sizes, why_not
 from backend.planning.why_not import COPIES
@@ -73,13 +74,15 @@ def test_a_micro_batch_that_is_not_among_the_compared_is_put_among_them():
     found = asked(job_of(batch=96), "MBS3")
     assert found.best.job.training.micro_batch_size == 3
     assert found.best.job.global_batch == 96
+    kept = asked(with_values(job_of(batch=None), {"training.gradient_accumulation_steps": 3}), "MBS3").best
+    assert (kept.job.global_batch, kept.edits["training.micro_batch_size"]) == (96, 3)
     assert found.rank is not None
     assert found.cost.slower >= 0
 
 
 def test_a_micro_batch_is_not_refused_for_sizes_that_the_question_leaves_open():
     """Of the most split plans some do not divide the GPUs: that is no reason against a micro-batch."""
-    assert codes(asked(job_of(model="qwen3-30b-a3b"), "MBS7")) == ["global_batch_not_divisible"]
+    assert codes(asked(job_of(model="mixtral-8x7b"), "MBS7")) == ["global_batch_not_divisible"]
 
 
 def test_layers_that_cannot_be_cut_say_nothing_of_a_first_stage():
@@ -114,5 +117,15 @@ def test_tensor_parallel_across_nodes_is_computed_though_no_plan_of_the_table_ha
     assert found.best.job.parallel.tensor == 16
     assert found.cost.slower > 0.3
     words = why_not_words(found, enumerate_plans(job), lang)
-    assert "TP16 PP1 DP2" in words
+    assert "TP16" in words
     assert "8" in words
+
+
+def test_the_best_plan_across_nodes_is_the_best_of_its_kind():
+    """What a size leaves open is chosen as in the table: with PP 1 and no experts apart far too much is needed."""
+    job = job_of(model="mixtral-8x7b")
+    for sizes in ("TP16", "ETP16"):
+        found = asked(job, sizes)
+        assert found.rank is None
+        assert found.best.job.parallel.pipeline > 1
+        assert found.best.edits["parallel.pipeline"] == found.best.job.parallel.pipeline
