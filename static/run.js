@@ -8,7 +8,7 @@
     const M = window.Megaboard;
     const parts = {
       head: Head(id, link),
-      trouble: Trouble((rank, file) => parts.logs.show(rank, file), (keys) => link.act("accept", { keys })),
+      trouble: Trouble((rank, file) => parts.logs.show(rank, file), (keys) => link.act("accept", { keys }), () => link.act("resume")),
       standstill: M.Standstill(link.now, (rank, file) => parts.logs.show(rank, file)),
       compare: M.Compare(() => link.act("calibrate")),
       export: M.Export(() => link.act("export")),
@@ -33,7 +33,9 @@
       if (bundle.nodes) parts.logs.takeNodes(bundle.nodes);
       if (bundle.events) parts.events.take(bundle.events);
       parts.charts.take(id, bundle.points);
+      parts.charts.root.hidden = (head.is_final || !head.attempt) && parts.charts.isEmpty();
       parts.logs.take(bundle.log);
+      parts.logs.root.hidden = !head.attempt;
     }
 
     // What seldom changes is not sent with every step.
@@ -93,12 +95,12 @@
       text(title, head.name);
       setBadge(state, "state", head.state);
       if (changed) text(spoken, w("state.spoken", { name: head.name, state: w(`state.${head.state}`) }));
-      text(about, w(head.attempt ? "about" : "about.unstarted", { id, engine: head.engine, attempt: head.attempt, nodes: head.nodes, started: moment(head.created) }));
+      text(about, w(head.attempt ? "about" : "about.unstarted", { id, engine: head.engine, attempt: head.attempt, nodes: head.nodes, started: moment(head.started ?? head.created) }));
       save.hidden = head.is_final || head.is_waiting || head.is_watched;
       stop.hidden = head.is_final;
       text(stop, w(head.is_waiting ? "queue.cancel" : head.is_watched ? "stop.watching" : "stop.now"));
       resume.take(head.can_resume && head.attempt > 0, head.resume);
-      again.hidden = !head.can_resume || head.attempt > 0;
+      again.hidden = !head.can_resume || head.attempt > 0 || head.warnings.length > 0;
       more.take(head.can_continue, head.resume);
       attempts.take(head);
       if (wantsResume && head.can_resume) resume.open();
@@ -119,7 +121,8 @@
       attribute(bar, "data-state", head.state);
       attribute(bar, "aria-valuenow", waits || head.total ? percent : null);
       const steps = { step: whole(head.step ?? 0), total: whole(head.total) };
-      const before = head.is_final ? "progress.none" : head.is_waiting ? "progress.queued" : "progress.waiting";
+      const before = head.is_final ? "progress.none" : head.is_waiting ? "progress.queued"
+        : ["preflight", "starting"].includes(head.state) ? "progress.starting" : "progress.waiting";
       const words = waits ? waits.text : head.total ? w("progress.steps", steps) : w(before);
       text(told.firstChild, words);
       text(told.lastChild, waits || head.total ? w("percent", { percent }) : "");
@@ -130,7 +133,7 @@
       if (!shown) return;
       const speed = shown.tokens_per_s === null ? "–" : whole(shown.tokens_per_s);
       const step = shown.step_s === null ? "–" : w("seconds", { seconds: number(shown.step_s, 3) });
-      const values = [duration((shown.ended ?? link.now()) - shown.created),
+      const values = [shown.started === null ? "–" : duration((shown.ended ?? link.now()) - shown.started),
         shown.eta_s === null ? "–" : duration(shown.eta_s), speed, step, number(shown.loss)];
       const predicted = shown.compare?.predicted_tokens_per_s ?? null;
       const beside = predicted === null ? "" : w("fact.predicted", { tokens: whole(Number(predicted.toPrecision(2))) });
@@ -161,8 +164,9 @@
     };
   }
 
-  // Why the run failed, what to do, the last lines that say so, and the proof that nothing is left running; the warnings that kept it from starting, and the button that accepts just those.
-  function Trouble(showLog, accept) {
+  // Why the run failed, what to do, the last lines that say so, and the proof that nothing is left running; the warnings
+  // that kept it from starting, which are accepted just as they are, or seen to and looked for again.
+  function Trouble(showLog, accept, again) {
     const message = el("strong");
     const fix = el("p");
     const last = el("p.mb-quiet");
@@ -172,7 +176,8 @@
     const list = el("ul.mbm-warnings");
     const yes = el("button.mb-button.mb-primary", { type: "button", onclick: () => accept(warnings.map((one) => one.key)) },
       w("warnings.accept"));
-    const unaccepted = el("div.mbm-unaccepted", { hidden: true }, list, yes);
+    const mended = el("button.mb-button", { type: "button", onclick: again }, w("warnings.again"));
+    const unaccepted = el("div.mbm-unaccepted", { hidden: true }, list, el("div.mbm-buttons", {}, yes, mended));
     const why = el("div.mbm-cause", { role: "alert", hidden: true }, el("div", {}, message, fix, last), button, unaccepted, more);
     const proof = el("p.mbm-proof", { hidden: true });
     const make = () => el("li", {}, el("span"), " ", el("small"));
@@ -194,7 +199,9 @@
 
     function tell() {
       text(message, cause.message);
-      if (fix.textContent !== cause.fix.replaceAll("`", "")) fix.replaceChildren(...commands(cause.fix));
+      // The problem's own words also tell where else warnings are accepted.
+      const help = warnings.length ? w("warnings.read") : cause.fix;
+      if (fix.textContent !== help.replaceAll("`", "")) fix.replaceChildren(...commands(help));
       text(last, cause.last ? w("cause.last", { step: whole(cause.last[0]), at: moment(cause.last[1]), ended: moment(cause.last[2]) }) : "");
       last.hidden = !cause.last;
       button.hidden = cause.rank === null || cause.rank === undefined;

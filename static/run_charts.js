@@ -59,6 +59,7 @@
         const long = charts.some((c) => Object.values(c.data).some((one) => one.x.length > MOST));
         return have.run === run && !long ? { generation: have.generation, seq: have.seq } : {};
       },
+      isEmpty: () => charts.every(isEmpty),
       summary: () => charts.map((c) => ({ name: c.spec.name, points: c.data[c.spec.series[0]].x.length })),
       data: (name) => charts.find((c) => name in c.data)?.data[name],
       close() {

@@ -120,7 +120,7 @@
     function note() {
       const all = box.childElementCount;
       const shown = filter.value.trim() ? [...box.children].filter((one) => !one.hidden).length : all;
-      text(found, shown === all ? w("log.lines", { count: all }) : w("log.found", { shown, count: all }));
+      text(found, shown === all ? w(all === 1 ? "log.line" : "log.lines", { count: all }) : w("log.found", { shown, count: all }));
       const nothing = all ? w("log.unmatched") : state.file ? w("log.empty") : w("log.none");
       attribute(box, "data-empty", shown ? null : nothing);
     }

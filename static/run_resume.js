@@ -66,7 +66,7 @@
       down.disabled = run.queue_place === queued;
       cancel.hidden = !waits;
       resume.hidden = !run.can_resume || !run.has_begun;
-      again.hidden = !run.can_resume || run.has_begun;
+      again.hidden = !run.can_resume || run.has_begun || run.needs_word;
     }
 
     return { root, take };

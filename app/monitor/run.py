@@ -35,6 +35,7 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
         "engine": run.engine,
         "attempt": run.attempt,
         "created": run.created,
+        "started": run.created if run.engine == WATCHED else run.started,
         "ended": run.ended,
         "nodes": len(run.nodes),
         "cause": None if run.cause is None else _cause(run, run.cause, lang),

@@ -23,6 +23,8 @@ def rows(runs: list[RunSummary], lang: str, now: float) -> list[dict[str, Any]]:
             "queue_place": run.queue_place,
             "can_resume": run.state.can_resume,
             "has_begun": run.has_begun,
+            # Queued again as it is, it would fail again: its page asks for the word on its warnings.
+            "needs_word": run.why is not None and run.why.code == "warnings_not_accepted",
             "why": render_problem(lang, run.why)["message"] if run.why else "",
         }
         for run in runs

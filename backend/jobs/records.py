@@ -211,6 +211,8 @@ class RunSnapshot:
     nodes: tuple[NodeSnapshot, ...]
     events: tuple[Event, ...]
     """The newest ones, oldest first."""
+    started: float | None = None
+    """When it was first started on its nodes; before that it may have waited long."""
     last_step_at: float | None = None
     """When the newest step of the newest attempt ended, by our clock."""
     standstill: Standstill | None = None

@@ -49,6 +49,7 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         warnings=_warnings(history, state),
         nodes=nodes,
         events=tuple(history[-EVENTS_SHOWN:]),
+        started=next((event.time for event in history if event.kind is EventKind.STARTING), None),
         last_step_at=last.time if last and last.attempt == attempt else None,
         standstill=standstill(
             connection, run, attempt, job=job, last=last, step_s=done.step_s, nodes=nodes, history=history, now=now

@@ -147,6 +147,33 @@ def test_the_queue_is_shown_ordered_and_cancelled_in_the_list(page, site) -> Non
     site.store.write(lambda c: ledger.append(c, runs[2], EventKind.STOP_REQUESTED, time=time.time()))
 
 
+@pytest.mark.parametrize(
+    ("lang", "names"),
+    [
+        ("en", ["Accept these warnings and queue again", "Seen to: check and queue again"]),
+        ("zh", ["接受这些警告并重新排队", "已处理，重新检查并排队"]),
+    ],
+)
+def test_a_run_that_warnings_kept_back_is_queued_from_beside_them_alone(page, site, lang, names) -> None:
+    run = site.run(f"20260104-000000-warned-{lang}00", addresses=[f"warned-{lang}"], attempted=False).id
+    off = Problem(code="clock_off", severity="warning", node="a", values={"node": "a", "seconds": 3, "command": "x"})
+    kept = {"problem": problem_to_json(Problem(code="warnings_not_accepted")), "warnings": [problem_to_json(off)]}
+    for kind in (EventKind.PREFLIGHT, EventKind.FAILING, EventKind.FAILED):
+        site.store.write(lambda c, kind=kind: ledger.append(c, run, kind, time=time.time(), detail=kept))
+    page.goto(f"{site.url}/{lang}/#runs")
+    row = page.locator(f'tr[data-key="{run}"]')
+    expect(row.locator(".mbm-why")).not_to_be_empty()
+    expect(row.locator('[data-do="again"]')).to_be_hidden()
+    open_run(page, site, run, lang)
+    expect(page.locator(".mbm-unaccepted button")).to_have_text(names)
+    expect(page.locator(".mbm-title .mb-primary:visible")).to_have_count(0)
+    for nothing in (".mbm-charts", ".mbm-logs", ".mbm-nodes"):
+        expect(page.locator(nothing)).to_be_hidden()
+    page.get_by_role("button", name=names[1]).click()
+    _eventually(page, lambda: _state(site, run) is RunState.QUEUED)
+    site.store.write(lambda c: ledger.append(c, run, EventKind.STOP_REQUESTED, time=time.time()))
+
+
 def test_automatic_restarts_are_shown_and_their_number_can_be_changed(page, site) -> None:
     run = site.run("20260103-000000-restarts-0000")
     run.start()
@@ -169,7 +196,7 @@ def test_automatic_restarts_are_shown_and_their_number_can_be_changed(page, site
     expect(page.locator(".mbm-waits")).to_contain_text("The gang restarts at")
     expect(page.locator(".mbm-attempts")).to_contain_text("1 used")
     expect(page.locator(".mbm-events")).to_contain_text("Automatic restart, 1 of 5")
-    expect(page.locator(".mbm-cause strong").nth(1)).to_contain_text(run.addresses[2])
+    expect(page.locator(".mbm-trouble strong")).to_contain_text(run.addresses[2])
 
 
 def _allowed(site: Monitored, run: str) -> int:
