@@ -4,23 +4,22 @@ Where a host leads says ssh_config.py. The host key is checked before any key of
 between too. No password, no agent forwarding.
 """
 
-import base64
 import logging
 import random
 import re
 import shlex
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import paramiko
-from paramiko.pkey import UnknownKeyType
 from paramiko.ssh_exception import IncompatiblePeer
 
 from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.identities import offered_keys
 from backend.cluster.node import NodeError
 from backend.cluster.passphrases import PASSPHRASES, Passphrases
 from backend.cluster.ssh_config import Target, find_target
@@ -36,10 +35,7 @@ LOST_AFTER_S = 10
 """Unanswered bytes for this long end a connection; keep-alives alone did not notice a dead link in 70 s."""
 BANNER_TRIES = 3
 """sshd drops connections at random when many arrive at once (MaxStartups 10:30:100 is its default)."""
-_BAD_KEY = (OSError, ValueError, paramiko.SSHException, UnknownKeyType)
-DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
 MAX_JUMPS = 4
-LARGEST_KEY_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,83 +66,80 @@ def open_link(
     timeout_s: float = 10.0,
     sleep: Callable[[float], None] = time.sleep,
     ssh_folder: Path | None = None,
-    usual_keys: tuple[Path, ...] = (),
-    depth: int = 0,
 ) -> Link:
     """Connect, check the host's key, log in, all within `timeout_s`.
 
-    `usual_keys` are offered where nobody names any for the host. Raises NodeError, among them UnknownHostKey and
-    ChangedHostKey.
+    Raises NodeError, among them UnknownHostKey and ChangedHostKey.
     """
-    ssh_folder = ssh_folder or Path.home() / ".ssh"
-    target = find_target(host, ssh_folder)
-    target = replace(target, identity_files=target.identity_files or usual_keys)
-    deadline = time.monotonic() + timeout_s
-    for attempt in range(1, BANNER_TRIES + 1):
-        left_s = max(1.0, deadline - time.monotonic())
-        through = _open_jump(target, known_hosts, passphrases, left_s, ssh_folder, depth) if target.jump else None
-        try:
-            return _open_one(target, through, known_hosts, passphrases, left_s, ssh_folder)
-        except (EOFError, OSError, paramiko.SSHException) as error:
-            late = attempt == BANNER_TRIES or time.monotonic() > deadline
-            if late or not _dropped_at_the_door(error):
-                raise _explain(error, target) from error
-        sleep(random.uniform(0.1, 0.5) * attempt)  # noqa: S311 - jitter, no secret
-    raise AssertionError("the last try returns or raises")
-
-
-def _open_one(
-    target: Target,
-    through: Link | None,
-    known_hosts: KnownHosts,
-    passphrases: Passphrases,
-    timeout_s: float,
-    ssh_folder: Path,
-) -> Link:
-    transport = None
-    try:
-        transport = paramiko.Transport(_dial(target, through, timeout_s))
-        _negotiate(transport, target, known_hosts, timeout_s)
-        _log_in(transport, target, passphrases, ssh_folder)
-        transport.set_keepalive(KEEP_ALIVE_S)
-        # paramiko wakes ten times a second to look whether it was closed; `close` below tells it.
-        transport.sock.settimeout(IDLE_WAKE_S)
-        return Link(transport=transport, through=through)
-    except BaseException:
-        for part in (transport, through):
-            if part is not None:
-                part.close()
-        raise
-
-
-def _open_jump(
-    target: Target, known_hosts: KnownHosts, passphrases: Passphrases, timeout_s: float, ssh_folder: Path, depth: int
-) -> Link:
-    if depth == MAX_JUMPS:
-        raise NodeError("unreachable", target.node, key="proxy_jump", detail=f"more than {MAX_JUMPS} jumps")
-    *before, last = str(target.jump).split(",")
-    match = re.fullmatch(r"(?:(?P<user>[^@]+)@)?(?P<address>[^@:]+|\[[^\]]+\])(?::(?P<port>\d{1,5}))?", last)
-    if match is None or int(match["port"] or 22) > 65_535:
-        raise NodeError("bad_proxy_jump", target.node, key="proxy_jump", jump=target.jump)
-    host = Host(
-        address=match["address"].strip("[]"),
-        user=match["user"],
-        port=int(match["port"] or 22),
-        proxy_jump=",".join(before) or None,
+    opener = _Opener(
+        known_hosts=known_hosts,
+        passphrases=passphrases,
+        sleep=sleep,
+        ssh_folder=ssh_folder or Path.home() / ".ssh",
     )
-    try:
-        return open_link(
-            host,
-            known_hosts,
-            passphrases=passphrases,
-            timeout_s=timeout_s,
-            ssh_folder=ssh_folder,
-            usual_keys=target.identity_files,
-            depth=depth + 1,
+    return opener.open(host, timeout_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Opener:
+    """What a connection and those that it goes through have in common."""
+
+    known_hosts: KnownHosts
+    passphrases: Passphrases
+    sleep: Callable[[float], None]
+    ssh_folder: Path
+
+    def open(self, host: Host, timeout_s: float, usual_keys: tuple[Path, ...] = (), depth: int = 0) -> Link:
+        """`usual_keys` are offered where nobody names any for the host."""
+        target = find_target(host, self.ssh_folder)
+        target = replace(target, identity_files=target.identity_files or usual_keys)
+        deadline = time.monotonic() + timeout_s
+        for attempt in range(1, BANNER_TRIES + 1):
+            left_s = max(1.0, deadline - time.monotonic())
+            through = self._open_jump(target, left_s, depth) if target.jump else None
+            try:
+                return self._open_one(target, through, left_s)
+            except (EOFError, OSError, paramiko.SSHException) as error:
+                late = attempt == BANNER_TRIES or time.monotonic() > deadline
+                if late or not _dropped_at_the_door(error):
+                    raise _explain(error, target) from error
+            self.sleep(random.uniform(0.1, 0.5) * attempt)  # noqa: S311 - jitter, no secret
+        raise AssertionError("the last try returns or raises")
+
+    def _open_jump(self, target: Target, timeout_s: float, depth: int) -> Link:
+        if depth == MAX_JUMPS:
+            raise NodeError("unreachable", target.node, key="proxy_jump", detail=f"more than {MAX_JUMPS} jumps")
+        *before, last = str(target.jump).split(",")
+        match = re.fullmatch(r"(?:(?P<user>[^@]+)@)?(?P<address>[^@:]+|\[[^\]]+\])(?::(?P<port>\d{1,5}))?", last)
+        if match is None or int(match["port"] or 22) > 65_535:
+            raise NodeError("bad_proxy_jump", target.node, key="proxy_jump", jump=target.jump)
+        host = Host(
+            address=match["address"].strip("[]"),
+            user=match["user"],
+            port=int(match["port"] or 22),
+            proxy_jump=",".join(before) or None,
         )
-    except NodeError as error:
-        error.key = "proxy_jump"
-        raise
+        try:
+            return self.open(host, timeout_s, target.identity_files, depth + 1)
+        except NodeError as error:
+            error.key = "proxy_jump"
+            raise
+
+    def _open_one(self, target: Target, through: Link | None, timeout_s: float) -> Link:
+        transport = None
+        try:
+            transport = paramiko.Transport(_dial(target, through, timeout_s))
+            _negotiate(transport, target, self.known_hosts, timeout_s)
+            _log_in(transport, target, offered_keys(target, self.passphrases, self.ssh_folder))
+            transport.set_keepalive(KEEP_ALIVE_S)
+            # paramiko wakes ten times a second to look whether it was closed; `Link.close` tells it.
+            transport.sock.settimeout(IDLE_WAKE_S)
+            return Link(transport=transport, through=through)
+        except BaseException:
+            for part in (transport, through):
+                if part is not None:
+                    part.close()
+            raise
 
 
 def _dial(
@@ -186,9 +179,9 @@ def _plain_type(algorithm: str) -> str:
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
-def _log_in(transport: paramiko.Transport, target: Target, passphrases: Passphrases, ssh_folder: Path) -> None:
+def _log_in(transport: paramiko.Transport, target: Target, keys: Iterable[paramiko.PKey]) -> None:
     tried = 0
-    for key in _keys(target, passphrases, ssh_folder):
+    for key in keys:
         tried += 1
         try:
             if not transport.auth_publickey(target.user, key):
@@ -213,59 +206,6 @@ def _refused(target: Target, tried: int, detail: str) -> NodeError:
         identity_file=files or "-",
         detail=detail,
     )
-
-
-def _keys(target: Target, passphrases: Passphrases, ssh_folder: Path) -> Iterator[paramiko.PKey]:
-    """The agent's copy of a named key, the named keys, or else all of the agent's and the usual files."""
-    in_agent = paramiko.Agent().get_keys()
-    if not target.identity_files:
-        yield from in_agent
-        for name in DEFAULT_KEYS:
-            if (ssh_folder / name).exists():
-                yield _load(ssh_folder / name, target, passphrases)
-        return
-    for path in target.identity_files:
-        public = _public_part(path)
-        mine = [key for key in in_agent if key.asbytes() == public]
-        yield from mine
-        if not mine:
-            yield _load(path, target, passphrases)
-
-
-def _public_part(path: Path) -> bytes | None:
-    public = path if path.suffix == ".pub" else path.with_name(path.name + ".pub")
-    if not public.is_file():
-        return None
-    try:
-        return base64.b64decode(public.read_text(encoding="utf-8").split()[1])
-    except (OSError, ValueError, IndexError):
-        return None
-
-
-def _load(path: Path, target: Target, passphrases: Passphrases) -> paramiko.PKey:
-    def failed(code: str, error: Exception) -> NodeError:
-        return NodeError(code, target.node, key="identity_file", identity_file=str(path), detail=str(error))
-
-    try:
-        return _read_key(path, None)
-    except (TypeError, paramiko.PasswordRequiredException) as error:
-        passphrase = passphrases.get(path)
-        if passphrase is None:
-            raise failed("passphrase_needed", error) from error
-    except _BAD_KEY as error:
-        raise failed("bad_identity_file", error) from error
-    try:
-        return _read_key(path, passphrase)
-    except (TypeError, *_BAD_KEY) as error:
-        raise failed("passphrase_wrong", error) from error
-
-
-def _read_key(path: Path, passphrase: str | None) -> paramiko.PKey:
-    # A job file of a stranger may name a device that never ends.
-    if path.exists() and (not path.is_file() or path.stat().st_size > LARGEST_KEY_BYTES):
-        raise ValueError("not a file, or larger than any key")
-    # The annotation says str; cryptography, which reads the file, takes bytes alone.
-    return paramiko.PKey.from_path(path, passphrase.encode() if passphrase else None)  # type: ignore[arg-type]
 
 
 def _dropped_at_the_door(error: Exception) -> bool:

@@ -1,0 +1,72 @@
+"""The private keys that a host is offered: those that the job or the SSH configuration names, else the usual ones."""
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+import paramiko
+from paramiko.pkey import UnknownKeyType
+
+from backend.cluster.node import NodeError
+from backend.cluster.passphrases import Passphrases
+from backend.cluster.ssh_config import Target
+
+DEFAULT_KEYS = ("id_ed25519", "id_ecdsa", "id_rsa")
+LARGEST_KEY_BYTES = 1 << 16
+_BAD_KEY = (OSError, ValueError, paramiko.SSHException, UnknownKeyType)
+
+
+def offered_keys(target: Target, passphrases: Passphrases, ssh_folder: Path) -> Iterator[paramiko.PKey]:
+    """The agent's copy of a named key, the named keys, or else all of the agent's and the usual files.
+
+    Raises NodeError: passphrase_needed, passphrase_wrong, bad_identity_file.
+    """
+    in_agent = paramiko.Agent().get_keys()
+    if not target.identity_files:
+        yield from in_agent
+        for name in DEFAULT_KEYS:
+            if (ssh_folder / name).exists():
+                yield _load(ssh_folder / name, target, passphrases)
+        return
+    for path in target.identity_files:
+        public = _public_part(path)
+        mine = [key for key in in_agent if key.asbytes() == public]
+        yield from mine
+        if not mine:
+            yield _load(path, target, passphrases)
+
+
+def _public_part(path: Path) -> bytes | None:
+    public = path if path.suffix == ".pub" else path.with_name(path.name + ".pub")
+    if not public.is_file():
+        return None
+    try:
+        return base64.b64decode(public.read_text(encoding="utf-8").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _load(path: Path, target: Target, passphrases: Passphrases) -> paramiko.PKey:
+    def failed(code: str, error: Exception) -> NodeError:
+        return NodeError(code, target.node, key="identity_file", identity_file=str(path), detail=str(error))
+
+    try:
+        return _read_key(path, None)
+    except (TypeError, paramiko.PasswordRequiredException) as error:
+        passphrase = passphrases.get(path)
+        if passphrase is None:
+            raise failed("passphrase_needed", error) from error
+    except _BAD_KEY as error:
+        raise failed("bad_identity_file", error) from error
+    try:
+        return _read_key(path, passphrase)
+    except (TypeError, *_BAD_KEY) as error:
+        raise failed("passphrase_wrong", error) from error
+
+
+def _read_key(path: Path, passphrase: str | None) -> paramiko.PKey:
+    # A job file of a stranger may name a device that never ends.
+    if path.exists() and (not path.is_file() or path.stat().st_size > LARGEST_KEY_BYTES):
+        raise ValueError("not a file, or larger than any key")
+    # The annotation says str; cryptography, which reads the file, takes bytes alone.
+    return paramiko.PKey.from_path(path, passphrase.encode() if passphrase else None)  # type: ignore[arg-type]
