@@ -29,6 +29,7 @@ from backend.planning import (
     tokens_per_s,
     why_not,
 )
+from backend.planning.why_not import SHORT
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
@@ -144,6 +145,8 @@ def _why_not(job: Job, plans: Plans, sizes: str, lang: str, *, as_json: bool) ->
             "rank": None if found.rank is None else found.rank + 1,
             "cost": cost,
             "plan": _plan(found.best, lang) if found.best else None,
+            "legal": {SHORT[path]: list(sizes) for path, sizes in found.legal.items()},
+            "nearest": _plan(found.nearest, lang) if found.nearest else None,
         })  # fmt: skip
     else:
         print(why_not_words(found, plans, lang))

@@ -73,7 +73,7 @@
       h("div", { class: "mb-plans-box", onscroll: () => requestAnimationFrame(paint) }, table),
       h("p", { class: "mb-plans-cost", "aria-live": "polite" }),
       h("p", { class: "mb-plans-count mb-quiet" }),
-      ask(), h("div", { class: "mb-plans-guides" }));
+      board.whyNot(), h("div", { class: "mb-plans-guides" }));
   }
 
   function filter(name) {
@@ -84,26 +84,6 @@
       sift();
     } });
     return h("label", {}, box, t(`wizard.plan.only.${name}`));
-  }
-
-  // "Why not TP=8 PP=3?": asked of the server, which knows the rules.
-  function ask() {
-    const { h, t } = board;
-    const answer = h("p", { class: "mb-plans-answer", "aria-live": "polite" });
-    const field = h("input", { type: "text", class: "mb-plans-sizes", maxlength: "80", placeholder: "TP=8 PP=3",
-      "aria-label": t("wizard.plan.ask.label"), autocomplete: "off", spellcheck: "false" });
-    const send = async (event) => {
-      event.preventDefault();
-      const query = new URLSearchParams({ sizes: field.value, lang: board.wizard.lang() });
-      try {
-        const got = await fetch(`/api/why-not?${query}`);
-        answer.textContent = got.ok ? (await got.json()).words : t("wizard.plan.ask.failed");
-      } catch {
-        answer.textContent = t("wizard.plan.ask.failed");
-      }
-    };
-    return h("form", { class: "mb-plans-ask", onsubmit: send }, h("label", {}, t("wizard.plan.ask"), field, "?"),
-      h("button", { type: "submit", class: "mb-tool" }, t("wizard.plan.ask.send")), answer);
   }
 
   function header() {

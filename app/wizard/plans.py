@@ -7,12 +7,12 @@ import numpy as np
 
 from app.guide_words import guide_rows
 from app.i18n import render_problem, t
-from app.plan_words import all_plans, explain, plan_name, plan_sizes, problem_words, why_not_words
+from app.plan_words import all_plans, explain, plan_name, plan_sizes
 from app.wizard.reading import Reading
 from backend.estimate.many import PARTS, Figures
 from backend.estimate.timing import COMMUNICATION, hours_of
 from backend.job.problems import Problem, ProblemsError
-from backend.planning import Plans, best_of_splits, front, parse_sizes, why_not
+from backend.planning import Plans, best_of_splits, front
 from backend.planning.space import RECOMPUTE, SIZES
 
 CHOICES = ("sequence", "distributed_optimizer", "account_for_embedding", "account_for_loss")
@@ -68,17 +68,6 @@ def plans_of(reading: Reading, lang: str, loads: Callable[..., bool] | None = No
         "why": explain(plans, lang),
         "guides": told,
     }
-
-
-def why_not_of(reading: Reading, sizes: str, lang: str) -> str:
-    """Why the best plan of the draft does not have these sizes, in words; `sizes` as the user typed them."""
-    if reading.job is None or reading.shape is None or reading.gpu is None:
-        return t(lang, "wizard.plan.unread")
-    try:
-        plans = all_plans(reading.job)
-        return why_not_words(why_not(reading.job, parse_sizes(sizes), plans), plans, lang)
-    except ProblemsError as error:
-        return " ".join(problem_words(lang, problem) for problem in error.problems)
 
 
 def _rows(plans: Plans, ranks: Sequence[int], told: set[int], loads: Callable[..., bool] | None) -> list[list[Any]]:

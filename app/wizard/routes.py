@@ -13,11 +13,11 @@ from app.services import Services
 from app.wizard import continuing
 from app.wizard.difference import difference_of
 from app.wizard.help import help_of
-from app.wizard.plans import why_not_of as answer
 from app.wizard.reading import Reading, read
 from app.wizard.review import archive
 from app.wizard.secrets import secret_routes
 from app.wizard.strategies import strategies_of
+from app.wizard.why_not import why_not_of
 from backend.job.problems import ProblemsError
 
 
@@ -66,15 +66,15 @@ def answer_routes(services: Services) -> APIRouter:
 
     GET /api/strategies?lang=en: {rows} or {why}, the best plan of each strategy for the draft.
 
-    GET /api/why-not?sizes=TP=8 PP=3&lang=en: {words}, why the best plan of the draft does not have these sizes.
+    GET /api/why-not?sizes=TP=8 PP=3&lang=en: {words, choose}, why the best plan of the draft does not have these sizes.
 
     GET /api/help?path=parallel.tensor&lang=en: a field's help, with what other values do to the draft; 404 for others.
     """
     router = APIRouter()
 
     @router.get("/api/why-not")
-    def why_not(sizes: str, lang: str = "en") -> dict[str, str]:
-        return {"words": answer(_reading(services), sizes, _language(lang))}
+    def why_not(sizes: str, lang: str = "en") -> dict[str, Any]:
+        return why_not_of(_reading(services), sizes, _language(lang))
 
     @router.get("/api/help")
     def help_beside(path: str, lang: str = "en") -> dict[str, Any]:

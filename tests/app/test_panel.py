@@ -24,8 +24,9 @@ from app.wizard.fields import Form, table
 from app.wizard.hosts import from_form, to_form
 from app.wizard.panel import SECTIONS, bundle, opening
 from app.wizard.placement import SHOWN_NODES, placement
-from app.wizard.plans import KEYS, edits_of, plans_of, why_not_of
+from app.wizard.plans import KEYS, edits_of, plans_of
 from app.wizard.reading import read
+from app.wizard.why_not import why_not_of
 from app.wizard.wire import change
 from backend.cluster.checks import Checks
 from backend.cluster.hostkeys import HostKey
@@ -279,9 +280,14 @@ class TestBundle:
     @pytest.mark.parametrize("lang", LANGUAGES)
     def test_why_not_is_answered_in_words(self, services: Services, lang: str) -> None:
         reading = read(services.draft.job_mapping(), services.home)
-        assert "24" in why_not_of(reading, "TP=8 PP=3", lang)
-        assert "TP8 PP1" in why_not_of(reading, "tp8", lang)
-        assert "TP=8 PP=3" in why_not_of(reading, "everything", lang)
+        refused, legal = why_not_of(reading, "TP=8 PP=3", lang), why_not_of(reading, "tp8", lang)
+        assert "24" in refused["words"]
+        assert refused["choose"]["edits"]["parallel.tensor"] == 8
+        assert "TP8 PP1" in legal["words"]
+        assert "TP8 PP1" in legal["choose"]["words"]
+        change(services, legal["choose"]["edits"])
+        assert why_not_of(read(services.draft.job_mapping(), services.home), "tp8", lang)["choose"] is None
+        assert why_not_of(reading, "everything", lang)["choose"] is None
 
     def test_the_stages_terms_add_up(self, form: Form, services: Services) -> None:
         change(services, {"parallel.tensor": 2, "parallel.pipeline": 2})

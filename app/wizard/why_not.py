@@ -1,0 +1,37 @@
+"""Why not TP=8 PP=3? What the page answers beside the table of plans."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from app.i18n import t
+from app.plan_words import all_plans, plan_in_full, problem_words, why_not_words
+from app.wizard.reading import Reading
+from backend.job.mapping import with_values
+from backend.job.problems import ProblemsError
+from backend.planning import parse_sizes, why_not
+
+
+def why_not_of(reading: Reading, sizes: str, lang: str) -> dict[str, Any]:
+    """`words`: why the best plan of the draft does not have these sizes; `choose`: the edit to that plan, and its name.
+
+    `sizes` as the user typed them. Where rules refuse them, `choose` is the nearest legal plan; None where it is the
+    draft's own.
+    """
+    job = reading.job
+    if job is None or reading.shape is None or reading.gpu is None:
+        return {"words": t(lang, "wizard.plan.unread"), "choose": None}
+    try:
+        plans = all_plans(job)
+        found = why_not(job, parse_sizes(sizes), plans)
+    except ProblemsError as error:
+        return {"words": " ".join(problem_words(lang, problem) for problem in error.problems), "choose": None}
+    offered = found.best or found.nearest
+    is_own = offered is None or with_values(job, offered.edits) == job
+    return {
+        "words": why_not_words(found, plans, lang),
+        "choose": None if offered is None or is_own else _choice(offered.edits, plan_in_full(offered.job, lang), lang),
+    }
+
+
+def _choice(edits: Mapping[str, object], plan: str, lang: str) -> dict[str, Any]:
+    return {"words": t(lang, "wizard.plan.ask.choose", plan=plan), "edits": dict(edits)}
