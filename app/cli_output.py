@@ -6,7 +6,7 @@ import re
 import sys
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from app.i18n import render_problem, t
 from backend.job.problems import Problem
@@ -15,14 +15,14 @@ DONE, FAILED, WRONG_INPUT = 0, 1, 2
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def print_problems(lang: str, problems: Iterable[Problem], file: TextIO | None = None) -> None:
+def print_problems(lang: str, problems: Iterable[Problem]) -> None:
     """One line a problem on standard error: severity, field, node, what is wrong, what to do."""
     for problem in problems:
         words = render_problem(lang, problem)
         severity = t(lang, f"severity.{problem.severity}")
         place = " ".join(filter(None, (severity, words["field"], problem.node and f"[{problem.node}]")))
         line = t(lang, "cli.problem", place=place, message=words["message"], fix=words["fix"])
-        print(printable(" ".join(line.split())), file=file or sys.stderr)
+        print(printable(" ".join(line.split())), file=sys.stderr)
 
 
 def printable(text: str) -> str:

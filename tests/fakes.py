@@ -17,7 +17,6 @@ class FakeNode:
     def __init__(self, name: str = "10.0.0.1") -> None:
         self.name = name
         self.files: dict[str, bytes] = {}
-        self.modes: dict[str, int] = {}
         self.folders: set[str] = {"/", "/tmp"}
         self.ran: list[tuple[str, ...]] = []
         self.broken: NodeError | None = None
@@ -43,12 +42,11 @@ class FakeNode:
             raise NodeError("missing_file", self.name, path=path)
         return self.files[path][offset : offset + limit]
 
-    def write(self, path: str, data: bytes, mode: int = 0o600) -> None:
+    def write(self, path: str, data: bytes) -> None:
         self._work()
         if posixpath.dirname(path) not in self.folders:
             raise NodeError("missing_file", self.name, path=path)
         self.files[path] = data
-        self.modes[path] = mode
 
     def fill_folder(self, path: str, files: Mapping[str, bytes], folders: Sequence[str] = ()) -> None:
         for name in ("", *folders):
@@ -56,7 +54,7 @@ class FakeNode:
         for name, data in files.items():
             self.write(posixpath.join(path, name), data)
 
-    def make_folder(self, path: str, mode: int = 0o700) -> None:
+    def make_folder(self, path: str) -> None:
         self._work()
         while path not in self.folders:
             self.folders.add(path)

@@ -66,8 +66,11 @@ class Node(Protocol):
     def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
         """At most `limit` bytes from `offset`; b"" at or behind the end. NodeError(missing_file) without a file."""
 
-    def write(self, path: str, data: bytes, mode: int = 0o600) -> None:
-        """Put a whole file in place at once; a reader sees the old one or the new one. Its folder must exist."""
+    def write(self, path: str, data: bytes) -> None:
+        """Put a whole file, of this user's alone, in place at once; a reader sees the old one or the new one.
+
+        Its folder must exist.
+        """
 
     def fill_folder(self, path: str, files: Mapping[str, bytes], folders: Sequence[str] = ()) -> None:
         """Make a folder of this user's alone, its missing parents and `folders` in it, and put files into it.
@@ -76,8 +79,8 @@ class Node(Protocol):
         file by file. NodeError(node_io) when the disk refuses.
         """
 
-    def make_folder(self, path: str, mode: int = 0o700) -> None:
-        """Make a folder and its missing parents; one that exists stays as it is."""
+    def make_folder(self, path: str) -> None:
+        """Make a folder of this user's alone and its missing parents; one that exists stays as it is."""
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder."""
@@ -103,7 +106,7 @@ def ask(node: Node, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b""
     raise NodeError("bad_answer", node.name, command=argv[0], exit=result.code, detail=tail(result.err or result.out))
 
 
-def tail(text: str, limit: int = 400) -> str:
+def tail(text: str) -> str:
     """The last non-empty lines of a program's output, short enough for a message."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "\n".join(lines[-5:])[-limit:]
+    return "\n".join(lines[-5:])[-400:]

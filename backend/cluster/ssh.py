@@ -7,8 +7,6 @@ import io
 import logging
 import posixpath
 import secrets
-import select
-import shlex
 import tarfile
 import threading
 import time
@@ -18,6 +16,7 @@ from typing import TypeVar
 
 import paramiko
 
+from backend.cluster.channel import closed_after, run_command
 from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.link import Link, open_link
 from backend.cluster.node import NodeError, Result, tail
@@ -32,7 +31,6 @@ FILE_TIMEOUT_S = 15.0
 FILL_TIMEOUT_S = 60.0
 ROOM_S = 0.1
 """Between two tries to open a channel on a server that has all it allows."""
-CHUNK = 1 << 16
 _NO_ANSWER = "Timeout opening channel"
 """paramiko's words."""
 
@@ -88,10 +86,7 @@ class SshNode:
             raise self._timed_out(timeout_s)
         try:
             with self._translated(timeout_s), self._channel(timeout_s) as channel:
-                with _closed_after(channel, timeout_s):
-                    channel.exec_command(command_line(argv, timeout_s))
-                _send(channel, stdin, timeout_s)
-                return _collect(channel, deadline)
+                return run_command(channel, argv, stdin, timeout_s, deadline)
         finally:
             self._slots.release()
 
@@ -103,14 +98,14 @@ class SshNode:
 
         return self._over_sftp(path, read)
 
-    def write(self, path: str, data: bytes, mode: int = 0o600) -> None:
+    def write(self, path: str, data: bytes) -> None:
         folder, name = posixpath.split(path)
         part = posixpath.join(folder, f".{name}.{secrets.token_hex(4)}")
 
         def write(sftp: paramiko.SFTPClient) -> None:
             try:
                 with sftp.open(part, "wx") as file:
-                    file.chmod(mode)
+                    file.chmod(0o600)
                     file.set_pipelined(True)
                     file.write(data)
                 sftp.posix_rename(part, path)
@@ -126,8 +121,8 @@ class SshNode:
         if result.code != 0:
             raise NodeError("node_io", self.name, path=path, detail=tail(result.err or result.out))
 
-    def make_folder(self, path: str, mode: int = 0o700) -> None:
-        self._over_sftp(path, lambda sftp: _make_folder(sftp, path, mode))
+    def make_folder(self, path: str) -> None:
+        self._over_sftp(path, lambda sftp: _make_folder(sftp, path))
 
     def exists(self, path: str) -> bool:
         return self._over_sftp(path, lambda sftp: _is_there(sftp, path))
@@ -219,7 +214,7 @@ class SshNode:
         kept = self._sftp.get_channel() if self._sftp else None
         if self._sftp is None or kept is None or kept.closed:
             channel = self._open_session(FILE_TIMEOUT_S, give_way=False)
-            with _closed_after(channel, self._timeout_s):
+            with closed_after(channel, self._timeout_s):
                 channel.invoke_subsystem("sftp")
                 channel.settimeout(FILE_TIMEOUT_S)
                 self._sftp = paramiko.SFTPClient(channel)
@@ -248,71 +243,6 @@ class SshNode:
         return NodeError("timeout", self.name, seconds=round(timeout_s))
 
 
-def command_line(argv: Sequence[str], timeout_s: float) -> str:
-    """What the node's shell is given: the one place where a command becomes text."""
-    # Ours is the deadline that counts; the remote one ends what we cannot wait for any longer.
-    return shlex.join(["timeout", "-k", "5", f"{timeout_s + 2:.0f}", *argv])
-
-
-@contextmanager
-def _closed_after(channel: paramiko.Channel, timeout_s: float) -> Iterator[None]:
-    """Ends the waits of paramiko that have no deadline, as a TimeoutError."""
-    expired = threading.Event()
-
-    def expire() -> None:
-        expired.set()
-        channel.close()
-
-    timer = threading.Timer(timeout_s, expire)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except (EOFError, OSError, paramiko.SSHException) as error:
-        if expired.is_set():
-            raise TimeoutError from error
-        raise
-    finally:
-        timer.cancel()
-
-
-def _send(channel: paramiko.Channel, stdin: bytes, timeout_s: float) -> None:
-    channel.settimeout(timeout_s)
-    try:
-        channel.sendall(stdin)
-        channel.shutdown_write()
-    except TimeoutError:
-        raise
-    except OSError:
-        # The command ended without reading all of it; its exit status tells more.
-        _log.debug("a command left %d bytes of its input unread", len(stdin))
-
-
-def _collect(channel: paramiko.Channel, deadline: float) -> Result:
-    """Both streams to their ends, then the exit status: asking first would hang behind a full window."""
-    out, err = bytearray(), bytearray()
-    poll = select.poll()
-    poll.register(channel.fileno(), select.POLLIN)
-    while True:
-        if channel.recv_ready():
-            out += channel.recv(CHUNK)
-        elif channel.recv_stderr_ready():
-            err += channel.recv_stderr(CHUNK)
-        elif channel.closed or (channel.eof_received and channel.exit_status_ready()):
-            break
-        elif time.monotonic() > deadline:
-            raise TimeoutError
-        elif channel.eof_received:
-            # The pipe tells of data, and at the end of the streams for ever; the exit status comes behind it.
-            channel.status_event.wait(min(0.5, max(0.0, deadline - time.monotonic())))
-        else:
-            poll.poll(500)
-    # paramiko gives a lost connection the same exit status as a signal; only the server says that a stream ended.
-    if not channel.eof_received:
-        raise EOFError("the connection ended before the command")
-    return Result(code=channel.recv_exit_status(), out=out.decode(errors="replace"), err=err.decode(errors="replace"))
-
-
 def _packed(files: Mapping[str, bytes], folders: Sequence[str]) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
@@ -328,14 +258,14 @@ def _packed(files: Mapping[str, bytes], folders: Sequence[str]) -> bytes:
     return packed.getvalue()
 
 
-def _make_folder(sftp: paramiko.SFTPClient, path: str, mode: int) -> None:
+def _make_folder(sftp: paramiko.SFTPClient, path: str) -> None:
     try:
-        sftp.mkdir(path, mode)
+        sftp.mkdir(path, 0o700)
     except FileNotFoundError:
         if posixpath.dirname(path) in ("", "/", path):
             raise
-        _make_folder(sftp, posixpath.dirname(path), mode)
-        _make_folder(sftp, path, mode)
+        _make_folder(sftp, posixpath.dirname(path))
+        _make_folder(sftp, path)
     except OSError:
         # SFTP has no errno for "exists": it may be an older one, or another thread's or node's.
         if not _is_there(sftp, path):

@@ -6,7 +6,7 @@ import random
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,11 +60,11 @@ def new_run_id(job: Job, now: float) -> str:
     return f"{stamp}-{job.name}-{secrets.token_hex(2)}"
 
 
-def candidate_ports(job: Job, shuffled: Callable[[Sequence[int], int], Sequence[int]] = random.sample) -> list[int]:
+def candidate_ports(job: Job) -> list[int]:
     """Some ports of the job's range, from a random start, so that two launches at once seldom meet."""
     first, last = job.cluster.port_range
     ports = range(first, last + 1)
-    return list(shuffled(ports, min(PORTS_TRIED, len(ports))))
+    return random.sample(ports, min(PORTS_TRIED, len(ports)))
 
 
 def make_place(

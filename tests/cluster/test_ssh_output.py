@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from backend.cluster.channel import _collect
 from backend.cluster.node import Result
-from backend.cluster.ssh import _collect
 
 
 class EndedStreams:

@@ -118,12 +118,15 @@ def test_a_folder_is_filled_at_once(node: Node, folder: str) -> None:
     assert node.read(f"{made}/with blank") == files["with blank"]
 
 
-def test_a_filled_folder_is_of_its_user_alone(cluster: DemoCluster, known_hosts: KnownHosts, free_folder: str) -> None:
+def test_what_is_made_is_of_its_user_alone(cluster: DemoCluster, known_hosts: KnownHosts, free_folder: str) -> None:
     real = connect(cluster.hosts()[0], known_hosts)
     real.fill_folder(f"{free_folder}/a/b", {"file": b"x"}, ["inside"])
+    real.make_folder(f"{free_folder}/made")
+    real.write(f"{free_folder}/made/file", b"x")
     real.close()
-    modes = {name: Path(free_folder, name).stat().st_mode & 0o777 for name in ("a", "a/b", "a/b/inside", "a/b/file")}
-    assert modes == {"a": 0o700, "a/b": 0o700, "a/b/inside": 0o700, "a/b/file": 0o600}
+    modes = {str(path.relative_to(free_folder)): path.stat().st_mode & 0o777 for path in Path(free_folder).rglob("*")}
+    folders, files = ("a", "a/b", "a/b/inside", "made"), ("a/b/file", "made/file")
+    assert modes == dict.fromkeys(folders, 0o700) | dict.fromkeys(files, 0o600)
 
 
 def test_a_folder_that_cannot_be_made_is_named(cluster: DemoCluster, known_hosts: KnownHosts, free_folder: str) -> None:

@@ -90,7 +90,6 @@ def test_upload_puts_everything_a_node_needs_into_its_folder(attempt: launch.Att
     names = {path.removeprefix(f"{folder}/") for path in node.files}
     assert names == {"supervisor.py", "entry.py", "swift_entry.py", "config.yaml", "spec.json"}
     assert f"{folder}/control" in node.folders
-    assert set(node.modes.values()) == {0o600}
     spec = json.loads(node.files[f"{folder}/spec.json"])
     assert spec["lock"] == "/home/me/.megaboard/locks/10.0.0.2_23"
     assert (spec["argv"], spec["environment"], spec["setup"]) == (["py", "1"], {"A": "b"}, "/home/me/env.sh")

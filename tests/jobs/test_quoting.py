@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
+from backend.cluster.channel import command_line
 from backend.cluster.probe import NodeFacts, python_command
-from backend.cluster.ssh import command_line
 from backend.engines import CONFIG, ENGINES, export, render
 from backend.engines.engine import target_of
 from backend.engines.environment import merged, shared_variables

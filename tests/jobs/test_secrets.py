@@ -123,7 +123,6 @@ def test_a_launch_brings_the_secrets_in_a_file_of_their_own(attempt: launch.Atte
     for rank, node in nodes.items():
         path = f"{taken.records[rank].folder}/{FILE}"
         assert json.loads(node.files[path]) == {"HF_TOKEN": CANARY}
-        assert node.modes[path] == 0o600
         assert launch.make_spec(taken, rank)["secrets"] == path
         assert [name for name, data in node.files.items() if CANARY.encode() in data] == [path]
         assert CANARY not in str(node.ran)
