@@ -17,8 +17,8 @@ from backend.cluster.ssh import connect
 from backend.job.problems import ProblemsError
 from backend.jobs import unopened
 from backend.jobs.connections import Connections
+from backend.jobs.gang import nothing_left
 from backend.jobs.lead import Timing
-from backend.jobs.records import NodeSnapshot
 from backend.jobs.store import StoreError
 
 WITHIN_S = 120.0
@@ -44,18 +44,13 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         services.controller.stop(run, save=chosen.save)
         state = services.controller.wait(run, WITHIN_S)
         snapshot = services.controller.snapshot(run)
-        proved = sum(_is_empty(node) for node in snapshot.nodes)
+        proved = sum(nothing_left(node.stop, node.exit) for node in snapshot.nodes)
         if not state.is_final or proved < len(snapshot.nodes):
             print(t(lang, "cli.stop.open", run=run))
             return FAILED
         words = {"run": run, "state": state_words(lang, state), "proved": proved, "nodes": len(snapshot.nodes)}
         print(t(lang, "cli.stopped", **words))
         return DONE
-
-
-def _is_empty(node: NodeSnapshot) -> bool:
-    proof = node.stop or node.exit
-    return proof is not None and not proof.get("left")
 
 
 def stop_unopened(chosen: argparse.Namespace, lang: str, why: StoreError) -> ProblemsError:

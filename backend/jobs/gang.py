@@ -32,9 +32,7 @@ class NodeView:
     @property
     def is_over(self) -> bool:
         """No process of the run is left on the node: it ended by itself, or `stop` proved it."""
-        if self.stop is not None:
-            return not self.stop.get("left", True)
-        return self.exit is not None and not self.exit.get("left")
+        return nothing_left(self.stop, self.exit)
 
     @property
     def succeeded(self) -> bool:
@@ -53,6 +51,12 @@ class Verdict:
 
     act: Literal["keep", "finish", "fail", "lose"]
     rank: int | None = None
+
+
+def nothing_left(stop: Mapping[str, Any] | None, exit: Mapping[str, Any] | None) -> bool:
+    """The node's newest word, its answer to `stop` or else its exit, is that no process of the attempt is left."""
+    word = exit if stop is None else stop
+    return word is not None and not word.get("left")
 
 
 def judge(nodes: Sequence[NodeView], *, lost_after_s: float = LOST_AFTER_S) -> Verdict:

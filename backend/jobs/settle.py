@@ -12,8 +12,8 @@ from backend.cluster.node import Node, NodeError
 from backend.job.job import Job
 from backend.jobs import ledger
 from backend.jobs.collect import OTHER_RANKS_EVERY, Collector
+from backend.jobs.gang import nothing_left
 from backend.jobs.launch import STOP_CALL_S, ranks_of, stop_supervisor
-from backend.jobs.records import NodeRecord
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 
@@ -34,7 +34,7 @@ def settle(
 
     def work(rank: int, node: Node) -> None:
         record = records[rank]
-        if not _is_proved(record):
+        if not nothing_left(record.stop, record.exit):
             answer = stop_supervisor(record, node, grace_s)
             store.write(lambda c: _keep(c, run, attempt, rank, answer, clock()))
             if left := answer.get("left"):
@@ -43,11 +43,6 @@ def settle(
             _collect(Collector(store, run, attempt, record, ranks_of(job, rank), clock), node)
 
     on_all(nodes, work, STOP_CALL_S + 10)
-
-
-def _is_proved(record: NodeRecord) -> bool:
-    proof = record.stop if record.stop is not None else record.exit
-    return proof is not None and not proof.get("left")
 
 
 def _keep(
