@@ -31,7 +31,7 @@ from backend.cluster.machine_checks import (
 )
 from backend.cluster.master_port import check_port
 from backend.cluster.node import Node, NodeError, ask
-from backend.cluster.probe import NodeFacts, ask_program, inspect, needed_environment, python_command
+from backend.cluster.probe import NodeFacts, ask_program, expand, inspect, needed_environment, python_command
 from backend.cluster.programs import SUPERVISOR, node_program
 from backend.cluster.survey import Survey
 from backend.estimate.checkpoint_size import checkpoint_bytes
@@ -221,8 +221,6 @@ def _ask_paths(job: Job, rank: int, node: Node) -> Mapping[str, Any]:
 
 
 def _ask_lock(job: Job, rank: int, node: Node, home: str) -> Mapping[str, Any]:
-    root = job.cluster.run_root
-    absolute = posixpath.join(home, root[2:]) if root.startswith("~/") else root
-    path = lock_path(absolute, job.cluster.hosts[rank])
+    path = lock_path(expand(job.cluster.run_root, home), job.cluster.hosts[rank])
     argv = python_command(needed_environment(job, rank, node), ["-", "holder", path])
     return ask(node, argv, timeout_s=ASK_S, stdin=node_program(SUPERVISOR))

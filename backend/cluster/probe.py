@@ -1,6 +1,7 @@
 """What a node is and has: read once at connect, by the engine's own Python, in one command."""
 
 import json
+import posixpath
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -161,6 +162,11 @@ def python_command(environment: Environment, arguments: Sequence[str]) -> list[s
     if environment.setup:
         command = ["bash", "-c", '. "${0/#\\~/$HOME}" >&2 && exec "$@"', environment.setup, *command]
     return command
+
+
+def expand(path: str, home: str) -> str:
+    """`~` resolved by the node's own home folder, for what no shell of the node reads."""
+    return posixpath.join(home, path[2:]) if path.startswith("~/") else path
 
 
 def _read(answer: Mapping[str, Any], asked: float, answered: float) -> NodeFacts:

@@ -13,7 +13,7 @@ from typing import Any
 from backend.cluster.group import on_all
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.preflight import lock_path
-from backend.cluster.probe import NodeFacts, python_command
+from backend.cluster.probe import NodeFacts, expand, python_command
 from backend.cluster.programs import SUPERVISOR, node_program
 from backend.engines import ENTRY, NodePlace, Place, Rendered
 from backend.job.cluster import Environment
@@ -119,11 +119,6 @@ def ranks_of(job: Job, node_rank: int) -> range:
     """The global ranks on a node."""
     size = job.cluster.gpus_per_node
     return range(node_rank * size, (node_rank + 1) * size)
-
-
-def expand(path: str, home: str) -> str:
-    """`~` resolved by the node's own home folder."""
-    return posixpath.join(home, path[2:]) if path.startswith("~/") else path
 
 
 def record_attempt(store: Store, attempt: Attempt, now: float) -> None:

@@ -18,7 +18,7 @@ from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger, queued
 from backend.jobs.accepted import kept
 from backend.jobs.beginning import Wish, choose, find_checkpoints
-from backend.jobs.checkup import meet
+from backend.jobs.checkup import Meeting, meet
 from backend.jobs.connections import Connections
 from backend.jobs.launchlock import LaunchLock, is_launching
 from backend.jobs.lead import Timing
@@ -114,8 +114,8 @@ class Runner:
             made = self._store.write(lambda c: self._create(c, run, job, asked, waits=False))
             if made != run:
                 return made
-            failure = self._try(lambda: self._starter.start(run, meeting))
-        self._raise(run, failure)
+            failure = self._start(run, meeting)
+        self._hand_over(run, failure)
         return run
 
     def enqueue(self, job: Job, run: str, asked: Asked) -> str:
@@ -123,7 +123,7 @@ class Runner:
         return self._store.write(lambda c: self._create(c, run, job, asked, waits=True))
 
     def resume(
-        self, run: str, *, checkpoint: int | None, waits: bool, accepted_warnings: Collection[str] | None = ()
+        self, run: str, *, checkpoint: int | None, waits: bool, accepted_warnings: Collection[str] | None
     ) -> None:
         """Start the next attempt now, or put it into the queue. ProblemsError.
 
@@ -143,10 +143,10 @@ class Runner:
         try:
             with LaunchLock(self._home, run):
                 self._store.write(lambda connection: self._take_up(connection, run, job, wish))
-                failure = self._try(lambda: self._starter.start(run, meeting))
+                failure = self._start(run, meeting)
         except BlockingIOError:
             raise _cannot_resume(run, RunState.STARTING) from None
-        self._raise(run, failure)
+        self._hand_over(run, failure)
 
     def stop(self, run: str, *, save: bool) -> None:
         """Ask for the end of a run, or cancel one that waits; returns when that is recorded. ProblemsError.
@@ -262,14 +262,15 @@ class Runner:
         ledger.claim(connection, run, queued.addresses_of(job))
         return ledger.append(connection, run, EventKind.PREFLIGHT, time=now)
 
-    def _try(self, act: Callable[[], None]) -> BaseException | None:
+    def _start(self, run: str, meeting: Meeting) -> BaseException | None:
         try:
-            act()
+            self._starter.start(run, meeting)
         except BaseException as error:  # raised again once what was started has been stopped
             return error
         return None
 
-    def _raise(self, run: str, failure: BaseException | None) -> None:
+    def _hand_over(self, run: str, failure: BaseException | None) -> None:
+        """To the run's watch, which ends what a start that failed has left; then that is raised."""
         watch = self._attach(run)
         if failure is not None:
             watch.over.wait(self._timing.stop_deadline_s)

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from backend.cluster.channel import command_line
-from backend.cluster.probe import NodeFacts, python_command
+from backend.cluster.probe import NodeFacts, expand, python_command
 from backend.engines import CONFIG, ENGINES, export, render
 from backend.engines.engine import target_of
 from backend.engines.environment import merged, shared_variables
@@ -24,7 +24,7 @@ from backend.job.cluster import Environment, Host
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.mapping import dump_job, load_job, parse_job, texts_in
-from backend.jobs.launch import expand, make_place, make_records, supervisor_command
+from backend.jobs.launch import make_place, make_records, supervisor_command
 from tests.engines.jobs import ddp
 from tests.hostile import CANARY, copied, put, refusals, slots, text
 
