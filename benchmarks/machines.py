@@ -1,7 +1,7 @@
 """The machines that published runs name: their GPU's figures and their connections.
 
-GPU figures are those of presets/gpus.yaml where it has the GPU. NVLink: 600 GB/s a GPU on A100, 900 on H100, 1800 on
-Blackwell, both directions; best matrix products as in presets/gpus.yaml.
+GPU figures are those of presets/gpus.yaml where it has the GPU, else of the same page. NVLink: 600 GB/s a GPU on A100,
+900 on H100, 400 on H800, 1800 on Blackwell, both directions.
 """
 
 from dataclasses import replace
@@ -11,17 +11,24 @@ from backend.job.cluster import Cluster
 from backend.job.presets import Gpu, gpus
 from benchmarks.shapes import NotModelled
 
+
+def _in_layers(best: float) -> float:
+    """TFLOP/s in the shapes of layers on a Blackwell GPU whose best product is `best`: as on the B200."""
+    return (gpus()["b200-180g"].matmul_tflops or 0.0) * best / 1745
+
+
 _GB200 = Gpu(
     key="",
     name="GB200 NVL72",
     memory_gib=183,
     bf16_tflops=2500,
-    matmul_tflops=0.655 * 2500,
+    matmul_tflops=_in_layers(1822),
     hbm_gb_per_s=8000,
+    power_w=1200,
     source="https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md",
 )
-_GB300 = replace(_GB200, name="GB300 NVL72", memory_gib=275)
-_B300 = replace(_GB200, name="B300", memory_gib=267, bf16_tflops=2250, matmul_tflops=0.655 * 2250)
+_GB300 = replace(_GB200, name="GB300 NVL72", memory_gib=275, power_w=1400)
+_B300 = replace(_GB200, name="B300", memory_gib=267, bf16_tflops=2250, matmul_tflops=_in_layers(1769), power_w=1000)
 
 FP8_OVER_BF16 = {
     "H100": 1402.6 / 794.5,
@@ -42,6 +49,7 @@ _MACHINES: tuple[tuple[str, Gpu | str, float, float, int, int], ...] = (
     ("B200", "b200-180g", 1800, 400, 8, 8),
     ("H200", "h200-141g", 900, 400, 8, 8),
     ("H100", "h100-80g", 900, 400, 8, 8),
+    ("H800", "h800-80g", 400, 400, 8, 8),
     ("A800", "a800-80g", 400, 200, 8, 8),
     ("A100-40", "a100-40g", 600, 200, 8, 8),
     ("A100", "a100-80g", 600, 200, 8, 8),
@@ -73,12 +81,13 @@ def published_machine(hardware: str, source: str, *, fp8: bool = False) -> Machi
             if machine is None:
                 break
             if "HBM2E" in wanted:
-                # 96 GB H100 with HBM2e: 2.4 TB/s, https://github.com/pytorch/torchtitan benchmarks.
-                machine = replace(machine, memory=2.4e12)
+                # 96 GB H100 with HBM2e: 2.4 TB/s and 500 W, https://github.com/pytorch/torchtitan benchmarks.
+                machine = replace(machine, memory=2.4e12, power=500)
             if not fp8:
                 return machine
             factor = next((value for key, value in FP8_OVER_BF16.items() if key in wanted), None)
             if factor is None:
                 raise NotModelled("FP8 on a GPU without it")
-            return replace(machine, products=machine.products * factor, peak=machine.peak * 2)
+            # A FLOP takes half the energy.
+            return replace(machine, products=machine.products * factor, peak=2 * machine.peak, power=2 * machine.power)
     raise NotModelled(f"hardware: {hardware}")

@@ -33,8 +33,8 @@ class Efficiency:
     flash_attention_share: float
     """The same in FlashAttention 2 and torch's own attention, which Hugging Face's modules call."""
     decline: float
-    """How matrix products and attention fall behind as GPUs get faster: with (312 TFLOP/s / peak) to this power. Power
-    limits and clocks hold a faster GPU further below its best when it is busy for long."""
+    """How far the power limit holds a GPU below its best when all of them are busy for long: matrix products and
+    attention go with (watts per FLOP/s over those of an A100) to this power."""
     kernel_s: float
     """Of each kernel on the GPU, on top of its work: launch, ramp, tail."""
     host_s: float
@@ -46,13 +46,18 @@ class Efficiency:
     overlap_share: float
     """Of communication that is meant to run beside computation and does."""
 
-    def sustained(self, peak: Number) -> Number:
-        """What `decline` leaves at a peak in FLOP/s: 1 on an A100 and on anything slower."""
-        return least(1.0, (REFERENCE_PEAK / peak) ** self.decline)
+    def sustained(self, machine: "Machine") -> Number:
+        """What `decline` leaves of a machine's speed: 1 on an A100 and where a FLOP/s has as many watts."""
+        return least(1.0, (machine.power / machine.peak / A100_POWER) ** self.decline)
 
 
-REFERENCE_PEAK = 312e12
-"""An A100's."""
+A100_POWER = 400 / 312e12
+"""W for a FLOP/s."""
+
+
+def assumed_power(peak: float) -> float:
+    """W of a GPU of which only the peak in FLOP/s is known: as those of A100, H100 and B200 grow with their peaks."""
+    return float(400 * (peak / 312e12) ** 0.5)
 
 
 @lru_cache(maxsize=1)
@@ -69,6 +74,8 @@ class Machine:
     """FLOP/s of the best matrix product."""
     peak: Number
     """FLOP/s."""
+    power: Number
+    """W that the GPU may draw."""
     memory: Number
     """Bytes/s."""
     link: Number
@@ -96,9 +103,11 @@ def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "f
     best = measured or (None if single else gpu.matmul_tflops)
     if peak is None and best is None:
         return None
+    known = 1e12 * (peak or best or 0.0)
     return Machine(
         products=1e12 * (best or UNMEASURED_PRODUCTS * (peak or 0.0)),
-        peak=1e12 * (peak or best or 0.0),
+        peak=known,
+        power=gpu.power_w or assumed_power(known),
         memory=1e9 * gpu.hbm_gb_per_s,
         link=1e9 * cluster.intra_node_gb_per_s / 2,
         network=1e9 / 8 * cluster.inter_node_gbit_per_s * cluster.nics_per_node / cluster.gpus_per_node,

@@ -73,7 +73,7 @@ class Setting:
     """Seconds to read or write one element of an activation or a weight."""
 
     def __post_init__(self) -> None:
-        sustained = self.efficiency.sustained(self.machine.peak)
+        sustained = self.efficiency.sustained(self.machine)
         object.__setattr__(self, "product_speed", self.machine.products * (1.0 if self.machine.warm else sustained))
         for name in ("attention", "flash_attention"):
             share = getattr(self.efficiency, f"{name}_share")

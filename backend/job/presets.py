@@ -32,6 +32,8 @@ class Gpu:
     """What the best matrix product was measured to reach; None where no measurement is known."""
     fp32_tflops: float | None = None
     """Dense peak without tensor cores; None where not known."""
+    power_w: float | None = None
+    """What it may draw; None where not known."""
     host_gb_per_s: float = 31.0
     """To host memory, one direction."""
     device: Literal["cuda", "cpu"] = "cuda"

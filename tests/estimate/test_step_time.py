@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from backend.estimate import estimate, speed_up
 from backend.estimate.adapters import NF4_BYTES
 from backend.estimate.communication import Group, exchange_seconds, ring_seconds, send_seconds
-from backend.estimate.efficiency import Machine, default_efficiency, machine_of
+from backend.estimate.efficiency import Machine, assumed_power, default_efficiency, machine_of
 from backend.estimate.layer_time import UNPACKING
 from backend.estimate.layers import model_layers
 from backend.estimate.parameters import layer_counts
@@ -31,7 +31,7 @@ HUGE = model_layers(resolve_model(Model(preset="llama-3.1-405b")))
 SPARSE = model_layers(resolve_model(Model(preset="qwen3-30b-a3b")))
 VISION = model_layers(resolve_model(Model(preset="qwen3-vl-8b")))
 HGX = Machine(
-    products=794.5e12, peak=989e12, memory=3.35e12, link=450 * GB, network=50 * GB, host=63 * GB, node=8
+    products=794.5e12, peak=989e12, power=700, memory=3.35e12, link=450 * GB, network=50 * GB, host=63 * GB, node=8
 )  # fmt: skip
 MEGATRON = Execution(memory=MEGATRON_LM_MEMORY)
 LLAMA = {
@@ -254,6 +254,19 @@ def test_a_ring_takes_the_bytes_it_passes_over_its_slowest_edge():
     assert across == pytest.approx(6 / 50)
     # Two ranks a node share the ports of two GPUs.
     assert ring_seconds(8 * GB, Group(8, 4), HGX, efficiency) == pytest.approx(7 / 100)
+
+
+def test_a_gpu_that_may_draw_less_power_sustains_less():
+    """torchtitan's H100 of 500 W; watts enough for every FLOP/s, as on an H20, hold nothing back."""
+    efficiency = default_efficiency()
+    held, free = replace(HGX, power=500.0), replace(HGX, peak=148e12, power=400.0)
+    assert efficiency.sustained(held) < efficiency.sustained(HGX) < efficiency.sustained(free) == 1
+
+
+def test_power_that_is_not_known_is_assumed_as_that_of_known_gpus():
+    for key in ("a100-80g", "h100-80g", "b200-180g"):
+        gpu = gpus()[key]
+        assert assumed_power(1e12 * gpu.bf16_tflops) == pytest.approx(gpu.power_w, rel=0.1)
 
 
 def test_an_exchange_is_bound_by_what_leaves_the_node():
