@@ -22,13 +22,13 @@ def all_plans(job: Job) -> Plans:
 def explain(plans: Plans, lang: str) -> str:
     """Why the first plan is first, from its figures."""
     if not len(plans):
-        return _joined(lang, t(lang, "wizard.plan.none"), *smallest_words(plans, lang))
+        return _joined(lang, t(lang, "wizard.plan.none"), *smallest_words(plans, lang), *_batch_words(plans, lang))
     best = plans[0].estimate
     figures = {"plan": plan_name(plan_sizes(plans[0].job)), "need": f"{need_gib(best):.1f}",
                "gpu": f"{best.gpu_memory_gib:.1f}", "count": f"{len(plans):,}",
                "batch": plans[0].job.training.micro_batch_size}  # fmt: skip
     figures["engine"] = t(lang, f"wizard.engine.{plans[0].job.engine}")
-    further = (*_host_words(plans[0].job, best, lang), *smallest_words(plans, lang))
+    further = (*_host_words(plans[0].job, best, lang), *smallest_words(plans, lang), *_batch_words(plans, lang))
     if not best.fits:
         key = "wizard.plan.no_fit" if over_gpu_gib(best) else "wizard.plan.no_fit.host"
         return _joined(lang, t(lang, key, **figures), *further)
@@ -40,6 +40,12 @@ def explain(plans: Plans, lang: str) -> str:
 
 def _joined(lang: str, *sentences: str) -> str:
     return ("" if lang == "zh" else " ").join(sentences)
+
+
+def _batch_words(plans: Plans, lang: str) -> Iterable[str]:
+    """What batch the plans are of, while the job's own sizes allow none."""
+    if not plans.job.global_batch:
+        yield t(lang, "wizard.plan.batch", batch=f"{plans.global_batch:,}")
 
 
 def _host_words(job: Job, found: Estimate, lang: str) -> Iterable[str]:

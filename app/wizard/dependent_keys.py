@@ -22,8 +22,8 @@ def chosen_for(
 ) -> dict[str, Any]:
     """The edit that notes which global batch the learning rate is for: the one at hand when it was typed.
 
-    A rate that was there before is for the batch before the first change; a default that nobody chose is for none
-    while machines are being described.
+    A rate that was there before is for the batch before the first change, be it to sizes that allow none; a default
+    that nobody chose is for none while machines are being described.
     """
     if _BATCH in edits or "training" in edits or not any(_may_change_batch(path) for path in edits):
         return {}
@@ -35,7 +35,7 @@ def chosen_for(
     ):
         return {}
     then = _global_batch(before, home)
-    return {_BATCH: then} if then and now and then != now else {}
+    return {_BATCH: then} if then and then != now else {}
 
 
 def _may_change_batch(path: str) -> bool:

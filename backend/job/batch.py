@@ -6,6 +6,16 @@ from math import ceil, floor, sqrt
 from backend.job.job import Job
 
 
+def planned_batch(job: Job) -> int:
+    """The global batch that plans are made for: the wanted one, or that of the job's present plan.
+
+    While its sizes do not divide the ranks it has none: then the one that its learning rate is for, or about its own.
+    """
+    training = job.training
+    about = training.micro_batch_size * job.accumulation * max(1, job.world_size // job.model_parallel)
+    return training.global_batch_size or job.global_batch or training.learning_rate_batch or about
+
+
 def steps_per_epoch(job: Job, global_batch: int | None = None) -> int | None:
     """Optimizer steps that one pass over the samples takes; None while their number is not known.
 

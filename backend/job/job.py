@@ -342,8 +342,9 @@ class Job:
 
     @property
     def data_parallel(self) -> int:
-        """Copies of the model; 0 when the ranks do not suffice for one."""
-        return self.world_size // self.model_parallel
+        """Copies of the model; 0 while the ranks are not a whole number of them."""
+        # The estimate hands in arrays of sizes.
+        return self.world_size // self.model_parallel * (self.world_size % self.model_parallel == 0)
 
     @property
     def accumulation(self) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from backend.estimate import over_gpu_gib
+from backend.job.batch import planned_batch
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.problems import Problem, ProblemsError, errors
@@ -75,8 +76,7 @@ def _best_of(job: Job, key: StrategyKey, engine: EngineName, method: str, engine
     try:
         # All full fine-tuning is enumerated at once: the page has these plans already.
         # The batch is that of the job's own plan: another engine's accumulation over more copies would be more work.
-        batch = job.training.global_batch_size or job.global_batch
-        plans = enumerate_plans(tried, engines if method == "full" else (engine,), batch)
+        plans = enumerate_plans(tried, engines if method == "full" else (engine,), planned_batch(job))
     except ProblemsError as error:
         return replace(row, problem=error.problems[0])
     part = next((part for part, space in enumerate(plans.spaces) if space.job.engine == engine), None)

@@ -13,6 +13,7 @@ from backend.estimate.many import (
     Parts,
     evaluate,
 )
+from backend.job.batch import planned_batch
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
@@ -56,11 +57,10 @@ def enumerate_plans(
 ) -> Plans:
     """`candidates`, with the count of refused plans by the code of the first rule that refused each.
 
-    The plans are of `global_batch`, of the wanted one (training.global_batch_size), or else of that of the job's
-    present plan; `beyond` as in space_of. Raises as `candidates`.
+    The plans are of `global_batch`, or else of planned_batch; `beyond` as in space_of. Raises as `candidates`.
     """
     shape, gpu = resolve_model(job.model), resolve_gpu(job.cluster)
-    wanted = global_batch or job.training.global_batch_size or job.global_batch
+    wanted = global_batch or planned_batch(job)
     spaces = [space_of(job, shape, engine, wanted, beyond) for engine in engines or engines_of(job)]
     key = (_bare(job), shape, gpu, wanted, [(factors[0].job.engine, _identity(factors)) for factors in spaces])
     asked = (job.training.method, job.world_size)

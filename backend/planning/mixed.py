@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from backend.job.batch import planned_batch
 from backend.job.job import Job
 from backend.job.presets import least_gpu, others_gib, smallest_hosts
 from backend.job.problems import ProblemsError
@@ -41,11 +42,10 @@ def smallest_nodes(job: Job, plans: Plans) -> Smallest | None:
     more = others_gib(cluster)
     if not smallest or more is None or len(cluster.hosts) != cluster.nodes:
         return None
-    wanted = job.training.global_batch_size or job.global_batch
     alone = replace(
         job,
         cluster=replace(cluster, nodes=len(kept), hosts=kept),
-        training=replace(job.training, global_batch_size=wanted),
+        training=replace(job.training, global_batch_size=planned_batch(job)),
     )
     engines = [space.job.engine for space in plans.spaces] or None
     try:

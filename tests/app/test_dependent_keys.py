@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from app.plan_words import all_plans
 from app.services import Draft
+from app.wizard.plans import plans_of
 from app.wizard.reading import read
 from app.wizard.wire import change
 from backend.jobs.store import Store
@@ -80,3 +82,15 @@ def test_a_number_that_was_read_is_known_as_such_until_it_or_the_data_changes(se
     assert training(services).samples_from == "10.0.0.1: a"
     change(services, edit)
     assert training(services).samples_from is None
+
+
+def test_while_sizes_allow_no_batch_the_plans_keep_the_one_before(services):
+    """Three of eight is typed on the way to another size: the table must not plan for some batch in between."""
+    for tensor in (3, 64):
+        change(services, {"parallel.tensor": tensor})
+        reading = read(services.draft.job_mapping(), services.home)
+        assert (reading.job.global_batch, noted(services)) == (0, [])
+        assert all_plans(reading.job).global_batch == 64
+        assert "64" in plans_of(reading, "en")["why"]
+    change(services, {"parallel.tensor": 4})
+    assert (training(services).learning_rate_batch, noted(services)) == (64, [])

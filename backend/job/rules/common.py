@@ -1,6 +1,7 @@
 """Rules that bind every engine, and those of the Hugging Face engines."""
 
 from dataclasses import fields
+from math import gcd
 
 from backend.job.batch import scaled_rates, written
 from backend.job.job import Job
@@ -164,7 +165,7 @@ def ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     parallel = job.parallel
     layers = shape.layers + parallel.account_for_embedding + parallel.account_for_loss
     sizes = {
-        "parallel.tensor": (parallel.tensor, shape.heads),
+        "parallel.tensor": (parallel.tensor, gcd(shape.heads, job.cluster.gpus_per_node)),
         "parallel.pipeline": (parallel.pipeline, layers),
         "parallel.context": (parallel.context, 0),
     }
