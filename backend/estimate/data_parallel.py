@@ -12,6 +12,7 @@ from backend.estimate.layers import Linear, ModelLayers
 from backend.estimate.numeric import Number, choose, larger, least
 from backend.estimate.parameters import layer_counts
 from backend.estimate.setting import Execution, Setting
+from backend.estimate.shared import Shared
 from backend.estimate.stage import RankParameters
 from backend.job.traits import MemoryTraits
 
@@ -46,7 +47,11 @@ class _Pace(NamedTuple):
 
 
 def data_seconds(
-    setting: Setting, ranks: Sequence[RankParameters], forward: Sequence[Number], backward: Sequence[Number]
+    setting: Setting,
+    ranks: Sequence[RankParameters],
+    forward: Sequence[Number],
+    backward: Sequence[Number],
+    shared: Shared | None = None,
 ) -> Number:
     """Exposed seconds of gradients and weights among the copies of each stage; the slowest stage decides.
 
@@ -55,12 +60,18 @@ def data_seconds(
     """
     virtual = setting.plan.virtual_pipeline
     # The count of a stage without experts is a plain 0, also where plans are many.
-    paces = _paces(
-        setting, ranks[0], has_experts=any(not isinstance(rank.expert, int) or rank.expert for rank in ranks)
-    )
+    has_experts = any(not isinstance(rank.expert, int) or rank.expert for rank in ranks)
+    asked = (setting, ranks[0], has_experts)
+    key = (shared.number(ranks[0]), has_experts) if shared else ()
+    paces = shared.once((_paces, *key), _paces, *asked) if shared else _paces(*asked)
     slowest_gather, slowest_reduction, idle_there, idle_back = 0.0, 0.0, 0.0, 0.0
     for rank, there, back in zip(ranks, forward, backward, strict=True):
-        gathered, reduced = _stage(setting, paces, rank, there, back)
+        exchange = (
+            shared.once((_exchange, *key, shared.number(rank)), _exchange, setting, paces, rank)
+            if shared
+            else _exchange(setting, paces, rank)
+        )
+        gathered, reduced = _stage(setting, paces, rank, exchange, there, back)
         slowest_gather = larger(slowest_gather, gathered - idle_there)
         slowest_reduction = larger(slowest_reduction, reduced - idle_back)
         idle_there = idle_there + there / virtual
@@ -68,7 +79,7 @@ def data_seconds(
     return slowest_gather + slowest_reduction
 
 
-def _paces(setting: Setting, rank: RankParameters, *, has_experts: bool) -> tuple[_Pace, _Pace]:
+def _paces(setting: Setting, rank: RankParameters, has_experts: bool) -> tuple[_Pace, _Pace]:
     """Of dense parameters over DP x CP, of experts over their copies, in messages of this rank."""
     plan = setting.plan
     dense = _pace(setting, Group(plan.data * plan.context, plan.tensor), rank.trained_dense, rank.dense)
@@ -113,23 +124,34 @@ def _divided(setting: Setting) -> Number:
     return setting.plan.distributed_optimizer if run.megatron else run.memory.shards != "none"
 
 
+def _exchange(setting: Setting, paces: tuple[_Pace, _Pace], rank: RankParameters) -> tuple[Number, Number]:
+    """Seconds of weights and of gradients exchanged once, also where something runs beside it."""
+    run, memory = setting.run, setting.run.memory
+    dense, expert = paces
+    reduced = memory.gradient_bytes * (rank.trained_dense * dense.gradients + rank.trained_expert * expert.gradients)
+    # With the optimizer divided, weights come back; else the other half of an all-reduce.
+    gathered = choose(_divided(setting), run.element_bytes, memory.gradient_bytes) * (
+        rank.trained_dense * dense.weights + rank.trained_expert * expert.weights
+    )
+    return gathered, reduced
+
+
 def _stage(
-    setting: Setting, paces: tuple[_Pace, _Pace], rank: RankParameters, forward: Number, backward: Number
+    setting: Setting,
+    paces: tuple[_Pace, _Pace],
+    rank: RankParameters,
+    exchange: tuple[Number, Number],
+    forward: Number,
+    backward: Number,
 ) -> tuple[Number, Number]:
     """Exposed seconds of weights and of gradients, all of an iteration."""
     plan, run, memory, efficiency = setting.plan, setting.run, setting.run.memory, setting.efficiency
-    dense, expert = paces
-    divided = _divided(setting)
-    reduced = memory.gradient_bytes * (rank.trained_dense * dense.gradients + rank.trained_expert * expert.gradients)
-    # With the optimizer divided, weights come back; else the other half of an all-reduce.
-    gathered = choose(divided, run.element_bytes, memory.gradient_bytes) * (
-        rank.trained_dense * dense.weights + rank.trained_expert * expert.weights
-    )
+    (dense, expert), (gathered, reduced) = paces, exchange
     # Interleaved chunks are done one after the other, each for a group of PP micro-batches: but for the last, their
     # exchange runs beside those of the next.
     groups = (1 + plan.pipeline * (plan.virtual_pipeline - 1)) / plan.virtual_pipeline
     last = groups * backward if run.overlap_gradients else 0.0
-    first = groups * choose(divided, forward, backward) if run.overlap_parameters else 0.0
+    first = groups * choose(_divided(setting), forward, backward) if run.overlap_parameters else 0.0
     if run.megatron or memory.shards in ("none", "optimizer"):
         return exposed(gathered, first, efficiency), exposed(reduced, last, efficiency)
     if memory.shards == "gradients":

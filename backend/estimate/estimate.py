@@ -14,6 +14,7 @@ from backend.estimate.numeric import Number, choose, largest
 from backend.estimate.plan import Plan, in_precision, plan_of, unsplit
 from backend.estimate.record import record
 from backend.estimate.schedule import bubble_fraction, textbook_bubble
+from backend.estimate.shared import Shared
 from backend.estimate.stage import Trained, trained_parts
 from backend.estimate.terms import StageMemory
 from backend.estimate.timing import Speed, speed_of
@@ -164,11 +165,16 @@ class Modelled:
 
 
 def modelled(
-    job: Job, shape: ModelShape, gpu: Gpu, plan: Plan | None = None, costs: PlanCosts | None = None
+    job: Job,
+    shape: ModelShape,
+    gpu: Gpu,
+    plan: Plan | None = None,
+    costs: PlanCosts | None = None,
+    shared: Shared | None = None,
 ) -> Modelled:
     """The job's memory, and what it was computed from.
 
-    `plan` in place of the job's own where many are in one, with `costs` of their layers.
+    `plan` in place of the job's own where many are in one, with `costs` of their layers and what they share.
     """
     memory = memory_traits(job, shape)
     layers, trained = model_layers(shape), trained_parts(job, shape)
@@ -176,7 +182,7 @@ def modelled(
     run = None
     if job.traits.is_megatron:
         run = run_of(job, trained)
-        memories = pipeline_memory(layers, plan, memory, run, costs)
+        memories = pipeline_memory(layers, plan, memory, run, costs, shared)
     else:
         memories = [data_parallel_memory(layers, plan, memory, tuning_of(job, trained))]
     return Modelled(layers=layers, plan=plan, traits=memory, trained=trained, run=run, memories=memories)

@@ -31,6 +31,7 @@ from backend.estimate.layers import model_layers
 from backend.estimate.megatron import PlanCosts, plan_costs
 from backend.estimate.numeric import largest
 from backend.estimate.plan import Plan, plan_of
+from backend.estimate.shared import Shared
 from backend.estimate.stage import trained_parts
 from backend.estimate.step_time import MicroBatch
 from backend.estimate.timing import COMMUNICATION, micro_batch_of, setting_of, step_of
@@ -63,25 +64,31 @@ PARTS = ("compute", "recompute", "bubble", "optimizer", "offload", *COMMUNICATIO
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Base:
+    """The plans of a cut on the first of the lines: others differ from one of these in the choices of `lines` alone.
+
+    Cuts that differ in VPP and what counts as a layer often have the same.
+    """
+
+    columns: Columns
+    kind: Array
+    """Of each of these: its place in `alike`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
     """Plans whose layers are cut into stages alike; they stand beside each other."""
 
     rows: slice
     stages: Mapping[str, Any]
     """How: values of STATIC."""
-    base: Array
-    """Those that are on the first of the lines; all others differ from one of these in the choices of `lines` alone."""
-    kind: Array
-    """Of each of these: its place in `alike`."""
+    base: "Base"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Many:
     """Plans of one engine, none of which changes with what no rule reads."""
 
-    columns: Callable[[Rows], Columns]
-    """The sizes of some plans by path, the micro-batches of a step under training.gradient_accumulation_steps, and
-    under parallel.recompute the place of each plan's (recompute, modules) in `choices`."""
     choices: tuple[tuple[str, tuple[str, ...]], ...]
     """Every (recompute, modules) that occurs."""
     cuts: tuple[Cut, ...]
@@ -129,7 +136,9 @@ def many_of(
 ) -> Many:
     """Plans as numbers: equal in `cut` where OF_STAGES are, in `alike` where OF_LAYERS but for `lines` are.
 
-    Those cut alike stand together. What is in `alike` begins at 0 and leaves few numbers out.
+    `columns` are the sizes of some plans by path, the micro-batches of a step under
+    training.gradient_accumulation_steps, and under parallel.recompute the place of each plan's (recompute, modules) in
+    `choices`. Those cut alike stand together. What is in `alike` begins at 0 and leaves few numbers out.
     """
     begins = np.flatnonzero(np.diff(cut, prepend=-1))
     stages = {path: values.tolist() for path, values in columns(begins).items() if path in OF_STAGES}
@@ -137,15 +146,18 @@ def many_of(
     # What is written last stays: the first plan of each kind.
     first[alike[::-1]] = np.arange(len(alike))[::-1]
     occurs = first >= 0
-    kind, place, cuts = (np.cumsum(occurs) - 1)[alike], np.empty(len(cut), np.intp), []
+    kind, place = (np.cumsum(occurs) - 1)[alike], np.empty(len(cut), np.intp)
+    cuts, bases = list[Cut](), dict[tuple[Any, ...], Base]()
     for number, (begin, end) in enumerate(pairwise([*begins.tolist(), len(cut)])):
         rows = lines.order[begin:end]
         place[rows] = np.arange(end - begin)
-        base = rows[: (end - begin) // prod(lines.shape)]
+        own = rows[: (end - begin) // prod(lines.shape)]
+        sizes = {path: values for path, values in columns(own).items() if path not in OF_STAGES}
         how = {path.removeprefix("parallel."): values[number] for path, values in stages.items()}
-        cuts.append(Cut(rows=slice(begin, end), stages=how, base=base, kind=kind[base]))
+        key = (how.get("pipeline"), *(values.tobytes() for values in sizes.values()))
+        base = bases.setdefault(key, Base(columns=sizes, kind=kind[own]))
+        cuts.append(Cut(rows=slice(begin, end), stages=how, base=base))
     return Many(
-        columns=columns,
         choices=choices,
         cuts=tuple(cuts),
         lines=lines.values,
@@ -176,7 +188,7 @@ class Parts:
         cut_of = np.searchsorted([cut.rows.start for cut in cuts], rows, side="right") - 1
         for number in np.unique(cut_of).tolist():
             chosen = np.flatnonzero(cut_of == number)
-            shape = (*self.many.shape, len(cuts[number].base))
+            shape = (*self.many.shape, len(cuts[number].base.kind))
             place = np.unravel_index(self.many.place[rows[chosen]], shape)
             for line, values in zip(found, self.of_cuts[number], strict=True):
                 line[chosen] = np.broadcast_to(values, shape)[place]
@@ -191,13 +203,17 @@ def evaluate(job: Job, shape: ModelShape, gpu: Gpu, many: Many) -> tuple[Figures
     machine = machine_of(job.cluster, gpu, job.training.precision)
     costs = _costs(job, shape, gpu, many, machine)
     size, found, parts = len(many.place), dict[str, Array](), []
+    known: dict[int, tuple[_Costs, Shared]] = {}
     for cut in many.cuts:
-        columns = {**many.columns(cut.base), **many.lines}
+        base = cut.base
+        if id(base) not in known:
+            known[id(base)] = _take(costs, base.kind), Shared()
+        columns = {**base.columns, **many.lines}
         part = _job_of(job, columns, cut.stages)
         plan = _plan_of(part, shape, gpu, many.choices, columns)
-        figures, times = _together(part, shape, gpu, plan, _take(costs, cut.kind), machine)
+        figures, times = _together(part, shape, gpu, plan, machine, *known[id(base)])
         parts.append(times)
-        place, lines = many.place[cut.rows], (*many.shape, len(cut.base))
+        place, lines = many.place[cut.rows], (*many.shape, len(base.kind))
         for name, values in figures.items():
             flat = np.broadcast_to(values, lines).reshape(-1)
             found.setdefault(name, np.empty(size, flat.dtype))[cut.rows] = flat.take(place)
@@ -242,10 +258,10 @@ def _plan_of(
 
 
 def _together(
-    job: Job, shape: ModelShape, gpu: Gpu, plan: Plan, costs: _Costs, machine: Machine | None
+    job: Job, shape: ModelShape, gpu: Gpu, plan: Plan, machine: Machine | None, costs: _Costs, shared: Shared
 ) -> tuple[dict[str, Array], tuple[Array, ...]]:
     """Figures of plans whose layers are cut alike, and the values of PARTS where there are times."""
-    found = modelled(job, shape, gpu, plan, costs.memory)
+    found = modelled(job, shape, gpu, plan, costs.memory, shared)
     ratio = reserved_ratio(job) or RESERVED_PER_ALLOCATED
     reserved = ratio / GIB * largest(*(memory.peak for memory in found.memories))
     host = 0.0 if job.cluster.host_memory_gib is None else host_memory_gib(job, found.memories)
@@ -255,7 +271,7 @@ def _together(
         figures["host_memory_gib"] = host
     if machine:
         setting = setting_of(job, machine, plan, found.traits, found.layers)
-        step = step_of(job, setting, found.layers, found.trained, found.memories, costs.time)
+        step = step_of(job, setting, found.layers, found.trained, found.memories, costs.time, shared)
         scale = time_ratio(job.cluster) or 1.0
         figures["bubble_fraction"] = step.bubble
         figures["iteration_s"] = scale * step.iteration_s

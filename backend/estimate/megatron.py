@@ -14,6 +14,7 @@ from backend.estimate.plan import Plan
 from backend.estimate.record import record
 from backend.estimate.saved import Eager, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
 from backend.estimate.schedule import in_flight
+from backend.estimate.shared import Shared
 from backend.estimate.stage import RankParameters, Stage, Trained, rank_parameters, stages
 from backend.estimate.terms import GROUPED_BYTES, STATIC_BYTES, Moment, StageMemory, fullest_moment
 from backend.job.traits import MemoryTraits
@@ -59,7 +60,12 @@ class Run:
 
 
 def pipeline_memory(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, trained: Trained | Run, costs: PlanCosts | None = None
+    layers: ModelLayers,
+    plan: Plan,
+    memory: MemoryTraits,
+    trained: Trained | Run,
+    costs: PlanCosts | None = None,
+    shared: Shared | None = None,
 ) -> list[StageMemory]:
     """The memory of each stage, first to last; memory traits in the precision of the run.
 
@@ -67,8 +73,8 @@ def pipeline_memory(
     """
     run = Run(trained=trained) if isinstance(trained, Trained) else trained
     costs = costs or plan_costs(layers, plan, memory, run)
-    held: dict[tuple[bool, bool, int, int], _Held] = {}
-    kept: dict[tuple[int, int], Number] = {}
+    held: dict[tuple[bool, bool, int, int], _Held] = shared.held if shared else {}
+    kept: dict[tuple[int, ...], Number] = shared.kept if shared else {}
     found = []
     for stage in stages(layers, plan):
         # Stages between the ends hold the same: only what is in flight differs.
@@ -167,15 +173,22 @@ def _stage_parameters(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run
     )
 
 
-def _saved(plan: Plan, stage: Stage, costs: PlanCosts, kept: dict[tuple[int, int], Number]) -> Number:
-    """Activations of every micro-batch in flight; `kept` remembers one's in a chunk of (dense, sparse) layers."""
+def _saved(plan: Plan, stage: Stage, costs: PlanCosts, kept: dict[tuple[int, ...], Number]) -> Number:
+    """Activations of every micro-batch in flight; `kept` remembers those in a chunk of (dense, sparse) layers."""
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     total: Number = counts[0] * costs.tower if stage.first else 0.0
     for chunk, flying in zip(stage.chunks, counts, strict=True):
         sizes = (chunk.dense, chunk.sparse)
         if sizes not in kept:
             kept[sizes] = _kept(plan, costs, *sizes)
-        total = total + flying * kept[sizes]
+        if isinstance(flying, int) and len(counts) > 2:
+            # All chunks but the last mostly keep those of PP micro-batches.
+            full = (*sizes, flying)
+            if full not in kept:
+                kept[full] = flying * kept[sizes]
+            total = total + kept[full]
+        else:
+            total = total + flying * kept[sizes]
     return total
 
 

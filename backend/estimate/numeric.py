@@ -11,18 +11,16 @@ Number = Any
 
 def larger(one: Number, other: Number) -> Number:
     """The larger of two values, entry by entry where one of them is an array."""
-    try:
-        return one if one > other else other
-    except ValueError:  # the truth of an array: cheaper than asking every value for its type
+    if type(one) is np.ndarray or type(other) is np.ndarray:
         return np.maximum(one, other)
+    return one if one > other else other
 
 
 def least(one: Number, other: Number) -> Number:
     """The smaller of two values, entry by entry where one of them is an array."""
-    try:
-        return one if one < other else other
-    except ValueError:
+    if type(one) is np.ndarray or type(other) is np.ndarray:
         return np.minimum(one, other)
+    return one if one < other else other
 
 
 def largest(*values: Number) -> Number:
@@ -43,5 +41,5 @@ def choose(condition: Number, true: Number, false: Number) -> Number:
 def clip(value: Number, low: Number, high: Number) -> Number:
     """The value within [low, high], entry by entry where it or the upper end is an array."""
     if isinstance(value, np.ndarray) or isinstance(high, np.ndarray):
-        return np.clip(value, low, high)
+        return np.minimum(np.maximum(value, low), high)
     return low if value < low else high if value > high else value

@@ -15,12 +15,16 @@ def in_flight(pipeline: int, virtual: int, micro_batches: Number, stage: int) ->
     """For each model chunk of a stage, how many micro-batches keep activations in it at the fullest moment.
 
     1F1B: min(m, p - r). Interleaved: min(m v, 2 (p - r - 1) + (v - 1) p + 1) over all chunks, filled in the order of
-    the forward passes: p micro-batches through each chunk in turn, then the next ones through the first chunk.
+    the forward passes: p micro-batches through each chunk in turn, then the next ones through the first chunk. A plain
+    number also of many plans where it is the same of all.
     """
     if virtual == 1:
         return (least(micro_batches, pipeline - stage),)
     total = least(micro_batches * virtual, 2 * (pipeline - stage - 1) + (virtual - 1) * pipeline + 1)
-    first_round = [clip(total - chunk * pipeline, 0, pipeline) for chunk in range(virtual)]
+    full = (total.min() if isinstance(total, np.ndarray) else total) // pipeline
+    first_round = [
+        pipeline if chunk < full else clip(total - chunk * pipeline, 0, pipeline) for chunk in range(virtual)
+    ]
     return (first_round[0] + larger(0, total - virtual * pipeline), *first_round[1:])
 
 

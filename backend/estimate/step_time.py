@@ -1,6 +1,6 @@
 """Seconds of a training step and its parts: stages of a pipeline, data parallelism, optimizer, host memory."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from backend.estimate.passes import NO_PASSES, NOTHING, Pass, Passes
 from backend.estimate.record import record
 from backend.estimate.schedule import iteration_time
 from backend.estimate.setting import Setting
+from backend.estimate.shared import Shared
 from backend.estimate.stage import Chunk, RankParameters, Trained, stages
 
 ChunkTimes = tuple[tuple[Number, ...], ...]
@@ -85,6 +86,7 @@ def step_time(
     adapters: bool = False,
     last_layers: int | None = None,
     micro_batch: MicroBatch | None = None,
+    shared: Shared | None = None,
     schedule: Schedule = iteration_time,
 ) -> StepTime:
     """The time of a step; `parameters` of one rank of each stage, `last_layers` where only these are trained.
@@ -105,11 +107,14 @@ def step_time(
     parts = {name: times * seconds for name, seconds in micro_batch.model._asdict().items()}
     parts["pipeline"] = 2 * plan.micro_batches * sends
     bubble = larger(0.0, scheduled - sum(parts.values())) if len(chunks) > 1 else 0.0
-    data = data_seconds(setting, parameters, forward, backward)
+    data = data_seconds(setting, parameters, forward, backward, shared)
     # Stages between the ends hold the same.
     distinct = {id(rank): rank for rank in parameters}.values()
-    optimizer = largest(*(optimizer_seconds(setting, rank) for rank in distinct))
-    offload = largest(*(offload_seconds(setting, rank) for rank in distinct))
+    optimizer, offload = (
+        shared.once((_after, *map(shared.number, distinct)), _after, setting, distinct)
+        if shared
+        else _after(setting, distinct)
+    )
     parts |= {"bubble": bubble, "data": data, "optimizer": optimizer, "offload": offload}
     return StepTime(
         iteration_s=scheduled + data + optimizer + offload,
@@ -120,6 +125,12 @@ def step_time(
         chunk_backward=chunk_backward,
         bubble=bubble / scheduled,
     )
+
+
+def _after(setting: Setting, ranks: Collection[RankParameters]) -> tuple[Number, Number]:
+    """Of the optimizer's step, and of offloading: those of the slowest rank."""
+    optimizer = largest(*(optimizer_seconds(setting, rank) for rank in ranks))
+    return optimizer, largest(*(offload_seconds(setting, rank) for rank in ranks))
 
 
 def kind_passes(

@@ -10,6 +10,7 @@ from backend.estimate.numeric import Number
 from backend.estimate.plan import Plan
 from backend.estimate.record import record
 from backend.estimate.setting import Execution, Setting
+from backend.estimate.shared import Shared
 from backend.estimate.stage import Trained
 from backend.estimate.step_time import MicroBatch, StepTime, kind_passes, micro_batch_time, step_time
 from backend.estimate.terms import StageMemory
@@ -102,10 +103,12 @@ def step_of(
     trained: Trained,
     memories: Sequence[StageMemory],
     micro_batch: MicroBatch | None = None,
+    shared: Shared | None = None,
 ) -> StepTime:
-    """The time of a job's step; its plan may be many, and `micro_batch` theirs where it is known."""
+    """The time of a job's step; its plan may be many, `micro_batch` theirs where it is known, with what they share."""
     micro_batch = micro_batch or micro_batch_of(job, setting, layers, trained)
-    return step_time(layers, setting, trained, [stage.parameters for stage in memories], micro_batch=micro_batch)
+    parameters = [stage.parameters for stage in memories]
+    return step_time(layers, setting, trained, parameters, micro_batch=micro_batch, shared=shared)
 
 
 def micro_batch_of(job: Job, setting: Setting, layers: ModelLayers, trained: Trained) -> MicroBatch:
