@@ -171,7 +171,8 @@ def test_arrays_of_plans_give_what_numbers_give():
         assert list(together) == pytest.approx(alone, rel=0.01)
         flying = in_flight(4, virtual, counts, 0)
         for position, count in enumerate(counts):
-            assert [int(np.broadcast_to(chunk, 4)[position]) for chunk in flying] == list(in_flight(4, virtual, int(count), 0))
+            here = [int(np.broadcast_to(chunk, 4)[position]) for chunk in flying]
+            assert here == list(in_flight(4, virtual, int(count), 0))
 
 
 def test_layers_are_dealt_to_stages_in_turns_and_accounted_ends_get_one_less():
