@@ -44,9 +44,10 @@
     for (const gone of known.values()) gone.remove();
   }
 
-  // What stands between backticks is a command.
-  function commands(words) {
-    return words.split("`").map((part, place) => (place % 2 ? el("code", {}, part) : part));
+  // As text(); what stands between backticks is a command.
+  function setCommands(node, words) {
+    if (node.textContent === words.replaceAll("`", "")) return;
+    node.replaceChildren(...words.split("`").map((part, place) => (place % 2 ? el("code", {}, part) : part)));
   }
 
   const isNothing = (value) => value === null || value === undefined;
@@ -111,6 +112,6 @@
   }
 
   window.Megaboard.live = {
-    attribute, badge, commands, duration, el, keyed, mibAsGib, moment, number, setBadge, setWords, text, w, whole,
+    attribute, badge, duration, el, keyed, mibAsGib, moment, number, setBadge, setCommands, setWords, text, w, whole,
   };
 })();

@@ -1,6 +1,6 @@
 // One run: its head with progress and the ways to stop it, its charts, nodes, events and logs.
 (() => {
-  const { attribute, badge, commands, duration, el, keyed, moment, number, setBadge, text, w, whole } = window.Megaboard.live;
+  const { attribute, badge, duration, el, keyed, moment, number, setBadge, setCommands, text, w, whole } = window.Megaboard.live;
   const FACTS = ["elapsed", "eta", "tokens_per_s", "step_s", "loss"];
 
   // link: { now(), ask(), act(name, values), wantsResume(id) } of monitor.js.
@@ -110,7 +110,7 @@
       text(save, w(head.is_saving ? "stop.saving" : "stop.save"));
       progress(head);
       age();
-      if (head.is_final) ask.close();
+      if (!head.can_stop) ask.close();
     }
 
     function progress(head) {
@@ -180,10 +180,10 @@
     const unaccepted = el("div.mbm-unaccepted", { hidden: true }, list, el("div.mbm-buttons", {}, yes, mended));
     const why = el("div.mbm-cause", { role: "alert", hidden: true }, el("div", {}, message, fix, last), button, unaccepted, more);
     const proof = el("p.mbm-proof", { hidden: true });
-    const make = () => el("li", {}, el("span"), " ", el("small"));
+    const make = () => el("li", {}, el("span"), el("small"));
     const update = (item, one) => {
       text(item.firstChild, one.message);
-      text(item.lastChild, one.fix);
+      setCommands(item.lastChild, one.fix);
     };
     let cause = null, warnings = [];
 
@@ -200,8 +200,7 @@
     function tell() {
       text(message, cause.message);
       // The problem's own words also tell where else warnings are accepted.
-      const help = warnings.length ? w("warnings.read") : cause.fix;
-      if (fix.textContent !== help.replaceAll("`", "")) fix.replaceChildren(...commands(help));
+      setCommands(fix, warnings.length ? w("warnings.read") : cause.fix);
       text(last, cause.last ? w("cause.last", { step: whole(cause.last[0]), at: moment(cause.last[1]), ended: moment(cause.last[2]) }) : "");
       last.hidden = !cause.last;
       button.hidden = cause.rank === null || cause.rank === undefined;

@@ -1,6 +1,6 @@
 // A run that goes on without a step: since when, who the others wait for, and what can be done before it is ended.
 (() => {
-  const { commands, duration, el, keyed, moment, number, text, w, whole } = window.Megaboard.live;
+  const { duration, el, keyed, moment, number, setCommands, text, w, whole } = window.Megaboard.live;
   const FALLBACK = { kind: "none" };
 
   function Standstill(now, showLog) {
@@ -46,9 +46,7 @@
     const known = { ...one, node, at: moment(one.since, false), step: whole(one.step), usual: whole(one.usual) };
     text(item.firstChild, w(`standstill.${one.kind}`, known));
     const help = [one.ids && w("standstill.stopped", known), one.waits && w("standstill.waits")].filter(Boolean);
-    if (item.dataset.help === help.join(" ")) return;
-    item.dataset.help = help.join(" ");
-    item.lastChild.replaceChildren(...commands(help.join(" ")));
+    setCommands(item.lastChild, help.join(" "));
   }
 
   window.Megaboard = Object.assign(window.Megaboard || {}, { Standstill });

@@ -48,7 +48,18 @@ def events(run: RunSnapshot, lang: str) -> list[dict[str, Any]]:
     """The newest events in words, newest first; `seq`, of the first of a line, stays when the line grows."""
     addresses = {node.rank: node.address for node in run.nodes}
     lines = _alike(run.events) if len(addresses) > ALIKE else [[event] for event in run.events]
-    return [_line(line, addresses, lang) for line in reversed(lines[-SHOWN:])]
+    unstarted = _unstarted(run.events)
+    return [_line(line, addresses, unstarted, lang) for line in reversed(lines[-SHOWN:])]
+
+
+def _unstarted(history: Iterable[Event]) -> set[int]:
+    """The failures of checks: nothing was started, and nothing has to be ended."""
+    found, kind = set(), None
+    for event in history:
+        if event.kind is EventKind.FAILING and kind is EventKind.PREFLIGHT:
+            found.add(event.seq)
+        kind = event.kind if event.kind in (EventKind.PREFLIGHT, EventKind.STARTING) else kind
+    return found
 
 
 def _alike(history: Iterable[Event]) -> list[list[Event]]:
@@ -69,15 +80,20 @@ def _alike(history: Iterable[Event]) -> list[list[Event]]:
     return lines
 
 
-def _line(line: list[Event], addresses: Mapping[int, str], lang: str) -> dict[str, Any]:
+def _line(line: list[Event], addresses: Mapping[int, str], unstarted: set[int], lang: str) -> dict[str, Any]:
     first, newest = line[0], line[-1]
     ranks = sorted({event.rank for event in line if event.rank is not None})
     names = ", ".join(addresses.get(rank, str(rank)) for rank in ranks)
     who = names if len(ranks) <= NAMED else t(lang, "monitor.event.nodes", count=len(ranks))
-    return {"seq": first.seq, "time": newest.time, "bad": newest.kind in _BAD, **_words(newest, who, lang)}
+    return {
+        "seq": first.seq,
+        "time": newest.time,
+        "bad": newest.kind in _BAD,
+        **_words(newest, who, newest.seq in unstarted, lang),
+    }
 
 
-def _words(event: Event, node: str, lang: str) -> dict[str, Any]:
+def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, Any]:
     detail = event.detail
     values = {
         "node": node,
@@ -97,6 +113,7 @@ def _words(event: Event, node: str, lang: str) -> dict[str, Any]:
     }
     more = "_save" if event.kind is EventKind.STOP_REQUESTED and detail.get("save") else ""
     more = "_signal" if event.kind is EventKind.NODE_EXITED and detail.get("signal") else more
+    more = "_unstarted" if is_unstarted else more
     problem = detail.get("problem")
     return {
         "text": t(lang, f"monitor.event.{event.kind.value}{more}", **values),

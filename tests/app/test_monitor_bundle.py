@@ -222,6 +222,7 @@ def test_a_run_that_preflight_refused_tells_why_without_nodes(desk):
     assert (answer["head"]["attempt"], answer["head"]["proof"], answer["nodes"]) == (0, None, [])
     assert "10.0.0.1" in answer["head"]["cause"]["message"]
     assert answer["log"]["files"] == []
+    assert [event["text"] for event in answer["events"][:2]] == ["Failed", "It cannot be started"]
 
 
 def test_a_node_that_proved_nothing_is_counted_as_open(desk):

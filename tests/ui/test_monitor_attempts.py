@@ -150,8 +150,8 @@ def test_the_queue_is_shown_ordered_and_cancelled_in_the_list(page, site) -> Non
 @pytest.mark.parametrize(
     ("lang", "names"),
     [
-        ("en", ["Accept these warnings and queue again", "Seen to: check and queue again"]),
-        ("zh", ["接受这些警告并重新排队", "已处理，重新检查并排队"]),
+        ("en", ["Accept these warnings and queue again", "Check again and queue"]),
+        ("zh", ["接受这些警告并重新排队", "重新检查并排队"]),
     ],
 )
 def test_a_run_that_warnings_kept_back_is_queued_from_beside_them_alone(page, site, lang, names) -> None:
