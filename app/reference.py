@@ -12,6 +12,7 @@ from typing import Any
 from app.i18n import LANGUAGES, catalogue, has, t
 from backend.engines.known_keys import keys_of, versions
 from backend.job import patterns
+from backend.job.batch import written
 from backend.job.cluster import Environment, Host
 from backend.job.mapping import parameters
 from backend.job.parameters import SOURCES, Parameter, describe
@@ -163,5 +164,5 @@ def _shown(value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, float):
-        return f"{value:g}"
+        return written(value, 6)
     return ", ".join(str(item) for item in value) if isinstance(value, tuple) else str(value)

@@ -13,6 +13,7 @@ from app.wizard.fields import label_of, table
 from app.wizard.reading import Reading
 from backend.engines import export
 from backend.estimate import estimate
+from backend.job.batch import written
 from backend.job.job import Job
 from backend.job.mapping import dump_job, parameters, to_mapping
 from backend.job.parameters import Parameter
@@ -115,6 +116,8 @@ def _label(path: str, lang: str) -> str:
 def _text(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
+    if isinstance(value, float):
+        return written(value, 6)
     return json.dumps(value, ensure_ascii=False)
 
 

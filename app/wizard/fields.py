@@ -17,6 +17,7 @@ from app.wizard.hosts import FIELD as HOSTS
 from app.wizard.hosts import to_form
 from app.wizard.texts import TEXTS, text_of
 from backend.engines import ENGINES
+from backend.job.batch import written
 from backend.job.parameters import Parameter
 from backend.job.patterns import WORDS
 from backend.job.presets import gpus, models
@@ -159,7 +160,7 @@ def value_words(lang: str, parameter: Parameter, value: Any) -> str:
         return t(lang, "wizard.gpu.own")
     if isinstance(value, str):
         return next((words for words, choice in choices_of(lang, parameter) if choice == value), value)
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) else written(value, 6)
 
 
 def choices_of(lang: str, parameter: Parameter) -> list[tuple[str, str]]:
@@ -226,7 +227,7 @@ def _unit(lang: str, unit: str) -> str:
 
 def _short(value: Any) -> str:
     if isinstance(value, float):
-        return re.sub(r"e([+-])0+(\d)", r"e\1\2", f"{value:g}").replace("e+", "e")
+        return written(value, 6)
     return str(value)
 
 

@@ -1,6 +1,5 @@
 """Batch arithmetic: steps from samples and the global batch, and a learning rate for another global batch."""
 
-import re
 from math import ceil, floor, sqrt
 
 from backend.job.job import Job
@@ -48,6 +47,15 @@ def scaled_rates(rate: float, growth: float) -> dict[str, float]:
     return {"linear": float(f"{rate * growth:.3g}"), "root": float(f"{rate * sqrt(growth):.3g}")}
 
 
-def written(value: float) -> str:
-    """A number as people write it: 2.83e-5."""
-    return re.sub(r"e([+-])0+", r"e\1", f"{value:.3g}").replace("e+", "e")
+SMALL = 1e-3
+"""Below it numbers are written with an exponent, whatever their digits; the scripts do the same."""
+
+
+def written(value: float, figures: int = 3) -> str:
+    """A number as people write it: 2.83e-5, 1.6e-4, 0.001, 128."""
+    rounded = float(f"{value:.{figures}g}")
+    text = f"{value:.{figures - 1}e}" if 0 < abs(rounded) < SMALL else f"{value:.{figures}g}"
+    mantissa, _, exponent = text.partition("e")
+    if not exponent:
+        return text
+    return f"{mantissa.rstrip('0').rstrip('.') if '.' in mantissa else mantissa}e{int(exponent)}"

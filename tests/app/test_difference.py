@@ -56,7 +56,7 @@ def test_every_key_that_differs_has_both_values_defaults_and_parts_of_mappings_t
     change(site, {"environment": "NCCL_DEBUG=INFO", "parallel.tensor": 2})
     rows = {path: (label, before, after) for path, label, before, after in site.difference()["fields"]}
     assert rows == {
-        "training.learning_rate": ("Learning rate", "1e-05", "2e-05"),
+        "training.learning_rate": ("Learning rate", "1e-5", "2e-5"),
         "parallel.tensor": ("Tensor parallel (TP)", "4", "2"),
         "environment.NCCL_DEBUG": ("Environment variables", "WARN", "INFO"),
     }

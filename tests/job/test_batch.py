@@ -33,7 +33,9 @@ def test_a_number_of_steps_takes_the_place_of_epochs_and_fewer_samples_than_a_ba
 def test_rates_are_scaled_by_growth_or_its_root_to_three_figures():
     assert scaled_rates(2e-5, 2) == {"linear": 4e-5, "root": 2.83e-5}
     assert scaled_rates(2e-5, 0.25) == {"linear": 5e-6, "root": 1e-5}
-    assert [written(value) for value in (2.83e-5, 1e-4, 0.5, 1e10)] == ["2.83e-5", "0.0001", "0.5", "1e10"]
+    values = (2.83e-5, 5.66e-5, 1.6e-4, 9.999e-4, 0.5, 128.0, 1e10)
+    assert [written(value) for value in values] == ["2.83e-5", "5.66e-5", "1.6e-4", "0.001", "0.5", "128", "1e10"]
+    assert written(1.2345e-4, 6) == "1.2345e-4"
 
 
 def test_a_rate_of_another_batch_is_offered_to_be_scaled_or_kept_and_each_choice_settles_it():
