@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 BUSY_MIB = 1024
@@ -37,6 +37,15 @@ class Gpu:
     """Whether a damaged row of its memory is replaced at the next reset."""
     rows_failed: bool = False
     """Whether one could not be replaced."""
+    power_w: int | None = None
+    """What it may draw."""
+    default_power_w: int | None = None
+    """What it may draw where nobody set a limit."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody set a lower power limit than its own."""
+        return self.power_w is not None and self.default_power_w is not None and self.power_w < self.default_power_w
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,13 +86,15 @@ def read_gpus(smi: Mapping[str, Mapping[str, Any]] | None, owners: Mapping[str, 
     if smi is None:
         return Gpus(is_nvidia=False)
     more, errors = _more(smi["more"]["out"]), _table(smi["errors"]["out"], 2)
-    rows = _table(smi["rows"]["out"], 3)
+    rows, power = _table(smi["rows"]["out"], 3), _table(smi["power"]["out"], 3)
     gpus, trouble = [], []
     for line in smi["query"]["out"].splitlines():
         row = [value.strip() for value in line.split(",")]
         if len(row) == 6 and row[0].isdecimal():
             remapped = rows.get(row[1], ["", ""])
-            gpus.append(_gpu(row, more.get(row[0], {}), errors.get(row[0], [""])[0], *remapped))
+            gpu = _gpu(row, more.get(row[0], {}), errors.get(row[0], [""])[0], *remapped)
+            limit, default = (number(watts.partition(".")[0]) for watts in power.get(row[0], ["", ""]))
+            gpus.append(replace(gpu, power_w=limit, default_power_w=default))
         elif line.strip():
             trouble.append(line.strip())
     if not gpus or smi["query"]["code"] != 0:

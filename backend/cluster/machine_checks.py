@@ -41,11 +41,11 @@ def check_gpus(job: Job, checks: Checks, found: Gpus) -> list[CheckResult]:
     if divided:
         command = f"sudo nvidia-smi -i {','.join(divided)} -mig 0"
         return [checks.wrong("gpus", "gpu_divided", _address(checks), gpus=divided, command=command)]
-    return [_memory(checks, found, found.gpus[:wanted]), _free(job, checks, found)]
+    return [_sound(checks, found, found.gpus[:wanted]), _free(job, checks, found)]
 
 
-def _memory(checks: Checks, found: Gpus, used: Sequence[Gpu]) -> CheckResult:
-    """Whether their memory is sound, as far as they tell; the gravest is said alone.
+def _sound(checks: Checks, found: Gpus, used: Sequence[Gpu]) -> CheckResult:
+    """Whether their memory is sound and they may draw what they are made for, as far as they tell; the gravest alone.
 
     https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html
     """
@@ -58,6 +58,11 @@ def _memory(checks: Checks, found: Gpus, used: Sequence[Gpu]) -> CheckResult:
     if pending := [gpu for gpu in used if gpu.rows_pending]:
         gpus = [str(gpu.index) for gpu in pending]
         return checks.warning("gpus", "gpu_rows_pending", field, gpus=gpus, command=_reset(pending))
+    if held := [gpu for gpu in used if gpu.is_held]:
+        said = ", ".join(f"GPU {gpu.index}: {gpu.power_w} / {gpu.default_power_w} W" for gpu in held)
+        indices = ",".join(str(gpu.index) for gpu in held)
+        command = f"sudo nvidia-smi -i {indices} -pl {max(gpu.default_power_w or 0 for gpu in held)}"
+        return checks.warning("gpus", "gpu_power_held", field, said=said, command=command)
     return checks.ok("gpus", gpus=len(found.gpus), model=found.gpus[0].name, links=link_words(found.links))
 
 

@@ -41,6 +41,7 @@ SMI = {
         "--format=csv,noheader,nounits",
     ],
     "errors": ["--query-gpu=index,ecc.errors.uncorrected.volatile.total", "--format=csv,noheader,nounits"],
+    "power": ["--query-gpu=index,power.limit,power.default_limit", "--format=csv,noheader,nounits"],
     "rows": ["--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure", "--format=csv,noheader"],
     "apps": ["--query-compute-apps=gpu_uuid,pid,process_name,used_memory", "--format=csv,noheader,nounits"],
     "list": ["-L"],

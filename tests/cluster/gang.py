@@ -27,7 +27,7 @@ DISK = {"folder": "/out", "free": 1 << 50, "total": 1 << 50, "source": "nas:/out
 
 def smi(query: str, **more: str) -> dict[str, Any]:
     """What nvidia-smi answers when it says `query`, and nothing to the other questions but `more`."""
-    none = dict.fromkeys(("more", "errors", "rows", "apps", "list", "topo", "table"), "")
+    none = dict.fromkeys(("more", "errors", "power", "rows", "apps", "list", "topo", "table"), "")
     texts = {"query": query, **none, **more}
     return {name: {"code": 0, "out": text, "err": ""} for name, text in texts.items()}
 

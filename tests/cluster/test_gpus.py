@@ -9,7 +9,7 @@ from backend.cluster.gpus import Gpus, link_words, number, read_gpus
 
 def said(query: str, **more: str) -> dict[str, Any]:
     """The answers of a driver that says `query`, and nothing to the other questions but `more`."""
-    none = dict.fromkeys(("more", "errors", "rows", "apps", "list", "topo", "table"), "")
+    none = dict.fromkeys(("more", "errors", "power", "rows", "apps", "list", "topo", "table"), "")
     texts = {"query": query, **none, **more}
     return {name: {"code": 0, "out": text, "err": ""} for name, text in texts.items()}
 
@@ -33,6 +33,13 @@ def test_gpus_are_read_with_their_memory_and_lanes() -> None:
     assert (first.pcie, second.pcie) == ("5.0 x16", "5.0 x8 of x16")
     assert not first.is_divided
     assert found.usable == found.gpus
+
+
+def test_a_gpu_that_somebody_holds_below_its_power_is_told_from_one_that_nobody_does() -> None:
+    first, second = read(H100 + SECOND, power="0, 700.00, 700.00\n1, 500.00, 700.00\n").gpus
+    assert (first.is_held, second.is_held) == (False, True)
+    assert (second.power_w, second.default_power_w) == (500, 700)
+    assert not read(H100, power="0, [N/A], [N/A]\n").gpus[0].is_held
 
 
 @pytest.mark.parametrize("none", ["[N/A]", "[Not Supported]", "N/A"])

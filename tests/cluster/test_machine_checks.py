@@ -68,12 +68,17 @@ def test_a_divided_gpu_is_told_with_what_makes_it_whole() -> None:
     [
         ({"errors": "0, 2\n"}, "gpu_ecc_errors", {"said": "GPU 0: 2", "command": "sudo nvidia-smi --gpu-reset -i 0"}),
         ({"rows": "GPU-aaaa, Yes, No\n"}, "gpu_rows_pending", {"command": "sudo nvidia-smi --gpu-reset -i 0"}),
+        (
+            {"power": "0, 500.00, 700.00\n"},
+            "gpu_power_held",
+            {"said": "GPU 0: 500 / 700 W", "command": "sudo nvidia-smi -i 0 -pl 700"},
+        ),
         # What a reset cannot mend is told alone.
         ({"errors": "0, 2\n", "rows": "GPU-aaaa, Yes, Yes\n"}, "gpu_rows_failed", {"gpus": ["0"]}),
     ],
-    ids=["errors", "pending", "failed"],
+    ids=["errors", "pending", "power", "failed"],
 )
-def test_errors_of_a_gpu_s_memory_are_a_warning_with_what_to_do(
+def test_a_gpu_that_is_not_sound_is_a_warning_with_what_to_do(
     more: dict[str, str], code: str, values: dict[str, object]
 ) -> None:
     gang = Gang(nodes=1)
