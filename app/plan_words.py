@@ -24,7 +24,7 @@ def explain(plans: Plans, lang: str) -> str:
     if not len(plans):
         return _joined(lang, t(lang, "wizard.plan.none"), *smallest_words(plans, lang), *_batch_words(plans, lang))
     best = plans[0].estimate
-    figures = {"plan": plan_name(plan_sizes(plans[0].job)), "need": f"{need_gib(best):.1f}",
+    figures = {"plan": plan_name(plan_sizes(plans[0].job)), "need": f"{need_gib(best):,.1f}",
                "gpu": f"{best.gpu_memory_gib:.1f}", "count": f"{len(plans):,}",
                "batch": plans[0].job.training.micro_batch_size}  # fmt: skip
     figures["engine"] = t(lang, f"wizard.engine.{plans[0].job.engine}")
@@ -51,7 +51,7 @@ def _batch_words(plans: Plans, lang: str) -> Iterable[str]:
 def _host_words(job: Job, found: Estimate, lang: str) -> Iterable[str]:
     """What an offloading plan needs of a node's memory, which no GPU shows."""
     if found.host_memory_gib:
-        needs, has = f"{found.host_memory_gib:.1f}", job.cluster.host_memory_gib
+        needs, has = f"{found.host_memory_gib:,.1f}", job.cluster.host_memory_gib
         outcome = "unknown" if has is None else "exceeded" if over_host_memory(job, found) else "held"
         yield t(lang, f"wizard.plan.host.{outcome}", needs=needs, has="" if has is None else f"{has:.1f}")
 
@@ -84,7 +84,7 @@ def _sentences(plans: Plans, lang: str) -> Iterable[str]:
             yield spends_words(values["parts"], lang)
             continue
         if "over_gib" in values:
-            values["over_gib"] = f"{values['over_gib']:.1f}"
+            values["over_gib"] = f"{values['over_gib']:,.1f}"
         else:
             values |= {"slower": percent(values["slower"]), "part": part_name(lang, values["part"])}
         others.append(t(lang, f"why.{sentence.code}", **values))
@@ -101,7 +101,8 @@ def spends_words(parts: Iterable[tuple[str, float]], lang: str) -> str:
 def about(found: Estimate, lang: str) -> str:
     """Tokens per second and GPU with what it may be off."""
     speed = f"{rounded(found.tokens_per_s_per_gpu or 0.0):,}"
-    return t(lang, "why.about", speed=speed, error=percent(found.time_error)) if found.time_error else speed
+    # Of an error a whole percentage is enough, as beside the chosen plan.
+    return t(lang, "why.about", speed=speed, error=f"{found.time_error:.0%}") if found.time_error else speed
 
 
 def rounded(value: float) -> int:
@@ -130,10 +131,10 @@ def why_not_words(found: WhyNot, plans: Plans, lang: str) -> str:
         "batch": found.best.job.training.micro_batch_size,
         "rank": "" if found.rank is None else f"{found.rank + 1:,}",
         "count": f"{len(plans):,}",
-        "need": f"{need_gib(figures):.1f}",
+        "need": f"{need_gib(figures):,.1f}",
         "gpu": f"{figures.gpu_memory_gib:.1f}",
-        "over": f"{found.cost.over_gib:.1f}",
-        "host": f"{figures.host_memory_gib:.1f}",
+        "over": f"{found.cost.over_gib:,.1f}",
+        "host": f"{figures.host_memory_gib:,.1f}",
         "node": f"{found.best.job.cluster.host_memory_gib or 0.0:.1f}",
     }
     if found.rank is None:
@@ -190,7 +191,7 @@ def _reason_words(row: Strategy, lang: str) -> str:
     values = dict(row.values)
     for name in ("term_gib", "over_gib"):
         if name in values:
-            values[name] = f"{values[name]:.1f}"
+            values[name] = f"{values[name]:,.1f}"
     if "term" in values:
         values["term"] = t(lang, f"term.{values['term']}")
     if "part" in values:

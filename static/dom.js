@@ -25,7 +25,7 @@
     return text.replace(/\{\{|\}\}|\{(\w+)\}/g, (all, name) => name ? values?.[name] ?? all : all[0]);
   }
 
-  const gib = (value) => value >= 100 ? value.toFixed(0) : value.toFixed(1);
+  const gib = (value) => value >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(1);
   const percent = (value) => `${value ? (100 * value).toFixed(1) : 0}%`;
 
   function count(value) {

@@ -1,7 +1,7 @@
 // The plans of the table as points, memory against speed: the front, the GPU's limit, the chosen plan. A click chooses.
 (() => {
   const board = (window.Megaboard = window.Megaboard || {});
-  const LEFT = 64, RIGHT = 20, TOP = 18, BOTTOM = 44, HEIGHT = 380, NEAR = 14, BEYOND = 1.3;
+  const LEFT = 64, RIGHT = 20, TOP = 18, BOTTOM = 44, HEIGHT = 380, NEAR = 14, BEYOND = 1.3, FEWEST = 20;
   const SIZES = [["tensor", "TP"], ["pipeline", "PP"], ["virtual_pipeline", "VPP"], ["context", "CP"], ["expert", "EP"],
     ["expert_tensor", "ETP"]];
   const COLOURS = { megatron: "--mb-c0", zero2: "--mb-c4", zero3: "--mb-c2", fsdp: "--mb-c1", ddp: "--mb-c3" };
@@ -16,7 +16,7 @@
     const rows = plans.rows.map((row) => Object.fromEntries(plans.keys.map((key, at) => [key, row[at]])));
     const timed = rows.filter((row) => row.speed !== null);
     if (!timed.length) return fill(element, h("p", { class: "mb-quiet" }, t("wizard.time.unknown")));
-    const inView = timed.filter((row) => row.need_gib <= BEYOND * plans.gpu_gib);
+    const most = farthest(timed, plans.gpu_gib), inView = timed.filter((row) => row.need_gib <= most);
     const front = timed.filter((row) => row.marks.includes("p")).sort((a, b) => a.need_gib - b.need_gib);
     const canvas = h("canvas", { class: "mb-pareto", role: "img", onmousemove: hover, onmouseleave: hover, onclick: pick,
       "aria-label": t("wizard.pareto.spoken", { count: inView.length, front: front.length }) });
@@ -30,11 +30,16 @@
         h("span", {}, h("i", { class: "mb-line" }), t("wizard.pareto.front"))),
       h("div", { class: "mb-timeline-box" }, canvas, h("div", { class: "mb-tip", hidden: true })),
       timed.length > inView.length && h("p", { class: "mb-quiet mb-timeline-how" },
-        t("wizard.pareto.beyond", { count: timed.length - inView.length, gib: board.gib(BEYOND * plans.gpu_gib) })),
+        t("wizard.pareto.beyond", { count: timed.length - inView.length, gib: board.gib(most) })),
       twin(front, plans, isOpen));
-    shown = { plans, canvas, rows: inView, front, own: rows.find((row) => row.rank === plans.own) };
+    shown = { plans, canvas, most, rows: inView, front, own: rows.find((row) => row.rank === plans.own) };
     watch.disconnect();
     watch.observe(canvas.parentElement);
+  }
+  // A little beyond the limit; where hardly a plan is there, as far as some are.
+  function farthest(rows, limit) {
+    const needs = rows.map((row) => row.need_gib).sort((a, b) => a - b);
+    return Math.max(BEYOND * limit, 1.05 * needs[Math.min(FEWEST, needs.length) - 1]);
   }
   const watch = new ResizeObserver(() => shown?.canvas.isConnected && paint(shown));
 
@@ -68,7 +73,7 @@
   }
 
   function paint(view) {
-    const { canvas, rows, front, own, plans } = view;
+    const { canvas, most, rows, front, own } = view;
     const width = canvas.parentElement.clientWidth, dots = window.devicePixelRatio || 1;
     if (!width) return;
     canvas.width = width * dots;
@@ -78,7 +83,7 @@
     const ink = (name) => style.getPropertyValue(name).trim();
     pen.scale(dots, dots);
     pen.font = `12px ${style.fontFamily}`;
-    const most = BEYOND * plans.gpu_gib, fastest = 1.08 * Math.max(...rows.map((row) => row.speed));
+    const fastest = 1.08 * Math.max(...rows.map((row) => row.speed));
     view.x = (gib) => LEFT + (width - LEFT - RIGHT) * gib / most;
     view.y = (speed) => HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * speed / fastest;
     grid(pen, view, width, most, fastest, ink);

@@ -168,7 +168,7 @@
     if (row.marks.includes("x")) says.push(t("wizard.plan.mark.unfit"));
     if (isOver(row)) says.push(t("wizard.plan.cost.over", { gib: gib(row.need_gib - plans.gpu_gib) }));
     if (row.over_host > 0) says.push(t("wizard.plan.cost.over_host", { gib: gib(row.over_host) }));
-    if (row.rank === 0) says.push(t("wizard.plan.cost.best"));
+    if (row.rank === 0) says.push(t(row.fits ? "wizard.plan.cost.best" : "wizard.plan.cost.closest"));
     else if (row.slower !== null && row.slower > NOTICED) says.push(t("wizard.plan.cost.slower",
       { percent: percent(row.slower), part: t(`advice.part.${row.part}`) }));
     else if (row.slower !== null && row.slower < -NOTICED) says.push(t("wizard.plan.cost.faster",
