@@ -64,6 +64,7 @@
     }
 
     function act(name, values = {}) {
+      if (window.Megaboard.isLost()) return; // the notice on screen says so
       tell(null);
       trigger("act", { name, values, question: question() });
     }

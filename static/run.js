@@ -158,6 +158,7 @@
       root,
       close: () => root.open && root.close(),
       open(head) {
+        if (window.Megaboard.isLost()) return;
         text(words, w("stop.words", { name: head.name, nodes: head.nodes }));
         root.showModal();
       },

@@ -19,6 +19,7 @@
     let drawn = "";
 
     function open() {
+      if (window.Megaboard.isLost()) return;
       drawn = "";
       draw({ phase: "looking" });
       root.showModal();

@@ -18,6 +18,8 @@ PATIENCE_S, PATIENCE_STEPS = 60.0, 10
 """Without a step for both, the gang stands still: steps differ, and some save or evaluate."""
 STUCK_S, STUCK_STEPS = 10.0, 3
 """The same where a process is known to stand still."""
+LOADING_S = 600.0
+"""Before the first step processes may wait for a file server; that is how a large model is loaded."""
 SILENT_S = 15.0
 IDLE_PERCENT, BUSY_PERCENT = 10, 50
 """Ranks that wait in a collective keep their GPU busy; the one they wait for does not."""
@@ -41,15 +43,18 @@ def standstill(
     stuck = _stuck(nodes, history, attempt)
     is_begun = last is not None and last.attempt == attempt
     since = last.time if last is not None and is_begun else min((one.since for one in stuck), default=now)
-    if now - since < patience_s(step_s, is_stuck=bool(stuck)):
-        return None
     step = last.step if last is not None and is_begun else None
+    is_due = step is not None and any(every and step % every == 0 for every in _pauses(job))
+    is_stopped = any(state != "D" for one in stuck for _, _, state, *_ in one.processes)
+    least_s = LOADING_S if step is None and not is_stopped else 0.0
+    if now - since < max(least_s, patience_s(step_s, is_stuck=is_stopped or (bool(stuck) and not is_due))):
+        return None
     return Standstill(
         since=since,
         step=step,
         step_s=step_s if step is not None else None,
         ends_at=since + job.stall_s,
-        is_due=step is not None and any(every and step % every == 0 for every in _pauses(job)),
+        is_due=is_due,
         stuck=stuck,
         silent=_few([node.rank for node in nodes if (node.heartbeat_age_s or 0.0) > SILENT_S]),
         behind=_behind(series.newest_of_ranks(connection, run, attempt, ranks=job.world_size), job),

@@ -212,6 +212,20 @@ def test_a_slow_step_is_no_standstill_and_a_gang_that_stands_without_a_culprit_i
     assert desk.ask(run=RUN)["standstill"] is None, "somebody does something about it"
 
 
+@pytest.mark.parametrize(
+    ("state", "step", "is_told"), [("T", 0, True), ("D", 0, False), ("D", 7, True), ("D", 200, False)]
+)
+def test_a_process_that_waits_for_files_is_no_standstill_while_a_model_is_loaded_or_saved(desk, state, step, is_told):
+    run = desk.run()
+    run.now = desk.now - 20
+    if step:
+        run.steps(step, step)
+    row = {**heartbeat(1, 1, desk.now), "stuck": [[7, "python", state, 1]]}
+    desk.store.write(lambda c: series.add_heartbeats(c, RUN, 1, 1, [row], desk.now))
+    run.tell(EventKind.NODE_STUCK, 1, stuck=row["stuck"])
+    assert (desk.ask(run=RUN)["standstill"] is not None) is is_told
+
+
 def test_a_run_that_preflight_refused_tells_why_without_nodes(desk):
     run = StoredRun(desk.store, RUN, now=desk.now, attempted=False)
     run.tell(EventKind.PREFLIGHT)

@@ -333,7 +333,7 @@ def test_the_log_of_an_older_attempt_can_be_read_while_the_newest_goes_on(site, 
     expect(box).to_contain_text("more of the second")
 
 
-def test_stop_asks_once_more_and_then_proves_that_nothing_is_left(site, page):
+def test_stop_asks_once_more_and_then_proves_that_nothing_is_left_in_every_tab(site, page, context):
     run = site.run("20260101-000700-stop-2222", addresses=[f"127.0.0.1:{port}" for port in (1, 2, 3, 4)])
     run.start()
     run.steps(1, 3)
@@ -344,9 +344,16 @@ def test_stop_asks_once_more_and_then_proves_that_nothing_is_left(site, page):
     page.keyboard.press("Enter")
     expect(dialog).to_be_hidden()
     expect(page.locator(".mbm-title .mbm-badge")).to_have_text("●Running")
+    other = context.new_page()
+    open_run(other, site, run.id, "zh")
+    other.get_by_role("button", name="立即停止").first.click()
+    expect(other.get_by_role("dialog")).to_be_visible()
     page.get_by_role("button", name="Stop now").first.click()
     dialog.get_by_role("button", name="Stop now").click()
     expect(page.locator(".mbm-title .mbm-badge")).to_have_text("◑Stopping")
+    expect(other.locator(".mbm-title .mbm-badge")).to_have_text("◑停止中")
+    expect(other.get_by_role("dialog")).to_be_hidden()
+    other.close()
     for rank in range(4):
         run.stopped(rank)
         run.exit(rank, code=-15, signal=15, reason="stopped", stopped=True)
@@ -397,6 +404,8 @@ def test_after_the_server_was_killed_the_run_and_every_point_are_there_again(sit
     wait_for_points(page, 40)
     site.kill()
     expect(page.get_by_text("服务器没有响应")).to_be_visible(timeout=20_000)
+    page.get_by_role("button", name="立即停止").first.click()
+    expect(page.get_by_role("dialog")).to_be_hidden()
     run.steps(41, 55)
     site.start()
     page.wait_for_url("**/login?lang=zh", timeout=20_000)
