@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.cluster.node import Node
-from backend.cluster.supervisor.gpus import GPU_KEYS, GPU_QUERY
+from backend.cluster.supervisor.gpus import GPU_KEYS, GPU_QUERY, read_number
 
 GLANCE_S = 20.0
 _SCRIPT = f"""\
@@ -32,19 +32,12 @@ def read_glance(lines: Sequence[str]) -> dict[str, Any]:
         if line.startswith("Mem") and len(words) > 1:
             memory[words[0]] = int(words[1]) // 1024
         elif line.count(",") == len(GPU_KEYS) - 1:
-            beat["gpus"].append(dict(zip(GPU_KEYS, map(_number, line.split(",")), strict=True)))
+            beat["gpus"].append(dict(zip(GPU_KEYS, map(read_number, line.split(",")), strict=True)))
         elif len(words) >= 6 and words[4].endswith("%"):
             beat["disk_free_mib"] = int(words[3]) // 1024
         elif len(words) == 5 and "/" in words[3]:
-            beat["load1"] = _number(words[0])
+            beat["load1"] = read_number(words[0])
     if len(memory) == 2:
         beat["memory_total_mib"] = memory["MemTotal:"]
         beat["memory_used_mib"] = memory["MemTotal:"] - memory["MemAvailable:"]
     return beat
-
-
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:  # "[N/A]"
-        return None

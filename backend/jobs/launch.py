@@ -204,13 +204,11 @@ def start_supervisor(record: NodeRecord, node: Node) -> Mapping[str, object]:
     raise NodeError("start_failed", node.name, detail=answer.get("detail", ""))
 
 
-def stop_supervisor(
-    record: NodeRecord, node: Node, grace_s: float, timeout_s: float = STOP_CALL_S
-) -> Mapping[str, Any]:
+def stop_supervisor(record: NodeRecord, node: Node, grace_s: float) -> Mapping[str, Any]:
     """End what is left of an attempt on a node; `left` of the answer is empty when nothing is. NodeError."""
     if not node.exists(f"{record.folder}/{SUPERVISOR}"):
         return {"left": [], "started": False}
-    return ask(node, supervisor_command(record, "stop", "--grace", f"{grace_s:g}"), timeout_s=timeout_s)
+    return ask(node, supervisor_command(record, "stop", "--grace", f"{grace_s:g}"), timeout_s=STOP_CALL_S)
 
 
 def ask_for_save(record: NodeRecord, node: Node) -> None:

@@ -38,8 +38,6 @@ class Timing:
     """Four heartbeats missed on a node that answers: its supervisor is asked for."""
     grace_s: float = 10.0
     """Between TERM and KILL."""
-    stop_call_s: float = STOP_CALL_S
-    """For one call of `supervisor.py stop`."""
     retry_s: float = 3.0
     """Between two tries to stop a node that did not answer."""
     stop_deadline_s: float = 120.0
@@ -165,7 +163,7 @@ class Lead:
         """Ask the ranks for a checkpoint and their end; give it up when a node fails or time is over."""
         if not any(event.kind is EventKind.SAVE_ASKED and event.seq > began.seq for event in history):
             items = {record.rank: record for record in records if record.exit is None}
-            asked, failures = try_all(items, self._ask_for_save, self._timing.stop_call_s)
+            asked, failures = try_all(items, self._ask_for_save, STOP_CALL_S)
             if asked:  # the ranks agree among themselves: one node that has heard it is enough
                 self._tell(EventKind.SAVE_ASKED, nodes=sorted(asked), silent=sorted(failures))
         failed = gang.judge(self._views(records), lost_after_s=self._timing.lost_after_s).act in ("fail", "lose")
@@ -177,7 +175,7 @@ class Lead:
         pending = {record.rank: record for record in records if record.stop is None or record.stop.get("left")}
         if not pending or self._monotonic() < self._next_try:
             return
-        answers, failures = try_all(pending, self._stop_node, self._timing.stop_call_s)
+        answers, failures = try_all(pending, self._stop_node, STOP_CALL_S)
         for rank, answer in answers.items():
             self._keep_proof(rank, answer)
         for rank, failure in failures.items():
@@ -257,7 +255,7 @@ class Lead:
             self._tell_once(EventKind.NODE_STOPPING, rank)
         except StoreError as error:  # what cannot be recorded is stopped all the same
             _log.error("stopping node %d of %s: %s", rank, self._run, error)
-        return stop_supervisor(record, node, self._timing.grace_s, self._timing.stop_call_s)
+        return stop_supervisor(record, node, self._timing.grace_s)
 
     def _ask_for_save(self, rank: int, record: NodeRecord) -> None:
         ask_for_save(record, self._connect(rank))

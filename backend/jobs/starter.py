@@ -1,7 +1,7 @@
 """Starts attempts of runs, first and later ones: preflight, checkpoint, everything written down, supervisors."""
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from backend.cluster import checkpoints
@@ -14,7 +14,7 @@ from backend.jobs import launch as launching
 from backend.jobs import ledger, restart
 from backend.jobs.accepted import accepted
 from backend.jobs.beginning import Found, choose, find_checkpoints, wish_of
-from backend.jobs.checkup import Meeting, examine, meet
+from backend.jobs.checkup import Meeting, PreflightReport, examine, meet
 from backend.jobs.connections import Connections
 from backend.jobs.prepare import prepared
 from backend.jobs.records import problem_to_json
@@ -68,14 +68,7 @@ class Starter:
                 found = find_checkpoints(job, run, nodes)
                 may_begin = wish.at_start_without or source is not None
                 step = choose(job, run, found, replace(wish, at_start_without=may_begin))
-            report = examine(job, meeting, launching.candidate_ports(job))
-            if report.problems:
-                raise ProblemsError(report.problems)
-            if new := report.not_accepted(may_pass):
-                raise ProblemsError([Problem(code=NOT_ACCEPTED), *new])
-            if report.warnings:
-                passed = [problem_to_json(one) for one in report.warnings]
-                self._tell(run, EventKind.WARNINGS_PASSED, None, {"warnings": passed})
+            report = self._check(run, job, meeting, may_pass)
             if found:
                 self._set_aside(run, job, nodes, found, step, previous + 1)
             checkpoint = found.path(step) if found and step is not None else None
@@ -98,6 +91,18 @@ class Starter:
         except GroupError as error:
             raise ProblemsError(error.problems) from error
         self._tell(run, EventKind.STARTED)
+
+    def _check(self, run: str, job: Job, meeting: Meeting, may_pass: Collection[str] | None) -> PreflightReport:
+        """The preflight; ProblemsError for what it has against a start, warnings that nobody accepted among it."""
+        report = examine(job, meeting, launching.candidate_ports(job))
+        if report.problems:
+            raise ProblemsError(report.problems)
+        if new := report.not_accepted(may_pass):
+            raise ProblemsError([Problem(code=NOT_ACCEPTED), *new])
+        if report.warnings:
+            passed = [problem_to_json(one) for one in report.warnings]
+            self._tell(run, EventKind.WARNINGS_PASSED, None, {"warnings": passed})
+        return report
 
     def _set_aside(
         self, run: str, job: Job, nodes: Mapping[int, Node], found: Found, step: int | None, number: int

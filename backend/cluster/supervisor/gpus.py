@@ -45,7 +45,7 @@ class GpuReader(threading.Thread):
 def read_gpus(timeout_s: float = 30.0) -> list[dict[str, float | None]]:
     """What nvidia-smi says of each GPU now; none where it says nothing, or only why not."""
     out = said(["nvidia-smi", f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits"], timeout_s)[1]
-    rows = [list(map(_number, line.split(","))) for line in out.splitlines()]
+    rows = [list(map(read_number, line.split(","))) for line in out.splitlines()]
     whole = [row for row in rows if len(row) == len(GPU_KEYS) and row[0] is not None]
     return [dict(zip(GPU_KEYS, row)) for row in whole]  # noqa: B905 - Python 3.8
 
@@ -83,7 +83,7 @@ def first_gpus(folder: str) -> list[dict[str, Any]]:
         return []
 
 
-def _number(text: str) -> float | None:
+def read_number(text: str) -> float | None:
     try:
         return float(text)
     except ValueError:  # "[N/A]"
