@@ -211,6 +211,7 @@
       if (lines.textContent !== cause.lines) {
         text(lines, cause.lines);
         more.open = true;
+        lines.scrollTop = lines.scrollHeight;
       }
     }
 

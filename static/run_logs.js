@@ -24,6 +24,10 @@
 
     function choose(rank, name, number = null) {
       chosen = true;
+      turnTo(rank, name, number);
+    }
+
+    function turnTo(rank, name, number = null) {
       Object.assign(state, { attempt: number, node: rank, file: name });
       forget();
       ask();
@@ -141,7 +145,8 @@
       takeNodes,
       // The node that failed, unless the user has chosen one.
       prefer({ rank, file }) {
-        if (!chosen && Number.isInteger(rank)) choose(rank, file || null);
+        const isShown = rank === state.node && (!file || file === state.file);
+        if (!chosen && Number.isInteger(rank) && !isShown) turnTo(rank, file || null);
       },
       wanted: () => ({ attempt: state.attempt, node: state.node, file: state.file, end: state.end, before: state.before }),
       show(rank, name) {

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from backend.job.problems import Problem
-from backend.jobs import gang, gpu_errors, series
+from backend.jobs import gang, gpu_errors, ledger, series
 from backend.jobs.gang import NodeView
 from backend.jobs.records import NodeRecord
 from backend.jobs.series import FileKey
+from backend.jobs.states import EventKind
 
 TAIL_BYTES = 64 << 10
 """Read of each log's end; a traceback is far shorter."""
@@ -122,8 +123,10 @@ def _unreachable_by_gloo(
 def _stuck(connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]) -> Problem | None:
     """The node whose processes stand still while the others wait for them."""
     beats = series.newest_heartbeats(connection, run, attempt)
+    stopped = _stopped_since_the_last_step(connection, run, attempt, records)
     for record in records:
         stuck = (record.exit or {}).get("stuck") or beats.get(record.rank, (0.0, {}))[1].get("stuck")
+        stuck = stuck or stopped.get(record.rank)
         if stuck:
             return _problem(
                 "process_stuck",
@@ -132,6 +135,17 @@ def _stuck(connection: sqlite3.Connection, run: str, attempt: int, records: Sequ
                 processes=stuck_words(stuck),
             )
     return None
+
+
+def _stopped_since_the_last_step(
+    connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]
+) -> dict[int | None, Sequence[Sequence[object]]]:
+    """Node rank -> its processes that somebody stopped: its supervisor wakes them to end them, before it has told."""
+    newest = series.newest_points(connection, run, attempt, count=1)
+    since = newest[0].time - records[0].clock_offset_s if newest else 0.0
+    told = [event for event in ledger.events(connection, run) if event.kind is EventKind.NODE_STUCK]
+    mine = [event for event in told if event.attempt == attempt and event.time > since]
+    return {event.rank: stuck for event in mine if (stuck := [one for one in event.detail["stuck"] if one[2] != "D"])}
 
 
 def _logs_of_ranks(

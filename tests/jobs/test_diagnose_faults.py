@@ -1,5 +1,7 @@
 """Culprits that the faults of tests/chaos showed to be named wrongly, or not at all."""
 
+import pytest
+
 from backend.jobs import ledger
 from backend.jobs.states import EventKind, RunState
 from tests.jobs.conftest import RUN, Gang
@@ -42,6 +44,24 @@ def test_a_process_that_stands_still_is_blamed_for_the_time_outs_of_the_others(g
     gang.exit(0, 1)
     assert gang.pass_time(lead, 30)
     assert (_cause(gang).code, _cause(gang).node) == ("process_stuck", "10.0.0.3:22")
+
+
+@pytest.mark.parametrize(("moved", "code"), [(False, "process_stuck"), (True, "stalled")])
+def test_a_process_that_its_own_supervisor_woke_to_end_it_is_blamed_unless_steps_came_since(
+    gang: Gang, moved: bool, code: str
+) -> None:
+    lead = gang.lead()
+    gang.write(0, "steps.rank0.jsonl", {"step": 1, "time": gang.clock.now})
+    gang.pass_time(lead, 2)
+    _beat_stuck(gang, 2)
+    gang.pass_time(lead, 2)
+    if moved:
+        gang.write(0, "steps.rank0.jsonl", {"step": 2, "time": gang.clock.now})
+    gang.beat(2)
+    gang.pass_time(lead, 2)
+    gang.exit(0, None, reason="stalled")
+    gang.pass_time(lead, 1)
+    assert _cause(gang).code == code
 
 
 def test_a_failure_of_its_own_is_not_blamed_on_a_process_that_stands_still(gang: Gang) -> None:

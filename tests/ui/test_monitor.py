@@ -221,13 +221,15 @@ def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
     why = problem("training_failed", node, rank=2, file="rank2.log", exit=1, lines="ValueError: <b>bad</b> shape")
     run.log(2, "rank2.log", b"ValueError: <b>bad</b> shape\n")
     run.exit(2, code=1, reason="failed")
-    run.tell(EventKind.FAILING, 2, problem=why)
+    run.log(1, "rank1.log", b"waiting\n")
+    run.tell(EventKind.FAILING, 1, problem=problem("stalled", run.addresses[1], rank=1, file="rank1.log"))
+    open_run(page, site, run.id, lang)
+    expect(page.locator(".mbm-log")).to_contain_text("waiting")
     for rank in range(4):
         run.stopped(rank)
     run.tell(EventKind.FAILED, 2, problem=why)
-    open_run(page, site, run.id, lang)
     cause = page.locator(".mbm-cause:visible")
-    expect(cause).to_contain_text(node)
+    expect(cause).to_contain_text(node)  # the whole truth may come with the end of the last node
     expect(cause.locator(".mbm-lines")).to_have_text("ValueError: <b>bad</b> shape")
     proof = {"en": "4 of 4 nodes confirmed: 0 processes left", "zh": "4 个节点中 4 个已确认：残留进程 0 个"}
     expect(page.locator(".mbm-proof")).to_contain_text(proof[lang])
