@@ -8,6 +8,9 @@
   const NOTICED = 0.005;
   const filters = new Set();
   let all = [], rows = [], columns = [], plans = null, chosen = null, place = null;
+  // Where the box is scrolled to, where it is to be, and its height: asked of the box while anything else is new, they
+  // would lay out the page once more.
+  let at = 0, top = 0, height = 0;
 
   function draw(element, bundle) {
     if (element !== place) build(element);
@@ -22,11 +25,12 @@
     for (const name of ["box", "count", "filters", "ask"]) part(name).hidden = !plans.rows.length;
     part("cost").hidden = part("guides").hidden = true;
     if (!plans.rows.length) return;
-    all = plans.rows.map((row) => Object.fromEntries(plans.keys.map((key, index) => [key, row[index]])));
+    all = plans.rows.map(named);
     const before = chosen && keyOf(chosen);
     if (board.wizard.isSettled()) chosen = all.find((row) => row.rank === plans.own) || null;
+    else if (chosen) chosen = all.find((row) => keyOf(row) === before) || chosen;
     // What was scrolled to is not listed any more.
-    if (before && !chosen) part("box").scrollTop = 0;
+    if (before && !chosen) top = 0;
     // Without a known speed the sentence above the table says how they are sorted.
     part("count").textContent = board.t("wizard.plan.count", { shown: whole(all.length), count: whole(plans.count),
       fitting: whole(plans.fitting), sorted: all[0].speed === null ? "" : board.t("wizard.plan.sorted") });
@@ -34,8 +38,13 @@
     sift(chosen && keyOf(chosen) !== before);
   }
 
+  function named(values) {
+    const row = {};
+    plans.keys.forEach((key, index) => { row[key] = values[index]; });
+    return row;
+  }
+
   const keyOf = (row) => plans.keys.slice(0, plans.keys.indexOf("rank")).map((name) => row[name]).join("|");
-  const isChosen = (row) => chosen !== null && keyOf(row) === keyOf(chosen);
   const whole = (value) => value.toLocaleString("en");
 
   // What the filters leave, and which columns tell these rows apart.
@@ -49,18 +58,31 @@
       "accumulation", "recompute", "memory", "bubble", ...(all[0].speed === null ? [] : ["exposed", "speed"]),
       all.some((row) => row.hours !== null) && "hours"].filter(Boolean);
     header();
-    // Nothing can be scrolled to before there are rows.
-    if (isMoved && !place.querySelector("[data-index]")) paint();
+    // The box has no height before there are rows.
+    if (isMoved && !height) {
+      paint();
+      height = place.querySelector(".mb-plans-box").clientHeight;
+    }
     if (isMoved) bringIntoView();
     paint();
   }
 
   function bringIntoView() {
-    const box = place.querySelector(".mb-plans-box"), index = rows.findIndex(isChosen);
+    const index = rows.indexOf(chosen);
     if (index < 0) return;
-    if (index * ROW < box.scrollTop) box.scrollTop = index * ROW;
-    else if ((index + 2) * ROW > box.scrollTop + box.clientHeight) box.scrollTop = (index + 2) * ROW - box.clientHeight;
+    if (index * ROW < top) top = index * ROW;
+    else if ((index + 2) * ROW > top + height) top = (index + 2) * ROW - height;
   }
+
+  // The box was scrolled, is shown again or has another size.
+  function look() {
+    const box = place.querySelector(".mb-plans-box");
+    if (!box.clientHeight || (box.scrollTop === at && box.clientHeight === height)) return;
+    at = top = box.scrollTop;
+    height = box.clientHeight;
+    paint();
+  }
+  const resized = new ResizeObserver(look);
 
   function build(element) {
     const { h, t } = board;
@@ -70,17 +92,20 @@
     board.fill(element, h("p", { class: "mb-plans-note" }), h("p", { class: "mb-plans-loads" }),
       h("p", { class: "mb-plans-else mb-problem", "data-severity": "warning" }, t("wizard.plan.elsewhere")),
       h("div", { class: "mb-plans-filters" }, FILTERS.map(filter)),
-      h("div", { class: "mb-plans-box", onscroll: () => requestAnimationFrame(paint) }, table),
+      h("div", { class: "mb-plans-box", onscroll: () => requestAnimationFrame(look) }, table),
       h("p", { class: "mb-plans-cost", "aria-live": "polite" }),
       h("p", { class: "mb-plans-count mb-quiet" }),
       board.whyNot(), h("div", { class: "mb-plans-guides" }));
+    at = top = height = 0;
+    resized.disconnect();
+    resized.observe(element.querySelector(".mb-plans-box"));
   }
 
   function filter(name) {
     const { h, t } = board;
     const box = h("input", { type: "checkbox", onchange: () => {
       filters[box.checked ? "add" : "delete"](name);
-      place.querySelector(".mb-plans-box").scrollTop = 0;
+      top = 0;
       sift();
     } });
     return h("label", {}, box, t(`wizard.plan.only.${name}`));
@@ -102,11 +127,13 @@
   function paint() {
     if (!plans?.rows.length) return;
     const box = place.querySelector(".mb-plans-box"), body = place.querySelector("tbody");
-    const first = Math.max(0, Math.floor(box.scrollTop / ROW) - SPARE);
-    const last = Math.min(rows.length, first + Math.ceil((box.clientHeight || 400) / ROW) + 2 * SPARE);
+    const most = Math.ceil((height || 400) / ROW) + 2 * SPARE;
+    const first = Math.max(0, Math.min(Math.floor(top / ROW) - SPARE, rows.length - most));
+    const last = Math.min(rows.length, first + most);
     body.replaceChildren(space(first), ...rows.slice(first, last).map((row, index) => line(row, first + index)),
       space(rows.length - last));
-    const index = rows.findIndex(isChosen), table = place.querySelector("table");
+    if (top !== at) at = box.scrollTop = top;
+    const index = rows.indexOf(chosen), table = place.querySelector("table");
     if (index >= first && index < last) table.setAttribute("aria-activedescendant", `plan-${index}`);
     else table.removeAttribute("aria-activedescendant");
     const told = place.querySelector(".mb-plans-cost");
@@ -120,7 +147,7 @@
   function line(row, index) {
     const { h } = board;
     return h("tr", { role: "row", id: `plan-${index}`, "data-index": index, "aria-rowindex": index + 2,
-        "aria-selected": String(isChosen(row)), title: costOf(row),
+        "aria-selected": String(row === chosen), title: costOf(row),
         class: [row.fits === false && "mb-over", row.marks.includes("x") && "mb-unfit"].filter(Boolean).join(" ") || null },
       columns.map((name) => h("td", { role: "gridcell", class: classOf(name) ?? (row[name] === 1
         && SIZES.includes(name) ? "mb-one" : null) }, cell(row, name))));
@@ -205,7 +232,7 @@
   }
 
   function take(row) {
-    if (!row || isChosen(row)) return;
+    if (!row || row === chosen) return;
     chosen = row;
     bringIntoView();
     paint();
@@ -220,11 +247,11 @@
   }
 
   function onKey(event) {
-    const page = Math.floor(place.querySelector(".mb-plans-box").clientHeight / ROW) - 2;
+    const page = Math.floor(height / ROW) - 2;
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -rows.length, End: rows.length };
     if (!(event.key in steps)) return;
     event.preventDefault();
-    const now = rows.findIndex(isChosen);
+    const now = rows.indexOf(chosen);
     take(rows[Math.max(0, Math.min(rows.length - 1, now + steps[event.key]))]);
   }
 
