@@ -11,7 +11,6 @@ from backend.jobs import ledger
 from backend.jobs.controller import Controller
 from backend.jobs.progress import step_tokens
 from backend.jobs.records import Point, RunSnapshot, RunSummary
-from backend.jobs.snapshot import run_job
 from backend.jobs.store import Store
 
 T = TypeVar("T")
@@ -59,7 +58,7 @@ class Watch:
 
     def _job(self, run_id: str) -> Job:
         with self._store.read() as connection:
-            return run_job(ledger.run_row(connection, run_id)["job"])
+            return ledger.job_of(connection, run_id)
 
     def _look(self, key: str, read: Callable[[], T]) -> T:
         with self._lock:

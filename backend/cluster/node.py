@@ -25,9 +25,10 @@ class Result:
 class NodeError(Exception):
     """A node could not be reached or did not do what it was asked; `problem` says it to the user.
 
-    Codes: unreachable, address_unknown, host_key_unknown, host_key_changed, authentication, passphrase_needed,
-    passphrase_wrong, bad_identity_file, bad_proxy_jump, proxy_command_refused, match_exec_refused, bad_ssh_config,
-    old_ssh, timeout, lost, refused, missing_file, node_io, bad_answer, no_python, bad_python.
+    Codes of this layer: unreachable, address_unknown, host_key_unknown, host_key_changed, authentication,
+    passphrase_needed, passphrase_wrong, bad_identity_file, bad_proxy_jump, proxy_command_refused, match_exec_refused,
+    bad_ssh_config, old_ssh, timeout, lost, refused, missing_file, node_io, bad_answer, no_environment, no_python,
+    bad_python, no_free_port, and what data_size.py says of data sets.
     """
 
     def __init__(

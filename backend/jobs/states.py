@@ -109,7 +109,7 @@ TRANSITIONS: dict[tuple[RunState | None, EventKind], RunState] = {
 """(state, event) -> next state. A pair that is not here does not move the state."""
 
 MOVING = frozenset(kind for _, kind in TRANSITIONS)
-"""The events that exist to move the state; recording one that would not is refused (store.append)."""
+"""The events that exist to move the state; recording one that would not is refused (ledger.append)."""
 
 
 def next_state(state: RunState | None, kind: EventKind) -> RunState | None:
