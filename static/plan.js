@@ -186,7 +186,8 @@
     const layers = row.recompute_num_layers ? ` ×${row.recompute_num_layers}` : "";
     const megatron = row.engine.endsWith("megatron");
     return [kind + layers, megatron && row.tensor > 1 && !row.sequence && t("wizard.plan.no_sequence"),
-      megatron && !row.distributed_optimizer && t("wizard.plan.no_sharding")].filter(Boolean).join(", ");
+      megatron && !row.distributed_optimizer && t("wizard.plan.no_sharding")].filter(Boolean)
+      .join(board.wizard.lang() === "zh" ? "，" : ", ");
   }
 
   function costOf(row) {
@@ -255,5 +256,6 @@
     take(rows[Math.max(0, Math.min(rows.length - 1, now + steps[event.key]))]);
   }
 
+  board.recompute = recompute;
   (board.panels = board.panels || {}).plans = draw;
 })();
