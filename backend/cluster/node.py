@@ -107,6 +107,11 @@ def ask(node: Node, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b""
     raise NodeError("bad_answer", node.name, command=argv[0], exit=result.code, detail=tail(result.err or result.out))
 
 
+def sftp_path(path: str) -> str:
+    """A path of a node as Node.read and Node.write take it: they start in the home folder of the user who logs in."""
+    return path.removeprefix("~/")
+
+
 def tail(text: str) -> str:
     """The last non-empty lines of a program's output, short enough for a message."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]

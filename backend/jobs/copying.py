@@ -13,7 +13,7 @@ from typing import Any
 
 from backend.cluster.checks import CheckResult, dataset_names
 from backend.cluster.group import on_all
-from backend.cluster.node import Node, NodeError
+from backend.cluster.node import Node, NodeError, sftp_path
 from backend.cluster.probe import NodeFacts
 from backend.cluster.programs import COPIER, node_program
 from backend.engines import NodeCommand, Place, Rendered
@@ -105,8 +105,7 @@ def roots_to_copy(job: Job, missing: Missing, node: Node) -> list[dict[str, Any]
 
 
 def _entries(job: Job, node: Node, folder: str) -> list[Mapping[str, Any]]:
-    # SFTP starts in the log-in user's home folder.
-    known = json.loads(node.read(f"{folder.removeprefix('~/')}/{INFO}", limit=INFO_BYTES))
+    known = json.loads(node.read(f"{sftp_path(folder)}/{INFO}", limit=INFO_BYTES))
     return [known[name] for name in dataset_names(job) if isinstance(known.get(name), dict)]
 
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from backend.cluster.data_size import COUNT_S, DataSize, data_size_on
 from backend.cluster.group import try_all
 from backend.cluster.hostkeys import HostKey
-from backend.cluster.node import Node, NodeError
+from backend.cluster.node import Node, NodeError, sftp_path
 from backend.cluster.probe import PROBE_S, NodeFacts, probe_one
 from backend.cluster.survey import SURVEY_S, Survey, survey_one
 from backend.job.job import Job
@@ -44,15 +44,8 @@ def refuse_without(job: Job, *needed: str) -> None:
 
 def model_config(job: Job, meeting: Meeting, limit: int) -> Look[bytes]:
     """At most `limit` bytes of config.json in the model's folder, from the first node that can be reached."""
-    first = dict(list(meeting.nodes.items())[:1])
-    folder = str(job.model.path)
-    # SFTP starts in the log-in user's home folder.
-    path = f"{folder.removeprefix('~/')}/config.json"
-    found = _ask(first, lambda node: node.read(path, limit=limit))
-    if found.answers:
-        return found
-    return Look(answers={}, nodes={}, unknown_host_keys=meeting.unknown_host_keys,
-                problems=(*found.problems, *meeting.problems))  # fmt: skip
+    path = f"{sftp_path(str(job.model.path))}/config.json"
+    return _ask_first(meeting, lambda rank, node: node.read(path, limit=limit), READ_S)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,19 +91,15 @@ def memory(job: Job, meeting: Meeting) -> Look[NodeMemory]:
 
 def data_size(job: Job, meeting: Meeting) -> Look[DataSize]:
     """The samples of the job's data sets, counted by the first node that can be reached."""
+    return _ask_first(meeting, lambda rank, node: data_size_on(node, job, rank), COUNT_S + 10)
+
+
+def _ask_first(meeting: Meeting, question: Callable[[int, Node], T], limit_s: float) -> Look[T]:
+    """The answer of the first node that can be reached; without one, why, and why others could not be asked."""
     first = dict(list(meeting.nodes.items())[:1])
-    found = _ask(first, lambda node: data_size_on(node, job, min(first)), COUNT_S + 10)
-    if found.answers:
-        return found
-    return Look(answers={}, nodes={}, unknown_host_keys=meeting.unknown_host_keys,
-                problems=(*found.problems, *meeting.problems))  # fmt: skip
-
-
-def _ask(nodes: Mapping[int, Node], question: Callable[[Node], T], limit_s: float = READ_S) -> Look[T]:
-    answers, failures = try_all(nodes, lambda rank, node: question(node), limit_s)
-    return Look(
-        answers=answers,
-        nodes={rank: nodes[rank].name for rank in answers},
-        unknown_host_keys=(),
-        problems=tuple(failure.problem for failure in failures.values()),
-    )
+    answers, failures = try_all(first, question, limit_s)
+    if answers:
+        return Look(answers=answers, nodes={rank: first[rank].name for rank in answers}, unknown_host_keys=(),
+                    problems=())  # fmt: skip
+    problems = (*(failure.problem for failure in failures.values()), *meeting.problems)
+    return Look(answers={}, nodes={}, unknown_host_keys=meeting.unknown_host_keys, problems=problems)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from backend.cluster.glance import glance
-from backend.cluster.node import Node
+from backend.cluster.node import Node, sftp_path
 from backend.job.job import Job
 from backend.job.mapping import dump_job, parse_job
 from backend.job.problems import Problem, ProblemsError, errors
@@ -76,8 +76,8 @@ def register(connection: sqlite3.Connection, run: str, job: Job, files: Sequence
 
 
 def folder_of(job: Job) -> str:
-    """What is watched, as both SFTP and a command find it: they start in the home folder of the user who logs in."""
-    return (job.training.output_dir or "/").removeprefix("~/")
+    """What is watched, as files and commands find it: both start in the home folder of the user who logs in."""
+    return sftp_path(job.training.output_dir or "/")
 
 
 def sources_of(files: Sequence[str]) -> list[Source]:
