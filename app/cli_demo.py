@@ -12,7 +12,7 @@ from typing import Any
 from app.binding import Binding, ServerError
 from app.cli_output import FAILED
 from app.cli_serve import add_binding, binding_of, explain, given_password, serve_page
-from app.home import home_path, make_home
+from app.home import home_path, make_home, store_path
 from app.i18n import t
 from app.passwords import PasswordError, PasswordHash, random_password
 from backend.cluster import demo_model
@@ -87,7 +87,7 @@ def _fill_in(home: Path, cluster: dict[str, Any]) -> None:
     clusters = home / "clusters"
     clusters.mkdir(mode=0o700, exist_ok=True)
     (clusters / "demo.yaml").write_text(dump_mapping(cluster), encoding="utf-8")
-    store = Store(home / "megaboard.db")
+    store = Store(store_path(home))
     try:
         text = store.get_draft()
         draft, _ = load_mapping(text) if text else (demo_job(home, cluster), None)

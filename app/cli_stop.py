@@ -2,17 +2,15 @@
 
 import argparse
 from contextlib import closing
-from pathlib import Path
 
 from app.audit import Audit
 from app.cli_output import DONE, FAILED
 from app.cli_run import find_run, state_words
 from app.cli_secrets import unlocked
-from app.home import home_path, make_home
+from app.home import home_path, make_home, store_path
 from app.i18n import t
 from app.jobfile import read_job
-from app.services import Services
-from backend.cluster.hostkeys import KnownHosts
+from app.services import Services, known_hosts_of
 from backend.cluster.ssh import connect
 from backend.job.problems import ProblemsError
 from backend.jobs import unopened
@@ -57,8 +55,8 @@ def stop_unopened(chosen: argparse.Namespace, lang: str, why: StoreError) -> Pro
     """Stop the run that is meant, and answer what to raise: what was done and could not be recorded."""
     home = home_path()
     given = read_job(chosen.job, home)[0] if chosen.job else None
-    run, job = unopened.find_run(home / "megaboard.db", chosen.run_id, given, why)
-    known_hosts = KnownHosts(home / "known_hosts", Path("~/.ssh/known_hosts").expanduser())
+    run, job = unopened.find_run(store_path(home), chosen.run_id, given, why)
+    known_hosts = known_hosts_of(home)
     connections = Connections(lambda host: connect(host, known_hosts))
     audit = Audit(home)
     audit.record("stop", run=run, save=chosen.save)

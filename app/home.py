@@ -28,6 +28,11 @@ def make_home(path: Path) -> Path:
     return path
 
 
+def store_path(home: Path) -> Path:
+    """The database in it."""
+    return home / "megaboard.db"
+
+
 def with_cluster(mapping: Mapping[str, Any], home: Path) -> dict[str, Any]:
     """The job with `cluster: NAME` replaced by what `clusters/NAME.yaml` in the home folder holds.
 

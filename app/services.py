@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from app.audit import Audit
-from app.home import with_readable_cluster
+from app.home import store_path, with_readable_cluster
 from backend.cluster.hostkeys import KnownHosts
 from backend.engines.checks import without_secrets
 from backend.job.mapping import MAXIMUM_TEXT, dump_mapping, load_mapping
@@ -41,12 +41,19 @@ class Draft:
         self._home = home
         self._lock = threading.Lock()
         self._mapping = _read(store.get_draft())
+        self._version = time.time_ns() // 1000
         self._source = _read_source(store.get_draft_source())
 
     def job_mapping(self) -> dict[str, object]:
         """A copy of the job file's mapping, `cluster: NAME` not resolved."""
         with self._lock:
             return copy.deepcopy(self._mapping)
+
+    @property
+    def version(self) -> int:
+        """Grows with every change, over restarts too; JavaScript holds it exactly."""
+        with self._lock:
+            return self._version
 
     def edit(self, path: str, value: object) -> None:
         """Set one dotted path, for example `parallel.tensor`; missing mappings on the way are made."""
@@ -92,6 +99,7 @@ class Draft:
         kept = without_secrets(mapping)
         self._store.set_draft(text if kept == mapping else dump_mapping(kept))
         self._mapping = mapping
+        self._version += 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,10 +116,9 @@ class Services:
     @classmethod
     def open(cls, home: Path, clock: Callable[[], float] = time.time) -> "Services":
         """Open the home folder's store and known hosts; nothing runs before `controller.start()`."""
-        store = Store(home / "megaboard.db")
-        known_hosts = KnownHosts(home / "known_hosts", Path("~/.ssh/known_hosts").expanduser())
+        store = Store(store_path(home))
         audit = Audit(home, clock)
-        controller = Controller(home, store, known_hosts, clock=clock, audit=audit.record)
+        controller = Controller(home, store, known_hosts_of(home), clock=clock, audit=audit.record)
         draft = Draft(store, home)
         return cls(home=home, store=store, controller=controller, draft=draft, audit=audit, clock=clock)
 
@@ -119,6 +126,11 @@ class Services:
         """Let go of connections and the store; runs go on."""
         self.controller.close()
         self.store.close()
+
+
+def known_hosts_of(home: Path) -> KnownHosts:
+    """The host keys that this user's ssh knows, and those that were confirmed here."""
+    return KnownHosts(home / "known_hosts", Path("~/.ssh/known_hosts").expanduser())
 
 
 def _read(text: str | None) -> dict[str, object]:
