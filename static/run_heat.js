@@ -3,11 +3,13 @@
   const { attribute, el, keyed, mibAsGib, text, w } = window.Megaboard.live;
   const MEASURES = ["utilization", "memory"];
   const MANY_NODES = 8;
+  const MOST_LETTERS = 15;
 
   function Heat() {
     let measure = MEASURES[0];
     let rows = [];
     let widest = 0;
+    let shorten = null;
     const buttons = MEASURES.map((name) => el("button.mbm-chip", { type: "button", "data-name": name, onclick: () => {
       measure = name;
       draw();
@@ -21,6 +23,7 @@
 
     function take(nodes) {
       rows = nodes;
+      shorten = shortener(rows.map((node) => node.address));
       widest = Math.max(0, ...rows.map((node) => node.gpus.length));
       root.hidden = !widest;
       if (widest) draw();
@@ -50,8 +53,9 @@
 
     function updateRow(row, node) {
       const name = `${node.rank} · ${node.address}`;
-      text(row.cells[0], name);
+      text(row.cells[0], isDense() ? `${node.rank} · ${shorten(node.address)}` : name);
       attribute(row.cells[0], "title", `${name} · ${w(`node_state.${node.state}`)}`);
+      attribute(row.cells[0], "aria-label", isDense() && name);
       while (row.cells.length <= widest) row.append(el("td"));
       for (let place = 0; place < widest; place += 1) updateCell(row.cells[place + 1], node, node.gpus[place]);
     }
@@ -79,6 +83,19 @@
         if (row) attribute(row, "data-look", needsLook && isDense());
       },
     };
+  }
+
+  // Long names without what all of them begin with, up to a sign between words, and without their common domain.
+  function shortener(names) {
+    if (names.every((name) => name.length <= MOST_LETTERS)) return (name) => name;
+    const [first] = names;
+    const isShared = (part, has) => names.every((name) => name[has](part));
+    let begin = first.length - 1;
+    while (begin > 0 && !(/\W/.test(first[begin - 1]) && isShared(first.slice(0, begin), "startsWith"))) begin -= 1;
+    const dots = [...first].map((letter, at) => (letter === "." ? at : 0)).filter((at) => at > begin);
+    const end = dots.find((at) => isShared(first.slice(at), "endsWith"));
+    const domain = end === undefined ? 0 : first.length - end;
+    return (name) => `${begin ? "…" : ""}${name.slice(begin, name.length - domain)}`;
   }
 
   window.Megaboard = Object.assign(window.Megaboard || {}, { Heat, MANY_NODES });

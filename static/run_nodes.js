@@ -64,7 +64,7 @@
       const isMany = heat.isDense();
       const counts = countStates(rows);
       // When nobody is heard of, it is this end that hears nothing.
-      const late = rows.filter((node) => ageOf(node) > LATE_S);
+      const late = rows.filter((node) => ageOf(node) > LATE_S || isUnheard(node, rows));
       const lateOnes = new Set(late.length <= window.Megaboard.MANY_NODES ? late : []);
       rows.forEach((node, place) => {
         const needsLook = lateOnes.has(node) || isOdd(node, counts);
@@ -83,6 +83,11 @@
     const counts = new Map();
     for (const node of nodes) counts.set(node.state, (counts.get(node.state) ?? 0) + 1);
     return counts;
+  }
+
+  // It runs and has given no sign of life, while others have.
+  function isUnheard(node, rows) {
+    return node.heard === null && node.state === "running" && rows.some((other) => other.heard !== null);
   }
 
   // Something is wrong with the node, or it is one of a few in a state that the others are not in.

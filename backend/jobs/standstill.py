@@ -56,7 +56,7 @@ def standstill(
         ends_at=since + job.stall_s,
         is_due=is_due,
         stuck=stuck,
-        silent=_few([node.rank for node in nodes if (node.heartbeat_age_s or 0.0) > SILENT_S]),
+        silent=_few([node.rank for node in nodes if node.heartbeat_age_s is None or node.heartbeat_age_s > SILENT_S]),
         behind=_behind(series.newest_of_ranks(connection, run, attempt, ranks=job.world_size), job),
         idle=_idle(nodes),
     )
