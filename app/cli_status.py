@@ -2,6 +2,7 @@
 
 import argparse
 
+from app import standstill_words
 from app.cli_output import DONE, number, plain, print_json, table
 from app.cli_run import find_run, fresh, opened_services, print_cause, state_words, why_words
 from app.i18n import t
@@ -52,8 +53,10 @@ def _print_run(snapshot: RunSnapshot, lang: str) -> None:
     if snapshot.preparing:
         print(preparing_words(snapshot.preparing, lang))
     if snapshot.step_s and not snapshot.state.is_final:
-        tokens, eta = number(snapshot.tokens_per_s, 0), number(snapshot.eta_s, 0)
+        tokens, eta = number(snapshot.tokens_per_s, 0), number(None if snapshot.standstill else snapshot.eta_s, 0)
         print(t(lang, "cli.status.speed", step_s=number(snapshot.step_s), tokens=tokens, eta=eta))
+    for line in standstill_words.lines(snapshot, lang):
+        print(line)
     head = [t(lang, f"cli.status.{column}") for column in ("node", "state", "heartbeat", "processes")]
     rows = [
         [f"{node.rank} {node.address}", node.state, number(node.heartbeat_age_s, 0), number(node.members)]

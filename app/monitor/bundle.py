@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.i18n import render_problem
-from app.monitor import events, log, run, runs, standstill
+from app.monitor import events, log, run, runs
 from app.monitor.question import Question
 from app.monitor.watch import Watch
+from app.standstill_words import standstill
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.progress import WATCHED
 from backend.jobs.records import RunSnapshot
@@ -64,7 +65,7 @@ class Bundler:
             "progress": run.progress(snapshot, self._lang),
             # What it could be compared by is not known of a run that somebody else started.
             "compare": None if snapshot.engine == WATCHED else self._compare(snapshot.id),
-            "standstill": standstill.standstill(snapshot),
+            "standstill": standstill(snapshot),
             "nodes": run.nodes(snapshot, now),
             "events": events.events(snapshot, self._lang),
         }

@@ -1,7 +1,11 @@
-"""A gang that makes no progress: who the others wait for, as far as can be told. static/run_standstill.js says it."""
+"""A gang that makes no progress: who the others wait for, as far as can be told. On the page static/run_standstill.js
+says it, on the command line `lines`.
+"""
 
+import time
 from typing import Any
 
+from app.i18n import t
 from backend.jobs.diagnose import stuck_words
 from backend.jobs.records import RunSnapshot, Stuck
 
@@ -29,6 +33,30 @@ def standstill(run: RunSnapshot) -> dict[str, Any] | None:
         "ends_at": found.ends_at,
         "suspects": [{**one, "address": addresses[one["node"]]} for one in suspects],
     }
+
+
+def lines(run: RunSnapshot, lang: str) -> list[str]:
+    """The same in words, with this machine's times; empty while there are steps."""
+    found = standstill(run)
+    if found is None:
+        return []
+    title = "unbegun" if found["step"] is None else "title"
+    head = [t(lang, f"monitor.standstill.{title}", at=_moment(found["since"], "%Y-%m-%d %H:%M:%S"))]
+    if found["step"] is not None:
+        head.append(t(lang, "monitor.standstill.usual", step=found["step"], seconds=f"{found['step_s'] or 0:.3g}"))
+    told = [
+        t(
+            lang,
+            f"monitor.standstill.{one['kind']}",
+            **{**one, "node": f"{one['node']} · {one['address']}", "at": _moment(one.get("since"))},
+        )
+        for one in found["suspects"]
+    ]
+    return [*head, *(f"- {words}" for words in told or [t(lang, "monitor.standstill.none")])]
+
+
+def _moment(epoch: float | None, shape: str = "%H:%M:%S") -> str:
+    return "" if epoch is None else time.strftime(shape, time.localtime(epoch))
 
 
 def _stuck(one: Stuck) -> dict[str, Any]:
