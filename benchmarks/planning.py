@@ -2,6 +2,7 @@
 
     python -m benchmarks.planning [--largest 1024] [--peer PYTHON] [--json]
 
+Plans are sorted as far as somebody looks: as far as the page does, for its rows and the front of memory against speed.
 CPU time of one process, the first call apart (it fills caches that only a new model or cluster empties), beside a fixed
 loop of plain Python so that machines and busy hours compare. `--peer` names the interpreter of an environment that has
 llm-analysis (pip install llm-analysis): it estimates memory and time of the same Megatron plans in the same run.
@@ -17,7 +18,7 @@ from typing import Any
 from backend.estimate import estimate_resolved
 from backend.job.cluster import Cluster
 from backend.job.job import Job, Model, Parallel, Training
-from backend.planning import Plans, enumerate_plans
+from backend.planning import Plans, best_of_splits, enumerate_plans, front
 from benchmarks.speed import cpu_seconds, plain_loop
 
 MODELS = ("qwen3-vl-8b", "llama-3.1-8b", "llama-3.1-70b", "qwen3-30b-a3b")
@@ -59,12 +60,15 @@ def measure(model: str, gpus: int, loop_s: float) -> dict[str, Any]:
     job = job_of(model, gpus)
     begin = time.process_time()
     found = enumerate_plans(job)
+    look_at(found)
     first = time.process_time() - begin
     edits = iter(range(1000))
 
     def again() -> Plans:
         # What every edit of the data does: nothing that rules read, everything that figures do.
-        return enumerate_plans(replace(job, training=replace(job.training, cutoff_len=4096 - 8 * next(edits))))
+        plans = enumerate_plans(replace(job, training=replace(job.training, cutoff_len=4096 - 8 * next(edits))))
+        look_at(plans)
+        return plans
 
     seconds = cpu_seconds(again, 5)
     return {
@@ -77,6 +81,12 @@ def measure(model: str, gpus: int, loop_s: float) -> dict[str, Any]:
         "plans_per_s": len(found) / seconds,
         "ratio": seconds / loop_s,
     }
+
+
+def look_at(plans: Plans) -> None:
+    """What the page's table lists."""
+    best_of_splits(plans, 300)
+    front(plans, 60)
 
 
 def alone(loop_s: float) -> dict[str, Any]:
