@@ -95,7 +95,7 @@ def test_estimate_prints_speed_with_its_error_where_time_goes_and_the_speed_up_o
     out = run("estimate", path)[1]
     assert f"MFU {100 * figures['mfu']:.1f}%" in out
     assert f"about {figures['hours']:.1f} hours" in out
-    assert f" (±{100 * efficiency_figures().typical_error:.1f}%) tokens/s per GPU" in out
+    assert f" (±{efficiency_figures().typical_error:.0%}) tokens/s per GPU" in out
     assert "Its time: computation " in out
     assert "4 nodes are 3." in out
     assert "as fast as one" in out
