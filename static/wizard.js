@@ -23,6 +23,7 @@
     if (got.words) Object.assign(board.words, got.words);
     // Two edits may be answered out of order: what is older than what is on screen is dropped.
     if (got.ticket) answered(got.ticket);
+    board.draft.note(got);
     if (!got.at || (latest && got.at <= latest.at)) return;
     latest = { ...latest, ...got, data: { ...latest?.data, ...got.data } };
     drawAll();

@@ -52,9 +52,10 @@ def opening(lang: str) -> str:
 def bundle(form: Form, services: Services, step: str, refused: Iterable[Problem] = (), **answer: Any) -> str:
     """The draft as it is now, for a page that shows `step`.
 
-    `refused` says why an edit was not taken; `answer` tells a script how its own request went.
+    `refused` says why an edit was not taken; `answer` tells a script how its own request went: `span` the versions of
+    the draft that its edit went from and to, `synced` that every widget shows the draft (static/draft.js).
     """
-    stamp = _stamp()
+    stamp, version = _stamp(), services.draft.version
     reading = read(services.draft.job_mapping(), services.home)
     unfit = continuing.against(services, reading.job)
     problems = [in_words(form, problem) for problem in (*refused, *reading.problems, *unfit)]
@@ -63,6 +64,7 @@ def bundle(form: Form, services: Services, step: str, refused: Iterable[Problem]
     return json.dumps(
         {
             "at": stamp,
+            "draft": version,
             "problems": problems + missing,
             "marks": _marks(problems, missing),
             "hidden": hidden(form, reading),

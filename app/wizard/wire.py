@@ -28,7 +28,7 @@ WATCH_S = 20.0
 """A page that watches the desk hears from it at least this often."""
 
 CARRIER_SCRIPT = (
-    "Megaboard.wizard.carrier(element, trigger, props, watch, ['refresh', 'choose', 'apply', 'fetch', 'desk'])"
+    "Megaboard.wizard.carrier(element, trigger, props, watch, ['refresh', 'choose', 'apply', 'fetch', 'desk', 'sync'])"
 )
 """Gradio takes an event's name from the script that triggers it."""
 
@@ -69,6 +69,7 @@ def wire(form: Form, carrier: gr.HTML, services: Services) -> None:
     carrier.apply(_apply(form, carrier, services), None, [carrier, *widgets], **act)
     carrier.fetch(_fetch(form, carrier, services), None, [carrier, *widgets], **work)
     carrier.desk(_desk(form, services), None, carrier, **work)
+    carrier.sync(_sync(form, carrier, services), None, [carrier, *widgets], **act)
     page = Context.root_block
     if page is None:
         raise RuntimeError("the wizard is built inside a page")
@@ -80,20 +81,37 @@ def change(services: Services, edits: Mapping[str, Any]) -> tuple[Problem, ...]:
 
     Answers why nothing was written, where the draft refuses.
     """
+    return _change(services, edits)[0]
+
+
+Span = tuple[int, int]
+"""Versions of the draft before and after an edit: what came between two edits of a page was another page's."""
+
+
+def _change(services: Services, edits: Mapping[str, Any]) -> tuple[tuple[Problem, ...], Span]:
     with _edit_lock:
-        draft = _draft(services)
-        plain = {path: value for path, value in edits.items() if not path.startswith(f"{HOSTS}.")}
-        hosts = {path.rpartition(".")[2]: value for path, value in edits.items() if path not in plain}
-        try:
-            if hosts:
-                plain[HOSTS] = {**to_form(look_up(draft, HOSTS)), **hosts}
-            if plain.get("cluster.gpu") == OWN:
-                plain["cluster.gpu"] = _own_gpu(look_up(draft, "cluster.gpu"))
-            services.draft.edit_all(plain | no_longer_read(draft, plain))
-            if noted := chosen_for(draft, _draft(services), plain, services.home):
-                services.draft.edit_all(noted)
-        except ProblemsError as error:
-            return error.problems
+        before = services.draft.version
+        refused = _write(services, edits)
+        return refused, (before, services.draft.version)
+
+
+def _write(services: Services, edits: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """`change`; the lock is held."""
+    if not edits:
+        return ()
+    draft = _draft(services)
+    plain = {path: value for path, value in edits.items() if not path.startswith(f"{HOSTS}.")}
+    hosts = {path.rpartition(".")[2]: value for path, value in edits.items() if path not in plain}
+    try:
+        if hosts:
+            plain[HOSTS] = {**to_form(look_up(draft, HOSTS)), **hosts}
+        if plain.get("cluster.gpu") == OWN:
+            plain["cluster.gpu"] = _own_gpu(look_up(draft, "cluster.gpu"))
+        services.draft.edit_all(plain | no_longer_read(draft, plain))
+        if noted := chosen_for(draft, _draft(services), plain, services.home):
+            services.draft.edit_all(noted)
+    except ProblemsError as error:
+        return error.problems
     return ()
 
 
@@ -113,10 +131,10 @@ def _edit(form: Form, services: Services, path: str) -> Callable[[Any, str], Any
     def edit(raw: Any, step: str) -> Any:
         if form.shown_at(_draft(services), path) == raw:
             return gr.skip()
-        refused = change(services, {path: form.value(path, raw)})
+        refused, span = _change(services, {path: form.value(path, raw)})
         draft = _draft(services)
         return [
-            bundle(form, services, step, refused),
+            bundle(form, services, step, refused, span=span),
             *(form.shown_at(draft, name) for name in _FOLLOWERS.get(path, ())),
         ]
 
@@ -125,7 +143,7 @@ def _edit(form: Form, services: Services, path: str) -> Callable[[Any, str], Any
 
 def _load(form: Form, services: Services) -> Callable[[Any, str], list[Any]]:
     def load(_: Any, step: str) -> list[Any]:
-        return [bundle(form, services, step), *form.shown(_draft(services)).values()]
+        return [bundle(form, services, step, synced=True), *form.shown(_draft(services)).values()]
 
     return load
 
@@ -142,10 +160,10 @@ def _choose(form: Form, services: Services) -> Callable[[gr.EventData], list[Any
         asked = event._data if isinstance(event._data, dict) else {}
         try:
             edits = edits_of(asked.get("plan"))
-            refused = change(services, edits)
+            refused, span = _change(services, edits)
         except ProblemsError as error:
-            edits, refused = {}, error.problems
-        told = bundle(form, services, str(asked.get("step")), refused, ticket=asked.get("ticket"))
+            edits, refused, span = {}, error.problems, None
+        told = bundle(form, services, str(asked.get("step")), refused, ticket=asked.get("ticket"), span=span)
         draft = _draft(services)
         return [told, *(form.shown_at(draft, path) if path in edits else gr.skip() for path in EDITED)]
 
@@ -156,8 +174,8 @@ def _apply(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.Eve
     def apply(event: gr.EventData) -> dict[Component, Any]:
         asked = event._data
         edits = hardware.cluster_edits(asked["cluster"]) if "cluster" in asked else dict(asked["edits"])
-        changed, refused = _change_shown(form, services, edits)
-        return {**changed, carrier: bundle(form, services, asked["step"], refused)}
+        changed, refused, span = _change_shown(form, services, edits)
+        return {**changed, carrier: bundle(form, services, asked["step"], refused, span=span)}
 
     return apply
 
@@ -166,7 +184,7 @@ def _fetch(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.Eve
     def fetch(event: gr.EventData) -> dict[Component, Any]:
         asked = event._data
         found = sources.fetch(services, asked)
-        changed, refused = _change_shown(form, services, found.edits)
+        changed, refused, span = _change_shown(form, services, found.edits)
         told = {
             "kind": asked.get("kind"),
             "note": found.note,
@@ -176,19 +194,31 @@ def _fetch(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.Eve
             "lines": [line_json(line, form.lang) for line in found.lines],
             "table": found.table(form.lang) if found.table else None,
         }
-        return {**changed, carrier: bundle(form, services, asked["step"], fetched=told)}
+        return {**changed, carrier: bundle(form, services, asked["step"], fetched=told, span=span)}
 
     return fetch
 
 
 def _change_shown(
     form: Form, services: Services, edits: Mapping[str, Any]
-) -> tuple[dict[Component, Any], tuple[Problem, ...]]:
-    """Write edits into the draft: the widgets that now show something else, and why nothing was written."""
+) -> tuple[dict[Component, Any], tuple[Problem, ...], Span]:
+    """Write edits into the draft: the widgets that now show something else, why nothing was written, and the span."""
     before = form.shown(_draft(services))
-    refused = change(services, edits) if edits else ()
+    refused, span = _change(services, edits)
     after = form.shown(_draft(services))
-    return {form.components[path]: value for path, value in after.items() if value != before[path]}, refused
+    return {form.components[path]: value for path, value in after.items() if value != before[path]}, refused, span
+
+
+def _sync(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.EventData], dict[Component, Any]]:
+    def sync(event: gr.EventData) -> dict[Component, Any]:
+        """Every widget anew, but the one that is being typed into: another page has changed the draft."""
+        asked = event._data
+        shown = form.shown(_draft(services))
+        kept = {path for path in shown if f"field-{path.replace('.', '-')}" == asked.get("typed")}
+        told = bundle(form, services, asked["step"], synced=not kept)
+        return {carrier: told, **{form.components[path]: shown[path] for path in shown if path not in kept}}
+
+    return sync
 
 
 def _desk(form: Form, services: Services) -> Callable[[gr.EventData], Iterator[str]]:

@@ -178,6 +178,8 @@ def test_why_not_is_answered_in_the_users_language_and_filters_leave_what_they_s
     page.locator(".mb-plans-sizes").fill("TP=8 PP=3")
     page.keyboard.press("Enter")
     expect(page.locator(".mb-plans-answer")).to_contain_text("整除")
+    page.locator(".mb-plans-answer").get_by_role("button").click()
+    until(page, "b.summary.plan.startsWith('TP8 ') && b.data.plans.own !== null")
     go(page, site, "plan")
     every = int(page.get_attribute(".mb-plans", "aria-rowcount"))
     page.get_by_label("Only what fits").check()
@@ -240,6 +242,30 @@ def test_values_survive_a_reload_another_language_and_a_restart(page, site):
     go(page, site, "training")
     expect(box(page, "training.dataset")).to_have_value("identity,mine")
     expect(box(page, "training.cutoff_len")).to_have_value("2048")
+
+
+def test_two_tabs_edit_one_draft_and_each_shows_what_the_other_changed(page, site):
+    """Fields and table of a page say the same, also where the same field was edited in both."""
+    go(page, site, "plan")
+    box(page, "training.global_batch_size").fill("64")
+    until(page, "b.summary.global_batch === 64")
+    other = page.context.new_page()
+    try:
+        go(other, site, "plan", "zh")
+        box(page, "training.micro_batch_size").fill("2")
+        until(page, "b.summary.sound")
+        box(other, "training.global_batch_size").fill("128")
+        expect(box(other, "training.micro_batch_size")).to_have_value("2")
+        box(page, "training.global_batch_size").fill("32")
+        until(page, "b.summary.global_batch === 32")
+        other.evaluate("window.dispatchEvent(new Event('focus'))")
+        expect(box(other, "training.global_batch_size")).to_have_value("32")
+        until(other, "b.summary.global_batch === 32")
+    finally:
+        other.close()
+        box(page, "training.micro_batch_size").fill("1")
+        box(page, "training.global_batch_size").fill("")
+        until(page, "b.summary.sound")
 
 
 def test_an_answer_older_than_what_is_shown_is_dropped(page, site):
