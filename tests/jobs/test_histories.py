@@ -135,7 +135,7 @@ class Histories(RuleBasedStateMachine):
     def resume(self, at_start: bool, waits: bool, falls: int | None, then_s: int) -> None:
         self.falls = falls
         run, checkpoint = self.resumable()[-1], 0 if at_start else None
-        self.ask(lambda: self.server.resume(run, checkpoint=checkpoint, waits=waits))
+        self.ask(lambda: self.server.resume(run, checkpoint=checkpoint, waits=waits, accepted_warnings=None))
         self.pass_time(then_s)
 
     @rule(save=st.booleans(), between=st.booleans(), then_s=THEN_S)
