@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from app.cli_tables import AXES, estimate_text, plans_text, strategies_text
 from app.guide_words import guide_rows, guides_text
 from app.home import home_path
 from app.i18n import render_problem, t
-from app.jobfile import STDIN, job_of, read_job, refuse_errors
+from app.jobfile import STDIN, folder_of, job_of, read_job, read_mapping, refuse_errors
 from app.plan_words import all_plans, reason_words, why_not_words
 from backend.engines import check_engine, engine_notes, export
 from backend.estimate import Estimate, estimate, over_host_memory, over_memory, to_json
@@ -62,14 +63,14 @@ def run_estimate(chosen: argparse.Namespace, lang: str) -> int:
         return DONE
     answers, status = [], DONE
     for source in chosen.files:
-        job, figures, problems = _estimate(lambda source=source: read_job(source, home_path()))
-        status = max(status, WRONG_INPUT if errors(problems) else DONE if figures else FAILED)
+        found = _estimate(lambda source=source: read_mapping(source), folder_of(source), source)
+        status = max(status, WRONG_INPUT if errors(found.problems) else DONE if found.figures else FAILED)
         if chosen.json:
-            answers.append(_answer(figures, problems, lang, source))
+            answers.append(_answer(found, lang))
             continue
-        print_problems(lang, problems)
-        if job and figures:
-            print(estimate_text(job, figures, lang))
+        print_problems(lang, found.problems)
+        if found.job and found.figures:
+            print(estimate_text(found.job, found.figures, lang))
     if chosen.json:
         print_json(answers if len(answers) > 1 else answers[0])
     return status
@@ -196,24 +197,38 @@ def run_render(chosen: argparse.Namespace, lang: str) -> int:
     return DONE
 
 
-def _estimate(
-    read: Callable[[], tuple[Job, list[Problem]]],
-) -> tuple[Job | None, Estimate | None, list[Problem]]:
+@dataclass(kw_only=True, slots=True)
+class _Estimated:
+    """One job and what can be said of it."""
+
+    name: str
+    """The job's own, if only it could be read."""
+    job: Job | None = None
+    figures: Estimate | None = None
+    problems: list[Problem] = field(default_factory=list)
+
+
+def _estimate(read: Callable[[], Mapping[str, Any]], folder: Path, unnamed: str) -> _Estimated:
+    found = _Estimated(name=unnamed)
     try:
-        job, problems = read()
-        problems = [*problems, *check(job)]
-        refuse_errors(problems)
-        figures = estimate(job)
-        return job, figures, [*problems, *over_memory(figures), *over_host_memory(job, figures)]
+        mapping = read()
+        if isinstance(name := mapping.get("name"), str):
+            found.name = name
+        found.job, found.problems = job_of(mapping, home_path(), folder)
+        found.problems += check(found.job)
+        refuse_errors(found.problems)
+        found.figures = estimate(found.job)
+        found.problems += [*over_memory(found.figures), *over_host_memory(found.job, found.figures)]
     except ProblemsError as error:
-        return None, None, list(error.problems)
+        found.problems = list(error.problems)
+    return found
 
 
 def _plan(candidate: Candidate, lang: str) -> dict[str, Any]:
     figures, parallel = candidate.estimate, candidate.job.parallel
     problems = [*candidate.warnings, *over_memory(figures), *over_host_memory(candidate.job, figures)]
     return {
-        **_answer(figures, problems, lang, ""),
+        **to_json(figures, (render_problem(lang, problem) for problem in problems)),
         "parallel": {axis: getattr(parallel, axis) if candidate.job.traits.is_megatron else 1 for axis in AXES},
         "engine": candidate.job.engine,
         "micro_batch_size": candidate.job.training.micro_batch_size,
@@ -223,21 +238,14 @@ def _plan(candidate: Candidate, lang: str) -> dict[str, Any]:
     }
 
 
-def _answer(figures: Estimate | None, problems: list[Problem], lang: str, name: str) -> dict[str, Any]:
-    return to_json(figures, (render_problem(lang, problem) for problem in problems), name=name)
+def _answer(found: _Estimated, lang: str) -> dict[str, Any]:
+    return to_json(found.figures, (render_problem(lang, problem) for problem in found.problems), name=found.name)
 
 
 def _answer_lines(lines: Iterable[str], lang: str) -> Iterator[dict[str, Any]]:
-    """An answer for every line, in order, whatever the line holds."""
-    home, folder = home_path(), Path.cwd()
+    """An answer for every line, in order, whatever the line holds; one without a name is called by its number."""
     for number, line in enumerate(lines, 1):
-        name = str(number)
-
-        def read(line: str = line) -> tuple[Job, list[Problem]]:
-            return job_of(_json_mapping(line), home, folder)
-
-        _, figures, problems = _estimate(read)
-        yield _answer(figures, problems, lang, name)
+        yield _answer(_estimate(lambda line=line: _json_mapping(line), Path.cwd(), str(number)), lang)
 
 
 def _json_mapping(line: str) -> Mapping[str, Any]:

@@ -16,11 +16,20 @@ STDIN = "-"
 
 def read_job(source: str, home: Path) -> tuple[Job, list[Problem]]:
     """The job in a file or standard input, with its warnings and notes; ProblemsError when it has errors."""
-    text = read_text(source)
-    mapping, problem = load_mapping(text)
+    return job_of(read_mapping(source), home, folder_of(source))
+
+
+def read_mapping(source: str) -> Mapping[str, Any]:
+    """What a file or standard input says, not looked at yet; ProblemsError when it is no mapping."""
+    mapping, problem = load_mapping(read_text(source))
     if problem:
         raise ProblemsError([problem])
-    return job_of(mapping, home, Path.cwd() if source == STDIN else Path(source).parent)
+    return mapping
+
+
+def folder_of(source: str) -> Path:
+    """Where paths in a job file start from."""
+    return Path.cwd() if source == STDIN else Path(source).parent
 
 
 def job_of(mapping: Mapping[str, Any], home: Path, folder: Path) -> tuple[Job, list[Problem]]:

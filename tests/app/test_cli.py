@@ -146,6 +146,7 @@ def test_an_illegal_plan_answers_its_problems_and_no_figures(run, job_file):
     assert status == 2
     answer = json.loads(out)
     assert set(answer) == {"name", "problems"}
+    assert answer["name"] == "seed"
     assert set(answer["problems"][0]) == {"code", "field", "message", "fix", "severity"}
 
 
@@ -171,14 +172,16 @@ def test_jsonl_answers_every_line_whatever_it_holds(run, monkeypatch):
         "[" * 100_000,
         '{"cluster": "\\ud800", "model": {}}',
         "",
+        json.dumps({**JOB, "name": "illegal", "parallel": {"tensor": 3}}),
+        '{"name": "wrong", "cluster": {"nodes": "four"}}',
         json.dumps({**JOB, "name": "last"}),
     ]
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
     status, out, _ = run("estimate", "--jsonl", "-")
     answers = [json.loads(line) for line in out.splitlines()]
     assert status == 0
-    assert [answer["name"] for answer in answers] == ["seed", "2", "3", "4", "5", "6", "last"]
-    assert [bool(answer["problems"]) for answer in answers] == [False, True, True, True, True, True, False]
+    assert [answer["name"] for answer in answers] == ["seed", "2", "3", "4", "5", "6", "illegal", "wrong", "last"]
+    assert [bool(answer["problems"]) for answer in answers] == [False, *[True] * 7, False]
 
 
 def test_a_model_configuration_of_a_user_that_is_not_there_is_named(run, job_file):
