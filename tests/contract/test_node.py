@@ -61,7 +61,7 @@ def test_no_word_is_read_as_shell_syntax(node: Node, word: str) -> None:
 
 def test_a_command_that_does_not_end_is_a_timeout(node: Node) -> None:
     with pytest.raises(NodeError) as caught:
-        node.run(["sleep", "60"], timeout_s=1)
+        node.run(["sleep", "60"], timeout_s=0.2)
     assert caught.value.code == "timeout"
     assert caught.value.node == node.name
 

@@ -93,7 +93,10 @@ def test_ssh_gets_every_host_as_one_word_after_its_options(tmp_path: Path) -> No
     ssh = tmp_path / "bin" / "ssh"
     ssh.parent.mkdir()
     ssh.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$*\" >> {shlex.quote(str(tmp_path))}/calls\n")
+    sleep = tmp_path / "bin" / "sleep"
+    sleep.write_text("#!/bin/sh\nexec /bin/sleep 0.1\n")
     ssh.chmod(0o700)
+    sleep.chmod(0o700)
     environment = {**os.environ, "PATH": f"{ssh.parent}:{os.environ['PATH']}", "HOME": "/home/me"}
     subprocess.run(["bash", folder / "launch.sh"], check=True, env=environment, timeout=30)
     calls = (tmp_path / "calls").read_text()
