@@ -9,6 +9,8 @@ from app.i18n import t
 from backend.jobs.diagnose import stuck_words
 from backend.jobs.records import RunSnapshot, Stuck
 
+DAY = "%Y-%m-%d %H:%M:%S"
+
 
 def standstill(run: RunSnapshot) -> dict[str, Any] | None:
     """Plain values for the browser; times are epochs. `suspects`: each with its kind and its node."""
@@ -22,11 +24,15 @@ def standstill(run: RunSnapshot) -> dict[str, Any] | None:
             {"kind": "behind", "node": one.node, "rank": one.rank, "step": one.step, "usual": one.usual}
             for one in found.behind
         ),
+        *({"kind": "earlier", "node": one.node, "since": one.wrote, "others": one.usual} for one in found.earlier),
+        *({"kind": "working", "node": one.node, "rank": one.rank} for one in found.working),
         *({"kind": "idle", "node": one.node, "gpu": one.gpu} for one in found.idle),
     ]
     addresses = {node.rank: node.address for node in run.nodes}
     return {
+        "title": "title" if found.step is not None else "unbegun" if found.stuck else "waiting",
         "since": found.since,
+        "wrote": found.wrote,
         "step": found.step,
         "step_s": found.step_s,
         "is_due": found.is_due,
@@ -40,15 +46,21 @@ def lines(run: RunSnapshot, lang: str) -> list[str]:
     found = standstill(run)
     if found is None:
         return []
-    title = "unbegun" if found["step"] is None else "title"
-    head = [t(lang, f"monitor.standstill.{title}", at=_moment(found["since"], "%Y-%m-%d %H:%M:%S"))]
+    head = [t(lang, f"monitor.standstill.{found['title']}", at=_moment(found["since"], DAY))]
     if found["step"] is not None:
         head.append(t(lang, "monitor.standstill.usual", step=found["step"], seconds=f"{found['step_s'] or 0:.3g}"))
+    elif found["wrote"] is not None:
+        head.append(t(lang, "monitor.standstill.wrote", at=_moment(found["wrote"])))
     told = [
         t(
             lang,
             f"monitor.standstill.{one['kind']}",
-            **{**one, "node": f"{one['node']} · {one['address']}", "at": _moment(one.get("since"))},
+            **{
+                **one,
+                "node": f"{one['node']} · {one['address']}",
+                "at": _moment(one.get("since")),
+                "others": _moment(one.get("others")),
+            },
         )
         for one in found["suspects"]
     ]

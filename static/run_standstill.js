@@ -19,10 +19,9 @@
       shown = found;
       root.hidden = !found;
       if (!found) return;
-      const { step, step_s: seconds, suspects } = found;
-      text(title, w(step === null ? "standstill.unbegun" : "standstill.title", { at: moment(found.since) }));
-      const last = step === null ? "" : w("standstill.usual", { step: whole(step), seconds: number(seconds, 3) });
-      text(usual, found.is_due ? `${last} ${w("standstill.due")}` : last);
+      const { suspects } = found;
+      text(title, w(`standstill.${found.title}`, { at: moment(found.since) }));
+      text(usual, known(found));
       keyed(list, suspects.length ? suspects : [FALLBACK], keyOf, () => el("li", {}, el("span"), el("small")), tell);
       text(fix, w("standstill.fix", { at: moment(found.ends_at, false) }));
       button.hidden = !suspects.length;
@@ -37,15 +36,22 @@
     return { root, take, age };
   }
 
+  function known({ step, step_s: seconds, wrote, is_due: isDue }) {
+    if (step === null) return wrote === null ? "" : w("standstill.wrote", { at: moment(wrote, false) });
+    const last = w("standstill.usual", { step: whole(step), seconds: number(seconds, 3) });
+    return isDue ? `${last} ${w("standstill.due")}` : last;
+  }
+
   const keyOf = (one) => [one.kind, one.node, one.rank, one.gpu].join();
 
   const logOf = (one) => Number.isInteger(one.rank) ? `rank${one.rank}.log` : null;
 
   function tell(item, one) {
     const node = `${one.node} · ${one.address}`;
-    const known = { ...one, node, at: moment(one.since, false), step: whole(one.step), usual: whole(one.usual) };
-    text(item.firstChild, w(`standstill.${one.kind}`, known));
-    const help = [one.ids && w("standstill.stopped", known), one.waits && w("standstill.waits")].filter(Boolean);
+    const values = { ...one, node, at: moment(one.since, false), others: moment(one.others, false), step: whole(one.step),
+      usual: whole(one.usual) };
+    text(item.firstChild, w(`standstill.${one.kind}`, values));
+    const help = [one.ids && w("standstill.stopped", values), one.waits && w("standstill.waits")].filter(Boolean);
     setCommands(item.lastChild, help.join(" "));
   }
 

@@ -10,7 +10,19 @@ COPIER = "copy_files.py"
 JOINED = {
     SUPERVISOR: (
         "supervisor",
-        ("files", "processes", "tools", "locks", "heartbeat", "kernel_log", "gpus", "endings", "keeper", "commands"),
+        (
+            "files",
+            "processes",
+            "tools",
+            "locks",
+            "heartbeat",
+            "kernel_log",
+            "gpus",
+            "work",
+            "endings",
+            "keeper",
+            "commands",
+        ),
     ),
     COPIER: ("copier", ("files", "give", "place", "take", "main")),
 }

@@ -88,6 +88,10 @@ class NodeSnapshot:
     """Processes of the run in the newest heartbeat; 0 once the node has ended."""
     stuck: tuple[Sequence[Any], ...] = ()
     """Those of them that stand still (`stuck` of endings.write_exit), or that did so when the run stalled."""
+    wrote: float | None = None
+    """When its logs last grew, by our clock; None where the supervisor does not tell."""
+    worked: tuple[tuple[int | None, float], ...] = ()
+    """(global rank, when it was last at work by our clock); rank None is torchrun."""
     exit: Mapping[str, Any] | None = None
     stop: Mapping[str, Any] | None = None
 
@@ -155,6 +159,25 @@ class Behind:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Earlier:
+    """A node whose logs ended before those of most others."""
+
+    node: int
+    wrote: float
+    """When they last grew, by our clock."""
+    usual: float
+    """When most did."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Working:
+    """A global rank that is at work without its GPU while most wait."""
+
+    node: int
+    rank: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Idle:
     """A GPU that does nothing while the others are busy."""
 
@@ -167,7 +190,7 @@ class Standstill:
     """A running gang makes no progress (standstill.py). Nodes are node ranks, times by our clock."""
 
     since: float
-    """The end of the newest step, or when the first process was seen to stand still."""
+    """The end of the newest step; before the first, when a process was seen to stand still, or the nodes' start."""
     step: int | None
     """The newest; None before the first."""
     step_s: float | None
@@ -175,11 +198,15 @@ class Standstill:
     ends_at: float
     """When the supervisors end it, unless something is written."""
     is_due: bool
-    """After this step a checkpoint or an evaluation is due, which may be what takes so long."""
+    """After this step a checkpoint or an evaluation is due, and for all that is known it may be what takes so long."""
+    wrote: float | None = None
+    """When any log last grew."""
     stuck: tuple[Stuck, ...] = ()
     silent: tuple[int, ...] = ()
     """Nodes without a heartbeat."""
     behind: tuple[Behind, ...] = ()
+    earlier: tuple[Earlier, ...] = ()
+    working: tuple[Working, ...] = ()
     idle: tuple[Idle, ...] = ()
 
 

@@ -5,13 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from backend.job.job import Job
 from backend.job.problems import Problem
 from backend.jobs import ledger, series
 from backend.jobs.ledger import run_job
 from backend.jobs.prepare_progress import preparing
 from backend.jobs.progress import RECENT_STEPS, progress
 from backend.jobs.records import Event, NodeRecord, NodeSnapshot, Point, RunSnapshot, RunSummary, problem_from_json
-from backend.jobs.standstill import patience_s, standstill
+from backend.jobs.standstill import LOADING_S, is_due, patience_s, standstill
 from backend.jobs.states import EventKind, RunState
 
 EVENTS_SHOWN = 400
@@ -155,6 +156,8 @@ def _node(record: NodeRecord, state: str, beat: tuple[float, Mapping[str, Any]] 
         host={key: values[key] for key in _HOST_KEYS if key in values},
         members=0 if over else len(values.get("members", ())),
         stuck=tuple((record.exit or {}).get("stuck") or () if over else values.get("stuck") or ()),
+        wrote=None if values.get("wrote") is None else values["wrote"] - record.clock_offset_s,
+        worked=tuple((rank, when - record.clock_offset_s) for rank, when in values.get("worked", ())),
         exit=record.exit,
         stop=record.stop,
     )
@@ -183,8 +186,13 @@ def _summary(
         total_steps=newest[0].total_steps if newest else None,
         loss=series.newest_loss(connection, row["id"]),
         last_step_at=_by_our_clock(connection, row["id"], newest[0]).time if steps else None,
-        patience_s=patience_s(newest[0].step_s) if steps else 0.0,
+        patience_s=_patience_s(run_job(row["job"]), newest[0]) if steps else 0.0,
         queue_place=queue_place,
         has_begun=attempt > 0,
         why=ledger.cause_of(connection, row["id"]) if failed else waits_for,
     )
+
+
+def _patience_s(job: Job, newest: Point) -> float:
+    """Of the list, which asks no node whether somebody still works."""
+    return max(patience_s(newest.step_s), LOADING_S if is_due(job, newest) else 0.0)

@@ -227,6 +227,52 @@ def test_a_process_that_waits_for_files_is_no_standstill_while_a_model_is_loaded
     assert (desk.ask(run=RUN)["standstill"] is not None) is is_told
 
 
+class Quiet:
+    """A gang of four nodes with a GPU each, whose heartbeats say what they are told to."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk, self.run = desk, desk.run()
+
+    def after(self, seconds: float, *, worked: dict[int, float], busy: tuple[int, ...] = (), wrote: float = 0.0):
+        """What is told `seconds` after the start, when each rank last worked then (never, else) and a log last grew."""
+        self.desk.now = now = self.run.now + seconds
+        for rank in range(4):
+            row = {**heartbeat(rank, 1, now), "wrote": self.run.now + (wrote if rank else wrote / 2)}
+            row["worked"] = [[None, now], [rank, self.run.now + worked.get(rank, 0.0)]]
+            row["gpus"][0]["utilization"] = 100 if rank in busy else 0
+            self.desk.store.write(lambda c, rank=rank, row=row: series.add_heartbeats(c, RUN, 1, rank, [row], now))
+        return self.desk.ask(run=RUN)["standstill"]
+
+
+def test_before_the_first_step_who_loads_or_computes_gives_no_alarm_and_a_gang_that_does_neither_does(desk):
+    gang = Quiet(desk)
+    assert gang.after(130, worked={}, wrote=80) is None, "something was written"
+    assert gang.after(211, worked={2: 205}, wrote=80) is None, "rank 2 loads, the others wait for it"
+    assert gang.after(212, worked=dict.fromkeys(range(4), 211), busy=(0, 1, 2, 3), wrote=80) is None, (
+        "a long first step"
+    )
+    told = gang.after(330, worked={2: 205}, wrote=80)
+    assert (told["title"], told["since"], told["wrote"]) == ("waiting", gang.run.now, gang.run.now + 80)
+    assert told["ends_at"] == gang.run.now + 40 + 2100, "each node ends its part by itself"
+    assert [(one["kind"], one["node"], one["others"]) for one in told["suspects"]] == [("earlier", 0, told["wrote"])]
+    told = gang.after(332, worked={0: 331, 1: 331, 3: 331}, busy=(0, 1, 3), wrote=80)
+    assert {("idle", 2)} < {(one["kind"], one["node"]) for one in told["suspects"]}, "they wait for it in a collective"
+    assert gang.after(340, worked={2: 335}, wrote=80) is None
+    told = gang.after(680, worked={2: 675}, wrote=80)
+    assert ("working", 2) in [(one["kind"], one["node"]) for one in told["suspects"]], "nothing is written for long"
+
+
+@pytest.mark.parametrize(
+    ("step", "worked", "is_due"), [(200, 195, None), (200, 60, False), (400, 195, None), (7, 195, False)]
+)
+def test_a_save_is_no_standstill_while_somebody_works_at_it(desk, step, worked, is_due):
+    gang = Quiet(desk)
+    gang.run.steps(step, step, step_s=0.0)
+    told = gang.after(200, worked={0: worked}, wrote=0)
+    assert (told and told["is_due"]) is is_due
+    assert (desk.ask(run="")["rows"][0]["stands_since"] is None) == (step != 7), "the list cannot tell for a while"
+
+
 def test_a_run_that_preflight_refused_tells_why_without_nodes(desk):
     run = StoredRun(desk.store, RUN, now=desk.now, attempted=False)
     run.tell(EventKind.PREFLIGHT)

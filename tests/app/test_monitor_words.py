@@ -30,7 +30,10 @@ def _keys() -> set[str]:
     keys |= {f"state.{state}" for state in RunState} | {f"event.{kind}" for kind in EventKind}
     keys |= {f"node_state.{state}" for state in NODE_STATES} | {f"reason.{reason}" for reason in REASONS}
     keys |= {f"chart.{name}" for name in CURVES} | {f"series.{name}" for name in (*CURVES, "loss_smooth", "loss_bad")}
-    keys |= {f"standstill.{kind}" for kind in ("stuck", "silent", "behind", "idle", "none")}
+    keys |= {
+        f"standstill.{kind}"
+        for kind in ("title", "unbegun", "waiting", "stuck", "silent", "behind", "earlier", "working", "idle", "none")
+    }
     keys |= {f"trend.{trend}" for trend in ("falling", "rising", "flat", "none")}
     keys |= {"event.stop_requested_save", "event.failing_unstarted"}
     for prefix, table in (("fact", "FACTS"), ("node", "COLUMNS"), ("heat", "MEASURES"), ("column", "NAMES")):

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from backend.cluster.supervisor.endings import ask_for_records
-from backend.cluster.supervisor.processes import members
+from backend.cluster.supervisor.processes import members, read_process
+from backend.cluster.supervisor.work import Used, Work, is_work, used_by
 from tests.cluster.test_supervisor import Run, wait_for
 from tests.cluster.test_supervisor import run as run_fixture
 
@@ -86,6 +87,30 @@ def test_a_process_that_stands_still_is_in_the_heartbeat_and_blamed_for_the_stal
     wait_for(lambda: any(stood in json.loads(line)["stuck"] for line in _lines(run)))
     exit_ = run.wait_exit()
     assert (exit_["reason"], exit_["stuck"]) == ("stalled", [stood])
+    beat = next(beat for line in reversed(_lines(run)) if (beat := json.loads(line))["members"])
+    ((rank, worked),) = beat["worked"]
+    assert rank == 3
+    assert max(worked, beat["wrote"]) < beat["time"] - 4, "since it was stopped it has neither worked nor written"
+
+
+@pytest.mark.parametrize(("then", "at_work"), [("while True: pass", True), ("signal.pause()", False)])
+def test_a_process_is_at_work_while_it_uses_the_processor_not_while_it_waits(then: str, at_work: bool) -> None:
+    command = [sys.executable, "-c", f"import signal; print('up', flush=True)\n{then}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        work = Work()
+        work.note([read_process(child.pid)], 10.0, 1000.0)
+        begun = used_by(child.pid).seconds
+        wait_for(lambda: not at_work or used_by(child.pid).seconds > begun + 0.2)
+        work.note([read_process(child.pid)], 12.0, 1002.0)
+        child.kill()
+    assert work.told() == [[None, 1002.0 if at_work else 1000.0]]
+
+
+def test_a_process_that_takes_memory_is_at_work() -> None:
+    assert is_work(Used(1.0, 0), Used(1.0, 1 << 30), 2.0), "it reads a model"
+    assert not is_work(Used(1.0, 1 << 30), Used(1.02, 1 << 30), 2.0), "it looks every now and then"
 
 
 def test_a_stalled_program_shows_where_it_stood_before_it_is_ended(run: Run) -> None:

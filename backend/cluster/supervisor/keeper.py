@@ -17,6 +17,7 @@ from .gpus import GpuReader, gpus_given_back
 from .heartbeat import HEARTBEAT_S, HEARTBEATS_BYTES, LOGS, host_facts
 from .locks import release_lock, take_lock
 from .processes import MARK, Process, boot_id, catches, end_tree, members, own_start, rank_of, send_signal
+from .work import Work
 
 TICK_S = 0.1
 STUCK_SCANS = 3
@@ -33,7 +34,8 @@ class Supervisor:
         self.gpus = GpuReader()
         self.known = []  # type: list[tuple[int, int]]
         self.next_scan = self.next_beat = 0.0
-        self.log_bytes, self.log_grew = -1, time.monotonic()
+        self.log_bytes, self.log_grew, self.wrote = -1, time.monotonic(), time.time()
+        self.work = Work()
         self.still = {}  # type: dict[tuple[int, int], int]
         self.stuck = []  # type: list[list[Any]]
 
@@ -132,15 +134,16 @@ class Supervisor:
             found = members(self.mark, self.known, os.getpid())
             self.known = [(p.pid, p.start) for p in found]
             self._note_stuck(found)
+            self.work.note(found, now, time.time())
             # A node with thousands of processes takes long to look through: at most a twentieth of a core for it.
             self.next_scan = now + 20 * (time.monotonic() - now)
         try:
             paths = [path for logs in LOGS for path in glob.glob(f"{self.folder}/{logs}")]
             size = sum(map(os.path.getsize, paths))
             if size != self.log_bytes:
-                self.log_bytes, self.log_grew = size, now
+                self.log_bytes, self.log_grew, self.wrote = size, now, time.time()
             line = {"protocol": PROTOCOL, "time": time.time(), "members": self.known, "gpus": self.gpus.gpus}
-            line["stuck"] = self.stuck
+            line = {**line, "stuck": self.stuck, "wrote": self.wrote, "worked": self.work.told()}
             if self.gpus.gpus and not os.path.exists(f"{self.folder}/gpus"):
                 write_json(f"{self.folder}/gpus", {"gpus": self.gpus.named(), "log_end": self.gpus.log_end})
             beats = f"{self.folder}/heartbeat.jsonl"

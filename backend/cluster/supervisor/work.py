@@ -1,0 +1,69 @@
+"""Which ranks do something, as far as the system can tell: who only waits uses no processor and no further memory."""
+
+from __future__ import annotations
+
+import os
+from typing import Iterable, NamedTuple  # noqa: UP035 - Python 3.8
+
+from .processes import Process, rank_of
+
+WORK_SHARE = 0.05
+"""Of a core, between two scans; the threads that watch over an idle rank use less."""
+WORK_BYTES = 1 << 20
+"""Of memory taken or given back between two scans."""
+
+
+class Used(NamedTuple):
+    seconds: float
+    """Of processors, since the process began."""
+    resident: int
+    """Bytes of memory."""
+
+
+class Work:
+    """When the processes of each rank were last seen at work, from scan to scan."""
+
+    def __init__(self) -> None:
+        self.scanned = 0.0
+        self.used = {}  # type: dict[tuple[int, int], Used]
+        self.last = {}  # type: dict[int | None, float]
+
+    def note(self, found: Iterable[Process], monotonic: float, now: float) -> None:
+        """Take in a scan. A process that is new, or waits in the kernel for files, is at work, too."""
+        passed_s, self.scanned = monotonic - self.scanned, monotonic
+        before, self.used = self.used, {}
+        last = {}  # type: dict[int | None, float]
+        for process in found:
+            who, used, rank = (process.pid, process.start), used_by(process.pid), rank_of(process.pid)
+            if used is None:
+                continue
+            self.used[who] = used
+            if who not in before or process.state == "D" or is_work(before[who], used, passed_s):
+                last[rank] = now
+            else:
+                last.setdefault(rank, self.last.get(rank, now))
+        self.last = last
+
+    def told(self) -> list[list[float | int | None]]:
+        """[rank, epoch] of each; rank None: torchrun, and what runs before it."""
+        return [[rank, when] for rank, when in self.last.items()]
+
+
+def is_work(before: Used, after: Used, passed_s: float) -> bool:
+    """Whether a process did something between two scans."""
+    return (
+        after.seconds - before.seconds >= WORK_SHARE * passed_s or abs(after.resident - before.resident) >= WORK_BYTES
+    )
+
+
+def used_by(pid: int) -> Used | None:
+    """None for a process that is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return None
+    # The name stands in parentheses and may itself hold some.
+    values = text[text.rindex(")") + 2 :].split()
+    seconds = (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
+    return Used(seconds, int(values[21]) * os.sysconf("SC_PAGE_SIZE"))
