@@ -1,7 +1,9 @@
 """What the command line prints: problems a line each, aligned tables, JSON."""
 
 import dataclasses
+import io
 import json
+import os
 import re
 import sys
 import unicodedata
@@ -13,6 +15,20 @@ from backend.job.problems import Problem
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def write_every_letter() -> None:
+    """Letters that the terminal's encoding lacks are written as escapes; they would end the program."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def drop_output() -> None:
+    """Forget what standard output does not take, which Python would try and complain about once more at its end."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_problems(lang: str, problems: Iterable[Problem]) -> None:
@@ -32,22 +48,26 @@ def printable(text: str) -> str:
 
 def print_json(value: Any, *, compact: bool = False) -> None:
     """JSON on standard output, flushed, so that a reader at the other end of a pipe never waits."""
-    # NaN and infinity are no JSON: an estimate that yields one is a bug to be seen here.
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=None if compact else 2)
-    # A lone surrogate, which JSON can write and UTF-8 cannot, must not end the answers to the lines behind it.
-    print(text.encode(errors="replace").decode(), flush=True)
+    print(_json(value, indent=None if compact else 2), flush=True)
 
 
 def print_object(first: Mapping[str, Any], name: str, items: Iterable[Any]) -> None:
     """One JSON object on standard output, with a last key `name` whose items are printed as they come, a line each."""
-    head = json.dumps(first, ensure_ascii=False, allow_nan=False, indent=2)
-    print(f"{head[:-2]},\n  {json.dumps(name)}: [", end="")
+    print(f"{_json(first, indent=2)[:-2]},\n  {json.dumps(name)}: [", end="")
     separator = "\n"
     for item in items:
-        text = json.dumps(item, ensure_ascii=False, allow_nan=False)
-        print(f"{separator}    {text.encode(errors='replace').decode()}", end="")
+        print(f"{separator}    {_json(item)}", end="")
         separator = ",\n"
     print("\n  ]\n}", flush=True)
+
+
+def _json(value: Any, indent: int | None = None) -> str:
+    # An escape of JSON's own where the terminal lacks the letter.
+    ascii_only = (getattr(sys.stdout, "encoding", None) or "utf-8").lower() != "utf-8"
+    # NaN and infinity are no JSON: an estimate that yields one is a bug to be seen here.
+    text = json.dumps(value, ensure_ascii=ascii_only, allow_nan=False, indent=indent)
+    # A lone surrogate, which JSON can write and UTF-8 cannot, must not end the answers to the lines behind it.
+    return text.encode(errors="replace").decode()
 
 
 def plain(record: Any) -> Any:

@@ -13,11 +13,12 @@ from app.cli_tables import AXES, estimate_text, plans_text, strategies_text
 from app.guide_words import guide_rows, guides_text
 from app.home import home_path
 from app.i18n import render_problem, t
-from app.jobfile import STDIN, folder_of, job_of, read_job, read_mapping, refuse_errors
+from app.jobfile import folder_of, job_of, opened, read_job, read_mapping, refuse_errors
 from app.plan_words import all_plans, reason_words, why_not_words
 from backend.engines import check_engine, engine_notes, export
 from backend.estimate import Estimate, estimate, over_host_memory, over_memory, to_json
 from backend.job.job import Job
+from backend.job.mapping import MAXIMUM_TEXT
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
 from backend.planning import (
@@ -82,7 +83,7 @@ def run_plan(chosen: argparse.Namespace, lang: str) -> int:
     found = all_plans(job)
     problems += _of_every_plan(job, found)
     print_problems(lang, problems)
-    status = _answered(job, found, chosen, lang)
+    status = _answered(job, found, problems, chosen, lang)
     return WRONG_INPUT if errors(problems) else status
 
 
@@ -96,22 +97,23 @@ def _of_every_plan(job: Job, plans: Plans) -> list[Problem]:
             or (one.severity == "error" and (one.code, one.field) in alike)]  # fmt: skip
 
 
-def _answered(job: Job, found: Plans, chosen: argparse.Namespace, lang: str) -> int:
+def _answered(job: Job, found: Plans, problems: list[Problem], chosen: argparse.Namespace, lang: str) -> int:
+    told = {"problems": [render_problem(lang, problem) for problem in problems]}
     if chosen.strategies:
-        return _strategies(job, lang, as_json=chosen.json)
+        return _strategies(job, told if chosen.json else None, lang)
     if chosen.why_not is not None:
         return _why_not(job, found, chosen.why_not, lang, as_json=chosen.json)
     top = chosen.top if chosen.top is not None else len(found) if chosen.json else SHOWN
     shown = range(min(len(found), max(0, top)))
     if chosen.json:
         # One by one: there may be hundreds of thousands.
-        heads = {"count": len(found), "rejected": dict(found.rejected), **_smallest(job, found),
-                 **_guides(job, found)}  # fmt: skip
+        heads = {"count": len(found), "rejected": dict(found.rejected), **told,
+                 **_smallest(job, found), **_guides(job, found)}  # fmt: skip
         print_object(heads, "plans", (_plan(found[rank], lang) for rank in shown))
     else:
         print(plans_text([found[rank] for rank in shown], found, lang))
-        if told := guide_rows(job, found):
-            print(f"\n{guides_text(told, lang)}")
+        if guides := guide_rows(job, found):
+            print(f"\n{guides_text(guides, lang)}")
     return DONE if len(found) else FAILED
 
 
@@ -154,10 +156,11 @@ def _why_not(job: Job, plans: Plans, sizes: str, lang: str, *, as_json: bool) ->
     return DONE
 
 
-def _strategies(job: Job, lang: str, *, as_json: bool) -> int:
+def _strategies(job: Job, told: Mapping[str, Any] | None, lang: str) -> int:
+    """A table; JSON, with what is `told` of the job, where there is such."""
     rows = strategies(job)
-    if as_json:
-        print_json({"strategies": [_strategy(row, lang) for row in rows]})
+    if told is not None:
+        print_json({**told, "strategies": [_strategy(row, lang) for row in rows]})
     else:
         print(strategies_text(job, rows, lang))
     return DONE if any(row.best for row in rows) else FAILED
@@ -249,6 +252,8 @@ def _answer_lines(lines: Iterable[str], lang: str) -> Iterator[dict[str, Any]]:
 
 
 def _json_mapping(line: str) -> Mapping[str, Any]:
+    if len(line) > MAXIMUM_TEXT:
+        raise ProblemsError([Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT})])
     try:
         mapping = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -262,10 +267,10 @@ def _json_mapping(line: str) -> Mapping[str, Any]:
 def _lines(sources: Iterable[str]) -> Iterator[str]:
     """Lines as they come, so that a program at the other end of a pipe can ask and wait; blank ones are no question."""
     for source in sources:
-        try:
-            with sys.stdin if source == STDIN else open(source, encoding="utf-8") as file:
-                yield from (line for line in file if line.strip())
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "not UTF-8"
-            problem = Problem(code="file_unreadable", values={"path": source, "reason": reason})
-            raise ProblemsError([problem]) from error
+        with opened(source) as file:
+            while part := file.readline(MAXIMUM_TEXT + 1):
+                line = part
+                while part and not part.endswith("\n"):  # the rest of one that is too long
+                    part = file.readline(MAXIMUM_TEXT + 1)
+                if line.strip():
+                    yield line

@@ -1,7 +1,9 @@
 """The server's own folder: where it is, and the named clusters in it."""
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,20 +14,32 @@ from backend.job.mapping import load_mapping
 from backend.job.problems import Problem, ProblemsError
 
 VARIABLE = "MEGABOARD_HOME"
+_PRIVATE = 0o700
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 def home_path() -> Path:
-    """$MEGABOARD_HOME, or the user's data folder; not necessarily there yet."""
-    given = os.environ.get(VARIABLE)
-    return Path(given).expanduser().absolute() if given else platformdirs.user_data_path("megaboard")
+    """$MEGABOARD_HOME, or the user's data folder; not necessarily there yet. ProblemsError(home_unusable)."""
+    path = os.path.expanduser(os.environ.get(VARIABLE) or platformdirs.user_data_path("megaboard"))
+    if path.startswith("~"):
+        raise _unusable(path, os.strerror(errno.ENOENT))
+    return Path(path).absolute()
 
 
 def make_home(path: Path) -> Path:
-    """The folder, made if missing, open to this user alone."""
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.chmod(0o700)
+    """The folder, made if missing, open to this user alone. ProblemsError(home_unusable)."""
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
+        if stat.S_IMODE(path.stat().st_mode) != _PRIVATE:
+            path.chmod(_PRIVATE)
+    except OSError as error:
+        raise _unusable(path, error.strerror) from error
     return path
+
+
+def _unusable(path: str | Path, reason: object) -> ProblemsError:
+    values = {"path": str(path), "reason": reason, "variable": VARIABLE}
+    return ProblemsError([Problem(code="home_unusable", values=values)])
 
 
 def store_path(home: Path) -> Path:

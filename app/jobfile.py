@@ -1,17 +1,23 @@
 """Job files as the command line takes them: a path or `-`, a named cluster, a model's config.json beside it."""
 
+import errno
+import io
 import json
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from app.home import with_cluster
 from backend.job.job import Job
-from backend.job.mapping import load_mapping, parse_job
+from backend.job.mapping import MAXIMUM_TEXT, load_mapping, parse_job
 from backend.job.problems import Problem, ProblemsError, errors
 
 STDIN = "-"
+_ENCODING = "utf-8-sig"
+"""With or without the mark that some editors put in front."""
 
 
 def read_job(source: str, home: Path) -> tuple[Job, list[Problem]]:
@@ -48,12 +54,32 @@ def refuse_errors(problems: list[Problem]) -> None:
 
 def read_text(source: str) -> str:
     """What a file or standard input holds; ProblemsError when it cannot be read."""
+    with opened(source) as file:
+        # One letter more than a job file may have: what comes behind, perhaps without an end, is not read.
+        text = file.read(MAXIMUM_TEXT + 1)
+        text.encode()
+        return text
+
+
+@contextmanager
+def opened(source: str) -> Iterator[IO[str]]:
+    """A file or standard input as text, bytes that are no UTF-8 as lone surrogates; ProblemsError for what goes wrong.
+
+    A surrogate that reaches an encoder inside is told in the same way.
+    """
     try:
-        return sys.stdin.read() if source == STDIN else Path(source).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        if source != STDIN:
+            with open(source, encoding=_ENCODING, errors="surrogateescape") as file:
+                yield file
+        elif sys.stdin is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        else:
+            if isinstance(sys.stdin, io.TextIOWrapper):
+                sys.stdin.reconfigure(encoding=_ENCODING, errors="surrogateescape")
+            yield sys.stdin
+    except (OSError, UnicodeEncodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8"
-        values = {"path": source, "reason": reason}
-        raise ProblemsError([Problem(code="file_unreadable", values=values)]) from error
+        raise ProblemsError([Problem(code="file_unreadable", values={"path": source, "reason": reason})]) from error
 
 
 def _with_model_config(mapping: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -63,8 +89,9 @@ def _with_model_config(mapping: dict[str, Any], folder: Path) -> dict[str, Any]:
         return mapping
     try:
         path = folder / Path(given).expanduser()
-        config = json.loads((path / "config.json" if path.is_dir() else path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: `~name` of a user that is not there
+        with (path / "config.json" if path.is_dir() else path).open(encoding=_ENCODING) as file:
+            config = json.loads(file.read(MAXIMUM_TEXT))
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: `~name` of nobody, or nested too deeply
         values = {"path": given, "reason": _reason(error)}
         problem = Problem(code="model_config_unreadable", field="model.hf_config", values=values)
         raise ProblemsError([problem]) from error

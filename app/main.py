@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NoReturn
 
-from app.cli_output import FAILED, WRONG_INPUT, print_problems
-from app.i18n import LANGUAGES, t
+from app.cli_output import FAILED, WRONG_INPUT, drop_output, print_json, print_problems, write_every_letter
+from app.i18n import LANGUAGES, render_problem, t
 from backend import __version__
 from backend.job.problems import Problem, ProblemsError
 
@@ -37,7 +37,7 @@ COMMANDS = {
     "calibrate": "app.cli_calibrate",
 }
 DEFAULT = "serve"
-_UNWRITABLE = ("store_", "audit_", "stop_unrecorded", "save_unrecorded")
+_UNWRITABLE = ("home_", "store_", "audit_", "stop_unrecorded", "save_unrecorded")
 """Problems of this machine's disk, not of what was typed."""
 
 
@@ -51,15 +51,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given, name = [DEFAULT, *given], DEFAULT
     chosen = _parser(lang, name).parse_args(given)
     _log_to_stderr()
+    write_every_letter()
     try:
-        return int(chosen.run(chosen, chosen.lang or lang))
+        status = int(chosen.run(chosen, chosen.lang or lang))
+        print(end="", flush=True)
+        return status
     except ProblemsError as error:
         print_problems(lang, error.problems)
+        if getattr(chosen, "json", False):
+            print_json({"problems": [render_problem(lang, problem) for problem in error.problems]})
         failed = any(problem.node or problem.code.startswith(_UNWRITABLE) for problem in error.problems)
         return FAILED if failed else WRONG_INPUT
-    except BrokenPipeError:
-        # The reader went away (`| head`): nothing is left to say, and Python would complain while flushing.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        drop_output()
+        # The reader who went away (`| head`) needs no words.
+        if not isinstance(error, BrokenPipeError):
+            reason = ": ".join(filter(None, (error.filename and str(error.filename), error.strerror or str(error))))
+            print_problems(lang, [Problem(code="system_refused", values={"reason": reason})])
         return FAILED
     except KeyboardInterrupt:
         return 130

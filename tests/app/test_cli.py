@@ -154,11 +154,19 @@ def test_a_file_that_cannot_be_read_is_wrong_input(run, tmp_path):
         status, _, err = run("estimate", path)
         assert status == 2
         assert path in err
+    status, out, err = run("plan", "--json", path)
+    assert (status, [one["code"] for one in json.loads(out)["problems"]]) == (2, ["file_unreadable"])
+    assert len(err.splitlines()) == 1
+    assert "longer" in run("estimate", "/dev/zero")[2]
 
 
 def test_standard_input_is_read_for_a_dash(run, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO(yaml.safe_dump(JOB)))
     assert run("estimate", "-")[0] == 0
+    monkeypatch.setattr("sys.stdin", None)
+    for command in ("estimate", "plan", "import"):
+        status, _, err = run(command, "-")
+        assert (status, len(err.splitlines())) == (2, 1)
 
 
 def test_jsonl_answers_every_line_whatever_it_holds(run, monkeypatch):
@@ -170,16 +178,31 @@ def test_jsonl_answers_every_line_whatever_it_holds(run, monkeypatch):
         "[" * 100_000,
         '{"cluster": "\\ud800", "model": {}}',
         "",
+        '"\udcff"',
+        f'"{"a" * 600_000}"',
         json.dumps({**JOB, "name": "illegal", "parallel": {"tensor": 3}}),
         '{"name": "wrong", "cluster": {"nodes": "four"}}',
         json.dumps({**JOB, "name": "last"}),
     ]
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
+    sent = "\n".join(lines).encode(errors="surrogateescape")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(sent)))
     status, out, _ = run("estimate", "--jsonl", "-")
     answers = [json.loads(line) for line in out.splitlines()]
     assert status == 0
-    assert [answer["name"] for answer in answers] == ["seed", "2", "3", "4", "5", "6", "illegal", "wrong", "last"]
-    assert [bool(answer["problems"]) for answer in answers] == [False, *[True] * 7, False]
+    assert [answer["name"] for answer in answers] == [
+        "seed",
+        "2",
+        "3",
+        "4",
+        "5",
+        "6",
+        "7",
+        "8",
+        "illegal",
+        "wrong",
+        "last",
+    ]
+    assert [bool(answer["problems"]) for answer in answers] == [False, *[True] * 9, False]
 
 
 def test_a_model_configuration_of_a_user_that_is_not_there_is_named(run, job_file):
@@ -240,6 +263,28 @@ def test_render_says_what_the_engine_takes_otherwise_than_the_job_says_it(run, j
     }
     path = job_file(training={"prepare": {"shuffle": True}, "dataset": "d"})
     assert "launch.sh" in run("render", path, "--out", str(tmp_path / "out"))[2]
+
+
+def test_a_home_folder_or_an_output_that_will_not_do_is_told_in_a_line(run, job_file, tmp_path, monkeypatch):
+    with open("/dev/full", "w") as full, monkeypatch.context() as patched:
+        patched.setattr("sys.stdout", full)
+        status, _, err = run("estimate", job_file())
+    assert (status, len(err.splitlines())) == (1, 1)
+    (tmp_path / "file").write_text("")
+    for home in (str(tmp_path / "file" / "home"), "~no-such-user/home"):
+        monkeypatch.setenv("MEGABOARD_HOME", home)
+        status, out, err = run("status")
+        assert (status, out, len(err.splitlines())) == (1, "", 1)
+        assert home in err
+
+
+def test_letters_that_the_terminal_lacks_are_escaped(job_file, monkeypatch):
+    path = job_file(parallel={"tensor": 3})
+    for command in (["estimate", path, job_file("legal.yaml")], ["estimate", "--json", path]):
+        out = io.BytesIO()
+        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(out, encoding="ascii"))
+        assert main(["--lang", "zh", *command]) == 2
+    assert json.loads(out.getvalue())["problems"][0]["message"][-1] == "\u3002"
 
 
 def test_render_into_a_place_that_cannot_be_written_is_a_failure(run, job_file, tmp_path):
@@ -310,6 +355,9 @@ def test_a_learning_rate_of_another_batch_is_noted_with_both_ways_to_scale_it(ru
     assert status == 0
     assert "chosen for a global batch of 32" in err
     assert "4e-5 (linear) or 2.83e-5 (square root" in err
+    top = ["--top", "1"] if command == "plan" else []
+    told = json.loads(run(command, job_file(training=training), "--json", *top)[1])["problems"]
+    assert [one["field"] for one in told] == ["training.learning_rate"]
     assert run(command, job_file(training={**training, "learning_rate_batch": 64}))[2] == ""
 
 
