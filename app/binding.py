@@ -45,9 +45,10 @@ class Binding:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((self.host, self.port))
-        except OSError as error:
+        except (OSError, OverflowError) as error:  # a number that is no port
             listener.close()
-            raise ServerError("cannot_listen", host=self.host, port=self.port, reason=error.strerror or "") from error
+            reason = getattr(error, "strerror", None) or str(error)
+            raise ServerError("cannot_listen", host=self.host, port=self.port, reason=reason) from error
         return listener
 
     def address(self, port: int) -> str:

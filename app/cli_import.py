@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.cli_output import DONE, FAILED, print_json, print_problems, printable, table
+from app.cli_output import DONE, print_json, print_problems, printable, table
 from app.home import home_path, with_cluster
 from app.i18n import render_problem, t
 from app.import_words import line_json, reason_of, shown, target_of
@@ -55,11 +55,7 @@ def run_import(chosen: argparse.Namespace, lang: str) -> int:
     if chosen.out is None:
         print(text, end="")
     else:
-        try:
-            chosen.out.write_text(text, encoding="utf-8")
-        except OSError as error:
-            print(t(lang, "cli.error.cannot_write", path=chosen.out, reason=error.strerror), file=sys.stderr)
-            return FAILED
+        chosen.out.write_text(text, encoding="utf-8")
     print(printable(report(imported.lines, lang)), file=sys.stderr if chosen.out is None else sys.stdout)
     print_problems(lang, problems)
     return DONE

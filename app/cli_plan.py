@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,8 +102,10 @@ def _answered(job: Job, found: Plans, problems: list[Problem], chosen: argparse.
         return _strategies(job, told if chosen.json else None, lang)
     if chosen.why_not is not None:
         return _why_not(job, found, chosen.why_not, lang, as_json=chosen.json)
+    if chosen.top is not None and chosen.top < 0:
+        raise ProblemsError([Problem(code="too_small", field="--top", values={"value": chosen.top, "limit": 0})])
     top = chosen.top if chosen.top is not None else len(found) if chosen.json else SHOWN
-    shown = range(min(len(found), max(0, top)))
+    shown = range(min(len(found), top))
     if chosen.json:
         # One by one: there may be hundreds of thousands.
         heads = {"count": len(found), "rejected": dict(found.rejected), **told,
@@ -187,16 +188,12 @@ def run_render(chosen: argparse.Namespace, lang: str) -> int:
     print_problems(lang, problems)
     files = export(job, placeholders=True)
     print_problems(lang, [*check(job), *check_engine(job), *engine_notes(job)])
-    try:
-        for name, text in files.items():
-            path = chosen.out / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            path.chmod(0o755 if name.endswith(".sh") else 0o644)
-            print(path)
-    except OSError as error:
-        print(t(lang, "cli.error.cannot_write", path=chosen.out, reason=error.strerror), file=sys.stderr)
-        return FAILED
+    for name, text in files.items():
+        path = chosen.out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(0o755 if name.endswith(".sh") else 0o644)
+        print(path)
     return DONE
 
 

@@ -77,9 +77,9 @@ def accepted_warnings(chosen: argparse.Namespace) -> tuple[()] | None:
 
 
 def find_run(services: Services, given: str) -> str:
-    """The id of the one run that `given` is, or is a part of."""
+    """The id of the one run that `given` is, or is a part of; what an unset variable leaves is a part of none."""
     ids = [one.id for one in services.controller.runs()]
-    found = [one for one in ids if one == given] or [one for one in ids if given in one]
+    found = [one for one in ids if one == given] or [one for one in ids if given and given in one]
     if len(found) > 1:
         raise ProblemsError([Problem(code="ambiguous_run", values={"given": given, "runs": found})])
     if not found:

@@ -41,7 +41,7 @@ def find_run(path: Path, given: str, job: Job | None, why: StoreError) -> tuple[
     ProblemsError: ambiguous_run, unknown_run; `why` with stop_needs_job where the database says nothing of it.
     """
     known = _jobs(path, spare_of(path))
-    found = [one for one in known if one == given] or [one for one in known if given in one]
+    found = [one for one in known if one == given] or [one for one in known if given and given in one]
     if len(found) > 1:
         raise ProblemsError([Problem(code="ambiguous_run", values={"given": given, "runs": found})])
     if found:

@@ -240,6 +240,7 @@ def test_plan_lists_legal_plans_best_first(run, job_file):
     }  # fmt: skip
     assert sum(answer["rejected"].values()) > 0
     assert run("plan", job_file(), "--top", "3")[1].splitlines()[0].startswith("3 of ")
+    assert run("plan", job_file(), "--top", "-1")[0] == 2
 
 
 def test_render_writes_files_that_need_no_megaboard(run, job_file, tmp_path):
@@ -341,6 +342,7 @@ def test_an_address_or_password_file_that_will_not_do_is_said_before_the_page_is
     assert status == 1
     assert "--port" in err
     assert "gradio" not in err
+    assert run("serve", "--port", "99999")[0] == 1
 
 
 def test_chinese_columns_are_aligned():

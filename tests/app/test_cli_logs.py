@@ -52,6 +52,12 @@ def test_an_attempt_and_a_size_that_there_are_not_are_refused(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["logs", "stop", "calibrate"])
+def test_no_id_at_all_is_no_part_of_the_only_run(command: str) -> None:
+    """`megaboard stop "$RUN"` of a variable that is not set."""
+    assert main([command, ""]) == 2
+
+
 def test_the_node_that_failed_is_not_one_whose_address_begins_alike(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
