@@ -12,7 +12,7 @@ from app.cli_tables import AXES, estimate_text, plans_text, strategies_text
 from app.guide_words import guide_rows, guides_text
 from app.home import home_path
 from app.i18n import render_problem, t
-from app.jobfile import folder_of, job_of, opened, read_job, read_mapping, refuse_errors
+from app.jobfile import folder_of, job_of, load_json, opened, read_job, read_mapping, refuse_errors
 from app.plan_words import all_plans, reason_words, why_not_words
 from backend.engines import check_engine, engine_notes, export
 from backend.estimate import Estimate, estimate, over_host_memory, over_memory, to_json
@@ -252,9 +252,9 @@ def _json_mapping(line: str) -> Mapping[str, Any]:
     if len(line) > MAXIMUM_TEXT:
         raise ProblemsError([Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT})])
     try:
-        mapping = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        values = {"column": getattr(error, "colno", 1), "reason": getattr(error, "msg", type(error).__name__)}
+        mapping = load_json(line)
+    except json.JSONDecodeError as error:
+        values = {"column": error.colno, "reason": error.msg}
         raise ProblemsError([Problem(code="bad_json_line", values=values)]) from error
     if not isinstance(mapping, dict):
         raise ProblemsError([Problem(code="not_a_mapping")])

@@ -5,7 +5,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +14,7 @@ from app.home import with_cluster
 from backend.job.job import Job
 from backend.job.mapping import MAXIMUM_TEXT, load_mapping, parse_job
 from backend.job.problems import Problem, ProblemsError, errors
+from backend.job.safe_yaml import MAXIMUM_DEPTH
 
 STDIN = "-"
 _ENCODING = "utf-8-sig"
@@ -61,6 +62,26 @@ def read_text(source: str) -> str:
         return text
 
 
+def load_json(text: str) -> Any:
+    """What JSON text holds, nested no deeper than YAML may be; JSONDecodeError, also for too large a number."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise json.JSONDecodeError(type(error).__name__, text, 0) from error
+    level = [value]
+    for _ in range(MAXIMUM_DEPTH + 1):
+        level = [inner for one in level for inner in _inner(one)]
+    if level:
+        raise json.JSONDecodeError(f"nested deeper than {MAXIMUM_DEPTH}", text, 0)
+    return value
+
+
+def _inner(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
 @contextmanager
 def opened(source: str) -> Iterator[IO[str]]:
     """A file or standard input as text, bytes that are no UTF-8 as lone surrogates; ProblemsError for what goes wrong.
@@ -90,8 +111,8 @@ def _with_model_config(mapping: dict[str, Any], folder: Path) -> dict[str, Any]:
     try:
         path = folder / Path(given).expanduser()
         with (path / "config.json" if path.is_dir() else path).open(encoding=_ENCODING) as file:
-            config = json.loads(file.read(MAXIMUM_TEXT))
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: `~name` of nobody, or nested too deeply
+            config = load_json(file.read(MAXIMUM_TEXT))
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: `~name` of a user that is not there
         values = {"path": given, "reason": _reason(error)}
         problem = Problem(code="model_config_unreadable", field="model.hf_config", values=values)
         raise ProblemsError([problem]) from error

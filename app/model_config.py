@@ -16,6 +16,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
+from app.jobfile import load_json
 from backend.job.model import FIELD, ModelShape, parse_model
 from backend.job.problems import Problem, ProblemsError
 
@@ -66,10 +67,9 @@ def _fetched(model_id: str, timeout_s: float) -> Path:
 def read_config(text: str, source: str) -> tuple[Mapping[str, Any], ModelShape]:
     """The mapping in a config.json, and its shape. Raises ProblemsError: bad_model_config, or parse_model's."""
     try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = f"line {error.lineno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else "not JSON"
-        raise _problem("bad_model_config", source=source, reason=reason) from error
+        config = load_json(text)
+    except json.JSONDecodeError as error:
+        raise _problem("bad_model_config", source=source, reason=f"line {error.lineno}: {error.msg}") from error
     if not isinstance(config, dict):
         raise _problem("bad_model_config", source=source, reason="{ expected")
     return config, parse_model(config)
