@@ -28,5 +28,5 @@
   // Another window may have changed it meanwhile.
   window.addEventListener("focus", () => board.wizard?.bundle() && board.wizard.send("refresh"));
 
-  board.draft = { note };
+  board.draft = { note, fetchAll };
 })();

@@ -221,7 +221,7 @@
   }
 
   // As the table does; which may not have been drawn yet.
-  const take = (row, plans) => board.wizard.sendNewest("choose",
+  const take = (row, plans) => !board.wizard.isStale() && board.wizard.sendNewest("choose",
     { plan: { ...row, accumulation: plans.keeps_batch ? row.accumulation : null } });
 
   (board.panels = board.panels || {}).pareto = draw;

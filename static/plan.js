@@ -232,8 +232,9 @@
       t("wizard.guide.caption")));
   }
 
-  function take(row) {
-    if (!row || row === chosen) return;
+  // A chosen row is written again too: another page may have written since.
+  function take(row, isRepeated) {
+    if (!row || board.wizard.isStale() || (row === chosen && isRepeated)) return;
     chosen = row;
     bringIntoView();
     paint();
@@ -253,7 +254,7 @@
     if (!(event.key in steps)) return;
     event.preventDefault();
     const now = rows.indexOf(chosen);
-    take(rows[Math.max(0, Math.min(rows.length - 1, now + steps[event.key]))]);
+    take(rows[Math.max(0, Math.min(rows.length - 1, now + steps[event.key]))], event.repeat);
   }
 
   board.recompute = recompute;

@@ -5,6 +5,8 @@
   const panels = (board.panels = board.panels || {});
   const places = new Map();
   let latest = null;
+  // The newest bundle that held what a step's own places show, by step.
+  const known = new Map();
   let send = () => {};
   let isPressed = false, isWaiting = false;
 
@@ -21,17 +23,38 @@
   function take(text) {
     const got = text ? JSON.parse(text) : {};
     if (got.words) Object.assign(board.words, got.words);
-    // Two edits may be answered out of order: what is older than what is on screen is dropped.
-    if (got.ticket) answered(got.ticket);
+    const hasSettled = Boolean(got.ticket) && answered(got.ticket);
     board.draft.note(got);
-    if (!got.at || (latest && got.at <= latest.at)) return;
-    latest = { ...latest, ...got, data: { ...latest?.data, ...got.data } };
+    if (!got.at || (!keep(got) && !hasSettled)) return;
     drawAll();
+    catchUp();
   }
+
+  // Two edits may be answered out of order: what is older than what is on screen is dropped.
+  function keep(got) {
+    if (got.at <= (known.get(got.step)?.at ?? 0)) return false;
+    known.set(got.step, got);
+    const data = { ...latest?.data, ...got.data };
+    latest = got.at > (latest?.at ?? 0) ? { ...latest, ...got, data } : { ...latest, data };
+    return true;
+  }
+
+  // An edit that is answered after the next step was shown holds what the step before shows: this one is asked for.
+  const isStale = () => Boolean(latest) && (known.get(step())?.draft ?? 0) < latest.draft;
+  let asked = "";
+  function catchUp() {
+    const now = `${step()} ${latest.draft}`;
+    if (!isStale() || asked === now) return;
+    asked = now;
+    refresh();
+  }
+
+  const markStale = () => document.getElementById(`step-${step()}`)?.setAttribute("aria-busy", String(isStale()));
 
   function drawAll() {
     isWaiting = isPressed;
     if (isPressed) return;
+    markStale();
     board.fields.place(latest);
     for (const [name, element] of places) draw(name, element);
     document.dispatchEvent(new CustomEvent("megaboard:drawn", { detail: { at: latest.at } }));
@@ -76,16 +99,20 @@
     isUnderWay = true;
     ask(name, { ...data, ticket: ++ticket });
     const mine = ticket;
-    impatience = setTimeout(() => answered(mine), PATIENCE_MS);
+    impatience = setTimeout(() => answered(mine) && refresh(), PATIENCE_MS);
   }
 
+  // Whether nothing is under way any more.
   function answered(one) {
-    if (one !== ticket || !isUnderWay) return;
+    // Its patience was over, and the widgets show it now: they may show less than the newest choice.
+    if (one < ticket) board.draft.fetchAll();
+    if (one !== ticket || !isUnderWay) return false;
     clearTimeout(impatience);
     isUnderWay = false;
     const [name, data] = next || [];
     next = null;
     if (name) sendNewest(name, data);
+    return !isUnderWay;
   }
 
   // Another step shows other figures.
@@ -93,7 +120,9 @@
   const refresh = () => ask("refresh");
 
   document.addEventListener("megaboard:show", ({ detail }) => {
-    if (detail.area === "wizard" && latest) refresh();
+    if (detail.area !== "wizard" || !latest) return;
+    markStale();
+    refresh();
   });
   document.addEventListener("megaboard:theme", () => latest && drawAll());
 
@@ -101,5 +130,5 @@
   const lang = () => location.pathname.split("/")[1];
   const isSettled = () => !isUnderWay;
   const bundle = () => latest;
-  board.wizard = { lang, carrier, take, mounted, redraw, step, send: ask, sendNewest, isSettled, bundle };
+  board.wizard = { lang, carrier, take, mounted, redraw, step, send: ask, sendNewest, isSettled, isStale, bundle };
 })();

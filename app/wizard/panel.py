@@ -65,6 +65,7 @@ def bundle(form: Form, services: Services, step: str, refused: Iterable[Problem]
         {
             "at": stamp,
             "draft": version,
+            "step": step,
             "problems": problems + missing,
             "marks": _marks(problems, missing),
             "hidden": hidden(form, reading),

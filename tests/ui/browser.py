@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -158,3 +158,40 @@ def problems(page: Any, path: str) -> Any:
 def until(page: Any, holds: str) -> None:
     """Wait for a condition on the wizard's newest bundle, `b`."""
     page.wait_for_function(f"() => {{ const b = Megaboard.wizard.bundle(); return {holds}; }}")
+
+
+class Release:
+    """Lets requests go on that were held up on their way to the server."""
+
+    def __init__(self, page: Any) -> None:
+        self._page = page
+        self.held: list[Any] = []
+
+    def first(self) -> Any:
+        """What the first of them asks, once there is one."""
+        deadline = time.monotonic() + READY_S
+        while not self.held:
+            assert time.monotonic() < deadline, "nothing was asked"
+            self._page.wait_for_timeout(20)
+        return self.held[0].request.post_data_json
+
+    def __call__(self) -> None:
+        self.first()
+        while self.held:
+            self.held.pop(0).continue_()
+
+
+@contextmanager
+def held(page: Any, matches: Callable[[Any], bool]) -> Iterator[Release]:
+    """Events of the page that match what they ask wait until they are released; others go before them."""
+    release = Release(page)
+
+    def on(route: Any) -> None:
+        if matches(route.request.post_data_json):
+            release.held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/run/predict", on)
+    yield release
+    page.unroute("**/run/predict")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.ui.browser import Site, box, expect, go, log_in, logged_in, needs_chromium, problems, served, until
+from tests.ui.browser import Site, box, expect, go, held, log_in, logged_in, needs_chromium, problems, served, until
 
 STEPS = ("hardware", "model", "training", "plan", "review", "launch")
 
@@ -266,6 +266,53 @@ def test_two_tabs_edit_one_draft_and_each_shows_what_the_other_changed(page, sit
         box(page, "training.micro_batch_size").fill("1")
         box(page, "training.global_batch_size").fill("")
         until(page, "b.summary.sound")
+
+
+def test_an_edit_answered_after_the_next_step_was_shown_counts_in_its_plans(page, site):
+    """Its answer holds what the step shows that it was made on: the table stayed that of the nodes before."""
+    go(page, site, "plan")
+    until(page, "b.data.plans?.rows.length")
+    few = page.evaluate("Megaboard.wizard.bundle().data.plans.count")
+    page.click('.mb-steps a[data-step="hardware"]')
+    with held(page, lambda asked: asked["data"] == [8, "hardware"]) as release:
+        box(page, "cluster.nodes").fill("8")
+        page.click('.mb-steps a[data-step="plan"]')
+        until(page, "b.step === 'plan'")
+        release()
+        until(page, f"b.summary.plan.endsWith('DP16') && b.data.plans.count > {few}")
+    expect(page.locator("#step-plan")).not_to_have_attribute("aria-busy", "true")
+    go(page, site, "hardware")
+    box(page, "cluster.nodes").fill("4")
+    until(page, "b.summary.plan.endsWith('DP8')")
+
+
+def test_a_step_shown_before_the_page_had_its_first_answer_is_filled(page, site):
+    early = page.context.new_page()
+    with held(early, lambda asked: asked["data"][1:] == ["hardware"]) as release:
+        early.goto(f"{site.url}/en/#hardware")
+        early.click('.mb-steps a[data-step="plan"]')
+        release()
+        early.locator(".mb-plans tr[data-index]").first.wait_for()
+    early.close()
+
+
+def test_a_choice_whose_answer_comes_too_late_leaves_the_drafts_plan_chosen(page, site):
+    go(page, site, "plan")
+    page.locator(".mb-plans").focus()
+    page.keyboard.press("Home")
+    until(page, "b.data.plans.own === 0 && Megaboard.wizard.isSettled()")
+    chosen = page.locator('.mb-plans tr[aria-selected="true"]')
+    with held(page, lambda asked: "ticket" in (asked.get("event_data") or {})) as release:
+        page.keyboard.press("ArrowDown")
+        expect(chosen).to_have_attribute("data-index", "1")
+        ticket = release.first()["event_data"]["ticket"]
+        take = "Megaboard.wizard.take(JSON.stringify({...Megaboard.wizard.bundle(), at: Megaboard.wizard.bundle().at"
+        page.evaluate(f"() => {take} + 1}}))")
+        expect(chosen).to_have_attribute("data-index", "1")
+        page.evaluate(f"() => {take} - 1, ticket: {ticket}}}))")
+        expect(chosen).to_have_attribute("data-index", "0")
+        release()
+    expect(chosen).to_have_attribute("data-index", "1")
 
 
 def test_an_answer_older_than_what_is_shown_is_dropped(page, site):
