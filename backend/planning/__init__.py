@@ -1,12 +1,13 @@
 """Which plans a job has, and how they compare.
 
 Reading order: space.py, backend/job/rules/many.py, backend/estimate/many.py, arrange.py, enumerate.py, order.py,
-plans.py, pareto.py, compare.py, mixed.py.
+plans.py, pareto.py, compare.py; then what is answered with them: why_not.py, advice.py, mixed.py, guides.py. effects.py
+needs none of these: it changes one value of a job.
 """
 
 from backend.planning.advice import Strategy, strategies
 from backend.planning.compare import Cost, Sentence, best_of_splits, cost, front, why_best
-from backend.planning.enumerate import candidates, enumerate_plans
+from backend.planning.enumerate import enumerate_plans
 from backend.planning.guides import Checked, guides
 from backend.planning.mixed import Smallest, smallest_nodes, tokens_per_s
 from backend.planning.plans import Candidate, Plans
@@ -22,7 +23,6 @@ __all__ = [
     "Strategy",
     "WhyNot",
     "best_of_splits",
-    "candidates",
     "cost",
     "enumerate_plans",
     "front",

@@ -72,7 +72,6 @@ def _effective(job: Job, path: str) -> Any:
         "parallel.recompute": job.recompute,
         "parallel.recompute_num_layers": 1,
         "training.global_batch_size": job.global_batch,
-        "training.gradient_accumulation_steps": job.accumulation,
     }
     value = get_value(job, path)
     if path == "training.gradient_accumulation_steps":

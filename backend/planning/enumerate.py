@@ -7,12 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from backend.estimate.many import (
-    Figures,
-    Many,
-    Parts,
-    evaluate,
-)
+from backend.estimate.many import Figures, Many, Parts, evaluate
 from backend.job.batch import planned_batch
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
@@ -23,24 +18,12 @@ from backend.job.rules.many import Factors, Legal, Space, legal
 from backend.job.traits import TRAITS, EngineName
 from backend.planning.arrange import in_order
 from backend.planning.order import Array, Group, Order
-from backend.planning.plans import Candidate, Plans
+from backend.planning.plans import Plans
 from backend.planning.space import ACCOUNTS, ACCUMULATION, CHOSEN, MICRO_BATCH, SIZES, offered, space_of
 
 _OF_PARALLEL = (*(f"parallel.{name}" for name in (*SIZES, *ACCOUNTS, "sequence", "distributed_optimizer")), *CHOSEN)
 EDITED = ("engine", *_OF_PARALLEL, MICRO_BATCH, ACCUMULATION)
 """What choosing a plan may write."""
-
-
-def candidates(job: Job) -> Sequence[Candidate]:
-    """Every legal plan: those that fit first, the fastest before others; then those that do not, by their need.
-
-    The need is of a GPU's memory, and of a node's RAM where that is known: of each as a share of what there is.
-
-    Without times the bubble takes their place, and plans that offload come last: that costs time on any GPU.
-
-    Raises ProblemsError as estimate does: unknown GPU or model, estimate_not_modelled where no engine is modelled.
-    """
-    return enumerate_plans(job)
 
 
 def engines_of(job: Job) -> tuple[EngineName, ...]:
@@ -55,9 +38,14 @@ def enumerate_plans(
     global_batch: int | None = None,
     beyond: Mapping[str, int] | None = None,
 ) -> Plans:
-    """`candidates`, with the count of refused plans by the code of the first rule that refused each.
+    """Every legal plan: those that fit first, the fastest before others; then those that do not, by their need.
 
-    The plans are of `global_batch`, or else of planned_batch; `beyond` as in space_of. Raises as `candidates`.
+    The need is of a GPU's memory, and of a node's RAM where that is known: of each as a share of what there is.
+    Without times the bubble takes their place, and plans that offload come last: that costs time on any GPU.
+
+    The plans are of `engines`, or else of engines_of; of `global_batch`, or else of planned_batch; `beyond` as in
+    space_of. Raises ProblemsError as estimate does: unknown GPU or model, estimate_not_modelled where no engine is
+    modelled.
     """
     shape, gpu = resolve_model(job.model), resolve_gpu(job.cluster)
     wanted = global_batch or planned_batch(job)

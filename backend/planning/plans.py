@@ -114,9 +114,7 @@ class Plans(Sequence[Candidate]):
 
     def at(self, ranks: Ranks) -> tuple[Array, Array]:
         """Which of `spaces` some plans are in, and their places there."""
-        return self._within(self.places(ranks))
-
-    def _within(self, places: Array) -> tuple[Array, Array]:
+        places = self.places(ranks)
         starts = np.cumsum([0, *(space.size for space in self.spaces)])
         part = np.searchsorted(starts, places, side="right") - 1
         return part, places - starts[part]
@@ -128,24 +126,9 @@ class Plans(Sequence[Candidate]):
         return Figures(**{name: None if value is None else value[places] for name, value in values.items()})  # type: ignore[arg-type]
 
     @property
-    def figures(self) -> Figures:
-        """Those of all plans."""
-        found: Figures = self._once("figures", lambda: self.figures_of(slice(None)))
-        return found
-
-    @property
     def part(self) -> Array:
         """Which of `spaces` every plan is in."""
-        return self._all_at[0]
-
-    @property
-    def row(self) -> Array:
-        """Every plan's place there."""
-        return self._all_at[1]
-
-    @property
-    def _all_at(self) -> tuple[Array, Array]:
-        found: tuple[Array, Array] = self._once("at", lambda: self.at(slice(None)))
+        found: Array = self._once("part", lambda: self.at(slice(None))[0])
         return found
 
     def edits(self, rank: int) -> dict[str, Any]:
@@ -227,14 +210,8 @@ class Plans(Sequence[Candidate]):
             found[some] = values
         return found
 
-    @property
-    def split(self) -> Array:
-        """A number for each plan, equal where they split the model in the same way on the same engine."""
-        found: Array = self._once("split", lambda: self.splits_of(slice(None)))
-        return found
-
     def splits_of(self, ranks: Ranks) -> Array:
-        """The same of some plans."""
+        """A number for each of some plans, equal where they split the model in the same way on the same engine."""
         part, row = self.at(ranks)
         found, first = np.zeros(len(part), np.int64), 0
         for number, space in enumerate(self.spaces):
@@ -245,14 +222,8 @@ class Plans(Sequence[Candidate]):
             first += count
         return found
 
-    @property
-    def pareto(self) -> Array:
-        """Whether no other plan needs less GPU memory and is as fast; never of one that a node's RAM does not hold."""
-        found: Array = self._once("pareto", lambda: np.isin(self.places(slice(None)), self.front))
-        return found
-
     def is_pareto(self, rank: int) -> bool:
-        """The same of one plan."""
+        """Whether no other plan needs less GPU memory and is as fast; never of one that a node's RAM does not hold."""
         return bool(np.isin(self.places(np.array([rank])), self.front)[0])
 
     @property

@@ -10,7 +10,7 @@ from backend.estimate.many import PARTS
 from backend.job.mapping import with_values
 from backend.job.problems import errors
 from backend.job.rules import check
-from backend.planning import arrange, best_of_splits, candidates, enumerate_plans, front, why_not
+from backend.planning import arrange, best_of_splits, enumerate_plans, front, why_not
 from backend.planning import enumerate as enumerate_module
 from backend.planning.enumerate import engines_of
 from backend.planning.space import ACCOUNTS
@@ -18,6 +18,7 @@ from tests.estimate.cases import TP4, job
 
 MODELS = ["qwen3-vl-8b", "llama-3.1-70b", "mixtral-8x7b"]
 MEGATRON = ["llamafactory-megatron"]
+ALL = slice(None)
 
 
 def some(plans, count=25):
@@ -28,7 +29,7 @@ def some(plans, count=25):
 @pytest.mark.parametrize("preset", MODELS)
 def test_every_plan_is_legal_and_keeps_the_global_batch(preset):
     base = job(TP4, model__preset=preset, cluster__nodes=4 if preset == "qwen3-vl-8b" else 1)
-    for candidate in some(candidates(base)):
+    for candidate in some(enumerate_plans(base)):
         chosen = with_values(base, candidate.edits)
         assert errors(check(chosen)) == []
         assert candidate.estimate.global_batch_size == base.global_batch == chosen.global_batch
@@ -55,7 +56,7 @@ def test_no_legal_split_of_a_small_grid_is_missing():
 def test_figures_of_many_plans_are_those_of_each_alone(edits):
     base = job(TP4, edits, cluster__nodes=1)
     plans = enumerate_plans(base)
-    figures = plans.figures
+    figures = plans.figures_of(ALL)
     for rank in np.linspace(0, len(plans) - 1, 30).astype(int).tolist():
         alone = plans[rank].estimate
         assert figures.reserved_gib[rank] == pytest.approx(alone.reserved_gib)
@@ -78,7 +79,12 @@ def test_plans_in_lines_cost_what_each_costs_without_the_others(monkeypatch, alo
         for name in ("_newest", "_legal"):
             monkeypatch.setattr(enumerate_module, name, {})
         plans = enumerate_plans(job(TP4, model__preset="mixtral-8x7b", cluster__nodes=1), MEGATRON)
-        return [plans.figures.reserved_gib, plans.figures.iteration_s, plans.parts_s(slice(None)), plans.row]
+        return [
+            plans.figures_of(ALL).reserved_gib,
+            plans.figures_of(ALL).iteration_s,
+            plans.parts_s(ALL),
+            plans.at(ALL)[1],
+        ]
 
     def only_alone(space, cut, free):
         return lines_of(space, cut, free) if {space.axes[axis].paths[0] for axis in free} == {*alone} else None
@@ -96,7 +102,7 @@ def test_every_engine_and_method_is_enumerated_or_refused_by_name(engine, method
     if not len(plans):
         assert plans.rejected.keys() & {"method_not_supported", "estimate_not_modelled"}
         return
-    assert plans[0].estimate.reserved_gib == pytest.approx(plans.figures.reserved_gib[0])
+    assert plans[0].estimate.reserved_gib == pytest.approx(plans.figures_of(ALL).reserved_gib[0])
 
 
 def test_the_seeds_three_plans_are_among_them():
@@ -107,7 +113,7 @@ def test_the_seeds_three_plans_are_among_them():
 
 def test_what_fits_comes_first_by_speed_and_what_does_not_by_its_need():
     plans = enumerate_plans(job(TP4))
-    fits, time, need = plans.figures.fits, plans.figures.iteration_s, plans.figures.reserved_gib
+    fits, time, need = plans.figures_of(ALL).fits, plans.figures_of(ALL).iteration_s, plans.figures_of(ALL).reserved_gib
     assert 0 < fits.sum() < len(plans)
     assert (np.diff(fits.astype(int)) <= 0).all()
     assert (np.diff(time[fits]) >= 0).all()
@@ -117,16 +123,16 @@ def test_what_fits_comes_first_by_speed_and_what_does_not_by_its_need():
 def test_without_a_known_speed_the_bubble_takes_its_place_and_offloading_comes_last():
     values = {"cluster__gpu": "cpu", "cluster__gpus_per_node": 2, "training__precision": "fp32"}
     found = enumerate_plans(job(TP4, model__preset="qwen3-0.6b", **values))
-    assert found.figures.iteration_s is None
-    fitting = found.figures.fits
+    assert found.figures_of(ALL).iteration_s is None
+    fitting = found.figures_of(ALL).fits
     offloads = np.array([space.job.traits.offloads != "none" for space in found.spaces])[found.part][fitting]
     assert 0 < offloads.sum() < len(offloads)
     assert (np.diff(offloads.astype(int)) >= 0).all()
-    assert (np.diff(found.figures.bubble_fraction[fitting][~offloads]) >= 0).all()
+    assert (np.diff(found.figures_of(ALL).bubble_fraction[fitting][~offloads]) >= 0).all()
 
 
 def test_the_wanted_global_batch_decides_the_accumulation():
-    found = candidates(job(TP4, training__global_batch_size=128))
+    found = enumerate_plans(job(TP4, training__global_batch_size=128))
     assert {item.estimate.global_batch_size for item in some(found)} == {128}
     assert all("training.gradient_accumulation_steps" not in item.edits for item in some(found))
 
@@ -153,7 +159,7 @@ def test_choosing_a_plan_asks_for_the_same_plans_again():
     middle = int(np.flatnonzero(~counted)[(~counted).sum() // 2])
     chosen = plans[middle].job
     again = enumerate_plans(chosen)
-    assert again.figures is plans.figures
+    assert again.unordered is plans.unordered
     assert again.rank_of(chosen) == middle
 
 
@@ -171,7 +177,7 @@ def test_an_edit_that_no_rule_reads_changes_figures_and_no_legality():
     before, after = (enumerate_plans(job(TP4, training__cutoff_len=length)) for length in (4096, 2048))
     assert len(before) == len(after)
     assert before.rejected == after.rejected
-    assert after.figures.reserved_gib.max() < before.figures.reserved_gib.max()
+    assert after.figures_of(ALL).reserved_gib.max() < before.figures_of(ALL).reserved_gib.max()
 
 
 def test_no_plan_recomputes_what_its_model_or_its_switches_do_not_have():
@@ -181,7 +187,7 @@ def test_no_plan_recomputes_what_its_model_or_its_switches_do_not_have():
         )
         return {one for _, chosen, _ in plans.recompute(slice(0, None, 7)) for one in chosen}
 
-    assert modules("qwen3-8b") == {"core_attn", "mlp", "layernorm"} & modules("qwen3-8b")
+    assert modules("qwen3-8b") <= {"core_attn", "mlp", "layernorm"}
     assert "moe_act" in modules("mixtral-8x7b")
     assert "moe_act" not in modules("mixtral-8x7b", parallel__moe_grouped_gemm=False)
 
@@ -192,7 +198,7 @@ def test_what_a_rule_says_of_the_whole_job_leaves_its_plans_to_be_compared():
 
 def test_no_plan_beats_one_of_the_front_in_both_memory_and_speed():
     plans = enumerate_plans(job(TP4))
-    need, time = plans.figures.reserved_gib, plans.figures.iteration_s
+    need, time = plans.figures_of(ALL).reserved_gib, plans.figures_of(ALL).iteration_s
     ranks = front(plans, len(plans))
     assert ranks
     for rank in ranks:
@@ -210,7 +216,7 @@ def test_each_way_to_split_the_model_is_listed_once_with_its_best_plan():
     assert len(ranks) < len(plans) / 10
 
 
-def test_refusals_of_many_plans_are_those_of_each_alone():
+def test_no_legal_split_of_a_vision_model_over_nodes_is_missing():
     base = job(model__preset="qwen3-vl-8b", training__global_batch_size=96)
     plans = enumerate_plans(base, MEGATRON)
     legal = {*zip(*(plans.column(f"parallel.{name}").tolist() for name in ("tensor", "pipeline")), strict=True)}

@@ -1,6 +1,5 @@
 """A plan that offloads more than a node's RAM holds does not fit, wherever that RAM is known."""
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -11,9 +10,10 @@ from app.plan_words import explain, reason_words, why_not_words
 from backend.estimate import estimate, over_memory
 from backend.job.cluster import Cluster
 from backend.job.job import Job, Model, Parallel, Training
-from backend.planning import enumerate_plans, parse_sizes, strategies, why_not
+from backend.planning import enumerate_plans, front, parse_sizes, strategies, why_not
 
 OFFLOADED = ["llamafactory-zero2-offload", "llamafactory-zero3-offload"]
+ALL = slice(None)
 
 
 def job_of(host_memory_gib, *, nodes=1, gpus=1, **parallel):
@@ -40,8 +40,8 @@ def test_many_plans_and_each_alone_agree_on_a_nodes_memory(gib):
     plans = enumerate_plans(offloading(gib))
     for rank in np.linspace(0, len(plans) - 1, 40).astype(int).tolist():
         alone = plans[rank].estimate
-        assert plans.figures.host_memory_gib[rank] == pytest.approx(alone.host_memory_gib)
-        assert bool(plans.figures.fits[rank]) == alone.fits
+        assert plans.figures_of(ALL).host_memory_gib[rank] == pytest.approx(alone.host_memory_gib)
+        assert bool(plans.figures_of(ALL).fits[rank]) == alone.fits
 
 
 def test_what_goes_to_nvme_is_no_nodes_memory_among_many_either():
@@ -52,20 +52,20 @@ def test_what_goes_to_nvme_is_no_nodes_memory_among_many_either():
 
 def test_what_a_node_cannot_hold_comes_after_what_fits_and_on_no_front():
     plans = enumerate_plans(offloading(145.0))
-    fits, host = plans.figures.fits, plans.figures.host_memory_gib
+    fits, host = plans.figures_of(ALL).fits, plans.figures_of(ALL).host_memory_gib
     assert 0 < fits.sum() < len(plans)
     assert (host[fits] <= 145).all()
     assert (np.diff(fits.astype(int)) <= 0).all()
-    assert not plans.pareto[host > 145].any()
-    assert plans.pareto.any()
+    best = front(plans, len(plans))
+    assert best
+    assert (host[best] <= 145).all()
 
 
 def test_where_a_nodes_memory_suffices_or_is_not_known_the_ranking_is_the_same():
     known, unknown = (enumerate_plans(offloading(gib)) for gib in (60_000.0, None))
-    assert unknown.figures.host_memory_gib is None
-    for one, other in itertools.pairwise((known, unknown)):
-        assert np.array_equal(one.figures.reserved_gib, other.figures.reserved_gib)
-        assert np.array_equal(one.pareto, other.pareto)
+    assert unknown.figures_of(ALL).host_memory_gib is None
+    assert np.array_equal(known.figures_of(ALL).reserved_gib, unknown.figures_of(ALL).reserved_gib)
+    assert front(known, len(known)) == front(unknown, len(unknown))
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
