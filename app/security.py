@@ -1,7 +1,7 @@
 """The gate: one ASGI layer in front of every route, because Gradio's own log-in leaves some of its routes open.
 
 In order: the Host must be ours, the request must come from our own page, the body must be small, and a session
-must be open. Only the log-in page, its style and the logo are reachable without one.
+must be open. Only the log-in page, its style and script and the logo are reachable without one.
 """
 
 import re
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.i18n import LANGUAGES
 from app.sessions import Sessions
 
-PUBLIC_PATHS = frozenset({"/login", "/static/login.css", "/static/logo.svg"})
+PUBLIC_PATHS = frozenset({"/login", "/static/login.css", "/static/login.js", "/static/logo.svg"})
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 BODY_LIMIT_BYTES = 4 << 20
 

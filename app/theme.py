@@ -96,9 +96,9 @@ class WithHead:
 
 
 def head() -> str:
-    """Link and script tags of every file in static/, plotly first: a new script there is on the page."""
-    names = sorted(path.name for path in data_folder("static").iterdir())
-    styles = [name for name in names if name.endswith(".css") and name != "login.css"]
+    """Link and script tags of every file in static/ but the log-in's, plotly first: a new script is on the page."""
+    names = sorted(path.name for path in data_folder("static").iterdir() if path.stem != "login")
+    styles = [name for name in names if name.endswith(".css")]
     scripts = ["plotly.min.js", *(name for name in names if name.endswith(".js"))]
     # shell.js decides theme and step before anything is painted; the others wait for the document.
     tags = ['<link rel="icon" href="/static/logo.svg">']

@@ -111,6 +111,8 @@
 
   window.Megaboard = Object.assign(window.Megaboard || {}, { go, isDark, steps: STEPS });
   returnToPlace();
+  // Other tabs may wait at the log-in (login.js).
+  new BroadcastChannel("megaboard").postMessage("logged in");
   if (localStorage.getItem(THEME_KEY)) askGradioFor(isDark());
   show();
   document.addEventListener("click", onClick);

@@ -138,6 +138,7 @@ def test_with_a_session_the_page_its_files_and_its_events_work(operator):
     assert page.status_code == 200
     assert 'lang="zh-CN"' in page.text
     addresses = re.findall(r'(?:href|src)="(/static/[a-z_.]+[?]v=[0-9a-f]+)"', page.text)
+    assert not [one for one in addresses if "login" in one]
     assert {"shell.js", "plotly.min.js", "megaboard.css"} <= {
         address.split("/")[2].split("?")[0] for address in addresses
     }

@@ -397,13 +397,15 @@ def test_an_unknown_run_is_told(site, page):
     expect(page.locator("#mb-monitor .mbm-cause:visible")).to_contain_text("20200101-000000-never-0000")
 
 
-def test_after_the_server_was_killed_the_run_and_every_point_are_there_again(site, context):
+def test_after_the_server_was_killed_one_log_in_brings_every_tab_back_to_its_run_and_every_point(site, context):
     run = site.run("20260101-001000-again-5555")
     run.start()
     run.steps(1, 40)
     page = context.new_page()
     open_run(page, site, run.id, "zh")
     wait_for_points(page, 40)
+    other = context.new_page()
+    open_run(other, site, run.id)
     site.kill()
     expect(page.get_by_text("服务器没有响应")).to_be_visible(timeout=20_000)
     page.get_by_role("button", name="立即停止").first.click()
@@ -411,10 +413,12 @@ def test_after_the_server_was_killed_the_run_and_every_point_are_there_again(sit
     run.steps(41, 55)
     site.start()
     page.wait_for_url("**/login?lang=zh", timeout=20_000)
+    other.wait_for_url("**/login?lang=en", timeout=20_000)
     log_in(page, site)
-    page.wait_for_selector(f'[data-run="{run.id}"]')
-    wait_for_points(page, 55)
-    assert shown_loss(page)["x"] == stored_steps(site, run.id) == list(range(1, 56))
-    assert "/zh/" in page.url
-    assert page.url.endswith(f"#runs/{run.id}")
-    page.close()
+    for tab, lang in ((page, "zh"), (other, "en")):
+        tab.wait_for_selector(f'[data-run="{run.id}"]')
+        wait_for_points(tab, 55)
+        assert shown_loss(tab)["x"] == stored_steps(site, run.id) == list(range(1, 56))
+        assert f"/{lang}/" in tab.url
+        assert tab.url.endswith(f"#runs/{run.id}")
+        tab.close()
