@@ -133,7 +133,10 @@ def _speeds(plans: Plans, at: Any, figures: Figures) -> dict[str, list[Any]]:
     return {
         "exposed": np.round(communication / seconds, 4).tolist(),
         "speed": np.round(tokens / seconds, 1).tolist(),
-        "hours": [hours_of(plans.job, plans.global_batch, each) for each in seconds.tolist()],
+        "hours": [
+            hours_of(plans.spaces[part].job, plans.global_batch, each)
+            for part, each in zip(plans.at(at)[0].tolist(), seconds.tolist(), strict=True)
+        ],
         "slower": np.round(1 - plans.figures_of(slice(1)).iteration_s / seconds, 4).tolist(),
         "part": [PARTS[place] for place in grown.argmax(axis=0).tolist()],
     }

@@ -92,6 +92,7 @@ def _megatron(
 ) -> tuple[Plain, ...]:
     """Rows of sizes with every micro-batch that their copies can share; and every other choice."""
     sizes = np.array(list(_sizes(world, tensors, expert_tensors, layers, experts, own_accounts)), np.int32)
+    sizes = sizes.reshape(-1, len(SIZES) + len(ACCOUNTS))  # TP of more than all ranks leaves none
     tensor, copies = sizes[:, 0], world // (sizes[:, 0] * sizes[:, 1] * sizes[:, 3])
     rows, batch, sequence = (axis.ravel() for axis in np.indices((len(sizes), len(batches), 2), np.int32))
     # Sequence parallel splits what TP splits: without TP there is one choice. The smallest batch is always asked about.
