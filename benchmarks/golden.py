@@ -187,7 +187,7 @@ def _read(row: Mapping[str, Any]) -> Replay | str:
     layers = gpt_layers(args)
     if (layers.dense_count + layers.sparse_count) % (plan.pipeline * plan.virtual_pipeline):
         return "layers that do not divide over the stages"
-    known = not args.get("--use-distributed-optimizer") or _world(row, args) is not None
+    known = not args.get("--use-distributed-optimizer") or _world(row) is not None
     found = Replay(row=row, layers=layers, plan=plan, memory=_memory(row, args), has_world=known)
     return found if 0 < found.static_bytes < math.inf and found.above_static_bytes > 0 else "no such plan"
 
@@ -207,7 +207,7 @@ def _refusal(row: Mapping[str, Any], args: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _world(row: Mapping[str, Any], args: Mapping[str, Any]) -> int | None:
+def _world(row: Mapping[str, Any]) -> int | None:
     """Functional tests whose size is not published run on one node: of eight GPUs, or four where the name says so."""
     if row.get("world"):
         return int(row["world"])
@@ -242,7 +242,7 @@ def _plan(row: Mapping[str, Any], args: Mapping[str, Any]) -> Plan:
     tensor, pipeline = number(args, "--tensor-model-parallel-size"), number(args, "--pipeline-model-parallel-size")
     context = number(args, "--context-parallel-size")
     # Without a distributed optimizer nothing depends on the number of replicas but the micro-batches in flight.
-    world = _world(row, args) or tensor * pipeline * context
+    world = _world(row) or tensor * pipeline * context
     data = max(1, world // (tensor * pipeline * context))
     micro_batch = int(args["--micro-batch-size"])
     layers = int(args["--num-layers"])

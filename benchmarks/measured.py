@@ -21,6 +21,7 @@ from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
+from benchmarks.published import FUSED_LOSS
 from benchmarks.shapes import NotModelled, published_shape
 from benchmarks.statistics import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
 
@@ -151,7 +152,7 @@ def _refuse(row: Mapping[str, Any]) -> None:
     if not str(row.get("precision") or "bf16").lower().startswith(known) or "fp8" in method:
         raise NotModelled("not bf16")
     kind = re.search(r"rlhf_type=(\S+)", method)
-    if kind and kind[1] not in ("dpo",):
+    if kind and kind[1] != "dpo":
         raise NotModelled(f"training stage: {kind[1]}")
     for word in ("mbedding", "eranker", "seq_cls"):
         if word in _reference(row):
@@ -225,12 +226,9 @@ def _megatron_memory(row: Mapping[str, Any]) -> MemoryTraits:
         return _traits("llamafactory-megatron")
     if row["model"].startswith("Moonlight"):
         # Its recipe (recipes/moonlight/moonlight_16b.py): 16-bit gradients and moments, fp32 masters.
-        return replace(
-            MEGATRON_LM_MEMORY, gradient_bytes=2, optimizer_bytes=8, logits_forward_bytes=2, logits_backward_bytes=2
-        )
+        return replace(FUSED_LOSS, gradient_bytes=2, optimizer_bytes=8)
     if "SimuMax" in source or "Bridge" in source:
-        # Transformer Engine's fused cross entropy works in place on the 16-bit logits; both run it.
-        return replace(MEGATRON_LM_MEMORY, logits_forward_bytes=2, logits_backward_bytes=2)
+        return FUSED_LOSS
     return MEGATRON_LM_MEMORY
 
 

@@ -7,27 +7,32 @@ Every tick brings one step, one heartbeat a node and one log line. A leak shows 
 
 import argparse
 import os
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-import httpx
-from playwright.sync_api import CDPSession, Page, sync_playwright
+from playwright.sync_api import CDPSession, Page
 
 from backend.jobs.store import Store
 from tests.app.stored_runs import StoredRun
-from tests.ui.monitor_server import PASSWORD
+from tests.ui.browser import PASSWORD, Site, logged_in
 
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 WARM_UP_TICKS = 30
 RUN = "20260101-000000-soak-0000"
 LOG_LINE = b"{'loss': 1.234, 'grad_norm': 0.9, 'learning_rate': 1e-05, 'epoch': 0.1}\n"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+class Monitored(Site):
+    """The monitor's page with a tick of its own."""
+
+    def __init__(self, home: Path, tick_s: float) -> None:
+        super().__init__(home)
+        self.tick_s = tick_s
+
+    def command(self) -> list[str]:
+        return ["-m", "tests.ui.monitor_server", str(self.port), str(self.home), str(self.tick_s), PASSWORD]
 
 
 def main() -> None:
@@ -45,54 +50,32 @@ def main() -> None:
         run.start()
         run.steps(1, options.steps, step_s=0.01)
         run.log(0, "rank0.log", LOG_LINE * options.steps)
-        url, server = _serve(home, options.tick)
+        site = Monitored(home, options.tick)
+        site.start()
         try:
-            rows = _soak(url, server.pid, run, options)
+            with logged_in(site) as page:
+                rows = _soak(page, site, run, options)
         finally:
-            server.kill()
-            server.wait()
+            site.kill()
             store.close()
     _print(rows, options)
 
 
-def _serve(home: Path, tick_s: float) -> tuple[str, "subprocess.Popen[bytes]"]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    argv = [sys.executable, "-m", "tests.ui.monitor_server", str(port), str(home), str(tick_s)]
-    server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    url = f"http://127.0.0.1:{port}"
-    while server.poll() is None:
-        try:
-            httpx.get(f"{url}/login")
-            return url, server
-        except httpx.TransportError:
-            time.sleep(0.1)
-    raise SystemExit("the server did not start")
-
-
-def _soak(url: str, pid: int, run: StoredRun, options: argparse.Namespace) -> list[dict[str, float]]:
+def _soak(page: Page, site: Site, run: StoredRun, options: argparse.Namespace) -> list[dict[str, float]]:
     sizes: list[int] = []
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.goto(f"{url}/login?lang=en")
-        page.fill("#password", PASSWORD)
-        page.click("button[type=submit]")
-        page.goto(f"{url}/en/#runs/{RUN}")
-        page.wait_for_selector(f'[data-run="{RUN}"] h2:not(:empty)')
-        page.on("requestfinished", lambda request: sizes.append(_size(request)) if "predict" in request.url else None)
-        session = page.context.new_cdp_session(page)
-        session.send("Performance.enable")
-        step = options.steps
-        rows = []
-        for target in (WARM_UP_TICKS, WARM_UP_TICKS + options.ticks // 2, WARM_UP_TICKS + options.ticks):
-            while len(sizes) < target:
-                step += 1
-                _move(run, step)
-                page.wait_for_timeout(1000 * options.tick)
-            rows.append(_measure(page, session, pid, sizes))
-        browser.close()
+    page.goto(f"{site.url}/en/#runs/{RUN}")
+    page.wait_for_selector(f'[data-run="{RUN}"] h2:not(:empty)')
+    page.on("requestfinished", lambda request: sizes.append(_size(request)) if "predict" in request.url else None)
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+    step = options.steps
+    rows = []
+    for target in (WARM_UP_TICKS, WARM_UP_TICKS + options.ticks // 2, WARM_UP_TICKS + options.ticks):
+        while len(sizes) < target:
+            step += 1
+            _move(run, step)
+            page.wait_for_timeout(1000 * options.tick)
+        rows.append(_measure(page, session, site.process.pid, sizes))
     return rows
 
 

@@ -11,10 +11,7 @@ the 60 ms that each event is given to settle.
 import argparse
 import json
 import os
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -22,9 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-PASSWORD = "benchmark-password"  # noqa: S105 - of a server that lives as long as this script
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
+from tests.ui.browser import PASSWORD, Site, logged_in
+
 TARGET_MEDIAN_MS, TARGET_P95_MS = 150, 250
 
 # Sets a number box as a user would and waits until what follows from it is painted.
@@ -44,6 +40,17 @@ MEASURE = """
 """
 
 
+class Edited(Site):
+    """The page that `serve` makes, in a process of its own."""
+
+    def __init__(self, home: Path, gpus: int, model: str | None) -> None:
+        super().__init__(home)
+        self.chosen = ["--gpus", str(gpus), *(["--model", model] if model else [])]
+
+    def command(self) -> list[str]:
+        return ["-m", "benchmarks.page_edit", *self.chosen, "--serve", str(self.port), str(self.home)]
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -57,7 +64,13 @@ def main() -> None:
         serve(int(chosen.serve[0]), Path(chosen.serve[1]), chosen.gpus, chosen.model)
         return
     with tempfile.TemporaryDirectory() as home:
-        result = measure(Path(home), chosen.edits, chosen.gpus, chosen.model)
+        site = Edited(Path(home), chosen.gpus, chosen.model)
+        site.start()
+        try:
+            with logged_in(site) as page:
+                result = {"gpus": chosen.gpus, **measure(page, site, chosen.edits)}
+        finally:
+            site.end()
     print(json.dumps(result, indent=1) if chosen.json else as_text(result))
 
 
@@ -92,50 +105,29 @@ def serve(port: int, home: Path, gpus: int, model: str | None) -> None:
     answer(app, binding, binding.listen())
 
 
-def measure(home: Path, edits: int, gpus: int, model: str | None = None) -> dict[str, Any]:
+def measure(page: Any, site: Site, edits: int) -> dict[str, Any]:
     """Milliseconds of `edits` edits of the micro-batch on the Plan step, and of as many empty events."""
-    from playwright.sync_api import sync_playwright
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    argv = [sys.executable, "-m", "benchmarks.page_edit", "--gpus", str(gpus), "--serve", str(port), str(home)]
-    argv += ["--model", model] if model else []
-    server = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        _wait_for(port)
-        with (
-            sync_playwright() as playwright,
-            playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS) as browser,
-        ):
-            page = browser.new_page(viewport={"width": 1280, "height": 900})
-            page.goto(f"http://127.0.0.1:{port}/login?lang=en")
-            page.fill("input[type=password]", PASSWORD)
-            page.keyboard.press("Enter")
-            page.wait_for_url("**/en/**")
-            page.goto(f"http://127.0.0.1:{port}/en/#plan")
-            page.reload()
-            page.wait_for_selector(".mb-plans tr[data-index]", timeout=60_000)
-            micro_batch = "#field-training-micro_batch_size input"
-
-            asked = {"edit": (micro_batch, "megaboard:drawn"), "empty": ("#empty input", "empty:drawn")}
-            took: dict[str, list[tuple[float, float, float]]] = {name: [] for name in asked}
-            browsers = _family(os.getpid()) - {os.getpid()} - _family(server.pid)
-            for number in range(edits + 3):
-                for name, (selector, event) in asked.items():
-                    before = _cpu_ms({server.pid}), _cpu_ms(browsers)
-                    painted = page.evaluate(MEASURE, [selector, str(2 - number % 2), event])
-                    page.wait_for_timeout(60)
-                    after = _cpu_ms({server.pid}), _cpu_ms(browsers)
-                    took[name].append((painted, after[0] - before[0], after[1] - before[1]))
-            edit, empty = ([*zip(*took[name][3:], strict=True)] for name in asked)
-            rows = page.get_attribute(".mb-plans", "aria-rowcount")
-    finally:
-        server.terminate()
-        server.wait()
+    page.goto(f"{site.url}/en/#plan")
+    page.reload()
+    page.wait_for_selector(".mb-plans tr[data-index]")
+    asked = {
+        "edit": ("#field-training-micro_batch_size input", "megaboard:drawn"),
+        "empty": ("#empty input", "empty:drawn"),
+    }
+    took: dict[str, list[tuple[float, float, float]]] = {name: [] for name in asked}
+    server = site.process.pid
+    browsers = _family(os.getpid()) - {os.getpid()} - _family(server)
+    for number in range(edits + 3):
+        for name, (selector, event) in asked.items():
+            before = _cpu_ms({server}), _cpu_ms(browsers)
+            painted = page.evaluate(MEASURE, [selector, str(2 - number % 2), event])
+            page.wait_for_timeout(60)
+            after = _cpu_ms({server}), _cpu_ms(browsers)
+            took[name].append((painted, after[0] - before[0], after[1] - before[1]))
+    # The first three warm up.
+    edit, empty = ([*zip(*took[name][3:], strict=True)] for name in asked)
     return {
-        "plans": int(rows or 1) - 1,
-        "gpus": gpus,
+        "plans": int(page.get_attribute(".mb-plans", "aria-rowcount") or 1) - 1,
         "edit_ms": _figures(edit),
         "empty_ms": _figures(empty),
         "ratio": round(statistics.median(edit[0]) / statistics.median(empty[0]), 2),
@@ -185,16 +177,6 @@ def _cpu_ms(pids: Iterable[int]) -> float:
             with suppress(OSError):
                 total += int(task.read_text().split()[0])
     return total / 1e6
-
-
-def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise SystemExit("the page did not start")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from backend.estimate.layers import model_layers
 from backend.estimate.megatron import pipeline_memory
@@ -12,11 +11,11 @@ from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained
 from backend.job.model import parse_model
 from backend.job.traits import MEGATRON_LM_MEMORY
+from benchmarks.shapes import DATA
 
 GIB = 2**30
-DATA = Path(__file__).parent / "data"
 FUSED_LOSS = replace(MEGATRON_LM_MEMORY, logits_forward_bytes=2, logits_backward_bytes=2)
-"""Transformer Engine's fused cross entropy works in place on the 16-bit logits."""
+"""Transformer Engine's fused cross entropy works in place on the 16-bit logits; SimuMax and Megatron-Bridge run it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
