@@ -11,7 +11,8 @@ from backend.estimate import speed_up
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.presets import resolve_gpu, resolve_model
-from backend.job.problems import ProblemsError
+from backend.job.problems import ProblemsError, errors
+from backend.job.rules import check_resolved
 
 MODEL, NODES, PER_NODE, GLOBAL_BATCH = "qwen3-vl-8b", 4, 8, 64
 
@@ -76,7 +77,9 @@ def guides(job: Job) -> tuple[Checked, ...]:
 
 
 def _speed_up(job: Job) -> float | None:
+    """None where the wanted global batch rules the plan out, too."""
     try:
-        return speed_up(job, resolve_model(job.model), resolve_gpu(job.cluster))
+        shape, gpu = resolve_model(job.model), resolve_gpu(job.cluster)
+        return None if errors(check_resolved(job, shape, gpu)) else speed_up(job, shape, gpu)
     except ProblemsError:  # not modelled on this GPU
         return None

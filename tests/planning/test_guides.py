@@ -26,6 +26,12 @@ def test_a_guides_speed_up_is_against_one_node_with_the_same_plan_and_global_bat
         assert one.speed_up == pytest.approx(expected)
 
 
+def test_a_guides_plan_that_the_wanted_batch_rules_out_has_no_speed_up():
+    """Four nodes have no such plan, one node has: half a group of micro-batches cannot be estimated."""
+    job = replace(CASE, training=replace(CASE.training, global_batch_size=1))
+    assert guides(job)[-1].speed_up is None
+
+
 @pytest.mark.parametrize(
     "other",
     [
