@@ -8,8 +8,9 @@ from typing import Any
 from app.found_words import proposal_notes, proposed_addresses, proposed_variables
 from app.wizard.hosts import to_form, with_fabric
 from backend.cluster.gpus import Gpus
+from backend.estimate.efficiency import default_efficiency, machine_of
 from backend.job.job import Job
-from backend.job.presets import READING, gpus
+from backend.job.presets import READING, gpus, named_gpu
 from backend.job.problems import Problem
 from backend.jobs.look import NodeMemory
 
@@ -78,6 +79,27 @@ def intra_node(found: Gpus) -> float | None:
     generation = re.fullmatch(r"(\d)\.0 x16", lanes.pop()) if len(lanes) == 1 else None
     speed = PCIE_GB_PER_S.get(generation[1]) if generation else None
     return float(speed) if speed else None
+
+
+def power_notes(job: Job, found: Mapping[int, NodeMemory], gpu: str | Mapping[str, Any]) -> list[Problem]:
+    """Which nodes' GPUs may draw less than an estimate for this `cluster.gpu` counts on; nothing once the cluster's own
+    speed counts.
+    """
+    cluster = replace(job.cluster, gpu=gpu)
+    preset = named_gpu(cluster)
+    machine, known = machine_of(cluster, preset), cluster.calibration
+    if preset.power_w is None or machine is None or machine.warm or (known.time_ratio and known.holds_for(gpu)):
+        return []
+    limits = {rank: [one.power_w for one in node.survey.gpus.usable if one.power_w] for rank, node in found.items()}
+    held = {rank: min(watts) for rank, watts in limits.items() if watts and min(watts) < preset.power_w}
+    if not held:
+        return []
+    least, efficiency = min(held.values()), default_efficiency()
+    share = 1 - efficiency.sustained(replace(machine, power=least)) / efficiency.sustained(machine)
+    nodes = ", ".join(job.cluster.hosts[rank].name for rank in held)
+    values = {"nodes": nodes, "watts": least, "counted": round(preset.power_w), "gpu": preset.name}
+    values["share"] = round(100 * float(share))
+    return [Problem(code="gpu_power_less", field="cluster.gpu", severity="note", values=values)]
 
 
 def proposals(job: Job, found: Mapping[int, NodeMemory], hosts: Any) -> list[Problem]:

@@ -10,7 +10,7 @@ from app.home import with_readable_cluster
 from app.model_config import MAXIMUM_BYTES, from_hub, pretty, read_config, refuse_large
 from app.services import Services
 from app.wizard import continuing, speed, start
-from app.wizard.found import hardware_edits, proposals
+from app.wizard.found import hardware_edits, power_notes, proposals
 from app.wizard.hosts import to_form, with_gpu_memory
 from app.wizard.reading import read
 from backend.cluster.hostkeys import HostKey
@@ -79,11 +79,13 @@ def _memory(services: Services, asked: Mapping[str, Any]) -> Fetched:
     known = [gib for gib in read.values() if gib is not None]
     hosts = with_gpu_memory(to_form(_hosts(services)), read) if known else _hosts(services)
     least = round(min(memory.host_gib for memory in found.answers.values()), 1)
+    edits = hardware_edits(job, found.answers)
+    held = power_notes(job, found.answers, edits.get("cluster.gpu", job.cluster.gpu))
     return Fetched(
-        edits={**hardware_edits(job, found.answers), **({"cluster.hosts": hosts} if known else {})},
+        edits={**edits, **({"cluster.hosts": hosts} if known else {})},
         note={"least": least, "nodes": len(found.answers), **({"gpus": f"{min(known):.1f}"} if known else {})},
         done="done" if known else "done_cpu",
-        problems=(*found.problems, *proposals(job, found.answers, hosts)),
+        problems=(*found.problems, *held, *proposals(job, found.answers, hosts)),
         host_keys=found.unknown_host_keys,
         table=lambda lang: table(job, found.answers, lang),
     )

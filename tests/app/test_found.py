@@ -7,7 +7,7 @@ import pytest
 
 from app.found_words import nccl_variables, table
 from app.i18n import LANGUAGES, render_problem, t
-from app.wizard.found import hardware_edits, intra_node, preset_of, proposals
+from app.wizard.found import hardware_edits, intra_node, power_notes, preset_of, proposals
 from backend.cluster.survey import read_survey
 from backend.job.job import Job
 from backend.job.mapping import with_values
@@ -78,6 +78,28 @@ def test_what_differs_or_is_not_told_is_left_as_it_is() -> None:
 )
 def test_a_preset_is_chosen_by_model_and_memory(name: str, mib: int, key: str | None) -> None:
     assert preset_of(node(name, mib=mib).survey.gpus) == key
+
+
+def test_gpus_that_may_draw_less_than_the_estimate_counts_on_are_told_until_their_speed_is_measured() -> None:
+    def limited(watts: int) -> NodeMemory:
+        rows = "".join(f"{i}, GPU-{i}, NVIDIA H100 80GB HBM3, 81559, 0, 550.54\n" for i in range(2))
+        power = "".join(f"{i}, {watts}.00, {watts}.00\n" for i in range(2))
+        return NodeMemory(survey=read_survey(surveyed(smi=smi(rows, power=power))))
+
+    made = job(**{"cluster.gpu": "a100-80g"})
+    (note,) = power_notes(made, {0: limited(500), 1: limited(700)}, "h100-80g")
+    assert note.values == {
+        "nodes": made.cluster.hosts[0].name,
+        "watts": 500,
+        "counted": 700,
+        "share": 10,
+        "gpu": "H100 80 GB SXM",
+    }
+    for lang in LANGUAGES:
+        assert "500 W" in render_problem(lang, note)["message"]
+    assert power_notes(made, {0: limited(700), 1: node()}, "h100-80g") == []
+    measured = job(**{"cluster.calibration.matmul_tflops": 600.0})
+    assert power_notes(measured, {0: limited(500)}, "h100-80g") == []
 
 
 @pytest.mark.parametrize(
