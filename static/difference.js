@@ -52,7 +52,7 @@
     return [figures(got.figures, before), fields(got.fields, before), got.files.length > 0 && files(got)];
   }
 
-  const rounded = (value) => Number(value.toPrecision(3)).toLocaleString("en");
+  const rounded = (value) => board.rounded(value);
   const FIGURES = [
     ["plan", (side) => side.plan],
     ["batch", (side) => side.batch, rounded],

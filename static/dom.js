@@ -26,6 +26,7 @@
   }
 
   const gib = (value) => value >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(1);
+  const rounded = (value, digits = 3) => Number(value.toPrecision(digits)).toLocaleString("en");
   const percent = (value) => `${value ? (100 * value).toFixed(1) : 0}%`;
 
   function count(value) {
@@ -44,6 +45,15 @@
     return h("div", { class: "mb-scroll" }, h("table", { class: classes }, caption && h("caption", {}, caption),
       h("thead", {}, h("tr", {}, head.map(heading))),
       h("tbody", {}, rows.map((row) => h("tr", {}, row.map(cellOf))))));
+  }
+
+  // What is needed against what there is, and the verdict in words: it fits, or what it is too much for.
+  function meter(need_gib, most_gib, verdict, isOver) {
+    return h("div", { class: isOver ? "mb-meter mb-over" : "mb-meter" },
+      h("span", { class: "mb-meter-bar", "aria-hidden": "true" },
+        h("i", { style: { width: `${Math.min(100, 100 * need_gib / most_gib)}%` } })),
+      h("span", { class: "mb-meter-text" }, `${gib(need_gib)} GiB`),
+      h("span", { class: "mb-meter-verdict" }, t(verdict)));
   }
 
   function copyButton(text, label) {
@@ -72,6 +82,6 @@
     }
   }
 
-  const ours = { h, fill, table, t, words, gib, percent, count, copyButton };
+  const ours = { h, fill, table, t, words, gib, rounded, percent, count, meter, copyButton };
   window.Megaboard = Object.assign(window.Megaboard || {}, ours);
 })();

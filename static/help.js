@@ -85,7 +85,7 @@
   }
 
   function figures(got, use) {
-    const { h, t } = board, own = got.rows.find((row) => row.own);
+    const { t } = board, own = got.rows.find((row) => row.own);
     const head = ["value", ...got.columns].map((name) => t(`wizard.help.column.${name}`));
     const rows = got.rows.map((row) => [named(row), ...cells(row, own, got.columns, use)]);
     return board.table("mb-table mb-help-figures", [...head, ""], rows, t("wizard.help.here"));
@@ -107,10 +107,9 @@
       row.over.includes(name) && h("small", { class: "mb-bad" }, t("wizard.over")))), h("td", {}, use)];
   }
 
-  const rounded = (value) => Number(value.toPrecision(3)).toLocaleString("en");
   const SHOWN = {
     memory: (value) => `${board.gib(value)} GiB`,
-    speed: (value) => value === null ? "–" : rounded(value),
+    speed: (value) => value === null ? "–" : board.rounded(value),
     bubble: (value) => board.percent(value),
     host: (value) => value ? `${board.gib(value)} GiB` : "–",
     batch: (value) => value.toLocaleString("en"),

@@ -6,7 +6,7 @@
   function draw(element, bundle) {
     const desk = bundle.data.launch;
     if (!desk || board.wizard.step() !== "launch") return;
-    const { h, t } = board;
+    const { h } = board;
     const isBusy = ["checking", "copying", "launching"].includes(desk.phase);
     // Somebody else began, or this page was loaded again meanwhile: look on.
     if (isBusy && !mine && watched !== desk.version) {

@@ -43,8 +43,6 @@
   }
   const watch = new ResizeObserver(() => shown?.canvas.isConnected && paint(shown));
 
-  const rounded = (value) => Number(value.toPrecision(3)).toLocaleString("en");
-
   // `TP2 PP2 VPP6 DP8`, with the engine's name where it splits nothing.
   function nameOf(row) {
     const isMegatron = row.engine.endsWith("megatron");
@@ -56,14 +54,14 @@
 
   const isUnfit = (row) => row.marks.includes("x");
   const details = (row) => [board.t("wizard.pareto.tip", { plan: nameOf(row), batch: row.micro_batch,
-    gib: board.gib(row.need_gib), speed: rounded(row.speed), recompute: board.recompute(row) }), isUnfit(row) && board.t("wizard.plan.mark.unfit")]
+    gib: board.gib(row.need_gib), speed: board.rounded(row.speed), recompute: board.recompute(row) }), isUnfit(row) && board.t("wizard.plan.mark.unfit")]
     .filter(Boolean).join(board.wizard.lang() === "zh" ? "。" : ". ");
 
   function twin(front, plans, isOpen) {
     const { h, t, gib } = board;
     const head = ["plan", "batch", "recompute", "memory", "speed", "choose"].map((name) => t(`wizard.pareto.${name}`));
     const need = (row) => `${gib(row.need_gib)} GiB${row.fits ? "" : ` (${t("wizard.over")})`}`;
-    const lines = front.map((row) => [(isUnfit(row) ? "⊘ " : "") + nameOf(row), String(row.micro_batch), board.recompute(row), need(row), rounded(row.speed),
+    const lines = front.map((row) => [(isUnfit(row) ? "⊘ " : "") + nameOf(row), String(row.micro_batch), board.recompute(row), need(row), board.rounded(row.speed),
       row.rank === plans.own ? t("wizard.strategies.own")
         : h("button", { type: "button", class: "mb-tool", onclick: () => take(row, plans) }, t("wizard.plan.choose"))]);
     const list = h("details", { class: "mb-twin" }, h("summary", {}, t("wizard.pareto.list")),

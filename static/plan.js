@@ -155,11 +155,12 @@
 
   function cell(row, name) {
     const { h, t, percent } = board;
-    if (name === "memory") return meter(row);
+    if (name === "memory") return board.meter(row.need_gib, plans.gpu_gib,
+      row.fits ? "wizard.fits" : isOver(row) ? "wizard.over" : "wizard.over.host");
     if (name === "engine") return t(`wizard.engine.${row.engine}`);
     if (name === "recompute") return recompute(row);
     if (name === "bubble" || name === "exposed") return percent(row[name]);
-    if (name === "speed") return whole(Number(row.speed.toPrecision(3)));
+    if (name === "speed") return board.rounded(row.speed);
     if (name === "hours") return row.hours === null ? "–" : row.hours.toFixed(row.hours < 10 ? 1 : 0);
     if (name === "marks") return [row.marks.includes("x") && h("span", { title: t("wizard.plan.mark.unfit") }, "⊘"),
       row.marks.includes("p") && h("span", { title: t("wizard.plan.mark.front") }, "◆"),
@@ -168,15 +169,6 @@
   }
 
   const isOver = (row) => !row.fits && row.need_gib > plans.gpu_gib;
-
-  function meter(row) {
-    const { h, t, gib } = board;
-    return h("div", { class: "mb-meter" },
-      h("span", { class: "mb-meter-bar", "aria-hidden": "true" },
-        h("i", { style: { width: `${Math.min(100, 100 * row.need_gib / plans.gpu_gib)}%` } })),
-      h("span", { class: "mb-meter-text" }, `${gib(row.need_gib)} GiB`),
-      h("span", { class: "mb-meter-verdict" }, t(row.fits ? "wizard.fits" : isOver(row) ? "wizard.over" : "wizard.over.host")));
-  }
 
   // What differs from the usual besides is said here too.
   function recompute(row) {
@@ -216,7 +208,7 @@
     const told = JSON.stringify(plans.guides);
     if (element.hidden || element.dataset.told === told) return;
     element.dataset.told = told;
-    const number = (value) => whole(Number(value.toPrecision(3)));
+    const number = (value) => board.rounded(value);
     const times = (value) => `${value.toFixed(1)}×`;
     const claim = (values, write, unit = "") => values ? [...new Set(values.map(write))].join("–") + unit : "–";
     const ours = (value, words) => h("td", { class: "mb-ours" }, value === null ? "–" : words(value));

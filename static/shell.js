@@ -109,7 +109,7 @@
     if (kept && !location.hash) history.replaceState(null, "", `${location.pathname}${location.search}${kept}`);
   }
 
-  window.Megaboard = Object.assign(window.Megaboard || {}, { go, isDark, steps: STEPS });
+  window.Megaboard = Object.assign(window.Megaboard || {}, { go, steps: STEPS });
   returnToPlace();
   // Other tabs may wait at the log-in (login.js).
   new BroadcastChannel("megaboard").postMessage("logged in");

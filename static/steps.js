@@ -24,9 +24,9 @@
       fact("batch", whole(plan.batch), batch),
       plan.each && fact("each", whole(plan.each), t(`wizard.steps.each.${plan.keeps_rest ? "kept" : "dropped"}`)),
       fact("total", whole(plan.steps), plan.by_steps ? t("wizard.steps.set") : ""),
-      plan.each && fact("epochs", Number(epochs.toPrecision(3)).toLocaleString("en")),
+      plan.each && fact("epochs", board.rounded(epochs)),
       plan.hours !== null && fact("hours", duration(plan), t("wizard.steps.hours.from", {
-        seconds: Number(plan.step_s.toPrecision(3)).toLocaleString("en") })),
+        seconds: board.rounded(plan.step_s) })),
     ];
   }
 

@@ -25,19 +25,14 @@
       board.table("mb-table mb-strategies", head, got.rows.map((row) => names.map((name) => line(row, got.gpu_gib)[name]))));
   }
 
-  const rounded = (value) => Number(value.toPrecision(3)).toLocaleString("en");
-
   function line(row, gpu) {
-    const { h, t, gib } = board, isOver = row.plan && !row.fits;
+    const { h, t, meter, rounded } = board;
     return {
       name: h("th", { scope: "row", "data-recommended": row.recommended }, row.name,
         row.recommended && h("span", { class: "mb-best" }, t("wizard.strategies.best")),
         row.plan && h("small", {}, row.plan)),
-      memory: h("td", {}, row.plan ? h("div", { class: isOver ? "mb-meter mb-over" : "mb-meter" },
-        h("span", { class: "mb-meter-bar", "aria-hidden": "true" },
-          h("i", { style: { width: `${Math.min(100, 100 * row.need_gib / gpu)}%` } })),
-        h("span", { class: "mb-meter-text" }, `${gib(row.need_gib)} GiB`),
-        h("span", { class: "mb-meter-verdict" }, t(row.fits ? "wizard.fits" : row.over ? "wizard.over" : "wizard.over.host"))) : "–"),
+      memory: h("td", {}, row.plan ? meter(row.need_gib, gpu,
+        row.fits ? "wizard.fits" : row.over ? "wizard.over" : "wizard.over.host", !row.fits) : "–"),
       speed: h("td", { class: "mb-figure" }, row.fits && row.speed ? rounded(row.speed) : "–"),
       hours: h("td", { class: "mb-figure" }, row.fits && row.hours !== null ? rounded(row.hours) : "–"),
       why: h("td", {}, row.why, row.is_unfit && h("span", { class: "mb-unloaded" }, "⊘ ", t("wizard.plan.mark.unfit"))),

@@ -22,7 +22,7 @@
     return value < least ? `< ${least}` : value.toFixed(digits);
   }
   const share = (value) => value < 0.001 ? "< 0.1%" : board.percent(value);
-  const rounded = (value, digits = 3) => Number(value.toPrecision(digits)).toLocaleString("en");
+  const rounded = (value, digits) => board.rounded(value, digits);
 
   function facts(time) {
     const { h, t, percent } = board;
