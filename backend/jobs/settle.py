@@ -34,13 +34,16 @@ def settle(
 
     def work(rank: int, node: Node) -> None:
         record = records[rank]
-        if not nothing_left(record.stop, record.exit):
-            answer = stop_supervisor(record, node, grace_s)
-            store.write(lambda c: _keep(c, run, attempt, rank, answer, clock()))
-            if left := answer.get("left"):
-                raise NodeError("processes_left", node.name, processes=len(left))
-        if record.exit is None:
+        is_proved = nothing_left(record.stop, record.exit)
+        answer = {} if is_proved else stop_supervisor(record, node, grace_s)
+        left = answer.get("left")
+        # Before the proof: with it nobody asks the node again, whatever comes between.
+        if record.exit is None and not left:
             _collect(Collector(store, run, attempt, record, ranks_of(job, rank), clock), node)
+        if not is_proved:
+            store.write(lambda c: _keep(c, run, attempt, rank, answer, clock()))
+        if left:
+            raise NodeError("processes_left", node.name, processes=len(left))
 
     on_all(nodes, work, STOP_CALL_S + 10)
 

@@ -173,6 +173,7 @@ class Histories(RuleBasedStateMachine):
         self.pass_time(then_s)
 
     @rule(writes=st.integers(0, 30), then_s=THEN_S)
+    @precondition(lambda self: self.is_serving())
     def kill_server(self, writes: int, then_s: int) -> None:
         """Now, or when it records something after that."""
         self.server.store.left = writes
@@ -186,7 +187,7 @@ class Histories(RuleBasedStateMachine):
 
     def mend(self, rank: int) -> None:
         machine = self.cluster.machines[rank]
-        machine.cut, machine.powered = False, True
+        machine.cut, machine.powered, machine.away_s = False, True, 0
         machine.connect()
         self.cluster.free(rank)
 

@@ -55,10 +55,23 @@ def test_a_lost_node_that_returns_is_ended_read_and_shown_as_stopped(gang: Gang)
     assert _node_state(gang, 1) == "stopped"
     assert [point.step for point in gang.points(1)] == [1, 2]
     assert gang.state() is RunState.LOST, "history is not rewritten"
-    assert gang.events()[-2].kind is EventKind.NODE_STOPPED
+    assert gang.events()[-1].kind is EventKind.NODE_STOPPED
     asked = len(gang.nodes[1].ran)
     _pass(gang, sweeper, 3 * LONGEST_PAUSE_S)
     assert len(gang.nodes[1].ran) == asked, "proved once and for all"
+
+
+def test_a_node_that_goes_away_again_before_it_was_read_is_asked_again_until_it_is(gang: Gang) -> None:
+    _lose(gang)
+    sweeper = _sweeper(gang)
+    gang.nodes[1].broken, read = None, gang.nodes[1].read
+    gang.nodes[1].read = lambda *_: _unreachable()  # type: ignore[method-assign]
+    _pass(gang, sweeper, 60)
+    assert _node_state(gang, 1) == "lost", "who has not told all has not proved all"
+    gang.nodes[1].read = read  # type: ignore[method-assign]
+    _pass(gang, sweeper, 120)
+    assert _node_state(gang, 1) == "stopped"
+    assert [point.step for point in gang.points(1)] == [1, 2]
 
 
 def test_processes_that_no_signal_could_end_are_looked_for_again(gang: Gang) -> None:
