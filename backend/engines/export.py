@@ -59,7 +59,7 @@ _LAUNCH = """\
 # When one node fails, or on Ctrl-C, it ends all of them; run it in tmux or screen. Needs log-in by key and known hosts.
 # Results: output_dir of config.yaml. A run that finds checkpoints there resumes from them: change it for another run.
 set -uo pipefail
-cd "$(dirname "$0")"
+cd "$(dirname "$0")" || exit 1
 mkdir -p logs
 folder={folder} # on the nodes
 pids=
@@ -149,6 +149,7 @@ def exported_files(job: Job, variables: Mapping[str, str], files: Iterable[str],
 
 def _node_script(job: Job, rank: int, variables: Mapping[str, str], plain: str) -> str:
     environment = environment_of(job, rank) or Environment(python="python3")
+    python = _path(environment.python)
     return _NODE.format(
         rank=rank,
         nodes=job.cluster.nodes,
@@ -159,7 +160,8 @@ def _node_script(job: Job, rank: int, variables: Mapping[str, str], plain: str) 
         ranks=job.cluster.gpus_per_node,
         master=shlex.quote(job.cluster.hosts[0].dialled_address),
         port=job.cluster.port_range[0],
-        python=_path(environment.python),
+        # To env a word with = in it is a variable; nice takes it for a program.
+        python=f"nice -n 0 {python}" if "=" in python else python,
         plain=plain,
     )
 

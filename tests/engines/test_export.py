@@ -81,9 +81,9 @@ HOSTILE = 'it\'s; "$(touch /tmp/never)" `id` 用户 & | > \\ *'
 
 
 def test_hostile_values_reach_the_ranks_as_they_are(tmp_path: Path) -> None:
-    made = recording(tmp_path / "bin $(x) ; '", ddp(environment={"LABEL": HOSTILE, "NCCL_SOCKET_IFNAME": "a b"}))
+    made = recording(tmp_path / "x=y $(x) ; '", ddp(environment={"LABEL": HOSTILE, "NCCL_SOCKET_IFNAME": "a b"}))
     subprocess.run(["bash", written(tmp_path / "it", made) / "node0.sh"], check=True)
-    environment = dict(line.split("=", 1) for line in read_zero_ended(tmp_path / "bin $(x) ; '" / "environment"))
+    environment = dict(line.split("=", 1) for line in read_zero_ended(tmp_path / "x=y $(x) ; '" / "environment"))
     assert (environment["LABEL"], environment["NCCL_SOCKET_IFNAME"]) == (HOSTILE, "a b")
 
 
