@@ -24,8 +24,8 @@
     document.querySelectorAll(".mb-fields > .form").forEach(balance);
   }
 
-  // As many columns as fit, but rows of equal length: six fields are two rows of three, not five and one.
-  const COLUMN = 205, GAP = 20, FEWEST = 3;
+  // As many columns as fit an engine's name or a problem, but rows of equal length: five fields are three and two.
+  const COLUMN = 260, GAP = 20, FEWEST = 3;
   function balance(form) {
     const count = [...form.children].filter((child) => !child.hasAttribute("data-off")).length;
     form.parentElement.toggleAttribute("data-off", count === 0);
@@ -48,7 +48,7 @@
       input?.removeAttribute("aria-describedby");
       return;
     }
-    box = board.h("div", { class: "mb-beside", id: `${block.id}-problems` }, problems.map(drawProblem));
+    box = board.h("div", { class: "mb-beside", id: `${block.id}-problems` }, onceFixed(problems).map(drawProblem));
     box.dataset.text = text;
     block.append(box);
     input?.setAttribute("aria-describedby", box.id);
@@ -56,12 +56,19 @@
     else input?.removeAttribute("aria-invalid");
   }
 
+  // Several rules broken by one value have one fix: its button stands below the last of them.
+  function onceFixed(problems) {
+    const fixes = problems.map((problem) => problem.edits && JSON.stringify(problem.edits));
+    return problems.map((problem, index) => fixes.indexOf(fixes[index], index + 1) < 0 ? problem
+      : { ...problem, edits: null });
+  }
+
   function drawProblem(problem) {
     const { h, t } = board;
     if (problem.code === "needed_for_launch")
       return h("div", { class: "mb-problem", "data-severity": problem.severity }, t("wizard.needed"));
     return h("div", { class: "mb-problem", "data-severity": problem.severity, "data-code": problem.code },
-      h("span", {}, h("b", {}, t(`wizard.severity.${problem.severity}`)), gap(), problem.message, gap()),
+      h("span", {}, h("b", {}, t(`wizard.severity.${problem.severity}`)), gap(), problem.message, " "),
       h("span", { class: "mb-fix" }, problem.fix),
       problem.unlock && board.unlock(problem.unlock, problem.again),
       problem.edits && apply(problem.apply, problem.edits),

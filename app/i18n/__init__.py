@@ -69,9 +69,15 @@ def catalogue(lang: str) -> Mapping[str, str]:
     return words
 
 
+_EXACT = 2**53
+"""Up to here a number without a fraction is written without one: nobody typed the .0 of -1.0."""
+
+
 def _text(value: object) -> object:
     if isinstance(value, (list, tuple, set, frozenset)):
         return ", ".join(str(item) for item in value)
+    if isinstance(value, float) and value.is_integer() and abs(value) < _EXACT:
+        return int(value)
     return value
 
 

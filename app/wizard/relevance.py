@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from app.reference import ENVIRONMENTS, GPU_FIGURES
 from app.wizard.fields import Form
 from app.wizard.reading import Reading
+from app.wizard.words import place_of
 from backend.job.job import Job
 
 _VISION = (
@@ -28,7 +29,7 @@ def hidden(form: Form, reading: Reading) -> list[str] | None:
     job = reading.job
     if job is None:
         return None
-    troubled = {form.place_of(problem.field) for problem in (*reading.problems, *reading.missing)}
+    troubled = {place_of(form, problem) for problem in (*reading.problems, *reading.missing)}
     return [path for path in _irrelevant(job, reading) if path in form.components and path not in troubled]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from app.i18n import has, render_problem, t
 from app.wizard.fields import Form, label_of, table, value_words
 from backend.job.problems import Problem
+from backend.planning.space import SIZES
 
 _ABSENT = frozenset({"needed_for_launch", "no_environment", "hosts_not_nodes"})
 _LOCKED = frozenset({"passphrase_needed", "passphrase_wrong"})
@@ -16,25 +17,42 @@ _STEP_OF = {"cluster": "hardware", "model": "model", "training": "training", "na
 
 _LONG = 60
 """Letters of a button."""
+_SHORT = {f"parallel.{name}": f"wizard.column.{name}" for name in SIZES}
+"""Words for the parallel sizes where several stand in one line."""
 
 
 def in_words(form: Form, problem: Problem, *, for_launch: bool = False) -> dict[str, Any]:
     """A problem with the widget it belongs to (`at`); what only a launch still needs is not called an error."""
-    at = form.place_of(problem.field)
+    at = place_of(form, problem)
     parameter = table().get(at or problem.field)
     label = label_of(form.lang, parameter) if parameter else ""
-    if found := re.match(r"cluster\.hosts\[(\d+)\]", problem.field):
-        label = t(form.lang, "wizard.hosts.node", rank=found[1])
+    if found := re.match(r"cluster\.hosts\[(\d+)\]\.?(\w*)", problem.field):
+        label = _host_label(form.lang, *found.groups())
     values = {**problem.values, "field": label} if label else problem.values
     words = render_problem(form.lang, dataclasses.replace(problem, values=values))
     if problem.code == "wrong_type" and has(form.lang, key := f"wizard.type.{problem.values['expected']}"):
         words |= {"message": t(form.lang, key), "fix": ""}
     severity = "missing" if for_launch and problem.code in _ABSENT else problem.severity
+    # What stands in a line of text is corrected there.
+    edits = {} if any("[" in path for path in problem.edit) else dict(problem.edit)
     step = form.steps[at] if at else _STEP_OF.get(problem.field.partition(".")[0], "plan")
     return {**words, "severity": severity, "at": at or "", "step": step, "label": label,
-            "edits": dict(problem.edit) or None, "choices": _choices(form.lang, problem),
-            "apply": _apply_words(form.lang, at, problem.edit),
+            "edits": edits or None, "choices": _choices(form.lang, problem),
+            "apply": _apply_words(form.lang, at, edits),
             "unlock": problem.values["identity_file"] if problem.code in _LOCKED else None}  # fmt: skip
+
+
+def place_of(form: Form, problem: Problem) -> str | None:
+    """The widget beside which a problem stands: of sizes that do not go together, the one that the fix changes."""
+    fixed = next(iter(problem.edit), "")
+    is_other = len(problem.edit) == 1 and {problem.field, fixed} <= _SHORT.keys()
+    return form.place_of(fixed if is_other else problem.field)
+
+
+def _host_label(lang: str, rank: str, name: str) -> str:
+    node = t(lang, "wizard.hosts.node", rank=rank)
+    key = f"param.cluster.hosts.{name}"
+    return t(lang, "wizard.hosts.node.field", node=node, name=t(lang, key)) if name and has(lang, key) else node
 
 
 def _apply_words(lang: str, at: str | None, edits: Mapping[str, Any]) -> str:
@@ -48,7 +66,10 @@ def _apply_words(lang: str, at: str | None, edits: Mapping[str, Any]) -> str:
         key = ("wizard.apply.on" if is_on else "wizard.apply.off") if isinstance(is_on, bool) else "wizard.apply.to"
         words = t(lang, key, value=values[at])
     else:
-        each = (f"{label_of(lang, parameter)} = {values[path]}" for path, parameter in known.items() if parameter)
+        names = {path: label_of(lang, parameter) for path, parameter in known.items() if parameter}
+        if len(names) > 1:
+            names |= {path: t(lang, _SHORT[path]) for path in names if path in _SHORT}
+        each = (f"{name} = {values[path]}" for path, name in names.items())
         words = t(lang, "wizard.apply.what", what=t(lang, "why.and").join(each))
     return words if len(words) <= _LONG else t(lang, "wizard.apply")
 

@@ -218,6 +218,26 @@ class TestBundle:
         assert got["marks"]["training"]["errors"] == 1
         assert got["summary"] == {"sound": False, "errors": 1}
 
+    def test_sizes_that_do_not_go_together_are_told_beside_the_one_to_change(
+        self, form: Form, services: Services
+    ) -> None:
+        change(services, {"model.preset": "qwen3-30b-a3b", "parallel.expert_tensor": 3})
+        told = {p["code"]: p for p in shown(form, services)["problems"] if p["severity"] == "error"}
+        assert told["expert_ranks_not_divisible"]["at"] == "parallel.expert_tensor"
+        assert told["expert_ranks_not_divisible"]["apply"] == "Set to 2"
+        change(services, {"parallel.expert": 3})
+        told = {p["code"]: p for p in shown(form, services)["problems"] if p["severity"] == "error"}
+        assert told["expert_ranks_not_divisible"]["at"] == "parallel.expert"
+        assert told["expert_ranks_not_divisible"]["apply"] == "Set ETP = 2, EP = 2"
+
+    def test_what_stands_in_a_line_of_text_has_no_button_that_writes_beside_it(
+        self, form: Form, services: Services
+    ) -> None:
+        change(services, {"cluster.hosts.lines": "a\nb:99999"})
+        problem = next(p for p in shown(form, services)["problems"] if p["code"] == "too_large")
+        assert problem["edits"] is None
+        assert problem["message"] == "99999 is too large: Node 1's SSH port is at most 65535."
+
     def test_what_only_a_launch_needs_is_counted_apart(self, form: Form, services: Services) -> None:
         marks = shown(form, services)["marks"]
         assert marks["hardware"] == {"errors": 0, "missing": 1}
