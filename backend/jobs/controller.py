@@ -23,6 +23,7 @@ from backend.jobs import beginning, copying, exporting, ledger, outside, queued,
 from backend.jobs import launch as launching
 from backend.jobs import look as looking
 from backend.jobs.accepted import kept
+from backend.jobs.asks import Asked
 from backend.jobs.calibrate import RunMeasured, measure_run
 from backend.jobs.checkup import Meeting, PreflightReport, examine, meet, warning_key
 from backend.jobs.connections import Connections
@@ -30,7 +31,7 @@ from backend.jobs.diagnose import readable
 from backend.jobs.lead import Timing
 from backend.jobs.look import Look, NodeMemory, refuse_without
 from backend.jobs.records import Point, RunSnapshot, RunSummary, Source
-from backend.jobs.runner import Asked, Runner
+from backend.jobs.runner import Runner
 from backend.jobs.series import FileKey
 from backend.jobs.speed import Measurement, measure
 from backend.jobs.states import RunState

@@ -1,31 +1,28 @@
 """Acts on runs: launches, queues, resumes, stops and watches them.
 
-What may happen next is decided inside one transaction of the store, and a launch stands under the run's launch lock, so
-that two pages, a command line beside the server, or a repeated click start a run once.
+What may happen next is decided inside one transaction of the store (asks.py), and a launch stands under the run's
+launch lock, so that two pages, a command line beside the server, or a repeated click start a run once.
 """
 
 import logging
 import math
-import sqlite3
 import threading
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from backend.job.job import Job
-from backend.job.mapping import dump_job
-from backend.job.problems import Problem, ProblemsError
-from backend.jobs import ledger, queued
+from backend.job.problems import ProblemsError
+from backend.jobs import asks, ledger, queued
 from backend.jobs.accepted import kept
+from backend.jobs.asks import Asked
 from backend.jobs.beginning import Wish, choose, find_checkpoints
 from backend.jobs.checkup import Meeting, meet
 from backend.jobs.connections import Connections
 from backend.jobs.launchlock import LaunchLock, is_launching
 from backend.jobs.lead import Timing
 from backend.jobs.outside import WatchOnly
-from backend.jobs.records import Source
 from backend.jobs.starter import Starter
-from backend.jobs.states import EventKind, RunState
+from backend.jobs.states import RunState
 from backend.jobs.store import Store, StoreError
 from backend.jobs.sweep import Sweeper
 from backend.jobs.unrecorded import stop_unrecorded
@@ -39,17 +36,6 @@ LAUNCHING_S = 0.2
 """Between two looks whether another process is done launching."""
 CLOSE_S = 5.0
 """Wait for a start under way at close(); one that takes longer is taken up by the next server."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
-    """What a user asks of a new run beside its job."""
-
-    token: str | None
-    restarts: int
-    source: Source | None
-    accepted: str | list[str]
-    """The warnings, as accepted.kept has them."""
 
 
 class Runner:
@@ -111,7 +97,7 @@ class Runner:
             raise ProblemsError(meeting.problems)
         self._audit("launch", run=run, job=job.name, nodes=queued.addresses_of(job), restarts=asked.restarts)
         with LaunchLock(self._home, run):
-            made = self._store.write(lambda c: self._create(c, run, job, asked, waits=False))
+            made = self._store.write(lambda c: asks.create(c, run, job, asked, waits=False, now=self._clock()))
             if made != run:
                 return made
             failure = self._start(run, meeting)
@@ -120,7 +106,7 @@ class Runner:
 
     def enqueue(self, job: Job, run: str, asked: Asked) -> str:
         """Put a run at the end of the queue; its id, or that of the run which the token stands for already."""
-        return self._store.write(lambda c: self._create(c, run, job, asked, waits=True))
+        return self._store.write(lambda c: asks.create(c, run, job, asked, waits=True, now=self._clock()))
 
     def resume(
         self, run: str, *, checkpoint: int | None, waits: bool, accepted_warnings: Collection[str] | None
@@ -131,21 +117,21 @@ class Runner:
         """
         wish = {"checkpoint": checkpoint, "accepted": kept(accepted_warnings)}
         if waits:
-            self._store.write(lambda connection: self._wait_again(connection, run, wish))
+            self._store.write(lambda c: asks.wait_again(c, run, wish, now=self._clock()))
             return
         with self._store.read() as connection:
             job = ledger.job_of(connection, run)
-            _refuse_unless_ended(connection, run)
+            asks.refuse_unless_ended(connection, run)
             has_begun = ledger.newest_attempt(connection, run) > 0
         meeting = meet(job, self._connections)
         if has_begun:
             choose(job, run, find_checkpoints(job, run, meeting.all_nodes()), Wish(step=checkpoint))
         try:
             with LaunchLock(self._home, run):
-                self._store.write(lambda connection: self._take_up(connection, run, job, wish))
+                self._store.write(lambda c: asks.take_up(c, run, job, wish, now=self._clock()))
                 failure = self._start(run, meeting)
         except BlockingIOError:
-            raise _cannot_resume(run, RunState.STARTING) from None
+            raise asks.cannot_resume(run, RunState.STARTING) from None
         self._hand_over(run, failure)
 
     def stop(self, run: str, *, save: bool) -> None:
@@ -154,22 +140,8 @@ class Runner:
         A store that cannot be written does not stand in the way: see unrecorded.py.
         """
 
-        def request(connection: sqlite3.Connection) -> None:
-            ledger.run_row(connection, run)
-            now, state = self._clock(), ledger.state_of(connection, run)
-            if ledger.append(connection, run, EventKind.UNWATCHED, time=now):
-                return
-            if ledger.append(connection, run, EventKind.STOP_REQUESTED, time=now, detail={"save": save}):
-                if state is RunState.QUEUED and not ledger.newest_attempt(connection, run):
-                    ledger.append(connection, run, EventKind.STOPPED, time=now)
-                return
-            if state is not RunState.STOPPING:
-                raise ProblemsError([Problem(code="run_ended", values={"run": run})])
-            if not save:
-                ledger.append(connection, run, EventKind.STOP_FORCED, time=now)
-
         try:
-            self._store.write(request)
+            self._store.write(lambda connection: asks.end(connection, run, save=save, now=self._clock()))
         except StoreError as error:
             grace_s = self._timing.grace_s
             raise stop_unrecorded(self._store, self._connections, run, save=save, grace_s=grace_s, why=error) from error
@@ -190,43 +162,6 @@ class Runner:
                 self._attach(run).over.wait(None if timeout_s is None else left)
         return self._state(run)
 
-    def _create(self, connection: sqlite3.Connection, run: str, job: Job, asked: Asked, *, waits: bool) -> str:
-        known = ledger.run_of_token(connection, asked.token) if asked.token else None
-        if known is not None:
-            return known
-        now, addresses = self._clock(), [] if waits else queued.addresses_of(job)
-        ledger.create_run(
-            connection,
-            run,
-            name=job.name,
-            engine=job.engine,
-            job=dump_job(job),
-            addresses=addresses,
-            time=now,
-            restarts=asked.restarts,
-            source=asdict(asked.source) if asked.source else None,
-            accepted=asked.accepted,
-        )
-        if asked.token:
-            ledger.keep_token(connection, asked.token, run)
-        if waits:
-            queued.add(connection, run)
-        else:
-            ledger.append(connection, run, EventKind.PREFLIGHT, time=now)
-        return run
-
-    def _take_up(self, connection: sqlite3.Connection, run: str, job: Job, wish: Mapping[str, object]) -> None:
-        _refuse_unless_ended(connection, run)
-        now = self._clock()
-        ledger.append(connection, run, EventKind.RESUMED, time=now, detail=wish)
-        ledger.claim(connection, run, queued.addresses_of(job))
-        ledger.append(connection, run, EventKind.PREFLIGHT, time=now)
-
-    def _wait_again(self, connection: sqlite3.Connection, run: str, wish: Mapping[str, object]) -> None:
-        _refuse_unless_ended(connection, run)
-        ledger.append(connection, run, EventKind.RESUMED, time=self._clock(), detail=wish)
-        queued.add(connection, run)
-
     def _take_turns(self, only: str | None = None) -> None:
         """Start the queued runs whose turn it is (or one of them), each in a thread of its own."""
         with self._store.read() as connection:
@@ -241,7 +176,7 @@ class Runner:
     def _start_turn(self, run: str) -> None:
         try:
             with LaunchLock(self._home, run):
-                if self._store.write(lambda connection: self._take_turn(connection, run)):
+                if self._store.write(lambda c: asks.take_turn(c, run, now=self._clock())):
                     self._starter.start(run)
         except BlockingIOError:
             _log.info("%s is started by another process", run)
@@ -252,15 +187,6 @@ class Runner:
         finally:
             with self._lock:
                 del self._starting[run]
-
-    def _take_turn(self, connection: sqlite3.Connection, run: str) -> bool:
-        """Take the run's nodes, unless its turn has passed or another process was faster."""
-        now = self._clock()
-        if run not in queued.turns(connection, now):
-            return False
-        job = ledger.job_of(connection, run)
-        ledger.claim(connection, run, queued.addresses_of(job))
-        return ledger.append(connection, run, EventKind.PREFLIGHT, time=now)
 
     def _start(self, run: str, meeting: Meeting) -> BaseException | None:
         try:
@@ -321,13 +247,3 @@ class Runner:
                     self._attach(run)
             except Exception:  # the edge of a thread: one strange run must not hide the others
                 _log.exception("taking up %s", run)
-
-
-def _refuse_unless_ended(connection: sqlite3.Connection, run: str) -> None:
-    state = ledger.state_of(connection, run)
-    if state is None or not state.can_resume:
-        raise _cannot_resume(run, state)
-
-
-def _cannot_resume(run: str, state: RunState | None) -> ProblemsError:
-    return ProblemsError([Problem(code="cannot_resume", values={"run": run, "state": state and state.value})])

@@ -20,10 +20,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from backend.job.problems import ProblemsError
 from backend.jobs import ledger, queued, series
 from backend.jobs.accepted import kept
+from backend.jobs.asks import Asked
 from backend.jobs.checkup import PreflightReport
 from backend.jobs.diagnose import readable
 from backend.jobs.records import Event, problem_from_json
-from backend.jobs.runner import Asked
 from backend.jobs.series import FileKey
 from backend.jobs.snapshot import snapshot
 from backend.jobs.states import EventKind, RunState, fold
