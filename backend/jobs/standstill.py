@@ -73,7 +73,7 @@ def standstill(
         silent=_few([node.rank for node in nodes if node.heartbeat_age_s is None or node.heartbeat_age_s > SILENT_S]),
         behind=_behind(series.newest_of_ranks(connection, run, attempt, ranks=job.world_size), job),
         earlier=() if newest else _earlier(nodes),
-        working=_working(worked, now),
+        working=_working(worked, job, now),
         idle=_idle(nodes),
     )
 
@@ -142,10 +142,10 @@ def _earlier(nodes: Sequence[NodeSnapshot]) -> tuple[Earlier, ...]:
     )
 
 
-def _working(worked: Mapping[tuple[int, int | None], float], now: float) -> tuple[Working, ...]:
-    """The few ranks that are at work while most wait."""
+def _working(worked: Mapping[tuple[int, int | None], float], job: Job, now: float) -> tuple[Working, ...]:
+    """The few ranks that are at work while most wait, for all that is known of those whose GPU is busy."""
     found = [(node, rank) for (node, rank), when in worked.items() if rank is not None and now - when < WORKS_S]
-    return tuple(Working(node=node, rank=rank) for node, rank in _few(found)) if 2 * len(found) < len(worked) else ()
+    return tuple(Working(node=node, rank=rank) for node, rank in _few(found)) if 2 * len(found) < job.world_size else ()
 
 
 def _idle(nodes: Sequence[NodeSnapshot]) -> tuple[Idle, ...]:

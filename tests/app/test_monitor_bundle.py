@@ -258,7 +258,7 @@ def test_before_the_first_step_who_loads_or_computes_gives_no_alarm_and_a_gang_t
     told = gang.after(332, worked={0: 331, 1: 331, 3: 331}, busy=(0, 1, 3), wrote=80)
     assert {("idle", 2)} < {(one["kind"], one["node"]) for one in told["suspects"]}, "they wait for it in a collective"
     assert gang.after(340, worked={2: 335}, wrote=80) is None
-    told = gang.after(680, worked={2: 675}, wrote=80)
+    told = gang.after(680, worked=dict.fromkeys(range(4), 675), busy=(0, 1, 3), wrote=80)
     assert ("working", 2) in [(one["kind"], one["node"]) for one in told["suspects"]], "nothing is written for long"
 
 
