@@ -30,10 +30,10 @@ class FullDisk:
 
 
 @contextmanager
-def full_disk(folder: Path, megabytes: int = 4) -> Iterator[FullDisk]:
+def full_disk(folder: Path) -> Iterator[FullDisk]:
     """A small file system at `folder`; skips the test where none may be mounted."""
     folder.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=700", "tmpfs", str(folder)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", str(folder)]
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
     done = subprocess.run(command, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Real SSH nodes for a test module or session: started once, skipped with the reason where there is no sshd."""
+"""Real SSH nodes for a test module or session, and the environment of a node; tests skip where there is none."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,8 +8,17 @@ import pytest
 
 from backend.cluster.demo import DemoCluster, DemoError
 
-NODE_PYTHON = Path(__file__).parents[1] / ".venv-node" / "bin" / "python"
+NODE_ENVIRONMENT = Path(__file__).parents[1] / ".venv-node"
 """Has torch and the real LLaMA-Factory."""
+NODE_PYTHON = NODE_ENVIRONMENT / "bin" / "python"
+_MISSING = "" if (NODE_ENVIRONMENT / ".ready").exists() else "no .venv-node: run `make environments`"
+needs_node_environment = pytest.mark.skipif(bool(_MISSING), reason=_MISSING)
+
+
+def skip_without_node_environment() -> None:
+    """The same for fixtures, which marks do not reach."""
+    if _MISSING:
+        pytest.skip(_MISSING)
 
 
 @contextmanager

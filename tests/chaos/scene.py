@@ -22,11 +22,11 @@ from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
 from tests.chaos.lab import Lab
 from tests.jobs.gangs import stand_in_job
+from tests.nodes import NODE_PYTHON
 
 NODES = 3
 ENGINES = Path(__file__).parent
 STAND_INS = ENGINES.parent / "jobs/engine"
-NODE_PYTHON = ENGINES.parents[1] / ".venv-node/bin/python"
 WITHIN_S = 120.0
 """For what must happen; far more than it takes."""
 SEEN = (EventKind.FAILING, EventKind.LOSING)

@@ -13,7 +13,7 @@ from backend.cluster import count_samples
 from backend.cluster.count_samples import count
 from backend.cluster.data_size import PROGRAM
 from backend.cluster.programs import node_program
-from tests.engines.programs import LLAMAFACTORY_PYTHON
+from tests.nodes import NODE_PYTHON, needs_node_environment
 
 
 def asked(folder: Path, *names: str, described: bool = True, most: int | None = None, val: float = 0) -> dict[str, Any]:
@@ -93,21 +93,19 @@ def test_a_folder_without_a_table_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.engines
+@needs_node_environment
 def test_tables_are_counted_with_the_engines_pyarrow_and_agree_with_its_reader(tmp_path: Path) -> None:
-    if not LLAMAFACTORY_PYTHON.exists():
-        pytest.skip(".venv-node is not installed")
     script = (
         "import sys, datasets; d = datasets.Dataset.from_dict({'a': list(range(1234))});"
         "d.to_parquet(sys.argv[1] + '/a.parquet'); d.save_to_disk(sys.argv[1] + '/saved');"
         "d.to_json(sys.argv[1] + '/a.jsonl'); d.to_csv(sys.argv[1] + '/a.csv')"
     )
-    subprocess.run([LLAMAFACTORY_PYTHON, "-c", script, tmp_path], check=True, capture_output=True, timeout=300)
+    subprocess.run([NODE_PYTHON, "-c", script, tmp_path], check=True, capture_output=True, timeout=300)
     (arrow,) = (tmp_path / "saved").glob("*.arrow")
     names = ["a.parquet", "a.jsonl", "a.csv", str(arrow.relative_to(tmp_path))]
     wanted = {"folder": str(tmp_path), "names": names, "described": False, "max_samples": None, "val_size": 0}
     answer = subprocess.run(
-        [LLAMAFACTORY_PYTHON, "-", "count", json.dumps(wanted), "--token", "T"],
+        [NODE_PYTHON, "-", "count", json.dumps(wanted), "--token", "T"],
         input=node_program(PROGRAM), check=True, capture_output=True, timeout=300,
     )  # fmt: skip
     assert json.loads(answer.stdout.decode().removeprefix("T"))["rows"] == dict.fromkeys(names, 1234)

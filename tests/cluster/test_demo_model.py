@@ -2,13 +2,11 @@ import json
 import re
 import subprocess
 from datetime import date
-from pathlib import Path
 
 import pytest
 
 from backend.cluster import demo_model
-
-NODE_PYTHON = Path(__file__).parents[2] / ".venv-node" / "bin" / "python"
+from tests.nodes import NODE_PYTHON, needs_node_environment
 
 
 def test_rows_are_distinct_and_equal_on_every_call():
@@ -31,7 +29,7 @@ def test_every_answer_is_true():
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not NODE_PYTHON.exists(), reason="the node environment is missing: make .venv-node/.ready")
+@needs_node_environment
 def test_a_finished_folder_is_left_as_it_is(tmp_path):
     build = [NODE_PYTHON, demo_model.__file__, tmp_path]
     subprocess.run(build, check=True, timeout=120)

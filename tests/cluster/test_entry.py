@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from backend.cluster import entry, swift_entry
+from tests.nodes import NODE_PYTHON, needs_node_environment
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, needs_node_environment]
 
-PYTHON = Path(__file__).parents[2] / ".venv-node" / "bin" / "python"
 WITHIN_S = 200.0
 
 # Calls the callbacks as transformers' Trainer does (transformers 5.6 trainer.py: step begin, step end, log, save).
@@ -118,8 +118,9 @@ class Gang:
 
     def _start(self, rank: int, port: int) -> "subprocess.Popen[bytes]":
         folder = self.folders[rank]
-        command = [PYTHON, "-m", "torch.distributed.run", "--nnodes", str(len(self.folders)), "--node_rank", str(rank)]
-        command += ["--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", str(port)]
+        command = [NODE_PYTHON, "-m", "torch.distributed.run", "--nnodes", str(len(self.folders))]
+        command += ["--node_rank", str(rank), "--nproc_per_node", "1"]
+        command += ["--master_addr", "127.0.0.1", "--master_port", str(port)]
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", **self.variables}
         with (folder / "out.log").open("wb") as log:
             return subprocess.Popen([*command, folder / "entry.py", folder], stdout=log, stderr=log, env=environment)
@@ -144,12 +145,6 @@ class Gang:
     def steps(self, rank: int) -> list[dict[str, Any]]:
         path = self.folders[rank] / f"steps.rank{rank}.jsonl"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-@pytest.fixture(autouse=True)
-def _environment() -> None:
-    if not PYTHON.exists():
-        pytest.skip(f"no torch at {PYTHON}: run `make environments`")
 
 
 def test_steps_are_lines_and_a_wish_to_stop_on_one_node_ends_all_ranks_after_the_same_step(tmp_path: Path) -> None:

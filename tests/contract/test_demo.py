@@ -16,19 +16,15 @@ from backend.cluster.node import ask
 from backend.cluster.programs import node_program
 from backend.cluster.ssh import connect
 from backend.cluster.supervisor.processes import Process, find_process, members
+from tests.nodes import ssh_nodes
 
 pytestmark = pytest.mark.contract
 
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[DemoCluster]:
-    demo = DemoCluster(tmp_path / "demo", nodes=2)
-    try:
-        demo.start()
-    except DemoError as error:
-        pytest.skip(str(error))
-    yield demo
-    assert demo.stop() == []
+    with ssh_nodes(tmp_path / "demo", nodes=2) as demo:
+        yield demo
 
 
 def servers(demo: DemoCluster) -> list[Process | None]:

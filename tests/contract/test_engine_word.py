@@ -1,7 +1,6 @@
 """Real LLaMA-Factory on real nodes: what it would refuse at the start, the preflight refuses, at its field."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,16 +17,13 @@ from backend.job.job import Job
 from backend.job.problems import Problem
 from tests.cluster.jobs import make_job
 from tests.engines.jobs import place
+from tests.nodes import NODE_PYTHON, needs_node_environment
 
-pytestmark = pytest.mark.e2e
-
-PYTHON = Path(__file__).parents[2] / ".venv-node" / "bin" / "python"
+pytestmark = [pytest.mark.e2e, needs_node_environment]
 
 
 @pytest.fixture(scope="module")
 def node(cluster: DemoCluster, known_hosts: KnownHosts) -> Iterator[Node]:
-    if not (PYTHON.parents[1] / ".ready").exists():
-        pytest.skip("no .venv-node: `make environments` builds what LLaMA-Factory runs in")
     connected = on_all(cluster.hosts()[:1], lambda rank, host: connect(host, known_hosts), 30)
     yield connected[0]
     connected[0].close()
@@ -35,7 +31,7 @@ def node(cluster: DemoCluster, known_hosts: KnownHosts) -> Iterator[Node]:
 
 def verdict(cluster: DemoCluster, node: Node, **parts: object) -> Problem | None:
     """What stands against a job on one CPU node, None where LLaMA-Factory takes it."""
-    mapping = cluster.cluster_mapping(str(PYTHON))
+    mapping = cluster.cluster_mapping(str(NODE_PYTHON))
     machines = {**mapping, "gpu": "cpu", "nodes": 1, "hosts": mapping["hosts"][:1]}
     training = {"precision": "fp32", **dict(parts.pop("training", {}))}  # type: ignore[call-overload]
     made: Job = make_job(nodes=1, cluster=machines, training=training, **parts)

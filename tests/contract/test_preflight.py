@@ -27,10 +27,10 @@ from backend.cluster.ssh import connect
 from backend.cluster.survey import survey, survey_all
 from backend.job.job import Job
 from tests.cluster.jobs import make_job
+from tests.nodes import NODE_PYTHON, needs_node_environment
 
 pytestmark = [pytest.mark.contract, pytest.mark.e2e]
 
-NODE_PYTHON = Path(__file__).parents[2] / ".venv-node" / "bin" / "python"
 NODES = 2
 
 
@@ -82,9 +82,8 @@ def test_a_python_without_the_engine_is_found_on_every_node_and_all_else_passes(
     assert sorted(path.name for path in (tmp_path / "node0").iterdir()) == ["data", "model"]
 
 
+@needs_node_environment
 def test_the_real_environment_passes(nodes: dict[int, Node], make: Callable[..., Job]) -> None:
-    if not NODE_PYTHON.exists():
-        pytest.skip(f"no LLaMA-Factory at {NODE_PYTHON}; make builds it")
     assert failures(check(make(str(NODE_PYTHON)), nodes)) == []
 
 

@@ -1,17 +1,36 @@
-"""Nodes that run the real engine."""
+"""Nodes that run the real engine, and a controller that knows them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from backend.cluster.demo import DemoCluster
-from tests.nodes import NODE_PYTHON, ssh_nodes
+from backend.cluster.hostkeys import KnownHosts
+from backend.jobs.controller import Controller
+from backend.jobs.store import Store
+from tests.nodes import skip_without_node_environment, ssh_nodes
 
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
     """As many real SSH nodes as the test module's NODES says."""
-    if not (NODE_PYTHON.parents[1] / ".ready").exists():
-        pytest.skip("no .venv-node: run `make environments`")
+    skip_without_node_environment()
     with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=request.module.NODES) as demo:
         yield demo
+
+
+@pytest.fixture
+def home(cluster: DemoCluster, tmp_path: Path) -> Path:
+    """A home folder where the nodes' host keys are confirmed."""
+    (tmp_path / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
+    return tmp_path
+
+
+@pytest.fixture
+def controller(home: Path) -> Iterator[Controller]:
+    store = Store(home / "megaboard.db")
+    controller = Controller(home, store, KnownHosts(home / "known_hosts"))
+    yield controller
+    controller.close()
+    store.close()

@@ -17,10 +17,9 @@ from backend.cluster.demo import DemoCluster
 from backend.engines import export
 from backend.job.mapping import dump_mapping, parse_job, to_mapping, with_values
 from tests.e2e import tiny_data
+from tests.nodes import NODE_ENVIRONMENT, NODE_PYTHON
 
 ROOT = Path(__file__).parents[2]
-NODE_ENVIRONMENT = ROOT / ".venv-node"
-NODE_PYTHON = NODE_ENVIRONMENT / "bin/python"
 EXTRA = NODE_ENVIRONMENT / "extra"
 """What only some engine runs import: tools/engine_packages.sh."""
 EXTENSIONS = NODE_ENVIRONMENT / "torch_extensions"

@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 from backend.cluster.demo_model import DATA_FOLDER
-from tests.e2e.engine_runs import NODE_ENVIRONMENT, NODE_PYTHON, ROOT, STEPS, Case, Outcome, Site
+from tests.e2e.engine_runs import NODE_PYTHON, ROOT, STEPS, Case, Outcome, Site
 from tests.engines.programs import MCORE_ADAPTER, mcore_adapter_source
-from tests.nodes import ssh_nodes
+from tests.nodes import skip_without_node_environment, ssh_nodes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
@@ -85,8 +85,7 @@ def _node_python(script: str, *arguments: Path) -> str:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    if not (NODE_ENVIRONMENT / ".ready").exists():
-        pytest.skip("no .venv-node: run `make environments`")
+    skip_without_node_environment()
     with ssh_nodes(tmp_path_factory.mktemp("lives"), nodes=2) as cluster:
         yield Site(cluster)
 

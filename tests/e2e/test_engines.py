@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.engine_runs import EXTENSIONS, EXTRA, NODE_ENVIRONMENT, NODE_PYTHON, STEPS, Case, Outcome, Site
+from tests.e2e.engine_runs import EXTENSIONS, EXTRA, NODE_PYTHON, STEPS, Case, Outcome, Site
 from tests.e2e.tiny_data import PREFERENCE, TEXT
-from tests.nodes import ssh_nodes
+from tests.nodes import skip_without_node_environment, ssh_nodes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
@@ -82,8 +82,7 @@ class Runs:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
-    if not (NODE_ENVIRONMENT / ".ready").exists():
-        pytest.skip("no .venv-node: run `make environments`")
+    skip_without_node_environment()
     with ssh_nodes(tmp_path_factory.mktemp("engines"), nodes=4) as cluster:
         yield Runs(Site(cluster))
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import pytest
 
 from backend.cluster import demo_model
 from backend.cluster.demo import DemoCluster
-from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.supervisor.processes import members
 from backend.job.job import Job
 from backend.job.mapping import parse_job, to_mapping, with_values
@@ -66,21 +65,6 @@ def job(cluster: DemoCluster) -> Job:
     )
     assert made is not None, problems
     return made
-
-
-@pytest.fixture
-def home(cluster: DemoCluster, tmp_path: Path) -> Path:
-    (tmp_path / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
-    return tmp_path
-
-
-@pytest.fixture
-def controller(home: Path) -> Iterator[Controller]:
-    store = Store(home / "megaboard.db")
-    controller = Controller(home, store, KnownHosts(home / "known_hosts"))
-    yield controller
-    controller.close()
-    store.close()
 
 
 def test_a_killed_server_finds_its_run_again_and_every_point(

@@ -16,9 +16,9 @@ import pytest
 
 from backend.jobs import series
 from backend.jobs.store import Store
-from tests.ui.browser import CHECKOUT, PASSWORD, VIEWPORT, Site, chromium, expect, needs_chromium, without_faults
+from tests.nodes import needs_node_environment
+from tests.ui.browser import PASSWORD, VIEWPORT, Site, chromium, expect, needs_chromium, without_faults
 
-NODE_PYTHON = CHECKOUT / ".venv-node" / "bin" / "python"
 SSHD = [Path(folder) / "sshd" for folder in ("/usr/sbin", "/usr/local/sbin", "/usr/bin")]
 NODES = 4
 FIRST_STEP_WITHIN_S = 400
@@ -28,7 +28,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(1500),
     needs_chromium,
-    pytest.mark.skipif(not (NODE_PYTHON.parents[1] / ".ready").exists(), reason=".venv-node is not built"),
+    needs_node_environment,
     pytest.mark.skipif(not any(path.exists() for path in SSHD), reason="openssh-server is not installed"),
 ]
 

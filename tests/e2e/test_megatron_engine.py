@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.engine_runs import NODE_ENVIRONMENT, STEPS, Case, Outcome, Site
+from tests.e2e.engine_runs import STEPS, Case, Outcome, Site
 from tests.e2e.tiny_data import PREFERENCE
 from tests.engines.programs import MCORE_ADAPTER, mcore_adapter_source
-from tests.nodes import ssh_nodes
+from tests.nodes import skip_without_node_environment, ssh_nodes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1800)]
 
@@ -73,8 +73,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     source = mcore_adapter_source()
     if not source:
         pytest.skip(f"{MCORE_ADAPTER} does not name mcore_adapter's src folder (github.com/alibaba/ROLL, not on PyPI)")
-    if not (NODE_ENVIRONMENT / ".ready").exists():
-        pytest.skip("no .venv-node: run `make environments`")
+    skip_without_node_environment()
     with ssh_nodes(tmp_path_factory.mktemp("megatron"), nodes=4) as cluster:
         yield Runs(Site(cluster), source)
 

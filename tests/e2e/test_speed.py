@@ -1,20 +1,18 @@
 """A cluster's speed, measured on the four demo nodes: real sshd, real supervisors, real torchrun, gloo on CPU."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from backend.cluster.demo import DemoCluster
-from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.supervisor.processes import MARK
 from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 from backend.job.problems import ProblemsError, errors
 from backend.jobs.controller import Controller
-from backend.jobs.store import Store
 from tests.nodes import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
@@ -28,16 +26,6 @@ def job(cluster: DemoCluster) -> Job:
     made, problems = parse_job(mapping)
     assert made is not None, problems
     return made
-
-
-@pytest.fixture
-def controller(cluster: DemoCluster, tmp_path: Path) -> Iterator[Controller]:
-    (tmp_path / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
-    store = Store(tmp_path / "megaboard.db")
-    controller = Controller(tmp_path, store, KnownHosts(tmp_path / "known_hosts"))
-    yield controller
-    controller.close()
-    store.close()
 
 
 def test_the_nodes_are_measured_together_and_nothing_is_left(

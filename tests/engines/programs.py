@@ -1,10 +1,9 @@
 """Where the real engines are, as far as this machine has them."""
 
 import os
-from pathlib import Path
 
-NODE_PROGRAMS = Path(__file__).parents[2] / ".venv-node" / "bin"
-LLAMAFACTORY_PYTHON = NODE_PROGRAMS / "python"
+from tests.nodes import NODE_PYTHON
+
 MCORE_ADAPTER = "MEGABOARD_MCORE_ADAPTER"
 SWIFT = "MEGABOARD_SWIFT_PYTHON"
 
@@ -16,5 +15,5 @@ def mcore_adapter_source() -> str | None:
 
 def swift_python() -> str | None:
     """An interpreter whose environment has ms-swift: the one named, else what `make engines` put there."""
-    built = NODE_PROGRAMS / "swift-python"
+    built = NODE_PYTHON.with_name("swift-python")
     return os.environ.get(SWIFT) or (str(built) if built.exists() else None)

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from backend.cluster import demo_model
-from backend.cluster.demo import DemoCluster, DemoError
+from backend.cluster.demo import DemoCluster
 from backend.cluster.demo_model import DATA_FOLDER, DATASET, MODEL_FOLDER, TEMPLATE
 from backend.engines import export
 from backend.job.mapping import parse_job
-
-NODE_PYTHON = Path(__file__).parents[2] / ".venv-node" / "bin" / "python"
+from tests.nodes import NODE_PYTHON, needs_node_environment, ssh_nodes
 
 # Stand where the node's python would: one child that lasts, as a rank does, and one that fails on node 1.
 LASTING = """\
@@ -40,15 +39,10 @@ exec sleep 300
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[DemoCluster]:
     """Two sshd servers, and in tmp_path/bin the ssh that knows their host keys."""
-    made = DemoCluster(tmp_path / "cluster", nodes=2)
-    try:
-        made.start()
-    except DemoError as error:
-        pytest.skip(str(error))
     options = f"-F none -o StrictHostKeyChecking=accept-new -o UserKnownHostsFile={tmp_path}/known_hosts"
     write_program(tmp_path / "bin" / "ssh", f'#!/bin/sh\nexec /usr/bin/ssh {options} "$@"\n')
-    yield made
-    assert made.stop() == []
+    with ssh_nodes(tmp_path / "cluster", nodes=2) as made:
+        yield made
 
 
 def write_program(path: Path, text: str) -> Path:
@@ -134,9 +128,8 @@ def test_one_nodes_failure_ends_the_others_and_is_reported(cluster: DemoCluster,
 
 
 @pytest.mark.e2e
+@needs_node_environment
 def test_the_plain_scripts_train_on_both_nodes(cluster: DemoCluster, tmp_path: Path) -> None:
-    if not (NODE_PYTHON.parents[1] / ".ready").exists():
-        pytest.skip("no .venv-node: `make environments` builds what LLaMA-Factory runs in")
     subprocess.run([NODE_PYTHON, demo_model.__file__, tmp_path], check=True)
     mapping = job_mapping(cluster, NODE_PYTHON, tmp_path)
     mapping["training"] |= {"max_steps": 4, "save_steps": 4, "learning_rate": 1e-3, "cutoff_len": 64, "warmup_ratio": 0}

@@ -18,9 +18,9 @@ from backend.engines.known_keys import EngineKey, programs
 from backend.job.job import Job
 from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import place
-from tests.engines.programs import LLAMAFACTORY_PYTHON as PYTHON
 from tests.engines.programs import MCORE_ADAPTER, mcore_adapter_source
 from tests.engines.write_engine_keys import ask
+from tests.nodes import NODE_PYTHON, skip_without_node_environment
 
 pytestmark = pytest.mark.e2e
 
@@ -29,11 +29,6 @@ HERE = Path(__file__).parent
 # warmup_ratio is the only warm-up key that means the same to every transformers that LLaMA-Factory 0.9.5 takes; fp32
 # is what a CPU node trains in.
 EXPECTED_WORDS = ("warmup_ratio is deprecated", "We recommend enable mixed precision training.")
-
-
-def needs_llamafactory() -> None:
-    if not (PYTHON.parents[1] / ".ready").exists():
-        pytest.skip("no .venv-node: `make environments` builds what LLaMA-Factory runs in")
 
 
 def mcore_adapter() -> dict[str, str]:
@@ -46,7 +41,7 @@ def mcore_adapter() -> dict[str, str]:
 
 def parsed(cases: Mapping[str, Job], environment: Mapping[str, str]) -> dict[str, Any]:
     """Case -> what the parser made of it."""
-    needs_llamafactory()
+    skip_without_node_environment()
     rendered = {name: render(made, place(made)) for name, made in cases.items()}
     said = {
         name: {"files": dict(one.files), "environment": dict(one.commands[0].environment)}
@@ -60,7 +55,7 @@ def parsed(cases: Mapping[str, Job], environment: Mapping[str, str]) -> dict[str
         "MASTER_PORT": "0",
     }
     done = subprocess.run(
-        [str(PYTHON), "-W", "ignore", str(HERE / "parse_with_llamafactory.py")],
+        [str(NODE_PYTHON), "-W", "ignore", str(HERE / "parse_with_llamafactory.py")],
         input=json.dumps(said),
         env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **gang_of_one, **environment},
         capture_output=True,
@@ -155,8 +150,8 @@ def test_megatron_reads_the_plan() -> None:
 @pytest.mark.parametrize("environment", [{}, {"USE_MCA": "1"}], ids=["llamafactory", "mcore_adapter"])
 def test_the_kept_list_of_keys_is_what_the_programs_say(environment: dict[str, str]) -> None:
     """Name, type, default and choices of every key; tests/engines/write_engine_keys.py writes the list."""
-    needs_llamafactory()
-    told = ask(PYTHON, "llamafactory", environment | mcore_adapter() if environment else {})
+    skip_without_node_environment()
+    told = ask(NODE_PYTHON, "llamafactory", environment | mcore_adapter() if environment else {})
     parts = ["mcore_adapter"] if environment else ["llamafactory", "transformers", "llamafactory_trainer"]
     for part in parts:
         said = {

@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-from tests.engines.programs import LLAMAFACTORY_PYTHON, mcore_adapter_source, swift_python
+from tests.engines.programs import mcore_adapter_source, swift_python
+from tests.nodes import NODE_PYTHON
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "presets" / "engine_keys.yaml"
@@ -77,9 +78,9 @@ def _flow(entry: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    told = ask(LLAMAFACTORY_PYTHON, "llamafactory", {})
+    told = ask(NODE_PYTHON, "llamafactory", {})
     if source := mcore_adapter_source():
-        mca = ask(LLAMAFACTORY_PYTHON, "llamafactory", {"USE_MCA": "1", "PYTHONPATH": source})["mcore_adapter"]
+        mca = ask(NODE_PYTHON, "llamafactory", {"USE_MCA": "1", "PYTHONPATH": source})["mcore_adapter"]
         # A source folder carries no version; pyproject.toml beside it does.
         told["mcore_adapter"] = {**mca, "version": MCORE_ADAPTER_VERSION}
     if python := swift_python():

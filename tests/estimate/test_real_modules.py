@@ -17,13 +17,10 @@ from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained, rank_parameters, stages
 from backend.job.model import parse_model
 from backend.job.presets import models
+from tests.nodes import NODE_PYTHON, needs_node_environment
 
 ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / ".venv-node" / "bin" / "python"
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(not (PYTHON.parents[1] / ".ready").exists(), reason=".venv-node is not built"),
-]
+pytestmark = [pytest.mark.e2e, needs_node_environment]
 
 QWEN2 = {
     "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
@@ -70,7 +67,7 @@ SIZES = ("tensor", "pipeline", "virtual_pipeline", "expert", "expert_tensor")
 
 
 def real(what, given=""):
-    command = [str(PYTHON), "-W", "ignore", "-m", "benchmarks.real_modules", what]
+    command = [str(NODE_PYTHON), "-W", "ignore", "-m", "benchmarks.real_modules", what]
     done = subprocess.run(
         command, input=given, capture_output=True, text=True, cwd=ROOT, timeout=280, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

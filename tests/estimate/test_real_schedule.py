@@ -5,17 +5,13 @@ Its tables are asked for in the node environment; cheaper tests simulate the ord
 
 import json
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from backend.estimate.simulate import passes
+from tests.nodes import NODE_PYTHON, needs_node_environment
 
-PYTHON = Path(__file__).parents[2] / ".venv-node" / "bin" / "python"
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(not (PYTHON.parents[1] / ".ready").exists(), reason=".venv-node is not built"),
-]
+pytestmark = [pytest.mark.e2e, needs_node_environment]
 
 CASES = [(2, 2, 4), (4, 2, 4), (4, 2, 8), (4, 3, 16), (8, 4, 8), (8, 2, 32)]
 """(pipeline, virtual, micro-batches)."""
@@ -37,7 +33,7 @@ print(json.dumps(found))
 
 
 def test_warm_up_and_order_of_chunks_are_megatrons():
-    command = [str(PYTHON), "-W", "ignore", "-c", MEGATRON, json.dumps(CASES)]
+    command = [str(NODE_PYTHON), "-W", "ignore", "-c", MEGATRON, json.dumps(CASES)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     answers = iter(json.loads(done.stdout.splitlines()[-1]))

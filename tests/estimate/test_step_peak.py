@@ -11,16 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.nodes import NODE_PYTHON, needs_node_environment
+
 ROOT = Path(__file__).parents[2]
-PYTHON = ROOT / ".venv-node" / "bin" / "python"
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(not (PYTHON.parents[1] / ".ready").exists(), reason=".venv-node is not built"),
-]
+pytestmark = [pytest.mark.e2e, needs_node_environment]
 
 
 def test_the_peak_of_every_small_model_is_within_five_percent_of_torchs_tracker() -> None:
-    command = [PYTHON, "-W", "ignore", "-m", "benchmarks.step_peak", "--json"]
+    command = [NODE_PYTHON, "-W", "ignore", "-m", "benchmarks.step_peak", "--json"]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     found = subprocess.run(command, cwd=ROOT, env=one_thread, capture_output=True, text=True, timeout=300, check=True)
     peaks = json.loads(found.stdout.splitlines()[-1])
