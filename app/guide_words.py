@@ -18,7 +18,7 @@ def guide_rows(job: Job, plans: Plans) -> list[dict[str, Any]]:
     Empty where the job is not the guides' case.
     """
     found = []
-    tokens = plans.global_batch * plans.tokens_per_sample / job.world_size
+    tokens = plans.step_tokens / job.world_size
     for one in guides(job):
         claim, rank = one.claim, plans.rank_of(one.job)
         if rank is None:

@@ -127,7 +127,7 @@ def _speeds(plans: Plans, at: Any, figures: Figures) -> dict[str, list[Any]]:
     if figures.iteration_s is None or parts is None or best is None:
         return {name: [None] * len(at) for name in ("exposed", "speed", "hours", "slower", "part")}
     seconds = figures.iteration_s
-    tokens = plans.global_batch * plans.tokens_per_sample / plans.job.world_size
+    tokens = plans.step_tokens / plans.job.world_size
     communication = parts[[PARTS.index(name) for name in COMMUNICATION]].sum(axis=0)
     grown = parts - best
     return {

@@ -116,8 +116,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     training, parallel = job.training, job.parallel
     split = parallel if job.traits.is_megatron else _UNSPLIT
     modules = parallel.recompute_modules or ("core_attn",)
-    # A pair of DPO is two sequences.
-    sequences = training.micro_batch_size * (2 if training.stage == "dpo" else 1)
+    sequences = training.micro_batch_size * job.sequences_per_sample
     return Plan(
         data=job.data_parallel,
         sequence_length=training.cutoff_len,

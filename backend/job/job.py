@@ -360,6 +360,16 @@ class Job:
         return self.training.micro_batch_size * self.accumulation * self.data_parallel
 
     @property
+    def sequences_per_sample(self) -> int:
+        """A sample of DPO is a pair of sequences."""
+        return 2 if self.training.stage == "dpo" else 1
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of an optimizer step whose sequences are all full."""
+        return self.global_batch * self.sequences_per_sample * self.training.cutoff_len
+
+    @property
     def prepares_data(self) -> bool:
         """Whether the data is tokenised before the ranks start; ms-swift keeps to its own ways."""
         prepare = self.training.prepare

@@ -132,18 +132,13 @@ def _is_full(job: Job) -> bool:
     return job.training.packing or job.training.stage == "pt"
 
 
-def _full_tokens(job: Job) -> int:
-    """Tokens of a step whose sequences are all full; a pair of DPO is two."""
-    return job.global_batch * job.training.cutoff_len * (2 if job.training.stage == "dpo" else 1)
-
-
 def _same_work(job: Job, timed: Sequence[Point], problems: list[Problem]) -> Job | None:
     """The job with sequences as long as they were; None where that is not known."""
     tokens = [point.tokens for point in timed if point.tokens]
     if not tokens and not _is_full(job):
         problems.append(Problem(code="calibrate_tokens_unknown", values={"engine": job.engine}))
         return None
-    full = _full_tokens(job)
+    full = job.step_tokens
     length = job.training.cutoff_len if not tokens else round(job.training.cutoff_len * median(tokens) / full)
     return with_values(job, {"training.cutoff_len": max(1, length)})
 
@@ -172,7 +167,7 @@ def _memory_ratio(
         problems.append(Problem(code="calibrate_no_memory", severity="note"))
         return None
     longest = max((point.tokens for point in timed if point.tokens), default=0)
-    full = _full_tokens(job)
+    full = job.step_tokens
     if not _is_full(job) and longest < FULL * full:
         values = {"longest": longest * job.training.cutoff_len // full, "cutoff": job.training.cutoff_len}
         problems.append(Problem(code="calibrate_short_samples", severity="warning", values=values))

@@ -262,7 +262,7 @@ def count_tokens(rows: Sequence[dict[str, Any]], job: Job) -> None:
     mcore_adapter's rate is of one sequence of every micro-batch on one data-parallel rank, padding counted, since the
     end of the step before (https://github.com/alibaba/ROLL mcore_adapter/src/mcore_adapter/trainer/trainer.py).
     """
-    sequences = job.training.micro_batch_size * job.data_parallel * (2 if job.training.stage == "dpo" else 1)
+    sequences = job.training.micro_batch_size * job.data_parallel * job.sequences_per_sample
     before: Mapping[str, Any] = {}
     for row in rows:
         follows = before.get("step") == row["step"] - 1

@@ -48,4 +48,4 @@ def step_tokens(job: Job, point: Point) -> int | None:
     """Tokens that the whole gang went through in a step, padding counted; None where nobody tells."""
     if point.tokens is not None or WATCHED in job.unknown:
         return point.tokens
-    return job.global_batch * job.training.cutoff_len
+    return job.step_tokens

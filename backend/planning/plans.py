@@ -147,9 +147,9 @@ class Plans(Sequence[Candidate]):
         return self.spaces[part[0]], int(row[0])
 
     @property
-    def tokens_per_sample(self) -> int:
-        """Tokens of what one unit of the global batch holds; a pair of DPO is two sequences."""
-        return self.job.training.cutoff_len * (2 if self.job.training.stage == "dpo" else 1)
+    def step_tokens(self) -> int:
+        """Tokens of an optimizer step whose sequences are all full."""
+        return self.global_batch * self.job.sequences_per_sample * self.job.training.cutoff_len
 
     def recompute(self, ranks: Ranks) -> list[Choice]:
         """Some plans' recompute, its modules, and the layers of a unit."""

@@ -6,11 +6,11 @@ from backend.jobs.progress import progress, step_tokens
 from backend.jobs.records import Point
 
 
-def _job(engine: str = "llamafactory-ddp") -> Job:
+def _job(engine: str = "llamafactory-ddp", stage: str = "sft") -> Job:
     job, _ = parse_job(
         {
             "cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8},
-            "training": {"micro_batch_size": 2, "gradient_accumulation_steps": 4, "cutoff_len": 1000},
+            "training": {"micro_batch_size": 2, "gradient_accumulation_steps": 4, "cutoff_len": 1000, "stage": stage},
             "parallel": {"tensor": 4, "pipeline": 2},
             "engine": engine,
         }
@@ -44,11 +44,15 @@ def test_steps_without_time_give_progress_but_no_speed() -> None:
     assert (done.step, done.eta_s, done.tokens_per_s) == (2, None, None)
 
 
-@pytest.mark.parametrize(("engine", "data_parallel"), [("llamafactory-ddp", 32), ("llamafactory-megatron", 4)])
-def test_tokens_of_the_whole_gang_follow_from_the_global_batch(engine: str, data_parallel: int) -> None:
+@pytest.mark.parametrize(
+    ("engine", "stage", "sequences"),
+    [("llamafactory-ddp", "sft", 256), ("llamafactory-megatron", "sft", 32), ("llamafactory-ddp", "dpo", 2 * 256)],
+)
+def test_tokens_of_the_whole_gang_follow_from_the_global_batch(engine: str, stage: str, sequences: int) -> None:
     (point,) = _points(2.0)
-    assert step_tokens(_job(engine), point) == 2 * 4 * data_parallel * 1000
-    assert progress(_job(engine), [point]).tokens_per_s == 2 * 4 * data_parallel * 1000 / 2.0
+    job = _job(engine, stage)
+    assert step_tokens(job, point) == sequences * 1000
+    assert progress(job, [point]).tokens_per_s == sequences * 1000 / 2.0
 
 
 def test_counted_tokens_win_over_computed_ones() -> None:
