@@ -53,15 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _log_to_stderr()
     write_every_letter()
     try:
-        status = int(chosen.run(chosen, chosen.lang or lang))
+        status = _status(chosen, lang)
         print(end="", flush=True)
         return status
-    except ProblemsError as error:
-        print_problems(lang, error.problems)
-        if getattr(chosen, "json", False):
-            print_json({"problems": [render_problem(lang, problem) for problem in error.problems]})
-        failed = any(problem.node or problem.code.startswith(_UNWRITABLE) for problem in error.problems)
-        return FAILED if failed else WRONG_INPUT
     except OSError as error:
         drop_output()
         # The reader who went away (`| head`) needs no words.
@@ -71,13 +65,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
     except KeyboardInterrupt:
         return 130
+
+
+def _status(chosen: argparse.Namespace, lang: str) -> int:
+    """Run the command; what it refuses or a node says is told, with --json on standard output too."""
+    try:
+        return int(chosen.run(chosen, chosen.lang or lang))
+    except ProblemsError as error:
+        problems = error.problems
+        failed = any(problem.node or problem.code.startswith(_UNWRITABLE) for problem in problems)
     except Exception as error:
         # A node's error carries its problem; it is not imported for commands that need none.
         problem = getattr(error, "problem", None)
         if not isinstance(problem, Problem):
             raise
-        print_problems(lang, [problem])
-        return FAILED
+        problems, failed = (problem,), True
+    print_problems(lang, problems)
+    if getattr(chosen, "json", False):
+        print_json({"problems": [render_problem(lang, problem) for problem in problems]})
+    return FAILED if failed else WRONG_INPUT
 
 
 def _parser(lang: str, name: str | None) -> argparse.ArgumentParser:
