@@ -23,7 +23,7 @@ from backend.job.mapping import dump_job, with_values
 from backend.jobs import ledger
 from backend.jobs.records import Source
 from backend.jobs.store import Store
-from tests.app.test_panel import READY
+from tests.app.conftest import READY
 
 SIZES = ("parallel.tensor", "parallel.pipeline", "parallel.virtual_pipeline")
 MARK = Source(run="before", step=40, folder="/runs/before/checkpoint-40", bound=SIZES)

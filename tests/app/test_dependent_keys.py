@@ -1,22 +1,11 @@
 """Keys that speak of others follow them: the batch a learning rate is for, and where a number of samples is from."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from app.plan_words import all_plans
-from app.services import Draft
 from app.wizard.plans import plans_of
 from app.wizard.reading import read
 from app.wizard.wire import change
-from backend.jobs.store import Store
-
-
-@pytest.fixture
-def services(tmp_path):
-    store = Store(tmp_path / "megaboard.db")
-    yield SimpleNamespace(home=tmp_path, draft=Draft(store, tmp_path))
-    store.close()
 
 
 def training(services):

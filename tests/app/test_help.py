@@ -1,8 +1,6 @@
 """The help beside a field: words in the page's language, figures of the draft, and only where there are some."""
 
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
@@ -10,19 +8,11 @@ from starlette.testclient import TestClient
 
 from app.i18n import LANGUAGES
 from app.reference import table
-from app.services import Draft, Services
+from app.services import Services
 from app.wizard.help import help_of
 from app.wizard.reading import read
 from app.wizard.routes import routes
 from app.wizard.wire import change
-from backend.jobs.store import Store
-
-
-@pytest.fixture
-def services(tmp_path: Path) -> Any:
-    store = Store(tmp_path / "megaboard.db")
-    yield cast(Services, SimpleNamespace(home=tmp_path, draft=Draft(store, tmp_path), audit=None))
-    store.close()
 
 
 def help_here(services: Services, path: str, lang: str = "en") -> dict[str, Any]:
