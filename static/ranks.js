@@ -3,7 +3,7 @@
 (() => {
   const board = (window.Megaboard = window.Megaboard || {});
   const COLOURS = 10, MANY = 16;
-  let kind = null, drawn = "", shown = null, at = null;
+  let kind = null, drawn = "", shown = null, at = null, isListed = false;
 
   function draw(element, bundle) {
     const ranks = named(bundle.data.ranks);
@@ -121,7 +121,11 @@
         ranks: members.join(", "), nodes: nodesOf(ranks, members).map((node) => ranks.nodes[node]).join(", ") }));
     });
     const details = h("details", { class: "mb-twin" }, h("summary", {}, t("wizard.ranks.list")));
-    details.addEventListener("toggle", () => details.children.length < 2 && details.append(h("ul", {}, lines())));
+    details.addEventListener("toggle", () => {
+      isListed = details.open;
+      if (isListed && details.children.length < 2) details.append(h("ul", {}, lines()));
+    });
+    details.open = isListed;
     return details;
   }
 

@@ -28,7 +28,8 @@
       }
       answered = plansNow();
     };
-    return h("form", { class: "mb-plans-ask", onsubmit: send }, h("label", {}, t("wizard.plan.ask"), field, "?"),
+    return h("form", { class: "mb-plans-ask", onsubmit: send }, h("label", {}, t("wizard.plan.ask"), field,
+      t("wizard.plan.ask.mark")),
       h("button", { type: "submit", class: "mb-tool" }, t("wizard.plan.ask.send")), answer);
   }
 

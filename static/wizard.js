@@ -74,7 +74,17 @@
   // What is on no visible step is drawn when its step is shown: that asks for a bundle anyway.
   function draw(name, element) {
     const home = element.closest(".mb-step")?.id, isHere = !home || home === `step-${step()}`;
-    if (latest && panels[name] && isHere && board.tabs.isShown(name)) panels[name](element, latest);
+    if (!latest || !panels[name] || !isHere || !board.tabs.isShown(name)) return;
+    const held = element.contains(document.activeElement) && document.activeElement;
+    panels[name](element, latest);
+    if (held && !held.isConnected) hold(element, held);
+  }
+
+  // What had the focus and was drawn anew has it again: keys go on from there.
+  function hold(element, held) {
+    if (element.contains(document.activeElement)) return;
+    const same = (other) => other.textContent === held.textContent && other.ariaLabel === held.ariaLabel;
+    [...element.querySelectorAll(held.tagName)].find(same)?.focus({ preventScroll: true });
   }
 
   const redraw = (name) => places.has(name) && draw(name, places.get(name));
