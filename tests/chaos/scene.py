@@ -23,12 +23,11 @@ from backend.jobs.store import Store
 from tests.chaos.lab import Lab
 from tests.jobs.gangs import stand_in_job
 from tests.nodes import NODE_PYTHON
+from tests.waiting import WITHIN_S, wait_for
 
 NODES = 3
 ENGINES = Path(__file__).parent
 STAND_INS = ENGINES.parent / "jobs/engine"
-WITHIN_S = 120.0
-"""For what must happen; far more than it takes."""
 SEEN = (EventKind.FAILING, EventKind.LOSING)
 
 
@@ -198,13 +197,6 @@ def scene(lab: Lab, folder: Path, trainer: str = "fake", **cluster: Any) -> Iter
         yield made
     finally:
         made.close()
-
-
-def wait_for(condition: Callable[[], bool], within_s: float = WITHIN_S) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.05)
 
 
 def _job(lab: Lab, folder: Path, trainer: str, cluster: dict[str, Any]) -> Job:

@@ -17,7 +17,8 @@ from backend.jobs import launch as launching
 from backend.jobs.gang import LOST_AFTER_S
 from backend.jobs.states import EventKind, RunState
 from tests.chaos.lab import Lab
-from tests.chaos.scene import TRAINERS, Scene, scene, wait_for
+from tests.chaos.scene import TRAINERS, Scene, scene
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 

@@ -13,7 +13,8 @@ import pytest
 from backend.job.problems import ProblemsError
 from backend.jobs.states import EventKind, RunState
 from tests.chaos.lab import Lab
-from tests.chaos.scene import NODES, Scene, scene, wait_for
+from tests.chaos.scene import NODES, Scene, scene
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 

@@ -15,7 +15,8 @@ from backend.jobs import restart
 from backend.jobs.lead import Timing
 from backend.jobs.states import EventKind, RunState
 from tests.chaos.lab import Lab
-from tests.chaos.scene import Scene, scene, wait_for
+from tests.chaos.scene import Scene, scene
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 

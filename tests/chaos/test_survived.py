@@ -12,7 +12,8 @@ import pytest
 from backend.jobs.states import EventKind, RunState
 from tests.chaos.lab import SUBNET, Lab
 from tests.chaos.proxy import SlicingProxy
-from tests.chaos.scene import NODES, TRAINERS, Scene, scene, wait_for
+from tests.chaos.scene import NODES, TRAINERS, Scene, scene
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
 

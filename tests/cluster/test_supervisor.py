@@ -8,8 +8,7 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ import pytest
 from backend.cluster import programs
 from backend.cluster.supervisor.heartbeat import HEARTBEATS_BYTES
 from backend.cluster.supervisor.processes import boot_id, find_process, members, read_process
-
-WITHIN_S = 60.0
+from tests.waiting import wait_for
 
 # Shaped like torchrun's: a leader, a worker in a session of its own, and its child that ignores TERM.
 TREE = """
@@ -90,13 +88,6 @@ class Run:
 
     def alive(self) -> list[str]:
         return [process.name for process in members(self.mark)]
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ import pytest
 from backend.cluster.supervisor.endings import ask_for_records
 from backend.cluster.supervisor.processes import members, read_process
 from backend.cluster.supervisor.work import Used, Work, is_work, used_by
-from tests.cluster.test_supervisor import Run, wait_for
+from tests.cluster.test_supervisor import Run
 from tests.cluster.test_supervisor import run as run_fixture
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.e2e  # seconds of heartbeats, stalls and grace each
 run = run_fixture

@@ -5,8 +5,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,10 @@ from backend.jobs.controller import Controller
 from backend.jobs.outside import watched_job
 from backend.jobs.states import RunState
 from backend.jobs.store import Store
+from tests.waiting import WITHIN_S, wait_for
 
 pytestmark = pytest.mark.contract
 
-WITHIN_S = 60.0
 LINE = '{{"current_steps": {step}, "total_steps": 40, "loss": {loss}, "lr": 1e-4, "elapsed_time": "0:00:{step:02d}"}}\n'
 
 
@@ -61,13 +60,6 @@ def hosts(cluster: DemoCluster) -> list[dict[str, Any]]:
 def look_of(folder: Path) -> dict[str, tuple[int, int]]:
     """Everything in a folder with size and time of its last change."""
     return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in [folder, *folder.rglob("*")]}
-
-
-def wait_for(holds: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.1)
 
 
 @pytest.mark.e2e

@@ -7,10 +7,8 @@ import itertools
 import os
 import re
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,6 +16,7 @@ from backend.jobs import series
 from backend.jobs.store import Store
 from tests.nodes import needs_node_environment
 from tests.ui.browser import PASSWORD, VIEWPORT, Site, chromium, expect, needs_chromium, without_faults
+from tests.waiting import wait_for
 
 SSHD = [Path(folder) / "sshd" for folder in ("/usr/sbin", "/usr/local/sbin", "/usr/bin")]
 NODES = 4
@@ -77,13 +76,6 @@ class Demo(Site):
             if is_ours:
                 found.append(int(entry.name))
         return found
-
-
-def eventually(holds: Callable[[], Any], within_s: float, what: str) -> None:
-    deadline = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
-        time.sleep(0.2)
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +198,8 @@ def test_a_killed_server_finds_its_run_and_every_point_again(demo, page):
     wait_for_step(page, 10)
     demo.kill()
     before = demo.written_steps(run)
-    eventually(lambda: demo.written_steps(run) > before + 20, 120, "the job trains on without its server")
+    # The job trains on without its server.
+    wait_for(lambda: demo.written_steps(run) > before + 20)
     assert demo.points(run)[-1] < demo.written_steps(run)
     demo.start()
     page.wait_for_selector("#password", timeout=180_000)

@@ -7,8 +7,7 @@ ranks print the token, as careless programs do.
 import hashlib
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,11 @@ from backend.jobs.store import Store
 from tests.jobs.gangs import stand_in_job
 from tests.nodes import ssh_nodes
 from tests.ui.browser import Site, expect, go, logged_in, needs_chromium
+from tests.waiting import wait_for
 
 ENGINE = Path(__file__).parents[1] / "jobs" / "engine"
 TOKEN = "canary.T0ken=of/the+ranks"
 PASSPHRASE = "canary horse 'battery' $taple"
-WITHIN_S = 120.0
 
 pytestmark = [pytest.mark.e2e, needs_chromium, pytest.mark.timeout(600)]
 
@@ -72,13 +71,6 @@ def job(cluster: DemoCluster) -> dict[str, Any]:
         "cluster": machines,
         "environment": {"TRAINER_STEPS": "100000", "TRAINER_STEP_S": "0.2"},
     }
-
-
-def wait_for(holds: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.1)
 
 
 def has_canary(data: bytes) -> bool:

@@ -4,8 +4,7 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from backend.cluster.demo_model import DATA_FOLDER, DATASET, MODEL_FOLDER, TEMPL
 from backend.engines import export
 from backend.job.mapping import parse_job
 from tests.nodes import NODE_PYTHON, needs_node_environment, ssh_nodes
+from tests.waiting import wait_for
 
 # Stand where the node's python would: one child that lasts, as a rank does, and one that fails on node 1.
 LASTING = """\
@@ -86,13 +86,6 @@ def job_mapping(cluster: DemoCluster, python: Path, folder: Path) -> dict[str, A
     }
 
 
-def wait_until(condition: Callable[[], object], within_s: float = 20.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-
-
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -102,7 +95,7 @@ def is_alive(pid: int) -> bool:
 
 def recorded(folder: Path, rank: int) -> list[int]:
     path = folder / f"processes.{rank}"
-    wait_until(lambda: path.exists() and path.read_text().endswith("\n"))
+    wait_for(lambda: path.exists() and path.read_text().endswith("\n"))
     return [int(word) for word in path.read_text().split()]
 
 
@@ -115,7 +108,7 @@ def test_ending_the_launcher_ends_every_process_on_every_node(cluster: DemoClust
     os.kill(launcher.pid, signal.SIGTERM)
     launcher.communicate(timeout=20)
     assert launcher.returncode == 130
-    wait_until(lambda: not any(is_alive(pid) for pid in processes))
+    wait_for(lambda: not any(is_alive(pid) for pid in processes))
 
 
 @pytest.mark.e2e
@@ -124,7 +117,7 @@ def test_one_nodes_failure_ends_the_others_and_is_reported(cluster: DemoCluster,
     launcher = launch(tmp_path, job_mapping(cluster, python, tmp_path))
     output, _ = launcher.communicate(timeout=30)
     assert (launcher.returncode, output.splitlines()[-1]) == (7, "a node ended with status 7; see logs/")
-    wait_until(lambda: not any(is_alive(pid) for pid in recorded(tmp_path, 0)))
+    wait_for(lambda: not any(is_alive(pid) for pid in recorded(tmp_path, 0)))
 
 
 @pytest.mark.e2e

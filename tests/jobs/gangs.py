@@ -1,7 +1,5 @@
 """Whole gangs over real sshd with the real supervisor; only torchrun is a stand-in (engine/): a run takes a second."""
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +64,6 @@ def marked(home: Path, run: str) -> int:
     store.close()
     assert records
     return sum(len(members(record.mark)) for record in records)
-
-
-def until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def steps_of(controller: Controller, run: str) -> dict[int, list[int]]:

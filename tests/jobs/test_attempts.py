@@ -20,7 +20,8 @@ from backend.jobs import ledger, restart, series
 from backend.jobs.controller import Controller
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
-from tests.jobs.gangs import NODES, marked, until, with_mode
+from tests.jobs.gangs import NODES, marked, with_mode
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.contract, pytest.mark.e2e]
 
@@ -182,13 +183,13 @@ def test_queued_runs_start_side_by_side_where_they_share_no_node_and_else_in_the
     servers = [open_controller(), open_controller()]
     for server in servers:
         server.start()
-    until(lambda: [waiting.snapshot(run).state for run in (left, right)] == [RunState.RUNNING] * 2, 40)
+    wait_for(lambda: [waiting.snapshot(run).state for run in (left, right)] == [RunState.RUNNING] * 2)
     assert [waiting.snapshot(run).queue_place for run in (last, both)] == [1, 2]
     waiting.stop(right)
-    until(lambda: waiting.snapshot(last).state is RunState.FINISHED, 40)
+    wait_for(lambda: waiting.snapshot(last).state is RunState.FINISHED)
     assert waiting.snapshot(both).state is RunState.QUEUED, "its other node is busy"
     waiting.stop(left)
-    until(lambda: waiting.snapshot(both).state is RunState.FINISHED, 40)
+    wait_for(lambda: waiting.snapshot(both).state is RunState.FINISHED)
     assert [waiting.snapshot(run).attempt for run in (left, right, last, both, cancelled)] == [1, 1, 1, 1, 0]
     assert sum(marked(home, run) for run in (left, right, last, both)) == 0
 

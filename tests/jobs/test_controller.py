@@ -20,7 +20,8 @@ from backend.job.problems import ProblemsError
 from backend.jobs.checkup import warning_key
 from backend.jobs.controller import Controller
 from backend.jobs.states import EventKind, RunState
-from tests.jobs.gangs import NODES, marked, steps_of, until, with_mode
+from tests.jobs.gangs import NODES, marked, steps_of, with_mode
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.contract
 
@@ -77,7 +78,7 @@ def test_one_failing_node_ends_the_gang_and_is_named(controller: Controller, job
 @pytest.mark.e2e  # seconds of a whole gang's life
 def test_stop_leaves_nothing_whatever_the_workers_do(controller: Controller, job: Job, home: Path) -> None:
     run = controller.launch(with_mode(job, "stubborn@0,orphan@1", steps=10_000))
-    until(lambda: len(steps_of(controller, run)) == NODES)
+    wait_for(lambda: len(steps_of(controller, run)) == NODES)
     assert marked(home, run) > 0
     controller.stop(run)
     assert controller.wait(run, 60) is RunState.STOPPED
@@ -91,7 +92,7 @@ def test_stop_leaves_nothing_whatever_the_workers_do(controller: Controller, job
 @pytest.mark.e2e  # seconds of a whole gang's life
 def test_stop_with_save_lets_the_ranks_end_by_themselves(controller: Controller, job: Job, home: Path) -> None:
     run = controller.launch(with_mode(job, "ok", steps=10_000))
-    until(lambda: len(steps_of(controller, run)) == NODES)
+    wait_for(lambda: len(steps_of(controller, run)) == NODES)
     controller.stop(run, save=True)
     assert controller.wait(run, 60) is RunState.STOPPED
     assert "saved" in controller.log(run, 0, "rank0.log")
@@ -223,7 +224,7 @@ def test_a_killed_server_goes_on_where_it_was_and_loses_and_doubles_nothing(
     assert server.stdout is not None
     run = server.stdout.readline().strip()
     controller = open_controller()
-    until(lambda: len(controller.points(run)) >= 5)
+    wait_for(lambda: len(controller.points(run)) >= 5)
     os.kill(server.pid, signal.SIGKILL)
     server.wait()
     server.stdout.close()
@@ -247,7 +248,7 @@ def test_a_server_killed_while_launching_leaves_nothing_running(
     assert line.state is RunState.STARTING
     assert marked(home, line.id) > 0
     controller.start()
-    until(lambda: controller.runs()[0].state.is_final)
+    wait_for(lambda: controller.runs()[0].state.is_final)
     shown = controller.snapshot(line.id)
     assert (shown.state, shown.cause and shown.cause.code) == (RunState.FAILED, "launch_interrupted")
     assert marked(home, line.id) == 0

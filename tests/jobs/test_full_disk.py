@@ -15,7 +15,8 @@ from backend.jobs.store import StoreError
 from backend.jobs.unrecorded import stop_unrecorded
 from tests.full_disk import full_disk
 from tests.jobs.conftest import RUN, Gang
-from tests.jobs.gangs import NODES, marked, until, with_mode
+from tests.jobs.gangs import NODES, marked, with_mode
+from tests.waiting import wait_for
 
 
 def stop(gang: Gang, *, save: bool = False) -> ProblemsError:
@@ -74,7 +75,7 @@ def test_a_full_disk_keeps_no_process_alive(
         server = open_controller()
         server.start()
         run = server.launch(with_mode(job, "ok", steps=100_000))
-        until(lambda: (server.snapshot(run).step or 0) > 5)
+        wait_for(lambda: (server.snapshot(run).step or 0) > 5)
         disk.fill()
         with pytest.raises(ProblemsError) as caught:
             server.stop(run)

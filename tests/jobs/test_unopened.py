@@ -19,7 +19,8 @@ from backend.jobs.store import Store, StoreError
 from backend.jobs.unopened import find_run
 from tests.cluster.jobs import make_job
 from tests.full_disk import full_disk
-from tests.jobs.gangs import NODES, marked, until, with_mode
+from tests.jobs.gangs import NODES, marked, with_mode
+from tests.waiting import wait_for
 
 RUN = "20260101-120000-my-job-ab12"
 
@@ -81,7 +82,7 @@ def test_a_stop_reaches_the_nodes_though_the_store_cannot_be_opened(
         (home / "known_hosts").write_text(known_hosts)
         server = open_controller()
         run = server.launch(with_mode(job, "ok", steps=100_000))
-        until(lambda: (server.snapshot(run).step or 0) > 5)
+        wait_for(lambda: (server.snapshot(run).step or 0) > 5)
         server.close()
         server._store.close()
         Store(home / "megaboard.db").close()  # with nobody reading beside it, its log and index are removed

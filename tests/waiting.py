@@ -1,0 +1,14 @@
+"""Waiting for what must happen, by a deadline far beyond what it takes: a busy machine is no failure."""
+
+import time
+from collections.abc import Callable
+
+WITHIN_S = 120.0
+
+
+def wait_for(holds: Callable[[], object], within_s: float = WITHIN_S) -> None:
+    """Returns once it holds; an AssertionError where it does not in time."""
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, f"did not happen within {within_s:.0f} s"
+        time.sleep(0.02)
