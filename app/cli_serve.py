@@ -124,9 +124,11 @@ def _password(home: Path, chosen: argparse.Namespace, lang: str) -> tuple[Passwo
         return stored, t(lang, "cli.serve.password.known")
     made = random_password()
     Audit(home).record("new_password")
+    # Handed over first: one that is stored and that nobody was told would lock the page.
+    told = _hand_over(lang, home, made)
     hashed = PasswordHash.of(made)
     store_hash(home, hashed)
-    return hashed, _hand_over(lang, home, made)
+    return hashed, told
 
 
 def _hand_over(lang: str, home: Path, made: str) -> str:

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from app import cli_secrets, cli_serve
 from app.audit import Audit
+from app.passwords import load_hash
 from app.wizard import secrets
 from backend.cluster.passphrases import Passphrases
 from backend.job.problems import Problem, ProblemsError
@@ -98,3 +99,14 @@ def test_a_new_password_of_the_page_is_audited_without_it(
     (handed,) = tmp_path.glob("password-*.txt")
     assert str(handed) in words
     assert handed.read_text().strip() not in (tmp_path / "audit.jsonl").read_text()
+
+
+def test_a_password_that_could_not_be_handed_over_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(cli_serve.PASSWORD_FILE_VARIABLE, raising=False)
+    monkeypatch.setattr(cli_serve.time, "time", lambda: 5.0)
+    (tmp_path / "password-5.txt").touch()
+    with pytest.raises(FileExistsError):
+        cli_serve._password(tmp_path, Namespace(new_password=True, password_file=None), "en")
+    assert load_hash(tmp_path) is None
