@@ -176,7 +176,7 @@ def modelled(
 
     `plan` in place of the job's own where many are in one, with `costs` of their layers and what they share.
     """
-    memory = memory_traits(job, shape)
+    memory = memory_traits(job)
     layers, trained = model_layers(shape), trained_parts(job, shape)
     plan = plan or plan_of(job, shape.vision, flash_attention=gpu.supports_bf16)
     run = None
@@ -198,7 +198,7 @@ def run_of(job: Job, trained: Trained) -> Run:
     return Run(trained=trained, adapters=lora, reference=job.training.stage == "dpo" and lora is None)
 
 
-def memory_traits(job: Job, shape: ModelShape) -> MemoryTraits:
+def memory_traits(job: Job) -> MemoryTraits:
     """The engine's memory facts under the job's options; raises estimate_not_modelled."""
     training, traits, parallel = job.training, job.traits, job.parallel
     if traits.memory is None:

@@ -28,7 +28,7 @@ def megatron_parts(
     stage = stages(layers, plan)[memory.stage]
     costs = plan_costs(layers, plan, traits, run)
     yield from _states(plan, traits, run, memory)
-    yield from _saved(layers, plan, traits, stage, costs)
+    yield from _saved(plan, stage, costs)
     yield from _fullest(layers, plan, traits, run, stage, costs)
     if traits.cached_weight_gradients and run.weights_trained:
         yield part("workspace_cached", bytes_each=2, elements=cached_gradients(layers, plan, stage) / 2)
@@ -55,7 +55,7 @@ def _states(plan: Plan, traits: MemoryTraits, run: Run, memory: StageMemory) -> 
         yield part("weights_reference", bytes_each=traits.weight_bytes, parameters=every)
 
 
-def _saved(layers: ModelLayers, plan: Plan, traits: MemoryTraits, stage: Stage, costs: PlanCosts) -> Iterator[Part]:
+def _saved(plan: Plan, stage: Stage, costs: PlanCosts) -> Iterator[Part]:
     """Layers x micro-batches in flight x what one layer keeps of one micro-batch, and the tower's images."""
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     if plan.full_recompute:
