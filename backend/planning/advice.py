@@ -79,8 +79,8 @@ def _best_of(job: Job, key: StrategyKey, engine: EngineName, method: str, engine
         plans = enumerate_plans(tried, engines if method == "full" else (engine,), planned_batch(job))
     except ProblemsError as error:
         return replace(row, problem=error.problems[0])
-    part = next((part for part, space in enumerate(plans.spaces) if space.job.engine == engine), None)
-    rank = None if part is None else plans.first_of(part)
+    place = next((place for place, space in enumerate(plans.spaces) if space.job.engine == engine), None)
+    rank = None if place is None else plans.first_of(place)
     refused = errors(check_resolved(tried, plans.shape, plans.gpu))
     if rank is None:
         return replace(row, problem=next(iter(refused), None))

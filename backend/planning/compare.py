@@ -85,8 +85,8 @@ NOTICED = 0.005
 
 def _neighbours(plans: Plans) -> Iterator[Sentence]:
     """For TP, PP and the micro-batch: the best plan with the next smaller and the next larger one."""
-    part, row = (int(place[0]) for place in plans.at(slice(1)))
-    space = plans.spaces[part]
+    engine, row = (int(place[0]) for place in plans.at(slice(1)))
+    space = plans.spaces[engine]
     for name, path in (("TP", "parallel.tensor"), ("PP", "parallel.pipeline"), ("mbs", "training.micro_batch_size")):
         if path not in space.place:
             continue
@@ -94,7 +94,7 @@ def _neighbours(plans: Plans) -> Iterator[Sentence]:
         own, sizes = space.value(path, row), sorted(values[item] for values in space.axes[axis].values)
         for others in ([size for size in reversed(sizes) if size < own], [size for size in sizes if size > own]):
             # Not every size is legal.
-            ranks = ((size, plans.first_of(part, path, size)) for size in others)
+            ranks = ((size, plans.first_of(engine, path, size)) for size in others)
             size, rank = next((one for one in ranks if one[1] is not None), (own, None))
             if rank is None:
                 continue

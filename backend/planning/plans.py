@@ -76,7 +76,7 @@ class Plans(Sequence[Candidate]):
     """For each of `spaces` what the iteration's seconds are the sum of, by place there; None without times."""
     rejected: Mapping[str, int]
     """How many plans each rule refused, by the code of the first rule that refused each."""
-    known: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    cache: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
     """What was computed of these plans already."""
 
     def __len__(self) -> int:
@@ -116,8 +116,8 @@ class Plans(Sequence[Candidate]):
         """Which of `spaces` some plans are in, and their places there."""
         places = self.places(ranks)
         starts = np.cumsum([0, *(space.size for space in self.spaces)])
-        part = np.searchsorted(starts, places, side="right") - 1
-        return part, places - starts[part]
+        engine = np.searchsorted(starts, places, side="right") - 1
+        return engine, places - starts[engine]
 
     def figures_of(self, ranks: Ranks) -> Figures:
         """Those of some plans."""
@@ -126,9 +126,9 @@ class Plans(Sequence[Candidate]):
         return Figures(**{name: None if value is None else value[places] for name, value in values.items()})  # type: ignore[arg-type]
 
     @property
-    def part(self) -> Array:
+    def engine(self) -> Array:
         """Which of `spaces` every plan is in."""
-        found: Array = self._once("part", lambda: self.at(slice(None))[0])
+        found: Array = self._once("engine", lambda: self.at(slice(None))[0])
         return found
 
     def edits(self, rank: int) -> dict[str, Any]:
@@ -143,8 +143,8 @@ class Plans(Sequence[Candidate]):
         return edits
 
     def _of(self, rank: int) -> tuple[Space, int]:
-        part, row = self.at(np.array([rank]))
-        return self.spaces[part[0]], int(row[0])
+        engine, row = self.at(np.array([rank]))
+        return self.spaces[engine[0]], int(row[0])
 
     @property
     def step_tokens(self) -> int:
@@ -154,20 +154,20 @@ class Plans(Sequence[Candidate]):
     def recompute(self, ranks: Ranks) -> list[Choice]:
         """Some plans' recompute, its modules, and the layers of a unit."""
         found = []
-        for part, row in zip(*(place.tolist() for place in self.at(ranks)), strict=True):
-            space = self.spaces[part]
+        for engine, row in zip(*(place.tolist() for place in self.at(ranks)), strict=True):
+            space = self.spaces[engine]
             axis, _ = space.place["parallel.recompute"]
             found.append(space.axes[axis].values[space.codes[axis][row]])
         return found
 
     def parts_s(self, ranks: Ranks) -> Array | None:
         """What the iteration's seconds of some plans are the sum of: a line for each of PARTS; None without times."""
-        part, row = self.at(ranks)
+        engine, row = self.at(ranks)
         found = np.empty((len(PARTS), len(row)))
         for number, parts in enumerate(self.parts):
             if parts is None:
                 return None
-            own = np.flatnonzero(part == number)
+            own = np.flatnonzero(engine == number)
             found[:, own] = parts.at(row[own])
         return found
 
@@ -185,9 +185,9 @@ class Plans(Sequence[Candidate]):
             alone = has_nothing_to_shard(job.world_size, self.shape.experts, *sizes)
             effect[SHARDED] = parallel.distributed_optimizer or alone
             effect["parallel.sequence"] = parallel.sequence or parallel.tensor == 1 or parallel.expert > 1
-        part, wanted = engines.index(job.engine), recompute_of(job)
-        rows = self.spaces[part].rows_with({**effect, **dict(zip(CHOSEN, wanted, strict=True))})
-        start = sum(space.size for space in self.spaces[:part])
+        engine, wanted = engines.index(job.engine), recompute_of(job)
+        rows = self.spaces[engine].rows_with({**effect, **dict(zip(CHOSEN, wanted, strict=True))})
+        start = sum(space.size for space in self.spaces[:engine])
         ranks = [self.order.rank(start + row) for row in rows.tolist()]
         return min((rank for rank in ranks if rank is not None), default=None)
 
@@ -199,23 +199,23 @@ class Plans(Sequence[Candidate]):
 
     def values(self, path: str, ranks: Ranks, default: Any = 1) -> Array:
         """The same of some plans alone."""
-        part, row = self.at(ranks)
-        own = [np.flatnonzero(part == number) for number in range(len(self.spaces))]
-        parts = [
+        engine, row = self.at(ranks)
+        own = [np.flatnonzero(engine == number) for number in range(len(self.spaces))]
+        columns = [
             space.column(path, row[some]) if path in space.place else np.full(len(some), default)
             for space, some in zip(self.spaces, own, strict=True)
         ]
-        found = np.empty(len(part), np.result_type(*parts) if parts else float)
-        for some, values in zip(own, parts, strict=True):
+        found = np.empty(len(engine), np.result_type(*columns) if columns else float)
+        for some, values in zip(own, columns, strict=True):
             found[some] = values
         return found
 
     def splits_of(self, ranks: Ranks) -> Array:
         """A number for each of some plans, equal where they split the model in the same way on the same engine."""
-        part, row = self.at(ranks)
-        found, first = np.zeros(len(part), np.int64), 0
+        engine, row = self.at(ranks)
+        found, first = np.zeros(len(engine), np.int64), 0
         for number, space in enumerate(self.spaces):
-            own = np.flatnonzero(part == number)
+            own = np.flatnonzero(engine == number)
             axes = sorted({space.place[f"parallel.{name}"][0] for name in SIZES if f"parallel.{name}" in space.place})
             keys, count = space.take(row[own]).keys(axes)
             found[own] = first + keys.astype(np.int64)
@@ -243,25 +243,25 @@ class Plans(Sequence[Candidate]):
             others = others.among(others.places[held])
         return front_of(fitting, others, figures.reserved_gib, time)
 
-    def first_of(self, part: int, path: str | None = None, value: object = None) -> int | None:
+    def first_of(self, engine: int, path: str | None = None, value: object = None) -> int | None:
         """The rank of the first plan of one of `spaces`, or of the first there with this value; None without one."""
-        space, code = self.spaces[part], None
+        space, code = self.spaces[engine], None
         if path is not None:
             axis, item = space.place[path]
             code = next((code for code, values in enumerate(space.axes[axis].values) if values[item] == value), None)
             if code is None:
                 return None
-        parts, rows = self.at(slice(LEAST))
-        near = parts == part
+        engines, rows = self.at(slice(LEAST))
+        near = engines == engine
         if code is not None:
             near[near] = space.codes[axis][rows[near]] == code
         if near.any():
             return int(near.argmax())
-        start = sum(one.size for one in self.spaces[:part])
+        start = sum(one.size for one in self.spaces[:engine])
         own = np.arange(space.size) if code is None else np.flatnonzero(space.codes[axis] == code)
         return self.order.best(start + own)
 
     def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
-        if key not in self.known:
-            self.known[key] = compute()
-        return self.known[key]
+        if key not in self.cache:
+            self.cache[key] = compute()
+        return self.cache[key]

@@ -151,7 +151,8 @@ def _having(plans: Plans, sizes: Mapping[str, int]) -> Array:
 def _comparable(plans: Plans, asked: Iterable[str]) -> Array:
     """Which plans a question about these sizes means: Hugging Face engines have no parallel ones."""
     is_split = any(path.startswith("parallel.") for path in asked)
-    found: Array = np.array([space.job.traits.is_megatron or not is_split for space in plans.spaces], bool)[plans.part]
+    meant = np.array([space.job.traits.is_megatron or not is_split for space in plans.spaces], bool)
+    found: Array = meant[plans.engine]
     return found
 
 

@@ -125,7 +125,7 @@ def test_without_a_known_speed_the_bubble_takes_its_place_and_offloading_comes_l
     found = enumerate_plans(job(TP4, model__preset="qwen3-0.6b", **values))
     assert found.figures_of(ALL).iteration_s is None
     fitting = found.figures_of(ALL).fits
-    offloads = np.array([space.job.traits.offloads != "none" for space in found.spaces])[found.part][fitting]
+    offloads = np.array([space.job.traits.offloads != "none" for space in found.spaces])[found.engine][fitting]
     assert 0 < offloads.sum() < len(offloads)
     assert (np.diff(offloads.astype(int)) >= 0).all()
     assert (np.diff(found.figures_of(ALL).bubble_fraction[fitting][~offloads]) >= 0).all()
