@@ -14,7 +14,7 @@ def test_a_made_password_is_different_each_time_and_easy_to_type():
 
 
 def test_a_hash_knows_its_password_and_no_other():
-    hashed = PasswordHash.of("correct-horse-battery")
+    hashed = PasswordHash.of("correct-horse-battery", 2**14)
     assert hashed.matches("correct-horse-battery")
     assert not any(hashed.matches(wrong) for wrong in ("", "correct-horse-batter", "Correct-horse-battery"))
 

@@ -24,6 +24,7 @@ from backend.jobs.records import Point
 from backend.jobs.states import RunState
 from backend.jobs.store import Store
 from tests.nodes import NODE_PYTHON
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -77,7 +78,7 @@ def test_a_killed_server_finds_its_run_again_and_every_point(
     assert server.stdout is not None
     run = server.stdout.readline().strip()
     record_property("launch_s", round(time.monotonic() - began, 1))
-    _until(lambda: len(controller.points(run)) >= 3)
+    wait_for(lambda: len(controller.points(run)) >= 3, FIRST_STEP_S)
     record_property("first_steps_s", round(time.monotonic() - began, 1))
     os.kill(server.pid, signal.SIGKILL)
     server.wait()
@@ -103,7 +104,7 @@ def test_stop_in_the_middle_leaves_no_process(
 ) -> None:
     controller.start()
     run = controller.launch(with_values(job, {"training.max_steps": 100_000}))
-    _until(lambda: len(controller.points(run)) >= 3)
+    wait_for(lambda: len(controller.points(run)) >= 3, FIRST_STEP_S)
     assert len(_marked(home, run)) >= 2 * NODES
     began = time.monotonic()
     controller.stop(run)
@@ -118,7 +119,7 @@ def test_stop_with_save_ends_both_ranks_after_the_same_step_and_a_resume_goes_on
 ) -> None:
     controller.start()
     run = controller.launch(with_values(job, {"training.max_steps": RESUMED_STEPS}))
-    _until(lambda: len(controller.points(run)) > WARMUP_STEPS)
+    wait_for(lambda: len(controller.points(run)) > WARMUP_STEPS, FIRST_STEP_S)
     began = time.monotonic()
     controller.stop(run, save=True)
     assert controller.wait(run, 120) is RunState.STOPPED
@@ -153,13 +154,6 @@ def _damage_a_newer_checkpoint(results: Path, saved: int) -> None:
 def _mean(points: list[Point]) -> float:
     losses = [point.loss for point in points if point.loss is not None]
     return sum(losses) / len(losses)
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + FIRST_STEP_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def _records(home: Path, run: str) -> Any:

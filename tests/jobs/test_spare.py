@@ -2,13 +2,13 @@
 
 import os
 import sqlite3
-import time
 from pathlib import Path
 
 import pytest
 
 from backend.jobs.spare import EVERY_S, SpareKeeper, keep_spare, spare_of
 from backend.jobs.store import Store
+from tests.waiting import wait_for
 
 NOW = 1_800_000_000.0
 
@@ -86,10 +86,7 @@ def test_the_keeper_makes_one_at_its_start_or_says_what_stands_in_its_way(
         damage(path)
     keeper = SpareKeeper(path, lambda: NOW)
     keeper.start()
-    deadline = time.monotonic() + 30
-    while not (caplog.messages if damaged else spare_of(path).exists()):
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.01)
+    wait_for(lambda: caplog.messages if damaged else spare_of(path).exists())
     keeper.close()
     assert spare_of(path).exists() is not damaged
     assert all(str(path) in message for message in caplog.messages)
