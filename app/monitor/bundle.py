@@ -47,16 +47,17 @@ class Bundler:
     def answer(self, question: Question, now: float, refused: Problem | None = None) -> str | None:
         """The JSON string for the browser. `refused`: why what it just asked for was not done."""
         try:
-            lacks = self._run(question, now) if question.run else self._news(question, {"rows": self._rows(now)})
+            lacks = (
+                self._run(question, now)
+                if question.run
+                else self._news(question, {"rows": runs.rows(self._watch.runs(), self._lang)})
+            )
         except ProblemsError as error:
             lacks = self._news(question, {"error": self._words(error.problems[0])})
         lacks = self._with_trouble(question, lacks)
         if refused is not None:
             lacks["refused"] = self._words(refused)
         return to_json({"run": question.run, "now": round(now, 1), **lacks}) if lacks else None
-
-    def _rows(self, now: float) -> list[dict[str, Any]]:
-        return runs.rows(self._watch.runs(), self._lang, now)
 
     def _run(self, question: Question, now: float) -> dict[str, Any]:
         snapshot = self._watch.run(question.run)

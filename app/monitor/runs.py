@@ -6,7 +6,7 @@ from app.i18n import render_problem
 from backend.jobs.records import RunSummary
 
 
-def rows(runs: list[RunSummary], lang: str, now: float) -> list[dict[str, Any]]:
+def rows(runs: list[RunSummary], lang: str) -> list[dict[str, Any]]:
     """One row a run, newest first, with what it waits for or why it failed in words."""
     return [
         {
@@ -19,7 +19,7 @@ def rows(runs: list[RunSummary], lang: str, now: float) -> list[dict[str, Any]]:
             "step": run.step,
             "total": run.total_steps,
             "loss": run.loss,
-            "stands_since": run.last_step_at if _stands(run, now) else None,
+            "stands_since": run.stands_since,
             "queue_place": run.queue_place,
             "can_resume": run.state.can_resume,
             "has_begun": run.has_begun,
@@ -29,7 +29,3 @@ def rows(runs: list[RunSummary], lang: str, now: float) -> list[dict[str, Any]]:
         }
         for run in runs
     ]
-
-
-def _stands(run: RunSummary, now: float) -> bool:
-    return run.last_step_at is not None and now - run.last_step_at >= run.patience_s

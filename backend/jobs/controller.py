@@ -280,7 +280,8 @@ class Controller:
     def runs(self) -> list[RunSummary]:
         """All runs, newest first."""
         with self._store.read() as connection:
-            return snapshot.summaries(connection, queued.why_waiting(connection, self._clock()))
+            now = self._clock()
+            return snapshot.summaries(connection, queued.why_waiting(connection, now), now)
 
     def points(self, run_id: str, after: int = 0, rank: int | None = 0) -> list[Point]:
         """Steps of one global rank (None: of all) whose `seq` lies behind `after`."""

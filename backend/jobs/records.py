@@ -111,10 +111,8 @@ class RunSummary:
     total_steps: int | None = None
     loss: float | None = None
     """The newest that was logged; may be NaN or infinite."""
-    last_step_at: float | None = None
-    """The end of the newest step of a running one, by our clock."""
-    patience_s: float = 0.0
-    """When no step has come for so long since, it stands still (standstill.py)."""
+    stands_since: float | None = None
+    """Since when it runs without progress, by our clock (standstill.py)."""
     queue_place: int | None = None
     """1 is the next; None unless it waits in the queue."""
     has_begun: bool = True

@@ -160,11 +160,17 @@ def newest_heartbeats(
     connection: sqlite3.Connection, run: str, attempt: int
 ) -> dict[int, tuple[float, Mapping[str, Any]]]:
     """Node rank -> (when it reached us, its content) of the newest heartbeat."""
-    rows = connection.execute(
-        "SELECT rank, received, data, max(time) FROM heartbeats WHERE run = ? AND attempt = ? GROUP BY rank",
-        (run, attempt),
+    nodes = connection.execute("SELECT rank FROM nodes WHERE run = ? AND attempt = ?", (run, attempt)).fetchall()
+    # A seek for each: grouped by rank the question reads a quarter of an hour of all of them.
+    rows = (
+        connection.execute(
+            "SELECT rank, received, data FROM heartbeats WHERE run = ? AND attempt = ? AND rank = ?"
+            " ORDER BY time DESC LIMIT 1",
+            (run, attempt, node["rank"]),
+        ).fetchone()
+        for node in nodes
     )
-    return {row["rank"]: (row["received"], json.loads(row["data"])) for row in rows}
+    return {row["rank"]: (row["received"], json.loads(row["data"])) for row in rows if row is not None}
 
 
 def add_log(connection: sqlite3.Connection, key: FileKey, place: Place, data: bytes) -> None:

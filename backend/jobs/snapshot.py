@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from backend.job.job import Job
 from backend.job.problems import Problem
 from backend.jobs import ledger, series
 from backend.jobs.ledger import run_job
 from backend.jobs.prepare_progress import preparing
 from backend.jobs.progress import RECENT_STEPS, progress
 from backend.jobs.records import Event, NodeRecord, NodeSnapshot, Point, RunSnapshot, RunSummary, problem_from_json
-from backend.jobs.standstill import LOADING_S, is_due, patience_s, standstill
+from backend.jobs.standstill import patience_s, standstill
 from backend.jobs.states import EventKind, RunState
 
 EVENTS_SHOWN = 400
@@ -66,14 +65,14 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
     )
 
 
-def summaries(connection: sqlite3.Connection, waits: Mapping[str, Problem | None]) -> list[RunSummary]:
+def summaries(connection: sqlite3.Connection, waits: Mapping[str, Problem | None], now: float) -> list[RunSummary]:
     """All runs, newest first; `waits`: queued.why_waiting."""
     rows = connection.execute(
         "SELECT r.*, (SELECT count(*) FROM nodes n WHERE n.run = r.id AND n.attempt = 1) AS nodes FROM runs r"
         " ORDER BY created DESC, id DESC"
     ).fetchall()
     places = {run: place for place, run in enumerate(waits, 1)}
-    return [_summary(connection, row, places.get(row["id"]), waits.get(row["id"])) for row in rows]
+    return [_summary(connection, row, places.get(row["id"]), waits.get(row["id"]), now) for row in rows]
 
 
 def _by_our_clock(connection: sqlite3.Connection, run: str, point: Point) -> Point:
@@ -167,13 +166,13 @@ _HOST_KEYS = ("load1", "memory_used_mib", "memory_total_mib", "disk_free_mib")
 
 
 def _summary(
-    connection: sqlite3.Connection, row: sqlite3.Row, queue_place: int | None, waits_for: Problem | None
+    connection: sqlite3.Connection, row: sqlite3.Row, queue_place: int | None, waits_for: Problem | None, now: float
 ) -> RunSummary:
     attempt = ledger.newest_attempt(connection, row["id"])
     newest = series.trail(connection, row["id"], attempt, count=1)
     state = ledger.state_of(connection, row["id"]) or RunState.QUEUED
     failed = state in (RunState.FAILED, RunState.LOST)
-    steps = state is RunState.RUNNING and newest and newest[0].attempt == attempt
+    begun = newest[0] if newest and newest[0].attempt == attempt else None
     return RunSummary(
         id=row["id"],
         name=row["name"],
@@ -185,14 +184,16 @@ def _summary(
         step=newest[0].step if newest else None,
         total_steps=newest[0].total_steps if newest else None,
         loss=series.newest_loss(connection, row["id"]),
-        last_step_at=_by_our_clock(connection, row["id"], newest[0]).time if steps else None,
-        patience_s=_patience_s(run_job(row["job"]), newest[0]) if steps else 0.0,
+        stands_since=_stands_since(connection, row["id"], begun, now) if state is RunState.RUNNING else None,
         queue_place=queue_place,
         has_begun=attempt > 0,
         why=ledger.cause_of(connection, row["id"]) if failed else waits_for,
     )
 
 
-def _patience_s(job: Job, newest: Point) -> float:
-    """Of the list, which asks no node whether somebody still works."""
-    return max(patience_s(newest.step_s), LOADING_S if is_due(job, newest) else 0.0)
+def _stands_since(connection: sqlite3.Connection, run: str, newest: Point | None, now: float) -> float | None:
+    """As the run's own page says. `newest`: its step; only one that is old, or none, is worth a look at all nodes."""
+    if newest and now - _by_our_clock(connection, run, newest).time < patience_s(newest.step_s):
+        return None
+    found = snapshot(connection, run, now).standstill
+    return found.since if found else None

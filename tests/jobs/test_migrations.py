@@ -85,7 +85,7 @@ def test_everything_of_an_older_version_is_there_and_can_go_on(old: Path) -> Non
             assert ledger.state_of(connection, "live") is RunState.RUNNING
             rendered = connection.execute("SELECT rendered FROM attempts WHERE run = ?", (RUN,)).fetchone()[0]
             assert json.loads(rendered)["files"] == {"config.yaml": "a: 1\n"}
-            assert len(snapshot.summaries(connection, {})) == 2
+            assert len(snapshot.summaries(connection, {}, 0.0)) == 2
         opened.close()
     opened = Store(old)
     assert opened.write(lambda c: ledger.append(c, "live", EventKind.STOP_REQUESTED, time=200.0))

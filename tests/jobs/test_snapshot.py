@@ -80,7 +80,7 @@ def test_time_left_is_told_only_while_it_runs(gang: Gang) -> None:
 
 def test_the_list_of_runs_shows_where_each_stands(gang: Gang) -> None:
     with gang.store.read() as connection:
-        (line,) = summaries(connection, {})
+        (line,) = summaries(connection, {}, 0.0)
     assert (line.id, line.name, line.state, line.nodes, line.step, line.ended) == (
         RUN,
         "job",
@@ -93,13 +93,13 @@ def test_the_list_of_runs_shows_where_each_stands(gang: Gang) -> None:
 
 def test_the_list_of_runs_says_why_one_failed_and_what_one_waits_for(gang: Gang) -> None:
     with gang.store.read() as connection:
-        (line,) = summaries(connection, {RUN: Problem(code="waits_behind")})
+        (line,) = summaries(connection, {RUN: Problem(code="waits_behind")}, 0.0)
     assert (line.queue_place, line.why and line.why.code, line.has_begun) == (1, "waits_behind", True)
     gang.tell(EventKind.FAILING)
     cause = problem_to_json(Problem(code="gpus_busy", node="10.0.0.2"))
     gang.tell(EventKind.FAILED, problem=cause)
     with gang.store.read() as connection:
-        (line,) = summaries(connection, {})
+        (line,) = summaries(connection, {}, 0.0)
     assert line.why is not None
     assert (line.state, line.why.code, line.why.node) == (RunState.FAILED, "gpus_busy", "10.0.0.2")
 
