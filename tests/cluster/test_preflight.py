@@ -40,7 +40,7 @@ def test_a_node_with_smaller_gpus_than_the_plan_counts_with_is_named(gang: Gang)
     for lang in LANGUAGES:
         words = render_problem(lang, problem)
         assert all(word in words["message"] for word in ("10.0.0.2", "39.4", "79.1"))
-        assert "gpu_memory_gib: 40.0" in words["fix"]
+        assert "`gpu_memory_gib: 40`" in words["fix"]
 
 
 def test_a_node_that_is_not_reached_fails_the_log_in_and_skips_the_rest(gang: Gang) -> None:
