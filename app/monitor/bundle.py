@@ -47,17 +47,16 @@ class Bundler:
     def answer(self, question: Question, now: float, refused: Problem | None = None) -> str | None:
         """The JSON string for the browser. `refused`: why what it just asked for was not done."""
         try:
-            lacks = (
-                self._run(question, now)
-                if question.run
-                else self._news(question, {"rows": runs.rows(self._watch.runs(), self._lang)})
-            )
+            lacks = self._run(question, now) if question.run else self._list(question)
         except ProblemsError as error:
             lacks = self._news(question, {"error": self._words(error.problems[0])})
         lacks = self._with_trouble(question, lacks)
         if refused is not None:
             lacks["refused"] = self._words(refused)
         return to_json({"run": question.run, "now": round(now, 1), **lacks}) if lacks else None
+
+    def _list(self, question: Question) -> dict[str, Any]:
+        return self._news(question, {"rows": runs.rows(self._watch.runs(), self._lang)})
 
     def _run(self, question: Question, now: float) -> dict[str, Any]:
         snapshot = self._watch.run(question.run)
