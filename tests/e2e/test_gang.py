@@ -99,21 +99,6 @@ def test_a_killed_server_finds_its_run_again_and_every_point(
     assert shown.tokens_per_s
 
 
-def test_stop_in_the_middle_leaves_no_process(
-    controller: Controller, job: Job, home: Path, record_property: Callable[[str, object], None]
-) -> None:
-    controller.start()
-    run = controller.launch(with_values(job, {"training.max_steps": 100_000}))
-    wait_for(lambda: len(controller.points(run)) >= 3, FIRST_STEP_S)
-    assert len(_marked(home, run)) >= 2 * NODES
-    began = time.monotonic()
-    controller.stop(run)
-    assert controller.wait(run, 60) is RunState.STOPPED
-    record_property("stop_s", round(time.monotonic() - began, 1))
-    assert _marked(home, run) == []
-    assert [node.stop["left"] for node in controller.snapshot(run).nodes if node.stop] == [[]] * NODES
-
-
 def test_stop_with_save_ends_both_ranks_after_the_same_step_and_a_resume_goes_on_from_there(
     controller: Controller, job: Job, home: Path, cluster: DemoCluster, record_property: Callable[[str, object], None]
 ) -> None:

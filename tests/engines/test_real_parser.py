@@ -20,9 +20,9 @@ from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import place
 from tests.engines.programs import MCORE_ADAPTER, mcore_adapter_source
 from tests.engines.write_engine_keys import ask
-from tests.nodes import NODE_PYTHON, skip_without_node_environment
+from tests.nodes import NODE_PYTHON, needs_node_environment
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, needs_node_environment]
 
 HERE = Path(__file__).parent
 
@@ -41,7 +41,6 @@ def mcore_adapter() -> dict[str, str]:
 
 def parsed(cases: Mapping[str, Job], environment: Mapping[str, str]) -> dict[str, Any]:
     """Case -> what the parser made of it."""
-    skip_without_node_environment()
     rendered = {name: render(made, place(made)) for name, made in cases.items()}
     said = {
         name: {"files": dict(one.files), "environment": dict(one.commands[0].environment)}
@@ -150,7 +149,6 @@ def test_megatron_reads_the_plan() -> None:
 @pytest.mark.parametrize("environment", [{}, {"USE_MCA": "1"}], ids=["llamafactory", "mcore_adapter"])
 def test_the_kept_list_of_keys_is_what_the_programs_say(environment: dict[str, str]) -> None:
     """Name, type, default and choices of every key; tests/engines/write_engine_keys.py writes the list."""
-    skip_without_node_environment()
     told = ask(NODE_PYTHON, "llamafactory", environment | mcore_adapter() if environment else {})
     parts = ["mcore_adapter"] if environment else ["llamafactory", "transformers", "llamafactory_trainer"]
     for part in parts:
