@@ -24,6 +24,7 @@ _GB200 = Gpu(
     bf16_tflops=2500,
     matmul_tflops=_in_layers(1822),
     hbm_gb_per_s=8000,
+    mma_sync_share=gpus()["b200-180g"].mma_sync_share,
     power_w=1200,
     source="https://github.com/stas00/ml-engineering/blob/master/compute/accelerator/README.md",
 )
@@ -60,6 +61,15 @@ def machine_name(hardware: str) -> str:
     """The GPU's name, however a source spells it."""
     wanted = hardware.upper().replace("_", "-")
     return next((entry[0] for entry in _MACHINES if entry[0] in wanted), hardware)
+
+
+def published_gpu(hardware: str) -> Gpu:
+    """The GPU a row names; raises NotModelled for one that is not listed."""
+    name = machine_name(hardware)
+    for entry, gpu, *_ in _MACHINES:
+        if entry == name:
+            return gpus()[gpu] if isinstance(gpu, str) else gpu
+    raise NotModelled(f"hardware: {hardware}")
 
 
 def published_machine(hardware: str, source: str, *, fp8: bool = False) -> Machine:

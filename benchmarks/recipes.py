@@ -5,6 +5,7 @@ v0.3.0 (later src/megatron/bridge/perf_recipes/<model>/<gpu>); src/megatron/brid
 ModelZoo: github.com/yanring/Megatron-MoE-ModelZoo, best_practice/qwen3 and model_configs/benchmarking.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -28,6 +29,7 @@ NONE = Recipe()
 _TUNED = Recipe(fused_router=True)
 _HYBRID = replace(_TUNED, dispatcher="hybridep")
 _GRAPHED = replace(_HYBRID, graphed=True)
+_WHOLE = replace(_GRAPHED, overlap_expert=True)
 # (source, model, substring of the GPU) -> recipe; the first that fits.
 _RECIPES: tuple[tuple[str, str, str, Recipe], ...] = (
     ("Megatron-Bridge", "gpt oss 120b", "B300", replace(_TUNED, graphed=True)),
@@ -48,10 +50,13 @@ def recipe_of(row: Mapping[str, Any]) -> Recipe:
     source, precision = str(row.get("source")), str(row.get("precision")).lower()
     if "Megatron-Bridge" in source and str(row.get("recompute")).startswith("selective"):
         return Recipe(rope_fused="moonlight" not in str(row.get("model")).lower())
-    if "Megatron-Bridge" in source and "fp8" in precision:
-        # Nearly all of its mixtures of experts in FP8.
-        return _HYBRID
     model, gpu = str(row.get("model")).lower(), str(row.get("hardware")).upper()
+    if "Megatron-Bridge" in source and "fp8" in precision:
+        # Nearly all of its mixtures of experts in FP8; from the container 26.06 on (tag v0.5.0) those in MXFP8 overlap
+        # the exchange on these GPUs and capture the whole iteration.
+        release = re.search(r"\b\d\d\.\d\d\b", source)
+        later = release is not None and release[0] >= "26.06" and "mx" in precision
+        return _WHOLE if later and ("GB" in gpu or ("B300" in gpu and "30b" in model)) else _HYBRID
     fitting = (
         recipe for name, wanted, where, recipe in _RECIPES if name in source and wanted in ("", model) and where in gpu
     )

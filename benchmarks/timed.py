@@ -5,12 +5,14 @@ What holds for a whole source is in habits.py. What is not modelled is told from
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from backend.estimate.data_parallel import bucket_of
 from backend.estimate.efficiency import Efficiency, default_efficiency
-from backend.estimate.layer_time import layer_passes, load_of
+from backend.estimate.layer_time import layer_passes
 from backend.estimate.layers import ModelLayers, model_layers
+from backend.estimate.load import load_of
 from backend.estimate.plan import Plan, unsplit
 from backend.estimate.schedule import iteration_time
 from backend.estimate.setting import Execution, Setting
@@ -21,6 +23,7 @@ from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
 from benchmarks.habits import Habits, habits_of
 from benchmarks.machines import machine_name, published_machine
+from benchmarks.micro_batch import fastest_that_fits
 from benchmarks.named_shapes import named_shape
 from benchmarks.recipes import Recipe, recipe_of
 from benchmarks.shapes import NotModelled
@@ -110,7 +113,7 @@ def timed_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Timed], list[Ski
             continue
         source, case = _source(row), _case(row)
         try:
-            timed = _timed(row, source, case)
+            timed = fastest_that_fits(row, partial(_timed, source=source, case=case))
             key = (row.get("source"), case)
             if key in seen:
                 raise NotModelled("the same case again")
@@ -136,7 +139,7 @@ def _case(row: Mapping[str, Any]) -> str:
 
 
 def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
-    habits = habits_of(source)
+    habits = habits_of(row)
     _refuse(row)
     precision = str(row.get("precision") or "bf16").lower()
     fp8 = "fp8" in precision or "float8" in precision
@@ -175,7 +178,7 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
         trained=Trained(),
         parameters=parameters,
         adapters=adapters,
-        layer_alone="Table 4" in str(row.get("source")),
+        layer_alone=source.startswith("Korthikanti et al. 2022 Table 4"),
         flops_error=None if adapters else _flops_error(row, counted),
     )
 
@@ -222,6 +225,8 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
         fused=not habits.fsdp or "compile" in notes,
         memory=memory,
         sums_apart=habits.sums_apart,
+        attention_pace=habits.attention_pace,
+        stops_early=habits.stops_early,
         bucket=bucket_of(memory, layers) if sharded else 0.0,
         megatron=not sharded,
         overlap_gradients=habits.overlap or "overlap-grad" in notes,
@@ -230,7 +235,7 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
         overlap_sends=plan.virtual_pipeline > 1,
         scattered_sends=habits.scattered_sends,
         overlap_expert=recipe.overlap_expert or "1f1b overlap" in notes,
-        one_copy_a_node=recipe.dispatcher != "alltoall" or "DeepEP" in notes or "HybridEP" in notes,
+        merged_exchange=recipe.dispatcher != "alltoall" or "DeepEP" in notes or "HybridEP" in notes,
         routing="in_exchange" if recipe.dispatcher == "hybridep" else "fused" if recipe.fused_router else "plain",
         rope_fused=recipe.rope_fused,
         graphed=recipe.graphed,

@@ -44,9 +44,7 @@ def timed_plan(row: Mapping[str, Any], habits: Habits, layers: int) -> Plan:
     recipe = 4096 if "verification card" in source and str(row.get("method")).startswith("pretrain") else None
     sequence = whole(row, "seq", recipe)
     batch = whole(row, "gbs", 0)
-    # Where it is not published: a copy's whole share up to 4 without a pipeline, 1 with one, whose bubble would grow.
-    share = batch // data if batch and pipeline == 1 else 1
-    micro_batch = whole(row, "mbs", next(size for size in (4, 2, 1) if share % size == 0 or size == 1))
+    micro_batch = whole(row, "mbs", 1)
     if batch and batch % (micro_batch * data):
         raise NotModelled("a batch that the copies do not share")
     local = re.search(r"local batch (\d+)", str(row.get("notes")))

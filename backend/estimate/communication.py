@@ -9,6 +9,14 @@ from backend.estimate.efficiency import Efficiency, Machine
 from backend.estimate.numeric import Number, choose, clip, larger, least
 from backend.estimate.record import short_record
 
+DEEPEP_LINK_SHARE = 0.8
+"""Of the links inside a node, measured: 153 to 158 GB/s of an H800's 200, 726 to 740 of a B200's 900
+(https://github.com/deepseek-ai/DeepEP, README.md and docs/legacy.md)."""
+
+DEEPEP_NETWORK_SHARE = 0.9
+"""Of the network ports, measured there: 90 and 61 GB/s to 2 and 4 nodes, a half and a fourth of which stays inside, of
+50."""
+
 
 @short_record
 class Group:
@@ -17,6 +25,11 @@ class Group:
     size: Number
     stride: Number
     """Ranks between two neighbours of the group."""
+
+
+def alone(size: Number) -> bool:
+    """Whether a group is one rank, in every plan."""
+    return isinstance(size, int) and size == 1
 
 
 def ring_seconds(received: Number, group: Group, machine: Machine, efficiency: Efficiency) -> Number:
@@ -32,22 +45,32 @@ def ring_pace(group: Group, machine: Machine, efficiency: Efficiency) -> Number:
     return (group.size - 1) / group.size / _ring_speed(group, machine, efficiency)
 
 
-def exchange_seconds(
-    sent: Number, group: Group, machine: Machine, efficiency: Efficiency, *, copies: Number = 1.0
-) -> Number:
+def exchange_seconds(sent: Number, group: Group, machine: Machine, efficiency: Efficiency) -> Number:
     """An all-to-all in which each rank sends `sent` bytes in all, its own part included.
 
-    What stays in the node and what leaves it travel at the same time. `copies` > 1: of so many equal ones that go to
-    ranks chosen evenly, those for the same other node leave as one, and that node copies them.
+    What stays in the node and what leaves it travel at the same time.
     """
     local = _local(group, machine)
     inside = sent * (local - 1) / group.size / (machine.link * efficiency.link_share)
-    nodes = group.size / local
-    # Other nodes that at least one copy goes to, over copies: 1 for one copy.
-    merged = nodes * (1 - (1 - 1 / nodes) ** copies) / copies
-    leaving = sent * merged * (nodes - 1) / nodes
-    outside = leaving / (machine.network * efficiency.network_share)
+    outside = sent * (1 - local / group.size) / (machine.network * efficiency.network_share)
     return larger(inside, outside)
+
+
+def merged_exchange_seconds(sent: Number, copies: Number, group: Group, machine: Machine) -> Number:
+    """The same by DeepEP or HybridEP, where `sent` are `copies` equal ones of every token for experts chosen evenly.
+
+    Those for one rank, and those for one other node, travel as one.
+    """
+    local = _local(group, machine)
+    inside = sent * _merged(group.size, copies) * (local - 1) / group.size / (machine.link * DEEPEP_LINK_SHARE)
+    nodes = group.size / local
+    leaving = sent * _merged(nodes, copies) * (1 - 1 / nodes)
+    return larger(inside, leaving / (machine.network * DEEPEP_NETWORK_SHARE))
+
+
+def _merged(places: Number, copies: Number) -> Number:
+    """Places that at least one copy goes to, over copies."""
+    return places * (1 - (1 - 1 / places) ** copies) / copies
 
 
 def send_seconds(size: Number, group: Group, machine: Machine, efficiency: Efficiency) -> Number:

@@ -23,15 +23,18 @@ UNMEASURED_PRODUCTS = 0.8
 class Efficiency:
     """Global constants, none of them of a model, a plan or a source; shares are of a hardware figure.
 
-    Tried, and left out because runs that were not fitted to did not get better by them: shares of the best matrix
-    product and of the memory's bandwidth (both came out near 1).
+    Tried, and left out because runs that were not fitted to did not get better by it: a share of the memory's
+    bandwidth (it came out near 1).
     """
 
+    product_share: float
+    """Of the best matrix product, in the shapes of layers."""
     attention_share: float
     """Of the peak, in Transformer Engine's attention: cuDNN's kernels on Hopper and later (its
     pytorch/attention/dot_product_attention/utils.py prefers them there)."""
     flash_attention_share: float
-    """The same in FlashAttention 2 and torch's own attention, which Hugging Face's modules call."""
+    """The same in FlashAttention 2 and torch's own attention, which Hugging Face's modules call: of the peak that its
+    instructions reach, or of what the power limit leaves, whichever is lower."""
     decline: float
     """How far the power limit holds a GPU below its best when all of them are busy for long: matrix products and
     attention go with (watts per FLOP/s over those of an A100) to this power."""
@@ -74,6 +77,8 @@ class Machine:
     """FLOP/s of the best matrix product."""
     peak: Number
     """FLOP/s."""
+    mma_sync: Number
+    """FLOP/s of the instructions that FlashAttention 2 is written in."""
     power: Number
     """W that the GPU may draw."""
     memory: Number
@@ -107,6 +112,7 @@ def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "f
     return Machine(
         products=1e12 * (best or UNMEASURED_PRODUCTS * (peak or 0.0)),
         peak=known,
+        mma_sync=known * gpu.mma_sync_share,
         power=gpu.power_w or assumed_power(known),
         memory=1e9 * gpu.hbm_gb_per_s,
         link=1e9 * cluster.intra_node_gb_per_s / 2,

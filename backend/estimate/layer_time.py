@@ -4,15 +4,24 @@ A pass through a layer is the sum of its matrix products (arithmetic and the byt
 its memory-bound kernels, a start of every kernel, and the communication that nothing hides.
 """
 
-from functools import reduce
+from dataclasses import replace
+from functools import lru_cache, reduce
 
-from backend.estimate.adapters import NF4_BYTES
-from backend.estimate.communication import Group, exchange_seconds, exposed, ring_pace, ring_seconds
+from backend.estimate.communication import (
+    Group,
+    alone,
+    exchange_seconds,
+    exposed,
+    merged_exchange_seconds,
+    ring_seconds,
+)
 from backend.estimate.layers import LayerKind
+from backend.estimate.load import Load
 from backend.estimate.numeric import Number, larger, least
 from backend.estimate.operations import Operations, operations
 from backend.estimate.passes import NOTHING, Pass, Passes
-from backend.estimate.record import record, short_record
+from backend.estimate.products import UNPACKING, product_seconds
+from backend.estimate.record import short_record
 from backend.estimate.setting import Setting
 
 ATTENTION_BACKWARD = 2.5
@@ -22,53 +31,12 @@ MOVED_BACKWARD = 1.6
 """Bytes of memory-bound kernels, backward over forward: a norm reads its input and a gradient and writes one (6 against
 4 bytes an element), a residual sum is as large, SwiGLU reads three and writes two (10 against 6)."""
 
-TILE_ROWS = 128
-"""Rows of a matrix product that are computed together: those of cuBLAS's and CUTLASS's large tiles."""
-
 UNFUSED_KERNELS = 4
 """Started where attention is not fused, beside the one that does it all: megatron-core's dot_product_attention.py has
 two products, softmax, dropout and a copy of the context; twice as many back."""
 
 UNFUSED_SCORES = 13
 """Bytes an entry of the score matrix moves where attention is not fused: product 2, softmax 4, dropout 5, product 2."""
-
-
-UNPACKING = 3
-"""Kernels that unpack a 4-bit weight: its scales are unpacked, shifted, used (bitsandbytes functional.py
-dequantize_4bit, with double quantisation)."""
-
-
-@record
-class Load:
-    """What one rank gets of a micro-batch, and with whom it shares it."""
-
-    tokens: Number
-    length: Number
-    """Tokens of a whole sequence: the context that attention sees."""
-    tensor: Number = 1
-    whole: Number = 1
-    """Share of the tokens in what sequence parallelism splits."""
-    context: Number = 1
-    expert: Number = 1
-    expert_tensor: Number = 1
-    gather: Number = 0.0
-    """Seconds a byte that is gathered over TP, of what nothing hides."""
-
-
-def load_of(setting: Setting) -> Load:
-    """A rank's part of the language model's micro-batch."""
-    plan, group = setting.plan, Group(setting.plan.tensor, 1)
-    pace = 0.0 if _alone(plan.tensor) else ring_pace(group, setting.machine, setting.efficiency)
-    return Load(
-        tokens=plan.tokens,
-        length=plan.sequence_length,
-        tensor=plan.tensor,
-        whole=plan.whole_share,
-        context=plan.context,
-        expert=plan.expert,
-        expert_tensor=plan.expert_tensor,
-        gather=setting.overlapped * pace,
-    )
 
 
 @short_record
@@ -123,12 +91,15 @@ def _recomputed(kind: LayerKind, forward: Pass, setting: Setting, load: Load, *,
     plan = setting.plan
 
     def by(recompute: str, modules: tuple[str, ...]) -> Pass:
-        if recompute == "full":
-            return forward
-        if not (modules and modules_too):
-            return NOTHING
         run = setting.run
-        done = operations(kind, run.fused, modules, routing=run.routing, rope_fused=run.rope_fused)
+        if recompute == "full" and not run.stops_early:
+            return forward
+        if recompute == "full":
+            done = operations(_but_the_last(kind), run.fused, routing=run.routing, rope_fused=run.rope_fused)
+        elif modules and modules_too:
+            done = operations(kind, run.fused, modules, routing=run.routing, rope_fused=run.rope_fused)
+        else:
+            return NOTHING
         return _forward(_costs(done, setting, load), setting)
 
     if not plan.recompute_choices:
@@ -137,12 +108,18 @@ def _recomputed(kind: LayerKind, forward: Pass, setting: Setting, load: Load, *,
     return reduce(Pass.plus, chosen)
 
 
+@lru_cache(maxsize=256)
+def _but_the_last(kind: LayerKind) -> LayerKind:
+    """A layer without its last operator."""
+    return replace(kind, operators=kind.operators[:-1])
+
+
 def _costs(done: Operations, setting: Setting, load: Load) -> _Costs:
-    products, weights = _products(done, setting, load)
+    products, weights = product_seconds(done, setting, load)
     attention, attention_back, context, context_back = 0.0, 0.0, 0.0, 0.0
     if done.attention:
         attention, attention_back = _attention(done, setting, load)
-        if not _alone(load.context):
+        if not alone(load.context):
             context, context_back = _context(done, setting, load, attention, attention_back)
     split = 2 * done.outputs_gathered * (load.tensor > 1)
     moved = done.moved_split / load.tensor + (done.moved_whole + done.moved_expert) * load.whole
@@ -170,41 +147,6 @@ def _costs(done: Operations, setting: Setting, load: Load) -> _Costs:
         context_back,
         _expert(done, setting, load) if done.dispatched else 0.0,
     )
-
-
-def _products(done: Operations, setting: Setting, load: Load) -> tuple[Number, Number]:
-    """Seconds of all projections once over, and of their weights' gradients: arithmetic, and operands through memory.
-
-    A weight's gradient is added to the accumulated one, which is read and written; so is the gradient itself where the
-    sum is a kernel of its own.
-    """
-    element_s = setting.element_s
-    work = done.products_split / load.tensor + done.products_whole * load.whole
-    operands = done.operands_full + done.operands_split / load.tensor
-    weights = done.weights_split / load.tensor + done.weights_whole
-    if done.weights_expert:
-        held = done.weights_expert / (load.expert * load.expert_tensor)
-        weights = weights + held
-        # Each expert's rows fill whole tiles.
-        work = work + done.products_expert * load.whole + TILE_ROWS / 2 * held / load.tokens
-        operands = operands + done.operands_expert * load.whole
-    both = load.tokens * (2 * work / setting.product_speed + element_s * operands)
-    if setting.run.unpacked:
-        both = both + _unpacked(done, setting, load)
-    accumulated_s = 2 * setting.run.memory.gradient_bytes / setting.machine.memory
-    if setting.run.sums_apart:
-        accumulated_s = accumulated_s + 2 * element_s
-    return both + element_s * weights, both + accumulated_s * weights
-
-
-def _unpacked(done: Operations, setting: Setting, load: Load) -> Number:
-    """Seconds to make 16-bit weights of 4-bit ones before each product with them.
-
-    bitsandbytes' autograd/_functions.py MatMul4Bit: in forward (for more rows than its own product is good for) and for
-    the gradient of the input; nothing is kept between them.
-    """
-    elements = done.packed_split / load.tensor + done.packed_whole
-    return (NF4_BYTES + setting.run.element_bytes) * elements / setting.machine.memory
 
 
 def _attention(done: Operations, setting: Setting, load: Load) -> tuple[Number, Number]:
@@ -257,11 +199,6 @@ def _started(compute: Number, kernels: Number, setting: Setting) -> Number:
     return on_gpu if setting.run.graphed else larger(on_gpu, kernels * efficiency.host_s)
 
 
-def _alone(size: Number) -> bool:
-    """Whether a group is one rank, in every plan."""
-    return isinstance(size, int) and size == 1
-
-
 def _context(
     done: Operations, setting: Setting, load: Load, attention: Number, attention_back: Number
 ) -> tuple[Number, Number]:
@@ -281,11 +218,13 @@ def _expert(done: Operations, setting: Setting, load: Load) -> Number:
     """Tokens to their experts and back; with ETP, gathered there."""
     machine, efficiency, run = setting.machine, setting.efficiency, setting.run
     sent = run.element_bytes * load.tokens * load.whole * done.dispatched
-    copies = done.dispatched / done.hidden if run.one_copy_a_node else 1.0
     group = Group(load.expert, load.expert_tensor)
-    seconds = 2 * exchange_seconds(sent, group, machine, efficiency, copies=copies)
+    if run.merged_exchange:
+        seconds = 2 * merged_exchange_seconds(sent, done.dispatched / done.hidden, group, machine)
+    else:
+        seconds = 2 * exchange_seconds(sent, group, machine, efficiency)
     if run.overlap_expert:
         seconds = seconds * (1 - efficiency.overlap_share)
-    if _alone(load.expert_tensor):
+    if alone(load.expert_tensor):
         return seconds
     return seconds + 2 * ring_seconds(sent * load.expert_tensor, Group(load.expert_tensor, 1), machine, efficiency)

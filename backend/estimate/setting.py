@@ -3,7 +3,7 @@
 from dataclasses import field
 
 from backend.estimate.efficiency import Efficiency, Machine
-from backend.estimate.numeric import Number
+from backend.estimate.numeric import Number, least
 from backend.estimate.operations import Routing
 from backend.estimate.plan import Plan
 from backend.estimate.record import record
@@ -32,7 +32,7 @@ class Execution:
     Megatron-Core, arXiv 2104.04473 section 4.1); else only sequence parallelism divides messages."""
     overlap_expert: bool = False
     """Tokens travel to and from their experts beside another micro-batch's computation."""
-    one_copy_a_node: bool = False
+    merged_exchange: bool = False
     """A token goes to each node once, however many of its experts are there (DeepEP, HybridEP)."""
     routing: Routing = "plain"
     rope_fused: bool = True
@@ -50,6 +50,11 @@ class Execution:
     megatron: bool = True
     reference: bool = False
     """A frozen model judges every micro-batch too (DPO)."""
+    attention_pace: float = 1.0
+    """Of attention that Hugging Face's modules call, over FlashAttention 2's."""
+    stops_early: bool = False
+    """Full recompute ends with the last tensor that backward needs: it spares a layer's last projection (torch's
+    checkpoint with use_reentrant=False, from 2.1 on)."""
     unpacked: bool = False
     """4-bit weights are unpacked before every product (QLoRA)."""
 
@@ -73,10 +78,12 @@ class Setting:
     """Seconds to read or write one element of an activation or a weight."""
 
     def __post_init__(self) -> None:
-        sustained = self.efficiency.sustained(self.machine)
-        object.__setattr__(self, "product_speed", self.machine.products * (1.0 if self.machine.warm else sustained))
-        for name in ("attention", "flash_attention"):
-            share = getattr(self.efficiency, f"{name}_share")
-            object.__setattr__(self, f"{name}_speed", self.machine.peak * share * sustained)
-        object.__setattr__(self, "overlapped", 1 - self.efficiency.overlap_share if self.run.overlap_tensor else 1)
-        object.__setattr__(self, "element_s", self.run.element_bytes / self.machine.memory)
+        machine, efficiency = self.machine, self.efficiency
+        sustained = efficiency.sustained(machine)
+        products = machine.products * (1.0 if machine.warm else sustained)
+        object.__setattr__(self, "product_speed", efficiency.product_share * products)
+        object.__setattr__(self, "attention_speed", efficiency.attention_share * sustained * machine.peak)
+        flash = self.run.attention_pace * least(sustained * machine.peak, machine.mma_sync)
+        object.__setattr__(self, "flash_attention_speed", efficiency.flash_attention_share * flash)
+        object.__setattr__(self, "overlapped", 1 - efficiency.overlap_share if self.run.overlap_tensor else 1)
+        object.__setattr__(self, "element_s", self.run.element_bytes / machine.memory)

@@ -7,8 +7,9 @@ import numpy as np
 
 from backend.estimate.communication import Group, ring_seconds, send_seconds
 from backend.estimate.data_parallel import data_seconds, offload_seconds, optimizer_seconds
-from backend.estimate.layer_time import Load, layer_passes, load_of
+from backend.estimate.layer_time import layer_passes
 from backend.estimate.layers import ModelLayers, VisionLayers
+from backend.estimate.load import Load, load_of
 from backend.estimate.numeric import Number, larger, largest
 from backend.estimate.passes import NO_PASSES, NOTHING, Pass, Passes
 from backend.estimate.record import record

@@ -38,6 +38,8 @@ class Gpu:
     """To host memory, one direction."""
     device: Literal["cuda", "cpu"] = "cuda"
     supports_bf16: bool = True
+    mma_sync_share: float = 1.0
+    """Of the peak, by the instructions of Ampere (mma.sync), which FlashAttention 2 is written in."""
     nvlink_sharp: bool = False
     """Its NVSwitch adds up what GPUs send (NVLink SHARP)."""
     source: str = ""

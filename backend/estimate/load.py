@@ -1,0 +1,39 @@
+"""What one rank gets of a micro-batch."""
+
+from backend.estimate.communication import Group, alone, ring_pace
+from backend.estimate.numeric import Number
+from backend.estimate.record import record
+from backend.estimate.setting import Setting
+
+
+@record
+class Load:
+    """What one rank gets of a micro-batch, and with whom it shares it."""
+
+    tokens: Number
+    length: Number
+    """Tokens of a whole sequence: the context that attention sees."""
+    tensor: Number = 1
+    whole: Number = 1
+    """Share of the tokens in what sequence parallelism splits."""
+    context: Number = 1
+    expert: Number = 1
+    expert_tensor: Number = 1
+    gather: Number = 0.0
+    """Seconds a byte that is gathered over TP, of what nothing hides."""
+
+
+def load_of(setting: Setting) -> Load:
+    """A rank's part of the language model's micro-batch."""
+    plan, group = setting.plan, Group(setting.plan.tensor, 1)
+    pace = 0.0 if alone(plan.tensor) else ring_pace(group, setting.machine, setting.efficiency)
+    return Load(
+        tokens=plan.tokens,
+        length=plan.sequence_length,
+        tensor=plan.tensor,
+        whole=plan.whole_share,
+        context=plan.context,
+        expert=plan.expert,
+        expert_tensor=plan.expert_tensor,
+        gather=setting.overlapped * pace,
+    )

@@ -1,0 +1,50 @@
+"""The micro-batch of a timed row that does not print it: the fastest one that fits.
+
+Who publishes a speed has looked for it.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from backend.estimate.efficiency import default_efficiency
+from backend.estimate.hugging_face import Tuning, data_parallel_memory
+from backend.estimate.megatron import pipeline_memory
+from backend.estimate.stage import Trained
+from benchmarks.machines import published_gpu
+from benchmarks.shapes import NotModelled
+from benchmarks.timed_plan import number
+
+if TYPE_CHECKING:
+    from benchmarks.timed import Timed
+
+SIZES = (1, 2, 4)
+"""Sequences."""
+
+
+def fastest_that_fits(row: Mapping[str, Any], build: Callable[[Mapping[str, Any]], "Timed"]) -> "Timed":
+    """The run that `build` makes of a row, with its micro-batch or the best of SIZES; the smallest where none fits.
+
+    Raises NotModelled where `build` does for every size.
+    """
+    if number(row.get("mbs")) or not number(row.get("gbs")):
+        return build(row)
+    found: list[Timed] = []
+    refused = NotModelled("not published: mbs")
+    for size in SIZES:
+        try:
+            found.append(build({**row, "mbs": size}))
+        except NotModelled as problem:
+            refused = problem
+    if not found:
+        raise refused
+    room = published_gpu(str(row.get("hardware"))).memory_gib * 2**30
+    fitting = [timed for timed in found if _peak(timed) <= room] or found[:1]
+    return min(fitting, key=lambda timed: timed.seconds(default_efficiency()))
+
+
+def _peak(timed: "Timed") -> float:
+    """Bytes on the fullest GPU."""
+    plan, run = timed.setting.plan, timed.setting.run
+    if not run.megatron:
+        return float(data_parallel_memory(timed.layers, plan, run.memory, Tuning(trained=Trained())).peak)
+    return max(float(stage.peak) for stage in pipeline_memory(timed.layers, plan, run.memory, Trained()))
