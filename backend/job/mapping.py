@@ -184,6 +184,10 @@ def _parse_dataclass(
 def _report_unknown(
     name: str, value: Any, prefix: str, known: list[str], problems: list[Problem], unknown: dict[str, Any] | None
 ) -> None:
+    if "." in name:
+        # `unknown` goes by dotted path: written out again it would be another key, perhaps one that is known.
+        problems.append(Problem(code="dotted_key", field=prefix + name, values={"key": name}))
+        return
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     code = "unknown_key_near" if near else "unknown_key"
     severity: typing.Literal["error", "warning"] = "error" if unknown is None else "warning"

@@ -14,7 +14,20 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """PyYAML's safe one, the C one where it was built, without integers that Python refuses to write as text."""
+    """PyYAML's safe one, the C one where it was built, without integers that Python refuses to write as text.
+
+    A key that stands twice is refused: PyYAML would take the last without a word.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        found: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        if len(found) < len(node.value):
+            seen: set[Any] = set()
+            for key, _ in node.value:
+                if (name := self.construct_object(key, deep=True)) in seen:
+                    raise yaml.MarkedYAMLError(problem=f"the key {name} stands here twice", problem_mark=key.start_mark)
+                seen.add(name)
+        return found
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         value: int = super().construct_yaml_int(node)

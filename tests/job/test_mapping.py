@@ -92,6 +92,7 @@ def test_a_learning_rate_as_people_write_it_is_a_number():
         ("just words", "not_a_mapping"),
         ("", "not_a_mapping"),
         ("a: &x [1]\nb: *x", "yaml_alias"),
+        ("cluster:\n  nodes: 1\n  nodes: 2", "not_yaml"),
         ("a: " + "x" * 300_000, "file_too_large"),
         ("!!python/object/apply:os.system ['id']", "not_yaml"),
         ("extra: {a: " + "[" * 3000 + "]" * 3000 + "}", "yaml_deep"),
@@ -190,3 +191,11 @@ def test_an_edit_at_a_path_changes_only_that():
 def test_a_message_quotes_the_start_of_a_long_value(changes):
     _, problems = parse_job({**SMALLEST, **changes})
     assert len(str(problems[0].values["value"])) < 100
+
+
+@pytest.mark.parametrize("key", ["cluster.nodes", "name.x", "a.b", "."])
+def test_a_key_with_a_dot_is_refused_for_written_out_again_it_would_be_another(key):
+    """`cluster.nodes: 64` was read as an unknown key, and saved as 64 nodes."""
+    job, problems = parse_job({"cluster": {"gpu": "cpu", "nodes": 1, "gpus_per_node": 1}, "a": 1, key: 64})
+    assert job is None
+    assert [one.field for one in problems if one.code == "dotted_key"] == [key]
