@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from benchmarks.launch import tree
 from tests.ui.browser import PASSWORD, Site, logged_in
 
 TARGET_MEDIAN_MS, TARGET_P95_MS = 150, 250
@@ -116,7 +117,7 @@ def measure(page: Any, site: Site, edits: int) -> dict[str, Any]:
     }
     took: dict[str, list[tuple[float, float, float]]] = {name: [] for name in asked}
     server = site.process.pid
-    browsers = _family(os.getpid()) - {os.getpid()} - _family(server)
+    browsers = set(tree(os.getpid())) - {os.getpid()} - set(tree(server))
     for number in range(edits + 3):
         for name, (selector, event) in asked.items():
             before = _cpu_ms({server}), _cpu_ms(browsers)
@@ -158,15 +159,6 @@ def _figures(took: Sequence[Sequence[float]]) -> dict[str, float]:
         "server_cpu": round(statistics.median(server), 1),
         "browser_cpu": round(statistics.median(browser), 1),
     }
-
-
-def _family(pid: int) -> set[int]:
-    """A process and all that descend from it."""
-    found = {pid}
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            found |= {one for child in task.read_text().split() for one in _family(int(child))}
-    return found
 
 
 def _cpu_ms(pids: Iterable[int]) -> float:
