@@ -72,7 +72,7 @@ def test_a_job_file_is_taken_whole(services: Services) -> None:
     [
         ("", "not_a_mapping"),
         ("a: [", "not_yaml"),
-        (YAML + "stage: kto\n", "import_stage"),
+        (YAML.replace("stage: sft", "stage: kto"), "import_stage"),
         ("version: 2\n", "missing_key"),
     ],
 )
