@@ -95,7 +95,8 @@ def _recomputed(kind: LayerKind, forward: Pass, setting: Setting, load: Load, *,
         if recompute == "full" and not run.stops_early:
             return forward
         if recompute == "full":
-            done = operations(_but_the_last(kind), run.fused, routing=run.routing, rope_fused=run.rope_fused)
+            fused = run.fused and modules_too
+            done = operations(_but_the_last(kind), fused, routing=run.routing, rope_fused=run.rope_fused)
         elif modules and modules_too:
             done = operations(kind, run.fused, modules, routing=run.routing, rope_fused=run.rope_fused)
         else:
