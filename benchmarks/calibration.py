@@ -22,7 +22,8 @@ import yaml
 from backend.estimate.efficiency import default_efficiency
 from backend.job.presets import data_folder
 from benchmarks.fit import carried_rows
-from benchmarks.timed import Timed, timed_rows
+from benchmarks.timed import timed_rows
+from benchmarks.timed_run import Timed
 
 BOUNDS = (0.0, 0.05, 0.1, 0.2, 0.4, float("inf"))
 """Of the logarithm of measured over estimated."""

@@ -30,7 +30,8 @@ from backend.estimate.schedule import iteration_time
 from backend.estimate.step_time import ChunkTimes
 from backend.job.presets import data_folder
 from benchmarks.shapes import DATA
-from benchmarks.timed import Timed, timed_rows
+from benchmarks.timed import timed_rows
+from benchmarks.timed_run import Timed
 
 Vector = npt.NDArray[np.float64]
 NAMES = tuple(item.name for item in fields(Efficiency))

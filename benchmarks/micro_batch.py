@@ -4,7 +4,7 @@ Who publishes a speed has looked for it.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backend.estimate.efficiency import default_efficiency
 from backend.estimate.hugging_face import Tuning, data_parallel_memory
@@ -13,15 +13,13 @@ from backend.estimate.stage import Trained
 from benchmarks.machines import published_gpu
 from benchmarks.shapes import NotModelled
 from benchmarks.timed_plan import number
-
-if TYPE_CHECKING:
-    from benchmarks.timed import Timed
+from benchmarks.timed_run import Timed
 
 SIZES = (1, 2, 4)
 """Sequences."""
 
 
-def fastest_that_fits(row: Mapping[str, Any], build: Callable[[Mapping[str, Any]], "Timed"]) -> "Timed":
+def fastest_that_fits(row: Mapping[str, Any], build: Callable[[Mapping[str, Any]], Timed]) -> Timed:
     """The run that `build` makes of a row, with its micro-batch or the best of SIZES; the smallest where none fits.
 
     Raises NotModelled where `build` does for every size.
@@ -42,7 +40,7 @@ def fastest_that_fits(row: Mapping[str, Any], build: Callable[[Mapping[str, Any]
     return min(fitting, key=lambda timed: timed.seconds(default_efficiency()))
 
 
-def _peak(timed: "Timed") -> float:
+def _peak(timed: Timed) -> float:
     """Bytes on the fullest GPU."""
     plan, run = timed.setting.plan, timed.setting.run
     if not run.megatron:

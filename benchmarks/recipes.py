@@ -1,4 +1,4 @@
-"""What recipes set and the pages, cards and tables with their results do not print, for 16-bit rows.
+"""What recipes set and the pages, cards and tables with their results do not print, of FP8 only in the large.
 
 Megatron-Bridge: github.com/NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs/*_workload_base_configs.py of
 v0.3.0 (later src/megatron/bridge/perf_recipes/<model>/<gpu>); src/megatron/bridge/recipes/<model>/h100 for the cards.

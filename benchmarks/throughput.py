@@ -27,7 +27,8 @@ from backend.estimate.efficiency import Efficiency, default_efficiency
 from benchmarks.fit import carried_rows, fit_rows, halves
 from benchmarks.shapes import DATA
 from benchmarks.statistics import Result, Skip, summary
-from benchmarks.timed import Timed, timed_rows
+from benchmarks.timed import timed_rows
+from benchmarks.timed_run import Timed
 
 WORST = 5
 FEWEST_PLANS = 3

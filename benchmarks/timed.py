@@ -4,20 +4,16 @@ What holds for a whole source is in habits.py. What is not modelled is told from
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from backend.estimate.data_parallel import bucket_of
-from backend.estimate.efficiency import Efficiency, default_efficiency
-from backend.estimate.layer_time import layer_passes
+from backend.estimate.efficiency import default_efficiency
 from backend.estimate.layers import ModelLayers, model_layers
-from backend.estimate.load import load_of
 from backend.estimate.plan import Plan, unsplit
-from backend.estimate.schedule import iteration_time
 from backend.estimate.setting import Execution, Setting
-from backend.estimate.stage import RankParameters, Trained, rank_parameters, stages
-from backend.estimate.step_time import Schedule, step_time
+from backend.estimate.stage import Trained, rank_parameters, stages
 from backend.estimate.work import flops_per_token
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
@@ -29,78 +25,13 @@ from benchmarks.recipes import Recipe, recipe_of
 from benchmarks.shapes import NotModelled
 from benchmarks.statistics import Skip
 from benchmarks.timed_plan import check_ranks, number, timed_plan, whole
+from benchmarks.timed_run import Timed
 
 FUSED_LOSS = (6, 4)
 """Bytes an entry of the logits that Transformer Engine's cross entropy moves (pytorch/triton/cross_entropy.py): read
 for the sum, read and overwritten by its gradient, which backward scales."""
 
 FIGURES = ("measured_iter_s", "measured_tokens_per_s_per_gpu", "measured_tflops_per_gpu", "mfu")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timed:
-    """A published run, ready to be estimated."""
-
-    source: str
-    case: str
-    family: str
-    """dense | moe | fp8."""
-    precision: str
-    group: str
-    """Rows that share it differ in the plan alone."""
-    baseline_group: str
-    """Source, GPU and precision."""
-    measured_s: float
-    tokens: float
-    """Of a step and GPU."""
-    flops: float
-    """Model FLOPs of a token."""
-    layers: ModelLayers
-    setting: Setting
-    trained: Trained
-    parameters: tuple[RankParameters, ...]
-    adapters: bool
-    layer_alone: bool
-    """Not a run but one layer was measured, there and back."""
-    flops_error: float | None
-    """Relative, of `flops` against what the source's TFLOP/s and tokens/s say together; None where it lacks either."""
-
-    @property
-    def plan_key(self) -> tuple[object, ...]:
-        """What makes the plan another one."""
-        plan = self.setting.plan
-        sizes = (
-            plan.sequence_parallel,
-            plan.tensor,
-            plan.pipeline,
-            plan.virtual_pipeline,
-            plan.context,
-            plan.expert,
-            plan.data,
-        )
-        return (*sizes, plan.micro_batch, plan.recompute, plan.recompute_modules)
-
-    @property
-    def mfu(self) -> float:
-        """Measured."""
-        return self.flops * self.tokens / self.measured_s / self.setting.machine.peak
-
-    def seconds(self, efficiency: Efficiency, schedule: Schedule = iteration_time) -> float:
-        """Ours."""
-        setting = replace(self.setting, efficiency=efficiency)
-        if self.layer_alone:
-            passes = layer_passes(self.layers.dense, setting, load_of(setting), weights_trained=True, inputs_need=True)
-            back = passes.backward.total + passes.recomputed.total
-            return float(schedule(((passes.forward.total,),), ((back,),), 1, 1))
-        found = step_time(
-            self.layers,
-            setting,
-            self.trained,
-            self.parameters,
-            adapters=self.adapters,
-            schedule=schedule,
-        )
-        return float(found.iteration_s)
 
 
 def timed_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Timed], list[Skip]]:
