@@ -39,7 +39,8 @@ class Run:
         self.root = root
         self.folder = root / name / "1" / "node0"
         self.folder.mkdir(parents=True)
-        self.mark = f"{root.name}.{name}.0"
+        # Of this session alone: another may run the same tests on this machine.
+        self.mark = f"{os.getpid()}.{root.name}.{name}.0"
         self.lock = root / "locks" / "10.0.0.1"
         (self.folder / "supervisor.py").write_bytes(programs.node_program("supervisor.py"))
         (self.folder / "tree.py").write_text(TREE)
