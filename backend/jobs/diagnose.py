@@ -98,9 +98,9 @@ def diagnose(
             return stuck
     if first is not None:
         return _by_exit(first, texts[first.rank])
-    gone = next((record for record in records if (record.exit or {}).get("gone")), None)
+    gone = next((record for record in records if _gone(record)), None)
     if gone is not None:
-        return supervisor_gone(gone, rebooted=(gone.exit or {})["gone"] == "restart")
+        return supervisor_gone(gone, rebooted=_gone(gone) == "restart")
     killed = next((record for record in suspects if _was_killed(record, texts[record.rank])), None)
     if killed is not None:
         return _by_exit(killed, texts[killed.rank])
@@ -174,6 +174,12 @@ def supervisor_gone(record: NodeRecord, *, rebooted: bool) -> Problem:
     """Nobody watches over the node's processes any more: its supervisor was killed, or the machine restarted."""
     code = "node_restarted" if rebooted else "supervisor_gone"
     return Problem(code=code, node=record.address, values={"node": record.address})
+
+
+def _gone(record: NodeRecord) -> str:
+    """What ended the node's supervisor, as its exit says; the answer to a stop brings that along."""
+    ended = record.exit or (record.stop or {}).get("exit") or {}
+    return str(ended.get("gone") or "")
 
 
 def _known_cause(record: NodeRecord, logs: Mapping[str, str]) -> Problem | None:

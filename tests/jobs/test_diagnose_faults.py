@@ -90,6 +90,15 @@ def test_a_node_whose_supervisor_was_killed_with_its_processes_is_blamed_for_the
     assert (_cause(gang).code, _cause(gang).node) == ("supervisor_gone", "10.0.0.2:22")
 
 
+def test_what_a_node_said_when_it_was_stopped_counts_though_its_exit_could_not_be_read(gang: Gang) -> None:
+    lead = gang.lead()
+    gang.nodes[0].files["/r/node0/rank0.log"] = b"Traceback (most recent call last):\nX: Connection closed by peer\n"
+    gang.exit(0, 1)
+    gang.nodes[1].on("stop", reply={"left": [], "exit": {"code": None, "stopped": True, "gone": "restart", "left": []}})
+    assert gang.pass_time(lead, 60)
+    assert (_cause(gang).code, _cause(gang).node) == ("node_restarted", "10.0.0.2:22")
+
+
 def test_a_machine_that_restarted_is_named_as_that(gang: Gang) -> None:
     lead = gang.lead()
     gang.nodes[1].on("status", reply={"supervisor": False, "rebooted": True, "members": [], "exit": None})
