@@ -219,8 +219,8 @@
   }
 
   // As the table does; which may not have been drawn yet.
-  const take = (row, plans) => !board.wizard.isStale() && board.wizard.sendNewest("choose",
-    { plan: { ...row, accumulation: plans.keeps_batch ? row.accumulation : null } });
+  const take = (row, plans) => board.draft.atRest(() => board.wizard.sendNewest("choose",
+    { plan: { ...row, accumulation: plans.keeps_batch ? row.accumulation : null } }));
 
   (board.panels = board.panels || {}).pareto = draw;
 })();

@@ -213,7 +213,7 @@
     const claim = (values, write, unit = "") => values ? [...new Set(values.map(write))].join("–") + unit : "–";
     const ours = (value, words) => h("td", { class: "mb-ours" }, value === null ? "–" : words(value));
     const use = (one) => h("button", { type: "button", class: "mb-tool",
-      onclick: () => take(all.find((row) => row.rank === one.rank)) }, t("wizard.plan.choose"));
+      onclick: () => takeSame(all.find((row) => row.rank === one.rank)) }, t("wizard.plan.choose"));
     const lines = plans.guides.map((one) => [one.name,
       claim(one.claims.memory_gb, String, " GB"), ours(one.ours.memory_gib, (value) => `${gib(value)} GiB`),
       claim(one.claims.speed, number), ours(one.ours.speed, number),
@@ -226,27 +226,34 @@
 
   // A chosen row is written again too: another page may have written since.
   function take(row, isRepeated) {
-    if (!row || board.wizard.isStale() || (row === chosen && isRepeated)) return;
+    if (!row || (row === chosen && isRepeated)) return;
     chosen = row;
     bringIntoView();
     paint();
     board.wizard.sendNewest("choose", { plan: { ...row, accumulation: plans.keeps_batch ? row.accumulation : null } });
   }
 
+  function takeSame(row) {
+    const key = row && keyOf(row);
+    board.draft.atRest(() => take(all.find((other) => keyOf(other) === key)));
+  }
+
   function onClick(event) {
     const line = event.target.closest("[data-index]");
     if (!line) return;
     place.querySelector("table").focus({ preventScroll: true });
-    take(rows[Number(line.dataset.index)]);
+    takeSame(rows[Number(line.dataset.index)]);
   }
 
   function onKey(event) {
-    const page = Math.floor(height / ROW) - 2;
-    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -rows.length, End: rows.length };
-    if (!(event.key in steps)) return;
+    const page = Math.floor(height / ROW) - 2, { key, repeat } = event;
+    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
+    if (!(key in steps)) return;
     event.preventDefault();
-    const now = rows.indexOf(chosen);
-    take(rows[Math.max(0, Math.min(rows.length - 1, now + steps[event.key]))], event.repeat);
+    board.draft.atRest(() => {
+      const to = rows.indexOf(chosen) + steps[key];
+      take(rows[Math.max(0, Math.min(rows.length - 1, to))], repeat);
+    });
   }
 
   board.recompute = recompute;

@@ -49,12 +49,13 @@
     refresh();
   }
 
-  const markStale = () => document.getElementById(`step-${step()}`)?.setAttribute("aria-busy", String(isStale()));
+  const markBusy = () => document.getElementById(`step-${step()}`)
+    ?.setAttribute("aria-busy", String(isStale() || !board.draft.isResting()));
 
   function drawAll() {
     isWaiting = isPressed;
     if (isPressed) return;
-    markStale();
+    markBusy();
     board.fields.place(latest);
     for (const [name, element] of places) draw(name, element);
     document.dispatchEvent(new CustomEvent("megaboard:drawn", { detail: { at: latest.at } }));
@@ -131,7 +132,7 @@
 
   document.addEventListener("megaboard:show", ({ detail }) => {
     if (detail.area !== "wizard" || !latest) return;
-    markStale();
+    markBusy();
     refresh();
   });
   document.addEventListener("megaboard:theme", () => latest && drawAll());
@@ -140,5 +141,5 @@
   const lang = () => location.pathname.split("/")[1];
   const isSettled = () => !isUnderWay;
   const bundle = () => latest;
-  board.wizard = { lang, carrier, take, mounted, redraw, step, send: ask, sendNewest, isSettled, isStale, bundle };
+  board.wizard = { lang, carrier, take, mounted, redraw, step, send: ask, sendNewest, isSettled, markBusy, bundle };
 })();

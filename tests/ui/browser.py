@@ -193,5 +193,7 @@ def held(page: Any, matches: Callable[[Any], bool]) -> Iterator[Release]:
             route.continue_()
 
     page.route("**/run/predict", on)
-    yield release
-    page.unroute("**/run/predict")
+    try:
+        yield release
+    finally:
+        page.unroute("**/run/predict")
