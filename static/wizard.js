@@ -49,8 +49,20 @@
     refresh();
   }
 
-  const markBusy = () => document.getElementById(`step-${step()}`)
-    ?.setAttribute("aria-busy", String(isStale() || !board.draft.isResting()));
+  // Figures of the draft before are dimmed, unless others come before anybody would see it. (A transition in CSS with a
+  // delay would cost every edit a layer for each place.)
+  const DIMMED_MS = 250;
+  let dimming = 0;
+  function markBusy() {
+    const place = document.getElementById(`step-${step()}`);
+    const isBusy = String(isStale() || !board.draft.isResting());
+    if (!place || place.getAttribute("aria-busy") === isBusy) return;
+    place.setAttribute("aria-busy", isBusy);
+    clearTimeout(dimming);
+    const dim = () => place.classList.toggle("mb-stale", isBusy === "true");
+    if (isBusy === "true") dimming = setTimeout(dim, DIMMED_MS);
+    else dim();
+  }
 
   function drawAll() {
     isWaiting = isPressed;
