@@ -28,15 +28,20 @@ class Process(NamedTuple):
 
 def read_process(pid: int) -> Process | None:
     """The process with this id, or None."""
+    name, values = read_stat(pid)
+    return Process(pid, int(values[1]), int(values[3]), int(values[19]), values[0], name) if values else None
+
+
+def read_stat(pid: int) -> tuple[str, list[str]]:
+    """The name in /proc/PID/stat and the values behind it; none of a process that is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             text = file.read()
     except OSError:
-        return None
+        return "", []
     # The name stands in parentheses and may itself hold some.
-    values = text[text.rindex(")") + 2 :].split()
-    name = text[text.index("(") + 1 : text.rindex(")")]
-    return Process(pid, int(values[1]), int(values[3]), int(values[19]), values[0], name)
+    first, last = text.index("("), text.rindex(")")
+    return text[first + 1 : last], text[last + 2 :].split()
 
 
 def find_process(pid: int, start: int) -> Process | None:

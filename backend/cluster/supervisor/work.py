@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Iterable, NamedTuple  # noqa: UP035 - Python 3.8
 
-from .processes import Process, rank_of
+from .processes import Process, rank_of, read_stat
 
 WORK_SHARE = 0.05
 """Of a core, between two scans; the threads that watch over an idle rank use less."""
@@ -58,12 +58,8 @@ def is_work(before: Used, after: Used, passed_s: float) -> bool:
 
 def used_by(pid: int) -> Used | None:
     """None for a process that is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            text = file.read()
-    except OSError:
+    _, values = read_stat(pid)
+    if not values:
         return None
-    # The name stands in parentheses and may itself hold some.
-    values = text[text.rindex(")") + 2 :].split()
     seconds = (int(values[11]) + int(values[12])) / os.sysconf("SC_CLK_TCK")
     return Used(seconds, int(values[21]) * os.sysconf("SC_PAGE_SIZE"))
