@@ -76,8 +76,9 @@ HABITS: tuple[tuple[str, Habits], ...] = (
         Habits(overlap=True, overlap_tensor=True, gradient_bytes=2, fused_loss=True),
     ),
     ("Megatron-MoE-ModelZoo", Habits(overlap=True, fused_loss=True)),
+    # NVIDIA-NeMo/Automodel, examples/llm_benchmark: FSDP 2, Transformer Engine's modules, a cross entropy of torch's.
+    ("NeMo AutoModel", Habits(overlap=True)),
     # NeMo 2.0: scripts/performance/helpers.py, grad_reduce_in_fp32=False; gpt/model/base.py, cross_entropy_loss_fusion.
-    ("NeMo AutoModel", Habits(overlap=True, fused_loss=True)),
     ("NVIDIA DGX Cloud", Habits(overlap=True, overlap_tensor=True, gradient_bytes=2, fused_loss=True)),
     ("NeMo", Habits(overlap=True, overlap_tensor=True, gradient_bytes=2, fused_loss=True)),
     ("llm-foundry", _MPT),

@@ -33,7 +33,8 @@ class Execution:
     overlap_expert: bool = False
     """Tokens travel to and from their experts beside another micro-batch's computation."""
     merged_exchange: bool = False
-    """A token goes to each node once, however many of its experts are there (DeepEP, HybridEP)."""
+    """A token goes to each node, and in a node to each rank, once, however many of its experts are there (DeepEP,
+    HybridEP)."""
     routing: Routing = "plain"
     rope_fused: bool = True
     """Rotary embedding is one kernel each for queries and keys in Transformer Engine's place of torch's operations."""
