@@ -7,8 +7,10 @@
   let shown = null, newest = 0, timer = 0, typedAt = 0, fetchedAt = 0;
 
   // A bundle names the draft's version, and what versions an edit of this page went from and to.
-  function note({ draft, span, synced }) {
+  function note({ draft, span, synced, resent }) {
     if (draft === undefined) return;
+    if (resent) board.unsent.resent();
+    if (synced) board.unsent.resend();
     if (span && span[1] > span[0]) own.set(...span);
     // What was typed while the fields were fetched may have been overwritten.
     if (synced && draft > (shown ?? 0) && typedAt <= fetchedAt) shown = draft;
@@ -29,7 +31,7 @@
   // draft before. Of several edits of a field Gradio sends the last when the one before is answered, hence the pause.
   const PAUSE_MS = 100;
   const plainFetch = window.fetch, waiting = [];
-  let underWay = 0, pause = 0, isResting = true;
+  let underWay = 0, pause = 0, isResting = true, isLost = false;
   const isEdit = (address, { body } = {}) => String(address).endsWith("/run/predict") && typeof body === "string"
     && !body.includes('"ticket":');
 
@@ -40,7 +42,12 @@
     isResting = false;
     board.wizard?.markBusy();
     try {
-      return await plainFetch(...request);
+      const answer = await plainFetch(...request);
+      isLost ||= answer.status === 401;
+      return answer;
+    } catch (error) {
+      isLost = true;
+      throw error;
     } finally {
       underWay -= 1;
       if (!underWay) pause = setTimeout(rest, PAUSE_MS);
@@ -49,6 +56,7 @@
 
   function rest() {
     isResting = true;
+    if (!isLost) board.unsent.taken();
     board.wizard?.markBusy();
     actNow();
   }

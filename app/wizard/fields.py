@@ -177,6 +177,13 @@ def choices_of(lang: str, parameter: Parameter) -> list[tuple[str, str]]:
 _PICKED = frozenset({"cluster.gpu", "model.preset"})
 
 
+def has_choices(parameter: Parameter) -> bool:
+    """Whether its widget shows the words of `choices_of`."""
+    return (
+        parameter.kind == "choice" or parameter.path in _PICKED or bool(parameter.kind == "list" and parameter.choices)
+    )
+
+
 def _widget(parameter: Parameter, lang: str, *, lines: int, placeholder: str | None) -> Component:
     help_key = f"param.{parameter.path}.help"
     common: dict[str, Any] = {
@@ -189,7 +196,7 @@ def _widget(parameter: Parameter, lang: str, *, lines: int, placeholder: str | N
         return gr.Checkbox(**common)
     if parameter.kind == "list" and parameter.choices:
         return gr.CheckboxGroup(choices_of(lang, parameter), **common)
-    if parameter.kind == "choice" or parameter.path in _PICKED:
+    if has_choices(parameter):
         choices = choices_of(lang, parameter)
         if sum(_width(words) + 1 for words, _ in choices) <= _SIDE_BY_SIDE:
             return gr.Radio(choices, **common)

@@ -19,6 +19,7 @@ from app.wizard.hosts import FIELD as HOSTS
 from app.wizard.hosts import to_form
 from app.wizard.panel import bundle
 from app.wizard.plans import edits_of
+from app.wizard.unsent import unsent_edits
 from app.wizard.words import in_words
 from backend.job.presets import gpus
 from backend.job.problems import Problem, ProblemsError
@@ -173,9 +174,13 @@ def _choose(form: Form, services: Services) -> Callable[[gr.EventData], list[Any
 def _apply(form: Form, carrier: gr.HTML, services: Services) -> Callable[[gr.EventData], dict[Component, Any]]:
     def apply(event: gr.EventData) -> dict[Component, Any]:
         asked = event._data
-        edits = hardware.cluster_edits(asked["cluster"]) if "cluster" in asked else dict(asked["edits"])
+        if "unsent" in asked:
+            edits = unsent_edits(form, asked["unsent"])
+        else:
+            edits = hardware.cluster_edits(asked["cluster"]) if "cluster" in asked else dict(asked["edits"])
         changed, refused, span = _change_shown(form, services, edits)
-        return {**changed, carrier: bundle(form, services, asked["step"], refused, span=span)}
+        told = bundle(form, services, asked["step"], refused, span=span, resent="unsent" in asked)
+        return {**changed, carrier: told}
 
     return apply
 
