@@ -8,7 +8,8 @@
     if (!plan) return fill(element);
     if (!plan.steps) return fill(element, h("p", { class: "mb-quiet" }, t("wizard.steps.unknown")));
     fill(element, h("div", { class: "mb-facts" }, facts(plan)),
-      plan.joined && plan.samples && h("p", { class: "mb-quiet" }, t("wizard.steps.joined")));
+      plan.bound && plan.samples && h("p", { class: "mb-quiet" },
+        t(`wizard.steps.bound.${plan.bound}`, { cutoff: whole(plan.cutoff) })));
   }
 
   function facts(plan) {
@@ -21,6 +22,8 @@
     return [
       plan.samples && fact("samples", whole(plan.samples),
         plan.from ? t("wizard.steps.read", { from: plan.from }) : t("wizard.steps.typed")),
+      plan.sequences && fact("sequences", whole(plan.sequences), t("wizard.steps.sequences.from", {
+        cutoff: whole(plan.cutoff) })),
       fact("batch", whole(plan.batch), batch),
       plan.each && fact("each", whole(plan.each), t(`wizard.steps.each.${plan.keeps_rest ? "kept" : "dropped"}`)),
       fact("total", whole(plan.steps), plan.by_steps ? t("wizard.steps.set") : ""),

@@ -9,6 +9,7 @@ from app.i18n import render_problem
 from app.services import Services
 from backend.estimate import estimate
 from backend.estimate.calibrated import calibrated_on
+from backend.estimate.lengths import computed_length
 from backend.job.cluster import Calibration
 from backend.job.job import Job
 from backend.job.problems import ProblemsError
@@ -75,9 +76,11 @@ class Compare:
 
 
 def _tokens_per_s(job: Job) -> float | None:
-    """Of the whole gang, as predicted at the launch."""
+    """Of the whole gang, as predicted at the launch and as trainers count: with padding."""
     try:
         found = estimate(job)
     except ProblemsError:
         return None
-    return found.tokens_per_s_per_gpu * job.world_size if found.tokens_per_s_per_gpu else None
+    if found.tokens_per_s_per_gpu is None:
+        return None
+    return found.tokens_per_s_per_gpu * job.world_size * float(computed_length(job)) / job.sequence_tokens

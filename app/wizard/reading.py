@@ -1,17 +1,17 @@
 """From the draft to a Job: what was typed is kept in the draft as it is, and read here, with what is wrong with it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from app.home import with_cluster
 from app.wizard.texts import owner_of, read_texts
 from backend.engines import check_engine
-from backend.estimate import Estimate, estimate_resolved, over_host_memory, over_memory
+from backend.estimate import Estimate, estimate_resolved, over_host_memory, over_memory, padding
 from backend.job.job import Job
 from backend.job.launch_rules import check_launch
-from backend.job.mapping import parse_job
+from backend.job.mapping import parse_job, with_values
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors
@@ -51,7 +51,7 @@ def read(draft: Mapping[str, Any], home: Path) -> Reading:
     """
     job, problems = job_of(draft, home)
     if job is None:
-        return _unread(problems)
+        return _unread(_followed(draft, home, problems))
     gpu, shape = _try(lambda: resolve_gpu(job.cluster), problems), _try(lambda: resolve_model(job.model), problems)
     if gpu and shape:
         problems += [*check_resolved(job, shape, gpu), *check_engine(job)]
@@ -59,7 +59,7 @@ def read(draft: Mapping[str, Any], home: Path) -> Reading:
     if gpu and shape and not errors(p for p in problems if not _is_for_launch(p.field)):
         figures = _try(lambda: estimate_resolved(job, shape, gpu), problems)
     if figures:
-        problems += [*over_memory(figures), *over_host_memory(job, figures)]
+        problems += [*over_memory(figures), *over_host_memory(job, figures), *padding(job)]
     reported = {_bare(problem.field) for problem in errors(problems)}
     problems += [problem for problem in check_launch(job) if _bare(problem.field) not in reported]
     now, later = _split(problems)
@@ -83,6 +83,42 @@ LAUNCH_FIELDS = (
     "training.dataset", "training.dataset_dir", "training.template", "training.output_dir", "environment", "extra",
 )  # fmt: skip
 """What no plan depends on."""
+
+
+_FOLLOWED = 4
+"""Fixes in a row at most; three were seen (experts above 256: the range, the model's experts, the ranks)."""
+
+
+def _followed(draft: Mapping[str, Any], home: Path, problems: Iterable[Problem]) -> list[Problem]:
+    """Fixes of values beyond their range end where the rules then leave these fields: one press mends a field."""
+    found = list(problems)
+    edits = {path: value for problem in found for path, value in problem.edit.items()}
+    if not edits:
+        return found
+    mapping = with_cluster(draft, home)
+    for path, value in edits.items():
+        owner, name = owner_of(mapping, path)
+        if owner is not None:
+            owner[name] = value
+    job, _ = job_of(mapping, home)
+    for _ in range(_FOLLOWED):
+        further = next((one.edit for one in _broken_rules(job) if one.edit and one.edit.keys() <= edits.keys()), None)
+        if job is None or further is None:
+            break
+        edits |= further
+        job = with_values(job, further)
+    return [replace(problem, edit={path: edits[path] for path in problem.edit}) for problem in found]
+
+
+def _broken_rules(job: Job | None) -> list[Problem]:
+    """Errors of a job that can be read; none where its GPU or model cannot be resolved."""
+    if job is None:
+        return []
+    try:
+        gpu, shape = resolve_gpu(job.cluster), resolve_model(job.model)
+    except ProblemsError:
+        return []
+    return errors([*check_resolved(job, shape, gpu), *check_engine(job)])
 
 
 def _unread(problems: Iterable[Problem]) -> Reading:

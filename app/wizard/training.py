@@ -6,7 +6,7 @@ from app.services import Services
 from app.wizard.fields import Form
 from app.wizard.layout import card, grid, more, place, section
 from app.wizard.reading import Reading
-from backend.job.batch import steps_per_epoch, total_steps
+from backend.job.batch import sequences, steps_per_epoch, total_steps
 
 STEP = "training"
 
@@ -52,7 +52,9 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
         "steps": {
             "samples": training.samples,
             "from": training.samples_from,
-            "joined": training.packing or training.stage == "pt",
+            "sequences": sequences(job) if training.packing and training.sample_tokens else None,
+            "bound": None if training.sample_tokens else "packed" if training.packing else "padded",
+            "cutoff": training.cutoff_len,
             "micro_batch": training.micro_batch_size,
             "accumulation": job.accumulation,
             "data_parallel": job.data_parallel,
@@ -73,7 +75,7 @@ def _data_fields(form: Form) -> None:
     form.field("training.dataset", placeholder="my_data")
     form.field("training.dataset_dir", placeholder="/shared/data")
     form.field("training.template", placeholder="qwen3_vl_nothink")
-    form.fields("training.cutoff_len", "training.samples")
+    form.fields("training.cutoff_len", "training.samples", "training.sample_tokens")
     form.fields(*_under("training", "image_max_pixels", "video_max_pixels", "images_per_sample"))
     form.fields(*_under("training", "packing", "prepare.tokenize", "prepare.shuffle"))
 

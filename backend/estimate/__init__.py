@@ -8,6 +8,7 @@ from backend.estimate.estimate import Estimate, StageEstimate, estimate, estimat
 from backend.estimate.explain import explain
 from backend.estimate.fit import accuracy_of, kind_of_run, over_gpu_gib, over_host_gib, over_host_memory, over_memory
 from backend.estimate.gradient_exchange import gradient_exchange
+from backend.estimate.lengths import padding
 from backend.estimate.part import Part
 from backend.estimate.report import to_json
 from backend.estimate.speed_up import speed_up
@@ -26,6 +27,7 @@ __all__ = [
     "over_host_gib",
     "over_host_memory",
     "over_memory",
+    "padding",
     "speed_up",
     "to_json",
 ]

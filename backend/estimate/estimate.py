@@ -114,7 +114,7 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
     """`estimate` for a model and a GPU that are at hand."""
     found = modelled(job, shape, gpu)
     plan, memories = found.plan, found.memories
-    flops = _flops(job, found.layers, plan, found.trained)
+    flops = _flops(job, found.layers, replace(plan, sequence_length=job.sequence_tokens), found.trained)
     speed = speed_of(job, gpu, found.layers, plan, found.traits, found.trained, memories, flops)
     stages = tuple([_stage(item) for item in memories])
     worst = max(stages, key=attrgetter("peak_gib"))

@@ -1,11 +1,13 @@
 """A job's time: how its engine runs a step on its machine, seconds of an iteration, speed, hours for the data set."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from backend.estimate.calibrated import efficiency_on, is_timed, time_ratio
 from backend.estimate.data_parallel import bucket_of
 from backend.estimate.efficiency import Machine, machine_of
 from backend.estimate.layers import ModelLayers
+from backend.estimate.lengths import computed_length, slowest_share
 from backend.estimate.numeric import Number
 from backend.estimate.plan import Plan
 from backend.estimate.record import record
@@ -58,8 +60,7 @@ def speed_of(
         return None
     found = step_of(job, setting_of(job, machine, plan, memory, layers), layers, trained, memories)
     seconds = time_scale * float(found.iteration_s)
-    tokens = float(plan.sequence_length * plan.micro_batch * plan.micro_batches * plan.data)
-    rate = tokens / seconds / job.world_size
+    rate = job.step_tokens / seconds / job.world_size
     parts = {name: time_scale * float(value) for name, value in found.parts.items() if value}
     return Speed(
         iteration_s=seconds,
@@ -90,9 +91,10 @@ def _error(job: Job, layers: ModelLayers) -> float:
 
 
 def setting_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits, layers: ModelLayers) -> Setting:
-    """What the formulas of a job's time read."""
+    """What the formulas of a job's time read; sequences are as long as they are on average, padding included."""
+    timed = replace(plan, sequence_length=computed_length(job))
     return Setting(
-        plan=plan, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory, layers)
+        plan=timed, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory, layers)
     )
 
 
@@ -107,6 +109,7 @@ def step_of(
 ) -> StepTime:
     """The time of a job's step; its plan may be many, `micro_batch` theirs where it is known, with what they share."""
     micro_batch = micro_batch or micro_batch_of(job, setting, layers, trained)
+    micro_batch = micro_batch.times(slowest_share(job, setting.plan))
     parameters = [stage.parameters for stage in memories]
     return step_time(layers, setting, trained, parameters, micro_batch=micro_batch, shared=shared)
 

@@ -3,6 +3,7 @@
 from math import ceil, floor, sqrt
 
 from backend.job.job import Job
+from backend.job.lengths import cut_mean
 
 
 def planned_batch(job: Job) -> int:
@@ -15,15 +16,26 @@ def planned_batch(job: Job) -> int:
     return training.global_batch_size or job.global_batch or training.learning_rate_batch or about
 
 
+def sequences(job: Job) -> int | None:
+    """What one pass trains on: the samples, or as many full sequences as they are packed into.
+
+    None while their number is not known. Packed samples of unknown length count as full sequences.
+    """
+    training = job.training
+    if not training.samples or not training.packing or training.sample_tokens is None:
+        return training.samples
+    return ceil(training.samples * cut_mean(training.sample_tokens, training.cutoff_len) / training.cutoff_len)
+
+
 def steps_per_epoch(job: Job, global_batch: int | None = None) -> int | None:
     """Optimizer steps that one pass over the samples takes; None while their number is not known.
 
     `global_batch` takes the place of the job's own. Who keeps the last, incomplete step: traits.py.
     """
-    samples, batch = job.training.samples, global_batch or job.global_batch
-    if not samples or not batch:
+    each, batch = sequences(job), global_batch or job.global_batch
+    if not each or not batch:
         return None
-    return max(1, ceil(samples / batch) if job.traits.last_step == "kept" else samples // batch)
+    return max(1, ceil(each / batch) if job.traits.last_step == "kept" else each // batch)
 
 
 def total_steps(job: Job, global_batch: int | None = None) -> int | None:
@@ -31,11 +43,11 @@ def total_steps(job: Job, global_batch: int | None = None) -> int | None:
     training, batch = job.training, global_batch or job.global_batch
     if training.max_steps:
         return training.max_steps
-    each = steps_per_epoch(job, batch)
-    if not each or not training.samples:
+    each, trained = steps_per_epoch(job, batch), sequences(job)
+    if not each or not trained:
         return None
     if job.traits.last_step == "dropped_at_the_end":
-        return max(1, floor(training.samples * ceil(training.num_train_epochs) / batch))
+        return max(1, floor(trained * ceil(training.num_train_epochs) / batch))
     return ceil(training.num_train_epochs * each)
 
 

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from backend.job.cluster import Cluster
+from backend.job.lengths import cut_mean
 from backend.job.parameters import parameter
 from backend.job.patterns import NAME, NODE_PATH, PRINTABLE, WORDS
 from backend.job.traits import TRAITS, EngineName, EngineTraits
@@ -144,6 +145,8 @@ class Training:
     """For the estimate; read on the node when known."""
     samples_from: str | None = parameter(None, pattern=PRINTABLE)
     """Where `samples` was read, written with it; null where somebody typed it."""
+    sample_tokens: int | None = parameter(None, minimum=1, maximum=10**9, unit="tokens")
+    """Of a mean sample before it is cut, for the estimate; null: every sample is as long as cutoff_len."""
     precision: Literal["bf16", "fp16", "fp32"] = parameter(
         "bf16", source="guides", llamafactory=("bf16", "fp16"), swift=("torch_dtype", "bf16", "fp16")
     )
@@ -365,9 +368,17 @@ class Job:
         return 2 if self.training.stage == "dpo" else 1
 
     @property
+    def sequence_tokens(self) -> float:
+        """Of a mean sequence, padding not counted; full where samples are packed or nobody says how long they are."""
+        training = self.training
+        if training.packing or training.sample_tokens is None:
+            return float(training.cutoff_len)
+        return cut_mean(training.sample_tokens, training.cutoff_len)
+
+    @property
     def step_tokens(self) -> int:
-        """Tokens of an optimizer step whose sequences are all full."""
-        return self.global_batch * self.sequences_per_sample * self.training.cutoff_len
+        """Tokens of an optimizer step, padding not counted."""
+        return round(self.global_batch * self.sequences_per_sample * self.sequence_tokens)
 
     @property
     def prepares_data(self) -> bool:

@@ -120,6 +120,11 @@ class EngineTraits:
     """Whether data-parallel communication runs beside computation on a Hugging Face engine; on Megatron the job says.
     LLaMA-Factory's examples/deepspeed/*.json set overlap_comm false."""
 
+    pads: Literal["micro_batch", "step", "nothing"] = "micro_batch"
+    """To the longest of which sequences others are padded. step: of all micro-batches of a pipeline's step, and to
+    cutoff_len where EP > 1 (mcore_adapter trainer.py _get_step_iterator_and_seq_length, LLaMA-Factory
+    train/mca/workflow.py pad_to_max). nothing: sequences follow each other (ms-swift megatron_args.py padding_free)."""
+
     last_step: Literal["kept", "dropped_each_epoch", "dropped_at_the_end"] = "kept"
     """What becomes of samples that do not fill a global batch. transformers 5.6.0 trainer.py
     set_initial_training_values; mcore_adapter trainer.py _prepare_train_loop; ms-swift megatron_args.py init_iters."""
@@ -214,6 +219,7 @@ _MEGATRON = EngineTraits(
     freezes_in_pretraining=False,
     preference_losses=("sigmoid", "orpo"),
     memory=_MCA_MEMORY,
+    pads="step",
     last_step="dropped_each_epoch",
 )
 _HUGGING_FACE = EngineTraits(
@@ -259,6 +265,7 @@ TRAITS: Mapping[str, EngineTraits] = {
             # Its trainer takes trl's loss functions, of which orpo and simpo are not among.
             preference_losses=("sigmoid", "hinge", "ipo"),
             memory=_SWIFT_MEMORY,
+            pads="nothing",
             last_step="dropped_at_the_end",
         ),
     )

@@ -127,20 +127,20 @@ def _counts(job: Job, point: Point, first: int) -> bool:
     return point.step >= first + FIRST_STEPS and not disturbed
 
 
-def _is_full(job: Job) -> bool:
-    """Whether every sequence is as long as the job file says: packed ones are, and pre-training packs."""
-    return job.training.packing or job.training.stage == "pt"
+def _full_tokens(job: Job) -> int:
+    """Tokens of a step whose sequences are all as long as they may be."""
+    return job.global_batch * job.sequences_per_sample * job.training.cutoff_len
 
 
 def _same_work(job: Job, timed: Sequence[Point], problems: list[Problem]) -> Job | None:
     """The job with sequences as long as they were; None where that is not known."""
     tokens = [point.tokens for point in timed if point.tokens]
-    if not tokens and not _is_full(job):
+    if not tokens and not job.training.packing:
         problems.append(Problem(code="calibrate_tokens_unknown", values={"engine": job.engine}))
         return None
-    full = job.step_tokens
+    full = _full_tokens(job)
     length = job.training.cutoff_len if not tokens else round(job.training.cutoff_len * median(tokens) / full)
-    return with_values(job, {"training.cutoff_len": max(1, length)})
+    return with_values(job, {"training.cutoff_len": max(1, length), "training.sample_tokens": None})
 
 
 def _time_ratio(job: Job, step_s: float, problems: list[Problem]) -> float | None:
@@ -167,8 +167,8 @@ def _memory_ratio(
         problems.append(Problem(code="calibrate_no_memory", severity="note"))
         return None
     longest = max((point.tokens for point in timed if point.tokens), default=0)
-    full = job.step_tokens
-    if not _is_full(job) and longest < FULL * full:
+    full = _full_tokens(job)
+    if not job.training.packing and longest < FULL * full:
         values = {"longest": longest * job.training.cutoff_len // full, "cutoff": job.training.cutoff_len}
         problems.append(Problem(code="calibrate_short_samples", severity="warning", values=values))
         return None

@@ -45,7 +45,10 @@ def progress(job: Job, points: Sequence[Point]) -> Progress:
 
 
 def step_tokens(job: Job, point: Point) -> int | None:
-    """Tokens that the whole gang went through in a step, padding counted; None where nobody tells."""
+    """Tokens that the whole gang went through in a step; None where nobody tells.
+
+    As the trainer counts them, with padding; where it does not, those of mean samples.
+    """
     if point.tokens is not None or WATCHED in job.unknown:
         return point.tokens
     return job.step_tokens

@@ -148,8 +148,8 @@ class Plans(Sequence[Candidate]):
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of an optimizer step whose sequences are all full."""
-        return self.global_batch * self.job.sequences_per_sample * self.job.training.cutoff_len
+        """Tokens of an optimizer step, padding not counted."""
+        return round(self.global_batch * self.job.sequences_per_sample * self.job.sequence_tokens)
 
     def recompute(self, ranks: Ranks) -> list[Choice]:
         """Some plans' recompute, its modules, and the layers of a unit."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.job.batch import scaled_rates, steps_per_epoch, total_steps, written
+from backend.job.batch import scaled_rates, sequences, steps_per_epoch, total_steps, written
 from backend.job.mapping import with_values
 from backend.job.rules import check
 from tests.estimate.cases import job
@@ -28,6 +28,14 @@ def test_a_number_of_steps_takes_the_place_of_epochs_and_fewer_samples_than_a_ba
     assert total_steps(of("llamafactory-ddp", training__max_steps=7)) == 7
     assert steps_per_epoch(of("llamafactory-megatron", training__samples=5)) == 1
     assert (steps_per_epoch(of("llamafactory-ddp")), total_steps(of("llamafactory-ddp"))) == (None, None)
+
+
+def test_packed_samples_of_known_length_are_counted_as_the_sequences_that_they_fill():
+    """410 tokens a sample and sequences of 4,096: ten to one, but for the few samples that are longer and cut."""
+    packed = {"training__samples": 32_000, "training__sample_tokens": 410, "training__packing": True}
+    assert (sequences(of("llamafactory-ddp", **packed)), total_steps(of("llamafactory-ddp", **packed))) == (3203, 303)
+    assert sequences(of("llamafactory-ddp", **{**packed, "training__packing": False})) == 32_000
+    assert sequences(of("llamafactory-ddp", **{**packed, "training__sample_tokens": None})) == 32_000
 
 
 def test_rates_are_scaled_by_growth_or_its_root_to_three_figures():

@@ -149,6 +149,7 @@ CASES = [
     (DENSE, {"extra": {"gradient_checkpointing": True}}, "extra_ignored"),
     (VISION, {"model.path": "/m/Qwen3-VL-8B-Instruct/", "training.template": "qwen3_vl"}, "thinking_template"),
     (MOE, {"parallel.expert": 2, "training.dataset": "d"}, "padded_to_cutoff"),
+    (DENSE, {"training.stage": "pt"}, "pretraining_not_packed"),
     (MOE, {"parallel.expert": 2, "parallel.tensor": 2, "parallel.sequence": False}, "sequence_forced"),
     (MOE, {"parallel.expert": 6}, "experts_not_divisible"),
     (MOE, {"parallel.expert": 32, "parallel.pipeline": 2}, "expert_ranks_not_divisible"),

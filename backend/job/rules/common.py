@@ -103,6 +103,17 @@ def freezing_reaches_the_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
 
 
 @everywhere()
+def pretraining_packs(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """LLaMA-Factory joins documents in stage pt where nobody says otherwise (hparams/parser.py); a job file does."""
+    training = job.training
+    if training.stage != "pt" or training.packing:
+        return None
+    cuts = job.traits.is_megatron and job.parallel.context > 1
+    return problem("pretraining_not_packed", "training.packing", "note",
+                   edit=None if cuts else {"training.packing": True})  # fmt: skip
+
+
+@everywhere()
 def timeout_is_sane(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory's examples set 5.7 years: a hung collective then never ends."""
     if job.training.ddp_timeout_s <= 86_400:

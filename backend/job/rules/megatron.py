@@ -112,6 +112,9 @@ def experts_pad_samples(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     training = job.training
     if job.parallel.expert == 1 or training.packing or training.stage == "pt" or not training.dataset:
         return None
+    if training.sample_tokens is not None:
+        # What it costs is known then, and said.
+        return None
     can_pack = training.stage == "sft" and job.parallel.context == 1
     return problem("padded_to_cutoff", "training.cutoff_len", "note", cutoff=training.cutoff_len,
                     edit={"training.packing": True} if can_pack else None)  # fmt: skip

@@ -1,0 +1,117 @@
+"""How long the sequences are that a step computes where samples are shorter than cutoff_len: padding, and the copy of
+the model that drew the longest ones, for which the others wait.
+
+Lengths spread as an exponential that is cut at cutoff_len (backend/job/lengths.py), and every copy draws its own.
+"""
+
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from backend.estimate.numeric import Number, choose, larger, least
+from backend.estimate.plan import Plan, plan_of
+from backend.job.job import Job
+from backend.job.problems import Problem
+
+Curve = npt.NDArray[Any]
+
+_MULTIPLE = 64
+"""Of tokens that mcore_adapter's sequences are filled up to in sft and dpo (LLaMA-Factory train/mca/workflow.py)."""
+_MUCH = 0.3
+"""Padding that is worth a word."""
+_DOUBLINGS = np.arange(25)
+"""Of the number of sequences among which the longest is looked for; between them its length goes with the logarithm."""
+
+
+def computed_length(job: Job) -> Number:
+    """Tokens of a mean sequence as micro-batches pad it; sizes of the job may be arrays.
+
+    What a step and the other copies of the model add to it: `slowest_share`.
+    """
+    training = job.training
+    if not _varies(job):
+        return training.cutoff_len
+    if job.traits.pads == "nothing":
+        return job.sequence_tokens
+    longest = _longest(job, training.micro_batch_size * job.sequences_per_sample)[0]
+    if job.traits.pads == "micro_batch" or training.stage == "pt":
+        return longest
+    filled = least(longest + (_MULTIPLE - 1) / 2, training.cutoff_len)
+    return choose(job.parallel.expert > 1, training.cutoff_len, filled)
+
+
+def slowest_share(job: Job, plan: Plan) -> Number:
+    """How much longer the sequences of the slowest copy of the model are than `computed_length` in a step.
+
+    Copies wait for each other at the end of a step; in ZeRO-3, FSDP and between experts in every micro-batch.
+    """
+    if not _varies(job):
+        return 1.0
+    longest_of, draws, waits = plan.micro_batch, plan.micro_batches, plan.expert > 1
+    if job.traits.pads == "nothing":
+        longest_of, draws = 1, plan.micro_batch * plan.micro_batches
+    elif job.traits.pads == "step" and not job.extra.get("variable_seq_lengths"):
+        together = plan.pipeline > 1
+        longest_of, draws = choose(together, longest_of * draws, longest_of), choose(together, 1, draws)
+    if job.traits.zero_stage == 3 or job.traits.is_fsdp:
+        waits = True
+    draws = choose(waits, draws / plan.micro_batches, draws)
+    mean, deviation = _longest(job, longest_of)
+    # Sums of several draws are nearly normal; one draw is as the lengths are.
+    one, sums = _longest(job, longest_of * plan.data)[0], mean + _highest_of(plan.data) * deviation / draws**0.5
+    slowest = least(choose(draws <= 1, one, sums), job.training.cutoff_len)
+    return larger(1.0, slowest / computed_length(job))
+
+
+def padding(job: Job) -> list[Problem]:
+    """A note where much of a step goes to padding and to waiting for long samples; nothing while nobody says how long
+    samples are.
+    """
+    length = computed_length(job) * slowest_share(job, plan_of(job, None))
+    share = 1 - float(job.sequence_tokens / length)
+    if share < _MUCH:
+        return []
+    values = {"share": f"{100 * share:.0f}", "mean": round(job.sequence_tokens), "length": round(length)}
+    can_pack = job.training.stage != "dpo" and not (job.traits.is_megatron and job.parallel.context > 1)
+    return [
+        Problem(
+            code="mostly_padding",
+            field="training.sample_tokens",
+            severity="note",
+            values=values,
+            edit={"training.packing": True} if can_pack else {},
+        )
+    ]
+
+
+def _varies(job: Job) -> bool:
+    return job.training.sample_tokens is not None and not job.training.packing
+
+
+def _longest(job: Job, count: Number) -> tuple[Number, Number]:
+    """Mean and standard deviation of the longest of so many cut samples."""
+    means, deviations = _curves(float(job.training.sample_tokens or 0), job.training.cutoff_len)
+    doublings = np.log2(count)
+    return np.interp(doublings, _DOUBLINGS, means), np.interp(doublings, _DOUBLINGS, deviations)
+
+
+@lru_cache(maxsize=16)
+def _curves(mean: float, cutoff: int) -> tuple[Curve, Curve]:
+    """By doublings: integrals of P(longest > x) and of 2 x P(longest > x), without the tail that nobody sees."""
+    length = np.linspace(0, min(cutoff, 40 * mean), 2049)
+    longer = 1 - (1 - np.exp(-length / mean)) ** (2.0 ** _DOUBLINGS[:, None])
+    first = np.trapezoid(longer, length)
+    second = np.trapezoid(2 * length * longer, length)
+    return first, np.sqrt(np.maximum(second - first**2, 0))
+
+
+def _highest_of(count: Number) -> Number:
+    """Mean of the highest of so many standard normal values (Blom 1958, Statistical Estimates and Transformed
+    Beta-Variables: the quantile at (n - 3/8) / (n + 1/4))."""
+    return np.interp(np.log2(count), _DOUBLINGS, _HIGHEST)
+
+
+_HIGHEST = [NormalDist().inv_cdf((2.0**doubling - 0.375) / (2.0**doubling + 0.25)) for doubling in _DOUBLINGS]

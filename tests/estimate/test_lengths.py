@@ -1,0 +1,74 @@
+"""Sequences where samples are shorter than cutoff_len: padding, and the wait for the copy with the longest."""
+
+import numpy as np
+import pytest
+
+from backend.estimate import estimate, padding
+from backend.estimate.lengths import computed_length, slowest_share
+from backend.estimate.plan import plan_of
+from tests.estimate.cases import NO_IMAGES, TP2_PP2_VPP2, TP4, job
+
+MOE = {"model.preset": "mixtral-8x7b"}
+TEXT = {"model.preset": "llama-3.1-8b"}
+
+
+def drawn(made, *, steps=200):
+    """Mean length of a sequence as its micro-batch pads it, and of those of the slowest copy, of steps drawn at random.
+
+    By what the engines do, written down once more: the largest of a micro-batch or of a whole step, or none.
+    """
+    plan, training = plan_of(made, None), made.training
+    shape = (steps, plan.data, plan.micro_batches, plan.micro_batch)
+    lengths = np.minimum(np.random.default_rng(1).exponential(training.sample_tokens, shape), training.cutoff_len)
+    padded = lengths.mean(3) if made.engine == "swift-megatron" else lengths.max(3)
+    if made.engine == "llamafactory-megatron" and plan.pipeline > 1:
+        padded = padded.max(2, keepdims=True)
+    if made.traits.zero_stage == 3:
+        return padded.mean(), padded.max(1).mean()
+    return padded.mean(), padded.mean(2).max(1).mean()
+
+
+@pytest.mark.parametrize("mean", [300, 2000])
+@pytest.mark.parametrize(
+    ("engine", "edits"),
+    [("llamafactory-ddp", {}), ("llamafactory-zero3", {}), ("llamafactory-megatron", TP4),
+     ("llamafactory-megatron", TP2_PP2_VPP2), ("swift-megatron", TP4)],
+)  # fmt: skip
+@pytest.mark.parametrize("micro_batch", [1, 4])
+def test_the_slowest_copy_is_that_of_steps_drawn_at_random(engine, edits, mean, micro_batch):
+    made = job(TEXT, edits, engine=engine, training__sample_tokens=mean, training__micro_batch_size=micro_batch)
+    padded, slowest = drawn(made)
+    length = computed_length(made)
+    # mcore_adapter fills up to a multiple of 64.
+    filled = 32 if engine == "llamafactory-megatron" else 0
+    if made.parallel.pipeline == 1:
+        assert length == pytest.approx(min(padded + filled, 4096), rel=0.02)
+    assert length * slowest_share(made, plan_of(made, None)) == pytest.approx(slowest, rel=0.1)
+
+
+def test_experts_of_llamafactory_are_fed_full_sequences_and_those_of_swift_are_not():
+    short = {**MOE, "training.sample_tokens": 500}
+    assert computed_length(job(short, parallel__expert=8)) == 4096
+    assert computed_length(job(short, parallel__expert=8, engine="swift-megatron")) == pytest.approx(500, rel=0.01)
+    assert computed_length(job(short)) < 600
+
+
+def test_packing_ends_a_run_sooner_and_every_token_of_it_counts():
+    """Eight times as many samples a step, and nothing is padded."""
+    short = {**TEXT, "training.sample_tokens": 500, "training.samples": 100_000}
+    padded, packed, unknown = (
+        estimate(job(short, edits)) for edits in ({}, {"training.packing": True}, {"training.sample_tokens": None})
+    )
+    assert packed.iteration_s == unknown.iteration_s > padded.iteration_s
+    assert packed.hours < 0.6 * padded.hours < 0.6 * unknown.hours
+    assert padded.tokens_per_s_per_gpu < packed.tokens_per_s_per_gpu == unknown.tokens_per_s_per_gpu
+    # Memory is that of the longest sample.
+    assert padded.peak_gib == packed.peak_gib == unknown.peak_gib
+
+
+def test_much_padding_is_told_with_packing_as_the_fix_where_it_may_be():
+    short = {**NO_IMAGES, **TP4, "training.sample_tokens": 500}
+    (note,) = padding(job(short))
+    assert (note.severity, note.values["mean"], note.edit) == ("note", 500, {"training.packing": True})
+    assert padding(job(short, training__stage="dpo"))[0].edit == {}
+    assert padding(job(short, training__packing=True)) == padding(job(short, training__sample_tokens=None)) == []
