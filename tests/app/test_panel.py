@@ -195,6 +195,14 @@ class TestBundle:
         assert told["expert_ranks_not_divisible"]["at"] == "parallel.expert"
         assert told["expert_ranks_not_divisible"]["apply"] == "Set ETP = 2, EP = 2"
 
+    def test_one_press_mends_a_value_beyond_its_range(self, form: Form, services: Services) -> None:
+        change(services, {"parallel.tensor": 640, "training.seed": -1})
+        for problem in shown(form, services)["problems"]:
+            change(services, problem["edits"] or {})
+        told = shown(form, services)
+        assert [p["code"] for p in told["problems"] if p["severity"] == "error"] == []
+        assert told["summary"]["plan"] == "TP8 PP1 DP4"
+
     def test_what_stands_in_a_line_of_text_has_no_button_that_writes_beside_it(
         self, form: Form, services: Services
     ) -> None:
