@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from backend.cluster.demo import DemoCluster, DemoError
+from tools.programs import NODE_ENVIRONMENT
 
-NODE_ENVIRONMENT = Path(__file__).parents[1] / ".venv-node"
-"""Has torch and the real LLaMA-Factory."""
-NODE_PYTHON = NODE_ENVIRONMENT / "bin" / "python"
 _MISSING = "" if (NODE_ENVIRONMENT / ".ready").exists() else "no .venv-node: run `make environments`"
 needs_node_environment = pytest.mark.skipif(bool(_MISSING), reason=_MISSING)
 

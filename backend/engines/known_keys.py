@@ -1,8 +1,8 @@
 """The configuration keys that each engine's program takes, as its own argument classes name them.
 
-presets/engine_keys.yaml is written by tests/engines/write_engine_keys.py, which asks the installed programs; a
+presets/engine_keys.yaml is written by tools/write_engine_keys.py, which asks the installed programs; a
 preflight asks those on the nodes. presets/key_versions.yaml says since which version a program takes a key; it is
-written by tests/engines/write_key_versions.py.
+written by tools/write_key_versions.py.
 """
 
 from collections.abc import Mapping

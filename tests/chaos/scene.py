@@ -22,8 +22,8 @@ from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
 from tests.chaos.lab import Lab
 from tests.jobs.gangs import stand_in_job
-from tests.nodes import NODE_PYTHON
 from tests.waiting import WITHIN_S, wait_for
+from tools.programs import NODE_PYTHON
 
 NODES = 3
 ENGINES = Path(__file__).parent

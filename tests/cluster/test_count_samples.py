@@ -13,7 +13,8 @@ from backend.cluster import count_samples
 from backend.cluster.count_samples import count
 from backend.cluster.data_size import PROGRAM
 from backend.cluster.programs import node_program
-from tests.nodes import NODE_PYTHON, needs_node_environment
+from tests.nodes import needs_node_environment
+from tools.programs import NODE_PYTHON
 
 
 def asked(folder: Path, *names: str, described: bool = True, most: int | None = None, val: float = 0) -> dict[str, Any]:

@@ -6,7 +6,8 @@ from datetime import date
 import pytest
 
 from backend.cluster import demo_model
-from tests.nodes import NODE_PYTHON, needs_node_environment
+from tests.nodes import needs_node_environment
+from tools.programs import NODE_PYTHON
 
 
 def test_rows_are_distinct_and_equal_on_every_call():

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from backend.cluster import entry, swift_entry
-from tests.nodes import NODE_PYTHON, needs_node_environment
+from tests.nodes import needs_node_environment
+from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, needs_node_environment]
 

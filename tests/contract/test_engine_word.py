@@ -17,7 +17,8 @@ from backend.job.job import Job
 from backend.job.problems import Problem
 from tests.cluster.jobs import make_job
 from tests.engines.jobs import place
-from tests.nodes import NODE_PYTHON, needs_node_environment
+from tests.nodes import needs_node_environment
+from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, needs_node_environment]
 

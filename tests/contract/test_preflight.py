@@ -27,7 +27,8 @@ from backend.cluster.ssh import connect
 from backend.cluster.survey import survey, survey_all
 from backend.job.job import Job
 from tests.cluster.jobs import make_job
-from tests.nodes import NODE_PYTHON, needs_node_environment
+from tests.nodes import needs_node_environment
+from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.contract, pytest.mark.e2e]
 

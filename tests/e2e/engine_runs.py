@@ -17,7 +17,7 @@ from backend.cluster.demo import DemoCluster
 from backend.engines import export
 from backend.job.mapping import dump_mapping, parse_job, to_mapping, with_values
 from tests.e2e import tiny_data
-from tests.nodes import NODE_ENVIRONMENT, NODE_PYTHON
+from tools.programs import NODE_ENVIRONMENT, NODE_PYTHON
 
 ROOT = Path(__file__).parents[2]
 EXTRA = NODE_ENVIRONMENT / "extra"

@@ -16,8 +16,8 @@ import yaml
 
 from backend.cluster.demo_model import DATA_FOLDER
 from tests.e2e.engine_runs import NODE_PYTHON, ROOT, STEPS, Case, Outcome, Site
-from tests.engines.programs import MCORE_ADAPTER, mcore_adapter_source
 from tests.nodes import skip_without_node_environment, ssh_nodes
+from tools.programs import MCORE_ADAPTER, mcore_adapter_source
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 

@@ -17,8 +17,8 @@ from backend.jobs.controller import Controller
 from backend.jobs.records import Point
 from backend.jobs.states import RunState
 from tests.jobs.gangs import marked
-from tests.nodes import NODE_PYTHON
 from tests.waiting import wait_for
+from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

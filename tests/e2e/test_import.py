@@ -11,7 +11,7 @@ import pytest
 from backend.cluster import demo_model
 from backend.cluster.demo import DemoCluster
 from backend.job.mapping import dump_mapping
-from tests.nodes import NODE_PYTHON
+from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -13,7 +13,7 @@ from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 from backend.job.problems import ProblemsError, errors
 from backend.jobs.controller import Controller
-from tests.nodes import NODE_PYTHON
+from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 

@@ -15,8 +15,9 @@ from backend.cluster.demo import DemoCluster
 from backend.cluster.demo_model import DATA_FOLDER, DATASET, MODEL_FOLDER, TEMPLATE
 from backend.engines import export
 from backend.job.mapping import parse_job
-from tests.nodes import NODE_PYTHON, needs_node_environment, ssh_nodes
+from tests.nodes import needs_node_environment, ssh_nodes
 from tests.waiting import wait_for
+from tools.programs import NODE_PYTHON
 
 # Stand where the node's python would: one child that lasts, as a rank does, and one that fails on node 1.
 LASTING = """\

@@ -18,9 +18,9 @@ from backend.engines.known_keys import EngineKey, programs
 from backend.job.job import Job
 from tests.engines.cases import HUGGING_FACE, MEGATRON, SHARDED
 from tests.engines.jobs import place
-from tests.engines.programs import MCORE_ADAPTER, mcore_adapter_source
-from tests.engines.write_engine_keys import ask
-from tests.nodes import NODE_PYTHON, needs_node_environment
+from tests.nodes import needs_node_environment
+from tools.programs import MCORE_ADAPTER, NODE_PYTHON, mcore_adapter_source
+from tools.write_engine_keys import ask
 
 pytestmark = [pytest.mark.e2e, needs_node_environment]
 
@@ -148,7 +148,7 @@ def test_megatron_reads_the_plan() -> None:
 
 @pytest.mark.parametrize("environment", [{}, {"USE_MCA": "1"}], ids=["llamafactory", "mcore_adapter"])
 def test_the_kept_list_of_keys_is_what_the_programs_say(environment: dict[str, str]) -> None:
-    """Name, type, default and choices of every key; tests/engines/write_engine_keys.py writes the list."""
+    """Name, type, default and choices of every key; tools/write_engine_keys.py writes the list."""
     told = ask(NODE_PYTHON, "llamafactory", environment | mcore_adapter() if environment else {})
     parts = ["mcore_adapter"] if environment else ["llamafactory", "transformers", "llamafactory_trainer"]
     for part in parts:

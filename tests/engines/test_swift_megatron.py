@@ -18,8 +18,8 @@ from backend.job.mapping import with_values
 from backend.job.presets import models
 from backend.job.rules import check
 from tests.engines.jobs import job, place
-from tests.engines.programs import SWIFT, swift_python
-from tests.engines.write_engine_keys import ask_swift
+from tools.programs import SWIFT, swift_python
+from tools.write_engine_keys import ask_swift
 
 
 def swift(preset: str = "qwen3-8b", **values: Any) -> Job:

@@ -17,7 +17,8 @@ from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained, rank_parameters, stages
 from backend.job.model import parse_model
 from backend.job.presets import models
-from tests.nodes import NODE_PYTHON, needs_node_environment
+from tests.nodes import needs_node_environment
+from tools.programs import NODE_PYTHON
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.e2e, needs_node_environment]

@@ -9,7 +9,8 @@ import subprocess
 import pytest
 
 from backend.estimate.simulate import passes
-from tests.nodes import NODE_PYTHON, needs_node_environment
+from tests.nodes import needs_node_environment
+from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, needs_node_environment]
 

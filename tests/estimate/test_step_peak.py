@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nodes import NODE_PYTHON, needs_node_environment
+from tests.nodes import needs_node_environment
+from tools.programs import NODE_PYTHON
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.e2e, needs_node_environment]

@@ -61,4 +61,4 @@ def version(name, real=importlib.metadata.version):
 
 sys.meta_path.insert(0, Finder())
 importlib.metadata.version = version
-runpy.run_path(str(Path(__file__).parents[2] / "backend" / "cluster" / "engine_word.py"), run_name="__main__")
+runpy.run_path(str(Path(__file__).parents[1] / "backend" / "cluster" / "engine_word.py"), run_name="__main__")

@@ -1,6 +1,6 @@
 """Writes presets/engine_keys.yaml: what the programs in .venv-node and the named sources say of their own keys.
 
-    python -m tests.engines.write_engine_keys
+    python -m tools.write_engine_keys
 
 Needs .venv-node, MEGABOARD_MCORE_ADAPTER (mcore_adapter's src folder) and MEGABOARD_SWIFT_PYTHON (an interpreter that
 has ms-swift).
@@ -15,10 +15,9 @@ from typing import Any
 
 import yaml
 
-from tests.engines.programs import mcore_adapter_source, swift_python
-from tests.nodes import NODE_PYTHON
+from tools.programs import NODE_PYTHON, mcore_adapter_source, swift_python
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 FILE = ROOT / "presets" / "engine_keys.yaml"
 WITHOUT_GPU = Path(__file__).with_name("swift_without_gpu.py")
 ENGINE_WORD = ROOT / "backend" / "cluster" / "engine_word.py"
@@ -32,7 +31,7 @@ SOURCES = {
 MCORE_ADAPTER_VERSION = "0.10.0.dev0"
 HEAD = """\
 # The keys that each program's argument classes take: type, default, choices. Written by
-# tests/engines/write_engine_keys.py, which asks the programs; test_real_parser.py compares.
+# tools/write_engine_keys.py, which asks the programs; test_real_parser.py compares.
 """
 
 

@@ -1,8 +1,11 @@
 """Where the real engines are, as far as this machine has them."""
 
 import os
+from pathlib import Path
 
-from tests.nodes import NODE_PYTHON
+NODE_ENVIRONMENT = Path(__file__).parents[1] / ".venv-node"
+"""Has torch and the real LLaMA-Factory."""
+NODE_PYTHON = NODE_ENVIRONMENT / "bin" / "python"
 
 MCORE_ADAPTER = "MEGABOARD_MCORE_ADAPTER"
 SWIFT = "MEGABOARD_SWIFT_PYTHON"

@@ -1,7 +1,7 @@
 """Writes presets/key_versions.yaml: since which of the versions that were looked at a program takes each of its keys.
 
     pip download --no-deps -d WHEELS llamafactory==0.9.0 ... transformers==4.55.4 ... ms-swift==4.0.0 ...
-    python -m tests.engines.write_key_versions WHEELS ROLL
+    python -m tools.write_key_versions WHEELS ROLL
 
 WHEELS is a folder of wheels from PyPI; ROLL is a clone of https://github.com/alibaba/ROLL, from whose history the
 versions of mcore_adapter are read. Keys are the annotated fields of the argument classes; nothing is imported.
@@ -19,7 +19,7 @@ import yaml
 
 from backend.engines.known_keys import programs
 
-FILE = Path(__file__).parents[2] / "presets" / "key_versions.yaml"
+FILE = Path(__file__).parents[1] / "presets" / "key_versions.yaml"
 MODULES = {
     "llamafactory": r"llamafactory/hparams/.*\.py",
     "transformers": r"transformers/training_args(_seq2seq)?\.py",
@@ -31,7 +31,7 @@ VERSIONED = ("mcore_adapter/pyproject.toml", "mcore_adapter/src/mcore_adapter/__
 """Where it says its version: the first since 0.9.0."""
 HEAD = """\
 # The versions of each program that were looked at, oldest first; and for keys that the oldest does not take, the first
-# one that does. Written by tests/engines/write_key_versions.py from PyPI's wheels, for mcore_adapter from its history.
+# one that does. Written by tools/write_key_versions.py from PyPI's wheels, for mcore_adapter from its history.
 """
 
 
@@ -68,7 +68,8 @@ def of_history(clone: Path) -> dict[str, set[str]]:
 
 
 def _git(clone: Path, *words: str) -> str:
-    return subprocess.run(["git", "-C", str(clone), *words], check=True, capture_output=True, text=True).stdout
+    command = ["git", "-C", str(clone), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def order(version: str) -> tuple[int, ...]:
