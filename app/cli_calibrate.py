@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -43,17 +44,15 @@ def run_probe(chosen: argparse.Namespace, lang: str) -> int:
     job, problems = read_job(chosen.file, home_path())
     refuse_errors([*problems, *check_nodes(job)])
     with opened_services() as services:
+        name = None if chosen.keep is None else _target(services, chosen.keep, job)
         found = accepted(services, services.controller.measure_speed, job, chosen.accept_host_key, lang)
         if found.speeds is None:
             return _ask_for_keys(found, chosen, lang)
         calibration = calibration_of_probe(job, found.speeds, today(services.clock()))
-        name = None if chosen.keep is None else _target(services, chosen.keep, job)
-        if chosen.json:
-            print_json({"speeds": dataclasses.asdict(found.speeds), **_answer(calibration, name, found, lang)})
-        else:
+        if not chosen.json:
             print(speeds_text(found.speeds, job, lang))
-            print_problems(lang, found.problems)
-        return _keep(services, name, calibration, chosen, lang)
+        figures = {"speeds": dataclasses.asdict(found.speeds)}
+        return _keep(services, name, calibration, found, figures if chosen.json else None, lang)
 
 
 def run_calibrate(chosen: argparse.Namespace, lang: str) -> int:
@@ -68,13 +67,10 @@ def run_calibrate(chosen: argparse.Namespace, lang: str) -> int:
         if not found.is_useful:
             raise ProblemsError(found.problems)
         calibration = calibration_of_run(job, found, today(services.clock()))
-        if chosen.json:
-            figures = {item.name: getattr(found, item.name) for item in dataclasses.fields(found)}
-            print_json({**figures, **_answer(calibration, name, found, lang)})
-        else:
+        if not chosen.json:
             print(measured_text(found, lang))
-            print_problems(lang, found.problems)
-        return _keep(services, name, calibration, chosen, lang)
+        figures = {item.name: getattr(found, item.name) for item in dataclasses.fields(found)}
+        return _keep(services, name, calibration, found, figures if chosen.json else None, lang)
 
 
 def speeds_text(speeds: Speeds, job: Job, lang: str) -> str:
@@ -117,21 +113,35 @@ def _target(services: Services, given: str, job: Job) -> str:
     return name
 
 
-def _keep(services: Services, name: str | None, calibration: Calibration, chosen: argparse.Namespace, lang: str) -> int:
+def _keep(
+    services: Services,
+    name: str | None,
+    calibration: Calibration,
+    found: Measurement | RunMeasured,
+    figures: Mapping[str, Any] | None,
+    lang: str,
+) -> int:
+    """Keep it where a cluster is named, then tell what came of it: as JSON with the figures, where there are such.
+
+    What was measured is told, too, when it cannot be kept.
+    """
+    path, refused = None, ()
     if name is not None:
-        services.audit.record("calibrate", cluster=name, **as_mapping(calibration))
-        path = keep_in_cluster(services.home, name, calibration)
-        if not chosen.json:
-            print(t(lang, "cli.kept", cluster=name, path=path))
-    elif not chosen.json:
-        print(t(lang, "cli.not_kept"))
-        print(yaml.safe_dump({KEY: as_mapping(calibration)}, sort_keys=False), end="")
-    return DONE
-
-
-def _answer(calibration: Calibration, name: str | None, found: Measurement | RunMeasured, lang: str) -> dict[str, Any]:
-    problems = [render_problem(lang, one) for one in found.problems]
-    return {KEY: as_mapping(calibration), "kept_in": name, "problems": problems}
+        try:
+            services.audit.record("calibrate", cluster=name, **as_mapping(calibration))
+            path = keep_in_cluster(services.home, name, calibration)
+        except ProblemsError as error:
+            refused = error.problems
+    if figures is not None:
+        problems = [render_problem(lang, one) for one in (*found.problems, *refused)]
+        print_json({**figures, KEY: as_mapping(calibration), "kept_in": name if path else None, "problems": problems})
+        print_problems(lang, refused)
+    else:
+        print_problems(lang, (*found.problems, *refused))
+        print(t(lang, "cli.kept", cluster=name, path=path) if path else t(lang, "cli.not_kept"))
+        if path is None:
+            print(yaml.safe_dump({KEY: as_mapping(calibration)}, sort_keys=False), end="")
+    return FAILED if refused else DONE
 
 
 def _ask_for_keys(found: Measurement, chosen: argparse.Namespace, lang: str) -> int:
