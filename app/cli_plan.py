@@ -1,4 +1,4 @@
-"""`megaboard estimate`, `plan` and `render`: everything that needs neither a cluster nor the page."""
+"""`megaboard estimate` and `plan`: what a job costs, and every way to run it."""
 
 import argparse
 import json
@@ -14,7 +14,6 @@ from app.home import home_path
 from app.i18n import render_problem, t
 from app.jobfile import folder_of, job_of, load_json, opened, read_job, read_mapping, refuse_errors
 from app.plan_words import all_plans, reason_words, why_not_words
-from backend.engines import check_engine, engine_notes, export
 from backend.estimate import Estimate, estimate, over_host_memory, over_memory, padding, to_json
 from backend.job.job import Job
 from backend.job.mapping import MAXIMUM_TEXT
@@ -43,16 +42,12 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
         parser.set_defaults(run=run_estimate)
         return
     parser.add_argument("file", metavar="FILE", help=t(lang, "cli.file.help"))
-    if name == "plan":
-        form = parser.add_mutually_exclusive_group()
-        form.add_argument("--top", type=int, metavar="N", help=t(lang, "cli.plan.top.help"))
-        form.add_argument("--why-not", metavar="SIZES", help=t(lang, "cli.plan.why_not.help"))
-        form.add_argument("--strategies", action="store_true", help=t(lang, "cli.plan.strategies.help"))
-        parser.add_argument("--json", action="store_true", help=t(lang, "cli.json.help"))
-        parser.set_defaults(run=run_plan)
-    else:
-        parser.add_argument("--out", type=Path, required=True, metavar="DIR", help=t(lang, "cli.render.out.help"))
-        parser.set_defaults(run=run_render)
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--top", type=int, metavar="N", help=t(lang, "cli.plan.top.help"))
+    form.add_argument("--why-not", metavar="SIZES", help=t(lang, "cli.plan.why_not.help"))
+    form.add_argument("--strategies", action="store_true", help=t(lang, "cli.plan.strategies.help"))
+    parser.add_argument("--json", action="store_true", help=t(lang, "cli.json.help"))
+    parser.set_defaults(run=run_plan)
 
 
 def run_estimate(chosen: argparse.Namespace, lang: str) -> int:
@@ -180,21 +175,6 @@ def _strategy(row: Strategy, lang: str) -> dict[str, Any]:
         "reason": {"code": row.reason, "message": reason_words(row, lang)},
         "plan": _plan(row.best, lang) if row.best else None,
     }
-
-
-def run_render(chosen: argparse.Namespace, lang: str) -> int:
-    """Write the files that launch the job without Megaboard."""
-    job, problems = read_job(chosen.file, home_path())
-    print_problems(lang, problems)
-    files = export(job, placeholders=True)
-    print_problems(lang, [*check(job), *check_engine(job), *engine_notes(job)])
-    for name, text in files.items():
-        path = chosen.out / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o755 if name.endswith(".sh") else 0o644)
-        print(path)
-    return DONE
 
 
 @dataclass(kw_only=True, slots=True)

@@ -19,7 +19,7 @@ COMMANDS = {
     "demo": "app.cli_demo",
     "estimate": "app.cli_plan",
     "plan": "app.cli_plan",
-    "render": "app.cli_plan",
+    "render": "app.cli_render",
     "model": "app.cli_model",
     "import": "app.cli_import",
     "preset": "app.cli_preset",

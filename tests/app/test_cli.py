@@ -250,6 +250,25 @@ def test_render_writes_files_that_need_no_megaboard(run, job_file, tmp_path):
     assert (tmp_path / "deep" / "out" / "launch.sh").stat().st_mode & 0o111
 
 
+def test_render_takes_away_what_it_wrote_of_another_job_and_touches_nothing_else(run, job_file, tmp_path):
+    out = tmp_path / "out"
+    cluster = {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}
+    assert run("render", job_file(cluster=cluster), "--out", str(out))[0] == 0
+    (out / "node2.sh").write_text("mine now")
+    (out / "node9.sh").write_text("mine")
+    two = job_file(cluster=cluster | {"nodes": 2})
+    status, _, err = run("render", two, "--out", str(out))
+    assert status == 0
+    assert "node2.sh" in err
+    assert {path.name for path in out.glob("node*.sh")} == {"node0.sh", "node1.sh", "node2.sh", "node9.sh"}
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "config.yaml").write_text("model: mine")
+    status, _, err = run("render", two, "--out", str(tmp_path / "own"))
+    assert (status, "config.yaml" in err) == (2, True)
+    assert [path.name for path in (tmp_path / "own").iterdir()] == ["config.yaml"]
+    assert (tmp_path / "own" / "config.yaml").read_text() == "model: mine"
+
+
 def test_render_says_what_the_engine_takes_otherwise_than_the_job_says_it(run, job_file, tmp_path):
     training = {"template": "qwen3_vl_nothink", "save_total_limit": 1, "freeze": {"vision_tower": True}}
     parallel = {"tensor": 4, "overlap_grad_reduce": True}
