@@ -20,17 +20,14 @@ class BoundRule:
     binds: Callable[[EngineTraits], bool]
 
 
-def registrar(rules: list[BoundRule], binds: Callable[[EngineTraits], bool]) -> Callable[..., Callable[[Rule], Rule]]:
-    """A decorator that adds a rule to `rules`: `@rule()`."""
+def registrar(rules: list[BoundRule], binds: Callable[[EngineTraits], bool]) -> Callable[[Rule], Rule]:
+    """A decorator that adds a rule to `rules`."""
 
-    def rule() -> Callable[[Rule], Rule]:
-        def register(function: Rule) -> Rule:
-            rules.append(BoundRule(function=function, binds=binds))
-            return function
+    def register(function: Rule) -> Rule:
+        rules.append(BoundRule(function=function, binds=binds))
+        return function
 
-        return register
-
-    return rule
+    return register
 
 
 def largest(limit: int, fits: Callable[[int], bool]) -> int:

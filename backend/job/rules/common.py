@@ -18,7 +18,7 @@ hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
 _NOTHING_FROZEN = {f"training.freeze.{part}": False for part in ("vision_tower", "projector", "language_model")}
 
 
-@everywhere()
+@everywhere
 def stage_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Under USE_MCA=1, stages other than pt, sft, dpo silently fall through to the Hugging Face path."""
     stages = job.traits.stages
@@ -27,7 +27,7 @@ def stage_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("stage_not_supported", "training.stage", engine=job.engine, stages=", ".join(stages))
 
 
-@everywhere()
+@everywhere
 def method_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter never reads finetuning_type: LoRA there would silently train everything."""
     methods = job.traits.methods
@@ -42,7 +42,7 @@ def method_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     return Problem(code="method_not_supported", field="training.method", values=values, choices=choices)
 
 
-@everywhere()
+@everywhere
 def model_type_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory refuses model types that are not in its MCA_SUPPORTED_MODELS."""
     allowed = job.traits.model_types
@@ -52,7 +52,7 @@ def model_type_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
                    edit={"engine": "llamafactory-ddp"})  # fmt: skip
 
 
-@everywhere()
+@everywhere
 def precision_runs_on_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """bf16 needs Ampere or later; on a CPU the Hugging Face path trains in fp32."""
     if gpu.device == "cpu" and not job.traits.is_megatron and job.training.precision != "fp32":
@@ -62,7 +62,7 @@ def precision_runs_on_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
     return None
 
 
-@everywhere()
+@everywhere
 def trainable_layers_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """`partial` trains the last layers, so there must be that many."""
     layers = job.training.trainable_layers
@@ -72,7 +72,7 @@ def trainable_layers_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | N
                     edit={"training.trainable_layers": shape.layers})  # fmt: skip
 
 
-@everywhere()
+@everywhere
 def something_is_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """A vision-language model with all three parts frozen has no gradient."""
     freeze = job.training.freeze
@@ -82,7 +82,7 @@ def something_is_trained(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     return problem("nothing_trained", "training.freeze.language_model", edit={"training.freeze.language_model": False})
 
 
-@everywhere()
+@everywhere
 def freeze_has_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The freeze switches name parts that text models do not have."""
     freeze = job.training.freeze
@@ -91,7 +91,7 @@ def freeze_has_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("freeze_without_vision", "training.freeze.vision_tower", "warning", edit=dict(_NOTHING_FROZEN))
 
 
-@everywhere()
+@everywhere
 def freezing_reaches_the_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter's pre-training workflow never freezes anything."""
     freeze = job.training.freeze
@@ -102,7 +102,7 @@ def freezing_reaches_the_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
                    edit=dict(_NOTHING_FROZEN))  # fmt: skip
 
 
-@everywhere()
+@everywhere
 def pretraining_packs(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory joins documents in stage pt where nobody says otherwise (hparams/parser.py); a job file does."""
     training = job.training
@@ -113,7 +113,7 @@ def pretraining_packs(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                    edit=None if cuts else {"training.packing": True})  # fmt: skip
 
 
-@everywhere()
+@everywhere
 def timeout_is_sane(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory's examples set 5.7 years: a hung collective then never ends."""
     if job.training.ddp_timeout_s <= 86_400:
@@ -122,7 +122,7 @@ def timeout_is_sane(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                     edit={"training.ddp_timeout_s": 1800})  # fmt: skip
 
 
-@everywhere()
+@everywhere
 def gpus_are_alike(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Ranks hold equal shares, so the node whose GPUs have least memory decides what a plan may need."""
     smallest = smallest_hosts(job.cluster)
@@ -137,7 +137,7 @@ def gpus_are_alike(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("gpu_memory_mixed", "cluster.gpu", "warning", nodes=nodes, least=least, others=round(others, 1))
 
 
-@everywhere()
+@everywhere
 def calibration_is_of_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """What was measured on another GPU says nothing about this one."""
     known = job.cluster.calibration
@@ -148,7 +148,7 @@ def calibration_is_of_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
                     edit={f"cluster.calibration.{item.name}": item.default for item in fields(known)})  # fmt: skip
 
 
-@everywhere()
+@everywhere
 def calibration_is_of_these_constants(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """A ratio to an estimate says nothing about one with constants that were fitted anew."""
     known, current = job.cluster.calibration, efficiency_figures().version
@@ -158,7 +158,7 @@ def calibration_is_of_these_constants(job: Job, shape: ModelShape, gpu: Gpu) -> 
                     measured=known.constants, current=current)  # fmt: skip
 
 
-@everywhere()
+@everywhere
 def calibration_is_of_this_engine(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Engines hold memory differently, so a ratio of one is not used for another."""
     known = job.cluster.calibration
@@ -168,7 +168,7 @@ def calibration_is_of_this_engine(job: Job, shape: ModelShape, gpu: Gpu) -> Prob
                     measured=known.engine or "-", engine=job.engine)  # fmt: skip
 
 
-@everywhere()
+@everywhere
 def ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: `world_size (N) is not divisible by M`."""
     if job.world_size % job.model_parallel == 0:
@@ -184,7 +184,7 @@ def ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                     edit=dividing(job.world_size, sizes))  # fmt: skip
 
 
-@everywhere()
+@everywhere
 def global_batch_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Every replica takes whole micro-batches."""
     wanted = job.training.global_batch_size
@@ -196,7 +196,7 @@ def global_batch_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
                     nearest=nearest, edit={"training.global_batch_size": nearest})  # fmt: skip
 
 
-@everywhere()
+@everywhere
 def learning_rate_is_of_this_batch(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """A learning rate suits the global batch it was chosen for; no engine scales it."""
     chosen_for, rate = job.training.learning_rate_batch, job.training.learning_rate
@@ -222,7 +222,7 @@ def template_without_thoughts(model: str, template: str) -> str | None:
     return f"{template}_nothink" if thinks and "instruct" in name and "qwen3" in name else None
 
 
-@everywhere()
+@everywhere
 def template_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The thinking template teaches Instruct models, which never think, to answer with empty thoughts."""
     template = job.training.template
@@ -235,7 +235,7 @@ def template_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
                     edit={"training.template": better})  # fmt: skip
 
 
-@hugging_face()
+@hugging_face
 def parallel_sizes_are_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Hugging Face engines have data parallelism only; TP, PP, CP, EP would be dropped in silence."""
     parallel = job.parallel
@@ -247,7 +247,7 @@ def parallel_sizes_are_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Probl
     return problem("parallel_ignored", next(iter(set_sizes)), "warning", engine=job.engine, edit=dict(set_sizes))
 
 
-@hugging_face()
+@hugging_face
 def recompute_is_all_or_nothing(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Hugging Face engines know gradient checkpointing on or off."""
     if job.parallel.recompute != "selective":

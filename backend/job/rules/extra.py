@@ -146,7 +146,7 @@ def is_ignored(key: str, traits: EngineTraits) -> bool:
     return is_mcore_adapter and _NOT_MEGATRONS.fullmatch(key) is not None
 
 
-@llamafactory()
+@llamafactory
 def keys_go_with_the_job(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Raised by LLaMA-Factory's parser on every rank, after minutes of imports; the first that is found."""
     for clash in CLASHES:
@@ -157,7 +157,7 @@ def keys_go_with_the_job(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     return None
 
 
-@mcore_adapter()
+@mcore_adapter
 def keys_have_an_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The parser takes every key of LLaMA-Factory and transformers; Megatron's trainer reads few of them."""
     ignored = [key for key, value in job.extra.items() if value and is_ignored(str(key), job.traits)]

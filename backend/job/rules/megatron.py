@@ -11,7 +11,7 @@ megatron = registrar(RULES, lambda traits: traits.is_megatron)
 mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.environment == "llamafactory")
 
 
-@megatron()
+@megatron
 def parameter_gather_overlap_is_complete(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter asserts both: overlap_param_gather needs the distributed optimizer and overlap_grad_reduce."""
     parallel = job.parallel
@@ -21,7 +21,7 @@ def parameter_gather_overlap_is_complete(job: Job, shape: ModelShape, gpu: Gpu) 
                     edit={"parallel.distributed_optimizer": True, "parallel.overlap_grad_reduce": True})  # fmt: skip
 
 
-@megatron()
+@megatron
 def overlap_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """On ranks without images the projector gets no gradient, and an overlapped reduction waits for it for ever."""
     parallel = job.parallel
@@ -31,7 +31,7 @@ def overlap_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     return problem("overlap_with_vision", "parallel.overlap_grad_reduce", "warning", edit=dict(edit))
 
 
-@megatron()
+@megatron
 def recompute_layers_need_full(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: recompute_num_layers must be None with selective recompute."""
     if job.parallel.recompute_num_layers is None or job.recompute == "full":
@@ -40,7 +40,7 @@ def recompute_layers_need_full(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
                     edit={"parallel.recompute_num_layers": None})  # fmt: skip
 
 
-@megatron()
+@megatron
 def recompute_modules_need_selective(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """recompute_modules is read with selective recompute only."""
     if not job.parallel.recompute_modules or job.recompute == "selective":
@@ -49,7 +49,7 @@ def recompute_modules_need_selective(job: Job, shape: ModelShape, gpu: Gpu) -> P
                     edit={"parallel.recompute": "selective"})  # fmt: skip
 
 
-@megatron()
+@megatron
 def recomputed_modules_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core transformer_config.py: moe_act needs the grouped GEMM, mla_up_proj latent attention."""
     modules = job.parallel.recompute_modules if job.recompute == "selective" else ()
@@ -63,7 +63,7 @@ def recomputed_modules_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
     return None
 
 
-@megatron()
+@megatron
 def dispatcher_suits_experts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """allgather moves every token to every expert rank."""
     if not shape.experts or job.parallel.expert == 1 or job.parallel.moe_token_dispatcher == "alltoall":  # noqa: S105
@@ -72,7 +72,7 @@ def dispatcher_suits_experts(job: Job, shape: ModelShape, gpu: Gpu) -> Problem |
                     edit={"parallel.moe_token_dispatcher": "alltoall"})  # fmt: skip
 
 
-@megatron()
+@megatron
 def scheduler_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter: `lr_scheduler_type X is not supported`."""
     if job.training.lr_scheduler != "polynomial":
@@ -81,7 +81,7 @@ def scheduler_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | N
                     edit={"training.lr_scheduler": "cosine"})  # fmt: skip
 
 
-@mcore_adapter()
+@mcore_adapter
 def seed_is_positive(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter: `Seed should be a positive integer.`"""
     if job.training.seed > 0:
@@ -89,7 +89,7 @@ def seed_is_positive(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("seed_not_positive", "training.seed", edit={"training.seed": 42})
 
 
-@megatron()
+@megatron
 def preference_loss_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter: `pref_loss: X is not supported.`, raised only at the first loss."""
     if job.training.stage != "dpo" or job.training.dpo.loss in job.traits.preference_losses:
@@ -98,7 +98,7 @@ def preference_loss_is_supported(job: Job, shape: ModelShape, gpu: Gpu) -> Probl
                     edit={"training.dpo.loss": "sigmoid"})  # fmt: skip
 
 
-@mcore_adapter()
+@mcore_adapter
 def data_is_not_shuffled(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter's train loader is a SequentialSampler."""
     if not job.training.dataset or job.training.prepare.shuffle:
@@ -106,7 +106,7 @@ def data_is_not_shuffled(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     return problem("no_shuffling", "training.dataset", "note", edit={"training.prepare.shuffle": True})
 
 
-@mcore_adapter()
+@mcore_adapter
 def experts_pad_samples(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """LLaMA-Factory train/mca/workflow.py (pad_to_max): with EP > 1 its collators pad every sample to cutoff_len."""
     training = job.training
@@ -120,7 +120,7 @@ def experts_pad_samples(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
                     edit={"training.packing": True} if can_pack else None)  # fmt: skip
 
 
-@mcore_adapter()
+@mcore_adapter
 def experts_and_tensor_force_sequence(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter turns sequence parallel on where EP > 1 and TP > 1."""
     parallel = job.parallel
@@ -129,7 +129,7 @@ def experts_and_tensor_force_sequence(job: Job, shape: ModelShape, gpu: Gpu) -> 
     return problem("sequence_forced", "parallel.sequence", "warning", edit={"parallel.sequence": True})
 
 
-@megatron()
+@megatron
 def interleaving_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The interleaved schedule relies on CUDA streams; on CPU ranks its losses were NaN."""
     if gpu.device != "cpu" or job.parallel.virtual_pipeline == 1:
@@ -137,7 +137,7 @@ def interleaving_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
     return problem("virtual_on_cpu", "parallel.virtual_pipeline", edit={"parallel.virtual_pipeline": 1})
 
 
-@mcore_adapter()
+@mcore_adapter
 def gradients_are_fp32(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter sets accumulate_allreduce_grads_in_fp32 whenever bf16 is on."""
     if job.parallel.gradient_dtype == "fp32" or job.training.precision != "bf16":
@@ -147,7 +147,7 @@ def gradients_are_fp32(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     )
 
 
-@megatron()
+@megatron
 def liger_is_hugging_faces(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The Megatron path never reads enable_liger_kernel."""
     if not job.training.liger:
@@ -155,7 +155,7 @@ def liger_is_hugging_faces(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | N
     return problem("liger_ignored", "training.liger", "warning", engine=job.engine, edit={"training.liger": False})
 
 
-@megatron()
+@megatron
 def wandb_is_dropped(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter's TrainingArguments removes wandb from report_to."""
     if "wandb" not in job.training.report_to:

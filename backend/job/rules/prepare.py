@@ -17,7 +17,7 @@ OTHER_WAYS = ("tokenized_path", "streaming")
 """Keys of `extra` with which no rank waits for the tokenising either."""
 
 
-@swift()
+@swift
 def data_is_prepared_for_llamafactory(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ms-swift loads tokenised data of another format, and shuffles by itself."""
     prepare = job.training.prepare
@@ -27,7 +27,7 @@ def data_is_prepared_for_llamafactory(job: Job, shape: ModelShape, gpu: Gpu) -> 
     return problem("prepare_ignored", "training.prepare.tokenize", "warning", engine=job.engine, edit=edit)
 
 
-@hugging_face()
+@hugging_face
 def trainer_shuffles_by_itself(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Hugging Face's trainer takes the samples in a new random order every epoch."""
     if not job.training.prepare.shuffle:
@@ -36,7 +36,7 @@ def trainer_shuffles_by_itself(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
     return problem("shuffle_not_needed", "training.prepare.shuffle", "note", engine=job.engine, edit=edit)
 
 
-@llamafactory()
+@llamafactory
 def many_samples_are_tokenised_first(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Left to itself LLaMA-Factory tokenises on one rank of each node; the others wait, for at most ddp_timeout."""
     samples = job.training.samples

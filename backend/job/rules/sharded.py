@@ -15,7 +15,7 @@ fsdp = registrar(RULES, lambda traits: traits.is_fsdp)
 _EXPANDED = ("mxfp4", "fp8")
 
 
-@offloading()
+@offloading
 def a_disk_needs_a_folder(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """DeepSpeed zero/partition_parameters.py: `"nvme_path" in DeepSpeed Config cannot be None`."""
     if job.parallel.offload_device != "nvme" or job.parallel.offload_folder:
@@ -23,7 +23,7 @@ def a_disk_needs_a_folder(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
     return problem("offload_folder_missing", "parallel.offload_folder", edit={"parallel.offload_device": "cpu"})
 
 
-@offloading()
+@offloading
 def a_disk_needs_stage_3(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """DeepSpeed zero/stage_1_and_2.py takes every device that is not `none` for the host's memory."""
     if job.parallel.offload_device != "nvme" or job.traits.zero_stage == 3:
@@ -31,7 +31,7 @@ def a_disk_needs_stage_3(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     return problem("nvme_needs_stage_3", "parallel.offload_device", "warning", edit={"parallel.offload_device": "cpu"})
 
 
-@hugging_face()
+@hugging_face
 def offload_fraction_is_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """The engines that offload move the whole optimizer; the others none of it."""
     if not job.parallel.optimizer_offload_fraction:
@@ -40,7 +40,7 @@ def offload_fraction_is_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Prob
                     edit={"parallel.optimizer_offload_fraction": 0.0})  # fmt: skip
 
 
-@hugging_face()
+@hugging_face
 def an_optimizer_on_the_host_needs_threads(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """torchrun's OMP_NUM_THREADS is 1: the whole optimizer step of a rank then runs on one core."""
     on_host = job.traits.offloads != "none" or (job.traits.is_fsdp and job.parallel.fsdp.offload)
@@ -50,7 +50,7 @@ def an_optimizer_on_the_host_needs_threads(job: Job, shape: ModelShape, gpu: Gpu
                     edit={"environment": {**job.environment, "OMP_NUM_THREADS": "8"}})  # fmt: skip
 
 
-@fsdp()
+@fsdp
 def sharding_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """accelerate 1.11.0 state.py: CPU ranks are not among those that may use FSDP, and train as under DDP."""
     if gpu.device != "cpu":
@@ -58,7 +58,7 @@ def sharding_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     return problem("fsdp_on_cpu", "engine", "warning", edit={"engine": "llamafactory-ddp"})
 
 
-@fsdp()
+@fsdp
 def quantised_training_needs_version_1(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """accelerate 1.11.0 utils/fsdp_utils.py _infer_parameter_dtype stumbles over the names of bitsandbytes' weights."""
     if job.training.method != "qlora" or job.parallel.fsdp.version == 1:
@@ -66,7 +66,7 @@ def quantised_training_needs_version_1(job: Job, shape: ModelShape, gpu: Gpu) ->
     return problem("qlora_needs_fsdp1", "parallel.fsdp.version", edit={"parallel.fsdp.version": 1})
 
 
-@hugging_face()
+@hugging_face
 def a_quantised_model_stays_whole(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """quantization.py: `DeepSpeed ZeRO-3 or FSDP is incompatible with PTQ-quantized models.`"""
     method = _quantised_by(job)
@@ -76,7 +76,7 @@ def a_quantised_model_stays_whole(job: Job, shape: ModelShape, gpu: Gpu) -> Prob
                     edit={"engine": "llamafactory-zero2"})  # fmt: skip
 
 
-@hugging_face()
+@hugging_face
 def a_quantised_model_takes_adapters(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """adapter.py: `Quantized models can only be used for the LoRA or OFT tuning.`"""
     method = _quantised_by(job)

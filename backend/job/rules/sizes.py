@@ -12,7 +12,7 @@ RULES: list[BoundRule] = []
 megatron = registrar(RULES, lambda traits: traits.is_megatron)
 
 
-@megatron()
+@megatron
 def heads_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: num_attention_heads must be a multiple of TP."""
     if shape.heads % job.parallel.tensor == 0:
@@ -26,7 +26,7 @@ def heads_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     )
 
 
-@megatron()
+@megatron
 def groups_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: num_query_groups must be a multiple or divisor of TP."""
     groups, tensor = shape.kv_heads, job.parallel.tensor
@@ -36,7 +36,7 @@ def groups_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                     edit={"parallel.tensor": _fitting_tensor(job, shape)})  # fmt: skip
 
 
-@megatron()
+@megatron
 def widths_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Column-parallel layers are cut into TP equal parts: the FFN, and the vocabulary as mcore_adapter builds it."""
     tensor = job.parallel.tensor
@@ -47,7 +47,7 @@ def widths_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return None
 
 
-@megatron()
+@megatron
 def tensor_stays_in_node(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """TP communicates in every layer; across nodes it waits for the network."""
     per_node, tensor, parallel = job.cluster.gpus_per_node, job.parallel.tensor, job.parallel
@@ -63,7 +63,7 @@ def tensor_stays_in_node(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
                    choices=choices)  # fmt: skip
 
 
-@megatron()
+@megatron
 def layers_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter: layers (plus the embedding and loss accounts) must be a multiple of PP x VPP."""
     counted, chunks = _counted(job, shape), job.parallel.pipeline * job.parallel.virtual_pipeline
@@ -73,7 +73,7 @@ def layers_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                     edit=_fewer_stages(job, shape))  # fmt: skip
 
 
-@megatron()
+@megatron
 def interleaving_needs_stages(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: the interleaved schedule needs PP > 1."""
     if job.parallel.virtual_pipeline == 1 or job.parallel.pipeline > 1:
@@ -81,7 +81,7 @@ def interleaving_needs_stages(job: Job, shape: ModelShape, gpu: Gpu) -> Problem 
     return problem("virtual_without_pipeline", "parallel.virtual_pipeline", edit={"parallel.virtual_pipeline": 1})
 
 
-@megatron()
+@megatron
 def interleaving_needs_micro_batches(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core schedules.py: with VPP at least PP micro-batches, and no remainder smaller than PP."""
     parallel, micro_batches = job.parallel, job.accumulation
@@ -97,7 +97,7 @@ def interleaving_needs_micro_batches(job: Job, shape: ModelShape, gpu: Gpu) -> P
                     pipeline=parallel.pipeline, edit=edit)  # fmt: skip
 
 
-@megatron()
+@megatron
 def experts_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: num_moe_experts must be set to use expert parallel; ETP splits experts alone."""
     split = [name for name in ("expert", "expert_tensor") if getattr(job.parallel, name) > 1]
@@ -107,7 +107,7 @@ def experts_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     return problem("expert_parallel_without_experts", f"parallel.{split[0]}", edit=edit)
 
 
-@megatron()
+@megatron
 def experts_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Every expert-parallel rank holds the same number of whole experts."""
     if not shape.experts or shape.experts % job.parallel.expert == 0:
@@ -121,7 +121,7 @@ def experts_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     )
 
 
-@megatron()
+@megatron
 def expert_ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: world_size must be a multiple of ETP x EP x PP."""
     parallel = job.parallel
@@ -137,7 +137,7 @@ def expert_ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
                     edit=dividing(job.world_size, sizes))  # fmt: skip
 
 
-@megatron()
+@megatron
 def expert_width_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """ETP cuts every expert's FFN into equal parts."""
     expert_tensor = job.parallel.expert_tensor
@@ -148,7 +148,7 @@ def expert_width_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
                     width=shape.expert_ffn, tensor=expert_tensor, edit={"parallel.expert_tensor": fitting})  # fmt: skip
 
 
-@megatron()
+@megatron
 def sequence_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """CP cuts a sequence into 2 x CP chunks; SFT pads to 64 tokens, PT to 8 (mcore_adapter's collators)."""
     padding = 8 if job.training.stage == "pt" else 64
@@ -160,7 +160,7 @@ def sequence_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
                     edit={"parallel.context": fitting})  # fmt: skip
 
 
-@megatron()
+@megatron
 def packing_without_context(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """mcore_adapter asserts that every packed sub-sequence is aligned to 2 x CP; LLaMA-Factory does not align them."""
     if not job.training.packing or job.parallel.context == 1:
@@ -168,7 +168,7 @@ def packing_without_context(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
     return problem("packing_with_context", "training.packing", edit={"training.packing": False})
 
 
-@megatron()
+@megatron
 def deep_stack_fits_first_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Qwen3-VL feeds deep-stack features to the first layers, which must all be on the first stage (chunk).
 
