@@ -75,11 +75,10 @@ def _run(
     subprocess.run([python, demo_model.__file__, str(home)], check=True, capture_output=True, text=True)
     cluster.start()
     _fill_in(home, cluster.cluster_mapping(python))
-    address = binding.address(listener.getsockname()[1])
-    words = [t(lang, "cli.demo.ready", nodes=chosen.nodes), t(lang, "cli.serve.address", address=address)]
-    words.append(t(lang, "cli.demo.password", password=made) if made else t(lang, "cli.serve.password.given"))
-    words.append(t(lang, "cli.demo.keeps" if chosen.keep else "cli.demo.ends"))
-    return serve_page(home, binding, listener, password, words)
+    print(t(lang, "cli.demo.ready", nodes=chosen.nodes))
+    print(t(lang, "cli.demo.password", password=made) if made else t(lang, "cli.serve.password.given"), flush=True)
+    end = t(lang, "cli.demo.keeps" if chosen.keep else "cli.demo.ends")
+    return serve_page(home, binding, listener, password, lang, end)
 
 
 def _fill_in(home: Path, cluster: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from app.audit import Audit
@@ -47,10 +46,8 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         home = make_home(home_path())
         take_secrets(chosen, lang, Audit(home))
         with binding.listen() as listener:
-            password, about_password = _password(home, chosen, lang)
-            address = binding.address(listener.getsockname()[1])
-            words = [t(lang, "cli.serve.address", address=address), about_password, t(lang, "cli.serve.end")]
-            return serve_page(home, binding, listener, password, words)
+            password = _password(home, chosen, lang)
+            return serve_page(home, binding, listener, password, lang, t(lang, "cli.serve.end"))
     except (ServerError, PasswordError) as error:
         return explain(error, lang)
 
@@ -75,9 +72,11 @@ def given_password(chosen: argparse.Namespace) -> PasswordHash | None:
 
 
 def serve_page(
-    home: Path, binding: Binding, listener: socket.socket, password: PasswordHash, words: Sequence[str]
+    home: Path, binding: Binding, listener: socket.socket, password: PasswordHash, lang: str, end: str
 ) -> int:
-    """Build the page, say the words once it can be opened, and answer until a signal comes."""
+    """Build the page, say its address and how it ends once it can be opened, and answer until a signal comes."""
+    # It takes 5 to 10 s.
+    print(t(lang, "cli.serve.building"), flush=True)
     prepare_gradio(home)
     from app.server import create_app, serve
     from app.services import Services
@@ -100,7 +99,8 @@ def serve_page(
         )
         services.controller.start()
         spare.start()
-        print(*words, sep="\n", flush=True)
+        address = binding.address(listener.getsockname()[1])
+        print(t(lang, "cli.serve.address", address=address), end, sep="\n", flush=True)
         serve(app, binding, listener)
     finally:
         spare.close()
@@ -114,21 +114,20 @@ def explain(error: ServerError | PasswordError, lang: str) -> int:
     return FAILED if error.code == "cannot_listen" else WRONG_INPUT
 
 
-def _password(home: Path, chosen: argparse.Namespace, lang: str) -> tuple[PasswordHash, str]:
-    """The password's hash, and what to tell the user about it."""
+def _password(home: Path, chosen: argparse.Namespace, lang: str) -> PasswordHash:
+    """The password's hash; the user is told at once what the password is, or which."""
     given = given_password(chosen)
-    if given:
-        return given, t(lang, "cli.serve.password.given")
-    stored = None if chosen.new_password else load_hash(home)
-    if stored:
-        return stored, t(lang, "cli.serve.password.known")
+    stored = None if given or chosen.new_password else load_hash(home)
+    if known := given or stored:
+        print(t(lang, "cli.serve.password.given" if given else "cli.serve.password.known"), flush=True)
+        return known
     made = random_password()
     Audit(home).record("new_password")
-    # Handed over first: one that is stored and that nobody was told would lock the page.
-    told = _hand_over(lang, home, made)
+    # Told first: one that is stored and that nobody was told would lock the page.
+    print(_hand_over(lang, home, made), flush=True)
     hashed = PasswordHash.of(made)
     store_hash(home, hashed)
-    return hashed, told
+    return hashed
 
 
 def _hand_over(lang: str, home: Path, made: str) -> str:

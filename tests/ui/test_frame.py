@@ -55,6 +55,7 @@ def server(home):
 @pytest.fixture(scope="module")
 def password(server):
     """A server that does not speak to a terminal leaves its first password in a file, not in a log."""
+    assert server.said.index("password") < server.said.index("Building the page"), "told before the wait, not after it"
     path = Path(re.search(r"in (/\S+password-\d+\.txt)", server.said)[1])
     assert path.stat().st_mode & 0o777 == 0o600
     return path.read_text().strip()
