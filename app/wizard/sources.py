@@ -96,9 +96,16 @@ def _samples(services: Services, asked: Mapping[str, Any]) -> Fetched:
     found = _look(services, asked, lambda: services.controller.data_size(job))
     for rank, size in found.answers.items():
         rows = ", ".join(f"{name} {count:,}" for name, count in size.rows.items())
-        edits = {"training.samples": size.samples or None,
-                 "training.samples_from": f"{found.nodes[rank]}: {job.training.dataset}"}  # fmt: skip
-        return Fetched(edits=edits, note={"node": found.nodes[rank], "samples": f"{size.samples:,}", "rows": rows})
+        edits: dict[str, Any] = {"training.samples": size.samples or None,
+                                 "training.samples_from": f"{found.nodes[rank]}: {job.training.dataset}"}  # fmt: skip
+        note = {"node": found.nodes[rank], "samples": f"{size.samples:,}", "rows": rows}
+        if size.tokens is None:
+            values = {"node": found.nodes[rank], "reason": size.unmeasured}
+            unmeasured = Problem(code="samples_not_measured", field="training.sample_tokens", severity="warning",
+                                 values=values)  # fmt: skip
+            return Fetched(edits=edits, note=note, done="done_counted", problems=(unmeasured,))
+        edits["training.sample_tokens"] = size.tokens
+        return Fetched(edits=edits, note={**note, "tokens": f"{size.tokens:,}"})
     return Fetched(problems=found.problems, host_keys=found.unknown_host_keys)
 
 

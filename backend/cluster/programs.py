@@ -7,6 +7,7 @@ from threading import Lock
 
 SUPERVISOR = "supervisor.py"
 COPIER = "copy_files.py"
+SAMPLES = "count_samples.py"
 JOINED = {
     SUPERVISOR: (
         "supervisor",
@@ -25,6 +26,7 @@ JOINED = {
         ),
     ),
     COPIER: ("copier", ("files", "give", "place", "take", "main")),
+    SAMPLES: ("samples", ("drawn", "rows", "lengths", "main")),
 }
 """Program -> its package, and the modules of it in the order in which they build on one another."""
 _HERE = Path(__file__).parent

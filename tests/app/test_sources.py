@@ -167,14 +167,28 @@ ENGINE = {"cluster.environments.llamafactory.python": "/opt/lf/bin/python"}
 DATA = {**ENGINE, "training.dataset": "a,b", "training.dataset_dir": "/data"}
 
 
-def test_samples_are_counted_on_a_node_and_the_draft_says_where(services, nodes):
-    change(services, DATA)
-    nodes.by_address["10.0.0.1"].on("count", reply={"samples": 1500, "rows": {"a": 1000, "b": 500}})
+def test_samples_are_counted_and_measured_on_a_node_and_the_draft_says_where(services, nodes):
+    change(services, {**DATA, "training.images_per_sample": 2})
+    answer = {"samples": 1500, "rows": {"a": 1000, "b": 500}, "tokens": 321}
+    nodes.by_address["10.0.0.1"].on("count", reply=answer)
     found = fetch(services, {"kind": "samples"})
-    assert dict(found.note) == {"node": "10.0.0.1", "samples": "1,500", "rows": "a 1,000, b 500"}
+    # 451,584 pixels are 441 tokens of 32 x 32.
+    assert dict(found.note) == {"node": "10.0.0.1", "samples": "1,500", "rows": "a 1,000, b 500", "tokens": "1,203"}
     change(services, found.edits)
     training = read(services.draft.job_mapping(), services.home).job.training
-    assert (training.samples, training.samples_from) == (1500, "10.0.0.1: a,b")
+    assert (training.samples, training.samples_from, training.sample_tokens) == (1500, "10.0.0.1: a,b", 1203)
+
+
+def test_samples_that_cannot_be_measured_are_counted_all_the_same_and_keep_what_was_typed(services, nodes):
+    change(services, {**DATA, "training.sample_tokens": 700})
+    answer = {"samples": 1500, "rows": {"a": 1500}, "unmeasured": "/m/tokenizer.json: No such file"}
+    nodes.by_address["10.0.0.1"].on("count", reply=answer)
+    found = fetch(services, {"kind": "samples"})
+    (problem,) = found.problems
+    assert (found.done, problem.code, problem.values["node"]) == ("done_counted", "samples_not_measured", "10.0.0.1")
+    change(services, found.edits)
+    training = read(services.draft.job_mapping(), services.home).job.training
+    assert (training.samples, training.sample_tokens) == (1500, 700)
 
 
 def test_why_samples_cannot_be_counted_stands_at_the_data_with_the_node(services, nodes):

@@ -9,16 +9,34 @@ from typing import Any
 
 import pytest
 
-from backend.cluster import count_samples
-from backend.cluster.count_samples import count
-from backend.cluster.data_size import PROGRAM
-from backend.cluster.programs import node_program
+from backend.cluster.programs import SAMPLES, node_program
+from backend.cluster.samples import rows as rows_module
+from backend.cluster.samples.drawn import Drawn
+from backend.cluster.samples.lengths import as_mapping, sequences
+from backend.cluster.samples.main import count
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
 
 
+def wanted(folder: Path, *names: str, **others: Any) -> dict[str, Any]:
+    asked = {"folder": str(folder), "names": names, "described": False, "max_samples": None, "val_size": 0}
+    return {**asked, "model": None, **others}
+
+
 def asked(folder: Path, *names: str, described: bool = True, most: int | None = None, val: float = 0) -> dict[str, Any]:
-    return count({"folder": str(folder), "names": names, "described": described, "max_samples": most, "val_size": val})
+    found = count(wanted(folder, *names, described=described, max_samples=most, val_size=val))
+    assert found.pop("unmeasured", None) or "code" in found
+    return found
+
+
+def on_node(python: str, *arguments: str, **question: Any) -> dict[str, Any]:
+    """The answer of the program as it runs on a node."""
+    answer = subprocess.run(
+        [python, *arguments, "-", "count", json.dumps(question), "--token", "T"],
+        input=node_program(SAMPLES), check=True, capture_output=True, timeout=300,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(answer.stdout.decode().removeprefix("T"))
+    return found
 
 
 def describe(folder: Path, **entries: Any) -> None:
@@ -38,8 +56,8 @@ def test_a_list_is_counted_whatever_its_elements_hold_and_wherever_a_chunk_ends(
         "\ufeff\n " + json.dumps(rows, indent=indent, ensure_ascii=False), encoding="utf-8"
     )
     for chunk in (7, 64, 1 << 20):
-        monkeypatch.setattr(count_samples, "CHUNK", chunk)
-        assert count_samples.rows_of_json(str(tmp_path / "a.json")) == size
+        monkeypatch.setattr(rows_module, "CHUNK", chunk)
+        assert rows_module.rows_of_json(str(tmp_path / "a.json"), Drawn()) == size
 
 
 @pytest.mark.parametrize(
@@ -104,19 +122,62 @@ def test_tables_are_counted_with_the_engines_pyarrow_and_agree_with_its_reader(t
     subprocess.run([NODE_PYTHON, "-c", script, tmp_path], check=True, capture_output=True, timeout=300)
     (arrow,) = (tmp_path / "saved").glob("*.arrow")
     names = ["a.parquet", "a.jsonl", "a.csv", str(arrow.relative_to(tmp_path))]
-    wanted = {"folder": str(tmp_path), "names": names, "described": False, "max_samples": None, "val_size": 0}
-    answer = subprocess.run(
-        [NODE_PYTHON, "-", "count", json.dumps(wanted), "--token", "T"],
-        input=node_program(PROGRAM), check=True, capture_output=True, timeout=300,
-    )  # fmt: skip
-    assert json.loads(answer.stdout.decode().removeprefix("T"))["rows"] == dict.fromkeys(names, 1234)
+    assert on_node(NODE_PYTHON, **wanted(tmp_path, *names))["rows"] == dict.fromkeys(names, 1234)
+
+
+TOKENIZER = """
+import sys
+from tokenizers import Tokenizer, models, pre_tokenizers
+tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+tokenizer.enable_truncation(4)
+tokenizer.save(sys.argv[1] + "/tokenizer.json")
+"""
+
+
+@pytest.mark.e2e
+@needs_node_environment
+def test_samples_are_measured_by_the_models_tokenizer_and_weigh_as_their_data_sets_do(tmp_path: Path) -> None:
+    """A word is a token: 900 rows of 10 and 300 of 30, of which the tokenizer of a chat would cut all."""
+    subprocess.run([NODE_PYTHON, "-c", TOKENIZER, tmp_path], check=True, capture_output=True, timeout=300)
+    (tmp_path / "short.jsonl").write_text(900 * f"{json.dumps({'instruction': 4 * 'ask ', 'output': 6 * 'tell '})}\n")
+    said = [{"from": "human", "value": 8 * "ask "}, {"from": "gpt", "value": 20 * "tell "}]
+    (tmp_path / "long.json").write_text(json.dumps(300 * [{"talk": said, "note": 500 * "never "}]))
+    entry = {"file_name": "long.json", "formatting": "sharegpt", "columns": {"messages": "talk"}}
+    describe(tmp_path, short={"file_name": "short.jsonl"}, long=entry)
+    question = wanted(tmp_path, "short", "long", described=True, model=str(tmp_path))
+    answer = on_node(NODE_PYTHON, **question)
+    assert answer == {"samples": 1200, "rows": {"short": 900, "long": 300}, "tokens": 15}
+    missing = on_node(NODE_PYTHON, **{**question, "model": str(tmp_path / "none")})
+    assert missing["samples"] == 1200
+    assert "none/tokenizer.json" in missing["unmeasured"]
+
+
+def test_rows_are_drawn_from_all_parts_of_a_stream_alike() -> None:
+    drawn = Drawn(most=400)
+    assert drawn.offer_all(range(6_000)) + drawn.offer_all(range(6_000, 10_000)) == 10_000
+    tenths = [sum(part * 1000 <= row < (part + 1) * 1000 for row in drawn.rows()) for part in range(10)]
+    assert (len(set(drawn.rows())), sum(tenths)) == (400, 400)
+    assert all(20 <= tenth <= 60 for tenth in tenths)
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "texts"),
+    [
+        (b'{"instruction": "a", "input": "b", "output": "c", "id": "x"}', None, ["a\nb\nc"]),
+        ({"conversations": [{"from": "human", "value": "a"}]}, None, ["human\na"]),
+        ({"q": "a", "r": "b", "junk": "c"}, {"prompt": "q", "response": "r"}, ["a\nb"]),
+        ({"messages": [{"content": [{"text": "a"}, {"image": "data:image/png;base64,AAAA"}]}]}, None, ["a"]),
+        ({"instruction": "a", "chosen": "b", "rejected": {"value": "c"}}, None, ["a\nb", "a\nc"]),
+        (b"torn {", None, [""]),
+    ],
+)
+def test_a_row_is_measured_by_what_is_trained_on(row: Any, columns: dict[str, str] | None, texts: list[str]) -> None:
+    assert sequences(as_mapping(row), columns) == texts
 
 
 def test_it_runs_on_an_interpreter_that_has_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("{}\n")
-    wanted = {"folder": str(tmp_path), "names": ["a.jsonl"], "described": False, "max_samples": None, "val_size": 0}
-    answer = subprocess.run(
-        [sys.executable, "-ISE", "-", "count", json.dumps(wanted), "--token", "T"],
-        input=node_program(PROGRAM), check=True, capture_output=True, timeout=120,
-    )  # fmt: skip
-    assert json.loads(answer.stdout.decode().removeprefix("T"))["samples"] == 1
+    answer = on_node(sys.executable, "-ISE", **wanted(tmp_path, "a.jsonl", model=str(tmp_path)))
+    assert answer["samples"] == 1
+    assert "tokenizer.json" in answer["unmeasured"]

@@ -1,22 +1,19 @@
-"""Runs on a node, read from standard input: counts the samples of data sets without holding one in memory.
+"""Counts the rows of a data set's files without holding one in memory, and draws some of them.
 
-    python - count JSON --token T
-
-Python >= 3.8; parquet and arrow need pyarrow, which the engines bring. Prints one line, `T{json}`. How LLaMA-Factory
-finds a data set's files and how many of their rows it takes: its 0.9.5 src/llamafactory/data/{parser,loader}.py;
-ms-swift is given files.
+Parquet and arrow need pyarrow, which the engines bring. How LLaMA-Factory finds a data set's files and how many of
+their rows it takes: its 0.9.5 src/llamafactory/data/{parser,loader}.py; ms-swift is given files.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import re
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
+
+from .drawn import EACH, Drawn
 
 CHUNK = 1 << 22
 LONGEST = 1 << 28
@@ -32,30 +29,6 @@ class Refused(Exception):
         self.answer = {"code": code, "values": values}
 
 
-def count(wanted: dict[str, Any]) -> dict[str, Any]:
-    """`samples` that are trained on and `rows` of each data set, or why not: `code` and `values`."""
-    folder = os.path.abspath(os.path.expanduser(wanted["folder"]))
-    try:
-        take = rows_of_entry if wanted["described"] else rows_of_file
-        table = read_table(folder) if wanted["described"] else {}
-        rows = {name: limited(take(folder, name, table), wanted["max_samples"]) for name in wanted["names"]}
-    except Refused as refused:
-        return refused.answer
-    except OSError as error:
-        return Refused("dataset_unreadable", path=error.filename or folder, reason=error.strerror or str(error)).answer
-    return {"samples": without_validation(sum(rows.values()), wanted["val_size"]), "rows": rows}
-
-
-def limited(rows: int, most: int | None) -> int:
-    return rows if most is None else min(rows, most)
-
-
-def without_validation(rows: int, share: float) -> int:
-    """What is left for training when a share, or from 1 on a number, is kept back for evaluation."""
-    kept = int(share) if share > 1 else math.ceil(rows * share)
-    return max(0, rows - kept)
-
-
 def read_table(folder: str) -> dict[str, Any]:
     try:
         with open(os.path.join(folder, "dataset_info.json"), encoding="utf-8") as file:
@@ -67,28 +40,31 @@ def read_table(folder: str) -> dict[str, Any]:
     return table
 
 
-def rows_of_entry(folder: str, name: str, table: dict[str, Any]) -> int:
+def rows_of_entry(folder: str, name: str, table: dict[str, Any], drawn: Drawn) -> int:
     """Rows that LLaMA-Factory takes of one entry of dataset_info.json."""
     entry = table.get(name)
     if not isinstance(entry, dict):
         raise Refused("dataset_unknown", path=folder, names=name)
-    if isinstance(entry.get("num_samples"), int):
-        # It draws as many, some of them twice where there are fewer.
-        return int(entry["num_samples"])
+    # It draws as many, some of them twice where there are fewer.
+    wanted = entry["num_samples"] if isinstance(entry.get("num_samples"), int) else None
     if "file_name" not in entry or any(key.endswith("_hub_url") for key in entry):
-        raise Refused("dataset_not_local", name=name)
+        if wanted is None:
+            raise Refused("dataset_not_local", name=name)
+        return int(wanted)
     path = os.path.join(folder, str(entry["file_name"]))
     names = [os.path.join(path, one) for one in os.listdir(path)] if os.path.isdir(path) else [path]
-    return sum(map(rows_in, names))
+    found = sum(rows_in(name, drawn) for name in names)
+    return found if wanted is None else int(wanted)
 
 
-def rows_of_file(folder: str, name: str, table: dict[str, Any]) -> int:
+def rows_of_file(folder: str, name: str, table: dict[str, Any], drawn: Drawn) -> int:
     """Rows of a file that ms-swift is given; `#n` behind its name takes n of them."""
-    _, mark, number = os.path.join(folder, name).rpartition("#")
-    return int(number) if mark and number.isdigit() else rows_in(os.path.join(folder, name))
+    file, mark, number = name.rpartition("#")
+    found = rows_in(os.path.join(folder, file if mark and number.isdigit() else name), drawn)
+    return int(number) if mark and number.isdigit() else found
 
 
-def rows_in(path: str) -> int:
+def rows_in(path: str, drawn: Drawn) -> int:
     """Samples in one file, by the kind that its name tells."""
     if not os.path.isfile(path):
         raise Refused("dataset_file_missing", paths=path)
@@ -96,35 +72,34 @@ def rows_in(path: str) -> int:
     if kind not in KINDS:
         raise Refused("dataset_kind", path=path, kinds=", ".join(KINDS))
     try:
-        return KINDS[kind](path)
+        return KINDS[kind](path, drawn)
     except (ValueError, csv.Error) as error:
         raise Refused("dataset_unreadable", path=path, reason=str(error)[:300]) from error
     except ImportError as error:
         raise Refused("dataset_needs_module", path=path, module=error.name or "pyarrow") from error
 
 
-def rows_of_json(path: str) -> int:
+def rows_of_json(path: str, drawn: Drawn) -> int:
     """A list, or one object a line."""
     with open(path, encoding="utf-8-sig") as file:
         start = file.read(1)
         while start.isspace():
             start = file.read(1)
         if start == "[":
-            return elements(file)
+            return drawn.offer_all(elements(file))
     with open(path, "rb") as raw:
-        return sum(1 for line in raw if line.strip())
+        return drawn.offer_all(line for line in raw if line.strip())
 
 
-def elements(file: IO[str]) -> int:
-    """Elements of the list whose `[` was read, decoded one after the other."""
+def elements(file: IO[str]) -> Iterator[Any]:
+    """Elements of the list whose `[` was read, one after the other."""
     decoder, text, place, found = json.JSONDecoder(), "", 0, 0
     while True:
         place = end_of(BETWEEN.match(text, place))
         if text.startswith("]", place):
-            return found
+            return
         try:
-            _, place = decoder.raw_decode(text, place)
-            found += 1
+            element, place = decoder.raw_decode(text, place)
         except ValueError as error:
             rest = text[place:]
             # As much again as is left, so that a long element is not tried from its start once a chunk.
@@ -132,40 +107,57 @@ def elements(file: IO[str]) -> int:
             if not more or len(rest) > LONGEST:
                 raise ValueError(f"element {found + 1}: {error}") from error
             text, place = rest + more, 0
+        else:
+            found += 1
+            yield element
 
 
 def end_of(match: re.Match[str] | None) -> int:
     return match.end() if match else 0
 
 
-def rows_of_csv(path: str) -> int:
+def rows_of_csv(path: str, drawn: Drawn) -> int:
     csv.field_size_limit(LONGEST)
     with open(path, encoding="utf-8-sig", newline="") as file:
-        return max(0, sum(1 for row in csv.reader(file) if row) - 1)
+        return drawn.offer_all(csv.DictReader(file))
 
 
-def rows_of_text(path: str) -> int:
+def rows_of_text(path: str, drawn: Drawn) -> int:
     with open(path, "rb") as file:
-        return sum(1 for _ in file)
+        return drawn.offer_all({"text": line.decode("utf-8", "replace")} for line in file)
 
 
-def rows_of_parquet(path: str) -> int:
+def rows_of_parquet(path: str, drawn: Drawn) -> int:
     from pyarrow import parquet
 
+    def some() -> list[Any]:
+        with parquet.ParquetFile(path) as file:
+            group = drawn.dice.randrange(max(1, file.num_row_groups))
+            return [row for batch in file.iter_batches(EACH, row_groups=[group]) for row in batch.to_pylist()][:EACH]
+
     with parquet.ParquetFile(path) as file:
-        return int(file.metadata.num_rows)
+        return drawn.offer_table(int(file.metadata.num_rows), some)
 
 
-def rows_of_arrow(path: str) -> int:
+def rows_of_arrow(path: str, drawn: Drawn) -> int:
     import pyarrow
 
-    with pyarrow.memory_map(path) as source:
+    def batches(source: Any) -> Iterable[Any]:
         try:
-            batches: Iterable[Any] = pyarrow.ipc.open_stream(source)
+            stream: Iterable[Any] = pyarrow.ipc.open_stream(source)
+            return stream
         except pyarrow.ArrowInvalid:
             reader = pyarrow.ipc.open_file(source)
-            batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
-        return sum(batch.num_rows for batch in batches)
+            return (reader.get_batch(number) for number in range(reader.num_record_batches))
+
+    def some() -> list[Any]:
+        wanted = drawn.dice.randrange(len(sizes))
+        with pyarrow.memory_map(path) as source:
+            return next(b.slice(0, EACH).to_pylist() for number, b in enumerate(batches(source)) if number == wanted)
+
+    with pyarrow.memory_map(path) as source:
+        sizes = [batch.num_rows for batch in batches(source)]
+    return drawn.offer_table(sum(sizes), some)
 
 
 KINDS = {
@@ -176,9 +168,3 @@ KINDS = {
     "parquet": rows_of_parquet,
     "arrow": rows_of_arrow,
 }
-
-ACTIONS = {"count": count}
-
-if __name__ == "__main__":
-    action, arguments, _, token = sys.argv[1:]
-    print(token + json.dumps(ACTIONS[action](json.loads(arguments))), flush=True)
