@@ -5,9 +5,11 @@ from collections.abc import Iterator
 from backend.estimate.layers import LayerKind, Linear, ModelLayers
 from backend.estimate.stage import Trained
 
-NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
-"""A 4-bit weight with double quantisation: half a byte, an 8-bit scale for 64 weights, an fp32 scale for 256 scales
-(QLoRA, arXiv 2305.14314, section 3)."""
+SCALES_BYTES = 1 / 64 + 4 / (64 * 256)
+"""Of a 4-bit weight with double quantisation: an 8-bit scale for 64 weights, an fp32 scale for 256 scales (QLoRA, arXiv
+2305.14314, section 3). bitsandbytes keeps them in the module (Linear4bit.quant_state), where FSDP divides nothing."""
+NF4_BYTES = 0.5 + SCALES_BYTES
+"""A 4-bit weight and its scales."""
 
 _NAMES = {
     "o": "o_proj",
@@ -46,12 +48,12 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
 
 def quantised_parameters(layers: ModelLayers) -> int:
     """Elements that 4-bit loading packs: the matrices of every nn.Linear but the output layer."""
-    total = layers.dense_count * _matrices(layers.dense)
-    total += layers.sparse_count * _matrices(layers.sparse) if layers.sparse else 0
+    total = layers.dense_count * matrices(layers.dense)
+    total += layers.sparse_count * matrices(layers.sparse) if layers.sparse else 0
     vision = layers.vision
     if vision:
-        total += vision.depth * _matrices(vision.block) + _matrices(vision.merger)
-        total += vision.deep_stack * _matrices(vision.deep_stack_merger)
+        total += vision.depth * matrices(vision.block) + matrices(vision.merger)
+        total += vision.deep_stack * matrices(vision.deep_stack_merger)
     return total
 
 
@@ -60,7 +62,8 @@ def _modules(kind: LayerKind) -> list[Linear]:
     return [linear for linear in operators if linear.share != "expert" and linear.name != "router"]
 
 
-def _matrices(kind: LayerKind) -> int:
+def matrices(kind: LayerKind) -> int:
+    """Elements of a layer that 4-bit loading packs."""
     return sum(linear.inputs * linear.outputs for linear in _modules(kind))
 
 

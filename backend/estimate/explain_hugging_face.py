@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from backend.estimate.adapters import NF4_BYTES, quantised_parameters
+from backend.estimate.adapters import NF4_BYTES, SCALES_BYTES
 from backend.estimate.hugging_face import (
     MOMENTS,
     Tuning,
@@ -10,10 +10,13 @@ from backend.estimate.hugging_face import (
     cast_copies,
     form_of,
     frozen_bytes,
+    held_gradients,
     layer_works,
+    packed_elements,
     passing_bytes,
     saving_layers,
     step_moments,
+    waiting_gradient,
 )
 from backend.estimate.layers import ModelLayers
 from backend.estimate.part import Part, logits_part, part, share
@@ -34,14 +37,15 @@ def hugging_face_parts(
     """Every part of every term."""
     parameters = memory.parameters
     frozen = frozen_bytes(layers, traits, tuning, parameters)
-    states = shared_states(layers, plan, traits, parameters, frozen)
+    states = shared_states(layers, plan, traits, parameters, frozen, packed_elements(layers, tuning))
     moments = step_moments(layers, plan, traits, tuning, parameters, states)
     totals = [float(moment.total) for moment in moments]
     at = MOMENTS[totals.index(max(totals))]
     fullest = moments[MOMENTS.index(at)]
     form = form_of(tuning, traits, tuning.trained.language)
     yield from _weights(layers, plan, traits, tuning, parameters)
-    yield from _gradients(plan, traits, parameters, has_gradients=bool(fullest.gradients))
+    whole = traits.reduces_layers and fullest.gradients == held_gradients(plan, traits, parameters, states, form)
+    yield from _gradients(plan, traits, parameters, form if whole else None, has_gradients=bool(fullest.gradients))
     yield from _optimizer(plan, traits, parameters)
     yield from _activations(layers, plan, traits, tuning, form, at)
     if fullest.logits:
@@ -66,14 +70,16 @@ def _weights(
 ) -> Iterator[Part]:
     divided = share(plan.data if traits.shards == "parameters" else 1)
     every = parameters.dense + parameters.expert
+    packed = packed_elements(layers, tuning)
+    if packed:
+        yield part("weights_scales", bytes_each=SCALES_BYTES, packed=packed)
     if traits.offloads != "everything":
         for kind, trained in _trained(parameters):
             yield part(f"weights_{kind}", bytes_each=traits.weight_bytes, **trained, **divided)
         each = 4 if tuning.single_precision else traits.frozen_bytes
         frozen = every - parameters.trained_dense - parameters.trained_expert
-        packed = quantised_parameters(layers) if tuning.method == "qlora" else 0
         yield part("weights_frozen", bytes_each=each, frozen=frozen - packed, **divided)
-        yield part("weights_packed", bytes_each=NF4_BYTES, packed=packed, **divided)
+        yield part("weights_packed", bytes_each=NF4_BYTES - SCALES_BYTES, packed=packed, **divided)
     if tuning.pairs and not tuning.adapters:
         sharded = traits.shards == "parameters"
         if not (sharded and traits.offloads == "everything"):
@@ -81,9 +87,15 @@ def _weights(
             yield part("weights_reference", bytes_each=traits.frozen_bytes, parameters=every, **copies)
 
 
-def _gradients(plan: Plan, traits: MemoryTraits, parameters: RankParameters, *, has_gradients: bool) -> Iterator[Part]:
+def _gradients(
+    plan: Plan, traits: MemoryTraits, parameters: RankParameters, whole: Eager | None, *, has_gradients: bool
+) -> Iterator[Part]:
+    """`whole`: in what form every rank keeps all of them."""
     count = parameters.trained_dense + parameters.trained_expert
-    if has_gradients and traits.offloads == "none":
+    if has_gradients and whole:
+        for kind, trained in _trained(parameters):
+            yield part(f"gradients_{kind}", bytes_each=whole.element, **trained)
+    elif has_gradients and traits.offloads == "none":
         divided = share(plan.data if traits.shards in ("gradients", "parameters") else 1)
         for kind, trained in _trained(parameters):
             yield part(f"gradients_{kind}", bytes_each=traits.gradient_bytes, **trained, **divided)
@@ -146,6 +158,9 @@ def _workspace(
     new = passing_bytes(traits) + form.element
     if at == "output_backward" and tuning.trains_output:
         yield part("workspace_output_gradient", bytes_each=new, elements=layers.embedding)
+    waiting = waiting_gradient(layers, plan, traits, tuning, form)
+    if waiting and at in ("layer_backward", "last_backward", "tower_backward"):
+        yield part("workspace_output_gradient", bytes_each=form.element, elements=layers.embedding)
     if at in ("layer_backward", "last_backward"):
         work = max(layer_works(layers, plan, traits, tuning, form), key=lambda one: float(one.total))
         yield part("workspace_ffn", tokens=plan.tokens, bytes_per_token=work.ffn / plan.tokens)

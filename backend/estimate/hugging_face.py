@@ -9,7 +9,7 @@ from typing import Literal
 
 from backend.estimate.adapters import NF4_BYTES, adapter_parameters, quantised_parameters
 from backend.estimate.layers import Activation, LayerKind, Linear, ModelLayers
-from backend.estimate.numeric import Number, choose, largest
+from backend.estimate.numeric import Number, choose, larger, largest
 from backend.estimate.parameters import layer_counts, model_parameters, vision_parameters
 from backend.estimate.plan import Plan
 from backend.estimate.record import record
@@ -54,7 +54,7 @@ def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, 
     """The memory of one rank; `memory` in the precision of the run."""
     parameters = _parameters(layers, tuning)
     frozen = frozen_bytes(layers, memory, tuning, parameters)
-    states = shared_states(layers, plan, memory, parameters, frozen)
+    states = shared_states(layers, plan, memory, parameters, frozen, packed_elements(layers, tuning))
     reference, reference_host = _reference(plan, memory, tuning, parameters)
     fullest = fullest_moment(step_moments(layers, plan, memory, tuning, parameters, states))
     return StageMemory(
@@ -117,10 +117,13 @@ def _last(layers: ModelLayers, wanted: int) -> list[tuple[LayerKind, int]]:
 def frozen_bytes(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters) -> Number:
     frozen = parameters.dense + parameters.expert - parameters.trained_dense - parameters.trained_expert
     each = 4 if tuning.single_precision else memory.frozen_bytes
-    if tuning.method != "qlora":
-        return each * frozen
-    packed = quantised_parameters(layers)
+    packed = packed_elements(layers, tuning)
     return NF4_BYTES * packed + each * (frozen - packed)
+
+
+def packed_elements(layers: ModelLayers, tuning: Tuning) -> int:
+    """Weights held in 4 bits."""
+    return quantised_parameters(layers) if tuning.method == "qlora" else 0
 
 
 def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> Eager:
@@ -148,20 +151,38 @@ def step_moments(
     saved, live, tower_saved, tower_live = activation_bytes(layers, plan, memory, tuning, form)
     everything = saved + tower_saved + plan.tokens * eager_bytes(layers.output, form)
     gradients = states.gradients
-    held = choose(plan.micro_batches > 1, gradients, 0)
+    held = held_gradients(plan, memory, parameters, states, form)
     copies, kept_copies = cast_copies(layers, plan, memory, tuning, parameters)
     forward_logits, backward_logits, gradient_logits = _logits(layers, plan, memory, tuning, form)
     head = (passing_bytes(memory) + form.element) * layers.embedding if tuning.trains_output else 0
-    work = largest(*(one.total for one in layer_works(layers, plan, memory, tuning, form)))
+    waiting = waiting_gradient(layers, plan, memory, tuning, form)
+    work = waiting + largest(*(one.total for one in layer_works(layers, plan, memory, tuning, form)))
+    after = larger(gradients, held)
     return [
         Moment(gradients=held, activations=everything, logits=forward_logits, workspace=copies),
         Moment(gradients=held, activations=everything, logits=backward_logits, workspace=kept_copies),
         Moment(gradients=held, activations=everything, logits=gradient_logits, workspace=head + kept_copies),
         Moment(gradients=held, activations=saved + tower_saved + live, workspace=work + kept_copies),
-        Moment(gradients=gradients, activations=tower_saved + live, workspace=work),
-        Moment(gradients=gradients, activations=tower_saved + tower_live),
+        Moment(gradients=after, activations=tower_saved + live, workspace=work),
+        Moment(gradients=after, activations=tower_saved + tower_live, workspace=waiting),
         Moment(gradients=gradients, workspace=states.step),
     ]
+
+
+def held_gradients(plan: Plan, memory: MemoryTraits, parameters: RankParameters, states: States, form: Eager) -> Number:
+    """Gradients of earlier micro-batches while another one runs."""
+    whole = form.element * (parameters.trained_dense + parameters.trained_expert)
+    return choose(plan.micro_batches > 1, whole if memory.reduces_layers else states.gradients, 0)
+
+
+def waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager) -> Number:
+    """FSDP's outermost unit is reduced last: the output layer's gradient waits for that of the embedding.
+
+    While micro-batches are accumulated it is among the whole gradients.
+    """
+    if not (memory.reduces_layers and tuning.trains_output):
+        return 0
+    return choose(plan.micro_batches > 1, 0, form.element * layers.embedding)
 
 
 def passing_bytes(memory: MemoryTraits) -> float:
@@ -268,9 +289,7 @@ def layer_works(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: T
         widths = [op.width * (2 if op.gated else 1) for op in kind.operators if isinstance(op, Activation)]
         # Routed experts are one parameter of three dimensions in transformers 5: their gradient comes whole.
         sizes = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
-        # FSDP reduces the gradients of a whole layer at once.
-        unit = memory.shards == "parameters" and not memory.live_elements
-        elements = (largest_unit(layers) if unit else max(sizes)) if form.trained else 0
+        elements = (largest_unit(layers) if memory.reduces_layers else max(sizes)) if form.trained else 0
         found.append(
             LayerWork(
                 ffn=plan.tokens * form.element * max(widths),

@@ -4,7 +4,8 @@ torch DDP holds everything; DeepSpeed ZeRO (arXiv 1910.02054) and FSDP divide op
 the ranks, and gather 16-bit parameters while a layer runs. What an engine divides is its traits'.
 """
 
-from backend.estimate.layers import ModelLayers
+from backend.estimate.adapters import SCALES_BYTES, matrices
+from backend.estimate.layers import LayerKind, ModelLayers
 from backend.estimate.numeric import Number, choose, least
 from backend.estimate.parameters import layer_counts
 from backend.estimate.plan import Plan
@@ -33,15 +34,21 @@ class States:
 
 
 def shared_states(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, parameters: RankParameters, frozen_bytes: Number
+    layers: ModelLayers,
+    plan: Plan,
+    memory: MemoryTraits,
+    parameters: RankParameters,
+    frozen_bytes: Number,
+    packed: int = 0,
 ) -> States:
-    """The states of one rank; `parameters` are those of the whole model."""
+    """The states of one rank; `parameters` are those of the whole model, `packed` of them in 4 bits."""
     count = parameters.trained_dense + parameters.trained_expert
     sharded = memory.shards != "none"
     held = count / plan.data if sharded else count
     whole = memory.shards != "parameters"
     weights = memory.weight_bytes * (count if whole else held)
-    frozen = frozen_bytes if whole else frozen_bytes / plan.data
+    scales = SCALES_BYTES * packed
+    frozen = frozen_bytes - scales if whole else (frozen_bytes - scales) / plan.data
     gradients = memory.gradient_bytes * (held if memory.shards in ("gradients", "parameters") else count)
     optimizer, stepping = memory.optimizer_bytes * held, least(held, memory.step_elements)
     moved, host = 0.0, 0.0
@@ -52,26 +59,33 @@ def shared_states(
         host = host + weights + frozen
         weights, frozen = 0.0, 0.0
     return States(
-        weights=weights + frozen,
+        weights=weights + frozen + scales,
         gradients=gradients * (1 - moved),
         buckets=memory.bucket_bytes * count * choose(plan.data > 1, 1, 0)
         + 2 * memory.reduce_bucket_elements * choose(count > 0, 1, 0),
         optimizer=optimizer * (1 - moved),
-        gathered=_gathered(layers, memory, parameters) if not whole else 0.0,
+        gathered=_gathered(layers, memory, parameters, packed) if not whole else 0.0,
         step=memory.step_gradient_bytes * stepping * (1 - moved),
         host=host,
     )
 
 
-def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParameters) -> Number:
+def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParameters, packed: int) -> Number:
+    """Bytes; weights of 4 bits travel as they are (bnb_4bit_quant_storage), and are unpacked by the layer."""
     total = parameters.dense + parameters.expert
+    spared = 2 - 0.5
     if memory.live_elements:
-        return 2 * least(total, largest_unit(layers) + memory.live_elements)
+        return 2 * least(total, largest_unit(layers) + memory.live_elements) - spared * packed
     ends = layers.embedding * (1 if layers.tied else 2)
-    return 2 * least(total, ends + 2 * largest_unit(layers))
+    units = [2 * layer_counts(kind).total - (spared * matrices(kind) if packed else 0) for kind in _units(layers)]
+    return least(2 * total - spared * packed, 2 * ends + 2 * max(units))
 
 
 def largest_unit(layers: ModelLayers) -> int:
     """Elements of the largest decoder layer: what FSDP gathers at a time."""
+    return max(layer_counts(kind).total for kind in _units(layers))
+
+
+def _units(layers: ModelLayers) -> list[LayerKind]:
     kinds = (layers.dense if layers.dense_count else None, layers.sparse if layers.sparse_count else None)
-    return max(layer_counts(kind).total for kind in kinds if kind)
+    return [kind for kind in kinds if kind]

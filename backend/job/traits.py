@@ -88,6 +88,9 @@ class MemoryTraits:
     """A gradient's fp32 copy while the optimizer steps."""
     step_elements: float = float("inf")
     """Parameters that the optimizer steps at a time (DeepSpeed's sub_group_size)."""
+    reduces_layers: bool = False
+    """A layer's gradients are reduced together, in the last micro-batch of a step alone: until then each rank keeps
+    whole 16-bit ones (FSDP)."""
     offloads: Offload = "none"
     """What always lives in host memory."""
 
@@ -194,14 +197,17 @@ _ZERO2_MEMORY = replace(
 _ZERO3_MEMORY = replace(
     _ZERO2_MEMORY, shards="parameters", reduce_bucket_elements=0, live_elements=1e9, step_elements=1e9
 )
-# examples/accelerate/fsdp_config.yaml: fp32 shards (LLaMA-Factory upcasts what is trained), 16-bit gathered units, fp32
-# input of the reduce-scatter.
+# examples/accelerate/fsdp_config.yaml: fp32 shards (LLaMA-Factory upcasts what is trained), 16-bit gathered units and
+# reduce-scatters (accelerate 1.11.0 utils/dataclasses.py set_mixed_precision). While micro-batches are accumulated,
+# transformers 5.6.0 trainer.py asks for no_sync, in which both versions of FSDP keep whole gradients (torch 2.13
+# distributed/fsdp/_runtime_utils.py _post_backward_hook, _fully_shard/_fsdp_param_group.py post_backward).
 _FSDP_MEMORY = replace(
     _DDP_MEMORY,
     bucket_bytes=0,
     autocast_bytes=0,
     shards="parameters",
-    passing_gradient_bytes=4,
+    passing_gradient_bytes=2,
+    reduces_layers=True,
 )
 # mcore-bridge trains with Transformer Engine and gradient accumulation fusion where apex is installed, as its docs ask,
 # and with the fused cross entropy by default (swift/megatron/arguments/megatron_args.py).

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.estimate import estimate, over_host_memory
+from backend.estimate.adapters import SCALES_BYTES
 from backend.estimate.estimate import GIB
 from tests.estimate.cases import job
 
@@ -22,7 +23,7 @@ def of(engine, **values):
         ("ddp", 4, 8, 8),
         ("zero2", 2, 2 / 32, 12 / 32),
         ("zero3", 2 / 32, 2 / 32, 12 / 32),
-        ("fsdp", 4 / 32, 4 / 32, 8 / 32),
+        ("fsdp", 4 / 32, 2, 8 / 32),
     ],
 )
 def test_each_engine_holds_its_share_of_the_states(engine, weights, gradients, optimizer):
@@ -69,6 +70,25 @@ def test_fsdp_keeps_all_parameters_gathered_when_it_does_not_reshard():
     resharded, kept = of("fsdp"), of("fsdp", parallel__fsdp__reshard_after_forward=False)
     assert kept.peak_gib - resharded.peak_gib > 8
     assert kept.stages[0].workspace_gib > 2 * PARAMETERS / GIB
+
+
+@pytest.mark.parametrize(("engine", "more_bytes"), [("fsdp", 2), ("zero3", 2 / 32)])
+def test_fsdp_keeps_whole_gradients_while_micro_batches_are_accumulated(engine, more_bytes):
+    once, often = (of(engine, training__gradient_accumulation_steps=count) for count in (1, 8))
+    assert often.peak_gib - once.peak_gib == pytest.approx(more_bytes * PARAMETERS / GIB, rel=0.01)
+
+
+def test_fsdp_divides_and_gathers_packed_weights_as_they_are_and_their_scales_not_at_all():
+    def stage(method, **values):
+        tried = of("fsdp", training__method=method, parallel__fsdp__version=1, **values)
+        return tried.stages[0]
+
+    packed, plain = stage("qlora"), stage("lora")
+    layer = 4096 * (4096 + 2 * 1024 + 4096 + 3 * 12288)
+    assert plain.workspace_gib - packed.workspace_gib == pytest.approx(2 * 1.5 * layer / GIB, rel=0.01)
+    scales = SCALES_BYTES * 36 * layer
+    assert plain.weights_gib - packed.weights_gib == pytest.approx((1.5 * 36 * layer / 32 - scales) / GIB, rel=0.01)
+    assert stage("qlora", parallel__fsdp__offload=True).weights_gib == pytest.approx(scales / GIB)
 
 
 def test_fsdp_offload_moves_the_shards_to_the_host():
