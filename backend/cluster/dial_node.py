@@ -77,7 +77,7 @@ def listen(wanted: dict[str, Any]) -> dict[str, Any]:
             except OSError:
                 continue
     dialling.join()
-    return {"bound": True, "heard": len(heard), "dialled": dialled}
+    return {"bound": True, "dialled": dialled}
 
 
 def dial(wanted: dict[str, Any]) -> dict[str, Any]:

@@ -159,7 +159,7 @@ def _port(one: Mapping[str, Any]) -> RdmaPort:
 def _gid_index(gids: Mapping[str, Sequence[str]]) -> int | None:
     """The entry for RoCE v2 with an IPv4 address, else with an IPv6 address that is valid beyond the link."""
     routed: list[tuple[bool, int]] = []
-    for index, (gid, kind, _) in gids.items():
+    for index, (gid, kind) in gids.items():
         address = ipaddress.IPv6Address(gid)
         if kind == "RoCE v2" and not address.is_link_local and not address.is_unspecified:
             routed.append((address.ipv4_mapped is None, int(index)))

@@ -34,8 +34,6 @@ def facts(wanted: dict[str, Any]) -> dict[str, Any]:
         "home": os.path.expanduser("~"),
         "hostname": socket.gethostname(),
         "python": platform.python_version(),
-        "cpus": len(os.sched_getaffinity(0)),
-        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         "modules": {module: version_of(module, name) for module, name in wanted["modules"].items()},
         "origins": {module: origin_of(name) for module, name in wanted["modules"].items()},
         "cuda": cuda_of_torch(),

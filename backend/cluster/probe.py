@@ -39,15 +39,13 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeFacts:
-    """A node's software, and what this Python sees of the machine; its GPUs are in its Survey."""
+    """A node's software; its machine is in its Survey."""
 
     home: str
     """The log-in user's home folder: what `~` means there."""
     hostname: str
     python: str
     """Version of the engine's interpreter."""
-    cpus: int
-    memory_mib: int
     modules: Mapping[str, str | None] = field(default_factory=dict)
     """Version by import name, with the commit of a git checkout; None where it cannot be imported."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
@@ -174,8 +172,6 @@ def _read(answer: Mapping[str, Any], asked: float, answered: float) -> NodeFacts
         home=answer["home"],
         hostname=answer["hostname"],
         python=answer["python"],
-        cpus=answer["cpus"],
-        memory_mib=answer["memory_mib"],
         modules=answer["modules"],
         origins={module: Origin(**origin) for module, origin in answer["origins"].items() if origin},
         cuda=answer["cuda"],

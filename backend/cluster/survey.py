@@ -24,8 +24,6 @@ SYSTEM_PYTHON = Environment(python="python3")
 class Disk:
     """The file system that a folder lies on, or will lie on."""
 
-    folder: str
-    """The nearest one that exists."""
     free: int
     """Bytes that this user may still write: the quota counts, where `quota` tells it."""
     total: int
@@ -98,7 +96,7 @@ def _limit(value: int) -> int | None:
 def _disk(found: Mapping[str, Any], quota: str) -> Disk:
     left = _quota_left(quota, found["source"])
     free = found["free"] if left is None else min(found["free"], left)
-    return Disk(folder=found["folder"], free=free, total=found["total"], kind=found["kind"])
+    return Disk(free=free, total=found["total"], kind=found["kind"])
 
 
 def _quota_left(text: str, source: str) -> int | None:

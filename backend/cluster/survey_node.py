@@ -126,7 +126,7 @@ def find_rdma() -> list[dict[str, Any]]:
             # Reading the type of an empty entry fails with EINVAL.
             kind = text_of(f"{port}/gid_attrs/types/{index}")
             if kind:
-                gids[index] = [text_of(path), kind, text_of(f"{port}/gid_attrs/ndevs/{index}")]
+                gids[index] = [text_of(path), kind]
         found.append({
             "device": device, "port": os.path.basename(port), "gids": gids, "state": text_of(f"{port}/state"),
             "rate": text_of(f"{port}/rate"), "link_layer": text_of(f"{port}/link_layer"),
@@ -151,8 +151,6 @@ def describe(name: str) -> dict[str, Any]:
         "name": name,
         "state": text_of(f"{folder}/operstate"),
         "speed": text_of(f"{folder}/speed"),
-        "type": text_of(f"{folder}/type"),
-        "bridge": os.path.isdir(f"{folder}/bridge"),
         "tunnel": os.path.exists(f"{folder}/tun_flags"),
         "bonded": os.path.exists(f"{folder}/master/bonding"),
         "networks": networks_of(name),
@@ -194,7 +192,7 @@ def disk_of(folder: str) -> dict[str, Any]:
         folder = os.path.dirname(folder)
     found = os.statvfs(folder)
     source, kind = mount_of(folder)
-    return {"folder": folder, "free": found.f_bavail * found.f_frsize, "total": found.f_blocks * found.f_frsize,
+    return {"free": found.f_bavail * found.f_frsize, "total": found.f_blocks * found.f_frsize,
             "source": source, "kind": kind}  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from backend.jobs.look import NodeMemory
 from tests.cluster.gang import DISK, make_facts, smi, surveyed
 from tests.cluster.jobs import make_job
 
-GIDS = {"3": ["0000:0000:0000:0000:0000:ffff:0a98:000c", "RoCE v2", "eth9"]}
+GIDS = {"3": ["0000:0000:0000:0000:0000:ffff:0a98:000c", "RoCE v2"]}
 
 
 def port(device: str, **more: Any) -> dict[str, Any]:
@@ -24,7 +24,7 @@ def port(device: str, **more: Any) -> dict[str, Any]:
 
 
 def interface(name: str, network: str, speed: str) -> dict[str, Any]:
-    return {"name": name, "state": "up", "speed": speed, "type": "1", "bridge": False, "tunnel": False,
+    return {"name": name, "state": "up", "speed": speed, "tunnel": False,
             "bonded": False, "networks": [network]}  # fmt: skip
 
 

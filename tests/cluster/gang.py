@@ -22,7 +22,7 @@ PATHS: dict[str, Any] = {"model": True, "dataset": {"info": True, "unknown": [],
 
 PRINTS = {"model": {"config.json": "10 aa", "model.safetensors": "99 bb"}, "data": {"/data/a.json": "5 cc"}}
 H100 = "0, GPU-aaaa, NVIDIA H100 80GB HBM3, 81559, 4, 570.124.06\n"
-DISK = {"folder": "/out", "free": 1 << 50, "total": 1 << 50, "source": "nas:/out", "kind": "nfs4"}
+DISK = {"free": 1 << 50, "total": 1 << 50, "source": "nas:/out", "kind": "nfs4"}
 
 
 def smi(query: str, **more: str) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def surveyed(**more: Any) -> dict[str, Any]:
 
 
 def make_facts(modules: Mapping[str, str | None] = MODULES, **more: Any) -> NodeFacts:
-    given = {"home": "/home/train", "hostname": "n", "python": "3.11.2", "cpus": 8, "memory_mib": 1000, **more}
+    given = {"home": "/home/train", "hostname": "n", "python": "3.11.2", **more}
     return NodeFacts(modules=modules, interface="eth0", **given)
 
 
@@ -48,9 +48,7 @@ def good_node(name: str) -> FakeNode:
     node = FakeNode(name).on("paths", reply=PATHS).on("holder", reply={"holder": None})
     node.on("survey", reply=surveyed()).on("prints", reply=PRINTS)
     node.on("write", reply={"written": True}).on("read", reply={"seen": True}).on("remove", reply={})
-    return node.on("listen", reply={"bound": True, "heard": 2, "dialled": {"reached": True}}).on(
-        "dial", reply={"reached": True}
-    )
+    return node.on("listen", reply={"bound": True, "dialled": {"reached": True}}).on("dial", reply={"reached": True})
 
 
 class Gang:

@@ -29,7 +29,7 @@ def fresh() -> Iterator[None]:
 
 
 def facts(rank: int, machine: str = "") -> NodeFacts:
-    return NodeFacts(home="/home/me", hostname=f"n{rank}", python="3.11", cpus=1, memory_mib=1, machine=machine)
+    return NodeFacts(home="/home/me", hostname=f"n{rank}", python="3.11", machine=machine)
 
 
 def check(
@@ -99,7 +99,7 @@ def test_what_was_taken_is_not_asked_again_until_it_changes() -> None:
     assert [result.status for result in check(made, nodes)] == ["ok", "failure"]
     assert [len(node.ran) for node in nodes.values()] == [1, 2]
     check(ddp(training__seed=7), nodes)
-    newer = {rank: NodeFacts(home="/", hostname="n", python="3", cpus=1, memory_mib=1, modules={"torch": "3"})
+    newer = {rank: NodeFacts(home="/", hostname="n", python="3", modules={"torch": "3"})
              for rank in nodes}  # fmt: skip
     check(made, nodes, newer)
     assert len(nodes[0].ran) == 3

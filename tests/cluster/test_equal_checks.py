@@ -184,7 +184,7 @@ def test_the_file_is_taken_away_even_when_another_node_breaks() -> None:
 
 def test_a_node_that_does_not_know_the_master_s_name_is_told_a_line_for_its_hosts_file() -> None:
     gang = Gang()
-    interface = {"name": "eth0", "state": "up", "speed": "100000", "type": "1", "bridge": False, "tunnel": False,
+    interface = {"name": "eth0", "state": "up", "speed": "100000", "tunnel": False,
                  "bonded": False, "networks": ["10.9.0.1/24"]}  # fmt: skip
     gang.first.on("survey", reply=surveyed(interfaces=[interface]))
     gang.second.on("dial", reply={"reached": False, "detail": "Name or service not known", "is_named": False})

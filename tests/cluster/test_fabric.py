@@ -17,7 +17,7 @@ def roce(device: str, gids: dict[str, list[str]], **more: Any) -> dict[str, Any]
 
 
 def interface(name: str, *networks: str, **more: Any) -> dict[str, Any]:
-    return {"name": name, "state": "up", "speed": "25000", "type": "1", "bridge": False, "tunnel": False,
+    return {"name": name, "state": "up", "speed": "25000", "tunnel": False,
             "bonded": False, "networks": networks, **more}  # fmt: skip
 
 
@@ -27,18 +27,18 @@ def fabric(*ports: dict[str, Any], interfaces: tuple[dict[str, Any], ...] = ()) 
 
 # The table of https://github.com/NVIDIA/nccl/issues/769, as /sys writes its addresses.
 GIDS = {
-    "0": ["fe80:0000:0000:0000:0ac0:ebff:feda:1cfb", "IB/RoCE v1", "bond0"],
-    "1": ["fe80:0000:0000:0000:0ac0:ebff:feda:1cfb", "RoCE v2", "bond0"],
-    "2": ["0000:0000:0000:0000:0000:ffff:c800:d106", "IB/RoCE v1", "bond0"],
-    "3": ["0000:0000:0000:0000:0000:ffff:c800:d106", "RoCE v2", "bond0"],
+    "0": ["fe80:0000:0000:0000:0ac0:ebff:feda:1cfb", "IB/RoCE v1"],
+    "1": ["fe80:0000:0000:0000:0ac0:ebff:feda:1cfb", "RoCE v2"],
+    "2": ["0000:0000:0000:0000:0000:ffff:c800:d106", "IB/RoCE v1"],
+    "3": ["0000:0000:0000:0000:0000:ffff:c800:d106", "RoCE v2"],
 }
 # Indices begin at 4 in a pod: https://github.com/NVIDIA/nccl/issues/1573
-POD = {str(int(index) + 4): [gid, kind, "net1"] for index, (gid, kind, _) in GIDS.items()}
+POD = {str(int(index) + 4): gid for index, gid in GIDS.items()}
 # All are IPv6, as in https://github.com/uccl-project/uccl/pull/803
 IPV6 = {
-    "0": ["fe80:0000:0000:0000:0000:0000:0000:0001", "RoCE v2", "ens1"],
-    "1": ["fd93:16d3:59b6:012e:0000:0000:0000:0001", "IB/RoCE v1", "ens1"],
-    "2": ["fd93:16d3:59b6:012e:0000:0000:0000:0001", "RoCE v2", "ens1"],
+    "0": ["fe80:0000:0000:0000:0000:0000:0000:0001", "RoCE v2"],
+    "1": ["fd93:16d3:59b6:012e:0000:0000:0000:0001", "IB/RoCE v1"],
+    "2": ["fd93:16d3:59b6:012e:0000:0000:0000:0001", "RoCE v2"],
 }
 
 

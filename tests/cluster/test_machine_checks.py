@@ -253,7 +253,7 @@ def test_a_way_through_a_tunnel_is_slow_and_the_user_s_choice() -> None:
 
 
 def ways(*names: str) -> list[dict[str, Any]]:
-    return [{"name": name, "state": "up", "speed": "", "type": "1", "bridge": False, "tunnel": False, "bonded": False,
+    return [{"name": name, "state": "up", "speed": "", "tunnel": False, "bonded": False,
              "networks": []} for name in names]  # fmt: skip
 
 

@@ -17,8 +17,6 @@ def facts(**more: object) -> dict[str, object]:
         "home": "/home/train",
         "hostname": "gpu1",
         "python": "3.11.2",
-        "cpus": 96,
-        "memory_mib": 1_000_000,
         "machine": "4c1f",
         "modules": {"torch": "2.13.0", "transformers": "5.6.0", "llamafactory": "0.9.5"},
         "origins": {"torch": {"version": "2.13.0"}, "llamafactory": {}},

@@ -17,7 +17,7 @@ from backend.jobs.launchlock import LaunchLock, is_launching
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 
-FACTS = NodeFacts(home="/home/me", hostname="h", python="3.11", cpus=1, memory_mib=1, interface="eth0")
+FACTS = NodeFacts(home="/home/me", hostname="h", python="3.11", interface="eth0")
 
 
 @pytest.fixture

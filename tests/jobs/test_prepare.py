@@ -15,7 +15,7 @@ from backend.jobs.launch import make_place
 from backend.jobs.prepare import prepared
 from tests.fakes import FakeNode
 
-FACTS = {rank: NodeFacts(home="/home/me", hostname="h", python="3.11", cpus=8, memory_mib=1024) for rank in range(3)}
+FACTS = {rank: NodeFacts(home="/home/me", hostname="h", python="3.11") for rank in range(3)}
 
 
 @pytest.fixture

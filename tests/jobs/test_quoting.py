@@ -31,7 +31,7 @@ from tests.hostile import CANARY, copied, put, refusals, slots, text
 SEED = 20_261_121
 END = "<end of a case>"
 ENGINES_FUZZED = ("llamafactory-ddp", "llamafactory-megatron", "llamafactory-zero3-offload", "swift-megatron")
-FACTS = NodeFacts(home="/home/me", hostname="h", python="3.11", cpus=1, memory_mib=1, interface="eth0")
+FACTS = NodeFacts(home="/home/me", hostname="h", python="3.11", interface="eth0")
 RUN = "20261121-120000-fuzz-abcd"
 
 
