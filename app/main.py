@@ -37,7 +37,7 @@ COMMANDS = {
     "calibrate": "app.cli_calibrate",
 }
 DEFAULT = "serve"
-_UNWRITABLE = ("home_", "store_", "audit_", "stop_unrecorded", "save_unrecorded")
+_UNWRITABLE = ("home_", "store_", "audit_", "stop_unrecorded", "save_unrecorded", "run_unreadable")
 """Problems of this machine's disk, not of what was typed."""
 
 

@@ -45,7 +45,7 @@ def create_run(
 def source_of(connection: sqlite3.Connection, run: str) -> Mapping[str, Any] | None:
     """The checkpoint of another run that this one begins with: `run`, `step` and `folder`."""
     row = connection.execute("SELECT detail FROM events WHERE run = ? AND kind = 'created'", (run,)).fetchone()
-    source: Mapping[str, Any] | None = None if row is None else json.loads(row["detail"]).get("source")
+    source: Mapping[str, Any] | None = None if row is None else _read_json(run, row["detail"]).get("source")
     return source
 
 
@@ -133,9 +133,9 @@ def append(
 
 
 def state_of(connection: sqlite3.Connection, run: str) -> RunState | None:
-    """The fold of a run's events; None for an unknown run."""
+    """The fold of a run's events; None for an unknown run. ProblemsError(run_unreadable)."""
     rows = connection.execute("SELECT kind FROM events WHERE run = ? ORDER BY seq", (run,))
-    return fold(EventKind(row["kind"]) for row in rows)
+    return fold(_kind(run, row["kind"]) for row in rows)
 
 
 def events(connection: sqlite3.Connection, run: str, *, after: int = 0, newest: int | None = None) -> list[Event]:
@@ -169,14 +169,14 @@ def cause_of(connection: sqlite3.Connection, run: str) -> Problem | None:
 
     None once a user has resumed the run: what was then is over.
     """
-    row = connection.execute(
+    rows = connection.execute(
         "SELECT detail FROM events WHERE run = ? AND attempt >= ?"
         " AND seq > (SELECT coalesce(max(seq), 0) FROM events WHERE run = ? AND kind = 'resumed')"
-        " AND kind IN ('failing', 'losing', 'failed', 'lost', 'restarting', 'waiting')"
-        " AND json_extract(detail, '$.problem') IS NOT NULL ORDER BY seq DESC LIMIT 1",
+        " AND kind IN ('failing', 'losing', 'failed', 'lost', 'restarting', 'waiting') ORDER BY seq DESC",
         (run, newest_attempt(connection, run), run),
-    ).fetchone()
-    return None if row is None else problem_from_json(json.loads(row["detail"])["problem"])
+    )
+    told = (_read_json(run, row["detail"]).get("problem") for row in rows)
+    return next((problem_from_json(problem) for problem in told if problem is not None), None)
 
 
 def run_row(connection: sqlite3.Connection, run: str) -> sqlite3.Row:
@@ -255,13 +255,34 @@ def set_exit(connection: sqlite3.Connection, run: str, attempt: int, rank: int, 
 
 def _event(row: sqlite3.Row) -> Event:
     values = {key: row[key] for key in ("seq", "run", "attempt", "rank", "time")}
-    return Event(**values, kind=EventKind(row["kind"]), detail=json.loads(row["detail"]))
+    return Event(**values, kind=_kind(row["run"], row["kind"]), detail=_read_json(row["run"], row["detail"]))
+
+
+def _kind(run: str, kind: str) -> EventKind:
+    try:
+        return EventKind(kind)
+    except ValueError as error:
+        raise _unreadable(run, f"unknown event {kind!r}") from error
+
+
+def _read_json(run: str, text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise _unreadable(run, f"no JSON: {text[:60]!r}") from error
+    if not isinstance(found, dict):
+        raise _unreadable(run, f"no mapping: {text[:60]!r}")
+    return found
+
+
+def _unreadable(run: str, reason: str) -> ProblemsError:
+    return ProblemsError([Problem(code="run_unreadable", values={"run": run, "reason": reason})])
 
 
 def _node(row: sqlite3.Row) -> NodeRecord:
     values: dict[str, Any] = {key: row[key] for key in _NODE_COLUMNS}
     for key in ("exit", "stop"):
-        values[key] = None if row[key] is None else json.loads(row[key])
+        values[key] = None if row[key] is None else _read_json(row["run"], row[key])
     return NodeRecord(**values)
 
 

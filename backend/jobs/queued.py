@@ -44,14 +44,18 @@ def add(connection: sqlite3.Connection, run: str, *, first: bool = False, not_be
 
 
 def waiting(connection: sqlite3.Connection) -> list[Waiting]:
-    """The queue in its order."""
+    """The queue in its order, without those whose job cannot be read: they are nobody's turn, and hold none up."""
     rows = connection.execute(
         "SELECT q.run, q.not_before, r.job FROM queue q JOIN runs r ON r.id = q.run ORDER BY q.position"
     )
-    return [
-        Waiting(run=row["run"], addresses=tuple(addresses_of(run_job(row["job"]))), not_before=row["not_before"])
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        try:
+            addresses = tuple(addresses_of(run_job(row["job"])))
+        except ProblemsError:  # the list of runs says why
+            continue
+        found.append(Waiting(run=row["run"], addresses=addresses, not_before=row["not_before"]))
+    return found
 
 
 def is_waiting(connection: sqlite3.Connection, run: str) -> bool:

@@ -228,6 +228,8 @@ class Runner:
                 self._look_around()
             except StoreError as error:
                 _log.error("looking for runs to watch: %s", error)
+            except Exception:  # the edge of a thread: the next round tries again
+                _log.exception("looking for runs to watch")
             self._closing.wait(LOOK_FOR_RUNS_S)
 
     def _sweep(self) -> None:
@@ -240,10 +242,14 @@ class Runner:
     def _look_around(self) -> None:
         self._take_turns()
         with self._store.read() as connection:
-            unfinished = {run: ledger.state_of(connection, run) for run in ledger.unfinished_runs(connection)}
-        for run, state in unfinished.items():
+            unfinished = ledger.unfinished_runs(connection)
+        for run in unfinished:
             try:
-                if state is not RunState.QUEUED and not is_launching(self._home, run):
+                if self._state(run) is not RunState.QUEUED and not is_launching(self._home, run):
                     self._attach(run)
+            except StoreError:
+                raise
+            except ProblemsError as error:  # the list of runs says so too
+                _log.debug("not taken up: %s", error)
             except Exception:  # the edge of a thread: one strange run must not hide the others
                 _log.exception("taking up %s", run)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from backend.job.problems import Problem
+from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger, series
 from backend.jobs.ledger import run_job
 from backend.jobs.prepare_progress import preparing
@@ -66,13 +66,25 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
 
 
 def summaries(connection: sqlite3.Connection, waits: Mapping[str, Problem | None], now: float) -> list[RunSummary]:
-    """All runs, newest first; `waits`: queued.why_waiting."""
+    """All runs, newest first; `waits`: queued.why_waiting. One that cannot be read is BROKEN and says why."""
     rows = connection.execute(
         "SELECT r.*, (SELECT count(*) FROM nodes n WHERE n.run = r.id AND n.attempt = 1) AS nodes FROM runs r"
         " ORDER BY created DESC, id DESC"
     ).fetchall()
     places = {run: place for place, run in enumerate(waits, 1)}
-    return [_summary(connection, row, places.get(row["id"]), waits.get(row["id"]), now) for row in rows]
+    found = []
+    for row in rows:
+        try:
+            found.append(_summary(connection, row, places.get(row["id"]), waits.get(row["id"]), now))
+        except ProblemsError as error:
+            found.append(_broken(row, error.problems[0]))
+    return found
+
+
+def _broken(row: sqlite3.Row, why: Problem) -> RunSummary:
+    """What the run's row alone says."""
+    known = {key: row[key] for key in ("id", "name", "created", "ended", "engine", "nodes")}
+    return RunSummary(**known, state=RunState.BROKEN, why=why)
 
 
 def _by_our_clock(connection: sqlite3.Connection, run: str, point: Point) -> Point:

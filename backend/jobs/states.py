@@ -25,6 +25,8 @@ class RunState(StrEnum):
     """Somebody else's: only read."""
     UNWATCHED = "unwatched"
     """Not read any more, whatever became of it."""
+    BROKEN = "broken"
+    """What the store holds of it cannot be read; no events lead there."""
 
     @property
     def is_final(self) -> bool:

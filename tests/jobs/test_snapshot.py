@@ -1,6 +1,9 @@
+import sqlite3
+
 import pytest
 
 from backend.job.problems import Problem, ProblemsError
+from backend.jobs import ledger
 from backend.jobs.records import RunSnapshot, problem_from_json, problem_to_json
 from backend.jobs.snapshot import snapshot, summaries
 from backend.jobs.states import EventKind, RunState
@@ -102,6 +105,25 @@ def test_the_list_of_runs_says_why_one_failed_and_what_one_waits_for(gang: Gang)
         (line,) = summaries(connection, {}, 0.0)
     assert line.why is not None
     assert (line.state, line.why.code, line.why.node) == (RunState.FAILED, "gpus_busy", "10.0.0.2")
+
+
+@pytest.mark.parametrize(("kind", "detail"), [("of a newer version", "{}"), ("created", "no json"), ("failed", "[]")])
+def test_a_run_that_cannot_be_read_says_so_and_hides_no_other(gang: Gang, kind: str, detail: str) -> None:
+    def another(connection: sqlite3.Connection) -> None:
+        row = ledger.run_row(connection, RUN)
+        names = {"name": "other", "engine": row["engine"], "job": row["job"]}
+        ledger.create_run(connection, "other", **names, addresses=[], time=row["created"] - 1)
+        columns = "(run, attempt, rank, kind, time, detail)"
+        connection.execute(f"INSERT INTO events {columns} VALUES (?, 1, 0, ?, 0, ?)", (RUN, kind, detail))
+
+    gang.store.write(another)
+    with gang.store.read() as connection:
+        lines = summaries(connection, {}, 0.0)
+        with pytest.raises(ProblemsError) as caught:
+            snapshot(connection, RUN, 0.0)
+    assert {line.id: line.state for line in lines} == {RUN: RunState.BROKEN, "other": RunState.QUEUED}
+    assert lines[0].why == caught.value.problems[0]
+    assert lines[0].why.code == "run_unreadable"
 
 
 def test_an_unknown_run_is_a_problem_of_the_user(gang: Gang) -> None:
