@@ -6,9 +6,16 @@ time: timing.py, step_time.py, layer_time.py, setting.py, communication.py, coll
 
 from backend.estimate.estimate import Estimate, StageEstimate, estimate, estimate_resolved
 from backend.estimate.explain import explain
-from backend.estimate.fit import accuracy_of, kind_of_run, over_gpu_gib, over_host_gib, over_host_memory, over_memory
+from backend.estimate.fit import (
+    accuracy_of,
+    kind_of_run,
+    much_padding,
+    over_gpu_gib,
+    over_host_gib,
+    over_host_memory,
+    over_memory,
+)
 from backend.estimate.gradient_exchange import gradient_exchange
-from backend.estimate.lengths import padding
 from backend.estimate.part import Part
 from backend.estimate.report import to_json
 from backend.estimate.speed_up import speed_up
@@ -23,11 +30,11 @@ __all__ = [
     "explain",
     "gradient_exchange",
     "kind_of_run",
+    "much_padding",
     "over_gpu_gib",
     "over_host_gib",
     "over_host_memory",
     "over_memory",
-    "padding",
     "speed_up",
     "to_json",
 ]

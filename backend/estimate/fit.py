@@ -1,7 +1,11 @@
 """What a user must know beside the figures: whether a plan fits its GPUs, and how far such figures were off."""
 
-from backend.estimate.estimate import Estimate
+from dataclasses import replace
+
+from backend.estimate.estimate import Estimate, estimate
+from backend.estimate.lengths import longest_length, padding_share
 from backend.job.job import Job
+from backend.job.mapping import with_values
 from backend.job.model import ModelShape
 from backend.job.presets import Accuracy, accuracy
 from backend.job.problems import Problem
@@ -27,6 +31,34 @@ def over_host_memory(job: Job, found: Estimate) -> list[Problem]:
     values = {"needed_gib": round(found.host_memory_gib, 1), "memory_gib": round(memory_gib, 1)}
     field = "parallel.optimizer_offload_fraction" if job.traits.is_megatron else "engine"
     return [Problem(code="host_memory_exceeded", field=field, severity="warning", values=values)]
+
+
+MUCH_PADDING = 0.3
+"""Of a step, that is worth a word."""
+
+
+def much_padding(job: Job, found: Estimate) -> list[Problem]:
+    """A note where much of a step is padding, or waiting for long samples; with what packing would make of the hours.
+
+    Nothing while nobody says how long samples are.
+    """
+    share = padding_share(job)
+    if share < MUCH_PADDING:
+        return []
+    values = {
+        "share": f"{100 * share:.0f}",
+        "mean": round(job.sequence_tokens),
+        "length": round(longest_length(job)),
+    }
+    note = Problem(code="mostly_padding", field="training.sample_tokens", severity="note", values=values)
+    if job.training.stage == "dpo" or (job.traits.is_megatron and job.parallel.context > 1):
+        return [note]
+    edit = {"training.packing": True}
+    packed = estimate(with_values(job, edit)).hours
+    if found.hours is None or packed is None or packed >= found.hours:
+        return [note]
+    hours = {"hours": f"{found.hours:.2g}", "packed": f"{packed:.2g}"}
+    return [replace(note, code="packing_pays", values={**values, **hours}, edit=edit)]
 
 
 def over_gpu_gib(found: Estimate) -> float:

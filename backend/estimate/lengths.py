@@ -14,14 +14,11 @@ import numpy.typing as npt
 from backend.estimate.numeric import Number, choose, larger, least
 from backend.estimate.plan import Plan, plan_of
 from backend.job.job import Job
-from backend.job.problems import Problem
 
 Curve = npt.NDArray[Any]
 
 _MULTIPLE = 64
 """Of tokens that mcore_adapter's sequences are filled up to in sft and dpo (LLaMA-Factory train/mca/workflow.py)."""
-_MUCH = 0.3
-"""Padding that is worth a word."""
 _DOUBLINGS = np.arange(25)
 """Of the number of sequences among which the longest is looked for; between them its length goes with the logarithm."""
 
@@ -66,25 +63,14 @@ def slowest_share(job: Job, plan: Plan) -> Number:
     return larger(1.0, slowest / computed_length(job))
 
 
-def padding(job: Job) -> list[Problem]:
-    """A note where much of a step goes to padding and to waiting for long samples; nothing while nobody says how long
-    samples are.
-    """
-    length = computed_length(job) * slowest_share(job, plan_of(job, None))
-    share = 1 - float(job.sequence_tokens / length)
-    if share < _MUCH:
-        return []
-    values = {"share": f"{100 * share:.0f}", "mean": round(job.sequence_tokens), "length": round(length)}
-    can_pack = job.training.stage != "dpo" and not (job.traits.is_megatron and job.parallel.context > 1)
-    return [
-        Problem(
-            code="mostly_padding",
-            field="training.sample_tokens",
-            severity="note",
-            values=values,
-            edit={"training.packing": True} if can_pack else {},
-        )
-    ]
+def padding_share(job: Job) -> float:
+    """Of what a step computes or waits for, padding's part; 0 while nobody says how long samples are."""
+    return 1 - float(job.sequence_tokens / longest_length(job))
+
+
+def longest_length(job: Job) -> float:
+    """Tokens of a mean sequence on the slowest copy, padding included."""
+    return float(computed_length(job) * slowest_share(job, plan_of(job, None)))
 
 
 def _varies(job: Job) -> bool:

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from backend.estimate import estimate, padding
+from backend.estimate import estimate, much_padding
 from backend.estimate.lengths import computed_length, slowest_share
 from backend.estimate.plan import plan_of
-from tests.estimate.cases import NO_IMAGES, TP2_PP2_VPP2, TP4, job
+from tests.estimate.cases import TP2_PP2_VPP2, TP4, job
 
 MOE = {"model.preset": "mixtral-8x7b"}
 TEXT = {"model.preset": "llama-3.1-8b"}
@@ -66,9 +66,20 @@ def test_packing_ends_a_run_sooner_and_every_token_of_it_counts():
     assert padded.peak_gib == packed.peak_gib == unknown.peak_gib
 
 
-def test_much_padding_is_told_with_packing_as_the_fix_where_it_may_be():
-    short = {**NO_IMAGES, **TP4, "training.sample_tokens": 500}
-    (note,) = padding(job(short))
-    assert (note.severity, note.values["mean"], note.edit) == ("note", 500, {"training.packing": True})
-    assert padding(job(short, training__stage="dpo"))[0].edit == {}
-    assert padding(job(short, training__packing=True)) == padding(job(short, training__sample_tokens=None)) == []
+def test_much_padding_is_told_with_what_packing_makes_of_the_hours_where_it_may_be():
+    def told(*edits):
+        made = job(
+            TEXT,
+            TP4,
+            {"training.sample_tokens": 500, "training.samples": 100_000, "training.micro_batch_size": 4},
+            *edits,
+        )
+        return much_padding(made, estimate(made))
+
+    (note,) = told()
+    assert (note.code, note.severity, note.values["mean"]) == ("packing_pays", "note", 500)
+    assert float(note.values["packed"]) < 0.6 * float(note.values["hours"])
+    assert note.edit == {"training.packing": True}
+    for edits in ({"training.stage": "dpo"}, {"parallel.context": 2}, {"training.samples": None}):
+        assert [(note.code, note.edit) for note in told(edits)] == [("mostly_padding", {})]
+    assert told({"training.packing": True}) == told({"training.sample_tokens": None}) == []
