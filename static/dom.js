@@ -27,6 +27,7 @@
 
   const gib = (value) => value >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(1);
   const rounded = (value, digits = 3) => Number(value.toPrecision(digits)).toLocaleString("en");
+  const hourCount = (value) => value < 0.1 ? String(rounded(value, 1)) : value.toFixed(value < 10 ? 1 : 0);
   const percent = (value) => `${value ? (100 * value).toFixed(1) : 0}%`;
 
   function count(value) {
@@ -82,6 +83,6 @@
     }
   }
 
-  const ours = { h, fill, table, t, words, gib, rounded, percent, count, meter, copyButton };
+  const ours = { h, fill, table, t, words, gib, rounded, hourCount, percent, count, meter, copyButton };
   window.Megaboard = Object.assign(window.Megaboard || {}, ours);
 })();

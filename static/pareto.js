@@ -222,5 +222,6 @@
   const take = (row, plans) => board.draft.atRest(() => board.wizard.sendNewest("choose",
     { plan: { ...row, accumulation: plans.keeps_batch ? row.accumulation : null } }));
 
+  board.planName = nameOf;
   (board.panels = board.panels || {}).pareto = draw;
 })();

@@ -18,12 +18,12 @@
     plans = bundle.data.plans;
     const part = (name) => element.querySelector(`.mb-plans-${name}`);
     const isListed = plans.own !== null && plans.own !== undefined;
-    part("note").textContent = plans.why;
+    part("why").textContent = plans.why;
     part("loads").textContent = plans.loads ?? "";
     part("filters").lastChild.hidden = !plans.loads;
     part("else").hidden = !plans.rows.length || isListed;
     for (const name of ["box", "count", "filters", "ask"]) part(name).hidden = !plans.rows.length;
-    part("cost").hidden = part("guides").hidden = true;
+    part("cost").hidden = part("guides").hidden = part("use").hidden = true;
     if (!plans.rows.length) return;
     all = plans.rows.map(named);
     const before = chosen && keyOf(chosen);
@@ -71,7 +71,7 @@
     const index = rows.indexOf(chosen);
     if (index < 0) return;
     if (index * ROW < top) top = index * ROW;
-    else if ((index + 2) * ROW > top + height) top = (index + 2) * ROW - height;
+    else if ((index + 2) * ROW > top + height) top = ROW * Math.ceil(((index + 2) * ROW - height) / ROW);
   }
 
   // The box was scrolled, is shown again or has another size.
@@ -89,7 +89,9 @@
     place = element;
     const grid = { class: "mb-plans", role: "grid", tabindex: "0", "aria-label": t("wizard.plans"), onkeydown: onKey };
     const table = h("table", grid, h("thead", {}), h("tbody", { onclick: onClick }));
-    board.fill(element, h("p", { class: "mb-plans-note" }), h("p", { class: "mb-plans-loads" }),
+    const use = h("button", { type: "button", class: "mb-apply mb-plans-use", hidden: true, onclick: () => choose(best()) });
+    board.fill(element, h("p", { class: "mb-plans-note" }, h("span", { class: "mb-plans-why" }), " ", use),
+      h("p", { class: "mb-plans-loads" }),
       h("p", { class: "mb-plans-else mb-problem", "data-severity": "warning" }, t("wizard.plan.elsewhere")),
       h("div", { class: "mb-plans-filters" }, FILTERS.map(filter)),
       h("div", { class: "mb-plans-box", onscroll: () => requestAnimationFrame(look) }, table),
@@ -137,9 +139,19 @@
     if (index >= first && index < last) table.setAttribute("aria-activedescendant", `plan-${index}`);
     else table.removeAttribute("aria-activedescendant");
     const told = place.querySelector(".mb-plans-cost");
+    offer(place.querySelector(".mb-plans-use"));
     const cost = chosen ? costOf(chosen) : "", words = cost && board.t("wizard.plan.cost", { cost });
     told.hidden = !cost;
     if (told.textContent !== words) told.textContent = words;
+  }
+
+  // One press for whoever does not want to choose among hundreds: what the sentences above the table recommend.
+  const best = () => all.find((row) => row.fits && row.speed !== null && !row.marks.includes("x"));
+  function offer(button) {
+    const row = best();
+    button.hidden = !row || row === chosen;
+    const words = row && board.t("wizard.plan.ask.choose", { plan: board.planName(row) });
+    if (row && button.textContent !== words) button.textContent = words;
   }
 
   const space = (count) => board.h("tr", { "aria-hidden": "true", style: { height: `${count * ROW}px` } });
@@ -161,7 +173,7 @@
     if (name === "recompute") return recompute(row);
     if (name === "bubble" || name === "exposed") return percent(row[name]);
     if (name === "speed") return board.rounded(row.speed);
-    if (name === "hours") return row.hours === null ? "–" : row.hours.toFixed(row.hours < 10 ? 1 : 0);
+    if (name === "hours") return row.hours === null ? "–" : board.hourCount(row.hours);
     if (name === "marks") return [row.marks.includes("x") && h("span", { title: t("wizard.plan.mark.unfit") }, "⊘"),
       row.marks.includes("p") && h("span", { title: t("wizard.plan.mark.front") }, "◆"),
       row.marks.includes("g") && h("span", { title: t("wizard.plan.mark.guide") }, "★")];
@@ -241,8 +253,13 @@
   function onClick(event) {
     const line = event.target.closest("[data-index]");
     if (!line) return;
+    choose(rows[Number(line.dataset.index)]);
+  }
+
+  // The keys go on from the row.
+  function choose(row) {
     place.querySelector("table").focus({ preventScroll: true });
-    takeSame(rows[Number(line.dataset.index)]);
+    takeSame(row);
   }
 
   function onKey(event) {

@@ -2,6 +2,7 @@
 (() => {
   const { attribute, badge, duration, el, keyed, moment, number, setBadge, setCommands, text, w, whole } = window.Megaboard.live;
   const FACTS = ["elapsed", "eta", "tokens_per_s", "step_s", "loss"];
+  const BESIDE = ["eta", "tokens_per_s"];
 
   // link: { now(), ask(), act(name, values), wantsResume(id) } of monitor.js.
   function Run(id, link) {
@@ -70,7 +71,7 @@
       "aria-label": w("progress") }, el("i"));
     const told = el("div.mbm-progress-words", {}, el("span"), el("span"));
     const facts = el("dl.mbm-facts", {}, ...FACTS.map((name) => el("div", {}, el("dt", {}, w(`fact.${name}`)), el("dd"),
-      name === "tokens_per_s" ? el("dd.mbm-beside.mb-quiet") : null)));
+      BESIDE.includes(name) ? el("dd.mbm-beside.mb-quiet", { "data-beside": name }) : null)));
     const spoken = el("p.mbm-spoken", { role: "status" });
     const ask = Ask(() => link.act("stop"));
     const { Checkpoints, openInWizard } = window.Megaboard, look = () => link.act("checkpoints");
@@ -138,7 +139,15 @@
       const predicted = shown.compare?.predicted_tokens_per_s ?? null;
       const beside = predicted === null ? "" : w("fact.predicted", { tokens: whole(Number(predicted.toPrecision(2))) });
       values.forEach((value, place) => text(facts.children[place].children[1], value));
+      text(facts.children[1].lastChild, until());
       text(facts.children[2].lastChild, beside);
+    }
+
+    // By the clock, as whoever plans the day asks; another day with its date.
+    function until() {
+      if (shown.eta_s === null) return "";
+      const end = link.now() + shown.eta_s, isToday = moment(end).slice(0, 10) === moment(link.now()).slice(0, 10);
+      return w("fact.until", { at: moment(end, !isToday).slice(0, -3) });
     }
 
     return { root, take, age };

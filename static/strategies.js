@@ -26,7 +26,7 @@
   }
 
   function line(row, gpu) {
-    const { h, t, meter, rounded } = board;
+    const { h, t, meter, rounded, hourCount } = board;
     return {
       name: h("th", { scope: "row", "data-recommended": row.recommended }, row.name,
         row.recommended && h("span", { class: "mb-best" }, t("wizard.strategies.best")),
@@ -34,7 +34,7 @@
       memory: h("td", {}, row.plan ? meter(row.need_gib, gpu,
         row.fits ? "wizard.fits" : row.over ? "wizard.over" : "wizard.over.host", !row.fits) : "–"),
       speed: h("td", { class: "mb-figure" }, row.fits && row.speed ? rounded(row.speed) : "–"),
-      hours: h("td", { class: "mb-figure" }, row.fits && row.hours !== null ? rounded(row.hours) : "–"),
+      hours: h("td", { class: "mb-figure" }, row.fits && row.hours !== null ? hourCount(row.hours) : "–"),
       why: h("td", {}, row.why, row.is_unfit && h("span", { class: "mb-unloaded" }, "⊘ ", t("wizard.plan.mark.unfit"))),
       rule: h("td", { class: "mb-rule" }, row.rule ? [row.rule.words, row.rule.meant && h("span", { class: "mb-meant" },
         t("wizard.strategies.meant"))] : "–"),

@@ -1,4 +1,4 @@
-// The estimate in one line under the stepper: does it fit, how full is a GPU, what the batch becomes.
+// The estimate in one line under the stepper: does it fit, how full is a GPU, how fast and how long it runs.
 (() => {
   const board = (window.Megaboard = window.Megaboard || {});
   let spoken = "";
@@ -22,7 +22,7 @@
         memory && h("span", {}, memory)),
       figures.need_gib !== null && h("div", { class: "mb-gauge", "aria-hidden": "true" },
         h("i", { style: { width: `${Math.min(100, 100 * figures.need_gib / figures.gpu_gib)}%` } })),
-      fact("plan", figures.plan),
+      fact("plan", figures.plan), paces(figures),
       figures.bubble !== null && fact("bubble", percent(figures.bubble)),
       fact("batch", figures.global_batch),
       fact("parameters", count(figures.parameters))), offer(bundle));
@@ -44,10 +44,19 @@
     return t("accuracy.within", { ...figures, group: t(`accuracy.group.${known.group}`) });
   }
 
-  function fact(name, value) {
-    const { h, t } = board;
-    return h("div", { class: "mb-fact", title: t(`wizard.summary.${name}.long`) },
-      h("span", {}, t(`wizard.summary.${name}`)), h("b", {}, String(value)));
+  const fact = (name, value) => told(board.t(`wizard.summary.${name}`), value, board.t(`wizard.summary.${name}.long`));
+
+  // Unknown where the GPU's speed, or the number of samples, is.
+  function paces({ speed, hours, time_error: error }) {
+    const { t, rounded } = board;
+    const title = error && t("wizard.time.error", { error: `${Math.round(100 * error)}%` });
+    return [speed !== null && told(t("wizard.time.speed"), rounded(speed), title),
+      hours !== null && told(t("wizard.time.hours"), board.hours(hours), title)];
+  }
+
+  function told(name, value, title) {
+    const { h } = board;
+    return h("div", { class: "mb-fact", title }, h("span", {}, name), h("b", {}, String(value)));
   }
 
   // Read aloud only when the verdict turns, not at every keystroke.

@@ -30,6 +30,9 @@ def summarise(reading: Reading) -> dict[str, Any]:
         "global_batch": job.global_batch,
         "parameters": model_parameters(model_layers(reading.shape)),
         "accuracy": _accuracy(job, reading.shape) if found else None,
+        "speed": found.tokens_per_s_per_gpu if found else None,
+        "hours": found.hours if found else None,
+        "time_error": found.time_error if found else None,
     }
 
 

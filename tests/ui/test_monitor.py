@@ -105,7 +105,7 @@ def test_runs_stand_newest_first_and_open_by_keyboard(site, page):
     ("lang", "words", "done"),
     [
         ("en", "Use this for the cluster's estimates", "The cluster's estimates are calibrated on this run."),
-        ("zh", "用于修正该集群的估算", "该集群的估算已按此任务校准。"),
+        ("zh", "用于修正该集群的估算", "该集群的估算已按本次运行校准。"),
     ],
 )
 def test_measured_stands_beside_predicted_and_one_press_calibrates_the_cluster(site, page, lang, words, done):
@@ -114,7 +114,8 @@ def test_measured_stands_beside_predicted_and_one_press_calibrates_the_cluster(s
     run.start()
     run.steps(1, 30, step_s=2.0, tokens=64 * 2048)
     open_run(page, site, run.id, lang)
-    expect(page.locator(".mbm-beside")).not_to_be_empty()
+    for fact in ("tokens_per_s", "eta"):
+        expect(page.locator(f"[data-beside={fact}]")).not_to_be_empty()
     page.get_by_role("button", name=words).click()
     page.get_by_text(done).wait_for()
     expect(page.get_by_role("button", name=words)).to_be_hidden()
