@@ -25,9 +25,9 @@ class Cost:
     """The part of the iteration that grew most, one of PARTS."""
 
 
-def cost(plans: Plans, rank: int, best: int = 0) -> Cost:
-    """The cost of one plan against another."""
-    both = np.array([rank, best])
+def cost(plans: Plans, rank: int) -> Cost:
+    """The cost of one plan against the first."""
+    both = np.array([rank, 0])
     figures, times = plans.figures_of(both), plans.parts_s(both)
     over = float(figures.reserved_gib[0]) + plans.job.cluster.outside_gib - plans.gpu.memory_gib
     host, memory_gib = figures.host_memory_gib, plans.job.cluster.host_memory_gib

@@ -16,6 +16,8 @@ from .tools import said
 GPU_BACK_S = 10.0
 """A driver takes its time to give the memory of a process back."""
 GPU_BACK_MIB = 256
+ASK_S = 30.0
+"""nvidia-smi answers after seconds where persistence mode is off."""
 GPU_QUERY = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
 GPU_KEYS = ("index", "utilization", "memory_used_mib", "memory_total_mib", "power_w", "temperature_c")
 
@@ -42,7 +44,7 @@ class GpuReader(threading.Thread):
         return [{**gpu, "bus": self.buses.get(gpu["index"] or 0.0)} for gpu in self.gpus]
 
 
-def read_gpus(timeout_s: float = 30.0) -> list[dict[str, float | None]]:
+def read_gpus(timeout_s: float = ASK_S) -> list[dict[str, float | None]]:
     """What nvidia-smi says of each GPU now; none where it says nothing, or only why not."""
     out = said(["nvidia-smi", f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits"], timeout_s)[1]
     rows = [list(map(read_number, line.split(","))) for line in out.splitlines()]
@@ -50,10 +52,10 @@ def read_gpus(timeout_s: float = 30.0) -> list[dict[str, float | None]]:
     return [dict(zip(GPU_KEYS, row)) for row in whole]  # noqa: B905 - Python 3.8
 
 
-def read_buses(timeout_s: float = 30.0) -> dict[float, str]:
+def read_buses() -> dict[float, str]:
     """Index of each GPU -> its PCI address as the kernel writes it: 0000:83:00 for nvidia-smi's 00000000:83:00.0."""
     found, command = {}, ["nvidia-smi", "--query-gpu=index,pci.bus_id", "--format=csv,noheader"]
-    for line in said(command, timeout_s)[1].splitlines():
+    for line in said(command, ASK_S)[1].splitlines():
         index, _, bus = line.partition(",")
         match = re.search(r"([0-9A-Fa-f]{4}:[0-9A-Fa-f]+:[0-9A-Fa-f]+)\.\d+ *$", bus)
         if match and index.strip().isdigit():
