@@ -52,15 +52,20 @@
   // Figures of the draft before are dimmed, unless others come before anybody would see it. (A transition in CSS with a
   // delay would cost every edit a layer for each place.)
   const DIMMED_MS = 250;
-  let dimming = 0;
+  const dimming = new Map();
   function markBusy() {
-    const place = document.getElementById(`step-${step()}`);
-    const isBusy = String(isStale() || !board.draft.isResting());
-    if (!place || place.getAttribute("aria-busy") === isBusy) return;
-    place.setAttribute("aria-busy", isBusy);
-    clearTimeout(dimming);
-    const dim = () => place.classList.toggle("mb-stale", isBusy === "true");
-    if (isBusy === "true") dimming = setTimeout(dim, DIMMED_MS);
+    const isUnderWay = !board.draft.isResting();
+    mark(document.getElementById(`step-${step()}`), isUnderWay || isStale());
+    // Every bundle has it, that of another step too.
+    mark(places.get("summary"), isUnderWay);
+  }
+
+  function mark(place, isBusy) {
+    if (!place || place.getAttribute("aria-busy") === String(isBusy)) return;
+    place.setAttribute("aria-busy", String(isBusy));
+    clearTimeout(dimming.get(place));
+    const dim = () => place.classList.toggle("mb-stale", isBusy);
+    if (isBusy) dimming.set(place, setTimeout(dim, DIMMED_MS));
     else dim();
   }
 

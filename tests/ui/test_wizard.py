@@ -309,7 +309,7 @@ def test_an_edit_answered_after_the_next_step_was_shown_counts_in_its_plans(page
         page.keyboard.press("Home")
         release()
         until(page, f"b.data.plans.count > {few} && b.data.plans.own === 0")
-    expect(page.locator('[aria-busy="true"], .mb-stale')).to_have_count(0)
+    expect(page.locator('#step-plan[aria-busy="true"], .mb-stale .mb-summary')).to_have_count(0)
     expect(page.locator('.mb-plans tr[aria-selected="true"]')).to_have_attribute("data-index", "0")
     go(page, site, "hardware")
     box(page, "cluster.nodes").fill("4")
