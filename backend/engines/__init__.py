@@ -122,6 +122,6 @@ def _ready(job: Job) -> tuple[Engine, Target]:
     return ENGINES[job.engine], target_of(job)
 
 
-def _config_text(engine: Engine, target: Target, run: str, goes_on: Mapping[str, object] | None = None) -> str:
+def _config_text(engine: Engine, target: Target, run: str, goes_on: Mapping[str, object]) -> str:
     config = engine.config(target, results_folder(target.job, run))
-    return to_yaml(config | dict(target.job.extra) | dict(goes_on or {}))
+    return to_yaml({**config, **target.job.extra, **goes_on})

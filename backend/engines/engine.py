@@ -36,14 +36,14 @@ class Engine:
     """The job's `engine`."""
     config: Callable[[Target, str], dict[str, object]]
     """(target, output folder) -> the engine's configuration, without the job's `extra`."""
-    environment: Callable[[Target], Mapping[str, str]]
-    """Variables that select or tune the engine."""
     owned: Mapping[str, str]
     """Configuration key -> the job path that decides it; `extra` may not name these."""
-    notes: Callable[[Target], tuple[Problem, ...]]
-    """Where the configuration must differ from the letter of the job."""
     resume: Callable[[Target, str], dict[str, object]]
     """(target, folder of a checkpoint) -> what the configuration says in addition to go on from it."""
+    environment: Callable[[Target], Mapping[str, str]] = lambda target: {}
+    """Variables that select or tune the engine."""
+    notes: Callable[[Target], tuple[Problem, ...]] = lambda target: ()
+    """Where the configuration must differ from the letter of the job."""
     plain: Callable[[Target], str] = lambda target: "llamafactory.cli train config.yaml"
     """What `python -m` starts on each node without our entry script: the engine's own launcher of torchrun."""
     files: Callable[[Target], Mapping[str, str]] = lambda target: {}

@@ -26,8 +26,6 @@ HUGGING_FACE_OWNED: Mapping[str, str] = owned_keys("llamafactory", "hugging_face
 ENGINE = Engine(
     name="llamafactory-ddp",
     config=hugging_face_config,
-    environment=lambda target: {},
     owned=HUGGING_FACE_OWNED,
-    notes=lambda target: (),
     resume=resume,
 )

@@ -49,6 +49,5 @@ ENGINE = Engine(
     config=hugging_face_config,
     environment=fsdp_variables,
     owned=HUGGING_FACE_OWNED,
-    notes=lambda target: (),
     resume=resume,
 )

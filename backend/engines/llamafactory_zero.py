@@ -97,9 +97,7 @@ ENGINES = tuple(
     Engine(
         name=traits.engine,
         config=_config,
-        environment=lambda target: {},
         owned={**HUGGING_FACE_OWNED, "deepspeed": "engine"},
-        notes=lambda target: (),
         resume=resume,
         files=_files,
     )

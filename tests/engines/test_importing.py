@@ -14,8 +14,9 @@ from app.i18n import LANGUAGES, has
 from app.import_words import reason_of
 from backend.engines import ENGINES
 from backend.engines.engine import target_of
-from backend.engines.importing import ASSUMED, RENAMED, Imported, ImportLine, import_llamafactory
+from backend.engines.importing import ASSUMED, Imported, ImportLine, import_llamafactory
 from backend.engines.importing.readers import KEY_READERS, preset_of
+from backend.engines.importing.reading import RENAMED
 from backend.engines.yaml_text import to_yaml
 from backend.job.job import Job
 from backend.job.mapping import get_value, parameters, parse_job, with_values

@@ -1,0 +1,257 @@
+"""A configuration's keys one by one: where each goes in the job, and what is made of its value.
+
+What no reader knows is told by the engine's own table; the job file's own parser has the last word.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from backend.engines import ENGINES
+from backend.engines.checks import check_passed_on, is_secret
+from backend.engines.engine import Engine, Target
+from backend.engines.importing.choose import Choice, ReadJson
+from backend.engines.importing.readers import KEY_READERS, Read
+from backend.engines.importing.report import ImportLine, because, with_outcome
+from backend.engines.known_keys import keys_of, programs
+from backend.job.job import Job, Model
+from backend.job.mapping import parameters, parse_job
+from backend.job.presets import resolve_gpu, resolve_model
+from backend.job.problems import Problem, ProblemsError, errors
+
+RENAMED: Mapping[str, str] = {
+    # transformers 4.46 removed it (src/transformers/training_args.py)
+    "evaluation_strategy": "eval_strategy",
+    # LLaMA-Factory until 0.7, and until 0.9.1 (resolution): src/llamafactory/hparams
+    "dpo_beta": "pref_beta",
+    "dpo_loss": "pref_loss",
+    "dpo_ftx": "pref_ftx",
+    "num_layer_trainable": "freeze_trainable_layers",
+    "name_module_trainable": "freeze_trainable_modules",
+    "image_resolution": "image_max_pixels",
+    "video_resolution": "video_max_pixels",
+}
+"""Keys of earlier versions, and what they are called today."""
+
+_CONSUMED = re.compile(r"deepspeed|fsdp.*|use_mca|USE_MCA|ACCELERATE_USE_FSDP|FSDP_.*")
+"""Keys that choose the engine."""
+_ALWAYS = frozenset(
+    {
+        "do_train",
+        "use_cpu",
+        "ddp_backend",
+        "transformer_impl",
+        "include_num_input_tokens_seen",
+        "logging_nan_inf_filter",
+        "upcast_layernorm",
+    }
+)
+"""Keys that are written in one way only, whatever a file says."""
+_DROPPED: tuple[tuple[str, str], ...] = (
+    ("overwrite_output_dir", "import_own_folder"),
+    ("resume_from_checkpoint", "import_resume"),
+    ("do_eval", "import_do_eval"),
+    ("do_predict|predict_with_generate|generation_.*", "import_predicts"),
+    ("ray_.*|master_addr|master_port|local_rank|nproc_per_node|nnodes|node_rank", "import_launcher"),
+    ("use_unsloth|use_kt|kt_.*|use_hyper_parallel|hyper_parallel_args", "import_other_trainer"),
+)
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
+"""An environment variable among the keys, as articles list them."""
+
+
+class Reading:
+    """The job as far as it is read, and the lines of the report by key."""
+
+    def __init__(self, choice: Choice, said: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
+        self.name = choice.engine
+        self.reasons = choice.reasons
+        self.engine: Engine = ENGINES[choice.engine]
+        self.said = said
+        self.cluster = cluster
+        self.values: dict[str, Any] = dict(choice.values)
+        self.extra: dict[str, Any] = {}
+        self.environment: dict[str, str] = {}
+        self.lines: dict[str, ImportLine] = {}
+
+    def take(self, key: str) -> None:
+        """Read one key of the file."""
+        today = RENAMED.get(key, key)
+        line = self._line(today, self.said[today])
+        if today != key and line.outcome in ("kept", "changed", "passed_on"):
+            reason = line.reason or because("import_renamed", key, today=today)
+            line = with_outcome(line, "renamed", reason)
+        self.lines[key] = replace(line, key=key)
+
+    def _line(self, key: str, value: Any) -> ImportLine:
+        line = ImportLine(key=key, outcome="kept", value=None if is_secret(key) else value)
+        if _CONSUMED.fullmatch(key):
+            if not value:
+                return with_outcome(line, "dropped", because("import_off", key))
+            reason = self.reasons.get(key) or because("import_engine", key, engine=self.name)
+            return with_outcome(line, "changed", reason, path="engine", became=self.name)
+        if key in self.engine.owned or key in KEY_READERS:
+            return self._owned(line)
+        if _VARIABLE.fullmatch(key):
+            self.environment[key] = str(value)
+            return with_outcome(line, "changed", because("import_variable", key), path=f"environment.{key}",
+                                became=line.value)  # fmt: skip
+        return self._other(line)
+
+    def _owned(self, line: ImportLine) -> ImportLine:
+        """A key whose value the job says at a path of its own."""
+        if line.key in _ALWAYS:
+            return line
+        read = self._read(line.key, line.value, self.said)
+        self.values |= read.values
+        own = self.engine.owned.get(line.key, "")
+        path = own if own in read.values else next(iter(read.values), None)
+        became = read.values.get(path or "")
+        if line.key == "finetuning_type" and self.name == "llamafactory-megatron" and line.value != "full":
+            # The job is refused until somebody says which is meant.
+            reason = because("import_method_under_megatron", line.key, method=line.value)
+            return with_outcome(line, "kept", reason, path=path, became=became)
+        if read.reason is None:
+            return with_outcome(line, "kept", path=path, became=became)
+        return with_outcome(line, "changed" if read.values else "dropped", read.reason, path=path, became=became)
+
+    def _other(self, line: ImportLine) -> ImportLine:
+        """A key that the job has no name for."""
+        value = self.said[line.key]
+        if value is None or (value is False and any(re.fullmatch(p, line.key) for p, _ in _DROPPED)):
+            return with_outcome(line, "dropped", because("import_off", line.key))
+        for pattern, code in _DROPPED:
+            if re.fullmatch(pattern, line.key):
+                return with_outcome(line, "dropped", because(code, line.key))
+        known = keys_of(self.name)
+        if line.key in known and not _is_plain(value):
+            return with_outcome(line, "dropped", because("import_not_read", line.key, value=str(value)[:80]))
+        if line.key in known:
+            self.extra[line.key] = self.said[line.key]
+            return with_outcome(line, "passed_on", path=f"extra.{line.key}", became=line.value)
+        if any(line.key in program.keys for program in programs().values()):
+            return with_outcome(line, "dropped", because("import_not_taken", line.key, engine=self.name))
+        near = difflib.get_close_matches(line.key, known, n=1, cutoff=0.8)
+        reason = because("import_unknown_near", line.key, near=near[0]) if near else because("import_unknown", line.key)
+        return with_outcome(line, "dropped", reason)
+
+    def _read(self, key: str, value: Any, config: Mapping[str, Any]) -> Read:
+        if reader := KEY_READERS.get(key):
+            try:
+                return reader(config, value)
+            except (TypeError, ValueError, KeyError, OverflowError):
+                return Read(reason=because("import_not_read", key, value=str(value)[:80]))
+        path = self.engine.owned[key]
+        return Read(values={path: value})
+
+    def find_shape(self, read_json: ReadJson) -> None:
+        """Take the shape of a model that is no preset from its folder, where that is at hand."""
+        folder = self.values.get("model.path")
+        if folder and "model.preset" not in self.values and (shape := read_json(f"{folder}/config.json")):
+            self.values["model.hf_config"] = shape
+
+    def settle(self) -> None:
+        """Let the job file's own parser and the engine's checks judge; what they refuse is corrected or dropped."""
+        while problems := self._refused():
+            for problem in problems:
+                self._correct(problem)
+
+    def _refused(self) -> list[Problem]:
+        job, problems = parse_job(self.mapping())
+        if job is None:
+            return errors(problems)
+        return [
+            problem
+            for problem in errors(check_passed_on(job, self.engine))
+            if problem.field.startswith(("extra.", "environment."))
+        ]
+
+    def _correct(self, problem: Problem) -> None:
+        path = re.sub(r"\[\d+\].*", "", problem.field)
+        kind, _, name = path.partition(".")
+        part = {"extra": self.extra, "environment": self.environment}.get(kind)
+        if part is not None and name in part:
+            del part[name]
+        elif path in self.values:
+            if path in problem.edit:
+                self.values[path] = problem.edit[path]
+            else:
+                del self.values[path]
+        else:
+            raise ProblemsError([problem])
+        for key, line in self.lines.items():
+            if line.path == path:
+                became = self.values.get(path)
+                outcome = "changed" if path in self.values else "dropped"
+                reason = Problem(code=problem.code, field=key, severity="note", values=problem.values)
+                at = path if outcome == "changed" else None
+                self.lines[key] = with_outcome(line, outcome, reason, path=at, became=became)  # type: ignore[arg-type]
+
+    def fill_in(self) -> None:
+        """Take the engine's default of every key that the renderer would write and the file does not."""
+        job, _ = parse_job(self.mapping())
+        if job is None:
+            return
+        known = keys_of(self.name)
+        absent = {
+            key: known[key].default
+            for key in self.engine.config(_target(job, self.said), "/")
+            if key in known and key not in self.said and key not in _ALWAYS
+        }
+        if self.name == "llamafactory-megatron":
+            # Its workflow never reads the method: it trains everything, whatever LLaMA-Factory's default is.
+            absent |= {"finetuning_type": "full"} if "finetuning_type" in absent else {}
+        config = {**absent, **self.said}
+        for key, default in absent.items():
+            for path, value in self._read(key, default, config).values.items():
+                self._fill(key, path, value)
+
+    def _fill(self, key: str, path: str, value: Any) -> None:
+        parameter = parameters()[path]
+        if value is None and not parameter.optional:
+            if parameter.kind != "bool" and not path.startswith("parallel."):
+                return
+            value = False if parameter.kind == "bool" else parameter.default
+        if path in self.values or path in ("model.path", "training.output_dir", "name"):
+            return
+        self.values[path] = value
+        if value != parameter.default:
+            self.lines[key] = ImportLine(
+                key=key, outcome="default", path=path, became=value, reason=because("import_default", key)
+            )
+
+    def mapping(self) -> dict[str, Any]:
+        """The job file."""
+        mapping: dict[str, Any] = {"version": 1, "name": "imported", "cluster": dict(self.cluster)}
+        mapping |= {"model": {}, "training": {}, "engine": self.name, "parallel": {}}
+        for path, value in self.values.items():
+            *parents, last = path.split(".")
+            owner = mapping
+            for parent in parents:
+                owner = owner.setdefault(parent, {})
+            owner[last] = list(value) if isinstance(value, tuple) else value
+        mapping |= {"environment": self.environment} if self.environment else {}
+        return mapping | ({"extra": self.extra} if self.extra else {})
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether JSON can say it: YAML also has dates, sets and infinity."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _target(job: Job, said: Mapping[str, Any]) -> Target:
+    """The job with its model, or a small one of the kind that the file's keys speak of, to ask the renderer with."""
+    gpu = resolve_gpu(job.cluster)
+    try:
+        return Target(job=job, shape=resolve_model(job.model), gpu=gpu)
+    except ProblemsError:
+        has_vision = any(key in said for key in ("freeze_vision_tower", "image_max_pixels", "freeze_language_model"))
+        has_experts = "expert_model_parallel_size" in said
+        preset = "qwen3-vl-2b" if has_vision else "qwen3-30b-a3b" if has_experts else "qwen3-0.6b"
+        return Target(job=job, shape=resolve_model(Model(preset=preset)), gpu=gpu)
