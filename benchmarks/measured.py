@@ -210,10 +210,17 @@ def _megatron_plan(row: Mapping[str, Any]) -> Plan:
         sequence_length=_needed(row, "seq"),
         micro_batch=micro_batch * pairs,
         micro_batches=max(1, (row.get("gbs") or micro_batch * data) // (micro_batch * data)),
-        offload_fraction=1.0 if "optimizer_cpu_offload=true" in method else 0.0,
+        offload_fraction=_offloaded(method),
         context_a2a="SimuMax" in row["source"] and context > 1,
         **_recompute(row),
     )
+
+
+def _offloaded(method: str) -> float:
+    if "optimizer_cpu_offload=true" not in method:
+        return 0.0
+    found = re.search(r"optimizer_offload_fraction=([\d.]+)", method)
+    return float(found[1]) if found else 1.0
 
 
 def _megatron_memory(row: Mapping[str, Any]) -> MemoryTraits:
@@ -274,6 +281,7 @@ def _swift_tuning(row: Mapping[str, Any]) -> tuple[MemoryTraits, Tuning]:
         trained=_trained(method),
         method="qlora" if quantised else "lora" if lora else "full",
         lora_rank=_rank(method),
+        liger="use_liger_kernel=true" in method,
         pairs="rlhf_type=dpo" in method,
     )
 

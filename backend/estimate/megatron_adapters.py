@@ -2,6 +2,8 @@
 
 A column-parallel projection's A is whole and its B split over TP; a row-parallel one's the other way round; grouped
 experts get adapters of their own. With sequence parallel, A of a column-parallel projection keeps its gathered input.
+A reads its input through nn.Dropout (mcore_bridge 1.6.5 tuners/lora.py; lora_dropout is 0.05 in ms-swift's
+megatron_args.py), which keeps a mask of bytes and hands on a copy.
 """
 
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ from functools import lru_cache
 
 from backend.estimate.layers import LayerKind, Linear, VisionLayers
 from backend.estimate.parameters import Counts
+from backend.estimate.saved import SavedBytes
 
 _MODULES = {
     "qkv": "linear_qkv",
@@ -70,9 +73,23 @@ def tower_adapters(vision: VisionLayers, adapters: Adapters) -> int:
 
 
 @lru_cache(maxsize=1024)
-def adapter_bytes(kind: LayerKind, adapters: Adapters) -> tuple[float, float]:
-    """(16-bit bytes a token of A's outputs, of gathered inputs that sequence parallel would otherwise split)."""
+def adapter_bytes(kind: LayerKind, adapters: Adapters) -> tuple[float, float, SavedBytes]:
+    """(bytes a token of A's outputs and of masks of gathered inputs, of these inputs themselves, which sequence
+    parallel would otherwise split, of what dropout keeps of all other inputs).
+
+    A copy takes the place of the input, which the frozen projection does not keep; the attention keeps its own output.
+    """
     linears = adapters.linears(kind)
-    outputs = sum(2.0 * adapters.rank * linear.active for linear in linears)
-    gathered = sum(2.0 * linear.inputs for linear in linears if linear.after_norm and linear.share == "split")
-    return outputs, gathered
+    columns = [linear for linear in linears if linear.share == "split" and linear.name not in _ROWS]
+    outputs = sum(2.0 * adapters.rank * linear.active for linear in linears) + sum(one.inputs for one in columns)
+    gathered = sum(2.0 * linear.inputs for linear in columns if linear.after_norm)
+    rows = [linear for linear in linears if linear.share == "split" and linear.name in _ROWS]
+    return (
+        outputs,
+        gathered,
+        SavedBytes(
+            whole=sum(linear.inputs for linear in linears if linear.share == "whole"),
+            split=sum(linear.inputs * (3 if linear.name == "o" else 1) for linear in rows),
+            routed=sum(linear.inputs * linear.active for linear in linears if linear.share == "expert"),
+        ),
+    )

@@ -128,6 +128,18 @@ def test_lora_on_megatron_trains_adapters_alone():
     assert lora.gradients_gib < 0.1
 
 
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_lora_on_megatron_keeps_dropouts_masks_and_the_copies_that_adapters_read(tensor):
+    plain = {"engine": "swift-megatron", "model__preset": "qwen3-8b", "parallel__tensor": tensor}
+    full, lora = (estimate(job(training__method=method, **plain)).stages[0] for method in ("full", "lora"))
+    hidden, ffn, heads = 4096, 12288, 4096
+    outputs, gathered = 4 * 2 * 8, 2 * 2 * hidden * (1 - 1 / tensor)
+    masks = 2 * hidden + (heads + ffn) / tensor
+    copy = 2 * heads / tensor  # of the attention's output, which the attention keeps too
+    a_layer = 4096 * (outputs + gathered + masks + copy)
+    assert lora.activations_gib - full.activations_gib == pytest.approx(36 * a_layer / GIB, rel=0.01)
+
+
 def test_experts_have_adapters_of_their_own_on_megatron():
     swift = {"engine": "swift-megatron", "model__preset": "qwen3-30b-a3b", "training__method": "lora"}
     wide, narrow = (estimate(job(parallel__expert=size, **swift)).stages[0] for size in (8, 1))
