@@ -11,6 +11,7 @@ from backend.cluster.probe import NodeFacts, needed_modules, python_field
 from backend.cluster.survey import Survey
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
+from backend.job.presets import resolve_model
 
 _NAMES_SHOWN = 4
 
@@ -26,9 +27,13 @@ def usual(values: Mapping[int, T]) -> T:
 
 
 def check_engine(job: Job, checks: Checks, facts: NodeFacts) -> CheckResult:
-    """Whether the environment has all that the engine imports."""
+    """Whether the environment has all that the engine imports, and experts that run together."""
     missing = [module for module, version in facts.modules.items() if version is None]
     if not missing:
+        transformers = facts.modules.get("transformers") or ""
+        if _loops_over_experts(job, transformers):
+            values = {"transformers": transformers, "engine": job.engine}
+            return checks.warning("engine", "experts_looped", python_field(job, checks.rank), **values)
         return checks.ok("engine", **facts.modules)
     field, values = python_field(job, checks.rank), {"modules": missing, "engine": job.engine}
     names = needed_modules(job)
@@ -38,6 +43,13 @@ def check_engine(job: Job, checks: Checks, facts: NodeFacts) -> CheckResult:
     hollow = "mcore_adapter" in missing and "mcore_adapter" in facts.origins
     code = "engine_placeholder" if hollow else "engine_missing"
     return checks.wrong("engine", code, field, **values, command=command)
+
+
+def _loops_over_experts(job: Job, transformers: str) -> bool:
+    """transformers 4 runs experts one after the other, in Python (4.57.6 models/qwen3_moe/modeling_qwen3_moe.py); 5 as
+    one product (5.6.0 modeling_utils.py get_correct_experts_implementation: grouped_mm).
+    """
+    return transformers.startswith("4.") and not job.traits.is_megatron and resolve_model(job.model).experts > 0
 
 
 def check_versions(job: Job, checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts]) -> list[CheckResult]:

@@ -76,6 +76,23 @@ def test_the_placeholder_of_pypi_is_told_from_the_real_mcore_adapter(has_placeho
 
 
 @pytest.mark.parametrize(
+    ("transformers", "model", "engine", "warned"),
+    [
+        ("4.57.6", "qwen3-30b-a3b", "llamafactory-zero3", True),
+        ("5.6.0", "qwen3-30b-a3b", "llamafactory-zero3", False),
+        ("4.57.6", "qwen3-8b", "llamafactory-zero3", False),
+    ],
+)
+def test_experts_that_run_one_after_the_other_are_warned_of(
+    transformers: str, model: str, engine: str, warned: bool
+) -> None:
+    gang = Gang(nodes=1, engine=engine, model={"preset": model, "path": "/m"})
+    gang.facts[0] = make_facts({**MODULES, "deepspeed": "0.18.4", "transformers": transformers})
+    problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
+    assert [(problem.code, problem.severity) for problem in problems] == warned * [("experts_looped", "warning")]
+
+
+@pytest.mark.parametrize(
     ("python", "query", "here"),
     [
         ("3.10.4", H100, "Python 3.10"),
