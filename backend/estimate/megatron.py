@@ -209,9 +209,9 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
 
     kept = scale * _spread(_by_modules(plan, kept_without), plan, attention)
     if run.adapters and run.trained.language:
-        outputs, gathered, dropped = adapter_bytes(kind, run.adapters)
+        outputs, gathered, masked = adapter_bytes(kind, run.adapters)
         kept = kept + scale * plan.tokens * (outputs + gathered * (1 - plan.whole_share))
-        kept = kept + scale * _spread(dropped, plan, attention)
+        kept = kept + scale * _spread(masked, plan, attention)
     again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules))
     revived = scale * _spread(again, plan, attention)
     work = scale * _ffn_gradients(kind, plan)
