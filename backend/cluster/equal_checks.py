@@ -32,8 +32,8 @@ def check_engine(job: Job, checks: Checks, facts: NodeFacts) -> CheckResult:
     if not missing:
         transformers = facts.modules.get("transformers") or ""
         if _loops_over_experts(job, transformers):
-            values = {"transformers": transformers, "engine": job.engine}
-            return checks.warning("engine", "experts_looped", python_field(job, checks.rank), **values)
+            place = python_field(job, checks.rank)
+            return checks.warning("engine", "experts_looped", place, transformers=transformers, engine=job.engine)
         return checks.ok("engine", **facts.modules)
     field, values = python_field(job, checks.rank), {"modules": missing, "engine": job.engine}
     names = needed_modules(job)
