@@ -63,13 +63,13 @@ def preflight(
     connected = {rank: node for rank, node in nodes.items() if not isinstance(node, NodeError)}
     known = {rank: fact for rank, fact in facts.items() if isinstance(fact, NodeFacts) and rank in connected}
     ready = {rank: connected[rank] for rank in known}
-    found = ends_of_all(ready, lambda rank, node: _ask_paths(job, rank, node), ASK_S + 10)
+    paths = ends_of_all(ready, lambda rank, node: _ask_paths(job, rank, node), ASK_S + 10)
     locks = ends_of_all(ready, lambda rank, node: _ask_lock(job, rank, node, known[rank].home), ASK_S + 10)
     surveys = {rank: surveys[rank] for rank in ready}
     results = []
     for rank, of in checks.items():
         results += _check_node(
-            job, of, nodes[rank], facts.get(rank), found.get(rank), locks.get(rank), surveys.get(rank)
+            job, of, nodes[rank], facts.get(rank), paths.get(rank), locks.get(rank), surveys.get(rank)
         )
     if known:
         results += _check_equal(job, checks, known, ready, surveys)
@@ -155,9 +155,9 @@ def _check_node(
     of: Checks,
     node: Node | NodeError,
     facts: NodeFacts | NodeError | None,
-    found: Mapping[str, Any] | NodeError | None,
+    paths: Mapping[str, Any] | NodeError | None,
     lock: Mapping[str, Any] | NodeError | None,
-    found_there: Survey | NodeError | None,
+    survey: Survey | NodeError | None,
 ) -> list[CheckResult]:
     if isinstance(node, NodeError):
         return [of.raised("login", node), of.skipped("python"), *(of.skipped(name) for name in NEEDS_PYTHON)]
@@ -166,16 +166,16 @@ def _check_node(
         python = of.raised("python", facts) if facts else of.skipped("python")
         return [*results, python, *(of.skipped(name) for name in NEEDS_PYTHON)]
     results.append(of.ok("python", version=facts.python))
-    if isinstance(found_there, Survey):
-        results += [*check_gpus(job, of, found_there.gpus), *check_gpu_memory(job, of, found_there.gpus)]
-        results += [*check_cuda(job, of, facts, found_there.gpus), *check_room(job, of, found_there)]
-    elif found_there is not None:
-        results.append(of.raised("gpus", found_there))
+    if isinstance(survey, Survey):
+        results += [*check_gpus(job, of, survey.gpus), *check_gpu_memory(job, of, survey.gpus)]
+        results += [*check_cuda(job, of, facts, survey.gpus), *check_room(job, of, survey)]
+    elif survey is not None:
+        results.append(of.raised("gpus", survey))
     results.append(check_engine(job, of, facts))
     results += _or_error(
         of,
         "model",
-        found,
+        paths,
         lambda it: [
             check_model(job, of, it),
             check_dataset(job, of, it),
@@ -183,8 +183,8 @@ def _check_node(
             *check_parts(job, of, it),
         ],
     )
-    if isinstance(found_there, Survey):
-        results += check_space(job, of, found_there, _own_share(job, of.rank))
+    if isinstance(survey, Survey):
+        results += check_space(job, of, survey, _own_share(job, of.rank))
     return results + _or_error(of, "lock", lock, lambda it: [check_lock(of, it)])
 
 
