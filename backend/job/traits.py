@@ -85,7 +85,7 @@ class MemoryTraits:
     """Gathered 16-bit parameters that stay alive (DeepSpeed's stage3_max_live_parameters); 0: two layers and the
     embeddings, as FSDP gathers them."""
     step_gradient_bytes: float = 0.0
-    """A gradient's fp32 copy while the optimizer steps."""
+    """A gradient's copies when the optimizer begins to step."""
     step_elements: float = float("inf")
     """Parameters that the optimizer steps at a time (DeepSpeed's sub_group_size)."""
     reduces_layers: bool = False
@@ -190,7 +190,9 @@ _ZERO2_MEMORY = replace(
     shards="gradients",
     passing_gradient_bytes=0,
     reduce_bucket_elements=5e8,
-    step_gradient_bytes=4,
+    # Flattened in 16 bits, then cast: 0.18.4 runtime/zero/stage_1_and_2.py step and stage3.py
+    # _prepare_fp32_grad_for_sub_group.
+    step_gradient_bytes=6,
 )
 # runtime/zero/stage3.py with examples/deepspeed/ds_z3_config.json: reduce bucket of hidden^2 (auto), 1e9 live
 # parameters, sub-groups of 1e9 parameters whose gradients are fp32 at the step.

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from backend.estimate import estimate, over_host_memory
 from backend.estimate.adapters import SCALES_BYTES
 from backend.estimate.estimate import GIB
+from backend.estimate.terms import STATIC_BYTES
 from tests.estimate.cases import job
 
 PARAMETERS = 8190735360
@@ -32,6 +33,12 @@ def test_each_engine_holds_its_share_of_the_states(engine, weights, gradients, o
     assert stage.weights_gib == pytest.approx(weights * PARAMETERS / GIB)
     assert stage.gradients_gib == pytest.approx(gradients * PARAMETERS / GIB + bucket)
     assert stage.optimizer_gib == pytest.approx(optimizer * PARAMETERS / GIB)
+
+
+def test_deepspeed_flattens_gradients_before_it_casts_them():
+    [stage] = of("zero2", cluster__nodes=1, cluster__gpus_per_node=2, training__cutoff_len=512).stages
+    held = stage.weights_gib + stage.gradients_gib + stage.optimizer_gib
+    assert (stage.peak_gib - held) * GIB - STATIC_BYTES == pytest.approx((2 + 4) * PARAMETERS / 2)
 
 
 def test_more_sharding_never_needs_more():
