@@ -7,6 +7,7 @@ cluster/copier/ for what is promised about the files.
 
 import json
 import secrets
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
 from backend.jobs.checkup import Meeting, PreflightReport
-from backend.jobs.errand import CALL_S, Clock, carry_out, free_port, last_words, make_errand, read_exit, read_json
+from backend.jobs.errand import CALL_S, carry_out, free_port, last_words, make_errand, read_exit, read_json
 
 LEFT = "copy_left"
 POLL_S = 1.0
@@ -68,9 +69,7 @@ def find_missing(checks: Iterable[CheckResult]) -> Missing | None:
     return missing if missing.ranks else None
 
 
-def copy(
-    job: Job, meeting: Meeting, report: PreflightReport, run: str, tell: Tell, *, clock: Clock | None = None
-) -> tuple[Problem, ...]:
+def copy(job: Job, meeting: Meeting, report: PreflightReport, run: str, tell: Tell) -> tuple[Problem, ...]:
     """Copy what `report` says is missing; warnings about what could not be cleaned up.
 
     Raises ProblemsError naming the node; what it has taken so far waits there, and another copy goes on from it.
@@ -83,7 +82,7 @@ def copy(
         attempt = _attempt(job, missing, nodes, report.facts, run)
     except NodeError as error:
         raise ProblemsError([error.problem]) from error
-    _, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, tell, clock or Clock()))
+    _, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, tell))
     return left
 
 
@@ -135,7 +134,7 @@ def _commands(place: Place) -> list[NodeCommand]:
     ]
 
 
-def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], tell: Tell, clock: Clock) -> None:
+def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], tell: Tell) -> None:
     """Until every taker has ended well; ProblemsError for the first that did not, or when the giver has ended."""
     taking = {rank: node for rank, node in nodes.items() if rank}
     while True:
@@ -150,7 +149,7 @@ def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], tell: Tell, clo
         far = on_all(taking, lambda rank, node: _progress(attempt, rank, node), CALL_S)
         known: Sequence[Mapping[str, Any]] = [one for one in far.values() if one]
         tell(sum(one["done"] for one in known), sum(one["total"] for one in known))
-        clock.wait(POLL_S)
+        time.sleep(POLL_S)
 
 
 def _progress(attempt: launching.Attempt, rank: int, node: Node) -> Mapping[str, Any] | None:

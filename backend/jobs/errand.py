@@ -6,9 +6,7 @@ started if this process dies and nothing happens any more.
 
 import json
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from backend.cluster.group import GroupError, try_all
@@ -33,14 +31,6 @@ REMOVE = (
     'rmdir -- "$1/control" "$1" "$3" "$4" 2>/dev/null; [ ! -e "$1" ]'
 )
 """(folder, mark, folders above it) for sh; false when the folder is still there."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Clock:
-    """Time, injected."""
-
-    now: Callable[[], float] = time.monotonic
-    wait: Callable[[float], object] = time.sleep
 
 
 def read_facts(job: Job, nodes: Mapping[int, Node]) -> dict[int, NodeFacts]:

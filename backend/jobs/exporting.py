@@ -8,6 +8,7 @@ import json
 import posixpath
 import re
 import shlex
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -24,7 +25,7 @@ from backend.jobs import launch as launching
 from backend.jobs.beginning import checkpoint_folder, find_checkpoints
 from backend.jobs.checkup import meet
 from backend.jobs.connections import Connections
-from backend.jobs.errand import Clock, carry_out, last_words, make_errand, read_exit, read_facts
+from backend.jobs.errand import carry_out, last_words, make_errand, read_exit, read_facts
 
 PROGRAM = "export_model.py"
 LEFT = "export_left"
@@ -105,9 +106,7 @@ def find_source(job: Job, folder: str, node: Node) -> Source | None:
     return Source(folder=folder, kind="megatron") if has("mca_config.json") else None
 
 
-def export(
-    job: Job, run: str, source: Source, target: str, node: Node, tell: Tell, *, clock: Clock | None = None
-) -> Exported:
+def export(job: Job, run: str, source: Source, target: str, node: Node, tell: Tell) -> Exported:
     """Make the model on node 0, or say that it is one already. Raises ProblemsError; a target is whole or not there."""
     if source.kind == "ready":
         return Exported(folder=source.folder, node=node.name, kind="ready", serve=serve_commands(job, source.folder))
@@ -116,7 +115,7 @@ def export(
     alone = with_values(job, {"cluster.nodes": 1, "cluster.hosts": job.cluster.hosts[:1]})
     nodes = {0: node}
     attempt = _attempt(alone, run, source, target, read_facts(alone, nodes))
-    _, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, node, tell, clock or Clock()))
+    _, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, node, tell))
     serve = serve_commands(job, target)
     return Exported(folder=target, node=node.name, kind=source.kind, serve=serve, problems=left)
 
@@ -166,7 +165,7 @@ def _command(job: Job, place: Place) -> NodeCommand:
     return NodeCommand(rank=0, argv=argv, environment=variables)
 
 
-def _wait(attempt: launching.Attempt, node: Node, tell: Tell, clock: Clock) -> None:
+def _wait(attempt: launching.Attempt, node: Node, tell: Tell) -> None:
     """Until the converter has ended well; ProblemsError with its last words when it has not."""
     log = f"{attempt.records[0].folder}/out.log"
     told = ""
@@ -175,7 +174,7 @@ def _wait(attempt: launching.Attempt, node: Node, tell: Tell, clock: Clock) -> N
         if line and line != told:
             told = line
             tell(line)
-        clock.wait(POLL_S)
+        time.sleep(POLL_S)
     if ended.get("code") != 0:
         values = {"node": node.name, "lines": last_words(node, log)}
         raise ProblemsError([Problem(code="export_failed", node=node.name, values=values)])

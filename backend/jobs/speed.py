@@ -1,7 +1,8 @@
 """Measures what a cluster reaches: an errand (errand.py) of measure_node.py, whose ranks have an alarm of their own."""
 
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,6 @@ from backend.jobs import launch as launching
 from backend.jobs.checkup import Meeting
 from backend.jobs.errand import (
     CALL_S,
-    Clock,
     all_read,
     carry_out,
     free_port,
@@ -38,6 +38,14 @@ LEFT = "measure_left"
 POLL_S = 0.5
 SPARE_S = 30.0
 """Beyond a rank's own limit: torchrun's start and end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clock:
+    """Time, injected."""
+
+    now: Callable[[], float] = time.monotonic
+    wait: Callable[[float], object] = time.sleep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,8 +69,7 @@ def measure(job: Job, meeting: Meeting, run: str, *, clock: Clock | None = None)
     nodes = meeting.all_nodes()
     facts, found = read_facts(job, nodes), all_read(survey_all(job, nodes))
     attempt = _attempt(job, nodes, facts, run)
-    time = clock or Clock()
-    rows, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, time))
+    rows, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, clock or Clock()))
     speeds = summarise(rows)
     names = {rank: node.name for rank, node in nodes.items()}
     return Measurement(speeds=speeds, problems=(*slow_problems(names, speeds), *_busy(nodes, found), *left))

@@ -14,8 +14,7 @@ from backend.job.job import Job
 from backend.job.mapping import parse_job
 from backend.job.problems import ProblemsError
 from backend.jobs.checkup import Meeting
-from backend.jobs.errand import Clock
-from backend.jobs.speed import calibration_of, measure
+from backend.jobs.speed import Clock, calibration_of, measure
 from tests.cluster.gang import H100, smi, surveyed
 from tests.fakes import FakeNode
 
