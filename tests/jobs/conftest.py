@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from backend.cluster import demo as demo_module
 from backend.cluster.demo import DemoCluster
 from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.node import NodeError
 from backend.job.job import Job
 from backend.job.mapping import parse_job
+from backend.job.problems import Problem
 from backend.jobs import ledger, series
 from backend.jobs.collect import Collector
 from backend.jobs.controller import Controller
@@ -128,6 +128,10 @@ class Gang:
         with self.store.read() as connection:
             return ledger.state_of(connection, RUN)
 
+    def cause(self) -> Problem | None:
+        with self.store.read() as connection:
+            return ledger.cause_of(connection, RUN)
+
     def events(self) -> list[Event]:
         with self.store.read() as connection:
             return ledger.events(connection, RUN)
@@ -185,11 +189,8 @@ def gang(store: Store, home: Path) -> Gang:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
-    with pytest.MonkeyPatch.context() as patch:
-        # bash reads ~/.bashrc at shell level 1 only; what the developer's holds can take seconds of every command
-        patch.setattr(demo_module, "CONFIGURATION", demo_module.CONFIGURATION.replace("SetEnv ", "SetEnv SHLVL=1 "))
-        with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=NODES) as demo:
-            yield demo
+    with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=NODES) as demo:
+        yield demo
 
 
 @pytest.fixture(scope="module")

@@ -2,16 +2,10 @@
 
 import pytest
 
-from backend.jobs import ledger
 from backend.jobs.states import EventKind, RunState
-from tests.jobs.conftest import RUN, Gang
+from tests.jobs.conftest import Gang
 
 STOOD = [[41, "python3", "T", 2]]
-
-
-def _cause(gang: Gang):  # type: ignore[no-untyped-def]
-    with gang.store.read() as connection:
-        return ledger.cause_of(connection, RUN)
 
 
 def _beat_stuck(gang: Gang, rank: int) -> None:
@@ -30,10 +24,10 @@ def test_a_process_that_stands_still_is_told_once_and_blamed_for_the_stall_of_al
     gang.nodes[2].files["/r/node2/rank2.log"] = b"[step 7]\n"
     gang.exit(0, None, reason="stalled")
     gang.pass_time(lead, 1)
-    assert (_cause(gang).code, _cause(gang).node) == ("process_stuck", "10.0.0.3:22"), "at once"
+    assert (gang.cause().code, gang.cause().node) == ("process_stuck", "10.0.0.3:22"), "at once"
     assert gang.pass_time(lead, 30)
     assert gang.state() is RunState.FAILED
-    told = _cause(gang).values
+    told = gang.cause().values
     assert (told["processes"], told["rank"], told["file"]) == ("rank 2: python3 41 (T)", 2, "rank2.log")
 
 
@@ -43,7 +37,7 @@ def test_a_process_that_stands_still_is_blamed_for_the_time_outs_of_the_others(g
     gang.nodes[0].files["/r/node0/rank0.log"] = b"Watchdog caught collective operation timeout\n"
     gang.exit(0, 1)
     assert gang.pass_time(lead, 30)
-    assert (_cause(gang).code, _cause(gang).node) == ("process_stuck", "10.0.0.3:22")
+    assert (gang.cause().code, gang.cause().node) == ("process_stuck", "10.0.0.3:22")
 
 
 @pytest.mark.parametrize(("moved", "code"), [(False, "process_stuck"), (True, "stalled")])
@@ -61,7 +55,7 @@ def test_a_process_that_its_own_supervisor_woke_to_end_it_is_blamed_unless_steps
     gang.pass_time(lead, 2)
     gang.exit(0, None, reason="stalled")
     gang.pass_time(lead, 1)
-    assert _cause(gang).code == code
+    assert gang.cause().code == code
 
 
 def test_a_failure_of_its_own_is_not_blamed_on_a_process_that_stands_still(gang: Gang) -> None:
@@ -70,14 +64,14 @@ def test_a_failure_of_its_own_is_not_blamed_on_a_process_that_stands_still(gang:
     gang.nodes[0].files["/r/node0/rank0.log"] = b"Traceback (most recent call last):\nValueError: boom\n"
     gang.exit(0, 1)
     assert gang.pass_time(lead, 30)
-    assert _cause(gang).node == "10.0.0.1:22"
+    assert gang.cause().node == "10.0.0.1:22"
 
 
 def test_a_node_that_died_of_its_full_disk_is_named_though_it_could_not_write_why(gang: Gang) -> None:
     lead = gang.lead()
     gang.exit(1, 1, disk_full=True)
     assert gang.pass_time(lead, 30)
-    assert (_cause(gang).code, _cause(gang).node) == ("disk_full", "10.0.0.2:22")
+    assert (gang.cause().code, gang.cause().node) == ("disk_full", "10.0.0.2:22")
 
 
 def test_a_node_whose_supervisor_was_killed_with_its_processes_is_blamed_for_the_closed_connections(gang: Gang) -> None:
@@ -87,7 +81,7 @@ def test_a_node_whose_supervisor_was_killed_with_its_processes_is_blamed_for_the
     gang.pass_time(lead, 1)
     gang.exit(1, None, stopped=True, reason="stopped", gone="supervisor")
     assert gang.pass_time(lead, 30)
-    assert (_cause(gang).code, _cause(gang).node) == ("supervisor_gone", "10.0.0.2:22")
+    assert (gang.cause().code, gang.cause().node) == ("supervisor_gone", "10.0.0.2:22")
 
 
 def test_what_a_node_said_when_it_was_stopped_counts_though_its_exit_could_not_be_read(gang: Gang) -> None:
@@ -96,14 +90,14 @@ def test_what_a_node_said_when_it_was_stopped_counts_though_its_exit_could_not_b
     gang.exit(0, 1)
     gang.nodes[1].on("stop", reply={"left": [], "exit": {"code": None, "stopped": True, "gone": "restart", "left": []}})
     assert gang.pass_time(lead, 60)
-    assert (_cause(gang).code, _cause(gang).node) == ("node_restarted", "10.0.0.2:22")
+    assert (gang.cause().code, gang.cause().node) == ("node_restarted", "10.0.0.2:22")
 
 
 def test_a_machine_that_restarted_is_named_as_that(gang: Gang) -> None:
     lead = gang.lead()
     gang.nodes[1].on("status", reply={"supervisor": False, "rebooted": True, "members": [], "exit": None})
     assert gang.pass_time(lead, 40)
-    assert (_cause(gang).code, _cause(gang).node) == ("node_restarted", "10.0.0.2:22")
+    assert (gang.cause().code, gang.cause().node) == ("node_restarted", "10.0.0.2:22")
 
 
 def _xid(code: int, gpu: int | None, text: str = "", at: float = 0.0, count: int = 1) -> dict[str, object]:
@@ -125,7 +119,7 @@ def test_the_gpu_that_the_kernel_log_names_is_blamed_though_another_node_was_the
     broken = [_xid(74, 2, at=now - 59), _xid(48, 3, DBE, at=now - 50, count=2), _xid(45, 3, at=now)]
     gang.exit(2, None, stopped=True, reason="stopped", kernel_log={"xids": broken, "unread": ""})
     assert gang.pass_time(lead, 30)
-    cause = _cause(gang)
+    cause = gang.cause()
     assert (cause.code, cause.node, cause.values["gpu"]) == ("gpu_memory_error", "10.0.0.3:22", "3 (PCI 0000:8a:00)")
     assert DBE in cause.values["lines"]
     told = [(event.rank, event.detail["xids"]) for event in gang.events() if event.kind is EventKind.GPU_ERROR]
@@ -138,7 +132,7 @@ def test_a_cause_that_the_rank_itself_tells_comes_before_the_gpu_s(gang: Gang) -
     gang.nodes[1].files["/r/node1/rank1.log"] = b"Traceback (most recent call last):\ntorch.OutOfMemoryError: x\n"
     gang.exit(1, 1, kernel_log=log)
     assert gang.pass_time(lead, 30)
-    assert _cause(gang).code == "gpu_out_of_memory"
+    assert gang.cause().code == "gpu_out_of_memory"
 
 
 def test_what_a_run_lived_through_for_hours_did_not_end_it(gang: Gang) -> None:
@@ -146,7 +140,7 @@ def test_what_a_run_lived_through_for_hours_did_not_end_it(gang: Gang) -> None:
     log = {"xids": [_xid(94, 1, at=gang.clock.now - 3 * 3600)], "unread": ""}
     gang.exit(1, 1, kernel_log=log)
     assert gang.pass_time(lead, 30)
-    assert _cause(gang).code == "training_failed"
+    assert gang.cause().code == "training_failed"
 
 
 def test_a_kernel_log_that_could_not_be_read_is_told_of_the_node_that_failed(gang: Gang) -> None:
@@ -169,4 +163,4 @@ def test_a_node_that_told_the_others_a_wrong_address_is_named_though_only_they_f
         gang.nodes[rank].files[f"/r/node{rank}/rank{rank}.log"] = NO_WAY
         gang.exit(rank, 1)
     assert gang.pass_time(lead, 30)
-    assert (_cause(gang).code, _cause(gang).node) == ("wrong_interface", "10.0.0.2:22")
+    assert (gang.cause().code, gang.cause().node) == ("wrong_interface", "10.0.0.2:22")

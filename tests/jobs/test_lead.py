@@ -11,11 +11,6 @@ from backend.jobs.states import EventKind, RunState
 from tests.jobs.conftest import RUN, Gang
 
 
-def _cause(gang: Gang):  # type: ignore[no-untyped-def]
-    with gang.store.read() as connection:
-        return ledger.cause_of(connection, RUN)
-
-
 def _stops(gang: Gang) -> list[int]:
     return [sum("stop" in argv for argv in node.ran) for node in gang.nodes]
 
@@ -41,7 +36,7 @@ def test_one_failure_ends_the_others_within_seconds_and_is_named(gang: Gang) -> 
     assert gang.pass_time(lead, 10)
     assert gang.clock.now - began < 5
     assert gang.state() is RunState.FAILED
-    cause = _cause(gang)
+    cause = gang.cause()
     assert (cause.code, cause.node) == ("training_failed", "10.0.0.2:22")
     assert "boom" in cause.values["lines"]
     assert _stops(gang) == [1, 1, 1], "the culprit too: nothing may be left there"
@@ -54,7 +49,7 @@ def test_the_cause_is_told_before_the_others_are_stopped(gang: Gang) -> None:
     gang.exit(2, 1)
     gang.pass_time(lead, 1)
     assert gang.state() is RunState.STOPPING
-    assert _cause(gang).node == "10.0.0.3:22"
+    assert gang.cause().node == "10.0.0.3:22"
     assert _stops(gang) == [0, 0, 0]
 
 
@@ -66,7 +61,7 @@ def test_the_final_cause_is_the_earliest_failure_even_if_seen_later(gang: Gang) 
     gang.nodes[2].files["/r/node2/rank2.log"] = b"Traceback (most recent call last):\nKeyError: 1\n"
     gang.exit(2, 1, time=499.0)
     gang.pass_time(lead, 10)
-    assert _cause(gang).node == "10.0.0.3:22"
+    assert gang.cause().node == "10.0.0.3:22"
 
 
 def test_stop_ends_every_node_and_keeps_its_proof(gang: Gang) -> None:
@@ -75,7 +70,7 @@ def test_stop_ends_every_node_and_keeps_its_proof(gang: Gang) -> None:
     assert gang.pass_time(lead, 4)
     assert gang.state() is RunState.STOPPED
     assert gang.kinds().count("node_stopping") == gang.kinds().count("node_stopped") == 3
-    assert _cause(gang) is None
+    assert gang.cause() is None
 
 
 def test_processes_that_survive_every_signal_make_the_run_lost_and_are_counted(gang: Gang) -> None:
@@ -84,7 +79,7 @@ def test_processes_that_survive_every_signal_make_the_run_lost_and_are_counted(g
     gang.tell(EventKind.STOP_REQUESTED, save=False)
     assert gang.pass_time(lead, 200)
     assert gang.state() is RunState.LOST
-    assert (_cause(gang).code, _cause(gang).values["processes"]) == ("processes_left", 1)
+    assert (gang.cause().code, gang.cause().values["processes"]) == ("processes_left", 1)
 
 
 def test_stop_is_tried_again_when_the_node_comes_back(gang: Gang) -> None:
@@ -105,7 +100,7 @@ def test_a_node_that_stays_away_makes_a_stopped_run_lost(gang: Gang) -> None:
     gang.tell(EventKind.STOP_REQUESTED, save=False)
     assert gang.pass_time(lead, 300)
     assert gang.state() is RunState.LOST
-    assert (_cause(gang).code, _cause(gang).node) == ("node_not_stopped", "10.0.0.3:22")
+    assert (gang.cause().code, gang.cause().node) == ("node_not_stopped", "10.0.0.3:22")
 
 
 def test_a_lost_node_ends_the_others_and_the_run(gang: Gang) -> None:
@@ -119,7 +114,7 @@ def test_a_lost_node_ends_the_others_and_the_run(gang: Gang) -> None:
         gang.beat(0, 2)
     assert 30 <= gang.clock.now - broken <= 45
     assert gang.state() is RunState.LOST
-    assert (_cause(gang).code, _cause(gang).node) == ("node_lost", "10.0.0.2:22")
+    assert (gang.cause().code, gang.cause().node) == ("node_lost", "10.0.0.2:22")
     assert (1, False) in gang.reports
     assert "stopped" in {event.kind.value[-7:] for event in gang.events() if event.rank == 0}
 
@@ -154,7 +149,7 @@ def test_a_killed_supervisor_is_noticed_by_its_silence(gang: Gang) -> None:
     assert gang.state() is RunState.STOPPING
     assert gang.pass_time(lead, 20)
     assert gang.state() is RunState.FAILED
-    assert (_cause(gang).code, _cause(gang).node) == ("supervisor_gone", "10.0.0.2:22")
+    assert (gang.cause().code, gang.cause().node) == ("supervisor_gone", "10.0.0.2:22")
 
 
 def test_a_slow_heartbeat_with_a_living_supervisor_is_left_alone(gang: Gang) -> None:
@@ -202,7 +197,7 @@ def test_a_failure_beside_a_node_that_was_stopped_by_hand_is_a_failure(gang: Gan
     gang.exit(1, 1)
     gang.exit(2, None, stopped=True)
     gang.pass_time(lead, 60)
-    assert (gang.state(), _cause(gang).node) == (RunState.FAILED, "10.0.0.2:22")
+    assert (gang.state(), gang.cause().node) == (RunState.FAILED, "10.0.0.2:22")
 
 
 def test_a_run_that_had_done_all_its_steps_is_finished_not_stopped(gang: Gang) -> None:

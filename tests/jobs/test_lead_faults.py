@@ -1,15 +1,9 @@
 """What the faults of tests/chaos showed, told again without a network: who is to blame when a node is gone."""
 
-from backend.jobs import ledger
 from backend.jobs.states import EventKind, RunState
-from tests.jobs.conftest import RUN, Gang
+from tests.jobs.conftest import Gang
 
 PEER_GONE = b"Traceback (most recent call last):\nConnectionError: Connection closed by peer\n"
-
-
-def _cause(gang: Gang):  # type: ignore[no-untyped-def]
-    with gang.store.read() as connection:
-        return ledger.cause_of(connection, RUN)
 
 
 def _others_fail(gang: Gang, *ranks: int) -> None:
@@ -25,12 +19,12 @@ def test_a_node_that_died_is_to_blame_for_what_the_others_say_of_it(gang: Gang) 
     gang.pass_time(lead, 1)
     _others_fail(gang, 0, 2)
     gang.pass_time(lead, 2)
-    assert (_cause(gang).code, _cause(gang).node) == ("node_lost", "10.0.0.2:22"), "named at once"
+    assert (gang.cause().code, gang.cause().node) == ("node_lost", "10.0.0.2:22"), "named at once"
     began = gang.clock.now
     assert gang.pass_time(lead, 60)
     assert gang.clock.now - began < 45, "nobody waits for two minutes for a dead machine"
     assert gang.state() is RunState.LOST
-    assert (_cause(gang).code, _cause(gang).node) == ("node_lost", "10.0.0.2:22")
+    assert (gang.cause().code, gang.cause().node) == ("node_lost", "10.0.0.2:22")
 
 
 def test_a_cause_that_is_known_is_told_though_another_node_cannot_be_reached(gang: Gang) -> None:
@@ -41,7 +35,7 @@ def test_a_cause_that_is_known_is_told_though_another_node_cannot_be_reached(gan
     gang.exit(0, 1)
     assert gang.pass_time(lead, 60)
     assert gang.state() is RunState.LOST
-    assert (_cause(gang).code, _cause(gang).node) == ("module_missing", "10.0.0.1:22")
+    assert (gang.cause().code, gang.cause().node) == ("module_missing", "10.0.0.1:22")
 
 
 def test_a_short_outage_while_another_node_fails_blames_nobody_wrongly(gang: Gang) -> None:
@@ -54,7 +48,7 @@ def test_a_short_outage_while_another_node_fails_blames_nobody_wrongly(gang: Gan
     gang.nodes[1].broken = None
     assert gang.pass_time(lead, 30)
     assert gang.state() is RunState.FAILED
-    assert _cause(gang).node == "10.0.0.1:22"
+    assert gang.cause().node == "10.0.0.1:22"
 
 
 def test_a_stop_that_a_user_wished_waits_for_a_node_longer_than_a_failure_does(gang: Gang) -> None:
@@ -75,4 +69,4 @@ def test_processes_that_the_supervisor_itself_could_not_end_make_a_stopped_run_l
     gang.exit(1, None, stopped=True, reason="stopped", left=[[77, "python", "D"]])
     assert gang.pass_time(lead, 300)
     assert gang.state() is RunState.LOST
-    assert (_cause(gang).code, _cause(gang).node) == ("processes_left", "10.0.0.2:22")
+    assert (gang.cause().code, gang.cause().node) == ("processes_left", "10.0.0.2:22")
