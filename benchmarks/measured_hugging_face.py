@@ -1,0 +1,98 @@
+"""Published rows of memory of runs under torch DDP, FSDP and DeepSpeed, replayed."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from backend.estimate.hugging_face import Tuning, data_parallel_memory
+from backend.estimate.layers import Activation, Attention, ModelLayers
+from backend.estimate.plan import Plan
+from backend.estimate.stage import Trained
+from backend.job.traits import MemoryTraits
+from benchmarks.rows import needed, rank, recompute, reference, trained, traits
+from benchmarks.shapes import NotModelled
+
+
+def is_hugging_face(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of modules in torch, not of Megatron's."""
+    sharded = row.get("zero") in (2, 3) or row.get("fsdp")
+    return bool(sharded or "DeepSpeed" in row["source"] or _is_script(row) or row.get("framework") == "transformers")
+
+
+def _is_script(row: Mapping[str, Any]) -> bool:
+    """Whether ms-swift runs it on Hugging Face's Trainer."""
+    return "ms-swift" in row["source"] and "megatron/" not in reference(row)
+
+
+def hugging_face_peak(row: Mapping[str, Any], layers: ModelLayers) -> float:
+    """Ours in bytes; raises NotModelled."""
+    if (row.get("tp") or 1) * (row.get("pp") or 1) > 1 and not _is_script(row):
+        raise NotModelled("sharded parameters with tensor or pipeline parallelism, which no engine here launches")
+    if row.get("fsdp") and not row.get("recompute"):
+        raise NotModelled("not published: recompute")
+    memory, tuning = _memory(row), _tuning(row)
+    gpus, micro_batch = needed(row, "gpus"), needed(row, "mbs")
+    data = row.get("dp") or gpus
+    single = "(op)" in str(row.get("recompute"))
+    # torchtitan reduces gradients in every micro-batch.
+    counted = None if "torchtitan" in row["source"] else row.get("gbs")
+    plan = Plan(
+        data=data,
+        context=row.get("cp") or 1,
+        sequence_length=needed(row, "seq"),
+        micro_batch=micro_batch * (2 if tuning.pairs and "packing=true" not in (row.get("method") or "") else 1),
+        micro_batches=max(1, (counted or micro_batch * data) // (micro_batch * data)),
+        **({"recompute": "full"} if single or _is_script(row) else recompute(row)),
+    )
+    peak = float(data_parallel_memory(layers, plan, memory, tuning).peak)
+    return peak + (_single_operators(layers, plan) if single else 0.0)
+
+
+def _memory(row: Mapping[str, Any]) -> MemoryTraits:
+    plain = row.get("framework") == "transformers"
+    offload = "offload" in (row.get("method") or "")
+    if row.get("fsdp"):
+        memory = traits("llamafactory-fsdp")
+        if "torchtitan" in row["source"]:
+            memory = replace(memory, passing_gradient_bytes=4)
+        if plain:
+            memory = replace(memory, weight_bytes=2, gradient_bytes=2, optimizer_bytes=4)
+        memory = replace(memory, offloads="everything") if offload else memory
+    elif row.get("zero") in (2, 3) or not (plain or _is_script(row)):
+        memory = traits(f"llamafactory-zero{needed(row, 'zero')}" + ("-offload" if offload else ""))
+    else:
+        # bf16 weights with bf16 Adam where DeepSpeed keeps no masters.
+        ddp = traits("llamafactory-ddp")
+        memory = replace(ddp, weight_bytes=2, gradient_bytes=2, bucket_bytes=2, autocast_bytes=0, optimizer_bytes=4)
+    if row.get("logits_bytes"):
+        forward, backward = row["logits_bytes"]
+        memory = replace(memory, logits_forward_bytes=forward, logits_backward_bytes=backward)
+    return memory
+
+
+def _tuning(row: Mapping[str, Any]) -> Tuning:
+    method = row.get("method") or ""
+    if not _is_script(row) and row.get("framework") != "transformers":
+        return Tuning(trained=Trained())
+    quantised = method.startswith("qlora") or (_is_script(row) and "qlora" in reference(row))
+    lora = "tuner_type=lora" in method or method.startswith("lora")
+    return Tuning(
+        trained=trained(method),
+        method="qlora" if quantised else "lora" if lora else "full",
+        lora_rank=rank(method),
+        liger="use_liger_kernel=true" in method,
+        pairs="rlhf_type=dpo" in method,
+    )
+
+
+def _single_operators(layers: ModelLayers, plan: Plan) -> float:
+    """What torchtitan's operator-wise checkpointing keeps beside each layer's input: every other matrix product (q, v,
+    gate, down) and the attention's output with its statistics (torchtitan/distributed/activation_checkpoint.py)."""
+    per_token = 0.0
+    for operator in layers.dense.operators:
+        if isinstance(operator, Attention):
+            per_token += operator.heads * (2 * operator.key_dim + 2 * operator.value_dim + 4)
+            per_token += 2 * operator.kv_heads * operator.value_dim
+        elif isinstance(operator, Activation):
+            per_token += 2 * operator.width + 2 * layers.dense.hidden
+    return layers.dense_count * per_token * float(plan.tokens)

@@ -1,0 +1,54 @@
+"""What a published row of memory says, in the estimate's own types."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from backend.estimate.stage import Trained
+from backend.job.traits import TRAITS, MemoryTraits
+from benchmarks.shapes import NotModelled
+
+
+def reference(row: Mapping[str, Any]) -> str:
+    return str(row.get("source_ref") or "")
+
+
+def needed(row: Mapping[str, Any], key: str) -> int:
+    """A size; raises NotModelled where there is none."""
+    value = row.get(key)
+    if value is None:
+        raise NotModelled(f"not published: {key}")
+    if isinstance(value, bool) or int(value) != value or value < 0:
+        raise NotModelled(f"a field that cannot be read: {key}")
+    return int(value)
+
+
+def recompute(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a Plan."""
+    text = str(row.get("recompute") or "none")
+    if text.startswith("full"):
+        return {"recompute": "full"}
+    modules = tuple(re.findall(r"core_attn|moe_act|mla_up_proj|layernorm|mlp|moe\b|shared_experts", text))
+    if text.startswith("selective"):
+        chosen = modules or (() if "[]" in text else ("core_attn",))
+        return {"recompute": "selective" if chosen else "none", "recompute_modules": chosen}
+    return {}
+
+
+def trained(method: str) -> Trained:
+    """ms-swift freezes the vision tower and its projector unless told otherwise."""
+    tower, merger = "freeze_vit=false" in method, "freeze_aligner=false" in method
+    return Trained(language="freeze_llm=true" not in method, tower=tower, merger=merger, deep_stack=merger)
+
+
+def rank(method: str) -> int:
+    found = re.search(r"lora_rank=(\d+)", method)
+    return int(found[1]) if found else 8
+
+
+def traits(engine: str) -> MemoryTraits:
+    """Of an engine that the product plans."""
+    memory = TRAITS[engine].memory
+    if memory is None:
+        raise NotModelled(f"engine: {engine}")
+    return memory
