@@ -1,33 +1,26 @@
 """The wizard without a browser: what was typed is kept, and what follows from it is right."""
 
-import io
 import json
-import re
-import zipfile
 from typing import Any, cast
 
 import gradio as gr
 import pytest
 
 import app.wizard
-from app.i18n import LANGUAGES, catalogue
+from app.i18n import LANGUAGES
 from app.plan_words import all_plans, count_words, explain, need_gib, plan_name, plan_sizes
 from app.services import Services
 from app.wizard import hardware, launch, model, plan, review, training
 from app.wizard.fields import Form, table
-from app.wizard.hosts import from_form, to_form
 from app.wizard.panel import SECTIONS, bundle, opening
-from app.wizard.placement import SHOWN_NODES, placement
 from app.wizard.plans import KEYS, edits_of, plans_of
 from app.wizard.reading import read
 from app.wizard.why_not import why_not_of
 from app.wizard.wire import change
-from backend.job.job import Job
-from backend.job.mapping import parameters, parse_job, with_values
-from backend.job.presets import accuracy, data_folder
+from backend.job.mapping import parameters, with_values
+from backend.job.presets import accuracy
 from backend.job.problems import ProblemsError
 from backend.planning.space import SIZES
-from tests.app.conftest import READY
 
 STEPS = (hardware, model, training, plan, review, launch)
 EXPLAINED = {
@@ -110,31 +103,6 @@ class TestFields:
         change(services, {"cluster.gpu": ""})
         assert services.draft.job_mapping()["cluster"]["gpu"]["memory_gib"] == 79.11
         assert shown(form, services)["summary"]["sound"]
-
-
-class TestHosts:
-    def test_lines_and_shared_values_become_hosts_and_come_back(self) -> None:
-        form = {"lines": "10.0.0.1\nroot@10.0.0.2:2222 fabric=192.168.0.2\n[fe80::1]:23 key=/k", "user": "train"}
-        hosts, problems = from_form(form)
-        assert problems == []
-        assert hosts == [
-            {"user": "train", "address": "10.0.0.1"},
-            {"user": "root", "address": "10.0.0.2", "port": 2222, "fabric_address": "192.168.0.2"},
-            {"user": "train", "address": "fe80::1", "port": 23, "identity_file": "/k"},
-        ]
-        assert from_form(to_form(hosts))[0] == hosts
-
-    def test_what_lines_cannot_say_is_kept(self) -> None:
-        hosts = [{"address": "a", "environments": {"llamafactory": {"python": "/p"}}}]
-        assert from_form(to_form(hosts))[0] == hosts
-
-    @pytest.mark.parametrize(
-        "line", ["user@", "host:", "host:ssh", "host fabric", "host colour=red", "@host", "host fabric=a fabric=b"]
-    )
-    def test_a_line_that_cannot_be_read_is_named_and_left_out(self, line: str) -> None:
-        hosts, problems = from_form({"lines": f"good\n{line}"})
-        assert hosts == [{"address": "good"}]
-        assert [(p.code, p.values["line"]) for p in problems] == [("bad_host_line", 2)]
 
 
 class TestReading:
@@ -359,86 +327,6 @@ class TestNothingTypedBreaksThePage:
             change(services, {path: typed})
             form.shown(services.draft.job_mapping())
             assert shown(form, services, "review")["at"]
-
-
-class TestPlacement:
-    def job(self, **parallel: int) -> Job:
-        mapping = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model": {"preset": "qwen3-30b-a3b"},
-                   "parallel": parallel}  # fmt: skip
-        job, _ = parse_job(mapping)
-        assert job is not None
-        return job
-
-    def test_tensor_groups_are_neighbours_and_stages_are_furthest_apart(self) -> None:
-        ranks = placement(self.job(tensor=4, pipeline=2))
-        assert ranks["groups"]["tensor"][:9] == [0, 0, 0, 0, 1, 1, 1, 1, 2]
-        assert ranks["groups"]["pipeline"][0] == ranks["groups"]["pipeline"][16]
-        assert ranks["groups"]["data"][0] == ranks["groups"]["data"][4] != ranks["groups"]["data"][1]
-        assert ranks["spans"]["tensor"] == {"groups": 8, "ranks": 4, "nodes": 1}
-        assert ranks["spans"]["pipeline"] == {"groups": 16, "ranks": 2, "nodes": 2}
-
-    def test_expert_groups_have_their_own_order(self) -> None:
-        ranks = placement(self.job(tensor=4, expert=8))
-        assert ranks["groups"]["expert"][:9] == [0] * 8 + [1]
-
-    def test_a_large_cluster_is_not_drawn_whole(self) -> None:
-        mapping = {"cluster": {"gpu": "h100-80g", "nodes": 100, "gpus_per_node": 8}, "model": {"preset": "qwen3-8b"}}
-        job, _ = parse_job(mapping)
-        assert job is not None
-        ranks = placement(job)
-        assert (len(ranks["nodes"]), ranks["left_out"]) == (SHOWN_NODES, 100 - SHOWN_NODES)
-        assert len(ranks["groups"]["data"]) == 8 * SHOWN_NODES
-
-
-class TestReview:
-    def test_a_ready_job_shows_files_and_one_command_a_node(self, form: Form, services: Services) -> None:
-        change(services, READY)
-        got = shown(form, services, "review")["data"]["review"]
-        assert got["complete"]
-        assert [file["name"] for file in got["files"]] == ["config.yaml"]
-        assert len(got["commands"]) == 4
-        assert "--node_rank 3" in got["commands"][3]["text"]
-
-    def test_an_unready_job_still_shows_its_file(self, form: Form, services: Services) -> None:
-        got = shown(form, services, "review")["data"]["review"]
-        assert not got["complete"]
-        assert "preset: qwen3-vl-8b" in got["job"]
-
-    def test_the_job_is_shown_as_json_too(self, form: Form, services: Services) -> None:
-        change(services, {**READY, "extra": "max_samples: 10\nsince: 2026-01-02"})
-        got = shown(form, services, "review")["data"]["review"]
-        job, _ = parse_job(json.loads(got["json"]))
-        assert job is not None
-        assert (job.extra["since"], job.parallel.tensor) == ("2026-01-02", 4)
-
-    def test_the_archive_holds_the_job_and_a_script(self, services: Services) -> None:
-        change(services, READY)
-        job = read(services.draft.job_mapping(), services.home).job
-        assert job is not None
-        with zipfile.ZipFile(io.BytesIO(review.archive(job))) as packed:
-            assert {"my-run/job.yaml", "my-run/config.yaml", "my-run/launch.sh"} <= set(packed.namelist())
-            assert packed.getinfo("my-run/launch.sh").external_attr >> 16 & 0o111
-
-    def test_an_unready_job_has_no_archive(self, services: Services) -> None:
-        job = read(services.draft.job_mapping(), services.home).job
-        assert job is not None
-        with pytest.raises(ProblemsError):
-            review.archive(job)
-
-
-class TestScripts:
-    def scripts(self) -> dict[str, str]:
-        return {path.name: path.read_text(encoding="utf-8") for path in data_folder("static").glob("*.js")}
-
-    def test_no_script_makes_html_from_strings(self) -> None:
-        makes = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function")
-        assert [name for name, text in self.scripts().items() if makes.search(text)] == []
-
-    def test_every_word_that_a_script_asks_for_is_there(self) -> None:
-        asked = {
-            key for text in self.scripts().values() for key in re.findall(r'["\'](wizard\.[a-z_.]+[a-z])["\']', text)
-        }
-        assert asked - set(catalogue("en")) == set()
 
 
 def test_parameters_are_counted_in_the_unit_that_model_names_use() -> None:

@@ -1,0 +1,22 @@
+"""The page's own JavaScript, as text."""
+
+import re
+
+from app.i18n import catalogue
+from backend.job.presets import data_folder
+
+
+def scripts() -> dict[str, str]:
+    return {path.name: path.read_text(encoding="utf-8") for path in data_folder("static").glob("*.js")}
+
+
+def test_no_script_makes_html_from_strings() -> None:
+    makes = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function")
+    assert [name for name, text in scripts().items() if makes.search(text)] == []
+
+
+def test_every_word_that_a_script_asks_for_is_there() -> None:
+    asked = {
+        key for text in scripts().values() for key in re.findall(r'["\']((?:monitor|wizard)\.[a-z_.]+[a-z])["\']', text)
+    }
+    assert asked - set(catalogue("en")) == set()
