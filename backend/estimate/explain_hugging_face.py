@@ -55,7 +55,7 @@ def hugging_face_parts(
         yield part(
             "workspace_step", bytes_each=traits.step_gradient_bytes, elements=states.step / traits.step_gradient_bytes
         )
-    if states.gathered:
+    if at != "step" and states.gathered:
         yield part("workspace_gathered", bytes_each=2, elements=states.gathered / 2)
     yield part("workspace_libraries", bytes=STATIC_BYTES)
 

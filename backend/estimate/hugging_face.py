@@ -66,7 +66,7 @@ def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, 
         optimizer=states.optimizer,
         activations=fullest.activations,
         logits=fullest.logits,
-        workspace=fullest.workspace + states.gathered + STATIC_BYTES,
+        workspace=fullest.workspace + STATIC_BYTES,
         host=states.host + reference_host,
     )
 
@@ -158,13 +158,15 @@ def step_moments(
     waiting = waiting_gradient(layers, plan, memory, tuning, form)
     work = waiting + largest(*(one.total for one in layer_works(layers, plan, memory, tuning, form)))
     after = larger(gradients, held)
+    copies, kept_copies = copies + states.gathered, kept_copies + states.gathered
+    last = work + states.gathered
     return [
         Moment(gradients=held, activations=everything, logits=forward_logits, workspace=copies),
         Moment(gradients=held, activations=everything, logits=backward_logits, workspace=kept_copies),
         Moment(gradients=held, activations=everything, logits=gradient_logits, workspace=head + kept_copies),
         Moment(gradients=held, activations=saved + tower_saved + live, workspace=work + kept_copies),
-        Moment(gradients=after, activations=tower_saved + live, workspace=work),
-        Moment(gradients=after, activations=tower_saved + tower_live, workspace=waiting),
+        Moment(gradients=after, activations=tower_saved + live, workspace=last),
+        Moment(gradients=after, activations=tower_saved + tower_live, workspace=waiting + states.gathered),
         Moment(gradients=gradients, workspace=states.step),
     ]
 

@@ -5,7 +5,7 @@ the ranks, and gather 16-bit parameters while a layer runs. What an engine divid
 """
 
 from backend.estimate.adapters import SCALES_BYTES, matrices
-from backend.estimate.layers import LayerKind, ModelLayers
+from backend.estimate.layers import LayerKind, Linear, ModelLayers, operators_of
 from backend.estimate.numeric import Number, choose, least
 from backend.estimate.parameters import layer_counts
 from backend.estimate.plan import Plan
@@ -75,10 +75,21 @@ def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParamet
     total = parameters.dense + parameters.expert
     spared = 2 - 0.5
     if memory.live_elements:
-        return 2 * least(total, largest_unit(layers) + memory.live_elements) - spared * packed
+        return 2 * least(total, _largest_module(layers) + memory.live_elements) - spared * packed
     ends = layers.embedding * (1 if layers.tied else 2)
     units = [2 * layer_counts(kind).total - (spared * matrices(kind) if packed else 0) for kind in _units(layers)]
     return least(2 * total - spared * packed, 2 * ends + 2 * max(units))
+
+
+def _largest_module(layers: ModelLayers) -> int:
+    """Elements that DeepSpeed fetches whatever else is there (0.18.4 runtime/zero/partitioned_param_coordinator.py
+    fetch_sub_module): the weights of one module, where a layer's experts are one."""
+    sizes = [layers.embedding]
+    for kind in _units(layers):
+        linears = operators_of(kind, Linear)
+        sizes += [one.inputs * one.outputs // one.parts for one in linears if one.share != "expert"]
+        sizes.append(layer_counts(kind).expert)
+    return max(sizes)
 
 
 def largest_unit(layers: ModelLayers) -> int:

@@ -41,6 +41,16 @@ def test_deepspeed_flattens_gradients_before_it_casts_them():
     assert (stage.peak_gib - held) * GIB - STATIC_BYTES == pytest.approx((2 + 4) * PARAMETERS / 2)
 
 
+def test_zero3_gathers_a_module_beside_its_live_parameters_and_nothing_while_it_steps():
+    """The largest module is the output layer."""
+    running, stepping = (
+        of("zero3", cluster__nodes=1, cluster__gpus_per_node=count, training__cutoff_len=length).stages[0]
+        for count, length in ((8, 16384), (2, 128))
+    )
+    assert running.workspace_gib * GIB - STATIC_BYTES == pytest.approx(2 * (1e9 + 151936 * 4096))
+    assert stepping.workspace_gib * GIB - STATIC_BYTES == pytest.approx(6 * 1e9)
+
+
 def test_more_sharding_never_needs_more():
     ddp, zero2, zero3 = (of(engine).peak_gib for engine in ("ddp", "zero2", "zero3"))
     assert zero3 < zero2 < ddp
