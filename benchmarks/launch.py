@@ -240,17 +240,11 @@ def cpu_s() -> float:
 def servers_cpu_s(cluster: Any) -> float:
     """Of the sshd processes and of the sessions that have ended."""
     from backend.cluster.demo import _with_children
-    from backend.cluster.supervisor.processes import read_process
+    from backend.cluster.supervisor.processes import read_process, read_stat
 
     listeners = [read_process(one["pid"]) for one in json.loads((cluster.folder / "nodes.json").read_text()).values()]
-    total = 0
-    for process in [one for listener in listeners if listener for one in _with_children(listener)]:
-        try:
-            values = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        total += sum(int(value) for value in values[11:15])
-    return total * TICK_S
+    processes = [one for listener in listeners if listener for one in _with_children(listener)]
+    return sum(int(value) for process in processes for value in read_stat(process.pid)[1][11:15]) * TICK_S
 
 
 def tree(pid: int) -> list[int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from playwright.sync_api import CDPSession, Page
 
+from backend.cluster.supervisor.processes import read_stat
 from backend.jobs.store import Store
 from tests.app.stored_runs import StoredRun
 from tests.ui.browser import PASSWORD, Site, logged_in
@@ -108,7 +109,7 @@ def _measure(page: Page, session: CDPSession, pid: int, sizes: list[int]) -> dic
 
 
 def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = read_stat(pid)[1]
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
