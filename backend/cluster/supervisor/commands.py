@@ -103,8 +103,7 @@ def stop(folder: str, grace_s: float) -> dict[str, Any]:
         return {"left": [], "exit": None}
     os.makedirs(f"{folder}/control", mode=0o700, exist_ok=True)
     if not os.path.exists(f"{folder}/exit"):
-        disk_full = is_full(folder)
-        if disk_full:
+        if is_full(folder):
             free_reserve(folder)
         write_json(f"{folder}/control/kill", {"grace_s": grace_s})
     here = me.get("boot") == boot_id()
