@@ -22,7 +22,7 @@ from backend.estimate.layers import ModelLayers
 from backend.estimate.part import Part, logits_part, part, share
 from backend.estimate.plan import Plan
 from backend.estimate.saved import Eager, eager_bytes
-from backend.estimate.sharding import shared_states
+from backend.estimate.sharding import reduce_bytes, shared_states
 from backend.estimate.stage import RankParameters
 from backend.estimate.terms import STATIC_BYTES, StageMemory
 from backend.job.traits import MemoryTraits
@@ -45,7 +45,9 @@ def hugging_face_parts(
     form = form_of(tuning, traits, tuning.trained.language)
     yield from _weights(layers, plan, traits, tuning, parameters)
     whole = traits.reduces_layers and fullest.gradients == held_gradients(plan, traits, parameters, states, form)
-    yield from _gradients(plan, traits, parameters, form if whole else None, has_gradients=bool(fullest.gradients))
+    yield from _gradients(
+        layers, plan, traits, parameters, form if whole else None, has_gradients=bool(fullest.gradients)
+    )
     yield from _optimizer(plan, traits, parameters)
     yield from _activations(layers, plan, traits, tuning, form, at)
     if fullest.logits:
@@ -88,7 +90,13 @@ def _weights(
 
 
 def _gradients(
-    plan: Plan, traits: MemoryTraits, parameters: RankParameters, whole: Eager | None, *, has_gradients: bool
+    layers: ModelLayers,
+    plan: Plan,
+    traits: MemoryTraits,
+    parameters: RankParameters,
+    whole: Eager | None,
+    *,
+    has_gradients: bool,
 ) -> Iterator[Part]:
     """`whole`: in what form every rank keeps all of them."""
     count = parameters.trained_dense + parameters.trained_expert
@@ -102,7 +110,7 @@ def _gradients(
     if plan.data > 1:
         yield part("gradients_buckets", bytes_each=traits.bucket_bytes, trained=count)
     if count:
-        yield part("gradients_reduce", bytes_each=2, elements=traits.reduce_bucket_elements)
+        yield part("gradients_reduce", bytes_each=2, elements=reduce_bytes(layers, traits, count) / 2)
 
 
 def _optimizer(plan: Plan, traits: MemoryTraits, parameters: RankParameters) -> Iterator[Part]:

@@ -174,7 +174,8 @@ def step_moments(
 def held_gradients(plan: Plan, memory: MemoryTraits, parameters: RankParameters, states: States, form: Eager) -> Number:
     """Gradients of earlier micro-batches while another one runs."""
     whole = form.element * (parameters.trained_dense + parameters.trained_expert)
-    return choose(plan.micro_batches > 1, whole if memory.reduces_layers else states.gradients, 0)
+    kept = states.gradients if memory.keeps_gradients else 0
+    return choose(plan.micro_batches > 1, whole if memory.reduces_layers else states.gradients, kept)
 
 
 def waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager) -> Number:

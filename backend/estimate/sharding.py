@@ -61,8 +61,7 @@ def shared_states(
     return States(
         weights=weights + frozen + scales,
         gradients=gradients * (1 - moved),
-        buckets=memory.bucket_bytes * count * choose(plan.data > 1, 1, 0)
-        + 2 * memory.reduce_bucket_elements * choose(count > 0, 1, 0),
+        buckets=memory.bucket_bytes * count * choose(plan.data > 1, 1, 0) + reduce_bytes(layers, memory, count),
         optimizer=optimizer * (1 - moved),
         gathered=_gathered(layers, memory, parameters, packed) if not whole else 0.0,
         step=memory.step_gradient_bytes * stepping * (1 - moved),
@@ -70,18 +69,25 @@ def shared_states(
     )
 
 
+def reduce_bytes(layers: ModelLayers, memory: MemoryTraits, count: Number) -> Number:
+    """Of buffers that stay allocated for 16-bit gradients on their way; ZeRO-2 that offloads has another one for the
+    largest weight (0.18.4 runtime/zero/stage_1_and_2.py temp_grad_buffer_for_gpu_offload)."""
+    to_host = least(count, largest_module(layers)) if memory.offloads == "optimizer" else 0
+    return 2 * (memory.reduce_bucket_elements * choose(count > 0, 1, 0) + to_host)
+
+
 def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParameters, packed: int) -> Number:
     """Bytes; weights of 4 bits travel as they are (bnb_4bit_quant_storage), and are unpacked by the layer."""
     total = parameters.dense + parameters.expert
     spared = 2 - 0.5
     if memory.live_elements:
-        return 2 * least(total, _largest_module(layers) + memory.live_elements) - spared * packed
+        return 2 * least(total, largest_module(layers) + memory.live_elements) - spared * packed
     ends = layers.embedding * (1 if layers.tied else 2)
     units = [2 * layer_counts(kind).total - (spared * matrices(kind) if packed else 0) for kind in _units(layers)]
     return least(2 * total - spared * packed, 2 * ends + 2 * max(units))
 
 
-def _largest_module(layers: ModelLayers) -> int:
+def largest_module(layers: ModelLayers) -> int:
     """Elements that DeepSpeed fetches whatever else is there (0.18.4 runtime/zero/partitioned_param_coordinator.py
     fetch_sub_module): the weights of one module, where a layer's experts are one."""
     sizes = [layers.embedding]

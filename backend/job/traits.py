@@ -88,6 +88,8 @@ class MemoryTraits:
     """A gradient's copies when the optimizer begins to step."""
     step_elements: float = float("inf")
     """Parameters that the optimizer steps at a time (DeepSpeed's sub_group_size)."""
+    keeps_gradients: bool = False
+    """The buffer of accumulated gradients is there from the start."""
     reduces_layers: bool = False
     """A layer's gradients are reduced together, in the last micro-batch of a step alone: until then each rank keeps
     whole 16-bit ones (FSDP)."""
@@ -195,9 +197,14 @@ _ZERO2_MEMORY = replace(
     step_gradient_bytes=6,
 )
 # runtime/zero/stage3.py with examples/deepspeed/ds_z3_config.json: reduce bucket of hidden^2 (auto), 1e9 live
-# parameters, sub-groups of 1e9 parameters whose gradients are fp32 at the step.
+# parameters, sub-groups of 1e9 parameters whose gradients are fp32 at the step; grad_partitions_flat_buffer.
 _ZERO3_MEMORY = replace(
-    _ZERO2_MEMORY, shards="parameters", reduce_bucket_elements=0, live_elements=1e9, step_elements=1e9
+    _ZERO2_MEMORY,
+    shards="parameters",
+    reduce_bucket_elements=0,
+    keeps_gradients=True,
+    live_elements=1e9,
+    step_elements=1e9,
 )
 # examples/accelerate/fsdp_config.yaml: fp32 shards (LLaMA-Factory upcasts what is trained), 16-bit gathered units and
 # reduce-scatters (accelerate 1.11.0 utils/dataclasses.py set_mixed_precision). While micro-batches are accumulated,
