@@ -80,18 +80,26 @@ def check_versions(job: Job, checks: Mapping[int, Checks], facts: Mapping[int, N
 def check_machines(
     checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts], found: Mapping[int, Survey]
 ) -> list[CheckResult]:
-    """Whether all nodes have the same GPUs, driver, NCCL and Python: the slowest and the oldest hold up the others."""
+    """Whether all nodes have the same GPUs, driver, NCCL and Python: the slowest and the oldest hold up the others.
+
+    And whether two of them are one machine that goes by two names.
+    """
     if len(facts) < 2:
         return []
     described = {rank: _described(facts[rank], found.get(rank)) for rank in facts}
     keys = next(iter(described.values()))
     most = {key: usual({rank: of[key] for rank, of in described.items()}) for key in keys}
     results = []
+    owners: dict[str, int] = {}
     for rank, own in described.items():
         odd = [key for key in keys if own[key] != most[key] and own[key] and most[key]]
-        if odd:
+        survey, field = found.get(rank), f"cluster.hosts[{rank}].address"
+        firsts = [owners.setdefault(gpu.uuid, rank) for gpu in (survey.gpus.gpus if survey else ())]
+        first = min(firsts, default=rank)
+        if first != rank:
+            results.append(checks[rank].warning("machines", "same_machine", field, first=checks[first].node))
+        elif odd:
             here, there = (", ".join(of[key] for key in odd) for of in (own, most))
-            field = f"cluster.hosts[{rank}].address"
             results.append(checks[rank].warning("machines", "machines_differ", field, here=here, others=there))
         else:
             results.append(checks[rank].ok("machines", **own))

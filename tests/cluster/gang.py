@@ -39,6 +39,11 @@ def surveyed(**more: Any) -> dict[str, Any]:
             "disks": {"/out": DISK}, **more}  # fmt: skip
 
 
+def own_gpu(name: str) -> str:
+    """H100 of a machine of its own: no two have one of the same UUID."""
+    return H100.replace("GPU-aaaa", f"GPU-{name}")
+
+
 def make_facts(modules: Mapping[str, str | None] = MODULES, **more: Any) -> NodeFacts:
     given = {"home": "/home/train", "hostname": "n", "python": "3.11.2", **more}
     return NodeFacts(modules=modules, interface="eth0", **given)
@@ -46,7 +51,7 @@ def make_facts(modules: Mapping[str, str | None] = MODULES, **more: Any) -> Node
 
 def good_node(name: str) -> FakeNode:
     node = FakeNode(name).on("paths", reply=PATHS).on("holder", reply={"holder": None})
-    node.on("survey", reply=surveyed()).on("prints", reply=PRINTS)
+    node.on("survey", reply=surveyed(smi=smi(own_gpu(name)))).on("prints", reply=PRINTS)
     node.on("write", reply={"written": True}).on("read", reply={"seen": True}).on("remove", reply={})
     return node.on("listen", reply={"bound": True, "dialled": {"reached": True}}).on("dial", reply={"reached": True})
 

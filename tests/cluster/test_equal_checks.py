@@ -112,6 +112,14 @@ def test_a_machine_unlike_the_others_is_named(python: str, query: str, here: str
     assert (warning.name, warning.rank, problem.values["here"]) == ("machines", 1, here)
 
 
+def test_one_machine_under_two_names_is_named_with_the_first() -> None:
+    gang = Gang(nodes=3)
+    for rank in (0, 2):
+        gang.fakes[rank].on("survey", reply=surveyed(smi=smi(H100)))
+    warning, problem = gang.only_warning()
+    assert (warning.rank, problem.code, problem.values["first"]) == (2, "same_machine", gang.fakes[0].name)
+
+
 def test_a_model_with_another_file_is_named_with_the_copy_that_mends_it() -> None:
     gang = Gang(nodes=3)
     gang.fakes[1].on("prints", reply={**PRINTS, "model": {**PRINTS["model"], "model.safetensors": "99 ee"}})

@@ -8,7 +8,7 @@ from app.i18n import LANGUAGES, render_problem
 from backend.cluster.node import Result
 from backend.cluster.probe import NodeFacts
 from backend.job.mapping import with_values
-from tests.cluster.gang import DISK, H100, MODULES, Gang, make_facts, smi, surveyed
+from tests.cluster.gang import DISK, H100, MODULES, Gang, make_facts, own_gpu, smi, surveyed
 
 GIB = 1 << 30
 
@@ -177,7 +177,7 @@ def test_locked_memory_matters_where_there_is_infiniband() -> None:
     gang.first.on("survey", reply=low)
     assert "memlock_low" not in [r.problem.code for r in gang.check() if r.problem]
     for node in gang.fakes:
-        node.on("survey", reply=surveyed(rdma=[port("mlx5_0")]))
+        node.on("survey", reply=surveyed(rdma=[port("mlx5_0")], smi=smi(own_gpu(node.name))))
     gang.first.on("survey", reply={**low, "rdma": [port("mlx5_0")]})
     assert gang.only_warning()[1].values["kib"] == 8192
 
@@ -185,7 +185,8 @@ def test_locked_memory_matters_where_there_is_infiniband() -> None:
 def test_a_node_with_fewer_active_ports_is_named_with_those_that_are_down() -> None:
     gang = Gang()
     gang.first.on("survey", reply=surveyed(rdma=[port("mlx5_0"), port("mlx5_1")]))
-    gang.second.on("survey", reply=surveyed(rdma=[port("mlx5_0"), port("mlx5_1", "1: DOWN")]))
+    down = [port("mlx5_0"), port("mlx5_1", "1: DOWN")]
+    gang.second.on("survey", reply=surveyed(rdma=down, smi=smi(own_gpu("other"))))
     warning, problem = gang.only_warning()
     assert (warning.name, warning.rank, problem.values["down"]) == ("rdma", 1, "mlx5_1:1 DOWN")
 
