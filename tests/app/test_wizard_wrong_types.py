@@ -36,16 +36,17 @@ def services(opened: Services) -> Services:
     return opened
 
 
-@pytest.mark.parametrize("value", [True, 7, 1.5, "x", [], [1], ["a"], [[]], {}, {"a": 1}, {"a": {"b": None}}])
 @pytest.mark.parametrize(
     "path",
     ["cluster.port_range", "cluster.hosts", "cluster.hosts.kept", "cluster.environments", "environment", "extra",
      "model.hf_config", "training.report_to", "parallel.recompute_modules", "training", "cluster"],
 )  # fmt: skip
-def test_a_value_of_a_wrong_type_does_not_shut_the_page(form, services, path, value):
-    services.draft.edit_all({"cluster.hosts": {"lines": "a\nb"}, path: value})
-    form.shown(services.draft.job_mapping())
-    assert bundle(form, services, review.STEP)
+def test_a_value_of_a_wrong_type_does_not_shut_the_page(form, services, path):
+    for value in (True, 7, 1.5, "x", [], [1], ["a"], [[]], {}, {"a": 1}, {"a": {"b": None}}):
+        services.draft.replace(FIRST_DRAFT)
+        services.draft.edit_all({"cluster.hosts": {"lines": "a\nb"}, path: value})
+        form.shown(services.draft.job_mapping())
+        assert bundle(form, services, review.STEP), value
 
 
 @pytest.mark.parametrize("value", [1e39, 10**39, 10**400, -(2**63), 2**64, float("inf"), float("nan")])

@@ -1,5 +1,7 @@
 """Arrays of plans give what single plans give, on every engine: one set of formulas serves both."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -13,10 +15,11 @@ from backend.job.job import Model
 from backend.job.presets import resolve_model
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS
 
-DENSE, SPARSE, VISION, LATENT = (
-    model_layers(resolve_model(Model(preset=name)))
+MODELS = {
+    name: model_layers(resolve_model(Model(preset=name)))
     for name in ("llama-3.1-8b", "qwen3-30b-a3b", "qwen3-vl-8b", "deepseek-v3")
-)
+}
+"""Dense, of experts, with a vision tower, with latent attention."""
 MCA = TRAITS["llamafactory-megatron"].memory
 TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace", "host", "peak")
 COUNTS = ("dense", "expert", "trained_dense", "trained_expert")
@@ -41,20 +44,17 @@ def each_row(columns):
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def assert_equal(together, singles):
+def assert_equal(together, singles, *where):
     """`together` is one StageMemory of arrays, `singles` those of the same plans one by one."""
     for name in TERMS:
         np.testing.assert_allclose(
-            getattr(together, name), [getattr(one, name) for one in singles], 1e-12, err_msg=name
+            getattr(together, name), [getattr(one, name) for one in singles], 1e-12, err_msg=f"{name} {where}"
         )
     for name in COUNTS:
         found = np.broadcast_to(getattr(together.parameters, name), len(singles))
-        assert [getattr(one.parameters, name) for one in singles] == found.tolist(), name
+        assert [getattr(one.parameters, name) for one in singles] == found.tolist(), (name, where)
 
 
-@pytest.mark.parametrize(
-    "layers", [DENSE, SPARSE, VISION, LATENT], ids=["dense", "experts", "vision", "latent attention"]
-)
 @pytest.mark.parametrize(
     ("memory", "run"),
     [
@@ -64,7 +64,6 @@ def assert_equal(together, singles):
     ],
     ids=["mcore_adapter", "Megatron-LM with a reference", "LoRA"],
 )
-@pytest.mark.parametrize(("pipeline", "virtual"), [(1, 1), (4, 1), (4, 3)])
 @pytest.mark.parametrize(
     "static",
     [
@@ -75,22 +74,19 @@ def assert_equal(together, singles):
     ],
     ids=["plain", "selective", "full", "no flash attention"],
 )
-def test_arrays_of_megatron_plans_give_what_single_plans_give(layers, memory, run, pipeline, virtual, static):
+def test_arrays_of_megatron_plans_give_what_single_plans_give(memory, run, static):
     columns = BATCHES | SIZES
-    fixed = {"pipeline": pipeline, "virtual_pipeline": virtual, "patches": 1764, **static}
     arrays = {name: np.array(values) for name, values in columns.items()}
-    together = pipeline_memory(layers, Plan(**fixed, **arrays), memory, run)
-    singles = [pipeline_memory(layers, Plan(**fixed, **row), memory, run) for row in each_row(columns)]
-    assert len(together) == pipeline
-    for stage, found in enumerate(together):
-        assert_equal(found, [stages[stage] for stages in singles])
+    for (model, layers), (pipeline, virtual) in itertools.product(MODELS.items(), [(1, 1), (4, 1), (4, 3)]):
+        fixed = {"pipeline": pipeline, "virtual_pipeline": virtual, "patches": 1764, **static}
+        together = pipeline_memory(layers, Plan(**fixed, **arrays), memory, run)
+        singles = [pipeline_memory(layers, Plan(**fixed, **row), memory, run) for row in each_row(columns)]
+        assert len(together) == pipeline
+        for stage, found in enumerate(together):
+            assert_equal(found, [stages[stage] for stages in singles], model, pipeline, virtual, stage)
 
 
-@pytest.mark.parametrize(
-    "layers", [DENSE, SPARSE, VISION, LATENT], ids=["dense", "experts", "vision", "latent attention"]
-)
 @pytest.mark.parametrize("engine", [name for name, traits in TRAITS.items() if not traits.is_megatron])
-@pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize(
     "tuning",
     [
@@ -103,10 +99,11 @@ def test_arrays_of_megatron_plans_give_what_single_plans_give(layers, memory, ru
     ],
     ids=["full", "frozen", "LoRA with pairs", "QLoRA", "last layers, Liger", "pairs in fp32"],
 )
-def test_arrays_of_hugging_face_plans_give_what_single_plans_give(layers, engine, recompute, tuning):
+def test_arrays_of_hugging_face_plans_give_what_single_plans_give(engine, tuning):
     memory, chosen = TRAITS[engine].memory, Tuning(**{"trained": Trained(), **tuning})
-    fixed = {"patches": 1764, "recompute": recompute}
     arrays = {name: np.array(values) for name, values in BATCHES.items()}
-    together = data_parallel_memory(layers, Plan(**fixed, **arrays), memory, chosen)
-    singles = [data_parallel_memory(layers, Plan(**fixed, **row), memory, chosen) for row in each_row(BATCHES)]
-    assert_equal(together, singles)
+    for (model, layers), recompute in itertools.product(MODELS.items(), ("none", "full")):
+        fixed = {"patches": 1764, "recompute": recompute}
+        together = data_parallel_memory(layers, Plan(**fixed, **arrays), memory, chosen)
+        singles = [data_parallel_memory(layers, Plan(**fixed, **row), memory, chosen) for row in each_row(BATCHES)]
+        assert_equal(together, singles, model, recompute)
