@@ -44,6 +44,7 @@ def data_size_on(node: Node, job: Job, rank: int) -> DataSize:
         # LLaMA-Factory looks a name up in dataset_info.json; to ms-swift it is a file.
         "described": is_llamafactory,
         "model": job.model.path,
+        "chat": training.stage != "pt",
         "max_samples": _number(extra.get("max_samples")),
         "val_size": _number(extra.get("val_size" if is_llamafactory else "split_dataset_ratio")) or 0,
     }

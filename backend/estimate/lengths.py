@@ -5,6 +5,7 @@ Lengths spread as an exponential that is cut at cutoff_len (backend/job/lengths.
 """
 
 from functools import lru_cache
+from math import exp
 from statistics import NormalDist
 from typing import Any
 
@@ -33,11 +34,13 @@ def computed_length(job: Job) -> Number:
         return training.cutoff_len
     if job.traits.pads == "nothing":
         return job.sequence_tokens
-    longest = _longest(job, training.micro_batch_size * job.sequences_per_sample)[0]
+    count = training.micro_batch_size * job.sequences_per_sample
+    longest = _longest(job, count)[0]
     if job.traits.pads == "micro_batch" or training.stage == "pt":
         return longest
-    filled = least(longest + (_MULTIPLE - 1) / 2, training.cutoff_len)
-    return choose(job.parallel.expert > 1, training.cutoff_len, filled)
+    # Those that are cut need no filling.
+    uncut = (1 - exp(-training.cutoff_len / (training.sample_tokens or 1))) ** count
+    return choose(job.parallel.expert > 1, training.cutoff_len, longest + uncut * (_MULTIPLE - 1) / 2)
 
 
 def slowest_share(job: Job, plan: Plan) -> Number:

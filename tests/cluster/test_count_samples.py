@@ -20,7 +20,7 @@ from tools.programs import NODE_PYTHON
 
 def wanted(folder: Path, *names: str, **others: Any) -> dict[str, Any]:
     asked = {"folder": str(folder), "names": names, "described": False, "max_samples": None, "val_size": 0}
-    return {**asked, "model": None, **others}
+    return {**asked, "model": None, "chat": False, **others}
 
 
 def asked(folder: Path, *names: str, described: bool = True, most: int | None = None, val: float = 0) -> dict[str, Any]:
@@ -148,6 +148,8 @@ def test_samples_are_measured_by_the_models_tokenizer_and_weigh_as_their_data_se
     question = wanted(tmp_path, "short", "long", described=True, model=str(tmp_path))
     answer = on_node(NODE_PYTHON, **question)
     assert answer == {"samples": 1200, "rows": {"short": 900, "long": 300}, "tokens": 15}
+    # Two messages a row, five tokens each.
+    assert on_node(NODE_PYTHON, **{**question, "chat": True})["tokens"] == 25
     missing = on_node(NODE_PYTHON, **{**question, "model": str(tmp_path / "none")})
     assert missing["samples"] == 1200
     assert "none/tokenizer.json" in missing["unmeasured"]
@@ -162,18 +164,21 @@ def test_rows_are_drawn_from_all_parts_of_a_stream_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "columns", "texts"),
+    ("row", "columns", "found"),
     [
-        (b'{"instruction": "a", "input": "b", "output": "c", "id": "x"}', None, ["a\nb\nc"]),
-        ({"conversations": [{"from": "human", "value": "a"}]}, None, ["human\na"]),
-        ({"q": "a", "r": "b", "junk": "c"}, {"prompt": "q", "response": "r"}, ["a\nb"]),
-        ({"messages": [{"content": [{"text": "a"}, {"image": "data:image/png;base64,AAAA"}]}]}, None, ["a"]),
-        ({"instruction": "a", "chosen": "b", "rejected": {"value": "c"}}, None, ["a\nb", "a\nc"]),
-        (b"torn {", None, [""]),
+        (b'{"instruction": "a", "input": "b", "output": "c", "id": "x"}', None, [("a\nb\nc", 2)]),
+        ({"system": "s", "instruction": "a", "output": "b", "history": [["c", "d"]]}, None, [("a\nb\ns\nc\nd", 5)]),
+        ({"conversations": [{"from": "human", "value": "a"}]}, None, [("human\na", 1)]),
+        ({"q": "a", "r": "b", "junk": "c"}, {"query": "q", "response": "r"}, [("a\nb", 1)]),
+        ({"messages": [{"content": [{"text": "a"}, {"image": "data:image/png;base64,AAAA"}]}]}, None, [("a", 1)]),
+        ({"instruction": "a", "chosen": "b", "rejected": {"value": "c"}}, None, [("a\nb", 2), ("a\nc", 2)]),
+        (b"torn {", None, [("", 0)]),
     ],
 )
-def test_a_row_is_measured_by_what_is_trained_on(row: Any, columns: dict[str, str] | None, texts: list[str]) -> None:
-    assert sequences(as_mapping(row), columns) == texts
+def test_a_row_is_measured_by_what_is_trained_on(
+    row: Any, columns: dict[str, str] | None, found: list[tuple[str, int]]
+) -> None:
+    assert sequences(as_mapping(row), columns) == found
 
 
 def test_it_runs_on_an_interpreter_that_has_nothing_else(tmp_path: Path) -> None:

@@ -12,22 +12,28 @@ PAIR = ("chosen", "rejected")
 """Answers of which each is a sequence of its own, behind what they have in common."""
 # What LLaMA-Factory's data/parser.py DatasetAttr reads where an entry names no columns, and what ms-swift reads.
 USUAL = ("instruction", "input", "output", "conversations", "text", "content", *COMMON)
+JOINED = ("query", "input")
+"""What follows the prompt in one message."""
 MOST_LETTERS = 1 << 20
 """Of one sample that are measured."""
+TEMPLATE = 5
+"""Tokens that a chat template puts around a message: ChatML's <|im_start|> user newline and <|im_end|> newline, as many
+in Llama 3's (LLaMA-Factory data/template.py)."""
 
 
 class Unmeasured(Exception):
     """The lengths cannot be told; the text says why."""
 
 
-def mean_tokens(rows: list[Any], columns: Mapping[str, Any] | None, model: str) -> float:
-    """Of a sequence before it is cut, without what the chat template and images add. Unmeasured."""
+def mean_tokens(rows: list[Any], columns: Mapping[str, Any] | None, model: str, *, chat: bool) -> float:
+    """Of a sequence before it is cut, without images; in a chat with what its template adds. Unmeasured."""
     tokenizer = read_tokenizer(model)
-    texts = [text for row in rows for text in sequences(as_mapping(row), columns)]
+    found = [sequence for row in rows for sequence in sequences(as_mapping(row), columns)]
+    texts = [text for text, _ in found]
     if not any(texts):
         raise Unmeasured("no text in the columns that are trained on")
-    lengths = [len(encoding.ids) for encoding in tokenizer.encode_batch(texts, add_special_tokens=False)]
-    return sum(lengths) / len(lengths)
+    tokens = sum(len(encoding.ids) for encoding in tokenizer.encode_batch(texts, add_special_tokens=False))
+    return (tokens + chat * TEMPLATE * sum(messages for _, messages in found)) / len(found)
 
 
 def read_tokenizer(model: str) -> Any:
@@ -52,13 +58,30 @@ def as_mapping(row: Any) -> Mapping[str, Any]:
     return row if isinstance(row, dict) else {}
 
 
-def sequences(row: Mapping[str, Any], columns: Mapping[str, Any] | None) -> list[str]:
-    """The text of the sequence that a row becomes, of both where it is a pair."""
+def sequences(row: Mapping[str, Any], columns: Mapping[str, Any] | None) -> list[tuple[str, int]]:
+    """Text and number of messages of the sequence that a row becomes, of both where it is a pair."""
     names = [str(columns[key]) for key in COMMON if columns.get(key)] if columns else list(dict.fromkeys(USUAL))
     pair = [str((columns or {}).get(key, key)) for key in PAIR]
-    common = "\n".join(text for name in names for text in strings(row.get(name)))
+    joined = (columns or {}).get("query")
+    texts: list[str] = []
+    messages = 0
+    for name in names:
+        value = row.get(name)
+        if value:
+            texts += strings(value)
+            messages += messages_in(value) if name not in (joined, *JOINED) else 0
+    common = "\n".join(texts)
     answers = ["\n".join(strings(row[name])) for name in pair if row.get(name)]
-    return [f"{common}\n{answer}"[:MOST_LETTERS] for answer in answers] or [common[:MOST_LETTERS]]
+    if not answers:
+        return [(common[:MOST_LETTERS], messages)]
+    return [(f"{common}\n{answer}"[:MOST_LETTERS], messages + 1) for answer in answers]
+
+
+def messages_in(value: Any) -> int:
+    """One of a text; those of a conversation, and both of each turn of a history."""
+    if not isinstance(value, (list, tuple)):
+        return 1
+    return sum(len(item) if isinstance(item, (list, tuple)) else 1 for item in value)
 
 
 def strings(value: Any) -> Iterator[str]:

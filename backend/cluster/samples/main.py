@@ -27,21 +27,26 @@ def count(wanted: dict[str, Any]) -> dict[str, Any]:
             drawn[name] = Drawn()
             rows[name] = limited(take(folder, name, table, drawn[name]), wanted["max_samples"])
         found = {"samples": without_validation(sum(rows.values()), wanted["val_size"]), "rows": rows}
-        return {**found, **lengths(rows, drawn, table, wanted["model"])}
+        return {**found, **lengths(rows, drawn, table, wanted)}
     except Refused as refused:
         return refused.answer
     except OSError as error:
         return Refused("dataset_unreadable", path=error.filename or folder, reason=error.strerror or str(error)).answer
 
 
-def lengths(rows: dict[str, int], drawn: dict[str, Drawn], table: dict[str, Any], model: str | None) -> dict[str, Any]:
+def lengths(
+    rows: dict[str, int], drawn: dict[str, Drawn], table: dict[str, Any], wanted: dict[str, Any]
+) -> dict[str, Any]:
     """`tokens` of a mean sample of all data sets, or why they are `unmeasured`."""
+    model, chat = wanted["model"], wanted["chat"]
     found = {name: one.rows() for name, one in drawn.items()}
     if not model or not any(found.values()):
         return {"unmeasured": "no rows on this node" if model else "no folder of the model (model.path)"}
     try:
         means = {
-            name: mean_tokens(some, table.get(name, {}).get("columns"), model) for name, some in found.items() if some
+            name: mean_tokens(some, table.get(name, {}).get("columns"), model, chat=chat)
+            for name, some in found.items()
+            if some
         }
     except Unmeasured as why:
         return {"unmeasured": str(why)}
