@@ -7,6 +7,9 @@ from backend.job.job import Job
 from backend.job.mapping import get_value, parameters
 from backend.job.parameters import Reader
 
+EXPERTS = ("parallel.expert", "parallel.expert_tensor", "parallel.moe_token_dispatcher", "parallel.moe_grouped_gemm")
+"""What Megatron-Core is told of experts, by whichever engine."""
+
 
 @cache
 def owned_keys(*readers: Reader) -> Mapping[str, str]:

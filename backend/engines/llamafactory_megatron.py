@@ -6,7 +6,7 @@ transformers' plain one, so the keys that LLaMA-Factory itself adds to the Huggi
 """
 
 from backend.engines.engine import Engine, Target
-from backend.engines.keys import carried, key_of, owned_keys
+from backend.engines.keys import EXPERTS, carried, key_of, owned_keys
 from backend.engines.llamafactory import common_config, cpu_config, precision, resume
 from backend.job.problems import Problem
 
@@ -72,13 +72,7 @@ def _experts(target: Target) -> dict[str, object]:
         varies = target.job.extra.get("variable_seq_lengths")
         return _carried(target, "parallel.moe_token_dispatcher") if varies else {}
     # ETP left out would be TP, whatever mcore_adapter's help says.
-    return _carried(
-        target,
-        "parallel.expert",
-        "parallel.expert_tensor",
-        "parallel.moe_token_dispatcher",
-        "parallel.moe_grouped_gemm",
-    )
+    return _carried(target, *EXPERTS)
 
 
 def _turned_off_on_cpu(target: Target) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from backend.engines.engine import Engine, Target
-from backend.engines.keys import carried, owned_keys
+from backend.engines.keys import EXPERTS, carried, owned_keys
 from backend.job.problems import Problem
 
 _COMMANDS: Mapping[str, str] = {"sft": "sft", "pt": "pt", "dpo": "rlhf"}
@@ -144,15 +144,7 @@ def _switches(target: Target) -> dict[str, object]:
 
 
 def _experts(target: Target) -> dict[str, object]:
-    if not target.shape.experts:
-        return {}
-    return _carried(
-        target,
-        "parallel.expert",
-        "parallel.expert_tensor",
-        "parallel.moe_token_dispatcher",
-        "parallel.moe_grouped_gemm",
-    )
+    return _carried(target, *EXPERTS) if target.shape.experts else {}
 
 
 def _carried(target: Target, *paths: str) -> dict[str, object]:
