@@ -29,8 +29,8 @@ class Site(SimpleNamespace):
             )
         )
 
-    def difference(self, base=None, lang="en"):
-        return difference_of(self, read(self.draft.job_mapping(), self.home), base, lang)
+    def difference(self, base=None):
+        return difference_of(self, read(self.draft.job_mapping(), self.home), base, "en")
 
 
 @pytest.fixture

@@ -28,11 +28,9 @@ def interface(name: str, network: str, speed: str) -> dict[str, Any]:
             "bonded": False, "networks": [network]}  # fmt: skip
 
 
-def node(
-    name: str = "NVIDIA A100-SXM4-80GB", count: int = 2, mib: int = 81920, link: str = "NV12", **more: Any
-) -> NodeMemory:
-    rows = "".join(f"{i}, GPU-{i}, {name}, {mib}, 0, 550.54\n" for i in range(count))
-    pcie = "".join(f"{i}, Disabled, 4, 16, 16\n" for i in range(count))
+def node(name: str = "NVIDIA A100-SXM4-80GB", mib: int = 81920, link: str = "NV12", **more: Any) -> NodeMemory:
+    rows = "".join(f"{i}, GPU-{i}, {name}, {mib}, 0, 550.54\n" for i in range(2))
+    pcie = "".join(f"{i}, Disabled, 4, 16, 16\n" for i in range(2))
     topo = f"\tGPU0\tGPU1\nGPU0\t X \t{link}\nGPU1\t{link}\t X \n"
     answer = surveyed(**{"smi": smi(rows, more=pcie, topo=topo), "memory_mib": 1_024_041, **more})
     return NodeMemory(survey=read_survey(answer))

@@ -23,9 +23,9 @@ def _torch() -> bytes:
     return made.getvalue()
 
 
-def _safetensors(size: int = 16) -> bytes:
-    header = json.dumps({"__metadata__": {"format": "pt"}, "w": {"dtype": "F32", "data_offsets": [0, size]}}).encode()
-    return struct.pack("<Q", len(header)) + header + b"\0" * size
+def _safetensors() -> bytes:
+    header = json.dumps({"__metadata__": {"format": "pt"}, "w": {"dtype": "F32", "data_offsets": [0, 16]}}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(16)
 
 
 WHOLE = {

@@ -21,9 +21,9 @@ MEGATRON = ["llamafactory-megatron"]
 ALL = slice(None)
 
 
-def some(plans, count=25):
+def some(plans):
     """Plans from every region of the ranking."""
-    return [plans[int(rank)] for rank in np.linspace(0, len(plans) - 1, count)]
+    return [plans[int(rank)] for rank in np.linspace(0, len(plans) - 1, 25)]
 
 
 @pytest.mark.parametrize("preset", MODELS)
