@@ -27,7 +27,7 @@
 
   const gib = (value) => value >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(1);
   const rounded = (value, digits = 3) => Number(value.toPrecision(digits)).toLocaleString("en");
-  const hourCount = (value) => value < 0.1 ? String(rounded(value, 1)) : value.toFixed(value < 10 ? 1 : 0);
+  const hourCount = (value) => value < 0.1 ? rounded(value, 1) : value.toFixed(value < 1 ? 2 : value < 10 ? 1 : 0);
   const percent = (value) => `${value ? (100 * value).toFixed(1) : 0}%`;
 
   function count(value) {

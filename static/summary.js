@@ -24,7 +24,7 @@
         h("i", { style: { width: `${Math.min(100, 100 * figures.need_gib / figures.gpu_gib)}%` } })),
       fact("plan", figures.plan), paces(figures),
       figures.bubble !== null && fact("bubble", percent(figures.bubble)),
-      fact("batch", figures.global_batch),
+      fact("batch", figures.global_batch.toLocaleString("en")),
       fact("parameters", count(figures.parameters))), offer(bundle));
     say(element, verdict);
   }
