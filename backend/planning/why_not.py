@@ -170,7 +170,7 @@ def _problems(job: Job, sizes: Mapping[str, int], plans: Plans) -> tuple[Problem
     chosen = {path: size for path, size in sizes.items() if path not in _FOLLOWING}
     if len(chosen) < len(sizes) and _having(plans, chosen).any():
         return (_no_plan_with(sizes, plans),)
-    return min((_refusals(job, found) for found in _tries(job, chosen, plans)), key=len)
+    return min((_refusals(job, found) for found in _tries(job, chosen, plans, sizes.get(COPIES))), key=len)
 
 
 def _no_plan_with(sizes: Mapping[str, int], plans: Plans) -> Problem:
@@ -203,8 +203,10 @@ def _nearest(sizes: Mapping[str, int], plans: Plans) -> Candidate | None:
     return plans[int(ranks[np.argmin(away)])]
 
 
-def _tries(job: Job, sizes: Mapping[str, int], plans: Plans) -> Iterator[list[Problem]]:
+def _tries(job: Job, sizes: Mapping[str, int], plans: Plans, copies: int | None) -> Iterator[list[Problem]]:
     """What the rules say of the sizes with TP and PP that they leave open: the least split first.
+
+    Where DP is asked about too, with those that make so many copies, if any do.
 
     Where a micro-batch is asked about, the most split first: fewer copies share the global batch.
     """
@@ -218,7 +220,9 @@ def _tries(job: Job, sizes: Mapping[str, int], plans: Plans) -> Iterator[list[Pr
         pipelines = [size for size in pipelines if size > 1] or [1]
     opened = sorted(product(tensors, pipelines), key=prod, reverse=MICRO_BATCH in sizes)
     # What is left open must not be what is refused.
-    opened = [pair for pair in opened if world % (prod(pair) * sizes.get(CONTEXT, 1)) == 0] or opened
+    split = sizes.get(CONTEXT, 1)
+    opened = [pair for pair in opened if world % (prod(pair) * split) == 0] or opened
+    opened = [pair for pair in opened if copies in (None, world // (prod(pair) * split))] or opened
     for tensor, pipeline in opened:
         tried = with_values(job, {**fixed, TENSOR: tensor, PIPELINE: pipeline})
         yield check_resolved(tried, shape, gpu)

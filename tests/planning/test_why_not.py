@@ -85,6 +85,8 @@ def test_a_micro_batch_that_is_not_among_the_compared_is_put_among_them():
 def test_a_micro_batch_is_not_refused_for_sizes_that_the_question_leaves_open():
     """Of the most split plans some do not divide the GPUs: that is no reason against a micro-batch."""
     assert codes(asked(job_of(model="mixtral-8x7b"), "MBS7")) == ["global_batch_not_divisible"]
+    # Copies that are asked about are those that it must fill.
+    assert asked(job_of(), "DP16 MBS3").problems[0].values["unit"] == 48
 
 
 def test_layers_that_cannot_be_cut_say_nothing_of_a_first_stage():
