@@ -154,6 +154,7 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
         memory = replace(memory, loss_forward_moved=FUSED_LOSS[0], loss_backward_moved=FUSED_LOSS[1])
     return Execution(
         fused=not habits.fsdp or "compile" in notes,
+        compiled=habits.fsdp and "compile" in notes,
         memory=memory,
         sums_apart=habits.sums_apart,
         attention_pace=habits.attention_pace,

@@ -159,7 +159,8 @@ def _attention(done: Operations, setting: Setting, load: Load) -> tuple[Number, 
         length = (1 - done.windowed) * length + done.windowed * seen
     flops = load.tokens * length * done.attention / load.tensor
     if setting.plan.flash_attention:
-        speed = setting.attention_speed if done.fused else setting.flash_attention_speed
+        own = done.fused and not setting.run.compiled
+        speed = setting.attention_speed if own else setting.flash_attention_speed
         there = (0.5 if done.causal else 1.0) * flops / speed
         return there, ATTENTION_BACKWARD * there
     entries = load.tokens * length * done.scores / load.tensor

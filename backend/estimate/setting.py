@@ -51,8 +51,10 @@ class Execution:
     megatron: bool = True
     reference: bool = False
     """A frozen model judges every micro-batch too (DPO)."""
+    compiled: bool = False
+    """By torch.compile: it fuses what Transformer Engine's kernels do, and attention stays torch's."""
     attention_pace: float = 1.0
-    """Of attention that Hugging Face's modules call, over FlashAttention 2's."""
+    """Of torch's attention, which Hugging Face's modules call, over FlashAttention 2's."""
     stops_early: bool = False
     """Full recompute ends with the last tensor that backward needs: it spares a layer's last projection (torch's
     checkpoint with use_reentrant=False, from 2.1 on)."""
@@ -72,7 +74,7 @@ class Setting:
     """FLOP/s of projections; the other speeds likewise, efficiency included."""
     attention_speed: Number = field(init=False)
     flash_attention_speed: Number = field(init=False)
-    """That of Hugging Face's modules."""
+    """That of torch's attention."""
     overlapped: Number = field(init=False)
     """What remains of tensor parallel communication."""
     element_s: Number = field(init=False)
