@@ -47,6 +47,7 @@
   function certainty(time) {
     const { t } = board;
     return [time.calibrated_on && t("wizard.time.calibrated", { run: time.calibrated_on }),
+      time.padding && t("wizard.time.padding", { share: share(time.padding) }),
       time.error && t("wizard.time.error", { error: `${Math.round(100 * time.error)}%` }),
       time.probed_on && t("wizard.time.probed", { day: time.probed_on })]
       .filter(Boolean).join(board.wizard.lang() === "zh" ? "" : " ");

@@ -5,6 +5,7 @@ from typing import Any
 from app.wizard.reading import Reading
 from backend.estimate import gradient_exchange, speed_up
 from backend.estimate.calibrated import is_timed
+from backend.estimate.lengths import padding_share
 
 PARTS = (
     "compute", "recompute", "tensor", "context", "expert", "pipeline", "bubble", "data", "optimizer", "offload",
@@ -32,6 +33,7 @@ def spent(reading: Reading) -> dict[str, Any] | None:
         "tflops": found.model_tflops_per_gpu,
         "hours": found.hours,
         "error": found.time_error,
+        "padding": padding_share(job),
         "calibrated_on": found.calibrated_on if is_timed(job.cluster) else None,
         "probed_on": found.probed_on,
     }
