@@ -6,34 +6,25 @@ a run that is still `starting` was abandoned.
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 
 
-class LaunchLock:
-    """The lock of one run, for `with`. Raises BlockingIOError while someone holds it."""
-
-    def __init__(self, home: Path, run: str) -> None:
-        self._path = home / "launching" / run
-        self._file: int | None = None
-
-    def __enter__(self) -> None:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+@contextmanager
+def launch_lock(home: Path, run: str) -> Iterator[None]:
+    """The lock of one run. Raises BlockingIOError while someone holds it."""
+    path = home / "launching" / run
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(file)
-            raise
-        self._file = file
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is not None:
-            self._path.unlink(missing_ok=True)
-            os.close(self._file)
-            self._file = None
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+    finally:
+        os.close(file)
 
 
 def is_launching(home: Path, run: str) -> bool:

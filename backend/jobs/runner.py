@@ -18,7 +18,7 @@ from backend.jobs.asks import Asked
 from backend.jobs.beginning import Wish, choose, find_checkpoints
 from backend.jobs.checkup import Meeting, meet
 from backend.jobs.connections import Connections
-from backend.jobs.launchlock import LaunchLock, is_launching
+from backend.jobs.launchlock import is_launching, launch_lock
 from backend.jobs.lead import Timing
 from backend.jobs.outside import WatchOnly
 from backend.jobs.starter import Starter
@@ -96,7 +96,7 @@ class Runner:
         if meeting.failures:
             raise ProblemsError(meeting.problems)
         self._audit("launch", run=run, job=job.name, nodes=queued.addresses_of(job), restarts=asked.restarts)
-        with LaunchLock(self._home, run):
+        with launch_lock(self._home, run):
             made = self._store.write(lambda c: asks.create(c, run, job, asked, waits=False, now=self._clock()))
             if made != run:
                 return made
@@ -127,7 +127,7 @@ class Runner:
         if has_begun:
             choose(job, run, find_checkpoints(job, run, meeting.all_nodes()), Wish(step=checkpoint))
         try:
-            with LaunchLock(self._home, run):
+            with launch_lock(self._home, run):
                 self._store.write(lambda c: asks.take_up(c, run, job, wish, now=self._clock()))
                 failure = self._start(run, meeting)
         except BlockingIOError:
@@ -175,7 +175,7 @@ class Runner:
 
     def _start_turn(self, run: str) -> None:
         try:
-            with LaunchLock(self._home, run):
+            with launch_lock(self._home, run):
                 if self._store.write(lambda c: asks.take_turn(c, run, now=self._clock())):
                     self._starter.start(run)
         except BlockingIOError:

@@ -13,7 +13,7 @@ from backend.job.mapping import parse_job, with_values
 from backend.job.problems import ProblemsError
 from backend.jobs import launch
 from backend.jobs.controller import check_alone
-from backend.jobs.launchlock import LaunchLock, is_launching
+from backend.jobs.launchlock import is_launching, launch_lock
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 
@@ -129,9 +129,9 @@ def test_start_is_told_before_and_after_and_a_refusal_names_the_holder(attempt: 
 
 def test_a_launch_lock_is_seen_by_others_and_gone_afterwards(home) -> None:  # type: ignore[no-untyped-def]
     assert not is_launching(home, "r")
-    with LaunchLock(home, "r"):
+    with launch_lock(home, "r"):
         assert is_launching(home, "r")
-        with pytest.raises(BlockingIOError), LaunchLock(home, "r"):
+        with pytest.raises(BlockingIOError), launch_lock(home, "r"):
             pass
     assert not is_launching(home, "r")
     assert list((home / "launching").iterdir()) == []

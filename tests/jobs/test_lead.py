@@ -5,7 +5,7 @@ import pytest
 
 from backend.cluster.node import NodeError
 from backend.jobs import ledger
-from backend.jobs.launchlock import LaunchLock
+from backend.jobs.launchlock import launch_lock
 from backend.jobs.lead import Timing
 from backend.jobs.states import EventKind, RunState
 from tests.jobs.conftest import RUN, Gang
@@ -258,7 +258,7 @@ def test_a_stop_goes_on_where_a_killed_server_was(gang: Gang) -> None:
 
 def test_nothing_is_judged_while_the_launch_is_under_way(gang: Gang) -> None:
     lead = gang.lead()
-    with LaunchLock(gang.home, RUN):
+    with launch_lock(gang.home, RUN):
         gang.tell(EventKind.STOP_REQUESTED, save=False)
         gang.pass_time(lead, 5)
         assert _stops(gang) == [0, 0, 0]
