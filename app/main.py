@@ -37,8 +37,8 @@ COMMANDS = {
     "calibrate": "app.cli_calibrate",
 }
 DEFAULT = "serve"
-_UNWRITABLE = ("home_", "store_", "audit_", "stop_unrecorded", "save_unrecorded", "run_unreadable")
-"""Problems of this machine's disk, not of what was typed."""
+_NOT_TYPED = ("home_", "store_", "audit_", "stop_unrecorded", "save_unrecorded", "run_unreadable", "launch_stopped")
+"""Problems of this machine's disk or of what somebody else did, not of what was typed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,7 +73,7 @@ def _status(chosen: argparse.Namespace, lang: str) -> int:
         return int(chosen.run(chosen, chosen.lang or lang))
     except ProblemsError as error:
         problems = error.problems
-        failed = any(problem.node or problem.code.startswith(_UNWRITABLE) for problem in problems)
+        failed = any(problem.node or problem.code.startswith(_NOT_TYPED) for problem in problems)
     except Exception as error:
         # A node's error carries its problem; it is not imported for commands that need none.
         problem = getattr(error, "problem", None)

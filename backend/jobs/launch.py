@@ -122,7 +122,10 @@ def ranks_of(job: Job, node_rank: int) -> range:
 
 
 def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
-    """Write down everything that is about to be started, before anything is."""
+    """Write down everything that is about to be started, before anything is.
+
+    ProblemsError (launch_stopped), and nothing is written, when the run has been stopped meanwhile.
+    """
     rendered = {
         "files": dict(attempt.rendered.files),
         "commands": [list(command.argv) for command in attempt.rendered.commands],
@@ -142,9 +145,15 @@ def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
             time=now,
             checkpoint_step=attempt.checkpoint_step,
         )
-        ledger.append(connection, attempt.run, EventKind.STARTING, time=now, attempt=attempt.number)
+        if not ledger.append(connection, attempt.run, EventKind.STARTING, time=now, attempt=attempt.number):
+            raise stopped_meanwhile(attempt.run)
 
     store.write(write)
+
+
+def stopped_meanwhile(run: str) -> ProblemsError:
+    """Somebody stopped the run while it was being launched."""
+    return ProblemsError([Problem(code="launch_stopped", values={"run": run})])
 
 
 def start_all(

@@ -37,7 +37,7 @@ class Starter:
         self._clock = clock
 
     def start(self, run: str, meeting: Meeting | None = None) -> None:
-        """Start the next attempt; returns when every supervisor has reported.
+        """Start the next attempt; returns when every supervisor has reported. One that is stopped meanwhile is refused.
 
         What goes wrong is recorded and raised: the run fails, or waits in the queue when it was restarting by itself.
         Warnings of the preflight that nobody accepted stand in the way too (accepted.py).
@@ -90,7 +90,8 @@ class Starter:
             launching.start_all(attempt, nodes, lambda *told: self._tell(run, *told))
         except GroupError as error:
             raise ProblemsError(error.problems) from error
-        self._tell(run, EventKind.STARTED)
+        if not self._tell(run, EventKind.STARTED):
+            raise launching.stopped_meanwhile(run)
 
     def _check(self, run: str, job: Job, meeting: Meeting, may_pass: Collection[str] | None) -> PreflightReport:
         """The preflight; ProblemsError for what it has against a start, warnings that nobody accepted among it."""
@@ -134,8 +135,8 @@ class Starter:
 
     def _tell(
         self, run: str, kind: EventKind, rank: int | None = None, detail: Mapping[str, object] | None = None
-    ) -> None:
-        self._store.write(
+    ) -> bool:
+        return self._store.write(
             lambda connection: ledger.append(connection, run, kind, time=self._clock(), rank=rank, detail=detail)
         )
 

@@ -64,12 +64,12 @@ def test_version_and_help_are_answered(run):
     assert all(f"    {name} " in out for name in COMMANDS)
 
 
-@pytest.mark.parametrize("lang", LANGUAGES)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_in_both_languages(run, command, lang):
-    status, out, _ = run("--lang", lang, command, "--help")
-    assert status == 0
-    assert ("语言" in out) == (lang == "zh")
+def test_every_command_explains_itself_in_both_languages(run, command):
+    for lang in LANGUAGES:
+        status, out, _ = run("--lang", lang, command, "--help")
+        assert status == 0
+        assert ("语言" in out) == (lang == "zh")
 
 
 def test_an_unknown_command_or_option_is_wrong_input(run):
@@ -351,7 +351,7 @@ def test_an_address_or_password_file_that_will_not_do_is_said_before_the_page_is
     status, _, err = run("serve", "--host", "0.0.0.0")
     assert status == 2
     assert "--allowed-host" in err
-    status, _, err = run("serve", "--password-file", str(tmp_path / "nowhere"))
+    status, _, err = run("serve", "--port", "0", "--password-file", str(tmp_path / "nowhere"))
     assert status == 2
     assert "nowhere" in err
     with socket.socket() as other:
