@@ -42,7 +42,7 @@ def hugging_face_peak(row: Mapping[str, Any], layers: ModelLayers) -> float:
         sequence_length=needed(row, "seq"),
         micro_batch=micro_batch * (2 if tuning.pairs and "packing=true" not in (row.get("method") or "") else 1),
         micro_batches=max(1, (counted or micro_batch * data) // (micro_batch * data)),
-        **({"recompute": "full"} if single or _is_script(row) else recompute(row)),
+        **({"recompute": "full"} if single or "ms-swift" in row["source"] else recompute(row)),
     )
     peak = float(data_parallel_memory(layers, plan, memory, tuning).peak)
     return peak + (_single_operators(layers, plan) if single else 0.0)
