@@ -71,7 +71,7 @@
       h("span", {}, h("b", {}, t(`wizard.severity.${problem.severity}`)), gap(), problem.message, " "),
       h("span", { class: "mb-fix" }, problem.fix),
       problem.unlock && board.unlock(problem.unlock, problem.again),
-      problem.edits && apply(problem.apply, problem.edits),
+      problem.edits && [" ", apply(problem.apply, problem.edits)],
       problem.choices?.length > 0 && h("div", { class: "mb-choices" },
         problem.choices.map((choice) => apply(choice.words, choice.edits))));
   }

@@ -43,10 +43,19 @@ def in_words(form: Form, problem: Problem, *, for_launch: bool = False) -> dict[
 
 
 def place_of(form: Form, problem: Problem) -> str | None:
-    """The widget beside which a problem stands: of sizes that do not go together, the one that the fix changes."""
-    fixed = next(iter(problem.edit), "")
-    is_other = len(problem.edit) == 1 and {problem.field, fixed} <= _SHORT.keys()
-    return form.place_of(fixed if is_other else problem.field)
+    """The widget beside which a problem stands.
+
+    The one that the fix changes, of sizes that do not go together, and of a note that a switch of its step settles.
+    """
+    at = form.place_of(problem.field)
+    if len(problem.edit) != 1:
+        return at
+    (fixed, value), *_ = problem.edit.items()
+    other = form.place_of(fixed)
+    is_size = {problem.field, fixed} <= _SHORT.keys()
+    is_switch = problem.severity == "note" and isinstance(value, bool)
+    is_other = is_size or (is_switch and at and other and form.steps[at] == form.steps[other])
+    return other if is_other else at
 
 
 def _host_label(lang: str, rank: str, name: str) -> str:

@@ -162,6 +162,9 @@ class TestBundle:
         told = {p["code"]: p for p in shown(form, services)["problems"] if p["severity"] == "error"}
         assert told["expert_ranks_not_divisible"]["at"] == "parallel.expert"
         assert told["expert_ranks_not_divisible"]["apply"] == "Set ETP = 2, EP = 2"
+        change(services, {"training.dataset": "mine"})
+        note = next(p for p in shown(form, services)["problems"] if p["code"] == "no_shuffling")
+        assert (note["at"], note["apply"]) == ("training.prepare.shuffle", "Turn on")
 
     def test_one_press_mends_a_value_beyond_its_range(self, form: Form, services: Services) -> None:
         change(services, {"parallel.tensor": 640, "training.seed": -1})
