@@ -92,7 +92,7 @@ def _paces(setting: Setting, rank: RankParameters, has_experts: bool) -> tuple[_
 def _pace(setting: Setting, group: Group, trained: Number, held: Number) -> _Pace:
     machine, efficiency, run = setting.machine, setting.efficiency, setting.run
     bucket, divided = _bucket(run, group), _divided(setting)
-    gradients = run.memory.gradient_bytes * larger(1.0, least(bucket, trained))
+    gradients = run.sent_bytes * larger(1.0, least(bucket, trained))
     many = isinstance(divided, np.ndarray)
     half = pace(ways(group, machine, efficiency, all_reduce=True), gradients) if many or not divided else 0.0
     if not many and not divided:
@@ -107,7 +107,7 @@ def gradient_algorithm(setting: Setting, rank: RankParameters) -> Algorithm:
     """Of what brings a rank's gradients together with those of its copies: an all-reduce or a reduce-scatter."""
     plan, run = setting.plan, setting.run
     group = Group(plan.data * plan.context, plan.tensor)
-    message = run.memory.gradient_bytes * larger(1.0, least(_bucket(run, group), rank.trained_dense))
+    message = run.sent_bytes * larger(1.0, least(_bucket(run, group), rank.trained_dense))
     return algorithm(ways(group, setting.machine, setting.efficiency, all_reduce=not _divided(setting)), message)
 
 
@@ -126,11 +126,11 @@ def _divided(setting: Setting) -> Number:
 
 def _exchange(setting: Setting, paces: tuple[_Pace, _Pace], rank: RankParameters) -> tuple[Number, Number]:
     """Seconds of weights and of gradients exchanged once, also where something runs beside it."""
-    run, memory = setting.run, setting.run.memory
+    run = setting.run
     dense, expert = paces
-    reduced = memory.gradient_bytes * (rank.trained_dense * dense.gradients + rank.trained_expert * expert.gradients)
+    reduced = run.sent_bytes * (rank.trained_dense * dense.gradients + rank.trained_expert * expert.gradients)
     # With the optimizer divided, weights come back; else the other half of an all-reduce.
-    gathered = choose(_divided(setting), run.element_bytes, memory.gradient_bytes) * (
+    gathered = choose(_divided(setting), run.element_bytes, run.sent_bytes) * (
         rank.trained_dense * dense.weights + rank.trained_expert * expert.weights
     )
     return gathered, reduced
@@ -162,6 +162,8 @@ def _stage(
         copied = run.gathered_alone * plan.data * efficiency.kernel_s
         return plan.micro_batches * (everything + copied), plan.micro_batches * (2 * everything + reduced + 3 * copied)
     there, back = exposed(everything, first, efficiency), exposed(everything + reduced, last, efficiency)
+    if run.reduces_once:
+        return plan.micro_batches * there, (plan.micro_batches - 1) * exposed(everything, last, efficiency) + back
     return plan.micro_batches * there, plan.micro_batches * back
 
 

@@ -48,6 +48,8 @@ class Execution:
     (DeepSpeed of 2021, runtime/zero/partition_parameters.py _allgather_param); 0: as FSDP and ZeRO-3 do since."""
     bucket: float = 0.0
     """Elements whose gradients, or gathered weights, are exchanged together; 0: as Megatron-Core does."""
+    reduces_once: bool = False
+    """FSDP keeps whole gradients while micro-batches accumulate and reduces them in the last (no_sync)."""
     megatron: bool = True
     reference: bool = False
     """A frozen model judges every micro-batch too (DPO)."""
@@ -60,6 +62,13 @@ class Execution:
     checkpoint with use_reentrant=False, from 2.1 on)."""
     unpacked: bool = False
     """4-bit weights are unpacked before every product (QLoRA)."""
+    reduced_bytes: float | None = None
+    """Of a gradient on its way to other ranks, where that is not memory.gradient_bytes."""
+
+    @property
+    def sent_bytes(self) -> float:
+        """Of a gradient on its way to other ranks."""
+        return self.memory.gradient_bytes if self.reduced_bytes is None else self.reduced_bytes
 
 
 @record

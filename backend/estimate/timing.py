@@ -133,6 +133,9 @@ def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
         rope_fused=parallel.rope_fusion,
         sums_apart=megatron and not memory.cached_weight_gradients,
         bucket=0.0 if megatron else bucket_of(memory, layers),
+        # accelerate 1.11.0 utils/dataclasses.py set_mixed_precision: reduce_dtype.
+        reduced_bytes=(4 if training.precision == "fp32" else 2) if job.traits.is_fsdp else None,
+        reduces_once=job.traits.is_fsdp,
         megatron=megatron,
         overlap_gradients=parallel.overlap_grad_reduce if megatron else job.traits.overlaps,
         overlap_parameters=parallel.overlap_param_gather if megatron else job.traits.overlaps,

@@ -395,6 +395,16 @@ def test_sharding_parameters_costs_more_communication_than_sharding_gradients():
     assert three > two
 
 
+def test_fsdp_reduces_once_a_step_in_16_bits_and_gathers_in_every_micro_batch():
+    """Over a slow network: weights there and back for each micro-batch, gradients of as many bytes at the end."""
+    slow = {"engine": "llamafactory-fsdp", "cluster.inter_node_gbit_per_s": 1}
+    one, two, three = (
+        estimate(job(slow, training__gradient_accumulation_steps=count)).time_s["data"] for count in (1, 2, 3)
+    )
+    assert three - two == pytest.approx(two - one)
+    assert one == pytest.approx(1.5 * (two - one), rel=0.02)
+
+
 def test_a_gpu_without_a_speed_in_the_precision_has_no_times():
     found = estimate(job(TP4, training__precision="fp32", cluster__gpu="h20-96g"))
     assert found.iteration_s is found.mfu is found.time_s is None
