@@ -216,7 +216,12 @@ def start_supervisor(record: NodeRecord, node: Node) -> Mapping[str, object]:
 def stop_supervisor(record: NodeRecord, node: Node, grace_s: float) -> Mapping[str, Any]:
     """End what is left of an attempt on a node; `left` of the answer is empty when nothing is. NodeError."""
     if not node.exists(f"{record.folder}/{SUPERVISOR}"):
-        return {"left": [], "started": False}
+        # Never uploaded, or removed from under the run, whose processes live on: the mark alone finds them.
+        environment = Environment(python=record.python, setup=record.setup)
+        options = ["stop", record.folder, "--mark", record.mark, "--grace", f"{grace_s:g}"]
+        argv = python_command(environment, ["-", *options])
+        answer = ask(node, argv, timeout_s=STOP_CALL_S, stdin=node_program(SUPERVISOR))
+        return {**answer, "started": False}
     return ask(node, supervisor_command(record, "stop", "--grace", f"{grace_s:g}"), timeout_s=STOP_CALL_S)
 
 

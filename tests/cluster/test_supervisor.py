@@ -6,6 +6,7 @@ Only real processes show this: sessions, orphans, signals that are ignored, a ki
 import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -159,6 +160,18 @@ def test_stop_works_after_the_supervisor_was_killed(run: Run) -> None:
     assert run.alive() == []
     assert run.read("exit")["reason"] == "stopped"
     assert not run.lock.exists()
+
+
+def test_a_run_whose_folder_was_removed_is_ended_by_its_mark(run: Run) -> None:
+    run.start_tree()
+    supervisor = run.read("pid")
+    shutil.rmtree(run.folder)
+    argv = [sys.executable, "-", "stop", run.folder, "--mark", run.mark, "--grace", "0.5", "--token", "T"]
+    program = programs.node_program("supervisor.py")
+    done = subprocess.run(argv, input=program, capture_output=True, timeout=60, check=True)
+    assert json.loads(done.stdout[1:])["left"] == []
+    assert run.alive() == []
+    wait_for(lambda: find_process(supervisor["pid"], supervisor["start"]) is None)
 
 
 def test_what_a_killed_leader_leaves_behind_is_ended(run: Run) -> None:

@@ -96,11 +96,15 @@ def status(folder: str) -> dict[str, Any]:
     }
 
 
-def stop(folder: str, grace_s: float) -> dict[str, Any]:
-    """End the run on this node: by its supervisor, or in its place where it is gone or does not answer."""
+def stop(folder: str, grace_s: float, mark: str = "") -> dict[str, Any]:
+    """End the run on this node: by its supervisor, or in its place where it is gone or does not answer.
+
+    `mark`: what the processes are known by where nothing in the folder says it, because somebody removed it.
+    """
     spec, me = read_json(f"{folder}/spec.json"), read_json(f"{folder}/pid") or {}
     if spec is None:
-        return {"left": [], "exit": None}
+        left = end_tree(mark, (), -1, grace_s) if mark else []
+        return {"left": [[p.pid, p.name, p.state] for p in left], "exit": None}
     os.makedirs(f"{folder}/control", mode=0o700, exist_ok=True)
     if not os.path.exists(f"{folder}/exit"):
         if is_full(folder):
@@ -127,6 +131,7 @@ def main() -> None:
     parser.add_argument("path")
     parser.add_argument("--token", default="")
     parser.add_argument("--grace", type=float, default=10.0)
+    parser.add_argument("--mark", default="")
     options = parser.parse_args()
     path = os.path.abspath(os.path.expanduser(options.path))
     if options.action == "exec":
@@ -134,7 +139,7 @@ def main() -> None:
     elif options.action == "start":
         answer = start(path)
     elif options.action == "stop":
-        answer = stop(path, options.grace)
+        answer = stop(path, options.grace, options.mark)
     elif options.action == "status":
         answer = status(path)
     else:
