@@ -145,36 +145,35 @@ class Gang:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def stop_on_one_node(gang: Gang) -> None:
+    """All ranks end after the same step, each step a line, with a checkpoint."""
+    gang.wait_for_steps(5)
+    (gang.folders[1] / "control" / "stop").touch()
+    assert gang.wait() == [0, 0]
+    last = gang.steps(0)[-1]["step"]
+    for rank, folder in enumerate(gang.folders):
+        assert [row["step"] for row in gang.steps(rank)] == list(range(1, last + 1))
+        assert f"saved at step {last}\n" in (folder / f"rank{rank}.log").read_text()
+        assert (folder / "control" / "stopped").exists()
+
+
 def test_steps_are_lines_and_a_wish_to_stop_on_one_node_ends_all_ranks_after_the_same_step(tmp_path: Path) -> None:
     with Gang(tmp_path, {"steps": 1_000_000}, nodes=2) as gang:
-        gang.wait_for_steps(5)
-        (gang.folders[1] / "control" / "stop").touch()
-        assert gang.wait() == [0, 0]
-        last = gang.steps(0)[-1]["step"]
+        stop_on_one_node(gang)
         for rank, folder in enumerate(gang.folders):
             rows = gang.steps(rank)
-            assert [row["step"] for row in rows] == list(range(1, last + 1))
             assert [row.get("loss") for row in rows[:5]] == [None, 1.5, None, 0.75, None]
             assert "NaN" in (folder / f"steps.rank{rank}.jsonl").read_text()
             assert {(row["protocol"], row["total_steps"], row["tokens"]) for row in rows} == {(1, 1_000_000, 100)}
             assert all(row["step_s"] >= 0.01 * (rank + 1) for row in rows)
-            assert f"saved at step {last}\n" in (folder / f"rank{rank}.log").read_text()
             assert "saved" not in (folder / "out.log").read_text()
-            assert (folder / "control" / "stopped").exists()
 
 
 def test_ms_swift_writes_the_same_lines_and_stops_in_the_same_way(tmp_path: Path) -> None:
     with Gang(tmp_path, {"train_iters": 1_000_000}, nodes=2, MEGABOARD_TRAINER="swift-sft") as gang:
-        gang.wait_for_steps(5)
-        (gang.folders[1] / "control" / "stop").touch()
-        assert gang.wait() == [0, 0]
-        last = gang.steps(0)[-1]["step"]
-        for rank, folder in enumerate(gang.folders):
-            rows = gang.steps(rank)
-            assert [row["step"] for row in rows] == list(range(1, last + 1))
-            assert [row.get("loss") for row in rows[:4]] == [None, 1.5, None, 0.75]
-            assert f"saved at step {last}\n" in (folder / f"rank{rank}.log").read_text()
-            assert (folder / "control" / "stopped").exists()
+        stop_on_one_node(gang)
+        for rank in (0, 1):
+            assert [row.get("loss") for row in gang.steps(rank)[:4]] == [None, 1.5, None, 0.75]
 
 
 def test_a_failure_tells_its_traceback_in_the_rank_log_and_on_the_console(tmp_path: Path) -> None:
