@@ -231,6 +231,8 @@ class Cluster:
         }
 
     def _stop(self, machine: Machine, folder: str) -> dict[str, Any]:
+        if f"{folder}/spec.json" not in machine.node.files:
+            return {"left": [], "exit": None}
         machine.node.files.setdefault(f"{folder}/control/kill", b"{}")
         part = machine.parts.get(folder) or self._part(machine, folder, alive=False, supervisor=False)
         part.alive = part.wedged
