@@ -26,6 +26,7 @@ _BAD = frozenset(
         EventKind.NODE_UNREACHABLE,
         EventKind.GPU_ERROR,
         EventKind.NODE_STOP_FAILED,
+        EventKind.NODE_SILENT,
         EventKind.NODE_STUCK,
         EventKind.SAVE_TIMED_OUT,
         EventKind.LOSS_NOT_FINITE,

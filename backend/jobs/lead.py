@@ -136,6 +136,8 @@ class Lead:
         answers, failures = try_all({rank: records[rank] for rank in silent}, self._ask_status, STATUS_S + 10)
         for rank, failure in failures.items():
             _log.warning("status of node %d of %s: %s", rank, self._run, failure)
+            if failure.code == "bad_answer":  # its folder was removed, or its disk or Python is gone
+                self._tell_once(EventKind.NODE_SILENT, rank, problem=failure.problem)
         for rank, answer in answers.items():
             if not answer.get("supervisor") and not answer.get("exit"):
                 problem = supervisor_gone(records[rank], rebooted=bool(answer.get("rebooted")))

@@ -68,6 +68,7 @@ class EventKind(StrEnum):
     NODE_STOPPING = "node_stopping"
     NODE_STOPPED = "node_stopped"
     NODE_STOP_FAILED = "node_stop_failed"
+    NODE_SILENT = "node_silent"
     NODE_STUCK = "node_stuck"
     FLIGHT_RECORDS = "flight_records"
     WARNINGS_PASSED = "warnings_passed"

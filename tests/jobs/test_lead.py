@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from backend.cluster.node import NodeError
+from backend.cluster.node import NodeError, Result
 from backend.jobs import ledger
 from backend.jobs.launchlock import launch_lock
 from backend.jobs.lead import Timing
@@ -157,6 +157,15 @@ def test_a_slow_heartbeat_with_a_living_supervisor_is_left_alone(gang: Gang) -> 
     gang.pass_time(lead, 200)
     assert gang.state() is RunState.RUNNING
     assert sum("status" in argv for argv in gang.nodes[0].ran) <= 200 / Timing().silent_after_s
+
+
+def test_a_node_whose_run_folder_is_gone_is_told_once_and_nothing_is_ended(gang: Gang) -> None:
+    lead = gang.lead()
+    gang.nodes[1].on("status", reply=Result(code=2, out="", err="can't open file supervisor.py"))
+    gang.pass_time(lead, 60)
+    assert gang.state() is RunState.RUNNING
+    told = [event for event in gang.events() if event.kind is EventKind.NODE_SILENT]
+    assert [(event.rank, event.detail["problem"]["code"]) for event in told] == [(1, "bad_answer")]
 
 
 def test_a_node_killed_without_exit_record_is_settled_after_a_short_wait(gang: Gang) -> None:
