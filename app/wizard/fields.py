@@ -159,7 +159,8 @@ def value_words(lang: str, parameter: Parameter, value: Any) -> str:
     if isinstance(value, Mapping):
         return t(lang, "wizard.gpu.own")
     if isinstance(value, str):
-        return next((words for words, choice in choices_of(lang, parameter) if choice == value), value)
+        choices = choices_of(lang, parameter) if has_choices(parameter) else []
+        return next((words for words, choice in choices if choice == value), value)
     return f"{value:,}" if isinstance(value, int) else written(value, 6)
 
 

@@ -9,10 +9,12 @@ from starlette.testclient import TestClient
 from app.i18n import LANGUAGES
 from app.reference import table
 from app.services import Services
+from app.wizard.fields import value_words
 from app.wizard.help import help_of
 from app.wizard.reading import read
 from app.wizard.routes import routes
 from app.wizard.wire import change
+from backend.job.parameters import parameters
 
 
 def help_here(services: Services, path: str, lang: str = "en") -> dict[str, Any]:
@@ -43,6 +45,12 @@ def test_gpus_stand_by_their_names(services: Services) -> None:
     assert {"A100 80 GB SXM", "H100 80 GB SXM"} <= {row["value"] for row in help_here(services, "cluster.gpu")["rows"]}
     change(services, {"cluster.gpu": ""})
     assert help_here(services, "cluster.gpu")["rows"][0]["own"]
+
+
+def test_a_free_text_is_shown_as_it_is_and_asks_for_no_words(caplog: pytest.LogCaptureFixture) -> None:
+    template = next(one for one in parameters() if one.path == "training.template")
+    assert value_words("en", template, "qwen3") == "qwen3"
+    assert not caplog.records
 
 
 def test_columns_stand_where_values_differ(services: Services) -> None:
