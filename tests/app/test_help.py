@@ -14,7 +14,7 @@ from app.wizard.help import help_of
 from app.wizard.reading import read
 from app.wizard.routes import routes
 from app.wizard.wire import change
-from backend.job.parameters import parameters
+from backend.job.mapping import parameters
 
 
 def help_here(services: Services, path: str, lang: str = "en") -> dict[str, Any]:
@@ -48,7 +48,7 @@ def test_gpus_stand_by_their_names(services: Services) -> None:
 
 
 def test_a_free_text_is_shown_as_it_is_and_asks_for_no_words(caplog: pytest.LogCaptureFixture) -> None:
-    template = next(one for one in parameters() if one.path == "training.template")
+    template = parameters()["training.template"]
     assert value_words("en", template, "qwen3") == "qwen3"
     assert not caplog.records
 
