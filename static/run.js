@@ -24,6 +24,8 @@
       parts.export.root, parts.compare.root, parts.charts.root, parts.nodes.root, below);
 
     function take(bundle) {
+      // Of a run that is unknown or cannot be read there is nothing to show, and nothing to press.
+      if (bundle.error || bundle.head) root.classList.toggle("mbm-nothing", !bundle.head && !head.state);
       if (bundle.head || bundle.progress || "compare" in bundle) takeHead(bundle);
       if (bundle.head) parts.trouble.take(bundle.head);
       if (bundle.head) parts.export.take(bundle.head.export);

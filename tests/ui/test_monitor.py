@@ -397,6 +397,8 @@ def test_a_reader_hears_the_last_value_and_the_trend(site, page):
 def test_an_unknown_run_is_told(site, page):
     page.goto(f"{site.url}/en/#runs/20200101-000000-never-0000")
     expect(page.locator("#mb-monitor .mbm-cause:visible")).to_contain_text("20200101-000000-never-0000")
+    expect(page.locator("#mb-monitor button:visible")).to_have_count(0)
+    expect(page.locator(".mbm-back")).to_be_visible()
 
 
 def test_after_the_server_was_killed_one_log_in_brings_every_tab_back_to_its_run_and_every_point(site, context):
