@@ -1,7 +1,7 @@
 // The monitor: asks the server every few seconds what is new and draws it. The page's address says what is shown:
 // #runs is the list, #runs/<id> one run. The server keeps nothing about a tab: each question says what the tab has.
 (() => {
-  const { attribute, badge, el, keyed, moment, number, setBadge, setWords, text, w, whole } = window.Megaboard.live;
+  const { attribute, badge, duration, el, keyed, moment, number, setBadge, setWords, text, w, whole } = window.Megaboard.live;
   // A question without an answer for so long is given up; an answer is drawn after so long.
   const PATIENCE_MS = 15000;
   const DRAWN_MS = 50;
@@ -158,8 +158,8 @@
     text(nodes, whole(run.nodes));
     text(started, moment(run.created));
     const share = run.total ? Math.min(1, (run.step ?? 0) / run.total) : 0;
-    text(progress.firstChild, run.total ? w("progress.short", {
-      step: whole(run.step ?? 0), total: whole(run.total), percent: Math.floor(100 * share) }) : "–");
+    text(progress.firstChild, run.total ? w(run.eta_s ? "progress.left" : "progress.short", { step: whole(run.step ?? 0),
+      total: whole(run.total), percent: Math.floor(100 * share), time: duration(run.eta_s) }) : "–");
     progress.lastChild.firstChild.style.width = `${100 * share}%`;
     progress.lastChild.dataset.state = run.state;
     text(loss, number(run.loss));

@@ -18,6 +18,7 @@ def rows(runs: list[RunSummary], lang: str) -> list[dict[str, Any]]:
             "created": run.created,
             "step": run.step,
             "total": run.total_steps,
+            "eta_s": None if run.eta_s is None or run.stands_since else round(run.eta_s, 1),
             "loss": run.loss,
             "stands_since": run.stands_since,
             "queue_place": run.queue_place,

@@ -111,6 +111,8 @@ class RunSummary:
     total_steps: int | None = None
     loss: float | None = None
     """The newest that was logged; may be NaN or infinite."""
+    eta_s: float | None = None
+    """While it runs, at the pace of its newest steps."""
     stands_since: float | None = None
     """Since when it runs without progress, by our clock (standstill.py)."""
     queue_place: int | None = None

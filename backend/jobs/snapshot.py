@@ -181,10 +181,11 @@ def _summary(
     connection: sqlite3.Connection, row: sqlite3.Row, queue_place: int | None, waits_for: Problem | None, now: float
 ) -> RunSummary:
     attempt = ledger.newest_attempt(connection, row["id"])
-    newest = series.trail(connection, row["id"], attempt, count=1)
     state = ledger.state_of(connection, row["id"]) or RunState.QUEUED
-    failed = state in (RunState.FAILED, RunState.LOST)
-    begun = newest[0] if newest and newest[0].attempt == attempt else None
+    failed, goes_on = state in (RunState.FAILED, RunState.LOST), state in (RunState.RUNNING, RunState.WATCHED)
+    trail = series.trail(connection, row["id"], attempt, count=RECENT_STEPS if goes_on else 1)
+    newest = trail[-1] if trail else None
+    begun = newest if newest and newest.attempt == attempt else None
     return RunSummary(
         id=row["id"],
         name=row["name"],
@@ -193,9 +194,10 @@ def _summary(
         ended=row["ended"],
         engine=row["engine"],
         nodes=row["nodes"] or len(run_job(row["job"]).cluster.hosts),
-        step=newest[0].step if newest else None,
-        total_steps=newest[0].total_steps if newest else None,
+        step=newest.step if newest else None,
+        total_steps=newest.total_steps if newest else None,
         loss=series.newest_loss(connection, row["id"]),
+        eta_s=progress(run_job(row["job"]), trail).eta_s if goes_on else None,
         stands_since=_stands_since(connection, row["id"], begun, now) if state is RunState.RUNNING else None,
         queue_place=queue_place,
         has_begun=attempt > 0,

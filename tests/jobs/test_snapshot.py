@@ -31,6 +31,9 @@ def test_a_run_shows_its_steps_nodes_and_heartbeats(gang: Gang) -> None:
     gang.clock.now += 4.0
     shown = _look(gang)
     assert (shown.state, shown.step, shown.total_steps, shown.eta_s) == (RunState.RUNNING, 3, 10, 14.0)
+    with gang.store.read() as connection:
+        (line,) = summaries(connection, {}, gang.clock.now)
+    assert (line.step, line.total_steps, line.eta_s) == (3, 10, 14.0)
     assert (shown.nodes[0].heartbeat_age_s, shown.nodes[1].heartbeat_age_s) == (None, 4.0)
     assert (shown.nodes[1].members, shown.nodes[1].host) == (2, {"load1": 1.5})
     assert shown.nodes[1].gpus == ({"index": 0, "utilization": 90},)
