@@ -4,6 +4,7 @@
   const { attribute, badge, duration, el, mibAsGib, keyed, number, setBadge, text, w } = window.Megaboard.live;
   const COLUMNS = ["rank", "address", "state", "heard", "load", "memory", "gpus", "processes", "exit"];
   const GPU_NOISE_MIB = 256;
+  const LOW_DISK_MIB = 10240;
   const LATE_S = 15;
   const OVER = ["finished", "failed", "stopped"];
   const BAD = ["unreachable", "lost", "failed"];
@@ -93,7 +94,7 @@
   // Something is wrong with the node, or it is one of a few in a state that the others are not in.
   function isOdd(node, counts) {
     const exits = !node.exit || ["finished", "stopped"].includes(node.exit.reason);
-    if (BAD.includes(node.state) || node.stuck.length || node.left || holdsMemory(node) || !exits) return true;
+    if (BAD.includes(node.state) || node.stuck.length || node.left || holdsMemory(node) || isDiskLow(node) || !exits) return true;
     const alike = counts.get(node.state);
     return alike <= window.Megaboard.MANY_NODES && alike < Math.max(...counts.values());
   }
@@ -112,7 +113,9 @@
     setBadge(state.firstChild, "node_state", node.state);
     text(state.lastChild, node.stuck.join(", "));
     text(load, number(node.load, 3));
-    text(memory, node.memory[1] ? `${mibAsGib(node.memory[0])} / ${mibAsGib(node.memory[1])} GiB` : "–");
+    const disk = isDiskLow(node) ? ` · ${w("disk_low", { gib: mibAsGib(node.disk_free) })}` : "";
+    text(memory, node.memory[1] ? `${mibAsGib(node.memory[0])} / ${mibAsGib(node.memory[1])} GiB${disk}` : "–");
+    attribute(memory, "data-tone", disk ? "bad" : null);
     text(gpus, gpuWords(node));
     text(processes, processWords(node));
     attribute(processes, "data-tone", node.left === null ? null : node.left || holdsMemory(node) ? "bad" : "good");
@@ -126,6 +129,11 @@
     const busy = node.gpus.map((gpu) => gpu[1]).filter((value) => value !== null);
     const mean = busy.length ? Math.round(busy.reduce((sum, value) => sum + value, 0) / busy.length) : "–";
     return w("gpus_busy", { count: node.gpus.length, percent: mean });
+  }
+
+  // Of the run's folder, to which its logs and heartbeats are written.
+  function isDiskLow(node) {
+    return node.disk_free !== null && node.disk_free < LOW_DISK_MIB && !OVER.includes(node.state);
   }
 
   function holdsMemory(node) {

@@ -270,7 +270,7 @@ def test_of_32_nodes_the_one_that_holds_up_the_others_is_named_and_listed(site, 
     run.steps(1, 30, step_s=0.1)
     run.now = time.time()
     run.beat([rank for rank in range(32) if rank != 17])
-    row = {**heartbeat(17, 8, run.now), "stuck": [[4711, "python", "T", 141]]}
+    row = {**heartbeat(17, 8, run.now), "stuck": [[4711, "python", "T", 141]], "disk_free_mib": 2048}
     site.store.write(lambda c: series.add_heartbeats(c, run.id, 1, 17, [row], run.now))
     run.tell(EventKind.NODE_STUCK, 17, stuck=row["stuck"])
     open_run(page, site, run.id, lang)
@@ -282,6 +282,7 @@ def test_of_32_nodes_the_one_that_holds_up_the_others_is_named_and_listed(site, 
     listed = page.locator(".mbm-table tbody tr:visible")
     expect(listed).to_have_count(1)
     expect(listed).to_contain_text(addresses[17])
+    expect(listed).to_contain_text({"en": "2.00 GiB of disk left", "zh": "磁盘仅剩 2.00 GiB"}[lang])
     expect(page.locator(".mbm-heat tbody tr")).to_have_count(32)
     expect(page.locator(".mbm-heat [data-look]")).to_have_text(re.compile(f"^17 · {addresses[17]}"))
     assert page.locator(".mbm-nodes").bounding_box()["height"] < 900, "one screen"
