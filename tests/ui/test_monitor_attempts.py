@@ -41,7 +41,7 @@ def _failed_run(site: Monitored, cluster: DemoCluster, run: str) -> Path:
         "training": {"output_dir": str(cluster.folder / "out")},
         "engine": "llamafactory-ddp",
     }
-    record = NodeRecord(rank=0, address="a", folder=f"/r/{run}", python="/p", mark="m.0", stop={"left": []})
+    record = NodeRecord(rank=0, address="a", folder=f"/r/{run}", python=sys.executable, mark="m.0", stop={"left": []})
 
     def write(connection) -> None:
         now = time.time()
