@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from backend.estimate.estimate import Estimate, estimate
 from backend.estimate.lengths import longest_length, padding_share
+from backend.job.batch import can_pack
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.model import ModelShape
@@ -51,7 +52,7 @@ def much_padding(job: Job, found: Estimate) -> list[Problem]:
         "length": round(longest_length(job)),
     }
     note = Problem(code="mostly_padding", field="training.sample_tokens", severity="note", values=values)
-    if job.training.stage == "dpo" or (job.traits.is_megatron and job.parallel.context > 1):
+    if not can_pack(job):
         return [note]
     edit = {"training.packing": True}
     packed = estimate(with_values(job, edit)).hours

@@ -27,6 +27,11 @@ def sequences(job: Job) -> int | None:
     return ceil(training.samples * cut_mean(training.sample_tokens, training.cutoff_len) / training.cutoff_len)
 
 
+def can_pack(job: Job) -> bool:
+    """Whether samples may be packed: no pairs, and none on Megatron where CP cuts sequences (rules/sizes.py)."""
+    return job.training.stage != "dpo" and not (job.traits.is_megatron and job.parallel.context > 1)
+
+
 def steps_per_epoch(job: Job, global_batch: int | None = None) -> int | None:
     """Optimizer steps that one pass over the samples takes; None while their number is not known.
 

@@ -3,7 +3,7 @@
 from dataclasses import fields
 from math import gcd
 
-from backend.job.batch import scaled_rates, written
+from backend.job.batch import can_pack, scaled_rates, written
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, others_gib, smallest_hosts
@@ -108,9 +108,8 @@ def pretraining_packs(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     training = job.training
     if training.stage != "pt" or training.packing:
         return None
-    cuts = job.traits.is_megatron and job.parallel.context > 1
     return problem("pretraining_not_packed", "training.packing", "note",
-                   edit=None if cuts else {"training.packing": True})  # fmt: skip
+                   edit={"training.packing": True} if can_pack(job) else None)  # fmt: skip
 
 
 @everywhere

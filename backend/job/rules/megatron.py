@@ -1,5 +1,6 @@
 """Rules of the engines that train with Megatron-Core, but for sizes; most are checks that it makes itself, but late."""
 
+from backend.job.batch import can_pack
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
@@ -115,9 +116,8 @@ def experts_pad_samples(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     if training.sample_tokens is not None:
         # What it costs is known then, and said.
         return None
-    can_pack = training.stage == "sft" and job.parallel.context == 1
     return problem("padded_to_cutoff", "training.cutoff_len", "note", cutoff=training.cutoff_len,
-                    edit={"training.packing": True} if can_pack else None)  # fmt: skip
+                    edit={"training.packing": True} if can_pack(job) else None)  # fmt: skip
 
 
 @mcore_adapter
