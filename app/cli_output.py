@@ -102,6 +102,20 @@ def number(value: float | int | None, digits: int = 2) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.{digits}f}"
 
 
+def duration(lang: str, seconds: float | None) -> str:
+    """As static/live.js writes it on the page; a dash for one that is not known."""
+    if seconds is None:
+        return "-"
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return t(lang, "monitor.time.seconds", seconds=whole)
+    if whole < 3600:
+        return t(lang, "monitor.time.minutes", minutes=whole // 60, seconds=f"{whole % 60:02}")
+    if whole < 86400:
+        return t(lang, "monitor.time.hours", hours=whole // 3600, minutes=f"{whole // 60 % 60:02}")
+    return t(lang, "monitor.time.days", days=whole // 86400, hours=whole // 3600 % 24)
+
+
 def _padded(cell: str, width: int, left: bool) -> str:
     space = " " * (width - _width(cell))
     return cell + space if left else space + cell

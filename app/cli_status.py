@@ -3,7 +3,7 @@
 import argparse
 
 from app import standstill_words
-from app.cli_output import DONE, number, plain, print_json, table
+from app.cli_output import DONE, duration, number, plain, print_json, table
 from app.cli_run import find_run, fresh, opened_services, print_cause, state_words, why_words
 from app.i18n import t
 from app.preparing_words import preparing_words
@@ -25,7 +25,7 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
             if chosen.json:
                 print_json(plain(snapshot))
             else:
-                _print_run(snapshot, lang)
+                _print_run(snapshot, services.clock(), lang)
             return DONE
         runs = services.controller.runs()
         if chosen.json:
@@ -41,19 +41,22 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         return DONE
 
 
-def _print_run(snapshot: RunSnapshot, lang: str) -> None:
+def _print_run(snapshot: RunSnapshot, now: float, lang: str) -> None:
     print(t(lang, "cli.ended", run=snapshot.id, state=_place(lang, snapshot)), _steps(snapshot))
     if snapshot.attempt > 1 or snapshot.restarts_allowed:
         words = {"attempt": snapshot.attempt, "step": snapshot.checkpoint_step or 0}
         counts = {"used": snapshot.restarts, "of": snapshot.restarts_allowed}
         print(t(lang, "cli.status.attempt", **words, **counts))
+    if snapshot.elapsed:
+        which = "cli.status.elapsed.attempts" if snapshot.attempt > 1 else "cli.status.elapsed"
+        print(t(lang, which, time=duration(lang, snapshot.elapsed.at(now)), count=snapshot.attempt))
     if snapshot.source:
         run, step = snapshot.source
         print(t(lang, "cli.status.source", run=run, step=step))
     if snapshot.preparing:
         print(preparing_words(snapshot.preparing, lang))
     if snapshot.step_s and not snapshot.state.is_final:
-        tokens, eta = number(snapshot.tokens_per_s, 0), number(None if snapshot.standstill else snapshot.eta_s, 0)
+        tokens, eta = number(snapshot.tokens_per_s, 0), duration(lang, None if snapshot.standstill else snapshot.eta_s)
         print(t(lang, "cli.status.speed", step_s=number(snapshot.step_s), tokens=tokens, eta=eta))
     for line in standstill_words.lines(snapshot, lang):
         print(line)

@@ -2,7 +2,7 @@
 (() => {
   const { attribute, badge, duration, el, keyed, moment, number, setBadge, setCommands, text, w, whole } = window.Megaboard.live;
   const FACTS = ["elapsed", "eta", "tokens_per_s", "step_s", "loss"];
-  const BESIDE = ["eta", "tokens_per_s"];
+  const BESIDE = ["elapsed", "eta", "tokens_per_s"];
 
   // link: { now(), ask(), act(name, values), wantsResume(id) } of monitor.js.
   function Run(id, link) {
@@ -136,13 +136,18 @@
       if (!shown) return;
       const speed = shown.tokens_per_s === null ? "–" : whole(shown.tokens_per_s);
       const step = shown.step_s === null ? "–" : w("seconds", { seconds: number(shown.step_s, 3) });
-      const values = [shown.started === null ? "–" : duration((shown.ended ?? link.now()) - shown.started),
+      const values = [shown.elapsed === null ? "–" : duration(elapsed(...shown.elapsed)),
         shown.eta_s === null ? "–" : duration(shown.eta_s), speed, step, number(shown.loss)];
       const predicted = shown.compare?.predicted_tokens_per_s ?? null;
       const beside = predicted === null ? "" : w("fact.predicted", { tokens: whole(Number(predicted.toPrecision(2))) });
       values.forEach((value, place) => text(facts.children[place].children[1], value));
+      text(facts.children[0].lastChild, shown.attempt > 1 ? w("fact.attempts", { count: shown.attempt }) : "");
       text(facts.children[1].lastChild, until());
       text(facts.children[2].lastChild, beside);
+    }
+
+    function elapsed(done, since) {
+      return done + (since === null ? 0 : Math.max(0, link.now() - since));
     }
 
     // By the clock, as whoever plans the day asks; another day with its date.

@@ -36,6 +36,7 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
         "attempt": run.attempt,
         "created": run.created,
         "started": run.created if run.engine == WATCHED else run.started,
+        "elapsed": None if run.elapsed is None else [round(run.elapsed.done_s, 1), run.elapsed.since],
         "ended": run.ended,
         "nodes": len(run.nodes),
         "cause": None if run.cause is None else _cause(run, run.cause, lang),

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -125,7 +125,8 @@ def append(
     if kind is EventKind.RESUMED:
         connection.execute("UPDATE runs SET ended = NULL WHERE id = ?", (run,))
     if after in FINAL and kind in MOVING:
-        connection.execute("UPDATE runs SET ended = ? WHERE id = ?", (time, run))
+        ended = ended_at(connection, run, attempt, time)
+        connection.execute("UPDATE runs SET ended = ? WHERE id = ?", (ended, run))
         connection.execute("DELETE FROM claims WHERE run = ?", (run,))
     if after is not RunState.QUEUED and kind in _LEAVING_THE_QUEUE:
         connection.execute("DELETE FROM queue WHERE run = ?", (run,))
@@ -145,6 +146,29 @@ def events(connection: sqlite3.Connection, run: str, *, after: int = 0, newest: 
         (run, after, -1 if newest is None else newest),
     ).fetchall()
     return [_event(row) for row in reversed(rows)]
+
+
+def events_of(connection: sqlite3.Connection, kinds: Collection[EventKind], *, after: int) -> list[Event]:
+    """The events of all runs of some kinds behind a cursor, in order."""
+    asked = ", ".join("?" * len(kinds))
+    rows = connection.execute(
+        f"SELECT * FROM events WHERE seq > ? AND kind IN ({asked}) ORDER BY seq",  # noqa: S608
+        (after, *(kind.value for kind in kinds)),
+    )
+    return [_event(row) for row in rows]
+
+
+def messages_sent(connection: sqlite3.Connection) -> int:
+    """Up to which event the operator has been sent messages; from now on, where none ever was."""
+    row = connection.execute(
+        "SELECT coalesce((SELECT event FROM messages_sent), (SELECT max(seq) FROM events), 0)"
+    ).fetchone()
+    return int(row[0])
+
+
+def set_messages_sent(connection: sqlite3.Connection, event: int) -> None:
+    """Messages about the events up to this one are done."""
+    connection.execute("REPLACE INTO messages_sent VALUES (1, ?)", (event,))
 
 
 def restarts_used(history: Iterable[Event]) -> int:
@@ -219,6 +243,17 @@ def checkpoint_step(connection: sqlite3.Connection, run: str, attempt: int) -> i
         "SELECT checkpoint_step FROM attempts WHERE run = ? AND attempt = ?", (run, attempt)
     ).fetchone()
     return None if row is None else row["checkpoint_step"]
+
+
+def ended_at(connection: sqlite3.Connection, run: str, attempt: int, told: float) -> float:
+    """When an attempt ended, by our clock: as its nodes say where all do, for nobody may have watched then.
+
+    `told`: when that was recorded.
+    """
+    records = nodes(connection, run, attempt)
+    exits = [(record.exit or {}).get("time") for record in records]
+    ours = [at - record.clock_offset_s for at, record in zip(exits, records, strict=True) if at is not None]
+    return min(told, max(ours)) if ours and len(ours) == len(records) else told
 
 
 def secret_names(connection: sqlite3.Connection, run: str, attempt: int) -> list[str]:

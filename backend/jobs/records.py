@@ -211,6 +211,20 @@ class Standstill:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Elapsed:
+    """How long a run has been at work, without the pauses between its attempts."""
+
+    done_s: float
+    """Of the attempts that have ended."""
+    since: float | None
+    """When the one under way began."""
+
+    def at(self, now: float) -> float:
+        """Seconds until then."""
+        return self.done_s + (0.0 if self.since is None else max(0.0, now - self.since))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunSnapshot:
     """Everything about one run that a page tick needs, from the store alone."""
 
@@ -240,6 +254,8 @@ class RunSnapshot:
     """The newest ones, oldest first."""
     started: float | None = None
     """When it was first started on its nodes; before that it may have waited long."""
+    elapsed: Elapsed | None = None
+    """None before the first attempt."""
     last_step_at: float | None = None
     """When the newest step of the newest attempt ended, by our clock."""
     standstill: Standstill | None = None

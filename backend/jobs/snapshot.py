@@ -7,6 +7,7 @@ from typing import Any
 
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger, series
+from backend.jobs.elapsed import elapsed
 from backend.jobs.ledger import run_job
 from backend.jobs.prepare_progress import preparing
 from backend.jobs.progress import RECENT_STEPS, progress
@@ -50,6 +51,7 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         nodes=nodes,
         events=tuple(history[-EVENTS_SHOWN:]),
         started=next((event.time for event in history if event.kind is EventKind.STARTING), None),
+        elapsed=elapsed(connection, run, history),
         last_step_at=last.time if last and last.attempt == attempt else None,
         standstill=standstill(
             connection, run, attempt, job=job, last=last, step_s=done.step_s, nodes=nodes, history=history, now=now

@@ -49,9 +49,9 @@ class StoredRun:
             )
         )
         if attempted:
-            self._begin(None)
+            self.begin(None)
 
-    def _begin(self, checkpoint_step: int | None) -> None:
+    def begin(self, checkpoint_step: int | None) -> None:
         records = [
             NodeRecord(rank=i, address=one, folder=f"/run/node{i}", python="/opt/python", mark=f"m.{i}")
             for i, one in enumerate(self.addresses)
@@ -64,7 +64,7 @@ class StoredRun:
         self.tell(EventKind.FAILING, rank)
         self.tell(EventKind.RESTARTING, number=self.attempt, of=3)
         self.attempt += 1
-        self._begin(checkpoint_step)
+        self.begin(checkpoint_step)
         self.start()
 
     def tell(self, kind: EventKind, rank: int | None = None, **detail: Any) -> None:

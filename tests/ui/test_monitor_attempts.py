@@ -199,6 +199,29 @@ def test_automatic_restarts_are_shown_and_their_number_can_be_changed(page, site
     expect(page.locator(".mbm-trouble strong")).to_contain_text(run.addresses[2])
 
 
+@pytest.mark.parametrize(
+    ("lang", "words"), [("en", ["1 h 00 min", "of 2 attempts"]), ("zh", ["1 小时 00 分", "共 2 次启动"])]
+)
+def test_the_pause_between_two_attempts_is_not_shown_as_elapsed(page, site, lang, words) -> None:
+    run = site.run(f"20260104-000000-paused-{lang}00")
+    run.now = time.time() - 90_000
+    run.start()
+    run.now += 3600
+    run.tell(EventKind.STOP_REQUESTED)
+    run.tell(EventKind.STOPPED)
+    run.now += 80_000
+    run.tell(EventKind.RESUMED)
+    run.attempt += 1
+    run.begin(None)
+    run.start()
+    run.tell(EventKind.STOP_REQUESTED)
+    run.tell(EventKind.STOPPED)
+    open_run(page, site, run.id, lang)
+    shown = page.locator(".mbm-facts > div").first
+    for one in words:
+        expect(shown).to_contain_text(one)
+
+
 def _allowed(site: Monitored, run: str) -> int:
     with site.store.read() as connection:
         return restart.allowed(connection, run)
