@@ -95,19 +95,16 @@ def step_time(
     parameters: Sequence[RankParameters],
     *,
     adapters: bool = False,
-    last_layers: int | None = None,
     micro_batch: MicroBatch | None = None,
     shared: Shared | None = None,
     schedule: Schedule = iteration_time,
 ) -> StepTime:
-    """The time of a step; `parameters` of one rank of each stage, `last_layers` where only these are trained.
+    """The time of a step; `parameters` of one rank of each stage.
 
     `micro_batch` is the plan's where it is known. `schedule` says how long all passes take from those of the chunks.
     """
     plan = setting.plan
-    micro_batch = micro_batch or micro_batch_time(
-        layers, kind_passes(layers, setting, trained, adapters=adapters, last_layers=last_layers)
-    )
+    micro_batch = micro_batch or micro_batch_time(layers, kind_passes(layers, setting, trained, adapters=adapters))
     chunks = [stage.chunks for stage in stages(layers, plan)]
     sends = _sends(layers, setting)
     chunk_forward, chunk_backward = _seconds(chunks, micro_batch, sends / plan.virtual_pipeline)
