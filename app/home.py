@@ -11,7 +11,7 @@ from typing import Any
 import platformdirs
 
 from backend.job.mapping import load_mapping
-from backend.job.problems import Problem, ProblemsError
+from backend.job.problems import Problem, ProblemsError, quoted
 
 VARIABLE = "MEGABOARD_HOME"
 _PRIVATE = 0o700
@@ -62,7 +62,7 @@ def named_cluster(home: Path, name: str) -> tuple[Path, dict[str, Any]]:
     """A named cluster's file and what it holds; ProblemsError (unknown_cluster, bad_cluster_file)."""
     path = home / "clusters" / f"{name}.yaml"
     if not _NAME.fullmatch(name) or not path.is_file():
-        raise ProblemsError([Problem(code="unknown_cluster", field="cluster", values={"name": name})])
+        raise ProblemsError([Problem(code="unknown_cluster", field="cluster", values={"name": quoted(name)})])
     cluster = _mapping_in(path)
     if cluster is None:
         values = {"name": name, "path": str(path)}

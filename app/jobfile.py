@@ -13,7 +13,7 @@ from typing import IO, Any
 from app.home import with_cluster
 from backend.job.job import Job
 from backend.job.mapping import MAXIMUM_TEXT, load_mapping, parse_job
-from backend.job.problems import Problem, ProblemsError, errors
+from backend.job.problems import Problem, ProblemsError, errors, quoted
 from backend.job.safe_yaml import MAXIMUM_DEPTH
 
 STDIN = "-"
@@ -113,7 +113,7 @@ def _with_model_config(mapping: dict[str, Any], folder: Path) -> dict[str, Any]:
         with (path / "config.json" if path.is_dir() else path).open(encoding=_ENCODING) as file:
             config = load_json(file.read(MAXIMUM_TEXT))
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: `~name` of a user that is not there
-        values = {"path": given, "reason": _reason(error)}
+        values = {"path": quoted(given), "reason": _reason(error)}
         problem = Problem(code="model_config_unreadable", field="model.hf_config", values=values)
         raise ProblemsError([problem]) from error
     return {**mapping, "model": {**model, "hf_config": config}}

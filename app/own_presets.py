@@ -12,7 +12,7 @@ from pathlib import Path
 from backend.engines import check_engine
 from backend.job.job import Job
 from backend.job.mapping import MAXIMUM_TEXT
-from backend.job.problems import Problem, ProblemsError
+from backend.job.problems import Problem, ProblemsError, quoted
 
 _FOLDER = "presets"
 _ENDING = ".yaml"
@@ -93,5 +93,5 @@ def _path(home: Path, name: str) -> Path:
     # One name, however its accents are composed.
     name = unicodedata.normalize("NFC", name)
     if not _NAME.fullmatch(name):
-        raise ProblemsError([Problem(code="bad_preset_name", values={"name": name[:80]})])
+        raise ProblemsError([Problem(code="bad_preset_name", values={"name": quoted(name)})])
     return home / _FOLDER / f"{name}{_ENDING}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from backend.engines.known_keys import EngineKey, keys_of, meant, programs_of, type_names, versions
 from backend.job.job import Job
-from backend.job.problems import Problem
+from backend.job.problems import Problem, quoted
 
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "str": str, "int": int, "float": (int, float), "bool": bool, "list": (list, tuple), "dict": Mapping,
@@ -30,13 +30,13 @@ def check_known(job: Job, key: str, value: Any) -> Problem | None:
     # ms-swift's own command line is given text anyhow.
     if not _fits(said if job.traits.environment == "swift" else value, entry, job):
         edit = _with(job, key, key, said) if _fits(said, entry, job) else _without(job, key)
-        values = {"key": key, "expected": entry.type, "value": str(value)[:80]}
+        values = {"key": key, "expected": entry.type, "value": quoted(value)}
         return Problem(code="extra_wrong_type", field=field, values=values, edit=edit)
     texts = tuple(choice for choice in entry.choices if isinstance(choice, str))
     if value is None or not texts or len(texts) < len(entry.choices) or value in texts:
         return None
     near = difflib.get_close_matches(str(said), texts, n=1)
-    values = {"key": key, "value": str(value)[:80], "choices": ", ".join(texts)}
+    values = {"key": key, "value": quoted(value), "choices": ", ".join(texts)}
     edit = _with(job, key, key, near[0]) if near else _without(job, key)
     return Problem(code="extra_not_a_choice", field=field, severity="warning", values=values, edit=edit)
 

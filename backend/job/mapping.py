@@ -16,14 +16,11 @@ import yaml
 
 from backend.job.job import Job
 from backend.job.parameters import Parameter, describe, split_optional
-from backend.job.problems import Problem, errors
+from backend.job.problems import Problem, errors, quoted
 from backend.job.safe_yaml import load_yaml
 
 MAXIMUM_TEXT = 262_144
 """Characters of a job file; more is refused before YAML sees it."""
-
-QUOTED = 80
-"""Characters of a wrong value that a message shows."""
 
 _WRITABLE = r"(?s)[^\ud800-\udfff]*"
 """Text that UTF-8 can hold: JSON, unlike YAML, may bring half of a pair."""
@@ -58,7 +55,7 @@ def parse_job(mapping: Mapping[str, Any]) -> tuple[Job | None, list[Problem]]:
     problems: list[Problem] = []
     unknown: dict[str, Any] = {}
     if isinstance(mapping.get("cluster"), str):
-        return None, [Problem(code="unknown_cluster", field="cluster", values={"name": mapping["cluster"]})]
+        return None, [Problem(code="unknown_cluster", field="cluster", values={"name": quoted(mapping["cluster"])})]
     job = _parse_dataclass(Job, mapping, "", problems, unknown)
     if job is None or errors(problems):
         return None, problems
@@ -230,7 +227,7 @@ def _parse_table(inner: Any, value: Any, path: str, limits: Mapping[str, Any], p
     for key, item in value.items():
         texts = texts_in({key: item if inner is Any else None})
         if bad := next((text for text in texts if not re.fullmatch(_WRITABLE, text)), None):
-            values = {"value": _short(bad), "pattern": _WRITABLE}
+            values = {"value": quoted(bad), "pattern": _WRITABLE}
             problems.append(Problem(code="bad_format", field=f"{path}.{key}", values=values))
     if inner is Any:
         return dict(value)
@@ -255,7 +252,7 @@ def _parse_scalar(hint: Any, value: Any, path: str, limits: Mapping[str, Any], p
         choices = typing.get_args(hint)
         if value not in choices:
             problems.append(
-                Problem(code="not_a_choice", field=path, values={"value": _short(value), "choices": ", ".join(choices)})
+                Problem(code="not_a_choice", field=path, values={"value": quoted(value), "choices": ", ".join(choices)})
             )
         return value
     converted = _convert(hint, value)
@@ -302,11 +299,5 @@ def _out_of_range(value: Any, path: str, limits: Mapping[str, Any]) -> Problem |
         if high is not None and value > high:
             return Problem(code="too_large", field=path, values={"value": value, "limit": high}, edit={path: high})
     if isinstance(value, str) and (pattern := limits.get("pattern")) and not re.fullmatch(pattern, value):
-        return Problem(code="bad_format", field=path, values={"value": _short(value), "pattern": pattern})
+        return Problem(code="bad_format", field=path, values={"value": quoted(value), "pattern": pattern})
     return None
-
-
-def _short(value: Any) -> str:
-    """What a message quotes of a value that was typed: its start, when somebody pasted a page."""
-    text = str(value)
-    return text if len(text) <= QUOTED else f"{text[:QUOTED]}..."

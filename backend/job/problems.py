@@ -4,11 +4,15 @@ The words stand in the catalogues: `problem.<code>` says what is wrong and why, 
 """
 
 import dataclasses
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Severity = Literal["error", "warning", "note"]
+
+QUOTED = 80
+"""Characters of a wrong value that a message shows."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +41,12 @@ class ProblemsError(Exception):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("; ".join(f"{p.field or 'job'}: {p.code} {dict(p.values)}" for p in self.problems))
+
+
+def quoted(value: Any) -> str:
+    """What a message shows of a value that was typed, as a file says it (null, true): its start, if it is a page."""
+    text = json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]}..."
 
 
 def errors(problems: Iterable[Problem]) -> list[Problem]:

@@ -12,7 +12,7 @@ from backend.estimate import Estimate, over_gpu_gib, over_host_gib
 from backend.job.job import Job
 from backend.job.mapping import parameters, with_values
 from backend.job.presets import resolve_gpu, resolve_model
-from backend.job.problems import Problem, ProblemsError, errors
+from backend.job.problems import Problem, ProblemsError, errors, quoted
 from backend.job.rules import check_resolved
 from backend.planning.compare import Cost, cost
 from backend.planning.enumerate import enumerate_plans
@@ -97,7 +97,7 @@ def _out_of_range(path: str, size: int, written: str) -> Iterator[Problem]:
 
 
 def _unreadable(text: str) -> ProblemsError:
-    values = {"text": text[:80], "names": ", ".join(NAMES)}
+    values = {"text": quoted(text), "names": ", ".join(NAMES)}
     return ProblemsError([Problem(code="why_not_unreadable", values=values)])
 
 

@@ -69,6 +69,15 @@ def test_a_bad_value_is_refused_with_its_field(changes, code, field):
     assert [(p.code, p.field) for p in errors(problems_of(**changes))] == [(code, field)]
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "null"), (False, "false"), ("x" * 200, "x" * 80 + "...")],
+)
+def test_a_wrong_value_is_quoted_as_the_file_says_it_and_no_longer_than_a_line(value, shown):
+    (problem,) = errors(problems_of(training={"stage": value}))
+    assert problem.values["value"] == shown
+
+
 @pytest.mark.parametrize("address", ["-oProxyCommand=x", "a b", "h;ls", "`id`", "", "a\nb", "/etc"])
 def test_a_hostile_address_is_refused(address):
     hosts = [{"address": address}]

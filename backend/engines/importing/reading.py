@@ -20,7 +20,7 @@ from backend.engines.known_keys import keys_of, programs
 from backend.job.job import Job, Model
 from backend.job.mapping import parameters, parse_job
 from backend.job.presets import resolve_gpu, resolve_model
-from backend.job.problems import Problem, ProblemsError, errors
+from backend.job.problems import Problem, ProblemsError, errors, quoted
 
 RENAMED: Mapping[str, str] = {
     # transformers 4.46 removed it (src/transformers/training_args.py)
@@ -127,7 +127,7 @@ class Reading:
                 return with_outcome(line, "dropped", because(code, line.key))
         known = keys_of(self.name)
         if line.key in known and not _is_plain(value):
-            return with_outcome(line, "dropped", because("import_not_read", line.key, value=str(value)[:80]))
+            return with_outcome(line, "dropped", because("import_not_read", line.key, value=quoted(value)))
         if line.key in known:
             self.extra[line.key] = self.said[line.key]
             return with_outcome(line, "passed_on", path=f"extra.{line.key}", became=line.value)
@@ -142,7 +142,7 @@ class Reading:
             try:
                 return reader(config, value)
             except (TypeError, ValueError, KeyError, OverflowError):
-                return Read(reason=because("import_not_read", key, value=str(value)[:80]))
+                return Read(reason=because("import_not_read", key, value=quoted(value)))
         path = self.engine.owned[key]
         return Read(values={path: value})
 
