@@ -96,13 +96,14 @@ def calibration_of(job: Job, measured: RunMeasured, date: str) -> Calibration:
         run=measured.run,
         run_date=date,
         engine=job.engine,
-        time_ratio=_short(measured.time_ratio),
+        time_ratio=to_four_digits(measured.time_ratio),
         constants=efficiency_figures().version if measured.time_ratio is not None else None,
-        memory_ratio=_short(measured.memory_ratio),
+        memory_ratio=to_four_digits(measured.memory_ratio),
     )
 
 
-def _short(value: float | None) -> float | None:
+def to_four_digits(value: float | None) -> float | None:
+    """As a calibration is written down."""
     return None if value is None else float(f"{value:.4g}")
 
 

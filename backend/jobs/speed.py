@@ -21,6 +21,7 @@ from backend.job.cluster import Calibration
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
+from backend.jobs.calibrate import to_four_digits
 from backend.jobs.checkup import Meeting
 from backend.jobs.errand import (
     CALL_S,
@@ -89,15 +90,11 @@ def calibration_of(job: Job, speeds: Speeds, date: str) -> Calibration:
         engine=kept.engine,
         memory_ratio=kept.memory_ratio,
         probe_date=date,
-        matmul_tflops=_short(speeds.matmul_tflops),
+        matmul_tflops=to_four_digits(speeds.matmul_tflops),
         matmul_precision=speeds.precision,
-        intra_node_bus_gb_per_s=_short(speeds.intra_node_bus_gb_per_s),
-        inter_node_bus_gb_per_s=_short(speeds.inter_node_bus_gb_per_s),
+        intra_node_bus_gb_per_s=to_four_digits(speeds.intra_node_bus_gb_per_s),
+        inter_node_bus_gb_per_s=to_four_digits(speeds.inter_node_bus_gb_per_s),
     )
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.4g}")
 
 
 def _attempt(job: Job, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], run: str) -> launching.Attempt:
