@@ -10,7 +10,7 @@ from app.cli_output import DONE, print_json, print_problems, printable, table
 from app.home import home_path, with_cluster
 from app.i18n import render_problem, t
 from app.import_words import line_json, reason_of, shown, target_of
-from app.jobfile import STDIN, load_json, read_text
+from app.jobfile import STDIN, read_json, read_text
 from backend.engines import check_engine
 from backend.engines.importing import ASSUMED, Imported, ImportLine, import_llamafactory, is_llamafactory
 from backend.job.mapping import dump_job, load_mapping, parse_job
@@ -94,7 +94,7 @@ def _cluster(chosen: argparse.Namespace) -> tuple[Mapping[str, Any], list[Proble
 
 def _json_beside(folder: Path, path: str) -> Mapping[str, Any] | None:
     try:
-        loaded = load_json((folder / path).read_text(encoding="utf-8"))
+        loaded = read_json(folder / path)
     except (OSError, ValueError):
         return None
     return loaded if isinstance(loaded, dict) else None

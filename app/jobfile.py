@@ -78,6 +78,15 @@ def load_json(text: str) -> Any:
     return value
 
 
+def read_json(path: Path) -> Any:
+    """What a JSON file holds that a job names, no longer than a job file may be; OSError, ValueError."""
+    with path.open(encoding=_ENCODING) as file:
+        text = file.read(MAXIMUM_TEXT + 1)
+    if len(text) > MAXIMUM_TEXT:
+        raise ValueError(f"more than {MAXIMUM_TEXT} characters")
+    return load_json(text)
+
+
 def _inner(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
@@ -110,8 +119,7 @@ def _with_model_config(mapping: dict[str, Any], folder: Path) -> dict[str, Any]:
         return mapping
     try:
         path = folder / Path(given).expanduser()
-        with (path / "config.json" if path.is_dir() else path).open(encoding=_ENCODING) as file:
-            config = load_json(file.read(MAXIMUM_TEXT))
+        config = read_json(path / "config.json" if path.is_dir() else path)
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: `~name` of a user that is not there
         values = {"path": quoted(given), "reason": _reason(error)}
         problem = Problem(code="model_config_unreadable", field="model.hf_config", values=values)

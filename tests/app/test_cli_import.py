@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from app.main import main
-from backend.job.mapping import load_job
+from backend.job.mapping import MAXIMUM_TEXT, load_job
 
 YAML = """
 model_name_or_path: Qwen/Qwen3-8B
@@ -71,3 +71,13 @@ def test_a_job_file_and_other_work_are_refused_with_a_fix(source: Path, capsys: 
         source.write_text(text)
         assert main(["import", str(source)]) == 2
         assert "->" in capsys.readouterr().err
+
+
+def test_deepspeed_settings_larger_than_a_job_file_may_be_are_not_read(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"padding": "x" * MAXIMUM_TEXT, "zero_optimization": {"stage": 2}}
+    source.with_name("ds.json").write_text(json.dumps(settings))
+    assert main(["import", str(source), "--json"]) == 0
+    (line,) = (one for one in json.loads(capsys.readouterr().out)["lines"] if one["key"] == "deepspeed")
+    assert line["code"] == "import_deepspeed_unknown"
