@@ -19,7 +19,7 @@ from backend.cluster.speed import Speeds
 from backend.job.cluster import Calibration
 from backend.job.job import Job
 from backend.job.launch_rules import check_nodes
-from backend.job.problems import ProblemsError
+from backend.job.problems import Problem, ProblemsError
 from backend.jobs.calibrate import RunMeasured
 from backend.jobs.calibrate import calibration_of as calibration_of_run
 from backend.jobs.speed import Measurement
@@ -108,7 +108,9 @@ def measured_text(found: RunMeasured, lang: str) -> str:
 
 def _target(services: Services, given: str, job: Job) -> str:
     """The named cluster that is meant: the one that was given, or the only one with the job's hosts."""
-    name = given or cluster_of(services.home, job) or ""
+    name = given or cluster_of(services.home, job)
+    if name is None:
+        raise ProblemsError([Problem(code="no_cluster_of_hosts", field="--keep")])
     named_cluster(services.home, name)
     return name
 

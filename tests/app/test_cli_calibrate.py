@@ -107,7 +107,7 @@ def test_what_cannot_be_kept_is_told_with_the_figures_and_never_called_kept(home
 
 def test_without_a_cluster_of_these_hosts_keep_is_refused(home, predicted_s, capsys):
     assert main(["calibrate", RUN, "--keep"]) == 2
-    assert "cluster" in capsys.readouterr().err
+    assert "--keep NAME" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
