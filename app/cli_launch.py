@@ -18,6 +18,7 @@ from app.cli_run import (
 from app.cli_secrets import add_secret_option, refuse_in_queue, take_secrets, unlocked
 from app.i18n import t
 from backend.jobs.restart import RESTARTS
+from backend.jobs.states import RunState
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
@@ -51,6 +52,7 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         options = {"token": chosen.token, "restarts": chosen.restarts, "source": source}
         options["accepted_warnings"] = accepted_warnings(chosen)
         run = unlocked(lang, services.audit, lambda: begin(job, **options))
-        words = {"run": run, "nodes": job.cluster.nodes}
-        print(t(lang, "cli.queued" if chosen.queue else "cli.launched", **words), flush=True)
+        # With a token it may be a run that was already there.
+        waits = services.controller.snapshot(run).state is RunState.QUEUED
+        print(t(lang, "cli.queued" if waits else "cli.launched", run=run, nodes=job.cluster.nodes), flush=True)
         return wait_for_end(services, run, lang) if chosen.wait else DONE
