@@ -17,6 +17,7 @@ from typing import Any, Literal
 from backend.cluster.node import Node, NodeError
 from backend.job.job import Job
 from backend.jobs import flight_records, gpu_errors, ledger, series
+from backend.jobs.clocks import NodeClock
 from backend.jobs.outside_logs import Before, megatron_rows, trainer_log_rows
 from backend.jobs.records import NodeRecord
 from backend.jobs.redact import masked, settled
@@ -110,6 +111,7 @@ class Collector:
         self._ends = outside is None
         self._before: Before = {}
         self._clock = clock
+        self._node_clock = NodeClock(node.clock_offset_s)
         self._places = self._load()
         self._turn = 0
 
@@ -118,10 +120,12 @@ class Collector:
         ended = self._read_exit(node) if self._ends else None
         due = [one for one in self._sources if ended is not None or self._turn % one.every == 0]
         self._turn += 1
+        asked = self._clock()
         batches = [batch for source in due if (batch := self._read(node, source, ended is not None)) is not None]
         more = any(not batch.whole for batch in batches)
         fresh = [batch for batch in batches if batch.data]
         done = ended if ended is not None and not more else None
+        self._note_clock(asked, batches)
         if fresh or done is not None:
             records = self._keep_flight_records(node) if done is not None else []
             try:
@@ -132,6 +136,18 @@ class Collector:
             self._places.update({batch.source.file: batch.after for batch in fresh})
         heartbeat = any(batch.source.kind == "heartbeats" for batch in fresh)
         return Polled(heartbeat=heartbeat, more=more, ended=done is not None)
+
+    def _note_clock(self, asked: float, batches: Sequence[Batch]) -> None:
+        beats = next((batch for batch in batches if batch.source.kind == "heartbeats"), None)
+        if beats is None:
+            return
+        newest = json_rows(beats.data[beats.data[:-1].rfind(b"\n") + 1 :], required=("time",))
+        time = newest[0]["time"] if newest else None
+        offset_s = self._node_clock.note(asked, self._clock(), time, whole=beats.whole)
+        if offset_s is not None:
+            _log.warning("the clock of node %d of %s is %+.0f s off ours now", self._node.rank, self._run, offset_s)
+            self._store.write(lambda c: ledger.set_clock_offset(c, self._run, self._attempt, self._node.rank, offset_s))
+            self._node_clock.offset_s = offset_s
 
     def _keep_flight_records(self, node: Node) -> list[str]:
         into = flight_records.folder_of(self._store.path.parent, self._run, self._attempt)

@@ -73,6 +73,7 @@ class Lead:
         self._clock = clock
         self._monotonic = monotonic
         self._timing = timing
+        self._saving_since: float | None = None
         self._stopping_since: float | None = None
         self._next_try = 0.0
         self._proved: dict[int, float] = {}
@@ -163,13 +164,14 @@ class Lead:
 
     def _save(self, records: Sequence[NodeRecord], history: Sequence[Event], began: Event) -> None:
         """Ask the ranks for a checkpoint and their end; give it up when a node fails or time is over."""
+        since = self._saving_since = self._saving_since or self._monotonic()
         if not any(event.kind is EventKind.SAVE_ASKED and event.seq > began.seq for event in history):
             items = {record.rank: record for record in records if record.exit is None}
             asked, failures = try_all(items, self._ask_for_save, STOP_CALL_S)
             if asked:  # the ranks agree among themselves: one node that has heard it is enough
                 self._tell(EventKind.SAVE_ASKED, nodes=sorted(asked), silent=sorted(failures))
         failed = gang.judge(self._views(records), lost_after_s=self._timing.lost_after_s).act in ("fail", "lose")
-        if failed or self._clock() - began.time > self._timing.save_deadline_s:
+        if failed or self._monotonic() - since > self._timing.save_deadline_s:
             self._tell(EventKind.SAVE_TIMED_OUT)
 
     def _stop_nodes(self, records: Sequence[NodeRecord]) -> None:

@@ -279,6 +279,13 @@ def set_stop(connection: sqlite3.Connection, run: str, attempt: int, rank: int, 
     )
 
 
+def set_clock_offset(connection: sqlite3.Connection, run: str, attempt: int, rank: int, offset_s: float) -> None:
+    """How far a node's clock is ahead of ours now."""
+    connection.execute(
+        "UPDATE nodes SET clock_offset_s = ? WHERE run = ? AND attempt = ? AND rank = ?", (offset_s, run, attempt, rank)
+    )
+
+
 def set_exit(connection: sqlite3.Connection, run: str, attempt: int, rank: int, ended: Mapping[str, Any]) -> bool:
     """Keep a node's exit record; False when it is known already."""
     changed = connection.execute(

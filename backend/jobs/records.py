@@ -64,7 +64,7 @@ class NodeRecord:
     mark: str
     """Value of MEGABOARD_RUN in every process of the attempt on this node."""
     clock_offset_s: float = 0.0
-    """The node's clock minus ours, measured at launch."""
+    """The node's clock minus ours: measured at launch, and anew when one of them is set (clocks.py)."""
     exit: Mapping[str, Any] | None = None
     """The supervisor's `exit` file; set once everything the node wrote has been collected."""
     stop: Mapping[str, Any] | None = None

@@ -145,7 +145,12 @@ def add_heartbeats(
     rows: Sequence[Mapping[str, Any]],
     received: float,
 ) -> None:
-    """Store heartbeats of a node and drop those too old to be of use."""
+    """Store heartbeats of a node, in the order they were written, and drop those too old to be of use."""
+    # Its clock was set back: those of a later time are older.
+    later = max((row["time"] for row in rows[-1:]), default=math.inf)
+    connection.execute(
+        "DELETE FROM heartbeats WHERE run = ? AND attempt = ? AND rank = ? AND time > ?", (run, attempt, rank, later)
+    )
     connection.executemany(
         "INSERT INTO heartbeats VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
         [(run, attempt, rank, row["time"], received, json.dumps(row)) for row in rows],

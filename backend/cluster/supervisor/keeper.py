@@ -34,7 +34,7 @@ class Supervisor:
         self.gpus = GpuReader()
         self.known = []  # type: list[tuple[int, int]]
         self.next_scan = self.next_beat = 0.0
-        self.log_bytes, self.log_grew, self.wrote = -1, time.monotonic(), time.time()
+        self.log_bytes, self.log_grew = -1, time.monotonic()
         self.work = Work()
         self.still = {}  # type: dict[tuple[int, int], int]
         self.stuck = []  # type: list[list[Any]]
@@ -129,21 +129,23 @@ class Supervisor:
         now = time.monotonic()
         if now < self.next_beat:
             return
-        self.next_beat = now + HEARTBEAT_S
+        self.next_beat, zero = now + HEARTBEAT_S, time.time() - now
         if now >= self.next_scan:
             found = members(self.mark, self.known, os.getpid())
             self.known = [(p.pid, p.start) for p in found]
             self._note_stuck(found)
-            self.work.note(found, now, time.time())
+            self.work.note(found, now)
             # A node with thousands of processes takes long to look through: at most a twentieth of a core for it.
             self.next_scan = now + 20 * (time.monotonic() - now)
         try:
             paths = [path for logs in LOGS for path in glob.glob(f"{self.folder}/{logs}")]
             size = sum(map(os.path.getsize, paths))
             if size != self.log_bytes:
-                self.log_bytes, self.log_grew, self.wrote = size, now, time.time()
+                self.log_bytes, self.log_grew = size, now
             line = {"protocol": PROTOCOL, "time": time.time(), "members": self.known, "gpus": self.gpus.gpus}
-            line = {**line, "stuck": self.stuck, "wrote": self.wrote, "worked": self.work.told()}
+            # By the clock as it is now: somebody may have set it since.
+            past = {"wrote": round(zero + self.log_grew, 1), "worked": self.work.told(zero)}
+            line = {**line, "stuck": self.stuck, **past}
             if self.gpus.gpus and not os.path.exists(f"{self.folder}/gpus"):
                 write_json(f"{self.folder}/gpus", {"gpus": self.gpus.named(), "log_end": self.gpus.log_end})
             beats = f"{self.folder}/heartbeat.jsonl"

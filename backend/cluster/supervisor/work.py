@@ -21,16 +21,16 @@ class Used(NamedTuple):
 
 
 class Work:
-    """When the processes of each rank were last seen at work, from scan to scan."""
+    """When the processes of each rank were last seen at work, from scan to scan; by a clock that nobody sets."""
 
     def __init__(self) -> None:
         self.scanned = 0.0
         self.used = {}  # type: dict[tuple[int, int], Used]
         self.last = {}  # type: dict[int | None, float]
 
-    def note(self, found: Iterable[Process], monotonic: float, now: float) -> None:
+    def note(self, found: Iterable[Process], now: float) -> None:
         """Take in a scan. A process that is new, or waits in the kernel for files, is at work, too."""
-        passed_s, self.scanned = monotonic - self.scanned, monotonic
+        passed_s, self.scanned = now - self.scanned, now
         before, self.used = self.used, {}
         last = {}  # type: dict[int | None, float]
         for process in found:
@@ -44,9 +44,9 @@ class Work:
                 last.setdefault(rank, self.last.get(rank, now))
         self.last = last
 
-    def told(self) -> list[list[float | int | None]]:
-        """[rank, epoch] of each; rank None: torchrun, and what runs before it."""
-        return [[rank, when] for rank, when in self.last.items()]
+    def told(self, zero: float) -> list[list[float | int | None]]:
+        """[rank, epoch] of each; rank None: torchrun, and what runs before it. `zero`: the epoch of the clock's 0."""
+        return [[rank, round(zero + when, 1)] for rank, when in self.last.items()]
 
 
 def is_work(before: Used, after: Used, passed_s: float) -> bool:
