@@ -14,7 +14,8 @@ from app.cli_output import FAILED
 from app.cli_serve import add_binding, binding_of, explain, given_password, serve_page
 from app.home import home_path, make_home, store_path
 from app.i18n import t
-from app.passwords import PasswordError, PasswordHash, random_password
+from app.passwords import PasswordHash, random_password
+from app.private_file import PrivateFileError
 from backend.cluster import demo_model
 from backend.cluster.demo import DemoCluster, DemoError
 from backend.job.mapping import dump_mapping, load_mapping
@@ -43,7 +44,7 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         binding = binding_of(chosen)
         made = None if (password := given_password(chosen)) else random_password()
         listener = binding.listen()
-    except (ServerError, PasswordError) as error:
+    except (ServerError, PrivateFileError) as error:
         return explain(error, lang)
     # Until the page answers signals itself, an end by SIGTERM must pass through the cleaning up below too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))

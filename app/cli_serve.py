@@ -5,16 +5,23 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.audit import Audit
 from app.binding import DEFAULT_PORT, Binding, ServerError
+from app.cli_message import add_messages_option, given_addresses
 from app.cli_output import DONE, FAILED, WRONG_INPUT
 from app.cli_secrets import add_secret_option, take_secrets
 from app.gradio_settings import prepare_gradio
 from app.home import home_path, make_home
 from app.i18n import LANGUAGES, t
-from app.passwords import PasswordError, PasswordHash, load_hash, random_password, read_password, store_hash
+from app.passwords import PasswordHash, load_hash, random_password, read_password, store_hash
+from app.private_file import PrivateFileError
+
+if TYPE_CHECKING:
+    from app.messages.messenger import Place
 
 PASSWORD_FILE_VARIABLE = "MEGABOARD_PASSWORD_FILE"  # noqa: S105 - the name of a variable
 
@@ -22,6 +29,7 @@ PASSWORD_FILE_VARIABLE = "MEGABOARD_PASSWORD_FILE"  # noqa: S105 - the name of a
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
     """Options of `serve`."""
     add_binding(parser, lang)
+    add_messages_option(parser, lang)
     add_secret_option(parser, lang)
     parser.add_argument("--new-password", action="store_true", help=t(lang, "cli.serve.new_password.help"))
     parser.set_defaults(run=run)
@@ -45,10 +53,11 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         binding = binding_of(chosen)
         home = make_home(home_path())
         take_secrets(chosen, lang, Audit(home))
+        places = given_addresses(chosen)
         with binding.listen() as listener:
             password = _password(home, chosen, lang)
-            return serve_page(home, binding, listener, password, lang, t(lang, "cli.serve.end"))
-    except (ServerError, PasswordError) as error:
+            return serve_page(home, binding, listener, password, lang, t(lang, "cli.serve.end"), places)
+    except (ServerError, PrivateFileError) as error:
         return explain(error, lang)
 
 
@@ -66,18 +75,28 @@ def binding_of(chosen: argparse.Namespace) -> Binding:
 
 
 def given_password(chosen: argparse.Namespace) -> PasswordHash | None:
-    """The password of --password-file or MEGABOARD_PASSWORD_FILE, where one is named; raises PasswordError."""
+    """The password of --password-file or MEGABOARD_PASSWORD_FILE, where one is named; raises PrivateFileError."""
     path = chosen.password_file or os.environ.get(PASSWORD_FILE_VARIABLE)
     return PasswordHash.of(read_password(Path(path))) if path else None
 
 
 def serve_page(
-    home: Path, binding: Binding, listener: socket.socket, password: PasswordHash, lang: str, end: str
+    home: Path,
+    binding: Binding,
+    listener: socket.socket,
+    password: PasswordHash,
+    lang: str,
+    end: str,
+    places: Sequence["Place"] = (),
 ) -> int:
-    """Build the page, say its address and how it ends once it can be opened, and answer until a signal comes."""
+    """Build the page, say its address and how it ends once it can be opened, and answer until a signal comes.
+
+    Meanwhile `places` are told of what happens to runs.
+    """
     # It takes 5 to 10 s.
     print(t(lang, "cli.serve.building"), flush=True)
     prepare_gradio(home)
+    from app.messages.messenger import Messenger
     from app.server import create_app, serve
     from app.services import Services
     from app.shell import build
@@ -86,6 +105,7 @@ def serve_page(
 
     services = Services.open(home)
     spare = SpareKeeper(services.store.path, services.clock)
+    messenger = Messenger(services.store, places, lang, clock=services.clock)
     try:
         pages = {lang: build(lang, services) for lang in LANGUAGES}
         app = create_app(
@@ -99,16 +119,20 @@ def serve_page(
         )
         services.controller.start()
         spare.start()
+        if places:
+            messenger.start()
+            print(t(lang, "cli.serve.messages", to=[place.name for place in places]))
         address = binding.address(listener.getsockname()[1])
         print(t(lang, "cli.serve.address", address=address), end, sep="\n", flush=True)
         serve(app, binding, listener)
     finally:
+        messenger.close()
         spare.close()
         services.close()
     return DONE
 
 
-def explain(error: ServerError | PasswordError, lang: str) -> int:
+def explain(error: ServerError | PrivateFileError, lang: str) -> int:
     """Say what is wrong with the options and what to do; the exit status."""
     print(t(lang, f"cli.error.{error.code}", **error.values), file=sys.stderr)
     return FAILED if error.code == "cannot_listen" else WRONG_INPUT

@@ -9,6 +9,8 @@ import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.private_file import PrivateFileError, read_private
+
 SHORTEST = 12
 """Fewest characters of a password someone chose; ours has 20 of 32 letters, 100 bits."""
 
@@ -17,13 +19,8 @@ COST = 2**15
 _LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
 
 
-class PasswordError(Exception):
-    """A password file that cannot be used; `code` and `values` name the words for it."""
-
-    def __init__(self, code: str, **values: object) -> None:
-        super().__init__(code)
-        self.code = code
-        self.values = values
+class PasswordError(PrivateFileError):
+    """A password, or the stored hash of one, that cannot be used."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,14 +54,8 @@ def random_password() -> str:
 
 
 def read_password(path: Path) -> str:
-    """The first line of a file; PasswordError when it is missing, too short or open to other users."""
-    try:
-        mode = path.stat().st_mode
-        line = (path.read_text(encoding="utf-8").splitlines() or [""])[0].strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise PasswordError("password_file_unreadable", path=str(path)) from error
-    if mode & 0o077:
-        raise PasswordError("password_file_open", path=str(path))
+    """The first line of a private file; PrivateFileError, PasswordError when it is too short."""
+    line = (read_private(path) or [""])[0]
     if len(line) < SHORTEST:
         raise PasswordError("password_too_short", path=str(path), shortest=SHORTEST)
     return line

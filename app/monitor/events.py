@@ -30,6 +30,7 @@ _BAD = frozenset(
         EventKind.NODE_STUCK,
         EventKind.SAVE_TIMED_OUT,
         EventKind.LOSS_NOT_FINITE,
+        EventKind.MESSAGE_FAILED,
     }
 )
 
@@ -107,6 +108,7 @@ def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, 
         "files": ", ".join(detail.get("files") or ()),
         "number": detail.get("number"),
         "of": detail.get("of"),
+        "to": detail.get("to"),
         "steps": ", ".join(map(str, detail.get("steps") or ())),
         "xids": gpu_errors.words(detail.get("xids") or ()),
         "reason": detail.get("reason"),

@@ -79,6 +79,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # the checkpoint of a run that the draft is to begin with
         "CREATE TABLE draft_source (id INTEGER PRIMARY KEY CHECK (id = 1), source TEXT NOT NULL)",
     ),
+    (
+        # up to which event the operator has been sent messages
+        "CREATE TABLE messages_sent (id INTEGER PRIMARY KEY CHECK (id = 1), event INTEGER NOT NULL)",
+    ),
 )
 """One tuple of statements a schema version; version n is reached by running the first n. Append, never edit."""
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from app.passwords import PasswordError, PasswordHash, load_hash, random_password, read_password, store_hash
+from app.private_file import PrivateFileError
 
 
 def test_a_made_password_is_different_each_time_and_easy_to_type():
@@ -66,19 +67,19 @@ def test_the_first_line_of_a_private_file_is_the_password(tmp_path):
 @pytest.mark.parametrize(
     ("text", "mode", "code"),
     [
-        ("correct-horse-battery", 0o644, "password_file_open"),
-        ("correct-horse-battery", 0o660, "password_file_open"),
+        ("correct-horse-battery", 0o644, "private_file_open"),
+        ("correct-horse-battery", 0o660, "private_file_open"),
         ("short", 0o600, "password_too_short"),
         ("", 0o600, "password_too_short"),
     ],
 )
 def test_a_file_that_others_read_or_that_holds_too_little_is_refused(tmp_path, text, mode, code):
-    with pytest.raises(PasswordError) as error:
+    with pytest.raises(PrivateFileError) as error:
         read_password(write(tmp_path / "pw", text, mode))
     assert error.value.code == code
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(PasswordError) as error:
+    with pytest.raises(PrivateFileError) as error:
         read_password(tmp_path / "nowhere")
-    assert error.value.code == "password_file_unreadable"
+    assert error.value.code == "private_file_unreadable"

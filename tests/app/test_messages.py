@@ -1,0 +1,267 @@
+"""Whoever is not at the page is told how runs end: real addresses of Apprise's, and a real server that takes them."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from app.main import main
+from app.messages.addresses import Address, read_addresses
+from app.messages.messenger import LATEST_S, RETRIES_S, Messenger
+from app.private_file import PrivateFileError
+from backend.jobs import ledger
+from backend.jobs.states import EventKind
+from backend.jobs.store import Store, StoreError
+from tests.app.stored_runs import StoredRun, problem
+from tests.inbox import TOKEN, Inbox
+
+RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
+NOW = 1_800_000_000.0
+
+
+@pytest.fixture
+def inbox() -> Iterator[Inbox]:
+    inbox = Inbox()
+    yield inbox
+    inbox.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "megaboard.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def run(store: Store) -> StoredRun:
+    """One that trains."""
+    run = StoredRun(store, RUN, now=NOW, addresses=["10.0.0.1", "10.0.0.2"])
+    run.start()
+    run.steps(1, 30)
+    return run
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def write(*lines: str, mode: int = 0o600) -> Path:
+        path = tmp_path / "addresses"
+        path.write_text("\n".join(lines))
+        path.chmod(mode)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def places(inbox: Inbox, write: Callable[..., Path]) -> list[Address]:
+    return read_addresses(write("# on duty", "", inbox.address))
+
+
+def messenger(
+    store: Store, places: list[Address], lang: str = "en", now: float = NOW + 40, waits: bool = True
+) -> Messenger:
+    return Messenger(store, places, lang, clock=lambda: now, wait=lambda _: waits)
+
+
+def fail(run: StoredRun) -> None:
+    lost = problem("node_lost", "10.0.0.2", seconds=30)
+    run.tell(EventKind.LOSING, 1, problem=lost)
+    run.tell(EventKind.LOST, 1, problem=lost)
+
+
+@pytest.mark.parametrize(
+    ("lang", "words"),
+    [
+        ("en", ["Lost: qwen3-vl-8b-sft", "10.0.0.2", "Step 30 of 400, after 27 s", f"Run {RUN}"]),
+        ("zh", ["失联：qwen3-vl-8b-sft", "10.0.0.2", "第 30 步，共 400 步，已用 27 秒", f"运行 {RUN}"]),
+    ],
+)
+def test_a_message_says_how_a_run_ended_why_where_and_how_far_it_was(store, run, places, inbox, lang, words):
+    one = messenger(store, places, lang)
+    one.tell()
+    fail(run)
+    one.tell()
+    [told] = inbox.taken
+    for word in words:
+        assert word in f"{told['title']}\n{told['message']}"
+    assert told["type"] == "failure"
+
+
+def test_a_run_that_finished_is_told_and_one_that_was_stopped_is_not(store, run, places, inbox):
+    one = messenger(store, places)
+    one.tell()
+    run.tell(EventKind.FINISHED)
+    other = StoredRun(store, RUN.replace("aaaa", "bbbb"), now=NOW, addresses=["10.0.0.3"])
+    other.start()
+    other.tell(EventKind.STOP_REQUESTED)
+    other.tell(EventKind.STOPPED)
+    one.tell()
+    assert inbox.titles == ["Finished: qwen3-vl-8b-sft"]
+    assert inbox.taken[0]["type"] == "success"
+
+
+def test_what_happens_while_no_server_is_up_is_told_by_the_next_one_and_nothing_twice(store, run, places, inbox):
+    run.tell(EventKind.LOSS_NOT_FINITE, step=12)
+    first = messenger(store, places)
+    first.tell()
+    assert inbox.titles == [], "what was before the first message is old news"
+    first.close()
+    fail(run)
+    second = messenger(store, places)
+    second.tell()
+    second.tell()
+    second.close()
+    messenger(store, places).tell()
+    assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
+
+
+def test_what_is_a_day_old_is_not_told_any_more(store, run, places, inbox):
+    one = messenger(store, places)
+    one.tell()
+    one.close()
+    fail(run)
+    messenger(store, places, now=run.now + LATEST_S + 1).tell()
+    assert inbox.titles == []
+
+
+def test_a_message_that_is_refused_is_tried_again_later(store, run, places, inbox):
+    waited = []
+    one = Messenger(store, places, "en", clock=lambda: NOW + 40, wait=lambda seconds: waited.append(seconds) or True)
+    one.tell()
+    inbox.refuses = 2
+    fail(run)
+    one.tell()
+    assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
+    assert waited == list(RETRIES_S[:2])
+
+
+def test_an_address_that_takes_nothing_stands_in_the_run_s_history_and_holds_up_no_other(
+    store, run, inbox, write, caplog
+):
+    nobody = "json://127.0.0.1:9/" + TOKEN
+    waited = []
+    places = read_addresses(write(nobody, inbox.address))
+    one = Messenger(store, places, "en", clock=lambda: NOW + 40, wait=lambda seconds: waited.append(seconds) or True)
+    one.tell()
+    run.tell(EventKind.LOSS_NOT_FINITE, step=30)
+    fail(run)
+    one.tell()
+    assert inbox.titles == ["Loss is not finite at step 30: qwen3-vl-8b-sft", "Lost: qwen3-vl-8b-sft"]
+    assert waited == list(RETRIES_S), "once it was found silent it is tried once a message"
+    with store.read() as connection:
+        noted = [event for event in ledger.events(connection, RUN) if event.kind is EventKind.MESSAGE_FAILED]
+    assert [event.detail["to"] for event in noted] == ["JSON 1", "JSON 1"]
+    assert "127.0.0.1" in noted[0].detail["reason"]
+    assert TOKEN not in caplog.text + str([event.detail for event in noted])
+
+
+def test_a_server_that_ends_while_it_tries_leaves_the_message_to_the_next(store, run, places, inbox):
+    one = messenger(store, places, waits=False)
+    one.tell()
+    inbox.refuses = 1
+    fail(run)
+    assert not one.tell()
+    one.close()
+    messenger(store, places).tell()
+    assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
+
+
+def test_a_standstill_is_told_once_with_who_the_others_wait_for_and_again_after_new_steps(store, run, places, inbox):
+    now = [run.now]
+    one = Messenger(store, places, "en", clock=lambda: now[0], wait=lambda _: True)
+    one.tell()
+    run.beat([0])
+    now[0] += 300
+    one.tell()
+    one.tell()
+    assert inbox.titles == ["No progress: qwen3-vl-8b-sft"]
+    assert "10.0.0.2" in inbox.taken[0]["message"]
+    run.now = now[0]
+    run.steps(31, 40)
+    now[0] = run.now
+    one.tell()
+    now[0] += 300
+    one.tell()
+    assert len(inbox.taken) == 2
+
+
+def test_of_two_servers_of_one_home_one_tells_and_the_other_when_it_is_gone(store, run, places, inbox):
+    first, second = messenger(store, places), messenger(store, places)
+    first.tell()
+    second.tell()
+    fail(run)
+    second.tell()
+    assert inbox.titles == []
+    first.close()
+    second.tell()
+    assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
+
+
+def test_a_full_disk_makes_nobody_hear_the_same_thing_again_and_again(store, run, places, inbox, monkeypatch):
+    one = messenger(store, places)
+    one.tell()
+    fail(run)
+
+    def full(change: object) -> None:
+        raise StoreError("store_full", store.path, "database or disk is full")
+
+    monkeypatch.setattr(store, "write", full)
+    one.tell()
+    one.tell()
+    assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
+
+
+def test_a_run_whose_record_cannot_be_read_keeps_no_other_from_being_told(store, run, places, inbox):
+    one = messenger(store, places)
+    one.tell()
+    broken = StoredRun(store, RUN.replace("aaaa", "bbbb"), now=NOW, addresses=["10.0.0.3"])
+    broken.start()
+    broken.tell(EventKind.LOSS_NOT_FINITE, step=1)
+    store.write(lambda c: c.execute("UPDATE runs SET job = 'no: job' WHERE id = ?", (broken.id,)))
+    fail(run)
+    one.tell()
+    assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "mode", "code", "line"),
+    [
+        (["# none"], 0o600, "message_addresses_none", None),
+        (["json://127.0.0.1:9", f"nonsense://{TOKEN}"], 0o600, "message_address_unknown", 2),
+        (["json://127.0.0.1:9"], 0o640, "private_file_open", None),
+    ],
+)
+def test_a_file_of_addresses_that_will_not_do_is_refused_by_line_without_showing_it(
+    write, capsys, caplog, lines, mode, code, line
+):
+    path = write(*lines, mode=mode)
+    with pytest.raises(PrivateFileError) as error:
+        read_addresses(path)
+    assert (error.value.code, error.value.values.get("line")) == (code, line)
+    assert main(["message", "--messages-file", str(path)]) == 2
+    out, err = capsys.readouterr()
+    assert str(path) in err
+    assert TOKEN not in out + err + caplog.text
+
+
+def test_the_command_tries_every_address_and_names_those_that_took_nothing(tmp_path, monkeypatch, inbox, write, capsys):
+    monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))
+    path = write(inbox.address)
+    monkeypatch.setenv("MEGABOARD_MESSAGES_FILE", str(path))
+    assert main(["message"]) == 0
+    assert inbox.titles == ["Trial message from Megaboard"]
+    write(inbox.address, "json://127.0.0.1:9/" + TOKEN)
+    assert main(["message"]) == 1
+    out, err = capsys.readouterr()
+    assert "JSON 1" in out
+    assert "JSON 2" in err
+    audit = (tmp_path / "home" / "audit.jsonl").read_text()
+    assert "try_messages" in audit
+    assert TOKEN not in out + err + audit
+
+
+def test_the_command_without_addresses_says_how_to_name_them(monkeypatch, capsys):
+    monkeypatch.delenv("MEGABOARD_MESSAGES_FILE", raising=False)
+    assert main(["message"]) == 2
+    assert "MEGABOARD_MESSAGES_FILE" in capsys.readouterr().err

@@ -1,0 +1,46 @@
+"""A real server tells a real address what becomes of runs, and one that was killed goes on after its restart."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from backend.jobs.states import EventKind
+from backend.jobs.store import Store
+from tests.app.stored_runs import StoredRun
+from tests.inbox import TOKEN, Inbox
+from tests.ui.browser import Site
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.ui
+
+
+def test_a_killed_server_tells_after_its_restart_what_happened_meanwhile(tmp_path: Path) -> None:
+    store, inbox = Store(tmp_path / "megaboard.db"), Inbox()
+    runs = [
+        StoredRun(
+            store, f"20260101-000000-mine-aaa{i}", now=time.time(), name=f"mine-{i}", addresses=[f"127.0.0.1:{i}"]
+        )
+        for i in (1, 2)
+    ]
+    addresses = tmp_path / "addresses"
+    addresses.write_text(inbox.address)
+    addresses.chmod(0o600)
+    site = Site(tmp_path, MEGABOARD_MESSAGES_FILE=str(addresses), LANG="zh_CN.UTF-8", LC_ALL="zh_CN.UTF-8")
+    site.start()
+    try:
+        for run in runs:
+            run.tell(EventKind.FAILING)
+        runs[0].tell(EventKind.FAILED)
+        wait_for(lambda: inbox.titles == ["失败：mine-1"])
+        site.kill()
+        runs[1].tell(EventKind.FAILED)
+        site.start()
+        wait_for(lambda: inbox.titles == ["失败：mine-1", "失败：mine-2"])
+    finally:
+        site.kill()
+        store.close()
+        inbox.close()
+    log = (tmp_path / "server.log").read_text()
+    assert "JSON" in log
+    assert TOKEN not in log
