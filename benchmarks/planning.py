@@ -17,7 +17,8 @@ from typing import Any
 
 from backend.estimate import estimate_resolved
 from backend.job.cluster import Cluster
-from backend.job.job import Job, Model, Parallel, Training
+from backend.job.job import Job, Model, Parallel
+from backend.job.training import Training
 from backend.planning import Plans, best_of_splits, enumerate_plans, front
 from benchmarks.speed import cpu_seconds, plain_loop
 

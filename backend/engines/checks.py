@@ -21,7 +21,7 @@ SHAPES = r"(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[baprs]-)[A-Za-z0-9_\-]{8,
 _EVALUATION_DATA = {"llamafactory": ("val_size", "eval_dataset"), "swift": ("split_dataset_ratio", "val_dataset")}
 
 # Keys that would start something else than the plan, leave the run folder, or resume what the run does not know of.
-# auto_find_batch_size: a rank out of memory begins anew, alone, with a smaller micro-batch (accelerate/utils/memory.py).
+# auto_find_batch_size: a rank out of memory begins anew, alone, with a smaller batch (accelerate/utils/memory.py).
 _REFUSED_KEY = re.compile(
     r"auto_find_batch_size|deepspeed|do_eval|do_predict|fsdp|fsdp_.*|hub_.*|local_rank|logging_dir|master_addr|"
     r"master_port|overwrite_output_dir|predict_with_generate|pure_bf16|push_to_hub|ray_.*|resume_from_checkpoint|"

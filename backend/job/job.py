@@ -1,8 +1,8 @@
 """The job file, version 1, as dataclasses: everything a run needs, what the wizard edits, saves and shares.
 
 It carries no secret. Planning needs `cluster.{gpu, nodes, gpus_per_node}` and `model`; every other key has a default.
-The machines stand in cluster.py. Reading and writing: mapping.py. The parameter table made from these fields:
-parameters.py. Which values go together: rules/.
+The machines stand in cluster.py, data, method and schedule in training.py. Reading and writing: mapping.py. The
+parameter table made from these fields: parameters.py. Which values go together: rules/.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,8 @@ from typing import Any, Literal
 from backend.job.cluster import Cluster
 from backend.job.lengths import cut_mean
 from backend.job.parameters import parameter
-from backend.job.patterns import NAME, NODE_PATH, PRINTABLE, WORDS
+from backend.job.patterns import NAME, NODE_PATH, PRINTABLE
+from backend.job.training import Training
 from backend.job.traits import TRAITS, EngineName, EngineTraits
 
 Recompute = Literal["none", "selective", "full"]
@@ -33,202 +34,6 @@ class Model:
     """The shape inline, with the key names of a Hugging Face config.json; used when no preset is named."""
     path: str | None = parameter(None, pattern=NODE_PATH, llamafactory="model_name_or_path", swift="model")
     """The model's folder on the nodes."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Lora:
-    rank: int = parameter(
-        8, minimum=1, maximum=1024, source="llamafactory", llamafactory="lora_rank", swift="lora_rank"
-    )
-    alpha: int = parameter(
-        16, minimum=1, maximum=4096, source="llamafactory", llamafactory="lora_alpha", swift="lora_alpha"
-    )
-    targets: str = parameter(
-        "all", pattern=WORDS, source="llamafactory", llamafactory="lora_target", swift="target_modules"
-    )
-    """`all` linear layers, or module names separated by commas."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Freeze:
-    """What stays as it is; vision-language models only."""
-
-    vision_tower: bool = parameter(False, source="ours", llamafactory="freeze_vision_tower", swift="freeze_vit")
-    projector: bool = parameter(
-        False, source="ours", llamafactory="freeze_multi_modal_projector", swift="freeze_aligner"
-    )
-    language_model: bool = parameter(
-        False, source="llamafactory", llamafactory="freeze_language_model", swift="freeze_llm"
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Workers:
-    preprocessing: int = parameter(
-        16,
-        minimum=1,
-        maximum=512,
-        source="examples",
-        llamafactory="preprocessing_num_workers",
-        swift="dataset_num_proc",
-    )
-    """Processes that tokenise."""
-    data_loader: int = parameter(
-        4, minimum=0, maximum=64, source="swift", llamafactory="dataloader_num_workers", swift="dataloader_num_workers"
-    )
-    """Loader processes per rank."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Prepare:
-    """What is done with the data once, on one node, before the ranks start. LLaMA-Factory engines."""
-
-    tokenize: bool = parameter(False, source="ours")
-    """Tokenise into <output_dir>/tokenized, whence every rank loads it."""
-    shuffle: bool = parameter(False, source="ours")
-    """The same, in the order of the seed: Megatron reads the data as it lies."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Dpo:
-    beta: float = parameter(0.1, above=0, source="llamafactory", llamafactory="pref_beta", swift="beta")
-    loss: Literal["sigmoid", "hinge", "ipo", "orpo", "simpo"] = parameter(
-        "sigmoid", source="llamafactory", llamafactory="pref_loss", swift="loss_type"
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Training:
-    """Data, method and schedule."""
-
-    stage: Literal["pt", "sft", "dpo"] = parameter(
-        "sft", source="llamafactory", llamafactory=("stage", "do_train"), swift="rlhf_type"
-    )
-    method: Literal["full", "lora", "qlora", "partial"] = parameter(
-        "full",
-        source="ours",
-        llamafactory=("finetuning_type", "quantization_bit", "upcast_layernorm"),
-        swift="tuner_type",
-    )
-    """partial trains the last `trainable_layers` layers."""
-    trainable_layers: int = parameter(2, minimum=1, source="llamafactory", llamafactory="freeze_trainable_layers")
-    lora: Lora = field(default_factory=Lora)
-    freeze: Freeze = field(default_factory=Freeze)
-    dataset: str | None = parameter(None, pattern=WORDS, llamafactory="dataset", swift="dataset")
-    """Names in dataset_info.json, separated by commas."""
-    dataset_dir: str | None = parameter(None, pattern=NODE_PATH, llamafactory="dataset_dir")
-    template: str | None = parameter(None, pattern=WORDS, llamafactory="template")
-    cutoff_len: int = parameter(
-        4096,
-        minimum=8,
-        maximum=4_194_304,
-        unit="tokens",
-        source="guides",
-        llamafactory="cutoff_len",
-        swift="max_length",
-    )
-    image_max_pixels: int = parameter(
-        451_584,
-        minimum=1024,
-        maximum=10**9,
-        unit="pixels",
-        source="guides",
-        llamafactory="image_max_pixels",
-        swift="max_pixels",
-    )
-    video_max_pixels: int = parameter(
-        16_384, minimum=256, maximum=10**9, unit="pixels", source="guides", llamafactory="video_max_pixels"
-    )
-    images_per_sample: int = parameter(1, minimum=0, maximum=4096, source="ours")
-    """For the estimate."""
-    samples: int | None = parameter(None, minimum=1, maximum=10**12)
-    """For the estimate; read on the node when known."""
-    samples_from: str | None = parameter(None, pattern=PRINTABLE)
-    """Where `samples` was read, written with it; null where somebody typed it."""
-    sample_tokens: int | None = parameter(None, minimum=1, maximum=10**9, unit="tokens")
-    """Of a mean sample before it is cut, for the estimate; null: every sample is as long as cutoff_len."""
-    precision: Literal["bf16", "fp16", "fp32"] = parameter(
-        "bf16", source="guides", llamafactory=("bf16", "fp16"), swift=("torch_dtype", "bf16", "fp16")
-    )
-    micro_batch_size: int = parameter(
-        1,
-        minimum=1,
-        maximum=4096,
-        source="guides",
-        llamafactory=("per_device_train_batch_size", "per_device_eval_batch_size"),
-        swift="micro_batch_size",
-    )
-    gradient_accumulation_steps: int = parameter(
-        8, minimum=1, maximum=65_536, source="guides", llamafactory="gradient_accumulation_steps"
-    )
-    global_batch_size: int | None = parameter(None, minimum=1, maximum=16_777_216, swift="global_batch_size")
-    """The wanted one; accumulation then follows from each plan."""
-    num_train_epochs: float = parameter(
-        3.0, above=0, maximum=10_000, source="transformers", llamafactory="num_train_epochs", swift="num_train_epochs"
-    )
-    max_steps: int | None = parameter(None, minimum=1, maximum=10**9, llamafactory="max_steps", swift="train_iters")
-    """Takes the place of the epochs when set."""
-    learning_rate: float = parameter(
-        2.0e-5, above=0, maximum=10, source="guides", llamafactory="learning_rate", swift="lr"
-    )
-    learning_rate_batch: int | None = parameter(None, minimum=1, maximum=16_777_216)
-    """Global batch that the learning rate was chosen for; null where it is not known."""
-    lr_scheduler: Literal[
-        "cosine", "linear", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt", "cosine_with_min_lr"
-    ] = parameter("cosine", source="guides", llamafactory="lr_scheduler_type", swift=("lr_decay_style", "min_lr"))
-    warmup_ratio: float = parameter(
-        0.03,
-        minimum=0,
-        maximum=1,
-        source="guides",
-        llamafactory=("warmup_ratio", "warmup_steps"),
-        swift=("lr_warmup_fraction", "lr_warmup_iters"),
-    )
-    weight_decay: float = parameter(
-        0.01, minimum=0, maximum=10, source="torch", llamafactory="weight_decay", swift="weight_decay"
-    )
-    logging_steps: int = parameter(
-        1,
-        minimum=1,
-        source="ours",
-        llamafactory="logging_steps",
-        hugging_face=("include_num_input_tokens_seen", "logging_nan_inf_filter"),
-        swift=("logging_steps", "callbacks"),
-    )
-    save_steps: int = parameter(200, minimum=1, source="ours", llamafactory="save_steps", swift="save_steps")
-    save_total_limit: int | None = parameter(
-        3, minimum=1, source="ours", llamafactory="save_total_limit", swift="save_total_limit"
-    )
-    eval_steps: int | None = parameter(
-        None, minimum=1, llamafactory=("eval_steps", "eval_strategy"), swift="eval_steps"
-    )
-    packing: bool = parameter(False, source="swift", llamafactory="packing", swift="packing")
-    liger: bool = parameter(False, source="llamafactory", hugging_face="enable_liger_kernel")
-    seed: int = parameter(42, minimum=0, maximum=2**31 - 1, source="transformers", llamafactory="seed", swift="seed")
-    report_to: tuple[Literal["tensorboard", "wandb", "swanlab", "mlflow"], ...] = parameter(
-        ("tensorboard",), source="swift", llamafactory="report_to", swift="report_to"
-    )
-    ddp_timeout_s: int = parameter(
-        1800,
-        minimum=60,
-        maximum=604_800,
-        unit="s",
-        source="transformers",
-        llamafactory="ddp_timeout",
-        swift="ddp_timeout",
-    )
-    stall_s: int | None = parameter(None, minimum=60, maximum=604_800, unit="s")
-    """Without a new byte in its log for so long a node's supervisor keeps the ranks' stacks and ends them.
-
-    None: COLLECTIVES_TELL_S after the collective time-out (Job.stall_s).
-    """
-    workers: Workers = field(default_factory=Workers)
-    prepare: Prepare = field(default_factory=Prepare)
-    dpo: Dpo = field(default_factory=Dpo)
-    output_dir: str | None = parameter(
-        None, pattern=NODE_PATH, llamafactory="output_dir", swift=("output_dir", "add_version")
-    )
-    """A base: the engine writes to <output_dir>/<run id>."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,8 +7,9 @@ import pytest
 
 from backend.cluster.checks import CheckResult, Checks
 from backend.job.cluster import Cluster
-from backend.job.job import Job, Model, Training
+from backend.job.job import Job, Model
 from backend.job.problems import ProblemsError
+from backend.job.training import Training
 from backend.jobs.checkup import Meeting, PreflightReport
 from backend.jobs.copying import Missing, copy, find_missing, roots_to_copy
 from tests.fakes import FakeNode

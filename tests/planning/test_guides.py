@@ -6,7 +6,8 @@ import pytest
 
 from backend.estimate import estimate
 from backend.job.cluster import Cluster
-from backend.job.job import Job, Model, Training
+from backend.job.job import Job, Model
+from backend.job.training import Training
 from backend.planning import guides
 
 CASE = Job(cluster=Cluster(gpu="a100-80g", nodes=4, gpus_per_node=8), model=Model(preset="qwen3-vl-8b"))

@@ -9,7 +9,8 @@ from app.i18n import LANGUAGES, t
 from app.plan_words import explain, reason_words, why_not_words
 from backend.estimate import estimate, over_memory
 from backend.job.cluster import Cluster
-from backend.job.job import Job, Model, Parallel, Training
+from backend.job.job import Job, Model, Parallel
+from backend.job.training import Training
 from backend.planning import enumerate_plans, front, parse_sizes, strategies, why_not
 
 OFFLOADED = ["llamafactory-zero2-offload", "llamafactory-zero3-offload"]

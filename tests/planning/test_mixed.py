@@ -6,9 +6,10 @@ import pytest
 
 from backend.estimate import estimate
 from backend.job.cluster import Cluster, Host
-from backend.job.job import Job, Model, Training
+from backend.job.job import Job, Model
 from backend.job.presets import gpus
 from backend.job.rules import check
+from backend.job.training import Training
 from backend.planning import enumerate_plans, smallest_nodes, tokens_per_s
 
 H100 = 81559 / 1024

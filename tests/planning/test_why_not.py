@@ -7,9 +7,10 @@ import pytest
 from app.i18n import LANGUAGES
 from app.plan_words import why_not_words
 from backend.job.cluster import Cluster
-from backend.job.job import Job, Model, Training
+from backend.job.job import Job, Model
 from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
+from backend.job.training import Training
 from backend.planning import enumerate_plans, parse_sizes, why_not
 from backend.planning.why_not import COPIES
 
