@@ -14,7 +14,8 @@ from typing import Any
 
 from backend.estimate.fit import kind_of_run
 from backend.estimate.layers import ModelLayers
-from backend.estimate.megatron import cached_gradients, pipeline_memory
+from backend.estimate.megatron import pipeline_memory
+from backend.estimate.megatron_work import cached_gradients
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained, rank_parameters, stages
 from backend.estimate.terms import GROUPED_BYTES, STATIC_BYTES, StageMemory

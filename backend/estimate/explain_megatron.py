@@ -7,12 +7,11 @@ from backend.estimate.megatron import (
     LayerCost,
     PlanCosts,
     Run,
-    cached_gradients,
     element_bytes,
     head_moments,
-    largest_weight,
     plan_costs,
 )
+from backend.estimate.megatron_work import cached_gradients, expert_copies, largest_weight
 from backend.estimate.part import Part, logits_part, part, share
 from backend.estimate.plan import Plan
 from backend.estimate.schedule import in_flight
@@ -96,6 +95,11 @@ def _layer(kind: LayerKind, cost: LayerCost, plan: Plan, traits: MemoryTraits, r
     unit = plan.recompute_layers if plan.full_recompute else 1
     if moment.activations:
         yield _of_tokens("activations_recomputed", plan, moment.activations / unit, layers=unit)
+    adapters = run.adapters if run.trained.language else None
+    copies = element_bytes(traits) / 2 * expert_copies(kind, plan, adapters)
+    if copies and moment.workspace == copies:
+        yield _of_tokens("workspace_experts", plan, copies)
+        return
     weight = 0.0
     if run.weights_trained and not traits.cached_weight_gradients:
         elements = largest_weight(kind, plan)

@@ -7,9 +7,10 @@ tensors of Transformer Engine's modules are those of saved.py. Checked against p
 from collections.abc import Callable
 from dataclasses import fields
 
-from backend.estimate.layers import Activation, Attention, LayerKind, Linear, ModelLayers, VisionLayers, operators_of
+from backend.estimate.layers import Attention, LayerKind, ModelLayers, VisionLayers, operators_of
 from backend.estimate.megatron_adapters import Adapters, adapter_bytes, adapter_counts, tower_adapters
-from backend.estimate.numeric import Number, choose, larger, largest
+from backend.estimate.megatron_work import cached_gradients, expert_copies, ffn_gradients, largest_weight
+from backend.estimate.numeric import Number, choose, larger
 from backend.estimate.plan import Plan
 from backend.estimate.record import record
 from backend.estimate.saved import Eager, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
@@ -200,21 +201,23 @@ def _kept(plan: Plan, costs: PlanCosts, dense: int, sparse: int) -> Number:
 
 
 def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> LayerCost:
-    """In a layer's backward: what it recomputes, the FFN's gradients, one weight's gradient."""
+    """Beside what a layer keeps: in its backward what it recomputes, the FFN's gradients and one weight's gradient, or,
+    if that is more, in its forward the copies of tokens on their way to experts and back."""
     [attention] = operators_of(kind, Attention)
     scale = element_bytes(memory) / 2
+    adapters = run.adapters if run.trained.language else None
 
     def kept_without(modules: tuple[str, ...]) -> SavedBytes:
         return fused_bytes(kind, modules, run.trained.language, plan.context_a2a)
 
     kept = scale * _spread(_by_modules(plan, kept_without), plan, attention)
-    if run.adapters and run.trained.language:
-        outputs, gathered, masked = adapter_bytes(kind, run.adapters)
+    if adapters:
+        outputs, gathered, masked = adapter_bytes(kind, adapters)
         kept = kept + scale * plan.tokens * (outputs + gathered * (1 - plan.whole_share))
         kept = kept + scale * _spread(masked, plan, attention)
     again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules))
     revived = scale * _spread(again, plan, attention)
-    work = scale * _ffn_gradients(kind, plan)
+    work = scale * ffn_gradients(kind, plan, adapters)
     if not plan.flash_attention:
         each = plan.tokens * attention.heads * plan.sequence_length / plan.context / plan.tensor
         probabilities = 2 * scale * each
@@ -227,6 +230,7 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
     revived = choose(plan.full_recompute, plan.recompute_layers * kept, revived)
     if run.weights_trained and not memory.cached_weight_gradients:
         work = work + 2 * scale * largest_weight(kind, plan)
+    work = larger(work, scale * expert_copies(kind, plan, adapters))
     return LayerCost(kept=kept, moment=Moment(activations=revived, workspace=work))
 
 
@@ -260,44 +264,6 @@ def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained:
         block = choose(plan.full_recompute, each * vision.block.hidden, eager_bytes(vision.block, form))
         per_patch = per_patch + vision.depth * block + eager_bytes(vision.patch_embedding, form)
     return plan.vision_patches * per_patch
-
-
-def _ffn_gradients(kind: LayerKind, plan: Plan) -> Number:
-    """The gradient of the FFN's first projection, while its saved output is still there."""
-    most: Number = 0.0
-    for operator in operators_of(kind, Activation):
-        width = 2 * operator.width * (2 if operator.gated else 1)
-        share = plan.whole_share if operator.module == "moe" else 1 / plan.tensor
-        most = larger(most, width * share)
-    return plan.tokens * most
-
-
-def largest_weight(kind: LayerKind, plan: Plan) -> Number:
-    """Elements of the largest weight whose gradient lives before it is added up; grouped experts count together."""
-    sizes = [
-        operator.inputs * operator.outputs * operator.copies / _cut(operator, plan)
-        for operator in operators_of(kind, Linear)
-    ]
-    return largest(*sizes)
-
-
-def _cut(operator: Linear, plan: Plan) -> Number:
-    if operator.share == "expert":
-        return plan.expert * plan.expert_tensor
-    return plan.tensor if operator.share == "split" else 1
-
-
-def cached_gradients(layers: ModelLayers, plan: Plan, stage: Stage) -> Number:
-    """Transformer Engine >= 2.3 keeps one dummy gradient for every distinct weight shape; experts share theirs."""
-    shapes: dict[tuple[int, int, str], Number] = {}
-    kinds = [kind for kind, _ in stage.kinds(layers)]
-    for kind in [*kinds, layers.output] if stage.last else kinds:
-        for operator in operators_of(kind, Linear):
-            if operator.name != "router":
-                cut = plan.expert_tensor if operator.share == "expert" else _cut(operator, plan)
-                shape = (operator.inputs, operator.outputs, operator.share)
-                shapes[shape] = 2 * operator.inputs * operator.outputs / cut
-    return sum(shapes.values())
 
 
 def head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> list[Moment]:

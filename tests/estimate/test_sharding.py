@@ -173,6 +173,26 @@ def test_lora_on_megatron_keeps_dropouts_masks_and_the_copies_that_adapters_read
     assert lora.activations_gib - full.activations_gib == pytest.approx(36 * a_layer / GIB, rel=0.01)
 
 
+@pytest.mark.parametrize(("method", "expert", "copies"), [("full", 8, 4), ("full", 1, 3), ("lora", 8, 5)])
+def test_a_layer_of_experts_holds_copies_of_its_tokens_on_their_way_there_and_back(method, expert, copies):
+    swift = {"engine": "swift-megatron", "model__preset": "qwen3-30b-a3b", "training__method": method}
+    whole = {"parallel__pipeline": 4, "parallel__recompute": "full", "parallel__expert": expert}
+    first = estimate(job(**swift, **whole)).stages[0]
+    wide = estimate(job(**swift, **whole, training__cutoff_len=8192)).stages[0]
+    routed = 8 * 2 * 2048
+    assert (wide.workspace_gib - first.workspace_gib) * GIB == pytest.approx(4096 * copies * routed)
+
+
+def test_an_adapter_scales_its_output_and_so_its_gradient_is_there_twice():
+    swift = {"engine": "swift-megatron", "model__preset": "qwen3-8b", "training__method": "lora"}
+    piped = {"parallel__pipeline": 2, "training__cutoff_len": 4096}
+    both, attention = (
+        estimate(job(**swift, **piped, training__lora__targets=targets)).stages[0].workspace_gib * GIB
+        for targets in ("all", "linear_qkv,linear_proj")
+    )
+    assert both - attention == pytest.approx(4096 * 2 * 2 * 12288)
+
+
 def test_experts_have_adapters_of_their_own_on_megatron():
     swift = {"engine": "swift-megatron", "model__preset": "qwen3-30b-a3b", "training__method": "lora"}
     wide, narrow = (estimate(job(parallel__expert=size, **swift)).stages[0] for size in (8, 1))
