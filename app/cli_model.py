@@ -6,7 +6,7 @@ import sys
 from app.cli_output import DONE
 from app.i18n import t
 from app.model_config import from_hub, pretty, read_config
-from backend.estimate.layers import model_layers
+from backend.estimate.model_layers import model_layers
 from backend.estimate.parameters import model_parameters
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from backend.estimate.estimate import RESERVED_PER_ALLOCATED
 from backend.estimate.fit import kind_of_run
-from backend.estimate.layers import ModelLayers, model_layers
+from backend.estimate.layers import ModelLayers
 from backend.estimate.megatron import Run, pipeline_memory
 from backend.estimate.megatron_adapters import Adapters
+from backend.estimate.model_layers import model_layers
 from backend.estimate.parameters import model_parameters
 from backend.estimate.plan import Plan
 from backend.job.problems import ProblemsError

@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from backend.estimate.layers import model_layers
 from backend.estimate.megatron import pipeline_memory
+from backend.estimate.model_layers import model_layers
 from backend.estimate.parameters import model_parameters
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained

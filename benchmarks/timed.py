@@ -10,7 +10,8 @@ from typing import Any
 
 from backend.estimate.data_parallel import bucket_of
 from backend.estimate.efficiency import default_efficiency
-from backend.estimate.layers import ModelLayers, model_layers
+from backend.estimate.layers import ModelLayers
+from backend.estimate.model_layers import model_layers
 from backend.estimate.plan import Plan, unsplit
 from backend.estimate.setting import Execution, Setting
 from backend.estimate.stage import Trained, rank_parameters, stages

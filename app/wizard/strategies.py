@@ -7,7 +7,7 @@ from app.i18n import render_problem, t
 from app.plan_words import plan_in_full, reason_words
 from app.wizard.reading import Reading
 from backend.estimate import over_gpu_gib
-from backend.estimate.layers import model_layers
+from backend.estimate.model_layers import model_layers
 from backend.estimate.parameters import model_parameters
 from backend.job.job import Job
 from backend.job.mapping import with_values

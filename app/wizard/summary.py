@@ -6,7 +6,7 @@ from app.plan_words import need_gib, plan_name, plan_sizes
 from app.wizard.reading import Reading
 from backend.estimate import Estimate, accuracy_of, over_gpu_gib, over_host_gib
 from backend.estimate.calibrated import reserved_ratio
-from backend.estimate.layers import model_layers
+from backend.estimate.model_layers import model_layers
 from backend.estimate.parameters import model_parameters
 from backend.job.job import Job
 from backend.job.model import ModelShape

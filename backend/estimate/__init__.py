@@ -1,6 +1,6 @@
 """Pure functions from a job to what its plan costs; they take numbers or NumPy arrays alike.
 
-Reading order: estimate.py, layers.py, saved.py, megatron.py (or hugging_face.py), schedule.py, simulate.py; for
+Reading order: estimate.py, model_layers.py, saved.py, megatron.py (or hugging_face.py), schedule.py, simulate.py; for
 time: timing.py, step_time.py, layer_time.py, setting.py, communication.py, collectives.py, efficiency.py.
 """
 

@@ -1,7 +1,7 @@
 """How large one checkpoint of a job is on disk."""
 
 from backend.estimate.estimate import estimate_resolved
-from backend.estimate.layers import model_layers
+from backend.estimate.model_layers import model_layers
 from backend.estimate.parameters import model_parameters
 from backend.job.job import Job
 from backend.job.presets import resolve_gpu, resolve_model

@@ -7,9 +7,10 @@ from typing import Any
 
 from backend.estimate.calibrated import calibrated_on, probed_on, reserved_ratio
 from backend.estimate.hugging_face import Tuning, data_parallel_memory
-from backend.estimate.layers import ModelLayers, model_layers
+from backend.estimate.layers import ModelLayers
 from backend.estimate.megatron import PlanCosts, Run, pipeline_memory
 from backend.estimate.megatron_adapters import Adapters
+from backend.estimate.model_layers import model_layers
 from backend.estimate.numeric import Number, choose, largest
 from backend.estimate.plan import Plan, in_precision, plan_of, unsplit
 from backend.estimate.record import record

@@ -27,8 +27,8 @@ from backend.estimate.estimate import (
     modelled,
     run_of,
 )
-from backend.estimate.layers import model_layers
 from backend.estimate.megatron import PlanCosts, plan_costs
+from backend.estimate.model_layers import model_layers
 from backend.estimate.numeric import largest
 from backend.estimate.plan import Plan, plan_of
 from backend.estimate.shared import Shared

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backend.estimate.layers import Activation, Attention, LayerKind, Norm, model_layers
+from backend.estimate.layers import Activation, Attention, LayerKind, Norm
+from backend.estimate.model_layers import model_layers
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
 from backend.job.rules.many import Axis, Codes, Factors, Space

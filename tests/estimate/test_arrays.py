@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from backend.estimate.hugging_face import Tuning, data_parallel_memory
-from backend.estimate.layers import model_layers
 from backend.estimate.megatron import Run, pipeline_memory
 from backend.estimate.megatron_adapters import Adapters
+from backend.estimate.model_layers import model_layers
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained
 from backend.job.job import Model

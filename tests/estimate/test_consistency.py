@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.estimate.layers import model_layers
 from backend.estimate.megatron import Run, layer_cost, pipeline_memory
+from backend.estimate.model_layers import model_layers
 from backend.estimate.plan import Plan
 from backend.estimate.schedule import in_flight
 from backend.estimate.stage import Trained

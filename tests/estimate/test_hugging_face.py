@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from backend.estimate.hugging_face import Tuning, data_parallel_memory
-from backend.estimate.layers import model_layers
+from backend.estimate.model_layers import model_layers
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained
 from backend.estimate.terms import STATIC_BYTES

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from backend.estimate.layers import model_layers
+from backend.estimate.model_layers import model_layers
 from backend.estimate.parameters import model_parameters, padded_vocabulary, vision_parameters
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained, rank_parameters, stages

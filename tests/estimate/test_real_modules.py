@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.estimate.layers import model_layers
+from backend.estimate.model_layers import model_layers
 from backend.estimate.parameters import model_parameters
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained, rank_parameters, stages

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.estimate.layers import model_layers
+from backend.estimate.model_layers import model_layers
 from backend.estimate.saved import Eager, eager_bytes, fused_bytes
 from backend.job.job import Model
 from backend.job.model import parse_model

@@ -11,7 +11,7 @@ from backend.estimate import estimate, speed_up
 from backend.estimate.adapters import NF4_BYTES
 from backend.estimate.communication import Group, exchange_seconds, merged_exchange_seconds, ring_seconds, send_seconds
 from backend.estimate.efficiency import Machine, assumed_power, default_efficiency, machine_of
-from backend.estimate.layers import model_layers
+from backend.estimate.model_layers import model_layers
 from backend.estimate.parameters import layer_counts
 from backend.estimate.plan import Plan
 from backend.estimate.products import UNPACKING
