@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from app.audit import Audit
 from app.binding import DEFAULT_PORT, Binding, ServerError
-from app.cli_message import add_messages_option, given_addresses
+from app.cli_notify import add_notify_option, given_addresses
 from app.cli_output import DONE, FAILED, WRONG_INPUT
 from app.cli_secrets import add_secret_option, take_secrets
 from app.gradio_settings import prepare_gradio
@@ -29,7 +29,7 @@ PASSWORD_FILE_VARIABLE = "MEGABOARD_PASSWORD_FILE"  # noqa: S105 - the name of a
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
     """Options of `serve`."""
     add_binding(parser, lang)
-    add_messages_option(parser, lang)
+    add_notify_option(parser, lang)
     add_secret_option(parser, lang)
     parser.add_argument("--new-password", action="store_true", help=t(lang, "cli.serve.new_password.help"))
     parser.set_defaults(run=run)

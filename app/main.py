@@ -35,7 +35,7 @@ COMMANDS = {
     "queue": "app.cli_queue",
     "export": "app.cli_export",
     "calibrate": "app.cli_calibrate",
-    "message": "app.cli_message",
+    "notify": "app.cli_notify",
 }
 DEFAULT = "serve"
 _NOT_TYPED = ("home_", "store_", "audit_", "stop_unrecorded", "save_unrecorded", "run_unreadable", "launch_stopped")

@@ -239,7 +239,7 @@ def test_a_file_of_addresses_that_will_not_do_is_refused_by_line_without_showing
     with pytest.raises(PrivateFileError) as error:
         read_addresses(path)
     assert (error.value.code, error.value.values.get("line")) == (code, line)
-    assert main(["message", "--messages-file", str(path)]) == 2
+    assert main(["notify", "--notify-file", str(path)]) == 2
     out, err = capsys.readouterr()
     assert str(path) in err
     assert TOKEN not in out + err + caplog.text
@@ -248,20 +248,20 @@ def test_a_file_of_addresses_that_will_not_do_is_refused_by_line_without_showing
 def test_the_command_tries_every_address_and_names_those_that_took_nothing(tmp_path, monkeypatch, inbox, write, capsys):
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))
     path = write(inbox.address)
-    monkeypatch.setenv("MEGABOARD_MESSAGES_FILE", str(path))
-    assert main(["message"]) == 0
+    monkeypatch.setenv("MEGABOARD_NOTIFY_FILE", str(path))
+    assert main(["notify"]) == 0
     assert inbox.titles == ["Trial message from Megaboard"]
     write(inbox.address, "json://127.0.0.1:9/" + TOKEN)
-    assert main(["message"]) == 1
+    assert main(["notify"]) == 1
     out, err = capsys.readouterr()
     assert "JSON 1" in out
     assert "JSON 2" in err
     audit = (tmp_path / "home" / "audit.jsonl").read_text()
-    assert "try_messages" in audit
+    assert "notify" in audit
     assert TOKEN not in out + err + audit
 
 
 def test_the_command_without_addresses_says_how_to_name_them(monkeypatch, capsys):
-    monkeypatch.delenv("MEGABOARD_MESSAGES_FILE", raising=False)
-    assert main(["message"]) == 2
-    assert "MEGABOARD_MESSAGES_FILE" in capsys.readouterr().err
+    monkeypatch.delenv("MEGABOARD_NOTIFY_FILE", raising=False)
+    assert main(["notify"]) == 2
+    assert "MEGABOARD_NOTIFY_FILE" in capsys.readouterr().err

@@ -9,8 +9,8 @@ from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 from tests.app.stored_runs import StoredRun
 from tests.inbox import TOKEN, Inbox
-from tests.ui.browser import Site
 from tests.waiting import wait_for
+from tools.browser import Site
 
 pytestmark = pytest.mark.ui
 
@@ -26,7 +26,7 @@ def test_a_killed_server_tells_after_its_restart_what_happened_meanwhile(tmp_pat
     addresses = tmp_path / "addresses"
     addresses.write_text(inbox.address)
     addresses.chmod(0o600)
-    site = Site(tmp_path, MEGABOARD_MESSAGES_FILE=str(addresses), LANG="zh_CN.UTF-8", LC_ALL="zh_CN.UTF-8")
+    site = Site(tmp_path, MEGABOARD_NOTIFY_FILE=str(addresses), LANG="zh_CN.UTF-8", LC_ALL="zh_CN.UTF-8")
     site.start()
     try:
         for run in runs:

@@ -1,4 +1,4 @@
-"""`megaboard message`: a trial message to every address, to see that they are right."""
+"""`megaboard notify`: a trial message to every address, to see that they are right."""
 
 import argparse
 import os
@@ -15,18 +15,18 @@ from app.private_file import PrivateFileError
 if TYPE_CHECKING:
     from app.messages.addresses import Address
 
-VARIABLE = "MEGABOARD_MESSAGES_FILE"
+VARIABLE = "MEGABOARD_NOTIFY_FILE"
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
     """Options of `message`."""
-    add_messages_option(parser, lang)
+    add_notify_option(parser, lang)
     parser.set_defaults(run=run)
 
 
-def add_messages_option(parser: argparse.ArgumentParser, lang: str) -> None:
-    """--messages-file, for whoever sends messages."""
-    parser.add_argument("--messages-file", type=Path, metavar="FILE", help=t(lang, "cli.messages_file.help"))
+def add_notify_option(parser: argparse.ArgumentParser, lang: str) -> None:
+    """--notify-file, for whoever sends messages."""
+    parser.add_argument("--notify-file", type=Path, metavar="FILE", help=t(lang, "cli.notify_file.help"))
 
 
 def run(chosen: argparse.Namespace, lang: str) -> int:
@@ -41,21 +41,21 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
     if not places:
         print(t(lang, "cli.error.message_addresses_unnamed", variable=VARIABLE), file=sys.stderr)
         return WRONG_INPUT
-    Audit(make_home(home_path())).record("try_messages", to=[place.name for place in places])
+    Audit(make_home(home_path())).record("notify", to=[place.name for place in places])
     message, status = words.trial(lang), DONE
     for place in places:
         reason = place.send(message.title, message.body, is_bad=message.is_bad)
         if reason is None:
-            print(t(lang, "cli.message.sent", to=place.name), flush=True)
+            print(t(lang, "cli.notify.sent", to=place.name), flush=True)
         else:
-            print(printable(t(lang, "cli.message.failed", to=place.name, reason=reason)), file=sys.stderr, flush=True)
+            print(printable(t(lang, "cli.notify.failed", to=place.name, reason=reason)), file=sys.stderr, flush=True)
             status = FAILED
     return status
 
 
 def given_addresses(chosen: argparse.Namespace) -> "list[Address]":
-    """Those of --messages-file or MEGABOARD_MESSAGES_FILE; none where neither names a file. PrivateFileError."""
-    path = chosen.messages_file or os.environ.get(VARIABLE)
+    """Those of --notify-file or MEGABOARD_NOTIFY_FILE; none where neither names a file. PrivateFileError."""
+    path = chosen.notify_file or os.environ.get(VARIABLE)
     if not path:
         return []
     # It takes half a second.
