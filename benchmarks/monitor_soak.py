@@ -17,7 +17,7 @@ from playwright.sync_api import CDPSession, Page
 from backend.cluster.supervisor.processes import read_stat
 from backend.jobs.store import Store
 from tests.app.stored_runs import StoredRun
-from tests.ui.browser import PASSWORD, Site, logged_in
+from tools.browser import PASSWORD, Site, logged_in
 
 WARM_UP_TICKS = 30
 RUN = "20260101-000000-soak-0000"

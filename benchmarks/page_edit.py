@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.launch import tree
-from tests.ui.browser import PASSWORD, Site, logged_in
+from tools.browser import PASSWORD, Site, logged_in
 
 TARGET_MEDIAN_MS, TARGET_P95_MS = 150, 250
 

@@ -15,8 +15,9 @@ import pytest
 from backend.jobs import series
 from backend.jobs.store import Store
 from tests.nodes import needs_node_environment
-from tests.ui.browser import PASSWORD, VIEWPORT, Site, chromium, expect, needs_chromium, without_faults
+from tests.ui.browser import expect, needs_chromium
 from tests.waiting import wait_for
+from tools.browser import PASSWORD, VIEWPORT, Site, chromium, without_faults
 
 SSHD = [Path(folder) / "sshd" for folder in ("/usr/sbin", "/usr/local/sbin", "/usr/bin")]
 NODES = 4

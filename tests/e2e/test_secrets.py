@@ -18,8 +18,9 @@ from backend.job.mapping import dump_mapping
 from backend.jobs.store import Store
 from tests.jobs.gangs import stand_in_job
 from tests.nodes import ssh_nodes
-from tests.ui.browser import Site, expect, go, logged_in, needs_chromium
+from tests.ui.browser import expect, go, needs_chromium
 from tests.waiting import wait_for
+from tools.browser import Site, logged_in
 
 ENGINE = Path(__file__).parents[1] / "jobs" / "engine"
 TOKEN = "canary.T0ken=of/the+ranks"

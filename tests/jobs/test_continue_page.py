@@ -11,7 +11,8 @@ from backend.job.job import Job
 from backend.jobs.controller import Controller
 from backend.jobs.states import RunState
 from tests.jobs.gangs import marked, with_mode
-from tests.ui.browser import box, expect, logged_in, needs_chromium, served, until
+from tests.ui.browser import box, expect, needs_chromium, until
+from tools.browser import logged_in, served
 
 pytestmark = [pytest.mark.ui, pytest.mark.e2e, needs_chromium]
 

@@ -1,141 +1,21 @@
-"""Chromium, and servers of the page in processes of their own, for tests that see what a user sees."""
+"""The page in Chromium, as tests read it and act on it."""
 
-import os
-import random
-import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+
+from tools.browser import CHROMIUM, READY_S, Site
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
 expect = playwright.expect
 expect.set_options(timeout=60_000)  # five seconds, its default, are not enough on two busy cores
 
-CHECKOUT = Path(__file__).parents[2]
-CHROMIUM = Path("/usr/bin/chromium")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
-PASSWORD = "correct-horse-battery"
-VIEWPORT = {"width": 1280, "height": 900}
-READY_S, END_S = 180, 120
-PORTS = range(20000, 29000)
-"""Below those that Linux gives to connections: a server that starts again finds its port free."""
-
 needs_chromium = pytest.mark.skipif(
     not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"
 )
-
-
-class Site:
-    """A server of the page on a port of its own, which can be ended, killed and started again."""
-
-    call: tuple[str, ...] = ("serve",)
-
-    def __init__(self, home: Path, **environment: str) -> None:
-        self.home = home
-        self.environment = {**os.environ, "MEGABOARD_HOME": str(home), **environment}
-        self.port = next(filter(_is_free, random.sample(PORTS, len(PORTS))))
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    def command(self) -> list[str]:
-        """The interpreter's arguments that serve the page on the port with PASSWORD."""
-        password_file = self.home / "password"
-        password_file.write_text(PASSWORD)
-        password_file.chmod(0o600)
-        return ["-m", "app.main", *self.call, "--port", str(self.port), "--password-file", str(password_file)]
-
-    def start(self) -> None:
-        log = self.home / "server.log"
-        argv = [sys.executable, *self.command()]
-        with log.open("ab") as out:
-            self.process = subprocess.Popen(argv, stdout=out, stderr=out, env=self.environment, cwd=CHECKOUT)
-        deadline = time.monotonic() + READY_S
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                httpx.get(f"{self.url}/login")
-                return
-            except httpx.TransportError:
-                time.sleep(0.1)
-        self.kill()
-        raise AssertionError(log.read_text())
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            self.process.wait(timeout=END_S)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
-
-
-@contextmanager
-def served(home: Path, **environment: str) -> Iterator[Site]:
-    """`megaboard serve` with a home of its own and further environment."""
-    site = Site(home, **environment)
-    site.start()
-    try:
-        yield site
-    finally:
-        site.end()
-
-
-@contextmanager
-def chromium() -> Iterator[Any]:
-    """A running Chromium, ended with all its pages."""
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@contextmanager
-def without_faults(page: Any) -> Iterator[Any]:
-    """A page in which no script may fail, nor a dialog open."""
-    faults: list[str] = []
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("dialog", lambda dialog: faults.append(f"a script ran: {dialog.message}"))
-    yield page
-    assert faults == []
-
-
-@contextmanager
-def logged_in(site: Site, browser: Any = None) -> Iterator[Any]:
-    """A page on the site, past the door, in `browser` or in one of its own; no script in it may fail."""
-    if browser is None:
-        with chromium() as own, logged_in(site, own) as page:
-            yield page
-        return
-    page = browser.new_context(viewport=VIEWPORT).new_page()
-    page.set_default_timeout(60_000)
-    with without_faults(page):
-        log_in(page, site)
-        yield page
-
-
-def log_in(page: Any, site: Site, lang: str = "en") -> None:
-    """Type the password at the door, and come in.
-
-    It waits until the page behind the door is there: Chromium may never answer the closing of a page
-    whose log-in is on its way (5 times in 60 on two cores).
-    """
-    if "/login" not in page.url:
-        page.goto(f"{site.url}/login?lang={lang}")
-    page.fill("#password", PASSWORD)
-    page.keyboard.press("Enter")
-    page.wait_for_url(lambda url: "/login" not in url)
 
 
 def go(page: Any, site: Site, step: str, lang: str = "en") -> None:

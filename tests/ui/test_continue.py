@@ -15,7 +15,8 @@ from backend.jobs.records import NodeRecord
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 from tests.nodes import ssh_nodes
-from tests.ui.browser import Site, box, expect, go, logged_in, needs_chromium, problems, served
+from tests.ui.browser import box, expect, go, needs_chromium, problems
+from tools.browser import Site, logged_in, served
 
 pytestmark = [pytest.mark.ui, needs_chromium]
 

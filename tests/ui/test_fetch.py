@@ -11,7 +11,8 @@ import pytest
 from backend.job.presets import models
 from tests.hub import hub
 from tests.nodes import ssh_nodes
-from tests.ui.browser import Site, box, expect, go, logged_in, needs_chromium, served, until
+from tests.ui.browser import box, expect, go, needs_chromium, until
+from tools.browser import Site, logged_in, served
 
 pytestmark = [pytest.mark.ui, needs_chromium]
 

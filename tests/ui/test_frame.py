@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ui.browser import VIEWPORT, chromium, expect, needs_chromium
+from tests.ui.browser import expect, needs_chromium
+from tools.browser import VIEWPORT, chromium
 
 pytestmark = [pytest.mark.ui, needs_chromium]
 READY_S, END_S = 120, 20

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.ui.browser import expect, go, logged_in, needs_chromium, served
+from tests.ui.browser import expect, go, needs_chromium
+from tools.browser import logged_in, served
 
 pytestmark = [pytest.mark.ui, needs_chromium]
 

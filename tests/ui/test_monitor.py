@@ -13,7 +13,8 @@ from backend.jobs import series
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 from tests.app.stored_runs import StoredRun, heartbeat, problem
-from tests.ui.browser import PASSWORD, Site, expect, log_in, logged_in, needs_chromium, without_faults
+from tests.ui.browser import expect, needs_chromium
+from tools.browser import PASSWORD, Site, log_in, logged_in, without_faults
 
 TICK_S = 0.3
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.ui.browser import Site, box, expect, go, logged_in, needs_chromium, served, until
+from tests.ui.browser import box, expect, go, needs_chromium, until
+from tools.browser import Site, logged_in, served
 
 pytestmark = [pytest.mark.ui, needs_chromium]
 

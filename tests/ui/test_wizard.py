@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.ui.browser import Site, box, expect, go, held, log_in, logged_in, needs_chromium, problems, served, until
+from tests.ui.browser import box, expect, go, held, needs_chromium, problems, until
+from tools.browser import Site, log_in, logged_in, served
 
 STEPS = ("hardware", "model", "training", "plan", "review", "launch")
 
