@@ -8,6 +8,7 @@ from threading import Lock
 SUPERVISOR = "supervisor.py"
 COPIER = "copy_files.py"
 SAMPLES = "count_samples.py"
+LAST_RESORT = "last_resort.sh"
 JOINED = {
     SUPERVISOR: (
         "supervisor",

@@ -1,6 +1,7 @@
 """Starts one attempt on all nodes at once: folders, files, supervisors. Every act is recorded before and after it."""
 
 import json
+import logging
 import posixpath
 import random
 import secrets
@@ -14,7 +15,7 @@ from backend.cluster.group import on_all
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.preflight import lock_path
 from backend.cluster.probe import NodeFacts, expand, python_command
-from backend.cluster.programs import SUPERVISOR, node_program
+from backend.cluster.programs import LAST_RESORT, SUPERVISOR, node_program
 from backend.engines import ENTRY, NodePlace, Place, Rendered
 from backend.job.cluster import Environment
 from backend.job.job import Job
@@ -26,6 +27,8 @@ from backend.jobs.secrets import FILE as SECRETS_FILE
 from backend.jobs.secrets import TakenSecrets
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
+
+_log = logging.getLogger(__name__)
 
 PROTOCOL = 1
 SWIFT_ENTRY = "swift_entry.py"
@@ -214,7 +217,26 @@ def start_supervisor(record: NodeRecord, node: Node) -> Mapping[str, object]:
 
 
 def stop_supervisor(record: NodeRecord, node: Node, grace_s: float) -> Mapping[str, Any]:
-    """End what is left of an attempt on a node; `left` of the answer is empty when nothing is. NodeError."""
+    """End what is left of an attempt on a node; `left` of the answer is empty when nothing is. NodeError.
+
+    Where its Python does not start any more (the environment was deleted, `setup` is broken), by a shell.
+    """
+    try:
+        return _stop_by_program(record, node, grace_s)
+    except NodeError as error:
+        if error.code != "bad_answer":
+            raise
+        _log.warning("stopping by a shell, for its Python does not answer: %s", error)
+        argv = ["/bin/sh", "-s", record.folder, record.mark, f"{grace_s:g}"]
+        try:
+            return ask(node, argv, timeout_s=STOP_CALL_S, stdin=node_program(LAST_RESORT))
+        except NodeError as worse:
+            if worse.code != "bad_answer":
+                raise
+            raise NodeError("stop_failed", node.name, mark=f"MEGABOARD_RUN={record.mark}", **error.values) from worse
+
+
+def _stop_by_program(record: NodeRecord, node: Node, grace_s: float) -> Mapping[str, Any]:
     if not node.exists(f"{record.folder}/{SUPERVISOR}"):
         # Never uploaded, or removed from under the run, whose processes live on: the mark alone finds them.
         environment = Environment(python=record.python, setup=record.setup)

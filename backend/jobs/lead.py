@@ -77,6 +77,7 @@ class Lead:
         self._stopping_since: float | None = None
         self._next_try = 0.0
         self._proved: dict[int, float] = {}
+        self._unstopped: dict[int, Problem] = {}
         self._next_status = monotonic() + timing.silent_after_s
 
     def tick(self) -> bool:
@@ -183,6 +184,7 @@ class Lead:
         for rank, answer in answers.items():
             self._keep_proof(rank, answer)
         for rank, failure in failures.items():
+            self._unstopped[rank] = failure.problem
             self._tell_once(EventKind.NODE_STOP_FAILED, rank, problem=failure.problem)
         self._next_try = self._monotonic() + self._timing.retry_s
 
@@ -208,7 +210,7 @@ class Lead:
             self._end_with(EventKind.LOST, began.rank, _problem_of(began))
         elif unsure:
             is_told = began.detail.get("diagnosed") and not any((record.stop or {}).get("left") for record in unsure)
-            problem: Problem | None = self._diagnose(records) if is_told else _not_stopped(unsure[0])
+            problem: Problem | None = self._diagnose(records) if is_told else self._not_stopped(unsure[0])
             if began.kind is EventKind.STOP_REQUESTED:
                 self._tell(EventKind.LOST, rank=unsure[0].rank, problem=problem)
             else:
@@ -252,6 +254,15 @@ class Lead:
                 )
             )
         return views
+
+    def _not_stopped(self, record: NodeRecord) -> Problem:
+        """Why a node cannot be vouched for: processes outlived SIGKILL, nothing there can end them, or no answer."""
+        left = (record.stop or {}).get("left") or []
+        failure = self._unstopped.get(record.rank)
+        if not left and failure is not None and failure.code == "stop_failed":
+            return failure
+        values = {"node": record.address, "processes": len(left)}
+        return Problem(code="processes_left" if left else "node_not_stopped", node=record.address, values=values)
 
     def _stop_node(self, rank: int, record: NodeRecord) -> Mapping[str, Any]:
         node = self._connect(rank)
@@ -299,10 +310,3 @@ def _is_saving(history: Sequence[Event], began: Event) -> bool:
 def _problem_of(event: Event) -> Problem | None:
     values = event.detail.get("problem")
     return problem_from_json(values) if values else None
-
-
-def _not_stopped(record: NodeRecord) -> Problem:
-    """Why a node cannot be vouched for: it does not answer, or processes outlived SIGKILL."""
-    left = (record.stop or {}).get("left") or []
-    values = {"node": record.address, "processes": len(left)}
-    return Problem(code="processes_left" if left else "node_not_stopped", node=record.address, values=values)

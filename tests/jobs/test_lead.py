@@ -321,7 +321,20 @@ def test_whatever_happens_a_run_ends_once_and_nothing_is_left_running(gang: Gang
 
 def test_an_answer_that_is_no_answer_counts_as_no_proof(gang: Gang) -> None:
     lead = gang.lead()
-    gang.nodes[0].on("stop", reply=NodeError("bad_answer", "10.0.0.1", command="py", exit=1, detail=""))
+    for word in ("stop", "/bin/sh"):
+        gang.nodes[0].on(word, reply=NodeError("bad_answer", "10.0.0.1", command=word, exit=1, detail="no disk"))
     gang.tell(EventKind.STOP_REQUESTED, save=False)
     assert gang.pass_time(lead, 300)
     assert gang.state() is RunState.LOST
+    cause = gang.cause()
+    assert cause is not None
+    assert (cause.code, cause.node, cause.values["mark"]) == ("stop_failed", "10.0.0.1", "MEGABOARD_RUN=m.0")
+
+
+def test_a_node_whose_python_is_gone_is_stopped_by_a_shell(gang: Gang) -> None:
+    lead = gang.lead()
+    gang.nodes[0].on("stop", reply=NodeError("bad_answer", "10.0.0.1", command="py", exit=127, detail="not found"))
+    gang.nodes[0].on("/bin/sh", "-s", "/r/node0", "m.0", reply={"left": []})
+    gang.tell(EventKind.STOP_REQUESTED, save=False)
+    assert gang.pass_time(lead, 60)
+    assert (gang.state(), gang.cause()) == (RunState.STOPPED, None)

@@ -1,0 +1,75 @@
+"""A node without a Python that starts: a shell alone ends the run there, all that shows its mark and nothing else."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from backend.cluster.programs import LAST_RESORT, node_program
+from backend.cluster.supervisor.processes import MARK, members
+from tests.cluster.test_supervisor import Run, run  # noqa: F401 - a fixture
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.e2e  # seconds of signals and grace each
+
+
+def _end(run: Run, shell: str = "/bin/sh", grace: str = "1", folder: str | None = None) -> dict[str, Any]:  # noqa: F811
+    command = [shell, "-s", folder or str(run.folder), run.mark, grace, "--token", "T"]
+    bare = {"PATH": os.defpath}
+    done = subprocess.run(
+        command, input=node_program(LAST_RESORT), capture_output=True, env=bare, timeout=60, check=True
+    )
+    (line,) = done.stdout.decode().splitlines()
+    assert line.startswith("T")
+    return json.loads(line[1:])
+
+
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
+def test_a_shell_ends_what_a_killed_supervisor_left_and_what_ignores_term(run: Run, shell: str) -> None:  # noqa: F811
+    run.start_tree()
+    run.kill_supervisor()
+    assert run.alive()
+    assert _end(run, shell) == {"left": []}
+    assert run.alive() == []
+
+
+def test_a_supervisor_that_lives_is_told_and_records_the_end(run: Run) -> None:  # noqa: F811
+    run.start_tree()
+    assert _end(run) == {"left": []}
+    assert run.wait_exit()["reason"] == "stopped"
+    assert not run.lock.exists()
+
+
+def test_the_folder_may_be_gone_too(run: Run) -> None:  # noqa: F811
+    run.start_tree()
+    run.kill_supervisor()
+    assert _end(run, folder=f"{run.folder}/gone") == {"left": []}
+    assert run.alive() == []
+
+
+def test_look_alikes_survive(run: Run) -> None:  # noqa: F811
+    """The mark of node 1 begins that of node 10, and any text may stand in an environment."""
+    command = [sys.executable, "-c", "import signal; signal.pause()"]
+    others = [{MARK: f"{run.mark}0"}, {"NOTE": f"{MARK}={run.mark}"}, {f"X{MARK}": run.mark}]
+    started = [subprocess.Popen(command, env=other) for other in others]
+    try:
+        run.start_tree()
+        assert _end(run) == {"left": []}
+        assert [one.poll() for one in started] == [None] * len(others)
+    finally:
+        for one in started:
+            one.kill()
+            one.wait()
+
+
+def test_a_stopped_process_is_ended(run: Run) -> None:  # noqa: F811
+    run.start_tree()
+    run.kill_supervisor()
+    for process in members(run.mark):
+        os.kill(process.pid, signal.SIGSTOP)
+    assert _end(run) == {"left": []}
+    wait_for(lambda: run.alive() == [])
