@@ -22,7 +22,7 @@ from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, MemoryTraits
 from benchmarks.measured_hugging_face import hugging_face_peak, is_hugging_face
 from benchmarks.published import FUSED_LOSS
-from benchmarks.rows import needed, rank, recompute, reference, trained, traits
+from benchmarks.rows import needed, rank, recompute, reference, sequences, trained, traits
 from benchmarks.shapes import NotModelled, published_shape
 from benchmarks.statistics import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
 
@@ -151,8 +151,6 @@ def _megatron_plan(row: Mapping[str, Any]) -> Plan:
     tensor, pipeline, context = needed(row, "tp"), needed(row, "pp"), row.get("cp") or 1
     data = row.get("dp") or max(1, needed(row, "gpus") // (tensor * pipeline * context))
     micro_batch = needed(row, "mbs")
-    # A pack of DPO holds whole pairs within the sequence length.
-    pairs = 2 if "rlhf_type=dpo" in method and "packing=true" not in method else 1
     return Plan(
         tensor=tensor,
         pipeline=pipeline,
@@ -163,7 +161,7 @@ def _megatron_plan(row: Mapping[str, Any]) -> Plan:
         data=data,
         sequence_parallel=tensor > 1,
         sequence_length=needed(row, "seq"),
-        micro_batch=micro_batch * pairs,
+        micro_batch=micro_batch * sequences(method),
         micro_batches=max(1, (row.get("gbs") or micro_batch * data) // (micro_batch * data)),
         offload_fraction=_offloaded(method),
         context_a2a="SimuMax" in row["source"] and context > 1,

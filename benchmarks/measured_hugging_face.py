@@ -9,7 +9,7 @@ from backend.estimate.layers import Activation, Attention, ModelLayers
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained
 from backend.job.traits import MemoryTraits
-from benchmarks.rows import needed, rank, recompute, reference, trained, traits
+from benchmarks.rows import needed, rank, recompute, reference, sequences, trained, traits
 from benchmarks.shapes import NotModelled
 
 
@@ -30,7 +30,8 @@ def hugging_face_peak(row: Mapping[str, Any], layers: ModelLayers) -> float:
         raise NotModelled("sharded parameters with tensor or pipeline parallelism, which no engine here launches")
     if row.get("fsdp") and not row.get("recompute"):
         raise NotModelled("not published: recompute")
-    memory, tuning = _memory(row), _tuning(row)
+    tuning = _tuning(row)
+    memory = _memory(row, tuning)
     gpus, micro_batch = needed(row, "gpus"), needed(row, "mbs")
     data = row.get("dp") or gpus
     single = "(op)" in str(row.get("recompute"))
@@ -40,7 +41,7 @@ def hugging_face_peak(row: Mapping[str, Any], layers: ModelLayers) -> float:
         data=data,
         context=row.get("cp") or 1,
         sequence_length=needed(row, "seq"),
-        micro_batch=micro_batch * (2 if tuning.pairs and "packing=true" not in (row.get("method") or "") else 1),
+        micro_batch=micro_batch * sequences(row.get("method") or ""),
         micro_batches=max(1, (counted or micro_batch * data) // (micro_batch * data)),
         **({"recompute": "full"} if single or "ms-swift" in row["source"] else recompute(row)),
     )
@@ -48,7 +49,7 @@ def hugging_face_peak(row: Mapping[str, Any], layers: ModelLayers) -> float:
     return peak + (_single_operators(layers, plan) if single else 0.0)
 
 
-def _memory(row: Mapping[str, Any]) -> MemoryTraits:
+def _memory(row: Mapping[str, Any], tuning: Tuning) -> MemoryTraits:
     plain = row.get("framework") == "transformers"
     offload = "offload" in (row.get("method") or "")
     if row.get("fsdp"):
@@ -64,6 +65,10 @@ def _memory(row: Mapping[str, Any]) -> MemoryTraits:
         # bf16 weights with bf16 Adam where DeepSpeed keeps no masters.
         ddp = traits("llamafactory-ddp")
         memory = replace(ddp, weight_bytes=2, gradient_bytes=2, bucket_bytes=2, autocast_bytes=0, optimizer_bytes=4)
+    if tuning.pairs:
+        # 16-bit logits and their log-softmax; its gradient and that of its input (ms-swift's
+        # swift/rlhf_trainers/rlhf_mixin.py get_per_token_logps, trl's trainer/utils.py selective_log_softmax).
+        memory = replace(memory, pairs_forward_bytes=4, pairs_kept_bytes=2, logits_backward_bytes=6)
     if row.get("logits_bytes"):
         forward, backward = row["logits_bytes"]
         memory = replace(memory, logits_forward_bytes=forward, logits_backward_bytes=backward)
@@ -82,6 +87,7 @@ def _tuning(row: Mapping[str, Any]) -> Tuning:
         lora_rank=rank(method),
         liger="use_liger_kernel=true" in method,
         pairs="rlhf_type=dpo" in method,
+        reference="rlhf_type=dpo" in method,
     )
 
 

@@ -41,6 +41,12 @@ def trained(method: str) -> Trained:
     return Trained(language="freeze_llm=true" not in method, tower=tower, merger=merger, deep_stack=merger)
 
 
+def sequences(method: str) -> int:
+    """Of a sample. A pack holds whole pairs: one longer than it is a pack of its own, and both answers may be as long
+    as max_length (ms-swift swift/template/base.py _rlhf_encode, swift/dataset/packing.py create_packed_idx)."""
+    return 2 if "rlhf_type=dpo" in method else 1
+
+
 def rank(method: str) -> int:
     found = re.search(r"lora_rank=(\d+)", method)
     return int(found[1]) if found else 8

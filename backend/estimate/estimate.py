@@ -196,7 +196,7 @@ def _is_adapted(job: Job) -> bool:
 def run_of(job: Job, trained: Trained) -> Run:
     """What a Megatron job trains, and beside what."""
     lora = Adapters(rank=job.training.lora.rank, targets=job.training.lora.targets) if _is_adapted(job) else None
-    return Run(trained=trained, adapters=lora, reference=job.training.stage == "dpo" and lora is None)
+    return Run(trained=trained, adapters=lora, reference=job.has_reference and lora is None)
 
 
 def memory_traits(job: Job) -> MemoryTraits:
@@ -227,7 +227,7 @@ def memory_traits(job: Job) -> MemoryTraits:
             loss_forward_moved=there,
             loss_backward_moved=back,
         )
-    if training.liger and not traits.is_megatron:
+    if job.fuses_loss:
         there, back = LIGER_LOSS_MOVED
         memory = replace(memory, loss_forward_moved=there, loss_backward_moved=back)
     if job.engine == "llamafactory-fsdp":
@@ -253,9 +253,10 @@ def tuning_of(job: Job, trained: Trained) -> Tuning:
         lora_rank=training.lora.rank,
         lora_targets=training.lora.targets,
         last_layers=training.trainable_layers,
-        liger=training.liger,
+        liger=job.fuses_loss,
         single_precision=training.precision == "fp32",
         pairs=training.stage == "dpo",
+        reference=job.has_reference,
     )
 
 

@@ -82,7 +82,7 @@ def _weights(
         frozen = every - parameters.trained_dense - parameters.trained_expert
         yield part("weights_frozen", bytes_each=each, frozen=frozen - packed, **divided)
         yield part("weights_packed", bytes_each=NF4_BYTES - SCALES_BYTES, packed=packed, **divided)
-    if tuning.pairs and not tuning.adapters:
+    if tuning.reference and not tuning.adapters:
         sharded = traits.shards == "parameters"
         if not (sharded and traits.offloads == "everything"):
             copies = share(plan.data if sharded else 1)

@@ -38,7 +38,9 @@ class Tuning:
     single_precision: bool = False
     """fp32 without autocast."""
     pairs: bool = False
-    """DPO: a chosen and a rejected answer a sample, judged beside a reference model."""
+    """DPO: a chosen and a rejected answer a sample, whose log-probabilities the loss is made of."""
+    reference: bool = False
+    """A frozen model judges them too."""
 
     @property
     def adapters(self) -> bool:
@@ -76,7 +78,7 @@ def _reference(plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: Ran
 
     LLaMA-Factory's train/trainer_utils.py create_ref_model and train/dpo/trainer.py, which shards it too.
     """
-    if not tuning.pairs or tuning.adapters:
+    if not tuning.reference or tuning.adapters:
         return 0.0, 0.0
     copy = memory.frozen_bytes * (parameters.dense + parameters.expert)
     if memory.shards == "parameters":
@@ -219,8 +221,9 @@ def _logits(
         chunk = 4 * plan.tokens * hidden
         return chunk, chunk, chunk
     logits = plan.tokens * (layers.embedding // hidden)
-    # DPO's policy keeps its fp32 logits and log-probabilities while the reference makes its own: 8 + 10 B.
-    forward = memory.logits_forward_bytes + (8 if tuning.pairs else 0)
+    forward = memory.logits_forward_bytes
+    if tuning.pairs:
+        forward = memory.pairs_forward_bytes + (memory.pairs_kept_bytes if tuning.reference else 0)
     return forward * logits, memory.logits_backward_bytes * logits, form.element * logits
 
 

@@ -22,7 +22,6 @@ from backend.job.presets import Gpu, calibration_figures, efficiency_figures
 from backend.job.traits import MemoryTraits
 
 COMMUNICATION = ("tensor", "pipeline", "data", "context", "expert")
-_REFERENCE_FREE = ("orpo", "simpo")
 
 
 @record
@@ -140,7 +139,7 @@ def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
         overlap_gradients=parallel.overlap_grad_reduce if megatron else job.traits.overlaps,
         overlap_parameters=parallel.overlap_param_gather if megatron else job.traits.overlaps,
         overlap_sends=parallel.virtual_pipeline > 1,
-        reference=training.stage == "dpo" and training.dpo.loss not in _REFERENCE_FREE,
+        reference=job.has_reference,
         unpacked=training.method == "qlora",
     )
 

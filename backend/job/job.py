@@ -173,6 +173,18 @@ class Job:
         return 2 if self.training.stage == "dpo" else 1
 
     @property
+    def has_reference(self) -> bool:
+        """Whether a frozen model judges every pair too; ORPO and SimPO need none (LLaMA-Factory 0.9.5
+        hparams/finetuning_args.py use_ref_model, mcore_adapter trainer/dpo_config.py)."""
+        return self.training.stage == "dpo" and self.training.dpo.loss not in ("orpo", "simpo")
+
+    @property
+    def fuses_loss(self) -> bool:
+        """Whether Liger's loss spares the logits; DPO's is made of them (LLaMA-Factory 0.9.5 model/loader.py
+        require_logits)."""
+        return self.training.liger and not self.traits.is_megatron and self.training.stage != "dpo"
+
+    @property
     def sequence_tokens(self) -> float:
         """Of a mean sequence, padding not counted; full where samples are packed or nobody says how long they are."""
         training = self.training

@@ -65,6 +65,10 @@ class MemoryTraits:
     """Per token and vocabulary entry at the peak of the loss in forward."""
     logits_backward_bytes: float
     """The same in backward."""
+    pairs_forward_bytes: float = 0.0
+    """logits_forward_bytes of DPO on Hugging Face engines."""
+    pairs_kept_bytes: float = 0.0
+    """What of that the policy keeps while the reference model makes its own."""
     vocabulary_padding: int = 1
     """The vocabulary is padded to a multiple of this times TP."""
     fused_logits_bytes: float | None = None
@@ -167,6 +171,8 @@ _MCA_MEMORY = replace(MEGATRON_LM_MEMORY, cached_weight_gradients=False, vocabul
 
 # model/adapter.py upcasts trainable parameters to fp32 unless pure_bf16 or ZeRO-3; DDP keeps its buckets beside the
 # gradients. Logits: fp32 log-softmax 4, the gradient of nll 4 and of its input 4; in forward bf16 2, fp32 4, fp32 4.
+# DPO (train/trainer_utils.py get_batch_logps): fp32 logits 4, of which train/dpo/trainer.py holds on to views, all but
+# the last token's copied by log_softmax 4 (torch's native/cuda/SoftMax.cu host_softmax), its result 4.
 _DDP_MEMORY = MemoryTraits(
     weight_bytes=4,
     gradient_bytes=4,
@@ -175,6 +181,8 @@ _DDP_MEMORY = MemoryTraits(
     optimizer_bytes=8,
     logits_forward_bytes=10,
     logits_backward_bytes=12,
+    pairs_forward_bytes=12,
+    pairs_kept_bytes=8,
     # transformers' loss/loss_utils.py: cast, log-softmax (reads twice); gradients of nll and log-softmax, cast back.
     loss_forward_moved=18,
     loss_backward_moved=22,

@@ -137,6 +137,30 @@ def test_dpo_holds_a_reference_model_beside_the_trained_one(engine, copy_bytes):
     assert dpo.stages[0].activations_gib >= sft.stages[0].activations_gib
 
 
+@pytest.mark.parametrize("engine", ["llamafactory-zero2", "llamafactory-zero3", "llamafactory-megatron"])
+def test_orpo_and_simpo_need_no_reference_model(engine):
+    sft, orpo, sigmoid = (
+        estimate(job(engine=engine, model__preset="qwen3-8b", training__stage=stage, training__dpo__loss=loss))
+        for stage, loss in (("sft", "sigmoid"), ("dpo", "orpo"), ("dpo", "sigmoid"))
+    )
+    assert orpo.stages[0].weights_gib == sft.stages[0].weights_gib < sigmoid.stages[0].weights_gib
+
+
+@pytest.mark.parametrize(("loss", "bytes_each"), [("sigmoid", 20), ("orpo", 12)])
+def test_pairs_hold_logits_and_log_probabilities_of_the_policy_beside_those_of_the_reference(loss, bytes_each):
+    pairs = {"training__stage": "dpo", "training__dpo__loss": loss, "training__cutoff_len": 16384}
+    [stage] = of("zero3", **pairs).stages
+    assert stage.logits_gib * GIB == pytest.approx(bytes_each * 2 * 16384 * 151936)
+
+
+def test_liger_spares_no_logits_in_dpo_whose_loss_is_made_of_them():
+    sft, fused, dpo, both = (
+        of("zero3", training__stage=stage, training__liger=liger, training__cutoff_len=16384).stages[0].logits_gib
+        for stage, liger in (("sft", False), ("sft", True), ("dpo", False), ("dpo", True))
+    )
+    assert fused < sft < dpo == both
+
+
 def test_fsdp_of_the_second_version_keeps_frozen_weights_in_fp32_and_the_first_does_not():
     second, first = (
         of("fsdp", training__method="lora", parallel__fsdp__version=version).stages[0].weights_gib for version in (2, 1)

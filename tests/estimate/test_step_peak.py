@@ -1,4 +1,4 @@
-"""The Hugging Face path's peak is what torch's own tracker counts on real steps of small models.
+"""The Hugging Face path's peak is what torch itself counts on real steps of small models.
 
 Cheaper tests (test_hugging_face.py) hold figures that were counted so once, and cannot see that an upgrade of torch or
 transformers keeps other tensors.
@@ -8,9 +8,11 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from backend.job.traits import TRAITS
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
 
@@ -18,11 +20,25 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.e2e, needs_node_environment]
 
 
-def test_the_peak_of_every_small_model_is_within_five_percent_of_torchs_tracker() -> None:
-    command = [NODE_PYTHON, "-W", "ignore", "-m", "benchmarks.step_peak", "--json"]
+def _printed_by(module: str, *arguments: str) -> dict[str, Any]:
+    command = [NODE_PYTHON, "-W", "ignore", "-m", module, *arguments]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     found = subprocess.run(command, cwd=ROOT, env=one_thread, capture_output=True, text=True, timeout=300, check=True)
-    peaks = json.loads(found.stdout.splitlines()[-1])
+    printed: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
+    return printed
+
+
+def test_the_peak_of_every_small_model_is_within_five_percent_of_torchs_tracker() -> None:
+    peaks = _printed_by("benchmarks.step_peak", "--json")
     assert len(peaks) == 12
     off = {case: ours / torchs - 1 for case, (torchs, ours) in peaks.items()}
     assert {case: error for case, error in off.items() if abs(error) > 0.05} == {}
+
+
+def test_dpos_log_probabilities_hold_what_torchs_allocator_hands_out_for_them() -> None:
+    found = _printed_by("benchmarks.pair_logits")
+    memory = TRAITS["llamafactory-zero3"].memory
+    assert memory is not None
+    ours = {"forward": memory.pairs_forward_bytes, "kept": memory.pairs_kept_bytes}
+    ours |= {"reference": memory.pairs_forward_bytes, "backward": memory.logits_backward_bytes}
+    assert found == pytest.approx(ours, rel=0.01)

@@ -1,0 +1,53 @@
+"""Bytes a logit that torch's allocator hands out for DPO's log-probabilities in LLaMA-Factory's own code, on CPU.
+
+    .venv-node/bin/python -m benchmarks.pair_logits
+
+Prints JSON {moment: bytes a logit}. A count of tensors (step_peak.py) does not see what a kernel copies for itself:
+log_softmax makes logits without each last token contiguous, on CPU as in CUDA.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from llamafactory.train.trainer_utils import get_batch_logps
+from torch.profiler import ProfilerActivity, profile
+
+PAIR, SEQUENCE, VOCABULARY = 2, 256, 8192
+
+
+def main() -> None:
+    """Measure the policy's forward, what it keeps, the reference's forward and the backward."""
+    labels = torch.randint(0, VOCABULARY, (PAIR, SEQUENCE))
+    model = torch.randn(PAIR, SEQUENCE, VOCABULARY, dtype=torch.bfloat16, requires_grad=True)
+
+    def judged() -> tuple[torch.Tensor, torch.Tensor]:
+        logits = (model * 1).to(torch.float32)
+        return logits, get_batch_logps(logits, labels)[0]
+
+    (logits, chances), forward, kept = _allocated(judged)
+    with torch.no_grad():
+        reference = _allocated(judged)[1]
+    # The trainer's metrics are made: only what autograd keeps of the logits is there.
+    kept_for_backward = kept - logits.numel() * 4 / model.numel()
+    del logits
+    backward = kept_for_backward + _allocated(lambda: chances.sum().backward())[1]
+    print(json.dumps({"forward": forward, "kept": kept, "reference": reference, "backward": backward}))
+
+
+def _allocated(run: Callable[[], Any]) -> tuple[Any, float, float]:
+    """What it returns, and bytes a logit at its peak and at its end."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        result = run()
+    events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
+    now = most = 0
+    for event in sorted(events, key=lambda one: one.start_ns()):
+        now += event.nbytes()
+        most = max(most, now)
+    each = PAIR * SEQUENCE * VOCABULARY
+    return result, most / each, now / each
+
+
+if __name__ == "__main__":
+    main()
