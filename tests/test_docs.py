@@ -1,10 +1,16 @@
-"""The pages say the same in both languages, link to files that exist, and show job files that can be read."""
+"""The pages say the same in both languages, link to files that exist, show job files and commands that are taken."""
 
+import argparse
+import importlib
 import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from app.i18n import LANGUAGES
+from app.main import COMMANDS
 from backend.job.launch_rules import check_launch
 from backend.job.mapping import load_job
 from backend.job.problems import errors
@@ -15,6 +21,7 @@ PAGES = sorted([*ROOT.glob("README*.md"), *ROOT.glob("docs/*.md")])
 PAIRS = [(path, path.with_name(path.name.replace(".en.", ".zh."))) for path in ROOT.glob("docs/*.en.md")]
 PAIRS.append((ROOT / "README.md", ROOT / "README.zh.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"(?:^    |`)(?:\.venv/bin/)?megaboard ([a-z|]+) ?([^\n`]*)", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -41,3 +48,35 @@ def test_job_files_shown_can_be_read_and_are_legal(page):
 
 def strip_comments(page: Path) -> str:
     return re.sub(r"[ \t]+# .*", "", page.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_shown_are_there_and_take_the_options_shown(page):
+    shown = COMMAND.findall(page.read_text(encoding="utf-8"))
+    for names, rest in shown:
+        known = set().union(*(options_of(name) for name in names.split("|")))
+        assert set(re.findall(r"--[a-z-]+", rest)) <= known, (names, rest)
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_every_option_of_the_command_line_is_told(lang):
+    pages = [page for page in PAGES if (".zh." in page.name) == (lang == "zh")]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    untold = [f"{name} {one}" for name in COMMANDS for one in options_of(name) if not re.search(rf"{one}\b", text)]
+    assert untold == []
+
+
+@cache
+def options_of(command: str) -> frozenset[str]:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--lang")
+    importlib.import_module(COMMANDS[command]).add_arguments(command, parser, "en")
+    return frozenset(one for one in long_options(parser) if one != "--help")
+
+
+def long_options(parser: argparse.ArgumentParser) -> Iterator[str]:
+    for action in parser._actions:
+        yield from (one for one in action.option_strings if one.startswith("--"))
+        for acts in [action.choices] if isinstance(action, argparse._SubParsersAction) else []:
+            for act in acts.values():
+                yield from long_options(act)
