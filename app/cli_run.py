@@ -60,9 +60,8 @@ def find_source(services: Services, given: str | None) -> tuple[str, int | None]
         return None
     name, _, step = given.partition(":")
     if step and not step.isdigit():
-        raise ProblemsError(
-            [Problem(code="bad_format", field="--from", values={"value": given, "pattern": "RUN:STEP"})]
-        )
+        values = {"value": given, "pattern": "RUN:STEP", "format": "source"}
+        raise ProblemsError([Problem(code="bad_format", field="--from", values=values)])
     return find_run(services, name), int(step) if step else None
 
 

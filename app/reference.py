@@ -11,11 +11,11 @@ from typing import Any
 
 from app.i18n import LANGUAGES, catalogue, has, t
 from backend.engines.known_keys import keys_of, versions
-from backend.job import patterns
 from backend.job.batch import written
 from backend.job.cluster import Environment, Host
 from backend.job.mapping import parameters
 from backend.job.parameters import SOURCES, Parameter, describe
+from backend.job.patterns import FORMATS
 from backend.job.traits import TRAITS
 
 HOSTS = "cluster.hosts"
@@ -25,17 +25,6 @@ GPU_FIGURES: Mapping[str, str] = {"memory_gib": "GiB", "bf16_tflops": "TFLOP/s",
 SENTENCES = ("set", "constraint", "memory", "bubble", "speed", "guides")
 """What the catalogues may say of a parameter besides its name and meaning, in a reader's order."""
 EFFECTS = ("memory", "bubble", "speed")
-_FORMATS = {
-    patterns.NODE_PATH: "node_path",
-    patterns.LOCAL_PATH: "local_path",
-    patterns.ADDRESS: "address",
-    patterns.USER: "user",
-    patterns.WORDS: "words",
-    patterns.NAME: "name",
-    patterns.RUN: "run",
-    patterns.DATE: "date",
-    patterns.PRINTABLE: "printable",
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,8 +127,8 @@ def _value(parameter: Parameter, lang: str) -> str:
 def _kind(parameter: Parameter, lang: str) -> str:
     if parameter.path == "cluster.gpu":
         return t(lang, "reference.kind.gpu")
-    if parameter.pattern in _FORMATS and parameter.kind == "str":
-        return t(lang, f"reference.format.{_FORMATS[parameter.pattern]}")
+    if parameter.pattern in FORMATS and parameter.kind == "str":
+        return t(lang, f"reference.format.{FORMATS[parameter.pattern]}")
     kind = "some" if parameter.kind == "list" and parameter.choices else parameter.kind
     return t(lang, f"reference.kind.{kind}", choices=", ".join(parameter.choices))
 

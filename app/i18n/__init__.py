@@ -54,10 +54,17 @@ def render_problem(lang: str, problem: "Problem") -> dict[str, str]:
         "code": problem.code,
         "field": problem.field,
         "message": t(lang, f"problem.{problem.code}", **values),
-        "fix": t(lang, f"problem.{problem.code}.fix", **values),
+        "fix": t(lang, _fix_key(lang, problem), **values),
         "severity": problem.severity,
     }
     return {**rendered, "node": problem.node} if problem.node else rendered
+
+
+def _fix_key(lang: str, problem: "Problem") -> str:
+    """Texts of different formats want different advice."""
+    key = f"problem.{problem.code}.fix"
+    of_format = f"{key}.{problem.values.get('format')}"
+    return of_format if has(lang, of_format) else key
 
 
 @cache

@@ -7,7 +7,7 @@ cannot be read yet stays as it was typed.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from backend.job.cluster import Host
+from backend.job.cluster import Host, place_name
 from backend.job.problems import Problem
 
 FIELD = "cluster.hosts"
@@ -81,19 +81,16 @@ def with_fabric(form: Mapping[str, Any], addresses: Mapping[str, str]) -> dict[s
 
 def _place(host: Mapping[str, Any]) -> str:
     """`Host.name` of a job file's host."""
-    address, port = str(host.get("address", "")), host.get("port", 22)
-    return address if port == 22 else f"{address}:{port}"
+    return place_name(str(host.get("address", "")), host.get("port", 22))
 
 
 def _line(host: Mapping[str, Any], shared: Mapping[str, Any]) -> str:
     address, port = str(host.get("address", "")), host.get("port", 22)
     user = host.get("user")
     start = f"{user}@" if user and user != shared["user"] else ""
-    if port != 22:
-        address = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     names = ("fabric_address", "identity_file", "proxy_jump")
     options = [f"{_NAMES[name]}={host[name]}" for name in names if host.get(name) and host[name] != shared.get(name)]
-    return " ".join([start + address, *options])
+    return " ".join([start + place_name(address, port), *options])
 
 
 def _read_address(word: str) -> dict[str, Any]:

@@ -9,6 +9,13 @@ from backend.job.patterns import ADDRESS, CONSTANTS, DATE, JUMPS, LOCAL_PATH, NA
 from backend.job.traits import EngineName
 
 
+def place_name(address: str, port: int) -> str:
+    """What people call a host at a port; SSH's own is not said."""
+    if port == 22:
+        return address
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Environment:
     """A Python environment on a node that can run one engine."""
@@ -43,7 +50,7 @@ class Host:
     @property
     def name(self) -> str:
         """What people know it by: its address, with the port where that is not SSH's own."""
-        return self.address if self.port == 22 else f"{self.address}:{self.port}"
+        return place_name(self.address, self.port)
 
     @property
     def dialled_address(self) -> str:

@@ -16,6 +16,7 @@ import yaml
 
 from backend.job.job import Job
 from backend.job.parameters import Parameter, describe, split_optional
+from backend.job.patterns import bad_format
 from backend.job.problems import Problem, errors, quoted
 from backend.job.safe_yaml import load_yaml
 
@@ -227,8 +228,7 @@ def _parse_table(inner: Any, value: Any, path: str, limits: Mapping[str, Any], p
     for key, item in value.items():
         texts = texts_in({key: item if inner is Any else None})
         if bad := next((text for text in texts if not re.fullmatch(_WRITABLE, text)), None):
-            values = {"value": quoted(bad), "pattern": _WRITABLE}
-            problems.append(Problem(code="bad_format", field=f"{path}.{key}", values=values))
+            problems.append(bad_format(f"{path}.{key}", bad, _WRITABLE))
     if inner is Any:
         return dict(value)
     return {str(key): _parse_value(inner, item, f"{path}.{key}", limits, problems, None) for key, item in value.items()}
@@ -299,5 +299,5 @@ def _out_of_range(value: Any, path: str, limits: Mapping[str, Any]) -> Problem |
         if high is not None and value > high:
             return Problem(code="too_large", field=path, values={"value": value, "limit": high}, edit={path: high})
     if isinstance(value, str) and (pattern := limits.get("pattern")) and not re.fullmatch(pattern, value):
-        return Problem(code="bad_format", field=path, values={"value": quoted(value), "pattern": pattern})
+        return bad_format(path, value, pattern)
     return None

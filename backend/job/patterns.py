@@ -1,5 +1,7 @@
 """What the texts of a job file may look like, as regular expressions for the whole of a text."""
 
+from backend.job.problems import Problem, quoted
+
 NAME = r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}"
 # What ends a line for some reader, means nothing, or cannot be written as UTF-8.
 _UNPRINTABLE = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff"
@@ -8,11 +10,34 @@ PRINTABLE = rf"[^{_UNPRINTABLE}]*"
 # (LLaMA-Factory's launcher does), so nothing that any of them reads as syntax is let in. Letters of any script are.
 NODE_PATH = rf"(/|~/)[^\s{_UNPRINTABLE}'\"`$;&|<>\\*?!(){{}}\[\]#]*"
 LOCAL_PATH = rf"[^{_UNPRINTABLE}]+"
-ADDRESS = r"[A-Za-z0-9]([A-Za-z0-9.:_-]{0,252}[A-Za-z0-9])?"
+_HOST_NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?"
+# Not fe80::/10: such an address holds on one link, and wants the name of an interface that differs from node to node.
+_IPV6 = r"(?![Ff][Ee][89ABab])(?=[^:]*:[^:]*:)[0-9A-Fa-f:]{2,39}([0-9]{1,3}(\.[0-9]{1,3}){3})?"
+ADDRESS = rf"{_HOST_NAME}|{_IPV6}"
 USER = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
-_JUMP = rf"({USER}@)?([A-Za-z0-9]([A-Za-z0-9._-]{{0,252}}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\])(:\d{{1,5}})?"
+_JUMP = rf"({USER}@)?({_HOST_NAME}|\[[0-9A-Fa-f:.]+\])(:\d{{1,5}})?"
 JUMPS = rf"{_JUMP}(,{_JUMP})*"
 WORDS = rf"[^\s{_UNPRINTABLE}'\"`$;&|<>\\]+"
 RUN = r"[A-Za-z0-9._-]{1,100}"
 DATE = r"\d{4}-\d{2}-\d{2}"
 CONSTANTS = DATE + "-[0-9a-f]{8}"
+
+FORMATS = {
+    NODE_PATH: "node_path",
+    LOCAL_PATH: "local_path",
+    ADDRESS: "address",
+    USER: "user",
+    JUMPS: "jumps",
+    WORDS: "words",
+    NAME: "name",
+    RUN: "run",
+    DATE: "date",
+    PRINTABLE: "printable",
+}
+"""Pattern -> what the catalogues call it."""
+
+
+def bad_format(field: str, value: str, pattern: str) -> Problem:
+    """For a text that does not look like its pattern."""
+    values = {"value": quoted(value), "pattern": pattern, "format": FORMATS.get(pattern, "words")}
+    return Problem(code="bad_format", field=field, values=values)

@@ -19,7 +19,7 @@ from backend.cluster.programs import node_program
 from backend.engines import NodeCommand, Place, Rendered, results_folder
 from backend.job.job import Job
 from backend.job.mapping import with_values
-from backend.job.patterns import NODE_PATH
+from backend.job.patterns import NODE_PATH, bad_format
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
 from backend.jobs.beginning import checkpoint_folder, find_checkpoints
@@ -67,7 +67,7 @@ class Exported:
 def check_target(to: str | None) -> None:
     """ProblemsError(bad_format) unless a model can be put there; None: where models go unless the user says."""
     if to is not None and not (to.startswith("/") and re.fullmatch(NODE_PATH, to)):
-        raise ProblemsError([Problem(code="bad_format", field="to", values={"value": to, "pattern": NODE_PATH})])
+        raise ProblemsError([bad_format("to", to, NODE_PATH)])
 
 
 def export_run(

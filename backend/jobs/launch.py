@@ -233,7 +233,8 @@ def stop_supervisor(record: NodeRecord, node: Node, grace_s: float) -> Mapping[s
         except NodeError as worse:
             if worse.code != "bad_answer":
                 raise
-            raise NodeError("stop_failed", node.name, mark=f"MEGABOARD_RUN={record.mark}", **error.values) from worse
+            mark, detail = f"MEGABOARD_RUN={record.mark}", error.values.get("detail", "")
+            raise NodeError("stop_failed", node.name, mark=mark, detail=detail) from worse
 
 
 def _stop_by_program(record: NodeRecord, node: Node, grace_s: float) -> Mapping[str, Any]:

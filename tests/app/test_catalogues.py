@@ -12,7 +12,7 @@ from string import Formatter
 import pytest
 
 from app.i18n import FOLDER, LANGUAGES, catalogue, render_problem
-from backend.job.mapping import parameters
+from backend.job.mapping import parameters, parse_job
 from backend.job.problems import Problem
 
 ROOT = Path(__file__).parents[2]
@@ -128,3 +128,23 @@ def test_a_file_s_name_makes_no_command_of_its_own(lang):
     wanted = placeholders(catalogue(lang)[key]) | placeholders(catalogue(lang)[f"problem.{code}"])
     problem = Problem(code=code, field="f", values={**dict.fromkeys(wanted, "v"), **values})
     assert render_problem(lang, problem)["fix"].count("`") == catalogue(lang)[key].count("`")
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+@pytest.mark.parametrize(
+    ("path", "value", "told", "untold"),
+    [
+        ("name", "x" * 65, "64", "shell"),
+        ("cluster.hosts", [{"address": "fe80::1%eth0"}], "fe80::", "shell"),
+        ("cluster.hosts", [{"address": "[2001:db8::1]:22"}], "IPv6", "shell"),
+        ("cluster.run_root", "/a b", "~/", "64"),
+    ],
+)
+def test_a_text_of_the_wrong_format_is_told_what_its_own_format_is(lang, path, value, told, untold):
+    mapping = {"version": 1, "cluster": {"gpu": "cpu", "nodes": 1, "gpus_per_node": 1}, "engine": "llamafactory-ddp"}
+    top, _, key = path.rpartition(".")
+    (mapping[top] if top else mapping)[key] = value
+    (problem,) = (one for one in parse_job(mapping)[1] if one.code == "bad_format")
+    fix = render_problem(lang, problem)["fix"]
+    assert told in fix
+    assert untold not in fix

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend.job.cluster import Host
 from backend.job.mapping import dump_job, get_value, load_job, parameters, parse_job, to_mapping, with_values
 from backend.job.patterns import PRINTABLE
 from backend.job.problems import errors
@@ -82,6 +83,23 @@ def test_a_wrong_value_is_quoted_as_the_file_says_it_and_no_longer_than_a_line(v
 def test_a_hostile_address_is_refused(address):
     hosts = [{"address": address}]
     assert [p.code for p in problems_of(cluster={**SMALLEST["cluster"], "hosts": hosts})] == ["bad_format"]
+
+
+@pytest.mark.parametrize("address", ["::1", "2001:db8::17", "fd00:0:0:1::2", "::ffff:10.0.0.1", "node-1.rack_2.lan"])
+def test_an_address_may_be_of_either_kind_or_a_name(address):
+    assert (
+        problems_of(cluster={**SMALLEST["cluster"], "hosts": [{"address": address, "fabric_address": address}]}) == []
+    )
+
+
+@pytest.mark.parametrize("address", ["[2001:db8::1]", "[2001:db8::1]:22", "node1:22", "fe80::1%eth0", "FE80::1", "::g"])
+def test_an_address_that_no_other_node_could_dial_is_refused(address):
+    (problem,) = problems_of(cluster={**SMALLEST["cluster"], "hosts": [{"address": address}]})
+    assert (problem.code, problem.values["format"]) == ("bad_format", "address")
+
+
+def test_a_node_with_an_ipv6_address_and_a_port_is_named_without_doubt():
+    assert [Host(address="fd00::2").name, Host(address="fd00::2", port=2222).name] == ["fd00::2", "[fd00::2]:2222"]
 
 
 def test_chinese_folders_are_fine():
