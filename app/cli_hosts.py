@@ -2,23 +2,12 @@
 
 import argparse
 from collections.abc import Callable, Collection, Iterable
-from typing import Protocol, TypeVar
 
 from app.cli_secrets import unlocked
 from app.i18n import t
-from app.services import Services
+from app.services import A, Services, ask_nodes
 from backend.cluster.hostkeys import HostKey
 from backend.job.job import Job
-
-
-class Asking(Protocol):
-    """An answer of the nodes that may wait for their host keys."""
-
-    @property
-    def unknown_host_keys(self) -> tuple[HostKey, ...]: ...
-
-
-A = TypeVar("A", bound=Asking)
 
 
 def add_host_key_option(parser: argparse.ArgumentParser, lang: str) -> None:
@@ -29,12 +18,7 @@ def add_host_key_option(parser: argparse.ArgumentParser, lang: str) -> None:
 
 def accepted(services: Services, ask: Callable[[Job], A], job: Job, fingerprints: Collection[str], lang: str) -> A:
     """The answer, with passphrases typed where they lack, and those host keys remembered whose fingerprint is given."""
-    answer = unlocked(lang, services.audit, lambda: ask(job))
-    keys = [key for key in answer.unknown_host_keys if key.fingerprint in fingerprints]
-    if not keys:
-        return answer
-    services.controller.accept_host_keys(keys)
-    return unlocked(lang, services.audit, lambda: ask(job))
+    return ask_nodes(services.controller, lambda: unlocked(lang, services.audit, lambda: ask(job)), fingerprints)
 
 
 def print_host_keys(keys: Iterable[HostKey], lang: str) -> None:

@@ -19,7 +19,7 @@ VARIABLE = "MEGABOARD_NOTIFY_FILE"
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
-    """Options of `message`."""
+    """Options of `notify`."""
     add_notify_option(parser, lang)
     parser.set_defaults(run=run)
 

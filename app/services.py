@@ -3,14 +3,14 @@
 import copy
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from app.audit import Audit
 from app.home import store_path, with_readable_cluster
-from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.hostkeys import HostKey, KnownHosts
 from backend.engines.checks import without_secrets
 from backend.job.mapping import MAXIMUM_TEXT, dump_mapping, load_mapping
 from backend.job.problems import Problem, ProblemsError
@@ -102,6 +102,16 @@ class Draft:
         self._version += 1
 
 
+class Asking(Protocol):
+    """An answer of the nodes that may wait for their host keys."""
+
+    @property
+    def unknown_host_keys(self) -> tuple[HostKey, ...]: ...
+
+
+A = TypeVar("A", bound=Asking)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Services:
     """Everything a page handler may need; made once a process."""
@@ -126,6 +136,16 @@ class Services:
         """Let go of connections and the store; runs go on."""
         self.controller.close()
         self.store.close()
+
+
+def ask_nodes(controller: Controller, nodes: Callable[[], A], confirmed: Collection[str]) -> A:
+    """The answer of the nodes; asked again once host keys that they show were confirmed by their fingerprints."""
+    answer = nodes()
+    keys = [key for key in answer.unknown_host_keys if key.fingerprint in confirmed]
+    if not keys:
+        return answer
+    controller.accept_host_keys(keys)
+    return nodes()
 
 
 def known_hosts_of(home: Path) -> KnownHosts:

@@ -8,7 +8,7 @@ from typing import Any
 from app.found_words import table
 from app.home import with_readable_cluster
 from app.model_config import MAXIMUM_BYTES, from_hub, pretty, read_config, refuse_large
-from app.services import Services
+from app.services import A, Services, ask_nodes
 from app.wizard import continuing, speed, start
 from app.wizard.found import hardware_edits, power_notes, proposals
 from app.wizard.hosts import to_form, with_gpu_memory
@@ -17,7 +17,6 @@ from backend.cluster.hostkeys import HostKey
 from backend.engines.importing import ImportLine
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs.look import Look
 
 _log = logging.getLogger(__name__)
 
@@ -111,12 +110,8 @@ def _samples(services: Services, asked: Mapping[str, Any]) -> Fetched:
 
 def _speed(services: Services, asked: Mapping[str, Any]) -> Fetched:
     job = _job(services)
-    confirmed = {str(one) for one in asked.get("accept") or ()}
-    found, note = speed.measure(services, job)
-    keys = [key for key in found.unknown_host_keys if key.fingerprint in confirmed]
-    if keys:
-        services.controller.accept_host_keys(keys)
-        found, note = speed.measure(services, job)
+    found = _look(services, asked, lambda: speed.measure(services, job))
+    note = {"nodes": job.cluster.nodes} if found.speeds else {}
     return Fetched(note=note, problems=found.problems, host_keys=found.unknown_host_keys)
 
 
@@ -160,15 +155,8 @@ def _preset_act(services: Services, asked: Mapping[str, Any]) -> Fetched:
     return Fetched(note={"name": name})
 
 
-def _look(services: Services, asked: Mapping[str, Any], ask: Callable[[], Look[Any]]) -> Look[Any]:
-    """The nodes' answers, asked again once host keys that they show now were confirmed by their fingerprints."""
-    found = ask()
-    confirmed = {str(one) for one in asked.get("accept") or ()}
-    keys = [key for key in found.unknown_host_keys if key.fingerprint in confirmed]
-    if not keys:
-        return found
-    services.controller.accept_host_keys(keys)
-    return ask()
+def _look(services: Services, asked: Mapping[str, Any], nodes: Callable[[], A]) -> A:
+    return ask_nodes(services.controller, nodes, {str(one) for one in asked.get("accept") or ()})
 
 
 def _model(text: str, source: str) -> Fetched:

@@ -37,14 +37,13 @@ def bench_of(controller: Controller) -> Bench:
     return Bench()
 
 
-def measure(services: Services, job: Job) -> tuple[Measurement, dict[str, object]]:
-    """Measure the nodes; the measurement, and what its sentence names."""
+def measure(services: Services, job: Job) -> Measurement:
+    """Measure the nodes; it waits on the bench to be kept."""
     found = services.controller.measure_speed(job)
-    if found.speeds is None:
-        return found, {}
-    calibration = calibration_of(job, found.speeds, today(services.clock()))
-    bench_of(services.controller).last = Measured(calibration, job.cluster.hosts)
-    return found, {"nodes": job.cluster.nodes}
+    if found.speeds:
+        calibration = calibration_of(job, found.speeds, today(services.clock()))
+        bench_of(services.controller).last = Measured(calibration, job.cluster.hosts)
+    return found
 
 
 def keep(services: Services) -> dict[str, object]:
