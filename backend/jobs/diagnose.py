@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from backend.job.problems import Problem
-from backend.jobs import gang, gpu_errors, ledger, series
+from backend.jobs import collectives, gang, gpu_errors, ledger, series
 from backend.jobs.gang import NodeView
 from backend.jobs.records import NodeRecord
 from backend.jobs.series import FileKey
@@ -59,6 +59,7 @@ NO_WAY = re.compile(r"gloo/transport/tcp/\S+.*connect: |Gloo connectFullMesh fai
 """What gloo says on the nodes that another one has told a wrong address; it names none."""
 
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
 ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?rank\s*:\s*(?P<rank>\d+)", re.DOTALL)
 
 
@@ -106,7 +107,41 @@ def diagnose(
         return _by_exit(killed, texts[killed.rank])
     if unreachable:
         return node_lost(records[max(unreachable, key=lambda rank: unreachable[rank])], max(unreachable.values()))
-    return _problem("communication_failed", suspects[0], texts[suspects[0].rank])
+    late = _timed_out(connection, run, attempt, records)
+    return late or _problem("communication_failed", suspects[0], texts[suspects[0].rank])
+
+
+_CODE_OF_VERDICT: Mapping[collectives.Why, str] = {
+    "absent": "collective_not_joined",
+    "differ": "collectives_differ",
+    "hung": "collective_hung",
+}
+
+
+def _timed_out(connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]) -> Problem | None:
+    """What the watchdogs of all ranks say of a collective that timed out, and the node of those who are to blame."""
+    logs = {
+        int(found["rank"]): (record, {file: text})
+        for record in records
+        for file, text in _logs(connection, run, attempt, record.rank).items()
+        if (found := RANK_LOG.fullmatch(file))
+    }
+    said = {rank: collectives.read(*log.values()) for rank, (_, log) in logs.items()}
+    if not any(one.waits for one in said.values()):
+        return None
+    verdict = collectives.judge(said, ledger.job_of(connection, run))
+    if verdict is None:
+        return None
+    record, log = logs.get(verdict.ranks[0], (records[0], {}))
+    return _problem(
+        _CODE_OF_VERDICT[verdict.why],
+        record,
+        log,
+        ranks=", ".join(f"rank {rank}" for rank in verdict.ranks[: collectives.MOST]),
+        operation=" / ".join(verdict.operations),
+        waited_s=round(verdict.waited_s),
+        waiting=verdict.waiting,
+    )
 
 
 def _unreachable_by_gloo(

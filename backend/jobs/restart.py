@@ -21,6 +21,8 @@ CURABLE = frozenset(
         "supervisor_gone",
         "killed",
         "communication_failed",
+        "collective_not_joined",
+        "collective_hung",
         "gpu_memory_contained",
     }
 )
