@@ -32,17 +32,16 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
     and routers are bare parameters in transformers 5 and get none. In a vision tower that is not frozen the blocks get
     them, and so do Qwen3-VL's mergers, whose modules are named like those of the blocks.
     """
-    wanted = None if targets == "all" else {name.strip() for name in targets.split(",")}
     total = 0
     if trained.language:
-        total += layers.dense_count * _adapters(layers.dense, rank, wanted)
-        total += layers.sparse_count * _adapters(layers.sparse, rank, wanted) if layers.sparse else 0
+        total += layers.dense_count * _adapters(layers.dense, rank, targets)
+        total += layers.sparse_count * _adapters(layers.sparse, rank, targets) if layers.sparse else 0
     vision = layers.vision
     if vision and trained.tower:
-        total += vision.depth * _adapters(vision.block, rank, wanted)
-        total += vision.deep_stack * _adapters(vision.deep_stack_merger, rank, wanted)
+        total += vision.depth * _adapters(vision.block, rank, targets)
+        total += vision.deep_stack * _adapters(vision.deep_stack_merger, rank, targets)
         if vision.deep_stack and trained.merger:
-            total += _adapters(vision.merger, rank, wanted)
+            total += _adapters(vision.merger, rank, targets)
     return total
 
 
@@ -67,13 +66,17 @@ def matrices(kind: LayerKind) -> int:
     return sum(linear.inputs * linear.outputs for linear in _modules(kind))
 
 
-def _adapters(kind: LayerKind, rank: int, wanted: set[str] | None) -> int:
-    return sum(
-        rank * (linear.inputs + outputs)
-        for linear in _modules(kind)
-        for name, outputs in _parts(linear, kind)
-        if wanted is None or name in wanted
-    )
+def _adapters(kind: LayerKind, rank: int, targets: str) -> int:
+    return sum(rank * (linear.inputs + outputs) for linear, outputs in adapted_linears(kind, targets))
+
+
+def adapted_linears(kind: LayerKind, targets: str) -> Iterator[tuple[Linear, int]]:
+    """Every module of a layer that gets an adapter: the projection that it is, or is joined in, and its outputs."""
+    wanted = None if targets == "all" else {name.strip() for name in targets.split(",")}
+    for linear in _modules(kind):
+        for name, outputs in _parts(linear, kind):
+            if wanted is None or name in wanted:
+                yield linear, outputs
 
 
 def _parts(linear: Linear, kind: LayerKind) -> Iterator[tuple[str, int]]:

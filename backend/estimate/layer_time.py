@@ -7,6 +7,7 @@ its memory-bound kernels, a start of every kernel, and the communication that no
 from dataclasses import replace
 from functools import lru_cache, reduce
 
+from backend.estimate.adapter_work import adapter_seconds
 from backend.estimate.communication import (
     Group,
     alone,
@@ -27,10 +28,6 @@ from backend.estimate.setting import Setting
 ATTENTION_BACKWARD = 2.5
 """Fused attention computes the scores again in backward: five products instead of two."""
 
-MOVED_BACKWARD = 1.6
-"""Bytes of memory-bound kernels, backward over forward: a norm reads its input and a gradient and writes one (6 against
-4 bytes an element), a residual sum is as large, SwiGLU reads three and writes two (10 against 6)."""
-
 UNFUSED_KERNELS = 4
 """Started where attention is not fused, beside the one that does it all: megatron-core's dot_product_attention.py has
 two products, softmax, dropout and a copy of the context; twice as many back."""
@@ -49,6 +46,7 @@ class _Costs:
     attention: Number
     attention_back: Number
     moved: Number
+    moved_back: Number
     kernels: Number
     """Started, those of tensor parallel communication too."""
     sums: Number
@@ -68,26 +66,31 @@ def layer_passes(
     *,
     weights_trained: bool,
     inputs_need: bool,
+    adapted: bool = False,
     tower: bool = False,
     recomputable: bool = True,
 ) -> Passes:
     """One layer of a kind on one rank.
 
-    `inputs_need`: a gradient goes on to what comes before. A layer of the vision tower is Hugging Face's module on any
-    engine, and only full recompute reaches it, if it is `recomputable` at all.
+    `inputs_need`: a gradient goes on to what comes before; `adapted`: through adapters too, if the run has any. A
+    layer of the vision tower is Hugging Face's module on any engine, and only full recompute reaches it, if it is
+    `recomputable` at all.
     """
     run = setting.run
     done = operations(kind, run.fused and not tower, routing=run.routing, rope_fused=run.rope_fused)
     costs = _costs(done, setting, load)
-    forward = _forward(costs, setting)
+    there, back = adapter_seconds(kind, setting, load) if adapted else (0.0, 0.0)
+    forward = _forward(costs, setting, there)
     if not (weights_trained or inputs_need):
         return Passes(forward, NOTHING, NOTHING)
-    backward = _backward(costs, setting, weights_trained=weights_trained, inputs_need=inputs_need)
-    again = _recomputed(kind, forward, setting, load, modules_too=not tower) if recomputable else NOTHING
+    backward = _backward(costs, setting, back, weights_trained=weights_trained, inputs_need=inputs_need)
+    again = _recomputed(kind, forward, there, setting, load, modules_too=not tower) if recomputable else NOTHING
     return Passes(forward, backward, again)
 
 
-def _recomputed(kind: LayerKind, forward: Pass, setting: Setting, load: Load, *, modules_too: bool) -> Pass:
+def _recomputed(
+    kind: LayerKind, forward: Pass, adapters: Number, setting: Setting, load: Load, *, modules_too: bool
+) -> Pass:
     plan = setting.plan
 
     def by(recompute: str, modules: tuple[str, ...]) -> Pass:
@@ -97,10 +100,10 @@ def _recomputed(kind: LayerKind, forward: Pass, setting: Setting, load: Load, *,
         if recompute == "full":
             fused = run.fused and modules_too
             done = operations(_but_the_last(kind), fused, routing=run.routing, rope_fused=run.rope_fused)
-        elif modules and modules_too:
-            done = operations(kind, run.fused, modules, routing=run.routing, rope_fused=run.rope_fused)
-        else:
+            return _forward(_costs(done, setting, load), setting, adapters)
+        if not modules or not modules_too:
             return NOTHING
+        done = operations(kind, run.fused, modules, routing=run.routing, rope_fused=run.rope_fused)
         return _forward(_costs(done, setting, load), setting)
 
     if not plan.recompute_choices:
@@ -124,6 +127,8 @@ def _costs(done: Operations, setting: Setting, load: Load) -> _Costs:
             context, context_back = _context(done, setting, load, attention, attention_back)
     split = 2 * done.outputs_gathered * (load.tensor > 1)
     moved = done.moved_split / load.tensor + (done.moved_whole + done.moved_expert) * load.whole
+    moved_back = done.moved_back_split / load.tensor + (done.moved_back_whole + done.moved_back_expert) * load.whole
+    token_s = load.tokens / setting.machine.memory
     kernels = done.kernels + split
     if setting.run.unpacked:
         kernels = kernels + UNPACKING * done.packed
@@ -140,7 +145,8 @@ def _costs(done: Operations, setting: Setting, load: Load) -> _Costs:
         weights,
         attention,
         attention_back,
-        load.tokens * moved / setting.machine.memory,
+        token_s * moved,
+        token_s * moved_back,
         kernels,
         sums,
         setting.run.element_bytes * load.tokens * done.gathered * load.gather,
@@ -168,8 +174,8 @@ def _attention(done: Operations, setting: Setting, load: Load) -> tuple[Number, 
     return there, 2 * there
 
 
-def _forward(costs: _Costs, setting: Setting) -> Pass:
-    compute = costs.products + costs.attention + costs.moved
+def _forward(costs: _Costs, setting: Setting, adapters: Number = 0.0) -> Pass:
+    compute = costs.products + costs.attention + costs.moved + adapters
     # A gather before and a reduction after the split projections; without sequence parallel one all-reduce, the same.
     return Pass(
         _started(compute, costs.kernels, setting),
@@ -179,8 +185,8 @@ def _forward(costs: _Costs, setting: Setting) -> Pass:
     )
 
 
-def _backward(costs: _Costs, setting: Setting, *, weights_trained: bool, inputs_need: bool) -> Pass:
-    compute = costs.attention_back + MOVED_BACKWARD * costs.moved
+def _backward(costs: _Costs, setting: Setting, adapters: Number, *, weights_trained: bool, inputs_need: bool) -> Pass:
+    compute = costs.attention_back + costs.moved_back + adapters
     if inputs_need:
         compute = compute + costs.products
     if weights_trained:

@@ -28,6 +28,8 @@ class Norm:
     """Over every attention head; its output is the attention's input."""
     layer_norm: bool = False
     """LayerNorm, which torch computes in one kernel, not an RMSNorm in several."""
+    cast: bool = False
+    """LayerNorm with casts around it (llm-foundry's LPLayerNorm); of language models without a gate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

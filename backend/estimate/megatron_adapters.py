@@ -28,7 +28,8 @@ _MODULES = {
     "kv_down": "linear_kv_down_proj",
     "kv_up": "linear_kv_up_proj",
 }
-_ROWS = frozenset({"o", "down", "expert_down", "shared_down"})
+ROWS = frozenset({"o", "down", "expert_down", "shared_down"})
+"""Row-parallel projections."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +58,7 @@ def adapter_counts(kind: LayerKind, adapters: Adapters) -> Counts:
             sums["expert"] += linear.copies * (into + out)
         elif linear.share == "whole":
             sums["whole"] += into + out
-        elif linear.name in _ROWS:
+        elif linear.name in ROWS:
             sums["split"] += into
             sums["whole"] += out
         else:
@@ -80,10 +81,10 @@ def adapter_bytes(kind: LayerKind, adapters: Adapters) -> tuple[float, float, Sa
     A copy takes the place of the input, which the frozen projection does not keep; the attention keeps its own output.
     """
     linears = adapters.linears(kind)
-    columns = [linear for linear in linears if linear.share == "split" and linear.name not in _ROWS]
+    columns = [linear for linear in linears if linear.share == "split" and linear.name not in ROWS]
     outputs = sum(2.0 * adapters.rank * linear.active for linear in linears) + sum(one.inputs for one in columns)
     gathered = sum(2.0 * linear.inputs for linear in columns if linear.after_norm)
-    rows = [linear for linear in linears if linear.share == "split" and linear.name in _ROWS]
+    rows = [linear for linear in linears if linear.share == "split" and linear.name in ROWS]
     return (
         outputs,
         gathered,

@@ -35,7 +35,7 @@ def model_layers(shape: ModelShape) -> ModelLayers:
         dense_count=min(dense_count, shape.layers),
         sparse=sparse,
         sparse_count=max(shape.layers - dense_count, 0) if shape.experts else 0,
-        output=LayerKind(name="output", hidden=h, operators=(Norm(width=h, parameters=h), head)),
+        output=LayerKind(name="output", hidden=h, operators=(Norm(width=h, parameters=h, cast=not shape.gated), head)),
         tied=shape.tied,
         vision=_vision(shape.vision) if shape.vision else None,
     )
@@ -48,7 +48,7 @@ def _attention(shape: ModelShape) -> tuple[Operator, ...]:
     bias = projected if shape.attention_bias else 0
     head_norm = (Norm(width=queries + keys, parameters=2 * d, heads=True),) if shape.qk_norm else ()
     return (
-        Norm(width=h, parameters=h),
+        Norm(width=h, parameters=h, cast=not shape.gated),
         Linear(name="qkv", inputs=h, outputs=projected, share="split", bias=bias, parts=3, after_norm=True),
         *head_norm,
         Attention(
@@ -77,7 +77,7 @@ def _latent_attention(shape: ModelShape) -> tuple[Operator, ...]:
     if not mla.q_lora:
         query = (Linear(name="q", inputs=h, outputs=a * key, share="split", after_norm=True),)
     return (
-        Norm(width=h, parameters=h, detached=True),
+        Norm(width=h, parameters=h, detached=True, cast=not shape.gated),
         *query,
         Linear(name="kv_down", inputs=h, outputs=mla.kv_lora + mla.rope_dim, share="whole", after_norm=True),
         Norm(width=mla.kv_lora, parameters=mla.kv_lora),
@@ -91,7 +91,7 @@ def _latent_attention(shape: ModelShape) -> tuple[Operator, ...]:
 def _mlp(shape: ModelShape) -> tuple[Operator, ...]:
     h, f, parts = shape.hidden, shape.ffn, 2 if shape.gated else 1
     return (
-        Norm(width=h, parameters=h),
+        Norm(width=h, parameters=h, cast=not shape.gated),
         Linear(name="up", inputs=h, outputs=parts * f, share="split", parts=parts, after_norm=True),
         Activation(width=f, gated=shape.gated, module="mlp"),
         Linear(name="down", inputs=f, outputs=h, share="split"),
@@ -111,7 +111,7 @@ def _experts(shape: ModelShape) -> tuple[Operator, ...]:
             Linear(name="shared_down", inputs=shape.shared_ffn, outputs=h, share="split"),
         )
     return (
-        Norm(width=h, parameters=h, detached=True),
+        Norm(width=h, parameters=h, detached=True, cast=not shape.gated),
         Linear(name="router", inputs=h, outputs=count, share="whole"),
         Dispatch(hidden=h, top_k=k, experts=count),
         Linear(

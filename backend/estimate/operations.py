@@ -15,6 +15,18 @@ STREAMS = 4
 """Products of experts that run side by side: Transformer Engine's grouped products start one an expert on so many
 streams (common/include/transformer_engine/gemm.h, num_streams)."""
 
+MOVED_BACKWARD = 1.6
+"""Bytes of memory-bound kernels, backward over forward, where they are not counted: a norm reads its input and a
+gradient and writes one (6 against 4 bytes an element), a residual sum is as large, SwiGLU reads three and writes two
+(10 against 6)."""
+
+RMS_NORM_MOVED = (36, 92)
+"""Bytes an element, there and back, of an RMS norm in Hugging Face's modules: to fp32, square, mean, scaled, to 16
+bits, weighted. Counted operation by operation in transformers' own (benchmarks/moved_bytes.py)."""
+
+CAST_NORM_MOVED = (20, 32)
+"""The same of llm-foundry's layer norm with the casts around it."""
+
 Routing = Literal["plain", "fused", "in_exchange"]
 """How tokens are routed on Megatron: by torch's operations, its default; by Transformer Engine's router kernels
 (moe_router_fusion); by an exchange that itself sorts tokens by expert (HybridEP), after those kernels."""
@@ -69,10 +81,16 @@ class Operations:
     """Bytes that memory-bound kernels read and write."""
     moved_whole: float = 0.0
     moved_expert: float = 0.0
+    moved_back_split: float = 0.0
+    """The same in backward."""
+    moved_back_whole: float = 0.0
+    moved_back_expert: float = 0.0
     kernels: int = 0
     """Started, whatever the number of tokens."""
     kernels_expert: float = 0.0
     """The same for each expert; those of the rank's experts are started."""
+    modules: int = 0
+    """That hold parameters, in Hugging Face's modules."""
     tensors: int = 0
     """Parameters as the optimizer sees them."""
     tensors_expert: int = 0
@@ -108,7 +126,11 @@ def operations(
             continue
         if isinstance(operator, Attention):
             causal, window, windowed = operator.causal, operator.window, operator.windowed
-        for name, value in _of(operator, kind.hidden, fused, routing, rope_fused).items():
+        found = _of(operator, kind.hidden, fused, routing, rope_fused)
+        for where in ("split", "whole", "expert"):
+            if f"moved_{where}" in found:
+                found.setdefault(f"moved_back_{where}", MOVED_BACKWARD * found[f"moved_{where}"])
+        for name, value in found.items():
             sums[name] = sums.get(name, 0) + value
     return Operations(**sums, fused=fused, causal=causal, window=window, windowed=windowed)  # type: ignore[arg-type]
 
@@ -178,14 +200,23 @@ def _of(operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fus
 
 def _norm(norm: Norm, hidden: int, fused: bool) -> dict[str, float]:
     """A norm of the residual stream comes with the sum that updates it."""
+    if fused or norm.layer_norm:
+        moved, back, kernels = 4.0, MOVED_BACKWARD * 4, 1
+    else:
+        moved, back = CAST_NORM_MOVED if norm.cast else RMS_NORM_MOVED
+        kernels = 7
     if norm.heads:
-        return {"moved_split": (4 if fused else 16) * norm.width, "kernels": 2 if fused else 12, "tensors": 2}
+        # Of queries and of keys.
+        found = {"moved_split": moved * norm.width, "moved_back_split": back * norm.width}
+        return found | {"kernels": 2 * kernels, "tensors": 2, "modules": 2}
     residual = 6 if norm.width == hidden else 0
-    # RMSNorm in modules: to fp32, square, mean, scale, back, weight.
-    each = 4 if fused or norm.layer_norm else 20
-    tensors = max(1, norm.parameters // norm.width)
-    kernels = 2 if fused or norm.layer_norm else 7
-    return {"moved_whole": (each + residual) * norm.width, "kernels": kernels, "tensors": tensors}
+    return {
+        "moved_whole": (moved + residual) * norm.width,
+        "moved_back_whole": (back + MOVED_BACKWARD * residual) * norm.width,
+        "kernels": kernels + (kernels == 1),
+        "tensors": max(1, norm.parameters // norm.width),
+        "modules": 1,
+    }
 
 
 def _linear(linear: Linear, fused: bool) -> dict[str, float]:
@@ -201,12 +232,13 @@ def _linear(linear: Linear, fused: bool) -> dict[str, float]:
     if where == "expert":
         found["operands_expert"] = (linear.inputs + linear.outputs) * linear.active
         found |= {"kernels": 0, "kernels_expert": found["kernels"] * linear.copies / STREAMS}
-        found |= {"tensors": 0, "tensors_expert": tensors * linear.copies}
+        found |= {"tensors": 0, "tensors_expert": tensors * linear.copies, "modules": 1}
         if linear.bias and linear.name in _ROW_PARALLEL:
             # megatron-core's experts.py adds the output's bias by expert, in fp32: weighted, added, joined, cast.
             found["kernels_expert"] += 2 * linear.copies
             found |= {"kernels": 2, "moved_expert": 28.0 * linear.outputs * linear.active}
         return found
+    found["modules"] = linear.parts
     if linear.name not in ("output", "router", "patch"):
         found |= {f"packed_{where}": size, "packed": linear.parts}
     if where == "whole":

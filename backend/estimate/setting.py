@@ -2,6 +2,7 @@
 
 from dataclasses import field
 
+from backend.estimate.adapter_run import AdapterRun
 from backend.estimate.efficiency import Efficiency, Machine
 from backend.estimate.numeric import Number, least
 from backend.estimate.operations import Routing
@@ -60,6 +61,8 @@ class Execution:
     stops_early: bool = False
     """Full recompute ends with the last tensor that backward needs: it spares a layer's last projection (torch's
     checkpoint with use_reentrant=False, from 2.1 on)."""
+    adapters: AdapterRun | None = None
+    """What LoRA's adapters are like; None: they are not counted."""
     unpacked: bool = False
     """4-bit weights are unpacked before every product (QLoRA)."""
     reduced_bytes: float | None = None

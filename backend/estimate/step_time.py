@@ -152,7 +152,14 @@ def kind_passes(
     inputs_need = trained.language or (trained.vision and layers.vision is not None)
     load = load_of(setting)
     dense, sparse = (
-        layer_passes(kind, setting, load, weights_trained=language, inputs_need=inputs_need)
+        layer_passes(
+            kind,
+            setting,
+            load,
+            weights_trained=language,
+            inputs_need=inputs_need,
+            adapted=adapters and trained.language,
+        )
         if kind and count
         else NO_PASSES
         for kind, count in ((layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count))
@@ -247,6 +254,7 @@ def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: b
                 load,
                 weights_trained=weights_trained and not adapters,
                 inputs_need=inputs_need,
+                adapted=adapters and kind is vision.block and trained.tower,
                 tower=True,
                 recomputable=kind is vision.block and trained.tower,
             )

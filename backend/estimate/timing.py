@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from backend.estimate.adapter_run import adapters_of
 from backend.estimate.calibrated import efficiency_on, is_timed, time_ratio
 from backend.estimate.data_parallel import bucket_of
 from backend.estimate.efficiency import Machine, machine_of
@@ -140,6 +141,7 @@ def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
         overlap_parameters=parallel.overlap_param_gather if megatron else job.traits.overlaps,
         overlap_sends=parallel.virtual_pipeline > 1,
         reference=job.has_reference,
+        adapters=adapters_of(job),
         unpacked=training.method == "qlora",
     )
 

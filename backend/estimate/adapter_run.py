@@ -1,0 +1,58 @@
+"""The LoRA adapters of a run, as far as the time of a step depends on them."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from backend.job.job import Job
+
+
+class Traffic(NamedTuple):
+    """Bytes that an adapter moves for each element of its projection's input and output, in 16-bit training."""
+
+    inputs: float
+    outputs: float
+    inputs_back: float
+    outputs_back: float
+
+
+PLAIN = Traffic(2, 12, 10, 8)
+"""Adapters in 16 bits, as DeepSpeed holds and FSDP gathers them. Back, the input's gradient is added to that of the
+projection."""
+UPCAST = Traffic(14, 12, 22, 8)
+"""Adapters in fp32, as LLaMA-Factory's model/adapter.py leaves them elsewhere: PEFT 0.18 casts the input to fp32
+(tuners/lora/layer.py, _cast_input_dtype) and autocast back."""
+PACKED = Traffic(2, 16, 10, 8)
+"""Beside a 4-bit weight: under autocast nothing is cast, and the projection's output is copied first
+(tuners/lora/bnb.py, Linear4bit)."""
+DROPPED = Traffic(7, 12, 15, 8)
+"""Behind a dropout, which reads, writes, and writes a mask of bytes: lora_dropout is 0.05 in ms-swift's
+megatron_args.py, the adapter is mcore_bridge's tuners/lora.py, LoraParallelLinear."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdapterRun:
+    """Adapters on the frozen weights of a layer."""
+
+    rank: int
+    targets: str
+    """Names of modules, or `all`: Hugging Face's, on Megatron its own."""
+    traffic: Traffic
+    megatron: bool = False
+
+
+def adapters_of(job: Job) -> AdapterRun | None:
+    """The adapters of a job, if it trains any."""
+    training, traits = job.training, job.traits
+    if training.method not in ("lora", "qlora"):
+        return None
+    if traits.is_megatron:
+        traffic = DROPPED
+    elif training.method == "qlora":
+        traffic = PACKED
+    elif training.precision != "fp32" and not traits.zero_stage and not traits.is_fsdp:
+        traffic = UPCAST
+    else:
+        traffic = PLAIN
+    return AdapterRun(
+        rank=training.lora.rank, targets=training.lora.targets, traffic=traffic, megatron=traits.is_megatron
+    )

@@ -1,0 +1,94 @@
+"""Bytes that the operations of real modules read and write: transformers' RMS norm, and PEFT's adapters.
+
+    .venv-node/bin/python -m benchmarks.moved_bytes
+
+Every operation that torch dispatches, there and back, reads its inputs and writes its outputs; views move nothing. The
+answer is JSON: {"rms_norm": [there, back] bytes an element, "adapter": {form: [inputs, outputs, inputs back, outputs
+back] bytes an element of the projection's input and output}}, beside the frozen projection's own. Needs the node
+environment (torch, transformers, peft). bitsandbytes needs a GPU, so its forms are not here.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+TOKENS = 512
+RANK = 4
+SIZES = (1024, 2048)
+_MOVE_NOTHING = ("view", "transpose", "expand", "detach", "squeeze", "aten.t.", "alias", "empty")
+
+Counted = tuple[float, float]
+"""Bytes there and back."""
+
+
+class Moved(TorchDispatchMode):
+    """Sums the bytes of every operation started in it."""
+
+    total = 0.0
+
+    def __torch_dispatch__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count one operation, and do it."""
+        answer = function(*args, **(kwargs or {}))
+        if not any(word in str(function) for word in _MOVE_NOTHING):
+            self.total += sum(map(_stored, tree_leaves((args, kwargs, answer))))
+        return answer
+
+
+def _stored(leaf: Any) -> float:
+    """Bytes of a tensor; what is expanded is stored once."""
+    if not isinstance(leaf, torch.Tensor):
+        return 0.0
+    return float(min(leaf.numel() * leaf.element_size(), leaf.untyped_storage().nbytes()))
+
+
+def counted(module: Callable[[torch.Tensor], torch.Tensor], inputs: int, *, autocast: bool = False) -> Counted:
+    """Of one call on 16-bit activations that need a gradient, and of its way back."""
+    leaf = torch.randn(1, TOKENS, inputs, dtype=torch.bfloat16, requires_grad=True)
+    entering = leaf.view(1, TOKENS, inputs)
+    with Moved() as there, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        answer = module(entering)
+    with Moved() as back:
+        answer.backward(torch.ones_like(answer))
+    return there.total, back.total
+
+
+def rms_norm() -> list[float]:
+    """Of transformers' own, an element."""
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+    size = SIZES[0]
+    found = counted(LlamaRMSNorm(size).to(torch.bfloat16), size)
+    return [bytes_ / TOKENS / size for bytes_ in found]
+
+
+def adapter(dtype: torch.dtype, *, autocast: bool) -> list[float]:
+    """Of PEFT's on a frozen 16-bit projection."""
+    from peft.tuners.lora.layer import Linear
+
+    def extra(inputs: int, outputs: int) -> Counted:
+        base = torch.nn.Linear(inputs, outputs, bias=False).to(torch.bfloat16).requires_grad_(requires_grad=False)
+        alone = counted(base, inputs, autocast=autocast)
+        adapted = Linear(base, "default", r=RANK, lora_alpha=1, lora_dropout=0.0)
+        adapted.lora_A.to(dtype)
+        adapted.lora_B.to(dtype)
+        with_it = counted(adapted, inputs, autocast=autocast)
+        return with_it[0] - alone[0], with_it[1] - alone[1]
+
+    small, large = SIZES
+    least, wide, tall = extra(small, small), extra(large, small), extra(small, large)
+    return [more - less for side in range(2) for more, less in ((wide[side], least[side]), (tall[side], least[side]))]
+
+
+def _each(bytes_: Sequence[float]) -> list[float]:
+    small, large = SIZES
+    return [value / TOKENS / (large - small) for value in bytes_]
+
+
+if __name__ == "__main__":
+    forms = {"plain": (torch.bfloat16, False), "upcast": (torch.float32, True)}
+    adapters = {name: _each(adapter(dtype, autocast=cast)) for name, (dtype, cast) in forms.items()}
+    print(json.dumps({"rms_norm": rms_norm(), "adapter": adapters}))

@@ -1,0 +1,31 @@
+"""What the formulas say that norms and adapters move is what torch's operations in the real modules read and write.
+
+The modules are run afresh in the node environment: an upgrade of transformers or PEFT may change them.
+"""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from backend.estimate.adapter_run import PLAIN, UPCAST
+from backend.estimate.operations import RMS_NORM_MOVED
+from tests.nodes import needs_node_environment
+from tools.programs import NODE_PYTHON
+
+ROOT = Path(__file__).parents[2]
+pytestmark = [pytest.mark.e2e, needs_node_environment]
+
+
+def test_norms_and_adapters_move_as_many_bytes_as_the_real_modules():
+    done = subprocess.run(
+        [str(NODE_PYTHON), "-W", "ignore", "-m", "benchmarks.moved_bytes"],
+        capture_output=True, text=True, cwd=ROOT, timeout=280, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    real = json.loads(done.stdout.splitlines()[-1])
+    assert real["rms_norm"] == pytest.approx(RMS_NORM_MOVED, rel=0.05)
+    assert real["adapter"]["plain"] == pytest.approx(PLAIN, rel=0.02)
+    assert real["adapter"]["upcast"] == pytest.approx(UPCAST, rel=0.02)
