@@ -6,16 +6,17 @@ from typing import Any
 from app.i18n import render_problem
 from app.preparing_words import preparing_words
 from backend.job.problems import Problem
+from backend.jobs import history
 from backend.jobs.checkup import warning_key
 from backend.jobs.diagnose import stuck_words
 from backend.jobs.progress import WATCHED
 from backend.jobs.records import NodeSnapshot, Preparing, RunSnapshot
-from backend.jobs.states import EventKind, RunState
+from backend.jobs.states import RunState
 
 
 def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
     """What stands above the charts and seldom changes: state, attempts, the cause of a failure, the proof of a stop."""
-    is_saving = _is_saving(run)
+    is_saving = run.state is RunState.STOPPING and history.is_saving(run.events)
     return {
         "name": run.name,
         "state": run.state.value,
@@ -117,16 +118,6 @@ def _gpu_memory_held(node: NodeSnapshot) -> int | None:
     """MiB more than before the run in use on the node's GPUs after its end; None where nobody has looked."""
     gpus = (node.exit or {}).get("gpus")
     return None if not gpus else round(sum(max(0.0, after - before) for _, before, after in gpus))
-
-
-def _is_saving(run: RunSnapshot) -> bool:
-    if run.state is not RunState.STOPPING:
-        return False
-    asked = next((event for event in reversed(run.events) if event.kind is EventKind.STOP_REQUESTED), None)
-    if asked is None or not asked.detail.get("save"):
-        return False
-    given_up = (EventKind.SAVE_TIMED_OUT, EventKind.STOP_FORCED)
-    return not any(event.kind in given_up and event.seq > asked.seq for event in run.events)
 
 
 def _gpu(gpu: Mapping[str, Any]) -> list[Any]:

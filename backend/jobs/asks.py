@@ -11,6 +11,7 @@ from backend.job.job import Job
 from backend.job.mapping import dump_job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger, queued
+from backend.jobs.history import is_saving
 from backend.jobs.records import Source
 from backend.jobs.states import EventKind, RunState
 
@@ -88,7 +89,7 @@ def end(connection: sqlite3.Connection, run: str, *, save: bool, now: float) -> 
         return
     if state is not RunState.STOPPING:
         raise ProblemsError([Problem(code="run_ended", values={"run": run})])
-    if not save:
+    if not save and is_saving(ledger.events(connection, run)):
         ledger.append(connection, run, EventKind.STOP_FORCED, time=now)
 
 

@@ -16,15 +16,25 @@ def launch_lock(home: Path, run: str) -> Iterator[None]:
     """The lock of one run. Raises BlockingIOError while someone holds it."""
     path = home / "launching" / run
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    file = _locked(path)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+        yield
     finally:
+        path.unlink(missing_ok=True)
         os.close(file)
+
+
+def _locked(path: Path) -> int:
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(file)
+            raise
+        if os.fstat(file).st_nlink:
+            return file
+        os.close(file)  # whoever held it has removed it since it was opened: nobody else would see the lock
 
 
 def is_launching(home: Path, run: str) -> bool:

@@ -17,10 +17,11 @@ from backend.job.problems import Problem
 from backend.jobs import gang, ledger, queued, restart, series
 from backend.jobs.diagnose import diagnose, node_lost, supervisor_gone
 from backend.jobs.gang import NodeView
+from backend.jobs.history import is_saving
 from backend.jobs.launch import STOP_CALL_S, ask_for_save, stop_supervisor, supervisor_command
 from backend.jobs.launchlock import is_launching
 from backend.jobs.records import Event, NodeRecord, problem_from_json, problem_to_json
-from backend.jobs.states import EventKind, RunState
+from backend.jobs.states import ENDINGS, EventKind, RunState
 from backend.jobs.store import Store, StoreError
 
 _log = logging.getLogger(__name__)
@@ -147,8 +148,8 @@ class Lead:
                 return
 
     def _end(self, records: Sequence[NodeRecord], history: Sequence[Event]) -> bool:
-        began = next(e for e in reversed(history) if e.kind in _BEGINNINGS)
-        if _is_saving(history, began):
+        began = next(e for e in reversed(history) if e.kind in ENDINGS)
+        if is_saving(history):
             self._save(records, history, began)
             return self._conclude(records, began) if all(v.is_over for v in self._views(records)) else False
         if self._stopping_since is None:
@@ -295,16 +296,6 @@ class Lead:
                 c, self._run, kind, time=self._clock(), attempt=self._attempt, rank=rank, detail=values
             )
         )
-
-
-_BEGINNINGS = (EventKind.STOP_REQUESTED, EventKind.FAILING, EventKind.LOSING)
-
-
-def _is_saving(history: Sequence[Event], began: Event) -> bool:
-    if began.kind is not EventKind.STOP_REQUESTED or not began.detail.get("save"):
-        return False
-    given_up = (EventKind.SAVE_TIMED_OUT, EventKind.STOP_FORCED)
-    return not any(event.kind in given_up and event.seq > began.seq for event in history)
 
 
 def _problem_of(event: Event) -> Problem | None:

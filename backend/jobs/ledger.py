@@ -171,14 +171,6 @@ def set_messages_sent(connection: sqlite3.Connection, event: int) -> None:
     connection.execute("REPLACE INTO messages_sent VALUES (1, ?)", (event,))
 
 
-def restarts_used(history: Iterable[Event]) -> int:
-    """Automatic restarts since the launch, or since a user resumed the run."""
-    count = 0
-    for event in history:
-        count = 0 if event.kind is EventKind.RESUMED else count + (event.kind is EventKind.RESTARTING)
-    return count
-
-
 def has_event(connection: sqlite3.Connection, run: str, attempt: int, kind: EventKind, rank: int | None = None) -> bool:
     """Whether the attempt has an event of this kind, on this node if one is given."""
     row = connection.execute(

@@ -8,6 +8,7 @@ import sqlite3
 
 from backend.job.problems import Problem
 from backend.jobs import ledger, queued, series
+from backend.jobs.history import restarts_used
 from backend.jobs.records import Event, problem_to_json
 from backend.jobs.states import EventKind
 
@@ -47,7 +48,7 @@ def end(
 ) -> None:
     """Record how an attempt ended: `kind`, or in its place a restart where the cause is curable and one is left."""
     detail: dict[str, object] = {"problem": problem_to_json(problem)} if problem is not None else {}
-    used, of = ledger.restarts_used(ledger.events(connection, run)), allowed(connection, run)
+    used, of = restarts_used(ledger.events(connection, run)), allowed(connection, run)
     if problem is None or used >= of or not _is_curable(connection, run, attempt, problem):
         ledger.append(connection, run, kind, time=time, attempt=attempt, rank=rank, detail=detail)
         return

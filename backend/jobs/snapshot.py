@@ -8,6 +8,7 @@ from typing import Any
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import ledger, series
 from backend.jobs.elapsed import elapsed
+from backend.jobs.history import restarts_used
 from backend.jobs.ledger import run_job
 from backend.jobs.prepare_progress import preparing
 from backend.jobs.progress import RECENT_STEPS, progress
@@ -60,7 +61,7 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         else None,
         checkpoint_step=ledger.checkpoint_step(connection, run, attempt),
         source=_source(connection, run),
-        restarts=ledger.restarts_used(history),
+        restarts=restarts_used(history),
         restarts_allowed=row["restarts"],
         queue_place=places.get(run, (None, 0.0))[0],
         not_before=places[run][1] or None if run in places else None,

@@ -85,6 +85,9 @@ class EventKind(StrEnum):
 RESUMABLE = frozenset({RunState.STOPPED, RunState.FAILED, RunState.LOST})
 FINAL = RESUMABLE | {RunState.FINISHED, RunState.UNWATCHED}
 
+ENDINGS = (EventKind.STOP_REQUESTED, EventKind.FAILING, EventKind.LOSING)
+"""What a gang is ended for."""
+
 _UNDER_WAY = (RunState.QUEUED, RunState.PREFLIGHT, RunState.STARTING, RunState.RUNNING)
 _ENDS = {
     EventKind.FINISHED: RunState.FINISHED,
