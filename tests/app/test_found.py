@@ -71,7 +71,12 @@ def test_what_differs_or_is_not_told_is_left_as_it_is() -> None:
         ("Tesla V100-SXM2-32GB", 32768, "v100-32g"),
         ("NVIDIA H100 PCIe", 81559, None),
         ("NVIDIA GB200", 189471, None),
-        ("NVIDIA RTX A6000", 49140, None),
+        ("NVIDIA RTX A6000", 49140, "a6000-48g"),
+        ("NVIDIA L20", 46068, "l20-48g"),
+        ("NVIDIA GeForce RTX 5090", 32607, "rtx5090-32g"),
+        ("NVIDIA GeForce RTX 5090 Laptop GPU", 24463, None),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "rtxpro6000-96g"),
+        ("NVIDIA RTX 6000 Ada Generation", 49140, None),
     ],
 )
 def test_a_preset_is_chosen_by_model_and_memory(name: str, mib: int, key: str | None) -> None:

@@ -12,7 +12,7 @@ from backend.job.problems import ProblemsError
 def test_the_gpus_asked_for_are_there():
     assert {
         "v100-32g", "a100-40g", "a100-80g", "a800-80g", "h100-80g", "h800-80g", "h20-96g", "h200-141g", "l40s-48g",
-        "rtx4090-24g", "b200-180g", "cpu",
+        "l20-48g", "a6000-48g", "rtx4090-24g", "rtx5090-32g", "rtxpro6000-96g", "b200-180g", "cpu",
     } == gpus().keys()  # fmt: skip
 
 
