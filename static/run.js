@@ -11,17 +11,20 @@
       head: Head(id, link),
       trouble: Trouble((rank, file) => parts.logs.show(rank, file), (keys) => link.act("accept", { keys }), () => link.act("resume")),
       standstill: M.Standstill(link.now, (rank, file) => parts.logs.show(rank, file)),
+      slowdown: M.Slowdown(),
       compare: M.Compare(() => link.act("calibrate")),
       export: M.Export(() => link.act("export")),
       charts: M.Charts(),
+      usage: M.Usage(id, link.ask),
       nodes: M.Nodes(link.now),
       events: Events(),
       logs: M.Logs(link.ask),
     };
     const below = el("div.mbm-below", {}, parts.logs.root, parts.events.root);
     let head = {};
-    const root = el("div.mbm-run", { "data-run": id }, parts.head.root, parts.standstill.root, parts.trouble.root,
-      parts.export.root, parts.compare.root, parts.charts.root, parts.nodes.root, below);
+    const root = el("div.mbm-run", { "data-run": id }, parts.head.root, parts.standstill.root,
+      parts.slowdown.root, parts.trouble.root,
+      parts.export.root, parts.compare.root, parts.charts.root, parts.usage.root, parts.nodes.root, below);
 
     function take(bundle) {
       // Of a run that is unknown or cannot be read there is nothing to show, and nothing to press.
@@ -32,8 +35,11 @@
       if (bundle.head) parts.logs.takeAttempts(bundle.head.attempt);
       if (bundle.head?.cause) parts.logs.prefer(bundle.head.cause);
       if ("standstill" in bundle) parts.standstill.take(bundle.standstill);
+      if ("slowdown" in bundle) parts.slowdown.take(bundle.slowdown);
       if (bundle.nodes) parts.nodes.take(bundle.nodes);
       if (bundle.nodes) parts.logs.takeNodes(bundle.nodes);
+      if (bundle.nodes) parts.usage.takeNodes(bundle.nodes);
+      parts.usage.take(bundle.usage);
       if (bundle.events) parts.events.take(bundle.events);
       parts.charts.take(id, bundle.points);
       parts.charts.root.hidden = (head.is_final || !head.attempt) && parts.charts.isEmpty();
@@ -53,13 +59,17 @@
       root,
       take,
       charts: parts.charts,
-      wanted: () => ({ points: parts.charts.wanted(id), log: parts.logs.wanted() }),
+      usage: parts.usage,
+      wanted: () => ({ points: parts.charts.wanted(id), log: parts.logs.wanted(), usage: parts.usage.wanted() }),
       everySecond() {
         parts.head.age();
         parts.nodes.age();
         parts.standstill.age();
       },
-      close: () => parts.charts.close(),
+      close() {
+        parts.charts.close();
+        parts.usage.close();
+      },
     };
   }
 

@@ -1,6 +1,7 @@
 // The curves of one run, drawn by Plotly: whole once, then only grown, so that nothing flickers and a zoom stays.
 (() => {
   const { attribute, el, keyed, number, text, w } = window.Megaboard.live;
+  const { axis, config, frame, palette, watch } = window.Megaboard.plots;
   const MOST = 1500;
   const FEW = 40;
   const SPECS = [
@@ -15,15 +16,7 @@
     const charts = SPECS.map(build);
     const twin = figures();
     const root = el("section.mbm-charts", { "aria-label": w("charts") }, ...charts.map((c) => c.card), twin);
-    const resize = new ResizeObserver((changes) => changes.forEach((change) => fit(change.target)));
-    let dark = isDark();
-    const theme = new MutationObserver(() => {
-      if (dark === isDark()) return;
-      dark = isDark();
-      charts.forEach(recolour);
-    });
-    charts.forEach((chart) => resize.observe(chart.plot));
-    theme.observe(document.body, { attributes: true, attributeFilter: ["class"] });
+    const look = watch(charts.map((c) => c.plot), () => charts.filter((c) => c.drawn).forEach(draw));
     let have = { run: "", generation: null, seq: null };
 
     function take(run, points) {
@@ -63,15 +56,10 @@
       summary: () => charts.map((c) => ({ name: c.spec.name, points: c.data[c.spec.series[0]].x.length })),
       data: (name) => charts.find((c) => name in c.data)?.data[name],
       close() {
-        resize.disconnect();
-        theme.disconnect();
+        look.close();
         charts.forEach((chart) => window.Plotly.purge(chart.plot));
       },
     };
-  }
-
-  function isDark() {
-    return document.body.classList.contains("dark");
   }
 
   function build(spec) {
@@ -153,58 +141,17 @@
   }
 
   function layout(chart) {
-    const colours = palette(chart.plot);
-    const axis = {
-      gridcolor: colours.grid, linecolor: colours.grid, zeroline: false, tickfont: { size: 11, color: colours.quiet },
-      automargin: true, visible: !isEmpty(chart),
-    };
+    const colours = palette(chart.plot), shared = axis(colours, !isEmpty(chart));
     // A run that goes on from another's checkpoint has nothing to show before its first step.
     const isContinued = chart.data[chart.spec.series[0]].x[0] > FEW;
     return {
+      ...frame(colours),
       uirevision: chart.run,
-      paper_bgcolor: "rgba(0,0,0,0)",
-      plot_bgcolor: "rgba(0,0,0,0)",
-      font: { family: colours.family, color: colours.text, size: 12 },
-      margin: { l: 8, r: 8, t: 6, b: 8 },
-      xaxis: { ...axis, rangemode: isContinued ? "normal" : "tozero", nticks: chart.spec.wide ? 12 : 6, tickformat: ",d",
+      xaxis: { ...shared, rangemode: isContinued ? "normal" : "tozero", nticks: chart.spec.wide ? 12 : 6, tickformat: ",d",
         unifiedhovertitle: { text: `${w("axis.step")} %{x:,d}` },
         title: { text: w("axis.step"), font: { size: 11, color: colours.quiet }, standoff: 4 } },
-      yaxis: { ...axis, nticks: 6, exponentformat: chart.spec.name === "tokens_per_s" ? "SI" : "e" },
-      hovermode: "x unified",
-      hoverlabel: { bgcolor: colours.card, bordercolor: colours.grid, font: { color: colours.text, size: 12 } },
-      modebar: { bgcolor: colours.card, color: colours.quiet, activecolor: colours.text },
-      dragmode: "zoom",
-      showlegend: false,
+      yaxis: { ...shared, nticks: 6, exponentformat: chart.spec.name === "tokens_per_s" ? "SI" : "e" },
     };
-  }
-
-  function config() {
-    const dictionary = {
-      "Download plot as a PNG": w("plotly.png"), "Reset axes": w("plotly.reset"), "Double-click to zoom back out": w("plotly.back"),
-      "Taking snapshot - this may take a few seconds": w("plotly.taking"), "Snapshot succeeded": w("plotly.taken"),
-    };
-    return {
-      displaylogo: false, responsive: false, displayModeBar: "hover", locale: "page",
-      locales: { page: { dictionary, format: {} } }, modeBarButtons: [["toImage", "resetScale2d"]],
-    };
-  }
-
-  function palette(node) {
-    const style = getComputedStyle(node);
-    const read = (name) => style.getPropertyValue(name).trim();
-    return {
-      text: read("--body-text-color"), quiet: read("--body-text-color-subdued"), grid: read("--mbm-grid"),
-      card: read("--background-fill-primary"), line: read("--mbm-line"), raw: read("--mbm-raw"), bad: read("--mb-bad"),
-      family: style.fontFamily,
-    };
-  }
-
-  function recolour(chart) {
-    if (chart.drawn) draw(chart);
-  }
-
-  function fit(plot) {
-    if (plot.clientWidth && plot.data) window.Plotly.Plots.resize(plot);
   }
 
   // The last value, the extremes, and whether the last tenth lies above or below what came before it.

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.i18n import render_problem
-from app.monitor import events, log, run, runs
+from app.monitor import events, log, run, runs, usage
 from app.monitor.question import Question
 from app.monitor.watch import Watch
+from app.slowdown_words import slowdown
 from app.standstill_words import standstill
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.progress import WATCHED
@@ -66,6 +67,7 @@ class Bundler:
             # What it could be compared by is not known of a run that somebody else started.
             "compare": None if snapshot.engine == WATCHED else self._compare(snapshot.id),
             "standstill": standstill(snapshot),
+            "slowdown": slowdown(snapshot, self._lang),
             "nodes": run.nodes(snapshot, now),
             "events": events.events(snapshot, self._lang),
         }
@@ -73,6 +75,8 @@ class Bundler:
         points = self._watch.curves(question.run, question.generation, question.seq)
         if points["series"] or "from" not in points:
             lacks["points"] = points
+        if busy := usage.part(self._store, question.run, [node.rank for node in snapshot.nodes], question.usage):
+            lacks["usage"] = busy
         shown = log.part(self._store, question.run, question.log, snapshot.state.is_final)
         return {**lacks, **self._log(question, shown, lacks.get("versions", {}))}
 

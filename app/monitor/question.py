@@ -20,6 +20,16 @@ class LogQuestion:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class UsageQuestion:
+    """Which measure of the nodes is shown over time, and how far."""
+
+    measure: str | None = None
+    """None: the first one there is."""
+    have: Mapping[int, tuple[int, ...]]
+    """Node rank -> (width, start, heartbeats) of the newest stretch that the browser has."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Question:
     """One tick of one tab."""
 
@@ -31,6 +41,8 @@ class Question:
     seq: int | None = None
     """Cursor of the newest point the browser has."""
     log: LogQuestion = LogQuestion()
+    usage: UsageQuestion | None = None
+    """None: not asked for this time."""
 
     @classmethod
     def of(cls, value: object) -> "Question":
@@ -50,7 +62,20 @@ class Question:
                 end=_count(log.get("end")),
                 before=_count(log.get("before")),
             ),
+            usage=_usage(asked["usage"]) if "usage" in asked else None,
         )
+
+
+def _usage(value: object) -> UsageQuestion:
+    asked = _mapping(value)
+    told = {rank: _counts(one) for rank, one in _mapping(asked.get("have")).items()}
+    have = {int(rank): one for rank, one in told.items() if rank.isdecimal() and len(one) == 3}
+    return UsageQuestion(measure=_text(asked.get("measure")), have=have)
+
+
+def _counts(value: object) -> tuple[int, ...]:
+    counts = [_count(one) for one in value] if isinstance(value, list) else []
+    return tuple(one for one in counts if one is not None)
 
 
 def _mapping(value: object) -> Mapping[str, object]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.jobs import ledger
+from backend.jobs import ledger, usage
 from backend.jobs.records import Point
 
 HEARTBEATS_KEPT_S = 900.0
@@ -117,6 +117,16 @@ def trail(connection: sqlite3.Connection, run: str, attempt: int, *, count: int)
     return found
 
 
+def step_times(connection: sqlite3.Connection, run: str, attempt: int, *, count: int) -> list[tuple[int, float]]:
+    """(step, its seconds) of the newest steps of global rank 0 in an attempt, oldest first."""
+    rows = connection.execute(
+        "SELECT step, step_s FROM points WHERE run = ? AND attempt = ? AND rank = 0 AND step_s > 0"
+        " ORDER BY step DESC LIMIT ?",
+        (run, attempt, count),
+    ).fetchall()
+    return [(row["step"], row["step_s"]) for row in reversed(rows)]
+
+
 def newest_of_ranks(connection: sqlite3.Connection, run: str, attempt: int, *, ranks: int) -> list[Point]:
     """The newest point of each global rank below `ranks` that has one."""
     rows = (
@@ -159,6 +169,10 @@ def add_heartbeats(
         "DELETE FROM heartbeats WHERE run = ? AND attempt = ? AND rank = ? AND received < ?",
         (run, attempt, rank, received - HEARTBEATS_KEPT_S),
     )
+    offset_s = connection.execute(
+        "SELECT clock_offset_s FROM nodes WHERE run = ? AND attempt = ? AND rank = ?", (run, attempt, rank)
+    ).fetchone()[0]
+    usage.add(connection, run, rank, rows, offset_s=offset_s, received=received)
 
 
 def newest_heartbeats(
@@ -176,6 +190,18 @@ def newest_heartbeats(
         for node in nodes
     )
     return {row["rank"]: (row["received"], json.loads(row["data"])) for row in rows if row is not None}
+
+
+def recent_gpus(
+    connection: sqlite3.Connection, run: str, attempt: int, rank: int, *, since: float
+) -> list[list[Mapping[str, Any]]]:
+    """The GPUs of a node in each heartbeat that came in since then."""
+    rows = connection.execute(
+        "SELECT json_extract(data, '$.gpus') AS gpus FROM heartbeats"
+        " WHERE run = ? AND attempt = ? AND rank = ? AND received >= ?",
+        (run, attempt, rank, since),
+    )
+    return [json.loads(row["gpus"]) for row in rows if row["gpus"]]
 
 
 def add_log(connection: sqlite3.Connection, key: FileKey, place: Place, data: bytes) -> None:

@@ -4,7 +4,8 @@ store = Store(home / "megaboard.db")
 store.write(lambda connection: ...)       # one transaction on the writer thread; all of it or nothing
 with store.read() as connection: ...      # one consistent snapshot
 
-The schema stands here alone. What goes into the tables: ledger.py (runs, events) and series.py (points, logs).
+The schema stands here alone. What goes into the tables: ledger.py (runs, events), series.py (points, logs) and usage.py
+(how busy nodes were).
 """
 
 import os
@@ -82,6 +83,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         # up to which event the operator has been sent messages
         "CREATE TABLE messages_sent (id INTEGER PRIMARY KEY CHECK (id = 1), event INTEGER NOT NULL)",
+    ),
+    (
+        # how busy a node of a run was in a stretch of time, over all attempts (usage.py)
+        """CREATE TABLE usage (run TEXT NOT NULL REFERENCES runs, rank INTEGER NOT NULL, start INTEGER NOT NULL,
+            width INTEGER NOT NULL, beats INTEGER NOT NULL, data TEXT NOT NULL,
+            PRIMARY KEY (run, rank, start)) WITHOUT ROWID""",
     ),
 )
 """One tuple of statements a schema version; version n is reached by running the first n. Append, never edit."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.i18n import LANGUAGES, catalogue
+from app.monitor import usage
 from backend.jobs.states import EventKind, RunState
 
 STATIC = Path(__file__).parents[2] / "static"
@@ -13,11 +14,13 @@ SCRIPTS = (
     "connection.js",
     "live.js",
     "monitor.js",
+    "plots.js",
     "run.js",
     "run_charts.js",
     "run_heat.js",
     "run_logs.js",
     "run_nodes.js",
+    "run_usage.js",
 )
 NODE_STATES = ("pending", "starting", "running", "unreachable", "stopping", "finished", "failed", "stopped", "lost")
 REASONS = ("finished", "failed", "stopped", "stalled", "lock_held", "start_failed")
@@ -34,6 +37,9 @@ def _keys() -> set[str]:
         f"standstill.{kind}"
         for kind in ("title", "unbegun", "waiting", "stuck", "silent", "behind", "earlier", "working", "idle", "none")
     }
+    keys |= {f"usage.{kind}{name}" for kind in ("", "value.", "unit.") for name in usage.MEASURES}
+    keys |= {f"usage.{kind}.{name}" for kind in ("now", "worst", "note") for name in ("utilization", "memory", "power")}
+    keys |= {f"usage.{name}" for name in ("node", "last", "lowest", "highest", "worst")}
     keys |= {f"trend.{trend}" for trend in ("falling", "rising", "flat", "none")}
     keys |= {"event.stop_requested_save", "event.failing_unstarted"}
     for prefix, table in (("fact", "FACTS"), ("node", "COLUMNS"), ("heat", "MEASURES"), ("column", "NAMES")):

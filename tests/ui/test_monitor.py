@@ -368,6 +368,41 @@ def test_stop_asks_once_more_and_then_proves_that_nothing_is_left_in_every_tab(s
     expect(page.locator(".mbm-table td[data-tone=good]")).to_have_count(4)
 
 
+USED = """() => { const plot = document.querySelector('.mbm-usage .mbm-plot');
+    return plot.data.slice(1).map((line) => [line.name, line.y.at(-1), line.x.length]); }"""
+
+
+@pytest.mark.parametrize(("lang", "power", "lags"), [
+    ("en", "GPU power", "lowest GPU: 31.0% · node 1, GPU 2"), ("zh", "GPU 功耗", "最低的 GPU：31.0% · 节点 1 的 GPU 2"),
+])  # fmt: skip
+def test_use_over_time_is_a_line_a_node_and_names_the_gpu_that_lags(site, page, lang, power, lags):
+    run = site.run(f"20260101-001300-usage-{lang * 2}", nodes=2, gpus_per_node=4)
+    run.start()
+    for _ in range(30):
+        run.beat([0])
+        row = heartbeat(1, 4, run.now)
+        row["gpus"][2]["utilization"] = 31
+        site.store.write(lambda c, row=row: series.add_heartbeats(c, run.id, 1, 1, [row], run.now))
+        run.now += 2
+    open_run(page, site, run.id, lang)
+    chart = page.locator(".mbm-usage")
+    expect(chart).to_contain_text(lags)
+    first, second, worst = page.evaluate(USED)
+    assert [first[0], second[0]] == [f"{rank} · {address}" for rank, address in enumerate(run.addresses)]
+    assert first[2] == second[2] == worst[2] >= 15
+    assert (worst[1], second[1] < first[1]) == (31, True)
+    page.evaluate("() => { window.usage = document.querySelector('.mbm-usage .mbm-plot'); }")
+    run.now += 300
+    run.beat()
+    page.wait_for_function("() => window.usage.data[1].x.length > 16", timeout=30_000)
+    assert page.evaluate("() => usage.data[1].y.at(-2)") is None, "the line breaks where nothing was heard"
+    chart.get_by_role("button", name=power).click()
+    expect(chart.get_by_role("button", name=power)).to_have_attribute("aria-pressed", "true")
+    page.wait_for_function("() => usage.data[1].y.at(-1) > 400")
+    expect(chart.get_by_role("table").get_by_role("row", name=run.addresses[1])).to_contain_text("W")
+    assert power in (chart.locator(".mbm-plot").get_attribute("aria-label") or "")
+
+
 def test_a_change_of_theme_recolours_the_charts_and_keeps_the_zoom(site, page):
     run = site.run("20260101-000800-dark-3333")
     run.start()
