@@ -47,11 +47,9 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
             report = preflight(services, job, chosen.accept_host_key, lang)
             if chosen.copy_missing:
                 copy_missing(services, job, report, lang)
-        begin = services.controller.enqueue if chosen.queue else services.controller.launch
-        source = find_source(services, chosen.source)
-        options = {"token": chosen.token, "restarts": chosen.restarts, "source": source}
-        options["accepted_warnings"] = accepted_warnings(chosen)
-        run = unlocked(lang, services.audit, lambda: begin(job, **options))
+        wishes = {"queue": chosen.queue, "token": chosen.token, "restarts": chosen.restarts}
+        wishes |= {"source": find_source(services, chosen.source), "accepted_warnings": accepted_warnings(chosen)}
+        run = unlocked(lang, services.audit, lambda: services.controller.launch(job, **wishes))
         # With a token it may be a run that was already there.
         waits = services.controller.snapshot(run).state is RunState.QUEUED
         print(t(lang, "cli.queued" if waits else "cli.launched", run=run, nodes=job.cluster.nodes), flush=True)

@@ -145,7 +145,7 @@ class Desk:
             if self._state.is_busy or (is_same and self.waits(self._state)):
                 return
             shown = self._state.accepted_by(accepted) if is_same else set()
-            run = self._controller.enqueue(job, restarts=RESTARTS, source=source, accepted_warnings=shown)
+            run = self._controller.launch(job, queue=True, restarts=RESTARTS, source=source, accepted_warnings=shown)
             self._set(phase="queued", job=job, source=source, report=None, problems=(), run=run)
 
     def waits(self, state: DeskState) -> bool:

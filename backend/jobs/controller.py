@@ -148,6 +148,7 @@ class Controller:
         self,
         job: Job,
         *,
+        queue: bool = False,
         token: str | None = None,
         restarts: int = 0,
         source: tuple[str, int | None] | None = None,
@@ -161,25 +162,17 @@ class Controller:
         complete one), to begin with; what the job changes must fit that checkpoint (engines/resharding.py).
         Warnings of the preflight whose keys (checkup.warning_key) are not accepted are a refusal too:
         warnings_not_accepted; None accepts all. They stay accepted for later attempts of the run.
-        """
-        run, asked = self._ask(job, token, restarts, source, accepted_warnings)
-        return self._runner.launch(job, run, asked)
 
-    def enqueue(
-        self,
-        job: Job,
-        *,
-        token: str | None = None,
-        restarts: int = 0,
-        source: tuple[str, int | None] | None = None,
-        accepted_warnings: Collection[str] | None = None,
-    ) -> str:
-        """Put a run at the end of the queue and return its id; it starts when its nodes are free (queued.py).
-
-        Its nodes are checked then: a warning that is not accepted ends it by name (RunSnapshot.warnings).
-        Somebody must be there to start it: a started controller, or wait(takes_turn=True). ProblemsError.
+        `queue`: put it at the end of the queue; it starts when its nodes are free (queued.py), and they are checked
+        then: a warning that is not accepted ends it by name (RunSnapshot.warnings). Somebody must be there to start it:
+        a started controller, or wait(takes_turn=True).
         """
-        run, asked = self._ask(job, token, restarts, source, accepted_warnings)
+        check_alone(job)
+        found = self.find_source(*source, job) if source else None
+        asked = Asked(token=token, restarts=restarts, source=found, accepted=kept(accepted_warnings))
+        run = launching.new_run_id(job, self._clock())
+        if not queue:
+            return self._runner.launch(job, run, asked)
         self._audit("enqueue", run=run, job=job.name, nodes=queued.addresses_of(job), restarts=restarts)
         return self._runner.enqueue(job, run, asked)
 
@@ -216,8 +209,8 @@ class Controller:
     def find_source(self, run_id: str, step: int | None, job: Job | None = None) -> Source:
         """The checkpoint of a run that another can begin with: the newest complete one, or that of a step.
 
-        With the other's job also whether its plan can load it and all its nodes see it; `launch` and `enqueue` ask the
-        same. ProblemsError: unknown_run, no_checkpoint, checkpoint_*, and what the nodes may raise.
+        With the other's job also whether its plan can load it and all its nodes see it, which `launch` asks, too.
+        ProblemsError: unknown_run, no_checkpoint, checkpoint_*, and what the nodes may raise.
         """
         return beginning.find_source(self._job(run_id), run_id, step, self._connections, job)
 
@@ -308,20 +301,6 @@ class Controller:
             number = ledger.newest_attempt(connection, run_id) if attempt is None else attempt
             key = FileKey(run=run_id, attempt=number, rank=node_rank, file=file)
             return readable(series.log_tail(connection, key, size=size)[1])
-
-    def _ask(
-        self,
-        job: Job,
-        token: str | None,
-        restarts: int,
-        source: tuple[str, int | None] | None,
-        accepted_warnings: Collection[str] | None,
-    ) -> tuple[str, Asked]:
-        """The id of a new run, and what is asked of it. ProblemsError when it cannot be whatever the nodes are like."""
-        check_alone(job)
-        found = self.find_source(*source, job) if source else None
-        asked = Asked(token=token, restarts=restarts, source=found, accepted=kept(accepted_warnings))
-        return launching.new_run_id(job, self._clock()), asked
 
     def _job(self, run_id: str) -> Job:
         with self._store.read() as connection:

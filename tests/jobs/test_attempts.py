@@ -162,7 +162,7 @@ def test_a_token_launches_once_however_many_press(
     assert len(set(runs)) == 1
     assert [one.id for one in controllers[0].runs()] == runs[:1]
     assert controllers[0].wait(runs[0], 30) is RunState.FINISHED
-    assert controllers[0].enqueue(job, token="the-button") == runs[0]
+    assert controllers[0].launch(job, queue=True, token="the-button") == runs[0]
 
 
 def test_queued_runs_start_side_by_side_where_they_share_no_node_and_else_in_their_order(
@@ -171,10 +171,10 @@ def test_queued_runs_start_side_by_side_where_they_share_no_node_and_else_in_the
     """Two servers of one home dispatch at once; a third one, started later, finds the queue."""
     waiting = open_controller()
     long = with_mode(job, "ok", steps=10_000)
-    both = waiting.enqueue(_on(with_mode(job, "ok"), 0, 1, name="both"))
-    left, right = (waiting.enqueue(_on(long, rank, name=f"n{rank}")) for rank in range(NODES))
-    last = waiting.enqueue(_on(with_mode(job, "ok"), 1, name="last"))
-    cancelled = waiting.enqueue(_on(long, 0, name="cancelled"))
+    both = waiting.launch(_on(with_mode(job, "ok"), 0, 1, name="both"), queue=True)
+    left, right = (waiting.launch(_on(long, rank, name=f"n{rank}"), queue=True) for rank in range(NODES))
+    last = waiting.launch(_on(with_mode(job, "ok"), 1, name="last"), queue=True)
+    cancelled = waiting.launch(_on(long, 0, name="cancelled"), queue=True)
     assert {one.state for one in waiting.runs()} == {RunState.QUEUED}
     waiting.move(both, "last")
     waiting.stop(cancelled)
@@ -199,7 +199,7 @@ def test_a_queued_run_that_a_check_refused_says_why_and_is_put_back_at_the_comma
 ) -> None:
     monkeypatch.setenv("MEGABOARD_HOME", str(home))
     model, away = cluster.folder / "model", cluster.folder / "away"
-    run = controller.enqueue(with_mode(job, "ok"))
+    run = controller.launch(with_mode(job, "ok"), queue=True)
     model.rename(away)
     try:
         assert controller.wait(run, 40, takes_turn=True) is RunState.FAILED

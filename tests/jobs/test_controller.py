@@ -185,7 +185,9 @@ def test_warnings_stand_in_the_way_of_whoever_has_not_accepted_them(controller: 
 def test_a_queued_run_whose_warnings_nobody_accepted_ends_by_name_until_somebody_does(
     controller: Controller, job: Job
 ) -> None:
-    run = controller.enqueue(with_values(with_mode(job, "ok"), {"cluster.gpu": "h100-80g"}), accepted_warnings=())
+    run = controller.launch(
+        with_values(with_mode(job, "ok"), {"cluster.gpu": "h100-80g"}), queue=True, accepted_warnings=()
+    )
     assert controller.wait(run, 30, takes_turn=True) is RunState.FAILED
     shown = controller.snapshot(run)
     assert shown.cause is not None
