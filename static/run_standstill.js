@@ -1,4 +1,5 @@
-// A run that goes on without a step: since when, who the others wait for, and what can be done before it is ended.
+// A run that goes on without a step: since when, who the others wait for, and what can be done before it is ended; and
+// one that goes on more slowly.
 (() => {
   const { duration, el, keyed, moment, number, setCommands, text, w, whole } = window.Megaboard.live;
   const FALLBACK = { kind: "none" };
@@ -42,6 +43,24 @@
     return isDue ? `${last} ${w("standstill.due")}` : last;
   }
 
+  // A run whose steps take longer than before; the server has the words, for there is no time of day in them.
+  function Slowdown() {
+    const title = el("strong");
+    const list = el("ul.mbm-suspects");
+    const fix = el("p.mb-quiet");
+    const root = el("section.mbm-cause.mbm-standstill", { role: "status", hidden: true }, el("div", {}, title), list, fix);
+
+    function take(found) {
+      root.hidden = !found;
+      if (!found) return;
+      text(title, found.title);
+      keyed(list, found.lines, (line) => line, () => el("li"), text);
+      setCommands(fix, found.fix);
+    }
+
+    return { root, take };
+  }
+
   const keyOf = (one) => [one.kind, one.node, one.rank, one.gpu].join();
 
   const logOf = (one) => Number.isInteger(one.rank) ? `rank${one.rank}.log` : null;
@@ -55,5 +74,5 @@
     setCommands(item.lastChild, help.join(" "));
   }
 
-  window.Megaboard = Object.assign(window.Megaboard || {}, { Standstill });
+  window.Megaboard = Object.assign(window.Megaboard || {}, { Standstill, Slowdown });
 })();

@@ -24,10 +24,15 @@ _log = logging.getLogger(__name__)
 LOOK_EVERY_S = 5.0
 RETRIES_S = (5.0, 30.0, 300.0)
 """Waits before a message is tried again; an address that took none of them is tried once a message until it does."""
+AGAIN_S = 900.0
+"""A run that comes and goes at the edge of a state is told of once."""
 CLOSE_S = 5.0
 """Wait for a message that is being sent."""
 LATEST_S = 86400.0
 """What is older is not told any more."""
+
+_STATES = {"standstill": words.of_standstill, "slowdown": words.of_slowdown}
+"""Field of a run's snapshot -> the message about it."""
 
 
 class Place(Protocol):
@@ -40,7 +45,7 @@ class Place(Protocol):
 
 
 class Messenger:
-    """Tells `places` of the ends, restarts and standstills of runs, from start() to close()."""
+    """Tells `places` of the ends, restarts, standstills and slowdowns of runs, from start() to close()."""
 
     def __init__(
         self,
@@ -60,8 +65,8 @@ class Messenger:
         self._wait = wait or (lambda seconds: not self._closing.wait(seconds))
         self._silent: set[str] = set()
         """Names of places that took nothing lately."""
-        self._standing: set[str] = set()
-        """Runs whose standstill was told."""
+        self._seen: dict[tuple[str, str], float] = {}
+        """(run, state that was told of it) -> when it was last in it."""
         self._told: int | None = None
         """The newest event that was told, and that of which the store knows it."""
         self._kept: int | None = None
@@ -84,7 +89,7 @@ class Messenger:
 
     def tell(self) -> bool:
         """Send what there is to say now; False when it was time to end meanwhile."""
-        return not self._is_mine() or (self._tell_events() and self._tell_standstills())
+        return not self._is_mine() or (self._tell_events() and self._tell_states())
 
     def _is_mine(self) -> bool:
         """Whether no other server tells; from then on until this process ends."""
@@ -120,17 +125,20 @@ class Messenger:
             self._write(lambda connection: ledger.set_messages_sent(connection, event))
             self._kept = event
 
-    def _tell_standstills(self) -> bool:
+    def _tell_states(self) -> bool:
+        """Runs that came to a standstill or became slow: once, and again when that comes back much later."""
         with self._store.read() as connection:
             unfinished = ledger.unfinished_runs(connection)
-        self._standing &= set(unfinished)
+        now = self._clock()
+        self._seen = {known: when for known, when in self._seen.items() if now - when < AGAIN_S}
         for run in unfinished:
             found = self._snapshot(run)
-            if found is None or found.standstill is None:
-                self._standing.discard(run)
-            elif run not in self._standing:
-                self._standing.add(run)
-                if not self._send(run, words.of_standstill(found, self._lang)):
+            for state, of_state in _STATES.items():
+                if found is None or getattr(found, state) is None:
+                    continue
+                is_new = (run, state) not in self._seen
+                self._seen[run, state] = now
+                if is_new and not self._send(run, of_state(found, self._lang)):
                     return False
         return True
 

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from app import standstill_words
+from app import slowdown_words, standstill_words
 from app.cli_output import duration
 from app.i18n import render_problem, t
 from backend.job.problems import Problem
@@ -39,6 +39,11 @@ def of_standstill(run: RunSnapshot, lang: str) -> Message:
     if run.standstill:
         lines.append(t(lang, "message.ends_at", at=_moment(run.standstill.ends_at)))
     return _message("message.standstill", {}, run, lines, lang, is_bad=True)
+
+
+def of_slowdown(run: RunSnapshot, lang: str) -> Message:
+    """The message about a run whose steps take longer than before: since when, and which node differs."""
+    return _message("message.slowdown", {}, run, slowdown_words.lines(run, lang), lang, is_bad=True)
 
 
 def trial(lang: str) -> Message:

@@ -211,6 +211,43 @@ class Standstill:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """A GPU whose clock something holds down, or that is slower than the others."""
+
+    node: int
+    gpu: int
+    limits: tuple[str, ...] = ()
+    """Why, as the GPU says: hardware, thermal, power_brake."""
+    clock_mhz: float | None = None
+    usual_mhz: float | None = None
+    """The median of all GPUs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Loaded:
+    """A node on which far more runs than on the others."""
+
+    node: int
+    load: float
+    usual: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slowdown:
+    """The steps of a gang take longer than they did (slowdown.py)."""
+
+    since_step: int
+    step_s: float
+    """Median of the newest steps."""
+    usual_s: float
+    """Median of those before."""
+    held: tuple[Held, ...] = ()
+    loaded: tuple[Loaded, ...] = ()
+    utilization: float | None = None
+    """Mean of all GPUs in percent; None where there are none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Elapsed:
     """How long a run has been at work, without the pauses between its attempts."""
 
@@ -260,6 +297,8 @@ class RunSnapshot:
     """When the newest step of the newest attempt ended, by our clock."""
     standstill: Standstill | None = None
     """None unless it runs and makes no progress."""
+    slowdown: Slowdown | None = None
+    """None unless it runs and its steps take longer than before."""
     checkpoint_step: int | None = None
     """Of the checkpoint that the newest attempt went on from."""
     source: tuple[str, int] | None = None

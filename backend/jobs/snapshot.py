@@ -13,6 +13,7 @@ from backend.jobs.ledger import run_job
 from backend.jobs.prepare_progress import preparing
 from backend.jobs.progress import RECENT_STEPS, progress
 from backend.jobs.records import Event, NodeRecord, NodeSnapshot, Point, RunSnapshot, RunSummary, problem_from_json
+from backend.jobs.slowdown import slowdown
 from backend.jobs.standstill import patience_s, standstill
 from backend.jobs.states import EventKind, RunState
 
@@ -32,6 +33,14 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
     last = _by_our_clock(connection, run, trail[-1]) if trail else None
     nodes = _nodes(connection, run, attempt, state, history, now)
     places = _queue_places(connection)
+    runs = state is RunState.RUNNING
+    stands = (
+        standstill(
+            connection, run, attempt, job=job, last=last, step_s=done.step_s, nodes=nodes, history=history, now=now
+        )
+        if runs
+        else None
+    )
     return RunSnapshot(
         id=run,
         name=row["name"],
@@ -54,11 +63,8 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         started=next((event.time for event in history if event.kind is EventKind.STARTING), None),
         elapsed=elapsed(connection, run, history),
         last_step_at=last.time if last and last.attempt == attempt else None,
-        standstill=standstill(
-            connection, run, attempt, job=job, last=last, step_s=done.step_s, nodes=nodes, history=history, now=now
-        )
-        if state is RunState.RUNNING
-        else None,
+        standstill=stands,
+        slowdown=slowdown(connection, run, attempt, nodes=nodes, now=now) if runs and stands is None else None,
         checkpoint_step=ledger.checkpoint_step(connection, run, attempt),
         source=_source(connection, run),
         restarts=restarts_used(history),

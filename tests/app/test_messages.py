@@ -7,12 +7,12 @@ import pytest
 
 from app.main import main
 from app.messages.addresses import Address, read_addresses
-from app.messages.messenger import LATEST_S, RETRIES_S, Messenger
+from app.messages.messenger import AGAIN_S, LATEST_S, RETRIES_S, Messenger
 from app.private_file import PrivateFileError
-from backend.jobs import ledger
+from backend.jobs import ledger, series
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store, StoreError
-from tests.app.stored_runs import StoredRun, problem
+from tests.app.stored_runs import StoredRun, heartbeat, problem
 from tests.inbox import TOKEN, Inbox
 
 RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
@@ -167,23 +167,39 @@ def test_a_server_that_ends_while_it_tries_leaves_the_message_to_the_next(store,
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
 
 
-def test_a_standstill_is_told_once_with_who_the_others_wait_for_and_again_after_new_steps(store, run, places, inbox):
+def test_a_standstill_is_told_once_with_who_the_others_wait_for_and_again_when_it_comes_back_later(
+    store, run, places, inbox
+):
     now = [run.now]
     one = Messenger(store, places, "en", clock=lambda: now[0], wait=lambda _: True)
     one.tell()
     run.beat([0])
-    now[0] += 300
-    one.tell()
-    one.tell()
-    assert inbox.titles == ["No progress: qwen3-vl-8b-sft"]
+    for number, later in enumerate((300, 100, AGAIN_S + 100)):
+        now[0] += later
+        one.tell()
+        run.now = now[0]
+        run.steps(31 + 2 * number, 32 + 2 * number)
+        one.tell()
+    assert inbox.titles == ["No progress: qwen3-vl-8b-sft"] * 2
     assert "10.0.0.2" in inbox.taken[0]["message"]
-    run.now = now[0]
-    run.steps(31, 40)
-    now[0] = run.now
+
+
+def test_a_run_that_became_slow_is_told_once_with_the_gpu_that_holds_it_up(store, run, places, inbox):
+    run.steps(31, 130)
+    run.steps(131, 159, step_s=2.0)
+    run.steps(160, 160, step_s=2.0)
+    run.beat([0])
+    cards = [{"index": 0, "utilization": 99, "clock_mhz": 1980, "clock_limits": 0}]
+    cards += [{"index": 1, "utilization": 99, "clock_mhz": 1100, "clock_limits": 64}]
+    row = {**heartbeat(1, 0, run.now), "gpus": cards}
+    store.write(lambda c: series.add_heartbeats(c, RUN, 1, 1, [row], run.now))
+    one = messenger(store, places, "zh", now=run.now)
     one.tell()
-    now[0] += 300
     one.tell()
-    assert len(inbox.taken) == 2
+    [told] = inbox.taken
+    assert told["title"] == "变慢：qwen3-vl-8b-sft"
+    for words in ("每步 2", "节点 1 · 10.0.0.2，GPU 1：因过热被降频。1,100 MHz"):
+        assert words in told["message"]
 
 
 def test_of_two_servers_of_one_home_one_tells_and_the_other_when_it_is_gone(store, run, places, inbox):

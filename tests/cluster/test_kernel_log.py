@@ -161,6 +161,21 @@ def test_a_node_without_gpus_or_one_that_restarted_has_nothing_to_say(
 def test_an_nvidia_smi_that_lists_no_gpus_ends_no_supervisor(machine: Machine, said: str) -> None:
     machine.put("nvidia-smi", f"{said}\n", status=6)
     assert read_gpus() == []
+
+
+def test_a_driver_that_does_not_know_the_last_question_answers_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smi = tmp_path / "nvidia-smi"
+    unknown = 'Field "clocks_throttle_reasons.active" is not a valid field to query.'
+    smi.write_text(
+        f"#!/bin/sh\ncase $1 in *throttle*) echo '{unknown}'; exit 2;; esac\n"
+        "echo '0, 97, 70123, 81559, 612.50, 61, 1755'\n"
+    )
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    [gpu] = read_gpus()
+    assert (gpu["clock_mhz"], gpu.get("clock_limits")) == (1755, None)
     assert read_buses() == {}
 
 

@@ -288,7 +288,8 @@ def test_heartbeats_name_the_members_and_the_gpus(run: Run, tmp_path: Path, monk
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "nvidia-smi").write_text(
-        "#!/bin/sh\necho '0, 97, 70123, 81559, 612.50, 61'\necho '1, [N/A], 1, 2, 3, 4'\n"
+        "#!/bin/sh\necho '0, 97, 70123, 81559, 612.50, 61, 1755, 0x0000000000000044'\n"
+        "echo '1, [N/A], 1, 2, 3, 4, [N/A], [N/A]'\n"
     )
     (tools / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
@@ -297,8 +298,9 @@ def test_heartbeats_name_the_members_and_the_gpus(run: Run, tmp_path: Path, monk
     wait_for(lambda: any((len(beat["gpus"]), len(beat["members"])) == complete for beat in _beats(run)))
     beat = _beats(run)[-1]
     first = {"index": 0, "utilization": 97, "memory_used_mib": 70123, "memory_total_mib": 81559}
-    assert beat["gpus"][0] == {**first, "power_w": 612.5, "temperature_c": 61}
-    assert beat["gpus"][1]["utilization"] is None
+    told = {"power_w": 612.5, "temperature_c": 61, "clock_mhz": 1755, "clock_limits": 0x44}
+    assert beat["gpus"][0] == {**first, **told}
+    assert [beat["gpus"][1][key] for key in ("utilization", "clock_mhz", "clock_limits")] == [None] * 3
     assert {pid for pid, _ in beat["members"]} == {int(path.read_text()) for path in run.folder.glob("ready.*")}
     assert beat["memory_total_mib"] > beat["memory_used_mib"] > 0
 

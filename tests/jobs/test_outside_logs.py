@@ -57,12 +57,13 @@ def test_a_glance_is_a_heartbeat_of_what_the_node_tells() -> None:
         "MemTotal:       65843564 kB",
         "MemAvailable:   41234000 kB",
         "/dev/nvme0n1p2     959786032 402653184 508309692      45% /",
-        "0, 97, 70123, 81559, 612.31, 64",
-        "1, [N/A], 1, 81559, [N/A], 31",
+        "0, 97, 70123, 81559, 612.31, 64, 1980, 0x0000000000000004",
+        "1, [N/A], 1, 81559, [N/A], 31, 345, 0x0000000000000001",
     ]
     beat = read_glance(lines)
     assert (beat["load1"], beat["memory_total_mib"], beat["disk_free_mib"]) == (0.52, 64300, 496396)
     assert beat["gpus"][0] == {"index": 0.0, "utilization": 97.0, "memory_used_mib": 70123.0,
-                               "memory_total_mib": 81559.0, "power_w": 612.31, "temperature_c": 64.0}  # fmt: skip
+                               "memory_total_mib": 81559.0, "power_w": 612.31, "temperature_c": 64.0,
+                               "clock_mhz": 1980.0, "clock_limits": 4.0}  # fmt: skip
     assert beat["gpus"][1]["utilization"] is None
     assert read_glance([])["gpus"] == []

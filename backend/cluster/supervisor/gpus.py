@@ -18,8 +18,19 @@ GPU_BACK_S = 10.0
 GPU_BACK_MIB = 256
 ASK_S = 30.0
 """nvidia-smi answers after seconds where persistence mode is off."""
-GPU_QUERY = "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu"
-GPU_KEYS = ("index", "utilization", "memory_used_mib", "memory_total_mib", "power_w", "temperature_c")
+GPU_QUERY = (
+    "index,utilization.gpu,memory.used,memory.total,power.draw,temperature.gpu,clocks.sm,clocks_throttle_reasons.active"
+)
+GPU_KEYS = (
+    "index",
+    "utilization",
+    "memory_used_mib",
+    "memory_total_mib",
+    "power_w",
+    "temperature_c",
+    "clock_mhz",
+    "clock_limits",  # the bits of nvml.h's nvmlClocksEventReasons; drivers take their older name, too
+)
 
 
 class GpuReader(threading.Thread):
@@ -46,10 +57,14 @@ class GpuReader(threading.Thread):
 
 def read_gpus(timeout_s: float = ASK_S) -> list[dict[str, float | None]]:
     """What nvidia-smi says of each GPU now; none where it says nothing, or only why not."""
-    out = said(["nvidia-smi", f"--query-gpu={GPU_QUERY}", "--format=csv,noheader,nounits"], timeout_s)[1]
+    for keys in (GPU_KEYS, GPU_KEYS[:-1]):
+        query = ",".join(GPU_QUERY.split(",")[: len(keys)])
+        out = said(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"], timeout_s)[1]
+        if "is not a valid field" not in out:  # the last has two names, and one of them may go
+            break
     rows = [list(map(read_number, line.split(","))) for line in out.splitlines()]
-    whole = [row for row in rows if len(row) == len(GPU_KEYS) and row[0] is not None]
-    return [dict(zip(GPU_KEYS, row)) for row in whole]  # noqa: B905 - Python 3.8
+    whole = [row for row in rows if len(row) == len(keys) and row[0] is not None]
+    return [dict(zip(keys, row)) for row in whole]  # noqa: B905 - Python 3.8
 
 
 def read_buses() -> dict[float, str]:
@@ -87,6 +102,6 @@ def first_gpus(folder: str) -> list[dict[str, Any]]:
 
 def read_number(text: str) -> float | None:
     try:
-        return float(text)
+        return float(int(text, 16)) if text.strip().startswith("0x") else float(text)
     except ValueError:  # "[N/A]"
         return None

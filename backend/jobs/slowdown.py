@@ -1,0 +1,115 @@
+"""A gang whose steps take longer than they did, and what differs on one of its nodes: every step waits for the slowest.
+
+A GPU says itself why its clock is held down. Where none does, a clock far below the others' or a node with far more to
+do is named; else the GPUs' use tells whether they wait for data.
+"""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from statistics import fmean, median
+from typing import Any
+
+from backend.jobs import series
+from backend.jobs.records import Held, Loaded, NodeSnapshot, Slowdown
+
+NEWEST = 20
+"""Steps whose median is compared: a save or an evaluation between two of them is no slowdown."""
+LEAST_BEFORE = 40
+LOOKED_AT = 1000
+"""Steps; what has been slow for more than half of them is what is usual now."""
+SLOWER = 1.25
+"""Times the usual step: samples differ in length, and so do steps."""
+BLOCK = 5
+
+LIMITS: Mapping[str, int] = {"hardware": 0x8, "thermal": 0x20 | 0x40, "power_brake": 0x80}
+"""Bits of nvml.h's nvmlClocksEventReasons (HwSlowdown, SwThermalSlowdown and HwThermalSlowdown, HwPowerBrakeSlowdown),
+from nvidia-ml-py 13. Not SwPowerCap: at full load a healthy GPU is at its power limit."""
+LOOK_BACK_S = 60.0
+SLOW_CLOCK = 0.85
+"""Of the median clock of all GPUs."""
+MORE_LOAD, MORE_PROCESSES = 2.0, 8.0
+"""Times the median of the nodes, and so many more."""
+
+
+def slowdown(
+    connection: sqlite3.Connection, run: str, attempt: int, *, nodes: Sequence[NodeSnapshot], now: float
+) -> Slowdown | None:
+    """None while steps take what they took."""
+    times = series.step_times(connection, run, attempt, count=LOOKED_AT)
+    found = compare(times)
+    if found is None:
+        return None
+    since, step_s, usual_s = found
+    beats = {
+        node.rank: series.recent_gpus(connection, run, attempt, node.rank, since=now - LOOK_BACK_S) for node in nodes
+    }
+    used = _known([gpu for of_node in beats.values() for gpus in of_node for gpu in gpus], "utilization")
+    return Slowdown(
+        since_step=since,
+        step_s=step_s,
+        usual_s=usual_s,
+        held=tuple(_held(beats)),
+        loaded=tuple(_loaded(nodes)),
+        utilization=fmean(used) if used else None,
+    )
+
+
+def compare(times: Sequence[tuple[int, float]]) -> tuple[int, float, float] | None:
+    """(the first step of those that are slower, seconds of a step now, before), or None; `times`: oldest first.
+
+    The first step of an attempt, which compiles and loads, says nothing.
+    """
+    if len(times) < 1 + LEAST_BEFORE + NEWEST:
+        return None
+    seconds = [second for _, second in times[1:]]
+    step_s, usual_s = median(seconds[-NEWEST:]), median(seconds[:-NEWEST])
+    if step_s < SLOWER * usual_s:
+        return None
+    first, between = len(seconds) - NEWEST, (step_s + usual_s) / 2
+    while first >= BLOCK and median(seconds[first - BLOCK : first]) > between:
+        first -= BLOCK
+    return times[1 + first][0], step_s, usual_s
+
+
+def _held(beats: Mapping[int, Sequence[Sequence[Mapping[str, Any]]]]) -> list[Held]:
+    """The GPUs that say in half of their heartbeats or more what holds them down; else those with slow clocks."""
+    seen: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+    for node, of_node in beats.items():
+        for gpus in of_node:
+            for gpu in gpus:
+                seen.setdefault((node, int(gpu["index"])), []).append(gpu)
+    clocks = {place: median(known) for place, all_of_one in seen.items() if (known := _known(all_of_one, "clock_mhz"))}
+    usual = median(clocks.values()) if clocks else None
+    found = [
+        Held(node=place[0], gpu=place[1], limits=limits, clock_mhz=clocks.get(place), usual_mhz=usual)
+        for place, all_of_one in seen.items()
+        if (limits := _limits(_known(all_of_one, "clock_limits")))
+    ]
+    return found or [
+        Held(node=node, gpu=gpu, clock_mhz=clock, usual_mhz=usual)
+        for (node, gpu), clock in clocks.items()
+        if usual and clock < SLOW_CLOCK * usual
+    ]
+
+
+def _limits(told: Sequence[float]) -> tuple[str, ...]:
+    """What held it down in half of what it told, or more."""
+    return tuple(
+        name for name, bits in LIMITS.items() if told and 2 * sum(bool(int(one) & bits) for one in told) >= len(told)
+    )
+
+
+def _known(gpus: Sequence[Mapping[str, Any]], key: str) -> list[float]:
+    return [gpu[key] for gpu in gpus if gpu.get(key) is not None]
+
+
+def _loaded(nodes: Sequence[NodeSnapshot]) -> list[Loaded]:
+    loads = {node.rank: float(node.host["load1"]) for node in nodes if node.host.get("load1") is not None}
+    if len(loads) < 2:
+        return []
+    usual = median(loads.values())
+    return [
+        Loaded(node=rank, load=load, usual=usual)
+        for rank, load in loads.items()
+        if load > MORE_LOAD * usual and load > usual + MORE_PROCESSES
+    ]
