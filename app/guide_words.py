@@ -27,7 +27,7 @@ def guide_rows(job: Job, plans: Plans) -> list[dict[str, Any]]:
         speed = None if figures.iteration_s is None else tokens / float(figures.iteration_s[0])
         claims = {"memory_gb": claim.memory_gb, "speed": claim.tokens_per_s_per_gpu,
                   "bubble": claim.bubble_fraction, "speed_up": claim.speed_up}  # fmt: skip
-        ours = {"memory_gib": float(figures.reserved_gib[0]) + job.cluster.outside_gib,
+        ours = {"memory_gib": float(figures.need_gib[0]),
                 "speed": speed, "bubble": float(figures.bubble_fraction[0]),
                 "speed_up": one.speed_up}  # fmt: skip
         found.append({"name": claim.name, "rank": rank, "claims": claims, "ours": ours})

@@ -16,6 +16,7 @@ from backend.estimate.layers import ModelLayers
 from backend.estimate.megatron import Run, pipeline_memory
 from backend.estimate.megatron_adapters import Adapters
 from backend.estimate.model_layers import model_layers
+from backend.estimate.outside import FIRST_GIB, groups_gib
 from backend.estimate.parameters import model_parameters
 from backend.estimate.plan import Plan
 from backend.job.problems import ProblemsError
@@ -30,8 +31,7 @@ GIB = 2.0**30
 _TUNERS = "galore|fsdp_qlora|unsloth|hqq|sequence_parallel|new_special_tokens|dora|pissa|olora|muon"
 """What scripts of ms-swift are named after, and the estimate does not know."""
 _SIZES = ("gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "gbs", "seq", "zero")
-OUTSIDE_GIB = 1.5
-"""Context and NCCL, where nvidia-smi was read; the default of cluster.outside_gib."""
+_GPUS_PER_NODE = 8
 
 
 def measured_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], list[Skip]]:
@@ -81,7 +81,7 @@ def _results(row: Mapping[str, Any], case: str) -> list[Result]:
     if "reserved" in unit:
         ours *= RESERVED_PER_ALLOCATED
     elif "nvidia-smi" in unit or "header" in unit:
-        ours = ours * RESERVED_PER_ALLOCATED + OUTSIDE_GIB
+        ours = ours * RESERVED_PER_ALLOCATED + _outside_gib(row)
     holders = (row.get("tp") or 1) * (row.get("pp") or 1) * (row.get("ep") or 1)
     rule = 18 * model_parameters(layers) / holders / GIB
     source = _source(row)
@@ -97,6 +97,15 @@ def _results(row: Mapping[str, Any], case: str) -> list[Result]:
         for stage, (real, mine) in enumerate(zip(by_stage, peaks, strict=True))
     ]
     return [result, *each]
+
+
+def _outside_gib(row: Mapping[str, Any]) -> float:
+    """Context and NCCL, where nvidia-smi was read."""
+    if is_hugging_face(row):
+        return FIRST_GIB
+    swift = "ms-swift" in row["source"]
+    groups = groups_gib(_megatron_plan(row), gpus_per_node=_GPUS_PER_NODE, logs_memory=swift)
+    return FIRST_GIB + float(groups)
 
 
 def _peaks(row: Mapping[str, Any], layers: ModelLayers) -> list[float]:

@@ -16,7 +16,10 @@ def memory(reading: Reading) -> dict[str, Any] | None:
     if found is None or job is None or reading.shape is None or reading.gpu is None:
         return None
     explained = explain(job, reading.shape, reading.gpu)
-    stages = [_stage(found, stage, parts) for stage, parts in zip(found.stages, explained, strict=True)]
+    is_given = job.cluster.outside_gib is not None
+    stages = [
+        _stage(found, stage, parts, is_given=is_given) for stage, parts in zip(found.stages, explained, strict=True)
+    ]
     return {
         "gpu_gib": found.gpu_memory_gib,
         "terms": [*TERMS, "reserved", "outside"],
@@ -33,14 +36,16 @@ def _host(job: Job, found: Estimate) -> dict[str, float | None] | None:
     return {"need_gib": round(found.host_memory_gib, 3), "node_gib": job.cluster.host_memory_gib}
 
 
-def _stage(found: Estimate, stage: StageEstimate, parts: tuple[Part, ...]) -> dict[str, Any]:
+def _stage(found: Estimate, stage: StageEstimate, parts: tuple[Part, ...], *, is_given: bool) -> dict[str, Any]:
+    """`is_given`: the job says what lies outside torch."""
     share = found.reserved_gib / found.peak_gib - 1
     terms = {term: getattr(stage, f"{term}_gib") for term in TERMS}
     terms |= {"reserved": stage.peak_gib * share, "outside": found.outside_gib}
     why = [_line(part.term, part.name, part.factors, part.gib) for part in parts]
     allocated = (("allocated_gib", stage.peak_gib), ("reserve_share", share))
     why.append(_line("reserved", "reserved", allocated, terms["reserved"]))
-    why.append(_line("outside", "outside", (("outside_gib", found.outside_gib),), found.outside_gib))
+    source = "outside_gib" if is_given else "outside_computed"
+    why.append(_line("outside", "outside", ((source, found.outside_gib),), found.outside_gib))
     rounded = {name: round(value, 3) for name, value in terms.items()}
     return {"stage": stage.stage, "layers": stage.layers, "parameters": stage.parameters, **rounded,
             "need_gib": round(sum(terms.values()), 3), "why": why}  # fmt: skip

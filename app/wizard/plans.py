@@ -86,7 +86,7 @@ def _rows(plans: Plans, ranks: Sequence[int], told: set[int], loads: Callable[..
     together = np.prod([plans.values(f"parallel.{name}", at) for name in ("tensor", "pipeline", "context")], axis=0)
     columns["data"] = (copies := plans.job.world_size // together).tolist()
     columns["accumulation"] = (plans.global_batch // (batch * copies)).tolist()
-    columns["need_gib"] = np.round(figures.reserved_gib + plans.job.cluster.outside_gib, 3).tolist()
+    columns["need_gib"] = np.round(figures.need_gib, 3).tolist()
     columns["fits"] = figures.fits.astype(bool).tolist()
     columns["over_host"] = _over_host(plans, figures)
     columns["bubble"] = np.round(figures.bubble_fraction, 4).tolist()

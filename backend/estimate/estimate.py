@@ -12,6 +12,7 @@ from backend.estimate.megatron import PlanCosts, Run, pipeline_memory
 from backend.estimate.megatron_adapters import Adapters
 from backend.estimate.model_layers import model_layers
 from backend.estimate.numeric import Number, choose, largest
+from backend.estimate.outside import outside_gib
 from backend.estimate.plan import Plan, in_precision, plan_of, unsplit
 from backend.estimate.record import record
 from backend.estimate.schedule import bubble_fraction, textbook_bubble
@@ -120,12 +121,12 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
     stages = tuple([_stage(item) for item in memories])
     worst = max(stages, key=attrgetter("peak_gib"))
     reserved_gib = worst.peak_gib * (reserved_ratio(job) or RESERVED_PER_ALLOCATED)
-    host_gib = float(host_memory_gib(job, memories))
+    outside, host_gib = float(outside_gib(job, plan)), float(host_memory_gib(job, memories))
     return Estimate(
         name=job.name,
-        fits=bool(is_held(job, gpu, reserved_gib, host_gib)),
+        fits=bool(is_held(job, gpu, reserved_gib + outside, host_gib)),
         gpu_memory_gib=gpu.memory_gib,
-        outside_gib=job.cluster.outside_gib,
+        outside_gib=outside,
         peak_gib=worst.peak_gib,
         reserved_gib=reserved_gib,
         peak_stage=worst.stage,
@@ -267,12 +268,12 @@ def host_memory_gib(job: Job, memories: list[StageMemory]) -> Number:
     return job.cluster.gpus_per_node * largest(*(item.host for item in memories)) / GIB
 
 
-def is_held(job: Job, gpu: Gpu, reserved_gib: Number, host_gib: Number) -> Number:
-    """Whether a GPU holds what torch reserves and what lies outside it, and a node's RAM what is offloaded to it.
+def is_held(job: Job, gpu: Gpu, needed_gib: Number, host_gib: Number) -> Number:
+    """Whether a GPU holds what is needed of it, and a node's RAM what is offloaded to it.
 
     The RAM counts where the cluster says it.
     """
-    fits, memory_gib = reserved_gib + job.cluster.outside_gib <= gpu.memory_gib, job.cluster.host_memory_gib
+    fits, memory_gib = needed_gib <= gpu.memory_gib, job.cluster.host_memory_gib
     return fits if memory_gib is None else fits & (host_gib <= memory_gib)
 
 

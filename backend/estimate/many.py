@@ -30,6 +30,7 @@ from backend.estimate.estimate import (
 from backend.estimate.megatron import PlanCosts, plan_costs
 from backend.estimate.model_layers import model_layers
 from backend.estimate.numeric import largest
+from backend.estimate.outside import outside_gib
 from backend.estimate.plan import Plan, plan_of
 from backend.estimate.shared import Shared
 from backend.estimate.stage import trained_parts
@@ -53,10 +54,17 @@ class Figures:
     """
 
     reserved_gib: Array
+    outside_gib: Array
     fits: Array
     bubble_fraction: Array
     iteration_s: Array | None
     host_memory_gib: Array | None = None
+
+    @property
+    def need_gib(self) -> Array:
+        """Of a GPU, in all."""
+        needed: Array = self.reserved_gib + self.outside_gib
+        return needed
 
 
 PARTS = ("compute", "recompute", "bubble", "optimizer", "offload", *COMMUNICATION)
@@ -265,7 +273,9 @@ def _together(
     ratio = reserved_ratio(job) or RESERVED_PER_ALLOCATED
     reserved = ratio / GIB * largest(*(memory.peak for memory in found.memories))
     host = 0.0 if job.cluster.host_memory_gib is None else host_memory_gib(job, found.memories)
-    figures = {"reserved_gib": reserved, "fits": is_held(job, gpu, reserved, host)}
+    outside = outside_gib(job, plan)
+    fits = is_held(job, gpu, reserved + outside, host)
+    figures = {"reserved_gib": reserved, "outside_gib": outside, "fits": fits}
     parts: tuple[Array, ...] = ()
     if job.cluster.host_memory_gib is not None:
         figures["host_memory_gib"] = host

@@ -111,8 +111,9 @@ class Cluster:
     nics_per_node: int = parameter(8, minimum=1, maximum=64, source="clusters")
     host_memory_gib: float | None = parameter(None, above=0, maximum=65_536, unit="GiB")
     """RAM of the smallest node; null where it is not known."""
-    outside_gib: float = parameter(1.5, minimum=0, maximum=64, unit="GiB", source="ours")
-    """Context, NCCL: memory outside torch's allocator."""
+    outside_gib: float | None = parameter(None, minimum=0, maximum=64, unit="GiB")
+    """Context, NCCL: memory outside torch's allocator. None: by the communicators of the plan
+    (backend/estimate/outside.py)."""
     memory_margin: float = parameter(0.0, minimum=0, maximum=0.9, source="ours")
     """Share of a GPU's memory that plans leave free."""
     port_range: tuple[int, ...] = parameter((29500, 29599), minimum=1024, maximum=65535, source="torch")

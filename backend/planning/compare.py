@@ -29,7 +29,7 @@ def cost(plans: Plans, rank: int) -> Cost:
     """The cost of one plan against the first."""
     both = np.array([rank, 0])
     figures, times = plans.figures_of(both), plans.parts_s(both)
-    over = float(figures.reserved_gib[0]) + plans.job.cluster.outside_gib - plans.gpu.memory_gib
+    over = float(figures.need_gib[0]) - plans.gpu.memory_gib
     host, memory_gib = figures.host_memory_gib, plans.job.cluster.host_memory_gib
     over_host = 0.0 if host is None or memory_gib is None else float(host[0]) - memory_gib
     memory = {"over_gib": max(0.0, over), "over_host_gib": max(0.0, over_host)}

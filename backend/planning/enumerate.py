@@ -165,7 +165,7 @@ def _ranked(
     fits = np.asarray(figures.fits, bool)
     is_listed = np.concatenate(listed) if listed else fits
     # Those that fit, the fastest of them before others; those that do not by how much they need.
-    fitting = Group(np.flatnonzero(fits & is_listed), slowness, figures.reserved_gib)
+    fitting = Group(np.flatnonzero(fits & is_listed), slowness, figures.need_gib)
     others = Group(np.flatnonzero(~fits & is_listed), _need(job, gpu, figures))
     return Plans(
         job=job,
@@ -191,10 +191,10 @@ def _joined(name: str, figures: list[Figures]) -> Array | None:
 
 
 def _need(job: Job, gpu: Gpu, figures: Figures) -> Array:
-    """GiB of a GPU that each plan reserves; of a node's RAM, where it is known, as large a share where that is more."""
-    reserved: Array = figures.reserved_gib
-    host, memory_gib = figures.host_memory_gib, job.cluster.host_memory_gib
+    """GiB of a GPU that each plan needs; of a node's RAM, where it is known, as large a share where that is more."""
+    needed, host = figures.need_gib, figures.host_memory_gib
+    memory_gib = job.cluster.host_memory_gib
     if host is None or memory_gib is None:
-        return reserved
-    found: Array = np.maximum(reserved, host * ((gpu.memory_gib - job.cluster.outside_gib) / memory_gib))
+        return needed
+    found: Array = np.maximum(needed, host * (gpu.memory_gib / memory_gib))
     return found

@@ -241,7 +241,7 @@ class Plans(Sequence[Candidate]):
         if host is not None:
             held = host[others.places] <= self.job.cluster.host_memory_gib
             others = others.among(others.places[held])
-        return front_of(fitting, others, figures.reserved_gib, time)
+        return front_of(fitting, others, figures.need_gib, time)
 
     def first_of(self, engine: int, path: str | None = None, value: object = None) -> int | None:
         """The rank of the first plan of one of `spaces`, or of the first there with this value; None without one."""

@@ -52,11 +52,13 @@ def test_qwen3_30b_on_16_h100_is_within_three_percent():
     assert abs(row.error) < 0.03
 
 
-def test_packs_of_pairs_on_megatron_are_within_twelve_percent():
+def test_runs_with_experts_and_packs_of_pairs_on_megatron_are_within_five_percent():
     results, _ = measured_results(MEASURED)
-    packed = [one for one in results if one.family == "megatron" and "packing=true" in one.case and "dpo" in one.case]
-    assert len(packed) == 2
-    assert max(abs(one.error) for one in packed) < 0.12
+    megatron = [one for one in results if one.family == "megatron"]
+    experts = [one for one in megatron if one.kind == "moe"]
+    pairs = [one for one in megatron if "packing=true" in one.case and "rlhf_type=dpo" in one.case]
+    assert (len(experts), len(pairs)) == (12, 2)
+    assert max(abs(one.error) for one in (*experts, *pairs)) < 0.05
 
 
 def test_megatrons_own_readings_are_covered_and_close(golden):

@@ -40,7 +40,8 @@ def test_the_present_value_is_among_them_once_and_unchanged() -> None:
     job = job_of(parallel__recompute=None)
     own = [item for item in found(job, "parallel.recompute") if item.is_own]
     assert [item.value for item in own] == ["none"]
-    assert own[0].memory_gib == pytest.approx(estimate(job).reserved_gib + job.cluster.outside_gib)
+    figures = estimate(job)
+    assert own[0].memory_gib == pytest.approx(figures.reserved_gib + figures.outside_gib)
 
 
 def test_numbers_stand_by_size_and_choices_as_the_field_lists_them() -> None:

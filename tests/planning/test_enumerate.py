@@ -114,7 +114,7 @@ def test_the_seeds_three_plans_are_among_them():
 
 def test_what_fits_comes_first_by_speed_and_what_does_not_by_its_need():
     plans = enumerate_plans(job(TP4))
-    fits, time, need = plans.figures_of(ALL).fits, plans.figures_of(ALL).iteration_s, plans.figures_of(ALL).reserved_gib
+    fits, time, need = plans.figures_of(ALL).fits, plans.figures_of(ALL).iteration_s, plans.figures_of(ALL).need_gib
     assert 0 < fits.sum() < len(plans)
     assert (np.diff(fits.astype(int)) <= 0).all()
     assert (np.diff(time[fits]) >= 0).all()
@@ -199,7 +199,7 @@ def test_what_a_rule_says_of_the_whole_job_leaves_its_plans_to_be_compared():
 
 def test_no_plan_beats_one_of_the_front_in_both_memory_and_speed():
     plans = enumerate_plans(job(TP4))
-    need, time = plans.figures_of(ALL).reserved_gib, plans.figures_of(ALL).iteration_s
+    need, time = plans.figures_of(ALL).need_gib, plans.figures_of(ALL).iteration_s
     ranks = front(plans, len(plans))
     assert ranks
     for rank in ranks:

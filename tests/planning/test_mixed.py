@@ -44,8 +44,7 @@ def test_a_margin_is_kept_free_by_every_plan_and_changes_nothing_that_is_said_of
     careful = replace(job, cluster=replace(job.cluster, memory_margin=0.5))
     plans, least = enumerate_plans(careful), found_of(job).least_gib
     figures, carefree = (one.figures_of(slice(None)) for one in (plans, enumerate_plans(job)))
-    needs = figures.reserved_gib + job.cluster.outside_gib
-    assert figures.fits.tolist() == (needs <= 0.5 * least).tolist()
+    assert figures.fits.tolist() == (figures.need_gib <= 0.5 * least).tolist()
     assert 0 < figures.fits.sum() < carefree.fits.sum()
     assert found_of(careful).least_gib == least
     told = [[one for one in check(tried) if one.code == "gpu_memory_mixed"] for tried in (job, careful)]
