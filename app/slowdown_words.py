@@ -49,8 +49,10 @@ def lines(run: RunSnapshot, lang: str) -> list[str]:
 def _held(one: Held, addresses: dict[int, str], lang: str) -> str:
     values = {"node": addresses[one.node], "gpu": one.gpu, "mhz": _round(one.clock_mhz), "usual": _round(one.usual_mhz)}
     clock = t(lang, "monitor.slowdown.clock", **values) if one.clock_mhz is not None else ""
-    why = ", ".join(t(lang, f"monitor.slowdown.limit.{limit}") for limit in one.limits)
-    return t(lang, "monitor.slowdown.held" if why else "monitor.slowdown.slow", **values, why=why, clock=clock).strip()
+    if one.limit is None:
+        return t(lang, "monitor.slowdown.slow", **values, clock=clock)
+    why = t(lang, f"monitor.slowdown.limit.{one.limit}")
+    return t(lang, "monitor.slowdown.held", **values, why=why, clock=clock).strip()
 
 
 def _loaded(one: Loaded, addresses: dict[int, str], lang: str) -> str:

@@ -216,8 +216,8 @@ class Held:
 
     node: int
     gpu: int
-    limits: tuple[str, ...] = ()
-    """Why, as the GPU says: hardware, thermal, power_brake."""
+    limit: str | None = None
+    """Why, as the GPU says: one of slowdown.LIMITS."""
     clock_mhz: float | None = None
     usual_mhz: float | None = None
     """The median of all GPUs."""

@@ -21,8 +21,8 @@ SLOWER = 1.25
 """Times the usual step: samples differ in length, and so do steps."""
 BLOCK = 5
 
-LIMITS: Mapping[str, int] = {"hardware": 0x8, "thermal": 0x20 | 0x40, "power_brake": 0x80}
-"""Bits of nvml.h's nvmlClocksEventReasons (HwSlowdown, SwThermalSlowdown and HwThermalSlowdown, HwPowerBrakeSlowdown),
+LIMITS: Mapping[str, int] = {"thermal": 0x20 | 0x40, "power_brake": 0x80, "hardware": 0x8}
+"""Those that say more come first. Bits of nvml.h's nvmlClocksEventReasons (HwSlowdown, SwThermalSlowdown and HwThermalSlowdown, HwPowerBrakeSlowdown),
 from nvidia-ml-py 13. Not SwPowerCap: at full load a healthy GPU is at its power limit."""
 LOOK_BACK_S = 60.0
 SLOW_CLOCK = 0.85
@@ -81,9 +81,9 @@ def _held(beats: Mapping[int, Sequence[Sequence[Mapping[str, Any]]]]) -> list[He
     clocks = {place: median(known) for place, all_of_one in seen.items() if (known := _known(all_of_one, "clock_mhz"))}
     usual = median(clocks.values()) if clocks else None
     found = [
-        Held(node=place[0], gpu=place[1], limits=limits, clock_mhz=clocks.get(place), usual_mhz=usual)
+        Held(node=place[0], gpu=place[1], limit=limit, clock_mhz=clocks.get(place), usual_mhz=usual)
         for place, all_of_one in seen.items()
-        if (limits := _limits(_known(all_of_one, "clock_limits")))
+        if (limit := _limit(_known(all_of_one, "clock_limits")))
     ]
     return found or [
         Held(node=node, gpu=gpu, clock_mhz=clock, usual_mhz=usual)
@@ -92,10 +92,11 @@ def _held(beats: Mapping[int, Sequence[Sequence[Mapping[str, Any]]]]) -> list[He
     ]
 
 
-def _limits(told: Sequence[float]) -> tuple[str, ...]:
+def _limit(told: Sequence[float]) -> str | None:
     """What held it down in half of what it told, or more."""
-    return tuple(
-        name for name, bits in LIMITS.items() if told and 2 * sum(bool(int(one) & bits) for one in told) >= len(told)
+    return next(
+        (name for name, bits in LIMITS.items() if told and 2 * sum(bool(int(one) & bits) for one in told) >= len(told)),
+        None,
     )
 
 

@@ -72,11 +72,11 @@ def test_a_gpu_that_says_that_heat_holds_it_down_is_named_also_among_others_at_t
     run = slow_run(store)
     for _ in range(3):
         for rank in range(3):
-            hot = {**WELL, "clock_mhz": 1200.0, "clock_limits": 0x44} if rank == 1 else WELL
+            hot = {**WELL, "clock_mhz": 1200.0, "clock_limits": 0x4C} if rank == 1 else WELL
             beat(store, run, rank, WELL, hot)
     found = seen(store, run)
     assert found is not None
-    assert found.held == (Held(node=1, gpu=1, limits=("thermal",), clock_mhz=1200, usual_mhz=1755),)
+    assert found.held == (Held(node=1, gpu=1, limit="thermal", clock_mhz=1200, usual_mhz=1755),)
     assert (found.loaded, found.utilization) == ((), 98)
 
 
