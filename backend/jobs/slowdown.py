@@ -22,8 +22,8 @@ SLOWER = 1.25
 BLOCK = 5
 
 LIMITS: Mapping[str, int] = {"thermal": 0x20 | 0x40, "power_brake": 0x80, "hardware": 0x8}
-"""Those that say more come first. Bits of nvml.h's nvmlClocksEventReasons (HwSlowdown, SwThermalSlowdown and HwThermalSlowdown, HwPowerBrakeSlowdown),
-from nvidia-ml-py 13. Not SwPowerCap: at full load a healthy GPU is at its power limit."""
+"""Those that say more come first. Bits of nvml.h's nvmlClocksEventReasons (SwThermalSlowdown, HwThermalSlowdown,
+HwPowerBrakeSlowdown, HwSlowdown), from nvidia-ml-py 13. Not SwPowerCap: at full load a healthy GPU is at its limit."""
 LOOK_BACK_S = 60.0
 SLOW_CLOCK = 0.85
 """Of the median clock of all GPUs."""
