@@ -8,7 +8,19 @@ from backend.engines import ENGINES
 from backend.estimate import Estimate, over_gpu_gib, over_host_memory
 from backend.job.job import Job, Parallel
 from backend.job.problems import Problem
-from backend.planning import Cost, Plans, Strategy, WhyNot, enumerate_plans, smallest_nodes, tokens_per_s, why_best
+from backend.planning import (
+    Cost,
+    Plans,
+    Strategy,
+    WhyNot,
+    cost,
+    enumerate_plans,
+    is_tight,
+    recommended,
+    smallest_nodes,
+    tokens_per_s,
+    why_best,
+)
 from backend.planning.enumerate import engines_of
 from backend.planning.space import SIZES
 from backend.planning.why_not import SHORT
@@ -35,11 +47,26 @@ def explain(plans: Plans, lang: str) -> str:
     if best.tokens_per_s_per_gpu is None:
         return _joined(lang, t(lang, "wizard.plan.best_untimed", **figures), *further)
     fastest = t(lang, "wizard.plan.best", speed=about(best, lang), **figures)
-    return _joined(lang, fastest, *_sentences(plans, lang), *further)
+    return _joined(lang, fastest, *_sentences(plans, lang), *further, *_tight_words(plans, lang))
 
 
 def _joined(lang: str, *sentences: str) -> str:
     return ("" if lang == "zh" else " ").join(sentences)
+
+
+def _tight_words(plans: Plans, lang: str) -> Iterable[str]:
+    """That the best plan leaves next to nothing of the GPU, and which one to take instead."""
+    if not is_tight(plans, 0):
+        return
+    best, rank = plans[0].estimate, recommended(plans)
+    full = percent((need_gib(best) or 0.0) / best.gpu_memory_gib)
+    if rank == 0:
+        yield t(lang, "wizard.plan.tight.only", full=full)
+        return
+    other = plans[rank]
+    figures = {"need": f"{need_gib(other.estimate):,.1f}", "slower": percent(cost(plans, rank).slower or 0.0)}
+    batch = other.job.training.micro_batch_size
+    yield t(lang, "wizard.plan.tight", full=full, plan=_named(other.job, lang), batch=batch, **figures)
 
 
 def _batch_words(plans: Plans, lang: str) -> Iterable[str]:
@@ -70,9 +97,12 @@ def smallest_words(plans: Plans, lang: str) -> Iterable[str]:
     rates = [one and tokens_per_s(one) for one in (found.without, found.best)]
     speed, best = (f"{rounded(rate):,}" if rate else "–" for rate in rates)
     outcome = "only" if found.best is None else "helps" if found.helps else "slower"
-    job = found.without.job
-    plan = f"{t(lang, f'wizard.engine.{job.engine}')} {plan_name(plan_sizes(job))}"
+    plan = _named(found.without.job, lang)
     yield t(lang, f"wizard.plan.smallest.{outcome}", plan=plan, speed=speed, best=best, **values)
+
+
+def _named(job: Job, lang: str) -> str:
+    return f"{t(lang, f'wizard.engine.{job.engine}')} {plan_name(plan_sizes(job))}"
 
 
 def _sentences(plans: Plans, lang: str) -> Iterable[str]:

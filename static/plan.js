@@ -35,7 +35,8 @@
     part("count").textContent = board.t("wizard.plan.count", { shown: whole(all.length), count: whole(plans.count),
       fitting: whole(plans.fitting), sorted: all[0].speed === null ? "" : board.t("wizard.plan.sorted") });
     guides(part("guides"));
-    sift(chosen && keyOf(chosen) !== before);
+    // At first the best are in view, as the sentences above say.
+    sift(before && chosen && keyOf(chosen) !== before);
   }
 
   function named(values) {
@@ -58,12 +59,7 @@
       "accumulation", "recompute", "memory", "bubble", ...(all[0].speed === null ? [] : ["exposed", "speed"]),
       all.some((row) => row.hours !== null) && "hours"].filter(Boolean);
     header();
-    // The box has no height before there are rows.
-    if (isMoved && !height) {
-      paint();
-      height = place.querySelector(".mb-plans-box").clientHeight;
-    }
-    if (isMoved) bringIntoView();
+    if (isMoved && height) bringIntoView();
     paint();
   }
 
@@ -145,8 +141,9 @@
     if (told.textContent !== words) told.textContent = words;
   }
 
-  // One press for whoever does not want to choose among hundreds: what the sentences above the table recommend.
-  const best = () => all.find((row) => row.fits && row.speed !== null && !row.marks.includes("x"));
+  // One press for whoever does not want to choose among hundreds: what the sentences above the table recommend, or the
+  // next one that the checkpoint can be loaded into.
+  const best = () => all.find((row) => row.rank >= plans.recommended && row.fits && row.speed !== null && !row.marks.includes("x"));
   function offer(button) {
     const row = best();
     button.hidden = !row || row === chosen;

@@ -20,9 +20,10 @@ from backend.job.parameters import Parameter
 from backend.job.problems import ProblemsError
 from backend.jobs.ledger import run_row
 from backend.jobs.snapshot import run_job
+from backend.planning import recommended
 
 RECOMMENDED = "recommended"
-"""The base that is no run: the first of the legal plans. No run has this id."""
+"""The base that is no run: the plan that the Plan step offers. No run has this id."""
 RUNS_OFFERED = 50
 _CONTEXT_LINES = 2
 _OTHER_NODES = re.compile(r"node[1-9]\d*\.sh")
@@ -44,7 +45,7 @@ def difference_of(services: Services, reading: Reading, base: str | None, lang: 
     chosen = next((one for one in (base, origin) if one in offered), offered[0])
     answer = {"bases": offered, "base": chosen, "same_name": sum(name == job.name for name in runs.values())}
     try:
-        before = all_plans(job)[0].job if chosen == RECOMMENDED else _job_of(services, chosen)
+        before = _recommended(job) if chosen == RECOMMENDED else _job_of(services, chosen)
     except ProblemsError as error:
         return {**answer, "why": render_problem(lang, error.problems[0])["message"]}
     except IndexError:
@@ -55,6 +56,11 @@ def difference_of(services: Services, reading: Reading, base: str | None, lang: 
         "files": _files(before, job),
         "figures": {"before": _figures(before), "after": _figures(job)},
     }
+
+
+def _recommended(job: Job) -> Job:
+    plans = all_plans(job)
+    return plans[recommended(plans)].job
 
 
 def _runs(services: Services, name: str) -> dict[str, str]:

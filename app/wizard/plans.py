@@ -12,7 +12,7 @@ from app.wizard.reading import Reading
 from backend.estimate.many import PARTS, Figures
 from backend.estimate.timing import COMMUNICATION, hours_of
 from backend.job.problems import Problem, ProblemsError
-from backend.planning import Plans, best_of_splits, front
+from backend.planning import Plans, best_of_splits, front, recommended
 from backend.planning.space import RECOMPUTE, SIZES
 
 CHOICES = ("sequence", "distributed_optimizer", "account_for_embedding", "account_for_loss")
@@ -54,13 +54,16 @@ def plans_of(reading: Reading, lang: str, loads: Callable[..., bool] | None = No
     except ProblemsError as error:
         return {"rows": [], "why": render_problem(lang, error.problems[0])["message"]}
     own, told = plans.rank_of(job), guide_rows(job, plans)
-    ranks = sorted({*best_of_splits(plans, ROWS), *front(plans, FRONT), *(row["rank"] for row in told), own} - {None})
+    offered = recommended(plans) if len(plans) else None
+    listed = {*best_of_splits(plans, ROWS), *front(plans, FRONT), *(row["rank"] for row in told)}
+    ranks = sorted({*listed, own, offered} - {None})
     rows = _rows(plans, ranks, {row["rank"] for row in told}, loads)
     return {
         "keys": KEYS,
         "rows": rows,
         "loads": None if loads is None else _loaded(plans, rows, lang),
         "own": own,
+        "recommended": offered,
         "count": len(plans),
         "fitting": plans.fitting,
         "keeps_batch": job.training.global_batch_size is None,

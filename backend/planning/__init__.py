@@ -1,8 +1,8 @@
 """Which plans a job has, and how they compare.
 
 Reading order: space.py, backend/job/rules/many.py, backend/estimate/many.py, arrange.py, enumerate.py, order.py,
-plans.py, pareto.py, compare.py; then what is answered with them: why_not.py, advice.py, mixed.py, guides.py. effects.py
-needs none of these: it changes one value of a job.
+plans.py, pareto.py, compare.py, recommended.py; then what is answered with them: why_not.py, advice.py, mixed.py,
+guides.py. effects.py needs none of these: it changes one value of a job.
 """
 
 from backend.planning.advice import Strategy, strategies
@@ -11,6 +11,7 @@ from backend.planning.enumerate import enumerate_plans
 from backend.planning.guides import Checked, guides
 from backend.planning.mixed import Smallest, smallest_nodes, tokens_per_s
 from backend.planning.plans import Candidate, Plans
+from backend.planning.recommended import is_tight, recommended
 from backend.planning.why_not import WhyNot, parse_sizes, why_not
 
 __all__ = [
@@ -27,7 +28,9 @@ __all__ = [
     "enumerate_plans",
     "front",
     "guides",
+    "is_tight",
     "parse_sizes",
+    "recommended",
     "smallest_nodes",
     "strategies",
     "tokens_per_s",

@@ -1,0 +1,60 @@
+"""The plan that one press takes leaves room where nobody has said how far computed memory can be trusted."""
+
+import pytest
+
+from app.plan_words import explain
+from app.wizard.plans import plans_of
+from app.wizard.reading import read
+from backend.job.cluster import Calibration, Cluster
+from backend.job.job import Job, Model
+from backend.job.mapping import to_mapping
+from backend.planning import enumerate_plans, is_tight, recommended
+from backend.planning.recommended import ROOM
+
+ENGINES = ("llamafactory-megatron",)
+
+
+def job_on(gpu="h100-80g", nodes=2, model="llama-3.1-8b", **cluster):
+    return Job(cluster=Cluster(gpu=gpu, nodes=nodes, gpus_per_node=8, **cluster), model=Model(preset=model))
+
+
+def shares(plans, rank):
+    return float(plans.figures_of(slice(rank, rank + 1)).need_gib[0]) / plans.gpu.memory_gib
+
+
+def test_the_fastest_is_passed_over_where_it_fills_the_gpu_and_the_next_that_leaves_room_is_taken():
+    plans = enumerate_plans(job_on(), ENGINES)
+    rank = recommended(plans)
+    assert rank > 0
+    assert is_tight(plans, 0)
+    assert shares(plans, 0) > 1 - ROOM >= shares(plans, rank)
+    assert all(is_tight(plans, faster) for faster in range(rank))
+    words = explain(plans, "en")
+    assert f"The fastest fills {100 * shares(plans, 0):.0f}% of the GPU" in words
+    assert f"{shares(plans, rank) * plans.gpu.memory_gib:.1f} GiB" in words
+
+
+@pytest.mark.parametrize("told", [{"memory_margin": 0.01}, {"calibration": Calibration(memory_ratio=1.01)}])
+def test_a_margin_or_a_calibrated_memory_decides_instead(told):
+    plans = enumerate_plans(job_on(**told), ENGINES)
+    assert shares(plans, 0) > 1 - ROOM
+    assert recommended(plans) == 0
+    assert "fills" not in explain(plans, "en")
+
+
+def test_where_no_plan_leaves_room_the_fastest_is_taken_and_that_is_said():
+    plans = enumerate_plans(job_on(nodes=1, model="qwen3-32b"), ENGINES)
+    assert recommended(plans) == 0
+    assert is_tight(plans, 0)
+    assert "no plan that fits leaves 5% free" in explain(plans, "en")
+
+
+def test_where_speeds_are_unknown_or_nothing_fits_the_first_is_the_first():
+    assert recommended(enumerate_plans(job_on(gpu="cpu"), ENGINES)) == 0
+    assert recommended(enumerate_plans(job_on(gpu="rtx4090-24g", nodes=1, model="qwen3-32b"), ENGINES)) == 0
+
+
+def test_the_table_holds_the_plan_that_its_button_takes(tmp_path):
+    bundle = plans_of(read(to_mapping(job_on(nodes=4, model="qwen3-8b")), tmp_path), "en")
+    assert bundle["recommended"] > 0
+    assert bundle["recommended"] in {row[bundle["keys"].index("rank")] for row in bundle["rows"]}
