@@ -44,6 +44,8 @@ class Execution:
     sums_apart: bool = False
     """A weight's gradient is added to the accumulated one by a kernel of its own (megatron-core's
     distributed_data_parallel.py, main_grad.add_), not by the product that makes it (gradient accumulation fusion)."""
+    fetches_modules: bool = False
+    """The host has every module's weights gathered before a pass and released after it (ZeRO-3)."""
     gathered_alone: int = 0
     """Weights that ZeRO-3 gathers and reduces each on its own while the GPU waits, every rank's part copied by a kernel
     (DeepSpeed of 2021, runtime/zero/partition_parameters.py _allgather_param); 0: as FSDP and ZeRO-3 do since."""

@@ -132,6 +132,7 @@ def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
         element_bytes=4 if training.precision == "fp32" else 2,
         rope_fused=parallel.rope_fusion,
         sums_apart=megatron and not memory.cached_weight_gradients,
+        fetches_modules=job.traits.zero_stage == 3,
         bucket=0.0 if megatron else bucket_of(memory, layers),
         # accelerate 1.11.0 utils/dataclasses.py set_mixed_precision: reduce_dtype.
         reduced_bytes=(4 if training.precision == "fp32" else 2) if job.traits.is_fsdp else None,

@@ -129,6 +129,14 @@ def test_what_is_not_fused_takes_longer(switch):
         assert 1.0 < seconds(layers, plan, replace(MEGATRON, **switch)) / seconds(layers, plan) < 1.3
 
 
+def test_fetching_modules_holds_up_small_micro_batches_and_not_large_ones():
+    run = Execution(fused=False, megatron=False, memory=TRAITS["llamafactory-zero3"].memory)
+    small, large = plan_of(sequence_length=512), plan_of(sequence_length=16384)
+    fetching = replace(run, fetches_modules=True)
+    assert seconds(DENSE, small, fetching) > 1.3 * seconds(DENSE, small, run)
+    assert seconds(DENSE, large, fetching) == pytest.approx(seconds(DENSE, large, run))
+
+
 @pytest.mark.parametrize("experts", [8, 16])
 def test_an_exchange_that_merges_copies_is_faster(experts):
     plan = plan_of(expert=experts, data=16)
