@@ -103,7 +103,7 @@ def serve_page(
     from app.wizard.routes import routes
     from backend.jobs.spare import SpareKeeper
 
-    services = Services.open(home)
+    services = Services.open(home, told=[place.name for place in places])
     spare = SpareKeeper(services.store.path, services.clock)
     messenger = Messenger(services.store, places, lang, clock=services.clock)
     try:
@@ -121,7 +121,7 @@ def serve_page(
         spare.start()
         if places:
             messenger.start()
-            print(t(lang, "cli.serve.messages", to=[place.name for place in places]))
+            print(t(lang, "cli.serve.messages", to=services.told))
         address = binding.address(listener.getsockname()[1])
         print(t(lang, "cli.serve.address", address=address), end, sep="\n", flush=True)
         serve(app, binding, listener)

@@ -3,7 +3,7 @@
 import copy
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -122,15 +122,19 @@ class Services:
     draft: Draft
     audit: Audit
     clock: Callable[[], float]
+    told: tuple[str, ...] = ()
+    """Names of the places that messages about runs are sent to."""
 
     @classmethod
-    def open(cls, home: Path, clock: Callable[[], float] = time.time) -> "Services":
+    def open(cls, home: Path, clock: Callable[[], float] = time.time, *, told: Iterable[str] = ()) -> "Services":
         """Open the home folder's store and known hosts; nothing runs before `controller.start()`."""
         store = Store(store_path(home))
         audit = Audit(home, clock)
         controller = Controller(home, store, known_hosts_of(home), clock=clock, audit=audit.record)
         draft = Draft(store, home)
-        return cls(home=home, store=store, controller=controller, draft=draft, audit=audit, clock=clock)
+        return cls(
+            home=home, store=store, controller=controller, draft=draft, audit=audit, clock=clock, told=tuple(told)
+        )
 
     def close(self) -> None:
         """Let go of connections and the store; runs go on."""

@@ -27,7 +27,8 @@
       (bundle.refusal || []).map((problem) => board.fields.drawProblem(problem)),
       desk.problems.map((problem) => board.fields.drawProblem(problem)),
       desk.copy && copyOffer(desk, isBusy),
-      !desk.complete && board.review.list(bundle, "missing", "error")),
+      !desk.complete && board.review.list(bundle, "missing", "error"),
+      h("p", { class: "mb-quiet" }, whoIsTold(desk.told))),
       desk.keys.length > 0 && hostKeys(desk.keys, () => accept(desk), isBusy), desk.checks && table(desk));
     if (focused) element.querySelector(`[data-act="${focused}"]`)?.focus();
     tick(element, desk, isBusy);
@@ -58,6 +59,9 @@
     const isOpen = !desk.same || !desk.warnings || accepted === desk.version;
     return button("queue", board.t("wizard.launch.queue"), !desk.complete || isBusy || isQueued || !isOpen, false);
   }
+
+  const whoIsTold = (places) => places.length
+    ? board.t("wizard.launch.told", { to: places.join(", ") }) : commands(board.t("wizard.launch.untold"));
 
   // What node 0 has and others lack; nothing is copied unless somebody says so.
   function copyOffer(desk, isBusy) {

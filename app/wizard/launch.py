@@ -43,6 +43,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
             "elapsed_s": round(services.clock() - state.since, 1),
             "version": state.version,
             "complete": complete,
+            "told": list(services.told),
             "same": job is not None and (state.job, state.source) == (job, source),
             "ready": complete and state.is_green_for(job, source),
             "green": report is not None and not report.problems,

@@ -29,5 +29,5 @@ def services(tmp_path: Path) -> Iterator[Services]:
     store = Store(tmp_path / "megaboard.db")
     draft = Draft(store, tmp_path)
     parts = {"home": tmp_path, "store": store, "draft": draft, "controller": None, "audit": None}
-    yield cast(Services, SimpleNamespace(**parts, clock=lambda: 0.0))
+    yield cast(Services, SimpleNamespace(**parts, clock=lambda: 0.0, told=()))
     store.close()
