@@ -61,10 +61,10 @@ def render_problem(lang: str, problem: "Problem") -> dict[str, str]:
 
 
 def _fix_key(lang: str, problem: "Problem") -> str:
-    """Texts of different formats want different advice."""
+    """Texts of different formats, and values of different types, want different advice."""
     key = f"problem.{problem.code}.fix"
-    of_format = f"{key}.{problem.values.get('format')}"
-    return of_format if has(lang, of_format) else key
+    of_kind = f"{key}.{problem.values.get('format') or problem.values.get('expected')}"
+    return of_kind if has(lang, of_kind) else key
 
 
 @cache

@@ -157,7 +157,7 @@ def _parse_dataclass(
     `unknown` collects unknown keys by path; inside lists there is no path to keep them at, so there they are refused.
     """
     if not isinstance(mapping, Mapping):
-        problems.append(Problem(code="wrong_type", field=prefix.rstrip("."), values={"expected": "mapping"}))
+        problems.append(_wrong_type(prefix.rstrip("."), mapping, "mapping"))
         return None
     values: dict[str, Any] = {}
     complete = True
@@ -211,7 +211,7 @@ def _parse_value(
         return _parse_dataclass(typing.cast(type, hint), value, f"{path}.", problems, unknown)
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            problems.append(Problem(code="wrong_type", field=path, values={"expected": "list"}))
+            problems.append(_wrong_type(path, value, "list"))
             return None
         inner = typing.get_args(hint)[0]
         return tuple(_parse_value(inner, item, f"{path}[{i}]", limits, problems, None) for i, item in enumerate(value))
@@ -223,7 +223,7 @@ def _parse_value(
 def _parse_table(inner: Any, value: Any, path: str, limits: Mapping[str, Any], problems: list[Problem]) -> Any:
     """A mapping with free keys, such as `environment` or `cluster.environments`."""
     if not isinstance(value, Mapping):
-        problems.append(Problem(code="wrong_type", field=path, values={"expected": "mapping"}))
+        problems.append(_wrong_type(path, value, "mapping"))
         return None
     for key, item in value.items():
         texts = texts_in({key: item if inner is Any else None})
@@ -257,8 +257,7 @@ def _parse_scalar(hint: Any, value: Any, path: str, limits: Mapping[str, Any], p
         return value
     converted = _convert(hint, value)
     if converted is None:
-        expected = "string or mapping" if typing.get_origin(hint) is not None else hint.__name__
-        problems.append(Problem(code="wrong_type", field=path, values={"expected": expected, "value": value}))
+        problems.append(_wrong_type(path, value, "str_or_mapping" if typing.get_origin(hint) else hint.__name__))
         return None
     problem = _out_of_range(converted, path, limits)
     if problem:
@@ -287,6 +286,10 @@ def _convert(hint: Any, value: Any) -> Any:
             return None
         return str(value)
     return value if isinstance(value, str | Mapping) else None
+
+
+def _wrong_type(path: str, value: Any, expected: str) -> Problem:
+    return Problem(code="wrong_type", field=path, values={"expected": expected, "value": quoted(value)})
 
 
 def _out_of_range(value: Any, path: str, limits: Mapping[str, Any]) -> Problem | None:

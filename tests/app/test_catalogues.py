@@ -70,6 +70,14 @@ def test_every_parameter_has_a_label_and_help():
     ] == []
 
 
+def test_a_run_and_a_job_have_one_word_each_in_chinese():
+    """A job is the file, 任务; what was launched of it is a run, 运行; each start of a run's gang is a 启动."""
+    words, said = catalogue("zh"), catalogue(ENGLISH)
+    run, job = re.compile(r"\bruns?\b", re.I), re.compile(r"\bjobs?\b", re.I)
+    assert [k for k, v in words.items() if "任务" in v and run.search(said[k]) and not job.search(said[k])] == []
+    assert [key for key, text in words.items() if "训练任务" in text or "作业" in text] == []
+
+
 def english() -> set[str]:
     return set(catalogue(ENGLISH))
 

@@ -74,7 +74,7 @@ class TestFields:
         change(services, {"cluster.nodes": "four"})
         assert form.shown(services.draft.job_mapping())["cluster.nodes"] is None
         problem = next(p for p in shown(form, services)["problems"] if p["at"] == "cluster.nodes")
-        assert problem["message"] == "A whole number is needed here."
+        assert (problem["message"], problem["fix"]) == ("Nodes cannot be four.", "Give a whole number.")
         assert services.draft.job_mapping()["cluster"]["nodes"] == "four"
 
     @pytest.mark.parametrize(("typed", "kept"), [("2e-5", 2e-5), ("0.001", 0.001), ("fast", "fast")])

@@ -6,10 +6,13 @@ import gradio as gr
 import orjson
 import pytest
 
+from app.i18n import LANGUAGES, render_problem, t
 from app.services import FIRST_DRAFT, Services
 from app.wizard import hardware, launch, model, plan, review, training
 from app.wizard.fields import Form
 from app.wizard.panel import bundle
+from backend.job.mapping import parse_job
+from backend.job.problems import errors
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +65,26 @@ def test_a_number_beyond_every_machine_does_not_shut_the_page(form, services, va
 def test_blanks_beside_the_commas_of_a_list_of_names_are_not_names(form):
     assert form.value("training.dataset", " identity, alpaca_en_demo ") == "identity,alpaca_en_demo"
     assert form.value("training.output_dir", " /out, put ") == "/out, put"
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ({"micro_batch_size": 1.5}, "1.5"),
+        ({"micro_batch_size": [3]}, "[3]"),
+        ({"learning_rate": "fast"}, "fast"),
+        ({"learning_rate": 0}, "0"),
+        ({"packing": "maybe"}, "maybe"),
+        ({"report_to": "everything"}, "everything"),
+        ({"dpo": 7}, "7"),
+        ({"output_dir": "/a b"}, "/a b"),
+    ],
+)
+def test_a_refusal_says_what_was_written_and_what_is_meant_in_words(lang, written, shown):
+    _, problems = parse_job({"version": 1, "cluster": {"gpu": "h100-80g", "nodes": 1, "gpus_per_node": 8},
+                             "model": {"preset": "qwen3-8b"}, "training": written})  # fmt: skip
+    words = render_problem(lang, errors(problems)[0])
+    assert shown in words["message"]
+    assert words["fix"] != t(lang, "problem.wrong_type.fix")
+    assert not [sign for sign in ("[^", "(?", "{1,") if sign in words["message"] + words["fix"]]

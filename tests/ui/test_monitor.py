@@ -76,7 +76,7 @@ def stored_steps(site: Monitored, run: str) -> list[int]:
         return [point.step for point in series.points(connection, run)]
 
 
-@pytest.mark.parametrize(("lang", "words"), [("en", "No runs yet"), ("zh", "还没有训练任务")])
+@pytest.mark.parametrize(("lang", "words"), [("en", "No runs yet"), ("zh", "还没有任何运行")])
 def test_an_empty_list_says_what_to_do(site, page, lang, words):
     page.goto(f"{site.url}/{lang}/#runs")
     page.get_by_role("heading", name=words).wait_for()
