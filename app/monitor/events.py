@@ -30,6 +30,7 @@ _BAD = frozenset(
         EventKind.NODE_STUCK,
         EventKind.SAVE_TIMED_OUT,
         EventKind.LOSS_NOT_FINITE,
+        EventKind.LOSS_ROSE,
         EventKind.MESSAGE_FAILED,
     }
 )
@@ -109,6 +110,7 @@ def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, 
         "number": detail.get("number"),
         "of": detail.get("of"),
         "to": detail.get("to"),
+        **written_losses(detail),
         "steps": ", ".join(map(str, detail.get("steps") or ())),
         "xids": gpu_errors.words(detail.get("xids") or ()),
         "reason": detail.get("reason"),
@@ -122,6 +124,11 @@ def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, 
         "text": t(lang, f"monitor.event.{event.kind.value}{more}", **values),
         "why": _message(problem, lang) if problem else "",
     }
+
+
+def written_losses(detail: Mapping[str, Any]) -> dict[str, str]:
+    """The losses of an event, as the charts write them."""
+    return {name: f"{float(detail[name]):.4g}" for name in ("loss", "usual") if name in detail}
 
 
 def _message(problem: Mapping[str, Any], lang: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from backend.cluster.node import Node, NodeError
 from backend.job.job import Job
-from backend.jobs import flight_records, gpu_errors, ledger, series
+from backend.jobs import flight_records, gpu_errors, ledger, rising_loss, series
 from backend.jobs.clocks import NodeClock
 from backend.jobs.outside_logs import Before, megatron_rows, trainer_log_rows
 from backend.jobs.records import NodeRecord
@@ -244,6 +244,17 @@ class Collector:
                 continue
             if not ledger.has_event(connection, self._run, self._attempt, EventKind.LOSS_NOT_FINITE):
                 self._tell(connection, EventKind.LOSS_NOT_FINITE, {"step": row["step"], "loss": str(row["loss"])})
+        if rank == 0 and any(row.get("loss") is not None for row in rows):
+            self._tell_rise(connection, max(row["step"] for row in rows))
+
+    def _tell_rise(self, connection: sqlite3.Connection, step: int) -> None:
+        told = ledger.newest_detail(connection, self._run, self._attempt, EventKind.LOSS_ROSE)
+        if told and step < told["step"] + rising_loss.AGAIN_STEPS:
+            return
+        count = rising_loss.BEFORE + rising_loss.NEWEST
+        if found := rising_loss.rise(series.newest_losses(connection, self._run, self._attempt, count=count)):
+            loss, usual = found
+            self._tell(connection, EventKind.LOSS_ROSE, {"step": step, "loss": loss, "usual": usual})
 
     def _tell(self, connection: sqlite3.Connection, kind: EventKind, detail: Mapping[str, Any]) -> None:
         ledger.append(

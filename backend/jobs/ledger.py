@@ -180,6 +180,15 @@ def has_event(connection: sqlite3.Connection, run: str, attempt: int, kind: Even
     return row is not None
 
 
+def newest_detail(connection: sqlite3.Connection, run: str, attempt: int, kind: EventKind) -> Mapping[str, Any] | None:
+    """The detail of the attempt's newest event of this kind; None where it has none."""
+    row = connection.execute(
+        "SELECT detail FROM events WHERE run = ? AND attempt = ? AND kind = ? ORDER BY seq DESC LIMIT 1",
+        (run, attempt, kind.value),
+    ).fetchone()
+    return None if row is None else _read_json(run, row["detail"])
+
+
 def cause_of(connection: sqlite3.Connection, run: str) -> Problem | None:
     """Why the newest attempt fails or failed; the final word if there is one, else the first impression.
 

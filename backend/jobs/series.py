@@ -139,6 +139,16 @@ def newest_of_ranks(connection: sqlite3.Connection, run: str, attempt: int, *, r
     return [_point(row) for row in rows if row is not None]
 
 
+def newest_losses(connection: sqlite3.Connection, run: str, attempt: int, *, count: int) -> list[float]:
+    """The finite losses that global rank 0 logged last in an attempt, oldest first."""
+    rows = connection.execute(
+        "SELECT loss FROM points WHERE run = ? AND attempt = ? AND rank = 0 AND loss IS NOT NULL"
+        " ORDER BY step DESC LIMIT ?",
+        (run, attempt, count),
+    )
+    return [loss for row in reversed(rows.fetchall()) if math.isfinite(loss := float(row["loss"]))]
+
+
 def newest_loss(connection: sqlite3.Connection, run: str) -> float | None:
     """The newest loss that global rank 0 logged, NaN and infinity included; None before the first."""
     row = connection.execute(

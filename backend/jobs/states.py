@@ -78,6 +78,7 @@ class EventKind(StrEnum):
     SAVE_TIMED_OUT = "save_timed_out"
     STOP_FORCED = "stop_forced"
     LOSS_NOT_FINITE = "loss_not_finite"
+    LOSS_ROSE = "loss_rose"
     CHECKPOINTS_SET_ASIDE = "checkpoints_set_aside"
     MESSAGE_FAILED = "message_failed"
 
