@@ -3,13 +3,12 @@
 import argparse
 import json
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from app.binding import Binding, ServerError
+from app.binding import ServerError
 from app.cli_output import FAILED
 from app.cli_serve import add_binding, binding_of, explain, given_password, serve_page
 from app.home import home_path, make_home, store_path
@@ -48,12 +47,16 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         return explain(error, lang)
     # Until the page answers signals itself, an end by SIGTERM must pass through the cleaning up below too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))
+    told = t(lang, "cli.demo.password", password=made) if made else t(lang, "cli.serve.password.given")
+    end = t(lang, "cli.demo.keeps" if chosen.keep else "cli.demo.ends")
     with listener:
         home = make_home(home_path() / "demo")
         # Not the home itself: there the page keeps the host keys that its user has confirmed.
         cluster = DemoCluster(home / "cluster", chosen.nodes)
         try:
-            return _run(chosen, lang, home, cluster, binding, listener, password or PasswordHash.of(str(made)), made)
+            _make_ready(home, cluster, str(chosen.node_python.absolute()), lang)
+            print(t(lang, "cli.demo.ready", nodes=chosen.nodes), told, sep="\n", flush=True)
+            return serve_page(home, binding, listener, password or PasswordHash.of(str(made)), lang, end)
         except (DemoError, subprocess.CalledProcessError) as error:
             print(t(lang, "cli.error.demo", reason=_reason(error)), file=sys.stderr)
             return FAILED
@@ -61,25 +64,12 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
             _end(cluster, lang, keep=chosen.keep)
 
 
-def _run(
-    chosen: argparse.Namespace,
-    lang: str,
-    home: Path,
-    cluster: DemoCluster,
-    binding: Binding,
-    listener: socket.socket,
-    password: PasswordHash,
-    made: str | None,
-) -> int:
+def _make_ready(home: Path, cluster: DemoCluster, python: str, lang: str) -> None:
+    """The model, the nodes, and what the page begins with."""
     print(t(lang, "cli.demo.building"), flush=True)
-    python = str(chosen.node_python.absolute())
     subprocess.run([python, demo_model.__file__, str(home)], check=True, capture_output=True, text=True)
     cluster.start()
     _fill_in(home, cluster.cluster_mapping(python))
-    print(t(lang, "cli.demo.ready", nodes=chosen.nodes))
-    print(t(lang, "cli.demo.password", password=made) if made else t(lang, "cli.serve.password.given"), flush=True)
-    end = t(lang, "cli.demo.keeps" if chosen.keep else "cli.demo.ends")
-    return serve_page(home, binding, listener, password, lang, end)
 
 
 def _fill_in(home: Path, cluster: dict[str, Any]) -> None:
