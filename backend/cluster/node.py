@@ -27,8 +27,8 @@ class NodeError(Exception):
 
     Codes of this layer: unreachable, address_unknown, host_key_unknown, host_key_changed, authentication,
     passphrase_needed, passphrase_wrong, bad_identity_file, bad_proxy_jump, proxy_command_refused, match_exec_refused,
-    bad_ssh_config, old_ssh, timeout, lost, refused, missing_file, node_io, bad_answer, no_environment, no_python,
-    bad_python, no_free_port, and what data_size.py says of data sets.
+    bad_ssh_config, old_ssh, timeout, lost, refused, missing_file, node_io, bad_answer, shell_leaves, shell_prints,
+    no_environment, no_python, bad_python, no_free_port, and what data_size.py says of data sets.
     """
 
     def __init__(
@@ -99,8 +99,9 @@ def ask(node: Node, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b""
     token = secrets.token_hex(8)
     result = node.run([*argv, "--token", token], timeout_s=timeout_s, stdin=stdin)
     for line in result.out.splitlines():
-        if line.startswith(token):
-            text = json.dumps(json.loads(line[len(token) :]), ensure_ascii=False)
+        _, is_there, text = line.partition(token + "{")  # behind what does not end its line
+        if is_there:
+            text = json.dumps(json.loads("{" + text), ensure_ascii=False)
             # A name of a file that is no Unicode arrives as lone surrogates, which nothing here could write or send.
             answer: Mapping[str, Any] = json.loads(text.encode(errors="replace"))
             return answer

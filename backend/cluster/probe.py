@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from backend.cluster.group import ends_of_all
-from backend.cluster.node import Node, NodeError, ask
+from backend.cluster.node import Node, NodeError, ask, tail
 from backend.cluster.programs import node_program
 from backend.job.cluster import Environment
 from backend.job.job import Job
@@ -82,7 +82,8 @@ def probe(
 ) -> NodeFacts:
     """Read a node's facts. `master` is the address that all nodes dial.
 
-    Raises NodeError: no_python where the environment's interpreter cannot be run, bad_python where it answers no sense.
+    Raises NodeError: no_python where the environment's interpreter cannot be run, bad_python where it answers no sense,
+    shell_leaves where the shell does not come to it.
     """
     asked = time.time()
     try:
@@ -91,6 +92,8 @@ def probe(
         if error.code != "bad_answer":
             raise
         code = "no_python" if error.values["exit"] in (126, 127) else "bad_python"
+        if code == "bad_python" and (nothing := node.run(["true"], timeout_s=PROBE_S)).code:
+            raise NodeError("shell_leaves", node.name, exit=nothing.code, detail=tail(nothing.err)) from error
         detail = error.values["detail"]
         raise NodeError(code, node.name, field=python_field, python=environment.python, detail=detail) from error
     return _read(answer, asked, time.time())

@@ -229,6 +229,8 @@ class SshNode:
             raise self._timed_out(timeout_s) from error
         except paramiko.ChannelException as error:
             raise NodeError("refused", self.name, detail=error.text) from error
+        except paramiko.SFTPError as error:
+            raise NodeError("shell_prints", self.name, detail=str(error)) from error
         except (EOFError, paramiko.SSHException, ConnectionError) as error:
             if _NO_ANSWER in str(error):
                 raise self._timed_out(timeout_s) from error

@@ -56,7 +56,8 @@ def test_the_clock_offset_is_the_nodes_time_minus_ours() -> None:
 )
 def test_an_interpreter_that_does_not_run_is_named_with_its_field(result: Result, code: str) -> None:
     job = make_job(nodes=1)
-    error = probe_all(job, {0: FakeNode().on("facts", reply=result)})[0]
+    node = FakeNode().on("facts", reply=result).on("true", reply=Result(code=0, out="", err=""))
+    error = probe_all(job, {0: node})[0]
     assert isinstance(error, NodeError)
     assert (error.problem.code, error.problem.field) == (code, "cluster.environments.llamafactory.python")
     assert error.problem.values["python"] == "/opt/lf/bin/python"

@@ -173,7 +173,8 @@ def test_the_end_says_whether_the_gpus_memory_came_back(
     tools = tmp_path / "bin"
     tools.mkdir()
     used = "[ -e $D/taken ] && A=40000 || A=10; [ -e $D/began ] && B=39000 || B=10"
-    script = f'#!/bin/sh\nD={run.folder}\n{used}\necho "0, 9, $A, 81559, 60, 30"\necho "1, 9, $B, 81559, 60, 30"\n'
+    rows = "\n".join(f'echo "{index}, 9, {used}, 81559, 60, 30, 1400, 0"' for index, used in ((0, "$A"), (1, "$B")))
+    script = f"#!/bin/sh\nD={run.folder}\n{used}\n{rows}\n"
     (tools / "nvidia-smi").write_text(script)
     (tools / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
