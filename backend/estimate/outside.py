@@ -16,6 +16,9 @@ PAIR_GIB, GROUP_GIB = 544 / 1024, 688 / 1024
 PEER_GIB = 3.28e9 / 7 / 2**30
 """Of an all-to-all, for every peer in the node: 8 H100 (https://github.com/NVIDIA/nccl/issues/1685). A channel receives
 into 10 MiB and sends from 2 (NCCL 2.30 src/transport/p2p.cc), and NVLink gets 32 channels (src/graph/paths.cc)."""
+_LINKS_GB_PER_S = 600
+"""Of the A100's links, both directions. NCCL opens two channels a link, two where there is none (the same file), and
+its memory goes with them (https://github.com/NVIDIA/nccl/issues/986)."""
 
 
 def outside_gib(job: Job, plan: Plan) -> Number:
@@ -25,11 +28,12 @@ def outside_gib(job: Job, plan: Plan) -> Number:
     if not job.traits.is_megatron:
         return FIRST_GIB
     logs_memory = job.traits.environment == "swift"
-    return FIRST_GIB + groups_gib(plan, gpus_per_node=job.cluster.gpus_per_node, logs_memory=logs_memory)
+    channels = min(1.0, job.cluster.intra_node_gb_per_s / _LINKS_GB_PER_S)
+    return FIRST_GIB + channels * groups_gib(plan, gpus_per_node=job.cluster.gpus_per_node, logs_memory=logs_memory)
 
 
 def groups_gib(plan: Plan, *, gpus_per_node: int, logs_memory: bool = False) -> Number:
-    """Of the groups of a Megatron plan, beside that of all ranks, which a step talks in.
+    """Of the groups of a Megatron plan, beside that of all ranks, which a step talks in; of GPUs with NVLink.
 
     TP, PP and CP; copies of the model twice, for the loss (mcore_adapter trainer/trainer.py, ms-swift
     megatron/trainers/base.py) and, with CP's ranks, for gradients; the ranks that agree on the gradients' norm, which

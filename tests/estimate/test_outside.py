@@ -40,6 +40,12 @@ def test_every_group_of_a_megatron_plan_has_buffers_of_its_own(edits, groups):
     assert estimate(job(edits)).outside_gib == pytest.approx(FIRST_GIB + groups)
 
 
+@pytest.mark.parametrize(("link", "share"), [(900, 1), (600, 1), (400, 2 / 3), (64, 64 / 600)])
+def test_slower_links_have_fewer_channels_and_these_less_memory(link, share):
+    found = estimate(job(TP4, cluster__intra_node_gb_per_s=float(link)))
+    assert found.outside_gib == pytest.approx(FIRST_GIB + share * 4 * GROUP_GIB)
+
+
 def test_what_the_job_says_lies_outside_does_so_in_every_plan():
     said = job(EXPERTS, cluster__outside_gib=3.0)
     assert estimate(said).outside_gib == 3.0
