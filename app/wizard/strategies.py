@@ -53,9 +53,10 @@ _newest: tuple[Job, tuple[Strategy, ...]] | None = None
 def _strategies(job: Job) -> tuple[Strategy, ...]:
     """Kept for a page that asks again about the same job, or in the other language."""
     global _newest
-    if _newest is None or _newest[0] != job:
-        _newest = (job, strategies(job))
-    return _newest[1]
+    kept = _newest
+    if kept is None or kept[0] != job:
+        kept = _newest = (job, strategies(job))
+    return kept[1]
 
 
 def _row(row: Strategy, job: Job, parameters: int, lang: str, loads: Callable[[Job], bool]) -> dict[str, Any]:

@@ -41,7 +41,9 @@ def check_configuration(
     """Whether the engine of each node takes the rendered files, in its own words where it does not."""
     environments = {command.rank: _variables(command.environment) for command in rendered.commands}
     keys = {rank: _key(job, rank, facts[rank], rendered, environments[rank]) for rank in nodes}
-    first = {key: rank for rank, key in reversed(keys.items()) if key not in _taken}
+    # As it is now: it may be cleared before all have answered.
+    taken = dict(_taken)
+    first = {key: rank for rank, key in reversed(keys.items()) if key not in taken}
 
     def work(rank: int, node: Node) -> Mapping[str, Any]:
         wanted = {"engine": job.traits.environment, "environment": environments[rank], "files": dict(rendered.files)}
@@ -49,7 +51,7 @@ def check_configuration(
 
     answers, failures = try_all({rank: nodes[rank] for rank in first.values()}, work, PARSE_S + 10)
     _remember({keys[rank]: answer for rank, answer in answers.items() if answer["error"] is None})
-    heard: dict[Hashable, Mapping[str, Any] | NodeError] = {**_taken}
+    heard: dict[Hashable, Mapping[str, Any] | NodeError] = {**taken}
     heard |= {keys[rank]: answer for rank, answer in answers.items()}
     heard |= {keys[rank]: failure for rank, failure in failures.items()}
     return [_judge(job, checks[rank], heard[key]) for rank, key in keys.items()]

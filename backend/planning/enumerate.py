@@ -75,7 +75,7 @@ def _keep(known: Known, asked: tuple[str, int], found: tuple[Any, ...], most: in
     known.pop(asked, None)
     known[asked] = found
     for oldest in list(known)[:-most]:
-        del known[oldest]
+        known.pop(oldest, None)  # another thread may have
 
 
 def _bare(job: Job) -> Job:

@@ -105,6 +105,14 @@ def test_what_was_taken_is_not_asked_again_until_it_changes() -> None:
     assert len(nodes[0].ran) == 3
 
 
+def test_a_machine_that_comes_in_when_much_is_remembered_leaves_the_others_their_answer() -> None:
+    made = ddp()
+    check(made, nodes_that_say(TAKEN, TAKEN))
+    engine_check._taken.update({("another configuration", number): TAKEN for number in range(100)})
+    changed = {0: facts(0), 1: facts(1, machine="new")}
+    assert [result.status for result in check(made, nodes_that_say(TAKEN, TAKEN), changed)] == ["ok", "ok"]
+
+
 def test_a_slow_node_is_a_warning_and_a_crash_is_a_failure() -> None:
     slow, crash = (
         NodeError("timeout", "10.0.0.1", seconds=120),
