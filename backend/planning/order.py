@@ -31,9 +31,10 @@ class Group:
 
     def first(self, count: int) -> Array:
         """The places of the first so many."""
-        if len(self._sorted) < min(count, len(self)):
-            self._sorted = self._least(max(count, LEAST, 4 * len(self._sorted)))
-        return self._sorted[:count]
+        known = self._sorted  # another thread may put less there meanwhile
+        if len(known) < min(count, len(self)):
+            known = self._sorted = self._least(max(count, LEAST, 4 * len(known)))
+        return known[:count]
 
     def rank(self, place: int) -> int:
         """How many of its plans come before one of them."""
@@ -73,18 +74,18 @@ class Order:
 
     def first(self, count: int) -> Array:
         """The places of the first so many."""
-        if len(self._sorted) < min(count, len(self)):
+        known = self._sorted  # as in Group
+        if len(known) < min(count, len(self)):
             found, left = [], count
             for group in self.groups:
                 found.append(group.first(max(0, left)))
                 left -= len(group)
-            self._sorted = np.concatenate(found)
-        return self._sorted[:count]
+            known = self._sorted = np.concatenate(found)
+        return known[:count]
 
     def places(self, ranks: Array) -> Array:
         """The places of some by their ranks; nothing is sorted for those whose rank was asked for."""
-        self.first(LEAST)
-        near = self._sorted
+        near = self.first(LEAST)
         is_far = ranks >= len(near)
         far = ranks[is_far].tolist()
         if not all(rank in self._places for rank in far):

@@ -54,3 +54,15 @@ def test_the_front_is_that_of_all_sorted(plans):
     ]  # fmt: skip
     first = {(time[place], memory[place]): place for place in reversed(best)}
     assert front.tolist() == [place for place in best if first[time[place], memory[place]] == place]
+
+
+def test_who_asks_for_more_gets_it_though_another_thread_keeps_less_meanwhile():
+    class RacedGroup(Group):
+        _sorted = property(lambda self: np.zeros(0, np.intp), lambda self, found: None)
+
+    class RacedOrder(Order):
+        _sorted = property(lambda self: np.zeros(0, np.intp), lambda self, found: None)
+
+    group = RacedGroup(np.arange(SIZE), -np.arange(SIZE))
+    assert list(group.first(3)) == [SIZE - 1, SIZE - 2, SIZE - 3]
+    assert list(RacedOrder([Group(np.arange(SIZE), -np.arange(SIZE))]).first(2)) == [SIZE - 1, SIZE - 2]
