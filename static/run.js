@@ -53,6 +53,9 @@
       head = { ...head, ...bundle.head, ...bundle.progress, compare };
       parts.head.take(head);
       parts.compare.take(compare);
+      // What comes next after a run that has finished; otherwise its course matters more.
+      const next = head.state === "finished" ? parts.charts.root : parts.compare.root;
+      if (parts.export.root.nextSibling !== next) next.before(parts.export.root);
     }
 
     return {

@@ -2,7 +2,7 @@
 (() => {
   const { attribute, el, moment, text, w, whole } = window.Megaboard.live;
 
-  // "Attempt 2, from step 400 · automatic restarts: 1 used of [3]", and why a run waits.
+  // "Went on from step 400 · automatic restarts: 1 used of [3]", and why a run waits.
   function Attempts(allow) {
     const about = el("span");
     const used = el("span");
@@ -18,12 +18,12 @@
       origin.hidden = !head.source;
       if (head.source) tellOrigin(...head.source);
       const isOrigin = head.source && head.attempt === 1;
-      text(about, isOrigin ? "" : head.checkpoint ? w("attempt.from", { attempt: head.attempt, step: whole(head.checkpoint) })
-        : head.attempt > 1 ? w("attempt.start", { attempt: head.attempt }) : "");
+      text(about, isOrigin ? "" : head.checkpoint ? w("attempt.from", { step: whole(head.checkpoint) })
+        : head.attempt > 1 ? w("attempt.start") : "");
       about.hidden = !about.textContent;
       text(used, w("restarts.used", { used: done }));
       if (document.activeElement !== count) count.value = allowed;
-      count.disabled = head.state === "finished";
+      count.parentElement.hidden = head.state === "finished";
       waits.hidden = !head.is_waiting;
       if (head.is_waiting) text(waits, head.not_before ? w("waits.restart", { at: moment(head.not_before, false) })
         : w("waits", { place: head.queue_place ?? "–" }));

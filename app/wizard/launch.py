@@ -19,6 +19,7 @@ from backend.job.problems import Problem, ProblemsError
 from backend.jobs.checkup import PreflightReport
 
 STEP = "launch"
+SSH_PORT = 22
 _KEY_FILES = {"ssh-ed25519": "ed25519", "ssh-rsa": "rsa"}
 """Key type -> the part of the name of sshd's key file; the rest are ECDSA."""
 
@@ -84,9 +85,14 @@ def desk(services: Services) -> Desk:
 
 
 def shown_key(key: HostKey) -> dict[str, Any]:
-    """A host key with the command that prints its fingerprint on the node itself."""
+    """A host key with the command that prints its fingerprint on the node itself.
+
+    At another port than 22 it may be another sshd than the machine's own, with keys elsewhere: that one is asked.
+    """
     kind = _KEY_FILES.get(key.key_type, "ecdsa")
     command = f"ssh-keygen -lf /etc/ssh/ssh_host_{kind}_key.pub"
+    if key.port != SSH_PORT:
+        command = f"ssh-keyscan -t {kind} -p {key.port} 127.0.0.1 2>/dev/null | ssh-keygen -lf -"
     return {"host": key.host, "port": key.port, "type": key.key_type, "fingerprint": key.fingerprint,
             "command": command}  # fmt: skip
 

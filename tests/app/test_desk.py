@@ -10,6 +10,7 @@ import pytest
 
 from app.services import Services
 from app.wizard.desk import Desk
+from app.wizard.launch import shown_key
 from app.wizard.reading import read
 from app.wizard.wire import change
 from backend.cluster.checks import Checks
@@ -243,6 +244,20 @@ def test_only_confirmed_fingerprints_are_accepted_and_the_nodes_checked_again(jo
     desk.accept(["SHA256:2", "SHA256:of-something-else"])
     assert nodes.accepted == [keys[1]]
     assert rest(desk).is_green_for(job)
+
+
+@pytest.mark.parametrize(
+    ("port", "kind", "command"),
+    [
+        (22, "ssh-ed25519", "ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub"),
+        (2222, "ssh-ed25519", "ssh-keyscan -t ed25519 -p 2222 127.0.0.1 2>/dev/null | ssh-keygen -lf -"),
+        (2222, "ecdsa-sha2-nistp256", "ssh-keyscan -t ecdsa -p 2222 127.0.0.1 2>/dev/null | ssh-keygen -lf -"),
+    ],
+)
+def test_a_fingerprint_is_compared_with_that_of_the_sshd_that_showed_it(port: int, kind: str, command: str) -> None:
+    """Not with the machine's own one: the demo's nodes, and many containers, have keys of theirs."""
+    key = HostKey(host="10.0.0.1", port=port, key_type=kind, fingerprint="SHA256:1", line="")
+    assert shown_key(key)["command"] == command
 
 
 def test_what_nodes_lack_is_copied_on_the_users_word_and_the_nodes_checked_again(job: Job) -> None:
