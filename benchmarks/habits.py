@@ -83,6 +83,8 @@ HABITS: tuple[tuple[str, Habits], ...] = (
     ("NeMo", Habits(overlap=True, overlap_tensor=True, gradient_bytes=2, fused_loss=True)),
     ("llm-foundry", _MPT),
     ("torchtitan", Habits(overlap=True, fsdp=True)),
+    # Its overlaps stand in each row; --cross-entropy-fusion-impl te.
+    ("XTuner", Habits(fused_loss=True)),
     ("ms-swift", Habits()),
     ("nanotron", Habits()),
 )

@@ -1,7 +1,7 @@
 """The machines that published runs name: their GPU's figures and their connections.
 
 GPU figures are those of presets/gpus.yaml where it has the GPU, else of the same page. NVLink: 600 GB/s a GPU on A100,
-900 on H100, 400 on H800, 1800 on Blackwell, both directions.
+900 on H100 and H20, 400 on H800, 1800 on Blackwell, both directions; a 4090 has its 16 lanes of PCIe 4.
 """
 
 from dataclasses import replace
@@ -49,11 +49,13 @@ _MACHINES: tuple[tuple[str, Gpu | str, float, float, int, int], ...] = (
     ("B300", _B300, 1800, 800, 8, 8),
     ("B200", "b200-180g", 1800, 400, 8, 8),
     ("H200", "h200-141g", 900, 400, 8, 8),
+    ("H20", "h20-96g", 900, 400, 8, 8),
     ("H100", "h100-80g", 900, 400, 8, 8),
     ("H800", "h800-80g", 400, 400, 8, 8),
     ("A800", "a800-80g", 400, 200, 8, 8),
     ("A100-40", "a100-40g", 600, 200, 8, 8),
     ("A100", "a100-80g", 600, 200, 8, 8),
+    ("4090", "rtx4090-24g", 64, 100, 1, 8),
 )
 
 

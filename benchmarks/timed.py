@@ -25,6 +25,7 @@ from benchmarks.named_shapes import named_shape
 from benchmarks.recipes import Recipe, recipe_of
 from benchmarks.shapes import NotModelled
 from benchmarks.statistics import Skip
+from benchmarks.timed_engine import engine_run, row_adapters
 from benchmarks.timed_plan import check_ranks, number, timed_plan, whole
 from benchmarks.timed_run import Timed
 
@@ -86,7 +87,7 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
     check_ranks(plan, whole(row, "gpus"))
     method = str(row.get("method") or "").lower()
     adapters = "lora" in method or "peft" in method
-    run = _execution(row, habits, recipe, plan, layers)
+    run = engine_run(row, layers) if row.get("engine") else _execution(row, habits, recipe, plan, layers)
     machine = published_machine(str(row.get("hardware") or ""), source, fp8=fp8)
     flops = float(flops_per_token(layers, unsplit(plan), Trained(), adapters))
     tokens = whole(row, "gbs", plan.micro_batch * plan.micro_batches * plan.data) * plan.sequence_length
@@ -172,6 +173,7 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
         routing="in_exchange" if recipe.dispatcher == "hybridep" else "fused" if recipe.fused_router else "plain",
         rope_fused=recipe.rope_fused,
         graphed=recipe.graphed,
+        adapters=row_adapters(row),
         # DeepSpeed keeps biases and norms whole: a layer's four matrices are gathered.
         gathered_alone=4 * layers.dense_count if habits.gathered_alone and sharded else 0,
     )

@@ -1,0 +1,59 @@
+"""How a timed row runs that names one of our Hugging Face engines: as the product takes that engine to run.
+
+Such a row has `engine`, and where it trains adapters `lora`: {rank, targets, traffic: a name of FORMS}.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from backend.estimate.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun, Traffic
+from backend.estimate.data_parallel import bucket_of
+from backend.estimate.layers import ModelLayers
+from backend.estimate.setting import Execution
+from backend.job.traits import LIGER_LOSS_MOVED, TRAITS
+from benchmarks.shapes import NotModelled
+
+FORMS: Mapping[str, Traffic] = {
+    "plain": PLAIN,
+    "dropped": DROPPED,
+    "packed": PACKED,
+    "packed, dropped": Traffic(7, 16, 15, 8),
+    # PEFT's default without autocast: adapters, their dropout and the sum in fp32.
+    "fp32, dropped": Traffic(19, 28, 29, 28),
+}
+"""As adapter_run.py has them, of the library of the row: peft/tuners/lora/layer.py and bnb.py."""
+
+
+def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
+    """Its switches; raises NotModelled for an engine without a model of memory."""
+    traits = TRAITS[str(row["engine"])]
+    if traits.memory is None:
+        raise NotModelled(f"engine: {row['engine']}")
+    memory = traits.memory
+    if row.get("liger"):
+        there, back = LIGER_LOSS_MOVED
+        memory = replace(memory, loss_forward_moved=there, loss_backward_moved=back)
+    overlaps = traits.overlaps or bool(row.get("overlap_comm"))
+    return Execution(
+        fused=False,
+        memory=memory,
+        bucket=bucket_of(memory, layers),
+        reduced_bytes=2 if traits.is_fsdp else None,
+        reduces_once=traits.is_fsdp,
+        fetches_modules=traits.zero_stage == 3,
+        megatron=False,
+        overlap_gradients=overlaps,
+        overlap_parameters=overlaps,
+        adapters=row_adapters(row),
+        unpacked=str(row.get("method")).startswith("qlora"),
+    )
+
+
+def row_adapters(row: Mapping[str, Any]) -> AdapterRun | None:
+    """The adapters of a row that describes them."""
+    lora = row.get("lora")
+    if not lora:
+        return None
+    megatron = bool(row.get("engine") is None)
+    return AdapterRun(rank=lora["rank"], targets=lora["targets"], traffic=FORMS[lora["traffic"]], megatron=megatron)
