@@ -1,8 +1,8 @@
 """Takes in what a run writes on one node: steps, heartbeats, logs, and at last its exit, every byte exactly once.
 
-Files are tailed by byte offset. What one poll reads is stored in one transaction together with the new offsets, and
-the exit record only after every other file has been read to its end, so that a node whose exit is in the store has
-nothing left to tell.
+Files are tailed by byte offset; of a log that is far behind only what is kept is read. What one poll reads is stored in
+one transaction together with the new offsets, and the exit record only after every other file has been read to its end,
+so that a node whose exit is in the store has nothing left to tell.
 """
 
 import hashlib
@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from backend.cluster.node import Node, NodeError
-from backend.job.job import Job
 from backend.jobs import flight_records, gpu_errors, ledger, rising_loss, series
 from backend.jobs.clocks import NodeClock
+from backend.jobs.far_behind import read_on_at
 from backend.jobs.outside_logs import Before, megatron_rows, trainer_log_rows
 from backend.jobs.records import NodeRecord
 from backend.jobs.redact import masked, settled
+from backend.jobs.rows import RATE, count_tokens, json_rows, numbers
 from backend.jobs.series import FileKey, OffsetConflict, Place
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
@@ -29,9 +30,6 @@ READ_LIMIT = 1 << 20
 """Bytes taken of one file in one poll; a backlog takes several."""
 TAIL = 32
 """Bytes re-read before the offset, by which a cut or replaced file is noticed."""
-
-RATE = "token_per_sec_per_gpu"
-"""What mcore_adapter logs in place of a count of tokens."""
 
 OTHER_RANKS_EVERY = 5
 """Polls between two looks at a rank that is not its node's first: a read costs 1 ms of processor time, and 32 nodes of
@@ -177,11 +175,13 @@ class Collector:
             if _tail_of(data[: len(before.tail)]) != before.tail:
                 start = Place(generation=before.generation + 1)
                 data = node.read(path, 0, READ_LIMIT)
+            whole = len(data) < READ_LIMIT
+            if source.kind == "log" and not whole:
+                start, data = _newest(node, path, start, data)
         except NodeError as error:
             if error.code == "missing_file":
                 return None
             raise
-        whole = len(data) < READ_LIMIT
         new = data[len(start.tail) :]
         if source.kind != "log":
             new = _complete_lines(new, whole)
@@ -232,7 +232,7 @@ class Collector:
             self._tell(connection, told, {"stuck": stuck})
 
     def _add_points(self, connection: sqlite3.Connection, batch: Batch) -> None:
-        rows = [_numbers(row) for row in json_rows(batch.data, required=("step", "time"))]
+        rows = [numbers(row) for row in json_rows(batch.data, required=("step", "time"))]
         if any(RATE in row for row in rows):
             count_tokens(rows, ledger.job_of(connection, self._run))
         self._store_points(connection, batch.source.rank, rows)
@@ -268,39 +268,14 @@ class Collector:
         )
 
 
-def json_rows(data: bytes, *, required: Sequence[str]) -> list[dict[str, Any]]:
-    """The JSON objects of complete lines that have the required numbers; other lines are logged and left out."""
-    rows = []
-    for line in data.splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if isinstance(row, dict) and all(isinstance(row.get(key), int | float) for key in required):
-            rows.append({key: value for key, value in row.items() if key != "protocol"})
-        elif line.strip():
-            _log.warning("unreadable line of %d bytes left out", len(line))
-    return rows
-
-
-def count_tokens(rows: Sequence[dict[str, Any]], job: Job) -> None:
-    """Give steps their tokens over all ranks where the engine tells a rate alone.
-
-    mcore_adapter's rate is of one sequence of every micro-batch on one data-parallel rank, padding counted, since the
-    end of the step before (https://github.com/alibaba/ROLL mcore_adapter/src/mcore_adapter/trainer/trainer.py).
-    """
-    sequences = job.training.micro_batch_size * job.data_parallel * job.sequences_per_sample
-    before: Mapping[str, Any] = {}
-    for row in rows:
-        follows = before.get("step") == row["step"] - 1
-        seconds = row["time"] - before["time"] if follows else row.get("step_s")
-        if RATE in row and seconds and not row.get("tokens"):
-            row["tokens"] = round(row[RATE] * seconds * sequences)
-        before = row
-
-
-def _numbers(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in row.items() if isinstance(value, int | float)}
+def _newest(node: Node, path: str, start: Place, data: bytes) -> tuple[Place, bytes]:
+    """A place and what was read there, or where whole lines of what is kept of the log begin."""
+    at = read_on_at(node, path, start.offset, keep=series.LOG_BYTES_KEPT, grain=READ_LIMIT)
+    if at == start.offset:
+        return start, data
+    data = node.read(path, at, READ_LIMIT)
+    cut = data.find(b"\n") + 1
+    return Place(generation=start.generation + 1, offset=at + cut), data[cut:]
 
 
 def _tail_of(data: bytes) -> bytes:

@@ -33,7 +33,7 @@ class Place:
     """How far a file has been read. `tail`: the last bytes taken, by which a rewritten file is known."""
 
     generation: int = 0
-    """Grows when the file was found cut or replaced; offsets start again at 0 then."""
+    """Grows when the file was found cut or replaced, where offsets start again at 0, and when a part was left out."""
     offset: int = 0
     tail: bytes = b""
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from backend.cluster.node import NodeError
-from backend.jobs import collect, ledger, series
-from backend.jobs.collect import Collector, json_rows
+from backend.jobs import collect, ledger, redact, series
+from backend.jobs.collect import Collector
+from backend.jobs.rows import json_rows
 from backend.jobs.series import FileKey
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store, StoreError
@@ -213,6 +214,69 @@ def test_the_newest_bytes_of_a_long_log_stay(gang: Gang, monkeypatch: pytest.Mon
     kept = _log(gang)
     assert kept.endswith(b"000000099\n")
     assert len(kept) < 100
+
+
+class TestFarBehind:
+    """A log that grew faster than it is read: what is kept of it is read at once, for a node's end waits for that."""
+
+    LINE = b"%09d\n"
+
+    @pytest.fixture(autouse=True)
+    def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(collect, "READ_LIMIT", 200)
+        monkeypatch.setattr(series, "LOG_BYTES_KEPT", 1000)
+
+    def _lines(self, first: int, last: int) -> bytes:
+        return b"".join(self.LINE % number for number in range(first, last))
+
+    def _poll(self, gang: Gang, collector: Collector) -> int:
+        """How many polls it takes to be up to date."""
+        polls = 1
+        while collector.poll(gang.nodes[0]).more:
+            polls += 1
+        return polls
+
+    @pytest.mark.parametrize("lines", [9, 10, 11, 100, 119, 120, 121, 150, 300, 5_000])
+    def test_its_newest_lines_are_read_in_few_polls(self, gang: Gang, lines: int) -> None:
+        whole = self._lines(0, lines)
+        gang.nodes[0].files["/r/node0/out.log"] = whole
+        assert self._poll(gang, gang.collector()) <= 25
+        kept = _log(gang)
+        assert whole.endswith(kept)
+        assert len(kept) >= min(len(whole), 800)
+
+    def test_nothing_is_left_out_while_it_is_followed(self, gang: Gang) -> None:
+        collector = gang.collector()
+        for last in range(0, 100, 10):
+            gang.nodes[0].files["/r/node0/out.log"] = self._lines(0, last)
+            self._poll(gang, collector)
+        assert _log(gang) == self._lines(0, 90)
+
+    def test_what_follows_is_taken_up_where_it_was(self, gang: Gang) -> None:
+        collector = gang.collector()
+        gang.nodes[0].files["/r/node0/out.log"] = self._lines(0, 30)
+        self._poll(gang, collector)
+        gang.nodes[0].files["/r/node0/out.log"] = self._lines(0, 3_000)
+        self._poll(gang, collector)
+        for last in (3_001, 3_005, 3_020):
+            gang.nodes[0].files["/r/node0/out.log"] = self._lines(0, last)
+            self._poll(gang, gang.collector() if last == 3_005 else collector)
+        assert self._lines(0, 3_020).endswith(_log(gang))
+        assert len(_log(gang)) >= 800
+
+    def test_steps_are_all_read(self, gang: Gang) -> None:
+        gang.write(0, "steps.rank0.jsonl", *[_step(number) for number in range(1, 300)])
+        self._poll(gang, gang.collector())
+        assert [point.step for point in gang.points()] == list(range(1, 300))
+
+    def test_half_a_secret_is_not_what_it_begins_with(self, gang: Gang) -> None:
+        redact.hide("a-secret-of-this-test")
+        for ahead in range(60):
+            line = b"x" * ahead + b" a-secret-of-this-test and more\n"
+            gang.nodes[0].files["/r/node0/out.log"] = line * 400
+            collector = gang.collector()
+            self._poll(gang, collector)
+            assert b"of-this-test" not in _log(gang)
 
 
 def test_heartbeats_keep_the_newest_and_a_short_history(gang: Gang) -> None:

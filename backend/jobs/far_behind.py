@@ -1,0 +1,22 @@
+"""Where to read on in a log that grew faster than it is read: no more of it is kept than its newest bytes.
+
+A node's end counts only when everything else was read, and a gigabyte takes minutes.
+"""
+
+from backend.cluster.node import Node
+
+
+def read_on_at(node: Node, path: str, offset: int, *, keep: int, grain: int) -> int:
+    """The offset behind which `keep` bytes are left, or up to `grain` more; `offset` where no more are. NodeError.
+
+    A node tells no sizes; whether there is a byte somewhere is asked some twenty times for a file of any size.
+    """
+    far, step = 0, keep
+    while node.read(path, offset + far + step, 1):
+        far += step
+        step *= 2
+    while far and step > grain:
+        step //= 2
+        if node.read(path, offset + far + step, 1):
+            far += step
+    return offset + max(0, far - keep)
