@@ -43,6 +43,19 @@ def computed_length(job: Job) -> Number:
     return choose(job.parallel.expert > 1, training.cutoff_len, longest + uncut * (_MULTIPLE - 1) / 2)
 
 
+def attended_length(job: Job) -> float | None:
+    """Tokens of the sample that a mean token is in, where attention stays in samples that follow each other.
+
+    ms-swift's padding_free, and LLaMA-Factory's packing with neat_packing. None: it goes over the whole sequence.
+    """
+    training = job.training
+    packed = training.packing and any(job.extra.get(key) for key in ("neat_packing", "sequence_packing"))
+    if training.sample_tokens is None or not (packed or job.traits.pads == "nothing"):
+        return None
+    mean, cut = training.sample_tokens, exp(-training.cutoff_len / training.sample_tokens)
+    return 2 * mean * (1 - cut * (1 + training.cutoff_len / mean)) / (1 - cut)
+
+
 def slowest_share(job: Job, plan: Plan) -> Number:
     """How much longer the sequences of the slowest copy of the model are than `computed_length` in a step.
 

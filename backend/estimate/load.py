@@ -12,7 +12,7 @@ class Load:
 
     tokens: Number
     length: Number
-    """Tokens of a whole sequence: the context that attention sees."""
+    """Tokens of the context that attention sees: a whole sequence, or a sample in it."""
     tensor: Number = 1
     whole: Number = 1
     """Share of the tokens in what sequence parallelism splits."""
@@ -29,7 +29,7 @@ def load_of(setting: Setting) -> Load:
     pace = 0.0 if alone(plan.tensor) else ring_pace(group, setting.machine, setting.efficiency)
     return Load(
         tokens=plan.tokens,
-        length=plan.sequence_length,
+        length=plan.sequence_length if plan.attended is None else plan.attended,
         tensor=plan.tensor,
         whole=plan.whole_share,
         context=plan.context,

@@ -27,6 +27,8 @@ class Plan:
     """Copies of the model (DP)."""
     sequence_parallel: Number = False
     sequence_length: Number
+    attended: float | None = None
+    """Tokens of context in attention, where a sequence holds several samples; None: the sequence's."""
     micro_batch: Number = 1
     micro_batches: Number
     """Micro-batches a step (gradient accumulation)."""

@@ -8,7 +8,7 @@ from backend.estimate.calibrated import efficiency_on, is_timed, time_ratio
 from backend.estimate.data_parallel import bucket_of
 from backend.estimate.efficiency import Machine, machine_of
 from backend.estimate.layers import ModelLayers
-from backend.estimate.lengths import computed_length, slowest_share
+from backend.estimate.lengths import attended_length, computed_length, slowest_share
 from backend.estimate.numeric import Number
 from backend.estimate.plan import Plan
 from backend.estimate.record import record
@@ -92,7 +92,7 @@ def _error(job: Job, layers: ModelLayers) -> float:
 
 def setting_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits, layers: ModelLayers) -> Setting:
     """What the formulas of a job's time read; sequences are as long as they are on average, padding included."""
-    timed = replace(plan, sequence_length=computed_length(job))
+    timed = replace(plan, sequence_length=computed_length(job), attended=attended_length(job))
     return Setting(
         plan=timed, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory, layers)
     )

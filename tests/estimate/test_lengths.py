@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from backend.estimate import estimate, much_padding
-from backend.estimate.lengths import computed_length, slowest_share
+from backend.estimate.lengths import attended_length, computed_length, slowest_share
 from backend.estimate.plan import plan_of
 from tests.estimate.cases import TP2_PP2_VPP2, TP4, job
 
@@ -83,3 +83,21 @@ def test_much_padding_is_told_with_what_packing_makes_of_the_hours_where_it_may_
     for edits in ({"training.stage": "dpo"}, {"parallel.context": 2}, {"training.samples": None}):
         assert [(note.code, note.edit) for note in told(edits)] == [("mostly_padding", {})]
     assert told({"training.packing": True}) == told({"training.sample_tokens": None}) == []
+
+
+def test_attention_of_packed_samples_goes_over_the_sample_that_a_token_is_in():
+    """Drawn at random: a token is in a long sample more often than in a short one."""
+    made = job(TEXT, engine="swift-megatron", training__sample_tokens=2000, training__packing=True)
+    lengths = np.minimum(np.random.default_rng(1).exponential(2000, 1_000_000), 4096)
+    assert attended_length(made) == pytest.approx((lengths**2).sum() / lengths.sum(), rel=0.01)
+
+
+def test_only_attention_that_crosses_samples_costs_as_much_as_the_whole_sequence():
+    short = {**TEXT, "training.sample_tokens": 1000, "training.packing": True, "training.cutoff_len": 32768}
+    crossing, apart = (
+        estimate(job(short, TP4, extra=extra, engine="llamafactory-zero3", parallel__tensor=1)).iteration_s
+        for extra in ({}, {"neat_packing": True})
+    )
+    assert apart < 0.8 * crossing
+    assert attended_length(job(short)) is None
+    assert attended_length(job(TEXT, engine="swift-megatron")) is None
