@@ -3,6 +3,7 @@
 import re
 from dataclasses import dataclass
 
+from backend.jobs.log_text import decoded
 from backend.jobs.redact import redact
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[@-Z\\-_])")
@@ -26,7 +27,7 @@ def complete(data: bytes) -> bytes:
 
 def to_lines(data: bytes) -> Lines:
     """Decode, drop escape sequences and control characters, and keep the newest state of overwritten lines."""
-    text = _CONTROL.sub("", _ESCAPE.sub("", data.decode("utf-8", "replace").replace("\r\n", "\n")))
+    text = _CONTROL.sub("", _ESCAPE.sub("", decoded(data).replace("\r\n", "\n")))
     lines = [_last_state(line) for line in redact(text).split("\n")]
     is_open = text.endswith("\r")
     if lines and not lines[-1] and not is_open:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from backend.job.problems import Problem
 from backend.jobs import collectives, gang, gpu_errors, ledger, series
 from backend.jobs.gang import NodeView
+from backend.jobs.log_text import decoded
 from backend.jobs.records import NodeRecord
 from backend.jobs.series import FileKey
 from backend.jobs.states import EventKind
@@ -289,7 +290,7 @@ def _logs(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> 
 
 def readable(data: bytes) -> str:
     """Log bytes as text: without colours, and of a line that a progress bar rewrote only the last state."""
-    text = ANSI.sub("", data.decode("utf-8", errors="replace"))
+    text = ANSI.sub("", decoded(data))
     return "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
 
 

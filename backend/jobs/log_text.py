@@ -1,0 +1,19 @@
+"""The bytes of logs as text."""
+
+
+def decoded(data: bytes) -> str:
+    """UTF-8; lines that are none in GBK where they make sense so: nodes in China may have LANG=zh_CN.GBK."""
+    text = data.decode("utf-8", errors="replace")
+    return "\n".join(map(_line, data.split(b"\n"))) if "\ufffd" in text else text
+
+
+def _line(line: bytes) -> str:
+    text = line.decode("utf-8", errors="replace")
+    broken = text.count("\ufffd")
+    # A line cut in the middle of a letter, or one with a stray byte, is UTF-8 for the most part.
+    if broken < 2 or sum(letter > "\x7f" for letter in text) > 2 * broken:
+        return text
+    try:
+        return line.decode("gbk")
+    except UnicodeDecodeError:
+        return text
