@@ -32,6 +32,11 @@ def all_plans(job: Job) -> Plans:
 
 
 def explain(plans: Plans, lang: str) -> str:
+    """Why the first plan is first, and when to take another."""
+    return _joined(lang, why_words(plans, lang), *instead_words(plans, lang))
+
+
+def why_words(plans: Plans, lang: str) -> str:
     """Why the first plan is first, from its figures."""
     if not len(plans):
         return _joined(lang, t(lang, "wizard.plan.none"), *smallest_words(plans, lang), *_batch_words(plans, lang))
@@ -47,20 +52,20 @@ def explain(plans: Plans, lang: str) -> str:
     if best.tokens_per_s_per_gpu is None:
         return _joined(lang, t(lang, "wizard.plan.best_untimed", **figures), *further)
     fastest = t(lang, "wizard.plan.best", speed=about(best, lang), **figures)
-    return _joined(lang, fastest, *_sentences(plans, lang), *further, *_tight_words(plans, lang))
+    return _joined(lang, fastest, *_sentences(plans, lang), *further)
 
 
 def _joined(lang: str, *sentences: str) -> str:
     return ("" if lang == "zh" else " ").join(sentences)
 
 
-def _tight_words(plans: Plans, lang: str) -> Iterable[str]:
-    """That the best plan leaves next to nothing of the GPU, and which one to take instead."""
-    if not is_tight(plans, 0):
+def instead_words(plans: Plans, lang: str) -> Iterable[str]:
+    """That the fastest plan leaves next to nothing of the GPU, and which one to take instead."""
+    if not plans.fitting or not is_tight(plans, 0):
         return
     best, rank = plans[0].estimate, recommended(plans)
     full = percent((need_gib(best) or 0.0) / best.gpu_memory_gib)
-    if rank == 0:
+    if not rank:
         yield t(lang, "wizard.plan.tight.only", full=full)
         return
     other = plans[rank]

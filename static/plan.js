@@ -19,6 +19,7 @@
     const part = (name) => element.querySelector(`.mb-plans-${name}`);
     const isListed = plans.own !== null && plans.own !== undefined;
     part("why").textContent = plans.why;
+    part("instead").textContent = plans.instead ?? "";
     part("loads").textContent = plans.loads ?? "";
     part("filters").lastChild.hidden = !plans.loads;
     part("else").hidden = !plans.rows.length || isListed;
@@ -86,7 +87,8 @@
     const grid = { class: "mb-plans", role: "grid", tabindex: "0", "aria-label": t("wizard.plans"), onkeydown: onKey };
     const table = h("table", grid, h("thead", {}), h("tbody", { onclick: onClick }));
     const use = h("button", { type: "button", class: "mb-apply mb-plans-use", hidden: true, onclick: () => choose(best()) });
-    board.fill(element, h("p", { class: "mb-plans-note" }, h("span", { class: "mb-plans-why" }), " ", use),
+    board.fill(element, h("p", { class: "mb-plans-note mb-plans-why" }),
+      h("p", { class: "mb-plans-note" }, h("span", { class: "mb-plans-instead" }), " ", use),
       h("p", { class: "mb-plans-loads" }),
       h("p", { class: "mb-plans-else mb-problem", "data-severity": "warning" }, t("wizard.plan.elsewhere")),
       h("div", { class: "mb-plans-filters" }, FILTERS.map(filter)),

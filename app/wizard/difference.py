@@ -60,7 +60,7 @@ def difference_of(services: Services, reading: Reading, base: str | None, lang: 
 
 def _recommended(job: Job) -> Job:
     plans = all_plans(job)
-    return plans[recommended(plans)].job
+    return plans[recommended(plans) or 0].job
 
 
 def _runs(services: Services, name: str) -> dict[str, str]:

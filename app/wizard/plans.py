@@ -7,7 +7,7 @@ import numpy as np
 
 from app.guide_words import guide_rows
 from app.i18n import render_problem, t
-from app.plan_words import all_plans, explain, plan_name, plan_sizes
+from app.plan_words import all_plans, instead_words, plan_name, plan_sizes, why_words
 from app.wizard.reading import Reading
 from backend.estimate.many import PARTS, Figures
 from backend.estimate.timing import COMMUNICATION, hours_of
@@ -54,7 +54,7 @@ def plans_of(reading: Reading, lang: str, loads: Callable[..., bool] | None = No
     except ProblemsError as error:
         return {"rows": [], "why": render_problem(lang, error.problems[0])["message"]}
     own, told = plans.rank_of(job), guide_rows(job, plans)
-    offered = recommended(plans) if len(plans) else None
+    offered = recommended(plans)
     listed = {*best_of_splits(plans, ROWS), *front(plans, FRONT), *(row["rank"] for row in told)}
     ranks = sorted({*listed, own, offered} - {None})
     rows = _rows(plans, ranks, {row["rank"] for row in told}, loads)
@@ -68,7 +68,8 @@ def plans_of(reading: Reading, lang: str, loads: Callable[..., bool] | None = No
         "fitting": plans.fitting,
         "keeps_batch": job.training.global_batch_size is None,
         "gpu_gib": reading.gpu.memory_gib,
-        "why": explain(plans, lang),
+        "why": why_words(plans, lang),
+        "instead": " ".join(instead_words(plans, lang)),
         "guides": told,
     }
 

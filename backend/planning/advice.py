@@ -13,6 +13,7 @@ from backend.job.rules import check_resolved
 from backend.job.traits import TRAITS, EngineName
 from backend.planning.enumerate import enumerate_plans
 from backend.planning.plans import Candidate
+from backend.planning.recommended import recommended
 
 StrategyKey = Literal[
     "ddp", "zero2", "zero2-offload", "zero3", "zero3-offload", "fsdp", "megatron", "lora-ddp", "qlora"
@@ -80,7 +81,7 @@ def _best_of(job: Job, key: StrategyKey, engine: EngineName, method: str, engine
     except ProblemsError as error:
         return replace(row, problem=error.problems[0])
     place = next((place for place, space in enumerate(plans.spaces) if space.job.engine == engine), None)
-    rank = None if place is None else plans.first_of(place)
+    rank = None if place is None else recommended(plans, place)
     refused = errors(check_resolved(tried, plans.shape, plans.gpu))
     if rank is None:
         return replace(row, problem=next(iter(refused), None))

@@ -1,5 +1,7 @@
 """Which plan to take for whoever does not want to choose among hundreds."""
 
+import numpy as np
+
 from backend.job.job import Job
 from backend.planning.plans import Plans
 
@@ -8,18 +10,21 @@ ROOM = 0.05
 `cluster.memory_margin` advise."""
 
 
-def recommended(plans: Plans) -> int:
-    """The rank of that plan: the fastest, unless it leaves less than ROOM of the GPU and a slower one does not.
+def recommended(plans: Plans, engine: int | None = None) -> int | None:
+    """The rank of that plan, of all or of one of `spaces`: the fastest, unless it leaves less than ROOM of the GPU and
+    a slower one does not. None where there is no plan.
 
-    A margin of the user's own decides instead, and so does a run that has calibrated the memory. Raises IndexError
-    where there is no plan.
+    A margin of the user's own decides instead, and so does a run that has calibrated the memory.
     """
-    if not len(plans):
-        raise IndexError(0)
-    if not plans.fitting or not is_tight(plans, 0):
-        return 0
-    ranks = [rank for place in plans.front.tolist() if (rank := plans.order.rank(place)) is not None]
-    return next((rank for rank in ranks if rank < plans.fitting and not is_tight(plans, rank)), 0)
+    first = plans.first_of(engine) if engine is not None else 0 if len(plans) else None
+    if first is None or first >= plans.fitting or not is_tight(plans, first):
+        return first
+    roomy = np.flatnonzero(plans.unordered.need_gib <= (1 - ROOM) * plans.gpu.memory_gib)
+    if engine is not None:
+        start = sum(space.size for space in plans.spaces[:engine])
+        roomy = roomy[(roomy >= start) & (roomy < start + plans.spaces[engine].size)]
+    rank = plans.order.best(roomy)
+    return rank if rank is not None and rank < plans.fitting else first
 
 
 def is_tight(plans: Plans, rank: int) -> bool:

@@ -8,7 +8,7 @@ from app.wizard.reading import read
 from backend.job.cluster import Calibration, Cluster
 from backend.job.job import Job, Model
 from backend.job.mapping import to_mapping
-from backend.planning import enumerate_plans, is_tight, recommended
+from backend.planning import enumerate_plans, is_tight, recommended, strategies
 from backend.planning.recommended import ROOM
 
 ENGINES = ("llamafactory-megatron",)
@@ -47,6 +47,12 @@ def test_where_no_plan_leaves_room_the_fastest_is_taken_and_that_is_said():
     assert recommended(plans) == 0
     assert is_tight(plans, 0)
     assert "no plan that fits leaves 5% free" in explain(plans, "en")
+
+
+def test_a_strategy_s_best_plan_leaves_room_too():
+    job = job_on(nodes=4, model="qwen3-8b")
+    row = next(row for row in strategies(job) if row.key == "megatron")
+    assert row.memory_gib <= (1 - ROOM) * row.best.gpu.memory_gib
 
 
 def test_where_speeds_are_unknown_or_nothing_fits_the_first_is_the_first():
