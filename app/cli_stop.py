@@ -17,6 +17,7 @@ from backend.jobs import unopened
 from backend.jobs.connections import Connections
 from backend.jobs.gang import nothing_left
 from backend.jobs.lead import Timing
+from backend.jobs.states import RunState
 from backend.jobs.store import StoreError
 
 WITHIN_S = 120.0
@@ -32,7 +33,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 
 def run(chosen: argparse.Namespace, lang: str) -> int:
-    """Stop a run and wait for the nodes' proof that nothing of it is left."""
+    """Stop a run and wait for the nodes' proof that nothing of it is left; of a watched one nothing was theirs."""
     try:
         services = Services.open(make_home(home_path()))
     except StoreError as why:
@@ -41,6 +42,9 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         run = find_run(services, chosen.run_id)
         services.controller.stop(run, save=chosen.save)
         state = services.controller.wait(run, WITHIN_S)
+        if state is RunState.UNWATCHED:
+            print(t(lang, "cli.ended", run=run, state=state_words(lang, state)))
+            return DONE
         snapshot = services.controller.snapshot(run)
         proved = sum(nothing_left(node.stop, node.exit) for node in snapshot.nodes)
         if not state.is_final or proved < len(snapshot.nodes):

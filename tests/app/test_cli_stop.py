@@ -1,0 +1,24 @@
+"""`megaboard stop` of a training that was only watched: there is nothing on its nodes that could be proved gone."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from app.main import main
+from backend.jobs.outside import register, watched_job
+from backend.jobs.store import Store
+
+RUN = "20260101-000000-mine-aaaa"
+
+
+def test_the_end_of_watching_is_told_and_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))
+    store = Store(tmp_path / "megaboard.db")
+    job = watched_job([{"address": "127.0.0.1", "port": 1}], "/runs/mine")
+    store.write(lambda connection: register(connection, RUN, job, ["trainer_log.jsonl"], time.time()))
+    store.close()
+    assert main(["stop", "mine"]) == 0
+    assert capsys.readouterr().out == f"{RUN}: No longer watched\n"
