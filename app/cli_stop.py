@@ -33,7 +33,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 
 def run(chosen: argparse.Namespace, lang: str) -> int:
-    """Stop a run and wait for the nodes' proof that nothing of it is left; of a watched one nothing was theirs."""
+    """Stop a run and wait for the nodes' proof that nothing of it is left, where anything of it was on them."""
     try:
         services = Services.open(make_home(home_path()))
     except StoreError as why:
@@ -42,10 +42,10 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         run = find_run(services, chosen.run_id)
         services.controller.stop(run, save=chosen.save)
         state = services.controller.wait(run, WITHIN_S)
-        if state is RunState.UNWATCHED:
+        snapshot = services.controller.snapshot(run)
+        if state is RunState.UNWATCHED or (state.is_final and not snapshot.nodes):
             print(t(lang, "cli.ended", run=run, state=state_words(lang, state)))
             return DONE
-        snapshot = services.controller.snapshot(run)
         proved = sum(nothing_left(node.stop, node.exit) for node in snapshot.nodes)
         if not state.is_final or proved < len(snapshot.nodes):
             print(t(lang, "cli.stop.open", run=run))

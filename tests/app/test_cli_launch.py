@@ -31,3 +31,15 @@ def test_a_launch_with_the_token_of_a_run_in_the_queue_says_that_it_waits(
     queued = capsys.readouterr().out
     assert main(["launch", str(job), "--token", "once"]) == 0
     assert capsys.readouterr().out == queued
+
+
+def test_a_run_that_is_stopped_in_the_queue_had_no_nodes_to_speak_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))
+    job = tmp_path / "job.yaml"
+    job.write_text(yaml.safe_dump(JOB))
+    assert main(["launch", str(job), "--queue"]) == 0
+    run = capsys.readouterr().out.split()[0]
+    assert main(["stop", run]) == 0
+    assert capsys.readouterr().out == f"{run}: Stopped\n"
