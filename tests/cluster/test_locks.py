@@ -55,3 +55,16 @@ def test_of_many_starters_one_takes_the_node(tmp_path: Path, attempt: int) -> No
     assert {held["run"] for held in answers.values() if held} == {winner}
     assert len(answers) == 8
     assert os.listdir(tmp_path) == ["node"]
+
+
+def test_a_disk_without_hard_links_can_hold_a_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Object stores and network shares that are mounted as a folder often have none."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    lock = tmp_path / "node"
+    assert locks.take_lock(str(lock), mine("one")) is None
+    assert (locks.take_lock(str(lock), mine("two")) or {})["run"] == "one"
+    assert os.listdir(tmp_path) == ["node"]

@@ -39,10 +39,16 @@ def take_lock(lock: str, content: dict[str, Any]) -> dict[str, Any] | None:
                 return held
             with contextlib.suppress(FileNotFoundError):  # a stale one
                 os.unlink(lock)
-            os.link(mine, lock)
+            try:
+                os.link(mine, lock)
+            except FileExistsError:
+                raise
+            except OSError:  # a disk without hard links
+                os.rename(mine, lock)
             return None
     finally:
-        os.unlink(mine)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(mine)
 
 
 def release_lock(lock: str, mark: str) -> None:
