@@ -28,7 +28,7 @@ def holder(lock: str) -> dict[str, Any] | None:
 
 
 def take_lock(lock: str, content: dict[str, Any]) -> dict[str, Any] | None:
-    """Take the node for one run, or answer who holds it. A lock appears whole, by a link, never half written."""
+    """Take the node for one run, or answer who holds it. A lock appears whole, never half written."""
     os.makedirs(os.path.dirname(lock), mode=0o700, exist_ok=True)
     mine = f"{lock}.{secrets.token_hex(4)}"
     write_json(mine, content)
@@ -37,14 +37,7 @@ def take_lock(lock: str, content: dict[str, Any]) -> dict[str, Any] | None:
             held = holder(lock)
             if held:
                 return held
-            with contextlib.suppress(FileNotFoundError):  # a stale one
-                os.unlink(lock)
-            try:
-                os.link(mine, lock)
-            except FileExistsError:
-                raise
-            except OSError:  # a disk without hard links
-                os.rename(mine, lock)
+            os.replace(mine, lock)  # a stale one too; not every disk has hard links
             return None
     finally:
         with contextlib.suppress(FileNotFoundError):
