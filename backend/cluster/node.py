@@ -6,6 +6,7 @@
 import json
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -94,13 +95,15 @@ def ask(node: Node, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b""
     """Run a program of ours, which prints its answer as one line `TOKEN{json}`, and return the answer.
 
     The token is random and appended as `--token T`: what shell start-up files print around it does no harm.
-    Raises NodeError(bad_answer) with the end of stderr when there is no such line.
+    Raises NodeError(bad_answer) with the end of stderr when there is no such line, or it was cut.
     """
     token = secrets.token_hex(8)
     result = node.run([*argv, "--token", token], timeout_s=timeout_s, stdin=stdin)
     for line in result.out.splitlines():
         _, is_there, text = line.partition(token + "{")  # behind what does not end its line
-        if is_there:
+        if not is_there:
+            continue
+        with suppress(json.JSONDecodeError):
             text = json.dumps(json.loads("{" + text), ensure_ascii=False)
             # A name of a file that is no Unicode arrives as lone surrogates, which nothing here could write or send.
             answer: Mapping[str, Any] = json.loads(text.encode(errors="replace"))

@@ -1,0 +1,20 @@
+"""What a program of ours prints on a node is its whole answer, or none."""
+
+import pytest
+
+from backend.cluster.node import NodeError, Result, ask
+from tests.fakes import FakeNode
+
+
+@pytest.mark.parametrize("said", ['{"files": ["a', "{nonsense}", "{}{}", ""])
+def test_an_answer_that_was_cut_is_no_answer(said: str) -> None:
+    node = FakeNode("10.0.0.1").on(
+        "look", reply=lambda argv, stdin: Result(code=137, out=f"{argv[-1]}{said}", err="Killed")
+    )
+    with pytest.raises(NodeError) as caught:
+        ask(node, ["python", "-", "look"], timeout_s=1.0)
+    assert (caught.value.code, caught.value.values["exit"], caught.value.values["detail"]) == (
+        "bad_answer",
+        137,
+        "Killed",
+    )
