@@ -1,5 +1,6 @@
 """What a check says, and the checks of one node: pure, from what the node answered."""
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,6 +11,8 @@ from backend.job.job import Job
 from backend.job.presets import READING, least_gpu, usable_gib
 from backend.job.problems import Problem
 
+LOCKS = "locks"
+"""The folder in the run root that says which run uses which node."""
 Status = Literal["ok", "warning", "failure", "skipped"]
 CheckName = Literal[
     "login",
@@ -123,16 +126,24 @@ def check_dataset(job: Job, checks: Checks, found: Mapping[str, Any]) -> CheckRe
 def check_writable(job: Job, checks: Checks, found: Mapping[str, Any]) -> list[CheckResult]:
     """Whether the run folder and the output can be written."""
     results = []
-    places: tuple[tuple[CheckName, str, str | None], ...] = (
-        ("run_root", "cluster.run_root", job.cluster.run_root),
-        ("output_dir", "training.output_dir", job.training.output_dir),
+    places: tuple[tuple[CheckName, str, tuple[str, ...]], ...] = (
+        ("run_root", "cluster.run_root", run_folders(job)),
+        ("output_dir", "training.output_dir", (job.training.output_dir or "",)),
     )
-    for name, where, path in places:
-        why = found["not_writable"].get(path)
+    for name, where, paths in places:
+        bad = next((path for path in paths if found["not_writable"].get(path)), None)
+        detail = found["not_writable"].get(bad)
         results.append(
-            checks.wrong(name, "not_writable", where, path=path, detail=why) if why else checks.ok(name, path=path)
+            checks.wrong(name, "not_writable", where, path=bad, detail=detail)
+            if bad
+            else checks.ok(name, path=paths[0])
         )
     return results
+
+
+def run_folders(job: Job) -> tuple[str, ...]:
+    """Where a run writes besides its output; the locks may be another user's who shares the run root."""
+    return job.cluster.run_root, posixpath.join(job.cluster.run_root, LOCKS)
 
 
 def check_lock(checks: Checks, answer: Mapping[str, Any]) -> CheckResult:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from backend.cluster.checks import (
+    LOCKS,
     CheckName,
     CheckResult,
     Checks,
@@ -16,6 +17,7 @@ from backend.cluster.checks import (
     check_model,
     check_writable,
     dataset_names,
+    run_folders,
 )
 from backend.cluster.deepspeed_parts import EXTENSIONS, check_parts, needed_parts
 from backend.cluster.equal_checks import check_engine, check_machines, check_prints, check_shared, check_versions
@@ -147,7 +149,7 @@ def _read(surveys: Mapping[int, Survey | NodeError]) -> dict[int, Survey]:
 def lock_path(run_root: str, host: Host) -> str:
     """The file that says which run uses a node; `run_root` is absolute. Nodes that share an address have ports."""
     name = re.sub(r"[^A-Za-z0-9._-]", "_", host.dialled_address)
-    return posixpath.join(run_root, "locks", name if host.port == 22 else f"{name}_{host.port}")
+    return posixpath.join(run_root, LOCKS, name if host.port == 22 else f"{name}_{host.port}")
 
 
 def _check_node(
@@ -213,7 +215,7 @@ def _ask_paths(job: Job, rank: int, node: Node) -> Mapping[str, Any]:
         "model": job.model.path,
         "dataset_dir": job.training.dataset_dir,
         "datasets": dataset_names(job),
-        "writable": [job.cluster.run_root, job.training.output_dir],
+        "writable": [*run_folders(job), job.training.output_dir],
         "parts": needed_parts(job),
         "extensions": job.environment.get(EXTENSIONS),
     }

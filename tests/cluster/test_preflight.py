@@ -1,5 +1,6 @@
 """Each check by what a node may answer; all through the same door as a launch."""
 
+import json
 from typing import Any
 
 import pytest
@@ -95,12 +96,19 @@ def test_ms_swift_reads_plain_files_and_needs_no_description_of_them(gang: Gang)
 
 @pytest.mark.parametrize(
     ("path", "name", "field"),
-    [("~/.megaboard", "run_root", "cluster.run_root"), ("/out", "output_dir", "training.output_dir")],
+    [
+        ("~/.megaboard", "run_root", "cluster.run_root"),
+        ("~/.megaboard/locks", "run_root", "cluster.run_root"),  # of another user who shares the run root
+        ("/out", "output_dir", "training.output_dir"),
+    ],
 )
 def test_a_folder_that_cannot_be_written_is_named(gang: Gang, path: str, name: str, field: str) -> None:
     gang.first.on("paths", reply={**PATHS, "not_writable": {path: "Permission denied"}})
     failure, problem = gang.only_failure()
-    assert (failure.name, problem.field, problem.values["detail"]) == (name, field, "Permission denied")
+    assert (failure.name, problem.field, problem.values["path"]) == (name, field, path)
+    assert problem.values["detail"] == "Permission denied"
+    asked = next(argv for argv in gang.first.ran if "paths" in argv)
+    assert path in json.loads(asked[asked.index("paths") + 1])["writable"]
 
 
 def test_the_node_with_other_versions_than_most_is_the_odd_one() -> None:

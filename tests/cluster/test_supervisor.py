@@ -277,6 +277,14 @@ def test_an_end_that_the_ranks_agreed_on_is_recorded_as_stopped(run: Run) -> Non
     assert (exit_["code"], exit_["reason"], exit_["stopped"]) == (0, "stopped", True)
 
 
+def test_a_start_that_fails_says_why(run: Run) -> None:
+    run.lock.parent.write_text("a file where the folder of locks should be")
+    run.write_spec(["/bin/true"])
+    answer = run.call("start")
+    assert (answer["ok"], answer["reason"]) == (False, "start_failed")
+    assert answer["detail"] == f"[Errno 17] File exists: '{run.lock.parent}'"
+
+
 def test_nothing_starts_after_a_stop(run: Run) -> None:
     run.write_spec(["/bin/true"])
     assert run.call("stop")["exit"]["reason"] == "stopped"

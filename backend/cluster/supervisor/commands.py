@@ -58,7 +58,11 @@ def _supervise(folder: str, spec: dict[str, Any], answer_to: int, log: int) -> N
             signal.signal(number, lambda *_: None)
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         supervisor = Supervisor(folder, spec)
-        answer = supervisor.start()
+        try:
+            answer = supervisor.start()
+        except OSError as error:  # a full disk, a run root that another user made
+            say(traceback.format_exc())
+            answer = {"ok": False, "reason": "start_failed", "detail": str(error)}
         with open(answer_to, "w") as file:
             file.write(json.dumps(answer))
         if answer["ok"]:
