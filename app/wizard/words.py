@@ -30,6 +30,8 @@ def in_words(form: Form, problem: Problem, *, for_launch: bool = False) -> dict[
         label = _host_label(form.lang, *found.groups())
     values = {**problem.values, "field": label} if label else problem.values
     words = render_problem(form.lang, dataclasses.replace(problem, values=values))
+    if problem.code == "wrong_type" and problem.values["value"] == "null":
+        words |= {"message": t(form.lang, "wizard.empty", field=values.get("field", problem.field))}
     severity = "missing" if for_launch and problem.code in _ABSENT else problem.severity
     # What stands in a line of text is corrected there.
     edits = {} if any("[" in path for path in problem.edit) else dict(problem.edit)

@@ -76,6 +76,9 @@ class TestFields:
         problem = next(p for p in shown(form, services)["problems"] if p["at"] == "cluster.nodes")
         assert (problem["message"], problem["fix"]) == ("Nodes cannot be four.", "Give a whole number.")
         assert services.draft.job_mapping()["cluster"]["nodes"] == "four"
+        change(services, {"cluster.nodes": None})
+        problem = next(p for p in shown(form, services)["problems"] if p["at"] == "cluster.nodes")
+        assert problem["message"] == "Nodes cannot be empty."
 
     @pytest.mark.parametrize(("typed", "kept"), [("2e-5", 2e-5), ("0.001", 0.001), ("fast", "fast")])
     def test_a_learning_rate_is_typed_as_people_write_it(self, form: Form, typed: str, kept: object) -> None:
