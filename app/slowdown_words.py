@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.i18n import t
-from backend.jobs.records import Held, Loaded, RunSnapshot
+from backend.jobs.delays import Held, Loaded
+from backend.jobs.records import RunSnapshot
 
 MOST = 8
 """Named one by one."""

@@ -6,8 +6,9 @@ import time
 from typing import Any
 
 from app.i18n import t
+from backend.jobs.delays import Stuck
 from backend.jobs.diagnose import stuck_words
-from backend.jobs.records import RunSnapshot, Stuck
+from backend.jobs.records import RunSnapshot
 
 DAY = "%Y-%m-%d %H:%M:%S"
 

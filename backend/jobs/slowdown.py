@@ -10,7 +10,8 @@ from statistics import fmean, median
 from typing import Any
 
 from backend.jobs import series
-from backend.jobs.records import Held, Loaded, NodeSnapshot, Slowdown
+from backend.jobs.delays import Held, Loaded, Slowdown
+from backend.jobs.records import NodeSnapshot
 
 NEWEST = 20
 """Steps whose median is compared: a save or an evaluation between two of them is no slowdown."""

@@ -11,7 +11,8 @@ from typing import Any
 
 from backend.job.job import Job
 from backend.jobs import series
-from backend.jobs.records import Behind, Earlier, Event, Idle, NodeSnapshot, Point, Standstill, Stuck, Working
+from backend.jobs.delays import Behind, Earlier, Idle, Standstill, Stuck, Working
+from backend.jobs.records import Event, NodeSnapshot, Point
 from backend.jobs.states import EventKind
 
 PATIENCE_S, PATIENCE_STEPS = 60.0, 10

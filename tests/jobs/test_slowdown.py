@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from backend.jobs import series
-from backend.jobs.records import Held, Slowdown
+from backend.jobs.delays import Held, Slowdown
 from backend.jobs.slowdown import LEAST_BEFORE, NEWEST, compare
 from backend.jobs.snapshot import snapshot
 from backend.jobs.store import Store
