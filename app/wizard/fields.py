@@ -169,10 +169,16 @@ def choices_of(lang: str, parameter: Parameter) -> list[tuple[str, str]]:
     if parameter.path == "cluster.gpu":
         return [(gpu.name, gpu.key) for gpu in gpus().values()] + [(t(lang, "wizard.gpu.own"), OWN)]
     if parameter.path == "model.preset":
-        return [(model.name, model.key) for model in models().values()] + [(t(lang, "wizard.model.own"), OWN)]
+        known = sorted(models().values(), key=lambda model: _by_size(model.name))
+        return [(model.name, model.key) for model in known] + [(t(lang, "wizard.model.own"), OWN)]
     values: Iterable[str] = ENGINES if parameter.path == "engine" else parameter.choices
     named = [(_choice(lang, parameter.path, value), value) for value in values]
     return [(t(lang, f"choice.{parameter.path}.default"), OWN), *named] if parameter.optional else named
+
+
+def _by_size(name: str) -> list[str | float]:
+    """Names of one family together, 8B before 14B."""
+    return [float(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+(?:\.\d+)?)", name))]
 
 
 _PICKED = frozenset({"cluster.gpu", "model.preset"})

@@ -1,6 +1,7 @@
 """The wizard without a browser: what was typed is kept, and what follows from it is right."""
 
 import json
+import re
 from typing import Any, cast
 
 import gradio as gr
@@ -11,7 +12,7 @@ from app.i18n import LANGUAGES
 from app.plan_words import all_plans, count_words, explain, need_gib, plan_name, plan_sizes
 from app.services import Services
 from app.wizard import hardware, launch, model, plan, review, training
-from app.wizard.fields import Form, table
+from app.wizard.fields import Form, choices_of, table
 from app.wizard.panel import SECTIONS, bundle, opening
 from app.wizard.plans import KEYS, edits_of, plans_of
 from app.wizard.reading import read
@@ -337,3 +338,11 @@ class TestNothingTypedBreaksThePage:
 
 def test_parameters_are_counted_in_the_unit_that_model_names_use() -> None:
     assert [count_words(count) for count in (17_400, 26_214_400, 8_790_000_000)] == ["17.4 K", "26.2 M", "8.79 B"]
+
+
+def test_models_stand_by_family_and_size() -> None:
+    names = [words for words, _ in choices_of("en", parameters()["model.preset"])][:-1]
+    dense = [name for name in names if re.fullmatch(r"Qwen3 [\d.]+B", name)]
+    assert dense == sorted(dense, key=lambda name: float(name[6:-1]))
+    families = [re.split(r" |-V\d", name)[0] for name in names]
+    assert families == sorted(families)
