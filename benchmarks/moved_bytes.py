@@ -1,11 +1,12 @@
-"""Bytes that the operations of real modules read and write: transformers' RMS norm, and PEFT's adapters.
+"""Bytes that the operations of real modules read and write, or how many they are: norms, adapters and experts.
 
     .venv-node/bin/python -m benchmarks.moved_bytes
 
 Every operation that torch dispatches, there and back, reads its inputs and writes its outputs; views move nothing. The
 answer is JSON: {"rms_norm": [there, back] bytes an element, "adapter": {form: [inputs, outputs, inputs back, outputs
-back] bytes an element of the projection's input and output}}, beside the frozen projection's own. Needs the node
-environment (torch, transformers, peft). bitsandbytes needs a GPU, so its forms are not here.
+back] bytes an element of the projection's input and output}, "experts": {number: operations there and back}}, an
+adapter's beside the frozen projection's own. Needs the node environment (torch, transformers, peft).
+bitsandbytes needs a GPU, so its forms are not here.
 """
 
 import json
@@ -26,15 +27,17 @@ Counted = tuple[float, float]
 
 
 class Moved(TorchDispatchMode):
-    """Sums the bytes of every operation started in it."""
+    """Sums the bytes of every operation started in it, and counts them."""
 
     total = 0.0
+    started = 0
 
     def __torch_dispatch__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Count one operation, and do it."""
         answer = function(*args, **(kwargs or {}))
         if not any(word in str(function) for word in _MOVE_NOTHING):
             self.total += sum(map(_stored, tree_leaves((args, kwargs, answer))))
+            self.started += 1
         return answer
 
 
@@ -83,6 +86,21 @@ def adapter(dtype: torch.dtype, *, autocast: bool) -> list[float]:
     return [more - less for side in range(2) for more, less in ((wide[side], least[side]), (tall[side], least[side]))]
 
 
+def experts(number: int) -> int:
+    """Operations of a block of experts, there and back."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeModel
+
+    size = SIZES[0]
+    config = Qwen3MoeConfig(
+        hidden_size=size, moe_intermediate_size=8, num_experts=number, num_experts_per_tok=2, num_hidden_layers=1,
+        num_attention_heads=1, num_key_value_heads=1, head_dim=8, vocab_size=8,
+    )  # fmt: skip
+    block = Qwen3MoeModel(config).to(torch.bfloat16).layers[0].mlp
+    with Moved() as both:
+        block(torch.randn(1, TOKENS, size, dtype=torch.bfloat16, requires_grad=True)).sum().backward()
+    return both.started
+
+
 def _each(bytes_: Sequence[float]) -> list[float]:
     small, large = SIZES
     return [value / TOKENS / (large - small) for value in bytes_]
@@ -91,4 +109,5 @@ def _each(bytes_: Sequence[float]) -> list[float]:
 if __name__ == "__main__":
     forms = {"plain": (torch.bfloat16, False), "upcast": (torch.float32, True)}
     adapters = {name: _each(adapter(dtype, autocast=cast)) for name, (dtype, cast) in forms.items()}
-    print(json.dumps({"rms_norm": rms_norm(), "adapter": adapters}))
+    blocks = {number: experts(number) for number in (8, 64)}
+    print(json.dumps({"rms_norm": rms_norm(), "adapter": adapters, "experts": blocks}))

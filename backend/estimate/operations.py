@@ -231,8 +231,14 @@ def _linear(linear: Linear, fused: bool) -> dict[str, float]:
     }
     if where == "expert":
         found["operands_expert"] = (linear.inputs + linear.outputs) * linear.active
-        found |= {"kernels": 0, "kernels_expert": found["kernels"] * linear.copies / STREAMS}
         found |= {"tensors": 0, "tensors_expert": tensors * linear.copies, "modules": 1}
+        if not fused:
+            # transformers' integrations/moe.py: one grouped product of all experts, gates included; a bias is gathered
+            # by copy and added.
+            biased = bool(linear.bias)
+            moved = 10.0 * linear.outputs * linear.active * biased
+            return found | {"kernels": 1 + 2 * biased, "moved_expert": moved}
+        found |= {"kernels": 0, "kernels_expert": linear.copies / STREAMS}
         if linear.bias and linear.name in _ROW_PARALLEL:
             # megatron-core's experts.py adds the output's bias by expert, in fp32: weighted, added, joined, cast.
             found["kernels_expert"] += 2 * linear.copies

@@ -1,4 +1,4 @@
-"""What the formulas say that norms and adapters move is what torch's operations in the real modules read and write.
+"""What the formulas say of norms, adapters and experts is what torch's operations in the real modules do.
 
 The modules are run afresh in the node environment: an upgrade of transformers or PEFT may change them.
 """
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.e2e, needs_node_environment]
 
 
-def test_norms_and_adapters_move_as_many_bytes_as_the_real_modules():
+def test_norms_adapters_and_experts_do_what_the_real_modules_do():
     done = subprocess.run(
         [str(NODE_PYTHON), "-W", "ignore", "-m", "benchmarks.moved_bytes"],
         capture_output=True, text=True, cwd=ROOT, timeout=280, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -29,3 +29,4 @@ def test_norms_and_adapters_move_as_many_bytes_as_the_real_modules():
     assert real["rms_norm"] == pytest.approx(RMS_NORM_MOVED, rel=0.05)
     assert real["adapter"]["plain"] == pytest.approx(PLAIN, rel=0.02)
     assert real["adapter"]["upcast"] == pytest.approx(UPCAST, rel=0.02)
+    assert real["experts"]["64"] == real["experts"]["8"], "one grouped product, however many experts"

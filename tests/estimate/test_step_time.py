@@ -210,6 +210,17 @@ def test_a_rank_with_more_experts_starts_more_products():
     assert many > few
 
 
+def test_hugging_faces_experts_are_one_product_however_many_they_are():
+    def forward(experts, fused):
+        sizes = EXPERTS | {"num_experts": experts, "moe_intermediate_size": 64}
+        setting = replace(setting_of_plan(plan_of(sequence_length=16)), run=replace(MEGATRON, fused=fused))
+        layers = model_layers(resolve_model(Model(hf_config=sizes)))
+        return kind_passes(layers, setting, Trained()).sparse.forward.compute
+
+    assert forward(128, fused=False) == pytest.approx(forward(8, fused=False))
+    assert forward(128, fused=True) > 1.5 * forward(8, fused=True)
+
+
 def test_graphs_and_fused_routing_save_time():
     plan = plan_of(expert=4, sequence_length=512)
     plain, fused, in_exchange = (
