@@ -8,7 +8,7 @@
     if (!plan) return fill(element);
     if (!plan.steps) return fill(element, h("p", { class: "mb-quiet" }, t("wizard.steps.unknown")));
     fill(element, h("div", { class: "mb-facts" }, facts(plan)),
-      plan.bound && plan.samples && h("p", { class: "mb-quiet" },
+      plan.bound && plan.samples && (plan.bound === "packed" || plan.hours !== null) && h("p", { class: "mb-quiet" },
         t(`wizard.steps.bound.${plan.bound}`, { cutoff: whole(plan.cutoff) })));
   }
 
