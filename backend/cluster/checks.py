@@ -23,6 +23,7 @@ CheckName = Literal[
     "cuda",
     "shm",
     "limits",
+    "logout",
     "engine",
     "configuration",
     "deepspeed",

@@ -140,6 +140,16 @@ def check_room(job: Job, checks: Checks, found: Survey) -> list[CheckResult]:
     return results
 
 
+def check_logout(checks: Checks, found: Survey) -> list[CheckResult]:
+    """Nothing unless the node ends a run when the server's connection to it ends."""
+    if not found.ends_at_logout:
+        return []
+    text = "[Login]\\nKillUserProcesses=no\\n"
+    folder = "/etc/systemd/logind.conf.d"
+    command = f"sudo mkdir -p {folder} && printf '{text}' | sudo tee {folder}/megaboard.conf"
+    return [checks.warning("logout", "ends_at_logout", _address(checks), command=command)]
+
+
 def check_space(job: Job, checks: Checks, found: Survey, checkpoint: int | None) -> list[CheckResult]:
     """Whether output_dir has room for two checkpoints, each of so many bytes: the old one goes when the new one stands.
 

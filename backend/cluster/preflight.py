@@ -27,6 +27,7 @@ from backend.cluster.machine_checks import (
     check_cuda,
     check_gpus,
     check_interfaces,
+    check_logout,
     check_rdma,
     check_room,
     check_space,
@@ -171,6 +172,7 @@ def _check_node(
     if isinstance(survey, Survey):
         results += [*check_gpus(job, of, survey.gpus), *check_gpu_memory(job, of, survey.gpus)]
         results += [*check_cuda(job, of, facts, survey.gpus), *check_room(job, of, survey)]
+        results += check_logout(of, survey)
     elif survey is not None:
         results.append(of.raised("gpus", survey))
     results.append(check_engine(job, of, facts))

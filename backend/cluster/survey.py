@@ -46,6 +46,8 @@ class Survey:
     cpus: int
     memory_mib: int
     """What its processes may use: a container's limit where there is one."""
+    ends_at_logout: bool = False
+    """What a log-in leaves behind is ended with it: a run would not outlive the connection."""
     disks: Mapping[str, Disk] = field(default_factory=dict)
     """By the folder that was asked about."""
 
@@ -85,6 +87,7 @@ def read_survey(answer: Mapping[str, Any]) -> Survey:
         nofile=_limit(answer["nofile"]),
         cpus=answer["cpus"],
         memory_mib=answer["memory_mib"],
+        ends_at_logout=answer["ends_at_logout"],
         disks={folder: _disk(found, answer["quota"]) for folder, found in answer["disks"].items()},
     )
 

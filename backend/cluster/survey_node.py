@@ -32,6 +32,10 @@ TOOL_S = 20
 MEMORY = "/proc/meminfo"
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Where a container finds what it may use, with cgroup 2 and 1."""
+CGROUP = "/proc/self/cgroup"
+_LOGIND = "org.freedesktop.login1"
+LOGIND = ["busctl", "get-property", _LOGIND, "/org/freedesktop/login1", f"{_LOGIND}.Manager",
+          "KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers"]  # fmt: skip
 SMI_FOLDERS = ("/usr/lib/wsl/lib", "/usr/local/nvidia/bin")
 """Where WSL and containers of some clouds keep it, off sshd's PATH."""
 SMI = {
@@ -66,6 +70,7 @@ def survey(wanted: dict[str, Any]) -> dict[str, Any]:
         "quota": run(["quota", "-w", "-p"])["out"] if shutil.which("quota") else "",
         "cpus": len(os.sched_getaffinity(0)),
         "memory_mib": memory_mib(),
+        "ends_at_logout": ends_at_logout(),
     }
 
 
@@ -74,6 +79,24 @@ def memory_mib() -> int:
     whole = int(re.findall(r"^MemTotal:\s*(\d+) kB", text_of(MEMORY), re.MULTILINE)[0]) << 10
     limits = [text_of(path) for path in LIMITS]
     return min([whole, *(int(text) for text in limits if text.isdigit())]) >> 20
+
+
+def ends_at_logout() -> bool:
+    """Whether systemd-logind ends what a log-in has started when it ends: logind.conf(5), KillUserProcesses.
+
+    The properties: https://www.freedesktop.org/software/systemd/man/org.freedesktop.login1.html
+    """
+    if not re.search(r"/session-[^/]+\.scope", text_of(CGROUP)):
+        return False
+    words = [line.split()[1:] for line in run(LOGIND)["out"].splitlines()]
+    if len(words) != 3 or words[0] != ["true"]:
+        return False
+    only, excluded = ({word.strip('"') for word in line[1:]} for line in words[1:])
+    return me() not in excluded and (not only or me() in only)
+
+
+def me() -> str:
+    return pwd.getpwuid(os.getuid()).pw_name
 
 
 def ask_smi() -> dict[str, Any] | None:

@@ -35,8 +35,8 @@ def smi(query: str, **more: str) -> dict[str, Any]:
 def surveyed(**more: Any) -> dict[str, Any]:
     """survey_node.py's answer on a sound node."""
     return {"smi": smi(H100), "owners": {}, "rdma": [], "interfaces": [], "default_routes": [], "quota": "",
-            "shm": {**DISK, "kind": "tmpfs"}, "memlock": -1, "nofile": 65536, "cpus": 8, "memory_mib": 1000,
-            "disks": {"/out": DISK}, **more}  # fmt: skip
+            "shm": {**DISK, "kind": "tmpfs"}, "memlock": -1, "nofile": 65536, "cpus": 8,
+            "memory_mib": 1000, "ends_at_logout": False, "disks": {"/out": DISK}, **more}  # fmt: skip
 
 
 def own_gpu(name: str) -> str:

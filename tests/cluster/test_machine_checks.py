@@ -156,6 +156,7 @@ def test_a_torch_without_cuda_is_replaced_by_the_same_version_with_it() -> None:
         # Docker's default: https://github.com/NVIDIA/nccl/issues/342
         ({"shm": {**DISK, "total": 64 << 20}}, "shm_small"),
         ({"nofile": 256}, "nofile_low"),
+        ({"ends_at_logout": True}, "ends_at_logout"),
     ],
 )
 def test_room_that_docker_s_defaults_do_not_give_is_told(more: dict[str, Any], code: str) -> None:
