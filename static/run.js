@@ -24,7 +24,7 @@
     let head = {};
     const root = el("div.mbm-run", { "data-run": id }, parts.head.root, parts.standstill.root,
       parts.slowdown.root, parts.trouble.root,
-      parts.export.root, parts.compare.root, parts.charts.root, parts.usage.root, parts.nodes.root, below);
+      parts.charts.root, parts.compare.root, parts.usage.root, parts.nodes.root, parts.export.root, below);
 
     function take(bundle) {
       // Of a run that is unknown or cannot be read there is nothing to show, and nothing to press.
@@ -54,7 +54,7 @@
       parts.head.take(head);
       parts.compare.take(compare);
       // What comes next after a run that has finished; otherwise its course matters more.
-      const next = head.state === "finished" ? parts.charts.root : parts.compare.root;
+      const next = head.state === "finished" ? parts.charts.root : below;
       if (parts.export.root.nextSibling !== next) next.before(parts.export.root);
     }
 
