@@ -1,6 +1,5 @@
 """Calibrations kept with their cluster: in clusters/NAME.yaml of the home folder, or in the draft's own cluster."""
 
-import os
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from typing import Any
 import yaml
 
 from app.home import named_cluster, named_clusters, with_readable_cluster
+from app.private_file import write_whole
 from app.services import Services
 from backend.job.cluster import Calibration, Cluster
 from backend.job.job import Job
@@ -55,10 +55,8 @@ def keep_in_cluster(home: Path, name: str, calibration: Calibration) -> Path:
     if load_mapping(text)[0] != wanted:
         # A file in another style than one key a line: its comments are lost, its content is not.
         text = dump_mapping(wanted)
-    part = path.with_name(f".{path.name}.part")
     try:
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
+        write_whole(path, text, replace=True)
     except OSError as error:
         values = {"path": str(path), "reason": error.strerror}
         raise ProblemsError([Problem(code="cannot_write", field="cluster", values=values)]) from error

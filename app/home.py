@@ -10,7 +10,8 @@ from typing import Any
 
 import platformdirs
 
-from backend.job.mapping import load_mapping
+from app.private_file import write_whole
+from backend.job.mapping import dump_mapping, load_mapping
 from backend.job.problems import Problem, ProblemsError, quoted
 
 VARIABLE = "MEGABOARD_HOME"
@@ -68,6 +69,32 @@ def named_cluster(home: Path, name: str) -> tuple[Path, dict[str, Any]]:
         values = {"name": name, "path": str(path)}
         raise ProblemsError([Problem(code="bad_cluster_file", field="cluster", values=values)])
     return path, cluster
+
+
+def keep_cluster(home: Path, name: str, cluster: Mapping[str, Any], *, replace: bool = False) -> None:
+    """Keep a cluster under a name; ProblemsError: bad_cluster_name, cluster_exists unless replaced, cannot_write."""
+    path = _cluster_path(home, name)
+    try:
+        write_whole(path, dump_mapping(cluster), replace=replace)
+    except FileExistsError as error:
+        raise ProblemsError([Problem(code="cluster_exists", values={"name": name})]) from error
+    except OSError as error:
+        values = {"path": str(path), "reason": error.strerror}
+        raise ProblemsError([Problem(code="cannot_write", field="cluster", values=values)]) from error
+
+
+def forget_cluster(home: Path, name: str) -> None:
+    """Delete a named cluster; ProblemsError(bad_cluster_name, unknown_cluster)."""
+    try:
+        _cluster_path(home, name).unlink()
+    except OSError as error:
+        raise ProblemsError([Problem(code="unknown_cluster", field="cluster", values={"name": name})]) from error
+
+
+def _cluster_path(home: Path, name: str) -> Path:
+    if not _NAME.fullmatch(name):
+        raise ProblemsError([Problem(code="bad_cluster_name", values={"name": quoted(name)})])
+    return home / "clusters" / f"{name}.yaml"
 
 
 def named_clusters(home: Path) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -3,12 +3,11 @@
 They are job files: what is exported here can be planned, launched and imported anywhere else.
 """
 
-import os
 import re
-import secrets
 import unicodedata
 from pathlib import Path
 
+from app.private_file import write_whole
 from backend.engines import check_engine
 from backend.job.job import Job
 from backend.job.mapping import MAXIMUM_TEXT
@@ -44,11 +43,9 @@ def keep_preset(home: Path, name: str, text: str, *, replace: bool = False) -> N
     """
     path = _path(home, name)
     try:
-        fresh = _written(path.parent, text)
-        try:
-            _place(fresh, path, replace=replace)
-        finally:
-            fresh.unlink(missing_ok=True)
+        write_whole(path, text, replace=replace)
+    except FileExistsError as error:
+        raise ProblemsError([Problem(code="preset_exists", values={"name": path.stem})]) from error
     except OSError as error:
         values = {"path": str(path), "reason": error.strerror}
         raise ProblemsError([Problem(code="preset_not_written", values=values)]) from error
@@ -67,26 +64,6 @@ def delete_preset(home: Path, name: str) -> None:
         _path(home, name).unlink()
     except OSError as error:
         raise ProblemsError([Problem(code="unknown_preset", values={"name": name})]) from error
-
-
-def _written(folder: Path, text: str) -> Path:
-    """The text in a new private file of the folder."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = folder / f".{secrets.token_hex(8)}"
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-    return fresh
-
-
-def _place(fresh: Path, path: Path, *, replace: bool) -> None:
-    if replace:
-        fresh.replace(path)
-        return
-    try:
-        # Unlike a rename, a link never takes the place of what is there.
-        path.hardlink_to(fresh)
-    except FileExistsError as error:
-        raise ProblemsError([Problem(code="preset_exists", values={"name": path.stem})]) from error
 
 
 def _path(home: Path, name: str) -> Path:

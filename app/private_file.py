@@ -1,5 +1,8 @@
-"""Files of the operator's that hold secrets: read only where no other user can."""
+"""Files that only the operator may read: secrets, and what the home folder keeps."""
 
+import errno
+import os
+import secrets
 from pathlib import Path
 
 
@@ -22,3 +25,22 @@ def read_private(path: Path) -> list[str]:
     if mode & 0o077:
         raise PrivateFileError("private_file_open", path=str(path))
     return [line.strip() for line in lines]
+
+
+def write_whole(path: Path, text: str, *, replace: bool) -> None:
+    """Write a file of mode 0600, whole or not at all; FileExistsError where it is there and may not be replaced."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path.parent)) from error
+    fresh = path.parent / f".{secrets.token_hex(8)}"
+    try:
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+        if replace:
+            fresh.replace(path)
+        else:
+            # Unlike a rename, a link never takes the place of what is there.
+            path.hardlink_to(fresh)
+    finally:
+        fresh.unlink(missing_ok=True)

@@ -3,7 +3,8 @@
   const board = (window.Megaboard = window.Megaboard || {});
   const panels = (board.panels = board.panels || {});
   const OWN = "own:";
-  const KINDS = ["recipe", "import", "preset", "preset_save", "preset_import", "preset_delete"];
+  const KINDS = ["recipe", "import", "preset", "preset_save", "preset_import", "preset_delete", "cluster", "cluster_save",
+    "cluster_delete"];
   let isBusy = false, seen = null, listed = null, asked = null;
 
   function ask(kind, more) {
@@ -70,12 +71,12 @@
       get, remove);
   }
 
-  function confirmDelete(name) {
+  function confirmDelete(name, kind = "preset_delete", question = "wizard.start.own.delete.sure") {
     const { h, t, fill } = board, answer = document.querySelector(".mb-start-answer");
-    fill(answer, h("div", { class: "mb-problem", "data-severity": "warning" }, t("wizard.start.own.delete.sure", { name }),
+    fill(answer, h("div", { class: "mb-problem", "data-severity": "warning" }, t(question, { name }),
       h("div", { class: "mb-choices" },
         h("button", { type: "button", class: "mb-apply", id: "mb-preset-delete-do",
-          onclick: () => ask("preset_delete", { name }) }, t("wizard.start.own.delete")),
+          onclick: () => ask(kind, { name }) }, t("wizard.start.own.delete")),
         h("button", { type: "button", class: "mb-apply", onclick: () => fill(answer) }, t("wizard.start.own.stay")))));
     answer.scrollIntoView({ block: "nearest" });
   }
@@ -122,13 +123,35 @@
     const done = told.kind === "recipe" ? "wizard.start.recipe.done"
       : told.kind !== "import" ? `wizard.start.${told.kind}.done`
       : told.lines.length ? "wizard.start.import.done" : "wizard.start.import.job";
-    const isTaken = told.problems.some((problem) => problem.code === "preset_exists");
+    const isTaken = told.problems.some((problem) => ["preset_exists", "cluster_exists"].includes(problem.code));
     return [isDone && h("p", { class: "mb-good" }, t(done, told.note)),
       told.problems.map((problem) => board.fields.drawProblem(problem)),
       isTaken && h("div", { class: "mb-choices" }, h("button", { type: "button", class: "mb-button", id: "mb-preset-replace",
         onclick: () => ask(asked[0], { ...asked[1], replace: true }) }, t("wizard.start.own.replace"))),
       isDone && report(told.lines)];
   }
+
+  // Below the chips that machines start from: those of one's own, and a name for what the fields say.
+  panels.own_clusters = (element, bundle) => {
+    const { h, t } = board, own = bundle?.data?.own_clusters;
+    if (!own) return;
+    if (!element.firstChild) {
+      const save = () => ask("cluster_save", { name: input.value.trim() });
+      const input = h("input", { type: "text", id: "mb-cluster-name", class: "mb-fetch-id", maxlength: "64",
+        spellcheck: "false", autocomplete: "off", onkeydown: (event) => { if (event.key === "Enter") save(); } });
+      board.fill(element, h("div", { class: "mb-chips", role: "group", "aria-label": t("wizard.clusters.own") }),
+        h("div", { class: "mb-fetch mb-desk mb-keep" }, h("label", {}, h("span", {}, t("wizard.clusters.name")), input),
+          h("button", { type: "button", class: "mb-button", id: "mb-cluster-save", onclick: save }, t("wizard.clusters.save"))));
+    }
+    const chips = element.firstChild, focused = chips.contains(document.activeElement) ? document.activeElement.dataset.key : null;
+    chips.hidden = !own.length;
+    board.fill(chips, h("span", { class: "mb-quiet" }, t("wizard.clusters.own")), own.map(({ name, on }) => [
+      h("button", { type: "button", "data-key": name, "aria-pressed": String(on), onclick: () => ask("cluster", { name }) }, name),
+      on && h("button", { type: "button", class: "mb-tool", "data-key": `- ${name}`, "aria-label": t("wizard.clusters.delete", { name }),
+        title: t("wizard.clusters.delete", { name }),
+        onclick: () => confirmDelete(name, "cluster_delete", "wizard.clusters.delete.sure") }, "×")]));
+    if (focused) chips.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
+  };
 
   // What is simply kept needs no reason; the rest does.
   function report(lines) {

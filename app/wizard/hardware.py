@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from app.home import named_clusters
 from app.own_presets import own_presets
 from app.reference import ENVIRONMENTS, GPU_FIGURES
 from app.services import Services
@@ -25,6 +26,7 @@ def build(form: Form) -> None:
         place("start")
     with section(form.lang, "machines"):
         place("clusters")
+        place("own_clusters")
         with grid():
             form.fields("cluster.gpu", "cluster.nodes", "cluster.gpus_per_node")
             form.fields(*(f"cluster.gpu.{name}" for name in GPU_FIGURES))
@@ -62,9 +64,16 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
         "recipes": recipe_list(form.lang),
         "presets": own_presets(services.home),
         "clusters": chips,
+        "own_clusters": own_clusters(services),
         "hosts": hosts,
         "calibration": card(reading, form.lang, services),
     }
+
+
+def own_clusters(services: Services) -> list[dict[str, Any]]:
+    """The named clusters, and which of them the draft has."""
+    chosen = services.draft.job_mapping().get("cluster")
+    return [{"name": name, "on": name == chosen} for name, _ in named_clusters(services.home)]
 
 
 def _chip(key: str, preset: Mapping[str, Any], current: Cluster | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.found_words import table
-from app.home import with_readable_cluster
+from app.home import named_cluster, with_readable_cluster
 from app.model_config import MAXIMUM_BYTES, from_hub, pretty, read_config, refuse_large
 from app.services import A, Services, ask_nodes
 from app.wizard import continuing, speed, start
@@ -155,6 +155,19 @@ def _preset_act(services: Services, asked: Mapping[str, Any]) -> Fetched:
     return Fetched(note={"name": name})
 
 
+def _cluster(services: Services, asked: Mapping[str, Any]) -> Fetched:
+    """Choose, keep or delete a named cluster."""
+    name = str(asked.get("name") or "").strip()
+    edits: Mapping[str, Any] = {"cluster": name}
+    if asked["kind"] == "cluster_save":
+        start.keep_cluster(services, name, replace=asked.get("replace") is True)
+    elif asked["kind"] == "cluster_delete":
+        edits = start.forget_cluster(services, name)
+    else:
+        named_cluster(services.home, name)
+    return Fetched(edits=edits, note={"name": name})
+
+
 def _look(services: Services, asked: Mapping[str, Any], nodes: Callable[[], A]) -> A:
     return ask_nodes(services.controller, nodes, {str(one) for one in asked.get("accept") or ()})
 
@@ -190,6 +203,9 @@ KINDS: Mapping[str, Callable[[Services, Mapping[str, Any]], Fetched]] = {
     "preset_save": _preset_act,
     "preset_import": _preset_act,
     "preset_delete": _preset_act,
+    "cluster": _cluster,
+    "cluster_save": _cluster,
+    "cluster_delete": _cluster,
     "continue": _continue,
     "begin_anew": _begin_anew,
     "speed": _speed,

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app import home
 from app.home import with_cluster
 from app.i18n import has, t
 from app.own_presets import delete_preset, keep_preset, read_preset, refuse_secrets
@@ -98,6 +99,25 @@ def forget_preset(services: Services, name: str) -> None:
     """Delete a preset. Raises ProblemsError."""
     services.audit.record("delete_preset", name=name)
     delete_preset(services.home, name)
+
+
+def keep_cluster(services: Services, name: str, *, replace: bool) -> None:
+    """Keep the draft's machines and nodes under a name, which the draft then has. Raises ProblemsError."""
+    mapping, problems = read_texts(services.draft.job_mapping())
+    job, found = (None, []) if problems else parse_job(with_cluster(mapping, services.home))
+    if job is None:
+        raise ProblemsError([*problems, *errors(found)])
+    services.audit.record("save_cluster", name=name)
+    home.keep_cluster(services.home, name, to_mapping(job)["cluster"], replace=replace)
+
+
+def forget_cluster(services: Services, name: str) -> dict[str, Any]:
+    """Delete a named cluster; a draft that has it gets its content, as edits. Raises ProblemsError."""
+    mapping = services.draft.job_mapping()
+    edits = {"cluster": with_cluster(mapping, services.home)["cluster"]} if mapping.get("cluster") == name else {}
+    services.audit.record("delete_cluster", name=name)
+    home.forget_cluster(services.home, name)
+    return edits
 
 
 def _keep(

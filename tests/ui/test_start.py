@@ -93,6 +93,26 @@ def test_a_preset_of_ones_own_is_kept_replaced_downloaded_used_and_deleted(page,
     expect(page.locator("#mb-preset-delete")).to_be_hidden()
 
 
+def test_a_cluster_is_kept_under_a_name_chosen_again_and_deleted(page, site):
+    go(page, site, "hardware")
+    chip, answer = page.locator('[data-panel="own_clusters"] button[data-key="lab"]'), page.locator(".mb-start-answer")
+    box(page, "cluster.nodes").fill("3")
+    page.fill("#mb-cluster-name", "lab")
+    page.click("#mb-cluster-save")
+    expect(answer.locator(".mb-good")).to_contain_text("cluster: lab")
+    expect(chip).to_have_attribute("aria-pressed", "true")
+    box(page, "cluster.nodes").fill("5")
+    expect(chip).to_have_attribute("aria-pressed", "false")
+    page.click("#mb-cluster-save")
+    expect(answer.locator('[data-code="cluster_exists"]')).to_be_visible()
+    chip.click()
+    expect(box(page, "cluster.nodes")).to_have_value("3")
+    page.click('[data-panel="own_clusters"] [aria-label="Delete lab"]')
+    page.click("#mb-preset-delete-do")
+    expect(chip).to_have_count(0)
+    expect(box(page, "cluster.nodes")).to_have_value("3")
+
+
 def test_a_learning_rate_follows_another_batch_by_one_click(page, site):
     go(page, site, "training", "zh")
     box(page, "training.learning_rate").fill("3e-5")
