@@ -1,6 +1,8 @@
 """`megaboard calibrate` on runs in the store, and what `megaboard probe` prints of measured speeds."""
 
+import errno
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -88,19 +90,22 @@ def test_json_carries_the_figures_and_why_memory_is_left_out(home, predicted_s, 
     assert {problem["code"] for problem in told["problems"]} == {"calibrate_images_assumed", "calibrate_short_samples"}
 
 
-def test_what_cannot_be_kept_is_told_with_the_figures_and_never_called_kept(home, predicted_s, capsys):
+def test_what_cannot_be_kept_is_told_with_the_figures_and_never_called_kept(home, predicted_s, capsys, monkeypatch):
     path = cluster_file(home)
     before = path.read_text()
-    # Where the new file is to be written first: no permission holds root back.
-    (path.parent / f".{path.name}.part").mkdir()
-    assert main(["calibrate", RUN, "--keep", "--json"]) == 1
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as on_a_full_disk:  # no permission holds root back
+        on_a_full_disk.setattr("app.calibration.write_whole", full)
+        assert main(["calibrate", RUN, "--keep", "--json"]) == 1
     out, err = capsys.readouterr()
     told = json.loads(out)
     assert (told["kept_in"], told["calibration"]["run"]) == (None, RUN)
     assert "cannot_write" in {problem["code"] for problem in told["problems"]}
     assert str(path) in err
     assert path.read_text() == before
-    (path.parent / f".{path.name}.part").rmdir()
     assert main(["calibrate", RUN, "--keep", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["kept_in"] == "lab"
 
