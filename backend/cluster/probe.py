@@ -151,7 +151,9 @@ def ask_program(
     timeout_s: float,
 ) -> Mapping[str, Any]:
     """Ask one of our programs that run on a node, by the environment's Python. NodeError."""
-    argv = python_command(environment, ["-", action, json.dumps(wanted)])
+    # Even in quotes csh looks for `!`, and fish takes two backslashes for one.
+    asked = json.dumps(wanted).replace("\\\\", "\\u005c").replace("!", "\\u0021")
+    argv = python_command(environment, ["-", action, asked])
     return ask(node, argv, timeout_s=timeout_s, stdin=node_program(program))
 
 

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from backend.cluster.node import NodeError, Result
-from backend.cluster.probe import NodeFacts, needed_modules, probe, probe_all, python_command
+from backend.cluster.probe import NodeFacts, inspect, needed_modules, probe, probe_all, python_command
 from backend.job.cluster import Environment
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
@@ -102,3 +102,14 @@ def test_setup_is_sourced_first_and_the_home_folder_is_the_nodes() -> None:
     assert home == ["sh", "-c", 'exec "$HOME/$0" "$@"', "lf/bin/python", "-"]
     assert both[0] == "bash"
     assert both[3:] == ["/env.sh", "/p", "-"]
+
+
+@pytest.mark.parametrize("text", ["a!b", "x\\y", "\\\\!", 'say "hi"\n', "\\u4e2d\\n", "数据"])
+def test_what_a_program_is_asked_holds_nothing_that_csh_or_fish_reads_in_quotes(text: str) -> None:
+    """csh looks for `!` even there, and fish takes two backslashes for one."""
+    node = FakeNode().on("facts", reply=facts())
+    inspect(node, ENVIRONMENT, "facts", {"name": text, text: [text]})
+    argument = node.ran[0][node.ran[0].index("facts") + 1]
+    assert json.loads(argument) == {"name": text, text: [text]}
+    assert "!" not in argument
+    assert "\\\\" not in argument
