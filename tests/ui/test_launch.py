@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.ui, needs_chromium]
 CHECKED = {
     "phase": "checked", "elapsed_s": 0, "version": 7, "complete": True, "same": True, "ready": True, "green": True,
     "warnings": 1, "run": None, "name": "my-run", "nodes": 2, "problems": [], "copy": None, "copied": [0, 0],
-    "keys": [], "checks": None,
+    "keys": [], "checks": None, "told": [],
 }  # fmt: skip
 
 

@@ -317,7 +317,7 @@ def test_logs_are_text_and_are_followed_and_filtered(site, page):
     assert page.evaluate("() => window.hacked") is None
 
 
-@pytest.mark.parametrize(("lang", "label"), [("en", "Attempt"), ("zh", "启动次数")])
+@pytest.mark.parametrize(("lang", "label"), [("en", "Attempt"), ("zh", "第几次启动")])
 def test_the_log_of_an_older_attempt_can_be_read_while_the_newest_goes_on(site, page, lang, label):
     run = site.run(f"20260101-000650-attempts-{lang}11")
     run.start()
