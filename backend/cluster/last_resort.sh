@@ -24,10 +24,15 @@ signal_for() {
     done
 }
 
-if [ -d "$folder" ] && [ ! -e "$folder/exit" ]; then
+tell_supervisor() {
+    [ -d "$folder" ] && [ ! -e "$folder/exit" ] || return
     mkdir -p "$folder/control"
     echo "{\"protocol\": 1, \"grace_s\": $grace}" >"$folder/control/.kill.sh" && mv "$folder/control/.kill.sh" "$folder/control/kill"
-fi 2>/dev/null
+}
+
+# Not waited for: the folder may lie on a file server that is dead, as may the Python.
+(exec </dev/null >/dev/null 2>&1 && tell_supervisor) &
+sleep 1
 signal_for TERM "${grace%.*}"
 signal_for KILL 20
 left=

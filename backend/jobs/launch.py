@@ -216,25 +216,30 @@ def start_supervisor(record: NodeRecord, node: Node) -> Mapping[str, object]:
     raise NodeError("start_failed", node.name, detail=answer.get("detail", ""))
 
 
-def stop_supervisor(record: NodeRecord, node: Node, grace_s: float) -> Mapping[str, Any]:
+def stop_supervisor(record: NodeRecord, node: Node, grace_s: float, *, by_shell: bool = False) -> Mapping[str, Any]:
     """End what is left of an attempt on a node; `left` of the answer is empty when nothing is. NodeError.
 
-    Where its Python does not start any more (the environment was deleted, `setup` is broken), by a shell.
+    Where its Python does not start any more (the environment was deleted, `setup` is broken), and where that is known
+    beforehand, `by_shell`.
     """
     try:
-        return _stop_by_program(record, node, grace_s)
+        return _stop_by_shell(record, node, grace_s) if by_shell else _stop_by_program(record, node, grace_s)
+    except NodeError as error:
+        if by_shell or error.code != "bad_answer":
+            raise
+        _log.warning("stopping by a shell, for its Python does not answer: %s", error)
+        return _stop_by_shell(record, node, grace_s)
+
+
+def _stop_by_shell(record: NodeRecord, node: Node, grace_s: float) -> Mapping[str, Any]:
+    argv = ["/bin/sh", "-s", record.folder, record.mark, f"{grace_s:g}"]
+    try:
+        return ask(node, argv, timeout_s=STOP_CALL_S, stdin=node_program(LAST_RESORT))
     except NodeError as error:
         if error.code != "bad_answer":
             raise
-        _log.warning("stopping by a shell, for its Python does not answer: %s", error)
-        argv = ["/bin/sh", "-s", record.folder, record.mark, f"{grace_s:g}"]
-        try:
-            return ask(node, argv, timeout_s=STOP_CALL_S, stdin=node_program(LAST_RESORT))
-        except NodeError as worse:
-            if worse.code != "bad_answer":
-                raise
-            mark, detail = f"MEGABOARD_RUN={record.mark}", error.values.get("detail", "")
-            raise NodeError("stop_failed", node.name, mark=mark, detail=detail) from worse
+        mark, detail = f"MEGABOARD_RUN={record.mark}", error.values.get("detail", "")
+        raise NodeError("stop_failed", node.name, mark=mark, detail=detail) from error
 
 
 def _stop_by_program(record: NodeRecord, node: Node, grace_s: float) -> Mapping[str, Any]:

@@ -271,7 +271,9 @@ class Lead:
             self._tell_once(EventKind.NODE_STOPPING, rank)
         except StoreError as error:  # what cannot be recorded is stopped all the same
             _log.error("stopping node %d of %s: %s", rank, self._run, error)
-        return stop_supervisor(record, node, self._timing.grace_s)
+        before = self._unstopped.get(rank)
+        hangs = before is not None and before.code == "timeout"  # its Python may lie on a file server that is dead
+        return stop_supervisor(record, node, self._timing.grace_s, by_shell=hangs)
 
     def _ask_for_save(self, rank: int, record: NodeRecord) -> None:
         ask_for_save(record, self._connect(rank))

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +18,13 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.e2e  # seconds of signals and grace each
 
 
-def _end(run: Run, shell: str = "/bin/sh", grace: str = "1", folder: str | None = None) -> dict[str, Any]:  # noqa: F811
-    command = [shell, "-s", folder or str(run.folder), run.mark, grace, "--token", "T"]
-    bare = {"PATH": os.defpath}
+def _end(
+    of: Run, shell: str = "/bin/sh", grace: str = "1", folder: str | None = None, path: str = os.defpath
+) -> dict[str, Any]:
+    command = [shell, "-s", folder or str(of.folder), of.mark, grace, "--token", "T"]
+    bare = {"PATH": path}
     done = subprocess.run(
-        command, input=node_program(LAST_RESORT), capture_output=True, env=bare, timeout=60, check=True
+        command, input=node_program(LAST_RESORT), capture_output=True, env=bare, timeout=30, check=True
     )
     (line,) = done.stdout.decode().splitlines()
     assert line.startswith("T")
@@ -48,6 +51,16 @@ def test_the_folder_may_be_gone_too(run: Run) -> None:  # noqa: F811
     run.start_tree()
     run.kill_supervisor()
     assert _end(run, folder=f"{run.folder}/gone") == {"left": []}
+    assert run.alive() == []
+
+
+def test_a_folder_on_a_file_server_that_is_dead_is_not_waited_for(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    """A stand-in for the look at it hangs, as each access would."""
+    run.start_tree()
+    run.kill_supervisor()
+    (tmp_path / "mkdir").write_text("#!/bin/sh\nexec sleep 40\n")
+    (tmp_path / "mkdir").chmod(0o755)
+    assert _end(run, path=f"{tmp_path}:{os.defpath}") == {"left": []}
     assert run.alive() == []
 
 

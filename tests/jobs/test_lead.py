@@ -331,9 +331,16 @@ def test_an_answer_that_is_no_answer_counts_as_no_proof(gang: Gang) -> None:
     assert (cause.code, cause.node, cause.values["mark"]) == ("stop_failed", "10.0.0.1", "MEGABOARD_RUN=m.0")
 
 
-def test_a_node_whose_python_is_gone_is_stopped_by_a_shell(gang: Gang) -> None:
+@pytest.mark.parametrize(
+    "gone",
+    [
+        NodeError("bad_answer", "10.0.0.1", command="py", exit=127, detail="not found"),
+        NodeError("timeout", "10.0.0.1", seconds=60),  # on a file server that is dead
+    ],
+)
+def test_a_node_whose_python_is_gone_is_stopped_by_a_shell(gang: Gang, gone: NodeError) -> None:
     lead = gang.lead()
-    gang.nodes[0].on("stop", reply=NodeError("bad_answer", "10.0.0.1", command="py", exit=127, detail="not found"))
+    gang.nodes[0].on("stop", reply=gone)
     gang.nodes[0].on("/bin/sh", "-s", "/r/node0", "m.0", reply={"left": []})
     gang.tell(EventKind.STOP_REQUESTED, save=False)
     assert gang.pass_time(lead, 60)
