@@ -3,8 +3,10 @@
 import argparse
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from app.private_file import PrivateFileError
 from backend.cluster import demo_model
 from backend.cluster.demo import DemoCluster, DemoError
 from backend.job.mapping import dump_mapping, load_mapping
+from backend.jobs import asks, ledger
+from backend.jobs.states import RunState
 from backend.jobs.store import Store
 
 CHECKOUT = Path(__file__).parents[1]
@@ -61,7 +65,7 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
             print(t(lang, "cli.error.demo", reason=_reason(error)), file=sys.stderr)
             return FAILED
         finally:
-            _end(cluster, lang, keep=chosen.keep)
+            _end(cluster, home, lang, keep=chosen.keep)
 
 
 def _make_ready(home: Path, cluster: DemoCluster, python: str, lang: str) -> None:
@@ -134,9 +138,27 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-def _end(cluster: DemoCluster, lang: str, *, keep: bool) -> None:
+def _end(cluster: DemoCluster, home: Path, lang: str, *, keep: bool) -> None:
     if keep:
         print(t(lang, "cli.demo.kept", folder=cluster.folder), flush=True)
         return
-    left = cluster.stop()
+    try:
+        stop_runs(home, time.time())
+    finally:
+        left = cluster.stop()
     print(t(lang, "cli.demo.left", left=left) if left else t(lang, "cli.demo.stopped"), flush=True)
+
+
+def stop_runs(home: Path, now: float) -> None:
+    """Record that the runs on the nodes are to end: the next demo would take their end for a failure and go on."""
+    store = Store(store_path(home))
+
+    def stop(connection: sqlite3.Connection) -> None:
+        for run in ledger.unfinished_runs(connection):
+            if ledger.state_of(connection, run) is not RunState.QUEUED:
+                asks.end(connection, run, save=False, now=now)
+
+    try:
+        store.write(stop)
+    finally:
+        store.close()
