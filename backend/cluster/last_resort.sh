@@ -1,14 +1,34 @@
-# Runs on a node whose Python is gone or does not start: ends a run's processes, which its mark alone tells from others.
+# Runs on a node whose Python is gone or does not start: ends a run's processes, known by their mark.
 #
 #     sh -s FOLDER MARK GRACE --token T     read from standard input; prints one line, `T{"left": [[pid, name, state]...]}`
 #
-# The run's supervisor, where it still lives, is told too: it was loaded long ago, knows more processes than the marked
-# ones, and writes the record of the end. A process whose environment cannot be read is beyond a shell's reach.
-folder=$1 mark=MEGABOARD_RUN=$2 grace=$3 token=$5
+# And those that the last heartbeat names. The run's supervisor, where it still lives, is told too: it was loaded long
+# ago, and writes the record of the end.
+folder=$1 mark=$2 grace=$3 token=$5
 umask 077
 
-# Each process of the mark; zombies have no environment, and `grep -l` finds nothing in it.
-marked() {
+# A server whose database cannot be opened knows no mark.
+[ -n "$mark" ] || mark=$(sed -n 's/^ *"mark": "\([^"]*\)".*/\1/p' "$folder/spec.json")
+[ -n "$mark" ] || exit 1
+mark=MEGABOARD_RUN=$mark
+
+# What follows the name in /proc/PID/stat: the state first, the start twentieth.
+stat_of() { sed 's/.*) //' "/proc/$1/stat" 2>/dev/null; }
+
+# Those that live of `PID START`, a line each: the members that the last heartbeat names.
+living() {
+    while read -r pid start; do
+        [ -n "$pid" ] && [ "$(stat_of "$pid" | cut -d' ' -f20)" = "$start" ] && [ "$(stat_of "$pid" | cut -c1)" != Z ] && echo "$pid"
+    done
+}
+# Of this boot alone: after another the same number and start are another's.
+known=$(timeout -s KILL 5 grep -qsF "$(cat /proc/sys/kernel/random/boot_id)" "$folder/pid" &&
+    timeout -s KILL 5 tail -n 1 "$folder/heartbeat.jsonl" 2>/dev/null |
+    sed -n 's/.*"members": \[\(.*\)\], "gpus".*/\1/p' | tr ']' '\n' | tr -d '[' | tr ',' ' ' | grep .)
+
+# Each process of the run; zombies have no environment, and `grep -l` finds nothing in it.
+alive() {
+    echo "$known" | living
     for file in $(grep -lsF -e "$mark" /proc/[0-9]*/environ); do
         tr '\0' '\n' <"$file" 2>/dev/null | grep -qxF -e "$mark" && echo "${file#/proc/}" | cut -d/ -f1
     done
@@ -16,9 +36,9 @@ marked() {
 
 # Until none is left, or for so many seconds.
 signal_for() {
-    until [ -z "$(marked)" ] || [ "$2" -le 0 ]; do
+    until [ -z "$(alive)" ] || [ "$2" -le 0 ]; do
         # A stopped process sees no SIGTERM.
-        for pid in $(marked); do kill "-$1" "$pid" && kill -CONT "$pid"; done 2>/dev/null
+        for pid in $(alive); do kill "-$1" "$pid" && kill -CONT "$pid"; done 2>/dev/null
         sleep 1
         set -- "$1" $(($2 - 1))
     done
@@ -36,9 +56,9 @@ sleep 1
 signal_for TERM "${grace%.*}"
 signal_for KILL 20
 left=
-for pid in $(marked); do
+for pid in $(alive | sort -u); do
     name=$(tr -cd 'A-Za-z0-9._-' <"/proc/$pid/comm" 2>/dev/null)
-    state=$(sed 's/.*) //' "/proc/$pid/stat" 2>/dev/null | cut -c1)
+    state=$(stat_of "$pid" | cut -c1)
     left="$left${left:+, }[$pid, \"$name\", \"$state\"]"
 done
 echo "$token{\"left\": [$left]}"

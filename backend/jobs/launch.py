@@ -236,7 +236,7 @@ def _stop_by_shell(record: NodeRecord, node: Node, grace_s: float) -> Mapping[st
     try:
         return ask(node, argv, timeout_s=STOP_CALL_S, stdin=node_program(LAST_RESORT))
     except NodeError as error:
-        if error.code != "bad_answer":
+        if error.code != "bad_answer" or not record.mark:
             raise
         mark, detail = f"MEGABOARD_RUN={record.mark}", error.values.get("detail", "")
         raise NodeError("stop_failed", node.name, mark=mark, detail=detail) from error

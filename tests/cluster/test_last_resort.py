@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backend.cluster.programs import LAST_RESORT, node_program
-from backend.cluster.supervisor.processes import MARK, members
+from backend.cluster.supervisor.processes import MARK, find_process, members
 from tests.cluster.test_supervisor import Run, run  # noqa: F401 - a fixture
 from tests.waiting import wait_for
 
@@ -52,6 +52,36 @@ def test_the_folder_may_be_gone_too(run: Run) -> None:  # noqa: F811
     run.kill_supervisor()
     assert _end(run, folder=f"{run.folder}/gone") == {"left": []}
     assert run.alive() == []
+
+
+def test_a_process_that_cleared_its_mark_is_known_by_the_last_heartbeat(run: Run) -> None:  # noqa: F811
+    run.write_spec(["/usr/bin/env", "-i", sys.executable, "-c", "import signal; signal.pause()"])
+    run.call("start")
+    beats = run.folder / "heartbeat.jsonl"
+    wait_for(lambda: beats.exists() and beats.read_text().endswith("\n"))
+    ((pid, start),) = json.loads(beats.read_text().splitlines()[-1])["members"]
+    run.kill_supervisor()
+    assert members(run.mark) == []
+    assert find_process(pid, start)
+    assert _end(run) == {"left": []}
+    assert find_process(pid, start) is None
+
+
+def test_a_mark_that_the_server_does_not_know_is_read_in_the_folder(run: Run) -> None:  # noqa: F811
+    run.start_tree()
+    run.kill_supervisor()
+    spec = run.read("spec.json")
+    (run.folder / "spec.json").write_text(json.dumps(spec, indent=1))
+    mark, run.mark = run.mark, ""
+    assert _end(run) == {"left": []}
+    run.mark = mark
+    assert run.alive() == []
+
+
+def test_without_a_mark_nothing_is_said_to_have_ended(run: Run) -> None:  # noqa: F811
+    run.mark = ""
+    with pytest.raises(subprocess.CalledProcessError):
+        _end(run, folder=f"{run.folder}/gone")
 
 
 def test_a_folder_on_a_file_server_that_is_dead_is_not_waited_for(run: Run, tmp_path: Path) -> None:  # noqa: F811
