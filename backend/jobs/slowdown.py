@@ -4,6 +4,7 @@ A GPU says itself why its clock is held down. Where none does, a clock far below
 do is named; else the GPUs' use tells whether they wait for data.
 """
 
+import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
@@ -13,8 +14,9 @@ from backend.jobs import series
 from backend.jobs.delays import Held, Loaded, Slowdown
 from backend.jobs.records import NodeSnapshot
 
-NEWEST = 20
-"""Steps whose median is compared: a save or an evaluation between two of them is no slowdown."""
+NEWEST, NEWEST_S = 20, 60.0
+"""Steps whose median is compared, or as many as usually take so long: a save or an evaluation is no slowdown, nor is a
+moment in which a small job shares its processors."""
 LEAST_BEFORE = 40
 LOOKED_AT = 1000
 """Steps; what has been slow for more than half of them is what is usual now."""
@@ -60,13 +62,14 @@ def compare(times: Sequence[tuple[int, float]]) -> tuple[int, float, float] | No
 
     The first step of an attempt, which compiles and loads, says nothing.
     """
-    if len(times) < 1 + LEAST_BEFORE + NEWEST:
-        return None
     seconds = [second for _, second in times[1:]]
-    step_s, usual_s = median(seconds[-NEWEST:]), median(seconds[:-NEWEST])
+    newest = max(NEWEST, math.ceil(NEWEST_S / median(seconds))) if seconds else NEWEST
+    if len(seconds) < LEAST_BEFORE + newest:
+        return None
+    step_s, usual_s = median(seconds[-newest:]), median(seconds[:-newest])
     if step_s < SLOWER * usual_s:
         return None
-    first, between = len(seconds) - NEWEST, (step_s + usual_s) / 2
+    first, between = len(seconds) - newest // 2, (step_s + usual_s) / 2
     while first >= BLOCK and median(seconds[first - BLOCK : first]) > between:
         first -= BLOCK
     return times[1 + first][0], step_s, usual_s

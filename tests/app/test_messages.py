@@ -193,9 +193,9 @@ def test_a_standstill_is_told_once_with_who_the_others_wait_for_and_again_when_i
 
 
 def test_a_run_that_became_slow_is_told_once_with_the_gpu_that_holds_it_up(store, run, places, inbox):
-    run.steps(31, 130)
-    run.steps(131, 159, step_s=2.0)
-    run.steps(160, 160, step_s=2.0)
+    run.steps(31, 130, step_s=4)
+    run.steps(131, 159, step_s=8)
+    run.steps(160, 160, step_s=8)
     run.beat([0])
     cards = [{"index": 0, "utilization": 99, "clock_mhz": 1980, "clock_limits": 0}]
     cards += [{"index": 1, "utilization": 99, "clock_mhz": 1100, "clock_limits": 64}]
@@ -206,7 +206,7 @@ def test_a_run_that_became_slow_is_told_once_with_the_gpu_that_holds_it_up(store
     one.tell()
     [told] = inbox.taken
     assert told["title"] == "变慢：qwen3-vl-8b-sft"
-    for words in ("每步 2", "节点 1 · 10.0.0.2，GPU 1：因过热被降频。1,100 MHz"):
+    for words in ("每步 8", "节点 1 · 10.0.0.2，GPU 1：因过热被降频。1,100 MHz"):
         assert words in told["message"]
 
 

@@ -21,25 +21,26 @@ def steps(*stretches: tuple[int, float]) -> list[tuple[int, float]]:
 
 
 def test_the_first_slow_step_is_found_and_what_a_step_took_before() -> None:
-    found = compare(steps((200, 1.0), (37, 1.6)))
+    found = compare(steps((200, 5.0), (37, 8.0)))
     assert found is not None
     since, step_s, usual_s = found
     assert 201 <= since <= 205
-    assert (step_s, usual_s) == (pytest.approx(1.6, rel=0.11), pytest.approx(1.0, rel=0.11))
+    assert (step_s, usual_s) == (pytest.approx(8.0, rel=0.11), pytest.approx(5.0, rel=0.11))
 
 
 @pytest.mark.parametrize(
     "times",
     [
-        steps((300, 1.0)),
-        steps((200, 1.0), (NEWEST // 2 - 1, 3.0)),
-        steps((200, 1.0), (1, 90.0), (15, 1.0), (1, 90.0), (3, 1.0)),
-        steps((200, 1.0), (50, 1.15)),
-        steps((200, 1.6), (50, 1.0)),
-        steps((1, 60.0), (LEAST_BEFORE - 1, 1.0), (NEWEST, 9.0)),
+        steps((300, 5.0)),
+        steps((200, 5.0), (NEWEST // 2 - 1, 15.0)),
+        steps((200, 5.0), (1, 90.0), (15, 5.0), (1, 90.0), (3, 5.0)),
+        steps((200, 5.0), (50, 5.75)),
+        steps((200, 8.0), (50, 5.0)),
+        steps((1, 60.0), (LEAST_BEFORE - 1, 5.0), (NEWEST, 45.0)),
+        steps((900, 0.05), (90, 0.1)),
         [],
     ],
-    ids=["steady", "a few", "saves", "longer samples", "faster", "too early", "none"],
+    ids=["steady", "a few", "saves", "longer samples", "faster", "too early", "nine seconds", "none"],
 )
 def test_what_is_no_slowdown(times: list[tuple[int, float]]) -> None:
     assert compare(times) is None
@@ -48,9 +49,9 @@ def test_what_is_no_slowdown(times: list[tuple[int, float]]) -> None:
 def slow_run(store: Store, nodes: int = 3) -> StoredRun:
     run = StoredRun(store, "r", now=NOW, nodes=nodes)
     run.start()
-    run.steps(1, 120)
-    run.steps(121, 149, step_s=1.8)
-    run.steps(150, 150, step_s=1.8)
+    run.steps(1, 120, step_s=4)
+    run.steps(121, 149, step_s=8)
+    run.steps(150, 150, step_s=8)
     return run
 
 
