@@ -1,0 +1,98 @@
+"""The pictures in the READMEs, docs/images/*.png, of the real page: a plan, and the demo's run as it trains.
+
+python -m tools.screenshots        (a few minutes; needs what `make demo` needs, and Debian's chromium)
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from backend.job.mapping import dump_mapping
+from backend.jobs.store import Store
+from tools.browser import CHECKOUT, Site, chromium, log_in
+
+IMAGES = CHECKOUT / "docs" / "images"
+SIZE = {"width": 1280, "height": 940}
+SHOWN_STEPS = 60
+PLANNED = {
+    "version": 1,
+    "name": "qwen3-30b-a3b-sft",
+    "cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8},
+    "model": {"preset": "qwen3-30b-a3b"},
+    "training": {"global_batch_size": 256, "samples": 100_000},
+    "engine": "llamafactory-megatron",
+    "parallel": {"expert": 8},
+}
+
+
+class Demo(Site):
+    """`megaboard demo` in a process of its own."""
+
+    call = ("demo",)
+
+
+def main() -> None:
+    """Take all of them."""
+    IMAGES.mkdir(exist_ok=True)
+    with chromium() as browser:
+        for kind, take in ((Site, plan), (Demo, run)):
+            with tempfile.TemporaryDirectory() as home:
+                site = kind(Path(home))
+                if kind is Site:
+                    store = Store(site.home / "megaboard.db")
+                    store.set_draft(dump_mapping(PLANNED))
+                    store.close()
+                site.start()
+                try:
+                    take(browser, site)
+                finally:
+                    site.end()
+
+
+def plan(browser: Any, site: Site) -> None:
+    """The Plan step in both languages."""
+    for lang in ("en", "zh"):
+        page = open_page(browser, site, lang)
+        page.goto(f"{site.url}/{lang}/#plan")
+        page.reload()
+        page.wait_for_selector(".mb-plans tr[data-index]")
+        page.evaluate("() => document.querySelector('.mb-plans').closest('.mb-card').scrollIntoView()")
+        save(page, f"plan.{lang}")
+
+
+def run(browser: Any, site: Site) -> None:
+    """The demo's job, launched as a user does, after some steps."""
+    page = open_page(browser, site, "en")
+    page.goto(f"{site.url}/en/#launch")
+    page.reload()
+    for act in ("check", "accept", "launch"):
+        page.wait_for_selector(f'[data-act="{act}"]:enabled').click()
+    page.wait_for_function("() => location.hash.startsWith('#runs/')")
+    place = page.evaluate("() => location.hash")
+    page.wait_for_function(
+        f"() => Megaboard.monitor?.view()?.charts?.data('loss')?.x.length >= {SHOWN_STEPS}", timeout=600_000
+    )
+    save(page, "run.en")
+    page = open_page(browser, site, "zh")
+    page.goto(f"{site.url}/zh/{place}")
+    page.reload()
+    page.wait_for_function("() => Megaboard.monitor?.view()?.charts?.data('loss')?.x.length > 0")
+    save(page, "run.zh")
+
+
+def open_page(browser: Any, site: Site, lang: str) -> Any:
+    """Past the door."""
+    page = browser.new_context(viewport=SIZE, color_scheme="light").new_page()
+    page.set_default_timeout(180_000)
+    log_in(page, site, lang)
+    return page
+
+
+def save(page: Any, name: str) -> None:
+    """Once all is drawn."""
+    page.wait_for_timeout(2000)
+    page.screenshot(path=IMAGES / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()
