@@ -49,6 +49,8 @@ def render_problem(lang: str, problem: "Problem") -> dict[str, str]:
     of somebody's file, becomes a look-alike, or it would make commands of its own.
     """
     given = {"field": problem.field, "node": problem.node or "", **problem.values}
+    if has(lang, key := f"monitor.state.{given.get('state')}"):
+        given["state"] = t(lang, key)
     values = {name: str(_text(value)).replace("`", "\u02cb") for name, value in given.items()}
     rendered = {
         "code": problem.code,
