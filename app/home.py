@@ -97,6 +97,11 @@ def _cluster_path(home: Path, name: str) -> Path:
     return home / "clusters" / f"{name}.yaml"
 
 
+def cluster_names(home: Path) -> list[str]:
+    """The named clusters, sorted; an edit of the page asks, so none is read."""
+    return sorted(path.stem for path in (home / "clusters").glob("*.yaml") if _NAME.fullmatch(path.stem))
+
+
 def named_clusters(home: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name and content of every named cluster that can be read."""
     for path in sorted((home / "clusters").glob("*.yaml")):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.home import named_clusters
+from app.home import cluster_names
 from app.own_presets import own_presets
 from app.reference import ENVIRONMENTS, GPU_FIGURES
 from app.services import Services
@@ -73,7 +73,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
 def own_clusters(services: Services) -> list[dict[str, Any]]:
     """The named clusters, and which of them the draft has."""
     chosen = services.draft.job_mapping().get("cluster")
-    return [{"name": name, "on": name == chosen} for name, _ in named_clusters(services.home)]
+    return [{"name": name, "on": name == chosen} for name in cluster_names(services.home)]
 
 
 def _chip(key: str, preset: Mapping[str, Any], current: Cluster | None) -> dict[str, Any]:
