@@ -33,7 +33,7 @@ def all_plans(job: Job) -> Plans:
 
 def explain(plans: Plans, lang: str) -> str:
     """Why the first plan is first, and when to take another."""
-    return _joined(lang, why_words(plans, lang), *instead_words(plans, lang))
+    return _joined(lang, why_words(plans, lang), *instead_words(plans, recommended(plans), lang))
 
 
 def why_words(plans: Plans, lang: str) -> str:
@@ -59,11 +59,11 @@ def _joined(lang: str, *sentences: str) -> str:
     return ("" if lang == "zh" else " ").join(sentences)
 
 
-def instead_words(plans: Plans, lang: str) -> Iterable[str]:
-    """That the fastest plan leaves next to nothing of the GPU, and which one to take instead."""
+def instead_words(plans: Plans, rank: int | None, lang: str) -> Iterable[str]:
+    """That the fastest plan leaves next to nothing of the GPU, and which one to take instead: the recommended one."""
     if not plans.fitting or not is_tight(plans, 0):
         return
-    best, rank = plans[0].estimate, recommended(plans)
+    best = plans[0].estimate
     full = percent((need_gib(best) or 0.0) / best.gpu_memory_gib)
     if not rank:
         yield t(lang, "wizard.plan.tight.only", full=full)

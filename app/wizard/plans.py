@@ -69,7 +69,7 @@ def plans_of(reading: Reading, lang: str, loads: Callable[..., bool] | None = No
         "keeps_batch": job.training.global_batch_size is None,
         "gpu_gib": reading.gpu.memory_gib,
         "why": why_words(plans, lang),
-        "instead": " ".join(instead_words(plans, lang)),
+        "instead": " ".join(instead_words(plans, offered, lang)),
         "guides": told,
     }
 
