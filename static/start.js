@@ -144,8 +144,7 @@
           h("button", { type: "button", class: "mb-button", id: "mb-cluster-save", onclick: save }, t("wizard.clusters.save"))));
     }
     const chips = element.firstChild, focused = chips.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    chips.hidden = !own.length;
-    board.fill(chips, h("span", { class: "mb-quiet" }, t("wizard.clusters.own")), own.map(({ name, on }) => [
+    board.fill(chips, own.length > 0 && h("span", { class: "mb-quiet" }, t("wizard.clusters.own")), own.map(({ name, on }) => [
       h("button", { type: "button", "data-key": name, "aria-pressed": String(on), onclick: () => ask("cluster", { name }) }, name),
       on && h("button", { type: "button", class: "mb-tool", "data-key": `- ${name}`, "aria-label": t("wizard.clusters.delete", { name }),
         title: t("wizard.clusters.delete", { name }),
