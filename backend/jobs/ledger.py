@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -149,13 +150,17 @@ def events(connection: sqlite3.Connection, run: str, *, after: int = 0, newest: 
 
 
 def events_of(connection: sqlite3.Connection, kinds: Collection[EventKind], *, after: int) -> list[Event]:
-    """The events of all runs of some kinds behind a cursor, in order."""
+    """The events of all runs of some kinds behind a cursor, in order; without those that cannot be read."""
     asked = ", ".join("?" * len(kinds))
     rows = connection.execute(
         f"SELECT * FROM events WHERE seq > ? AND kind IN ({asked}) ORDER BY seq",  # noqa: S608
         (after, *(kind.value for kind in kinds)),
     )
-    return [_event(row) for row in rows]
+    found = []
+    for row in rows:
+        with suppress(ProblemsError):  # the list of runs says that it is broken
+            found.append(_event(row))
+    return found
 
 
 def messages_sent(connection: sqlite3.Connection) -> int:

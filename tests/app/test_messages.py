@@ -243,6 +243,10 @@ def test_a_run_whose_record_cannot_be_read_keeps_no_other_from_being_told(store,
     broken.start()
     broken.tell(EventKind.LOSS_NOT_FINITE, step=1)
     store.write(lambda c: c.execute("UPDATE runs SET job = 'no: job' WHERE id = ?", (broken.id,)))
+    damaged = (broken.id, EventKind.LOSS_NOT_FINITE.value, NOW, "{")
+    store.write(
+        lambda c: c.execute("INSERT INTO events (run, attempt, kind, time, detail) VALUES (?, 1, ?, ?, ?)", damaged)
+    )
     fail(run)
     one.tell()
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
