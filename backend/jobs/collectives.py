@@ -82,11 +82,9 @@ def read(log: str) -> Said:
     return Said(waits=tuple(waits), begun={one["group"]: int(one["begun"]) for one in _BEGUN.finditer(log)})
 
 
-def judge(said: Mapping[int, Said], job: Job) -> Verdict | None:
-    """What the ranks' words mean together; None where nobody's patience ended."""
+def judge(said: Mapping[int, Said], job: Job) -> Verdict:
+    """What the ranks' words mean together, where somebody's patience ended."""
     waits = {rank: one.waits for rank, one in said.items() if one.waits}
-    if not waits:
-        return None
     everywhere = [wait for of_one in waits.values() for wait in of_one]
     absent: set[int] = set()
     for group in sorted({wait.group for wait in everywhere}):

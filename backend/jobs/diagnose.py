@@ -122,22 +122,21 @@ _CODE_OF_VERDICT: Mapping[collectives.Why, str] = {
 def _timed_out(connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]) -> Problem | None:
     """What the watchdogs of all ranks say of a collective that timed out, and the node of those who are to blame."""
     logs = {
-        int(found["rank"]): (record, {file: text})
+        int(found["rank"]): {file: text}
         for record in records
         for file, text in _logs(connection, run, attempt, record.rank).items()
         if (found := RANK_LOG.fullmatch(file))
     }
-    said = {rank: collectives.read(*log.values()) for rank, (_, log) in logs.items()}
+    said = {rank: collectives.read(*log.values()) for rank, log in logs.items()}
     if not any(one.waits for one in said.values()):
         return None
-    verdict = collectives.judge(said, ledger.job_of(connection, run))
-    if verdict is None:
-        return None
-    record, log = logs.get(verdict.ranks[0], (records[0], {}))
+    job = ledger.job_of(connection, run)
+    verdict = collectives.judge(said, job)
+    first = verdict.ranks[0]
     return _problem(
         _CODE_OF_VERDICT[verdict.why],
-        record,
-        log,
+        records[first // job.cluster.gpus_per_node],
+        logs.get(first, {}),
         ranks=", ".join(f"rank {rank}" for rank in verdict.ranks[: collectives.MOST]),
         operation=" / ".join(verdict.operations),
         waited_s=round(verdict.waited_s),
