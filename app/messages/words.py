@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from app import slowdown_words, standstill_words
 from app.cli_output import duration
 from app.i18n import render_problem, t
-from app.monitor.events import written_losses
+from app.loss_words import written_losses
 from backend.job.problems import Problem
 from backend.jobs.records import Event, RunSnapshot, problem_from_json
 from backend.jobs.states import EventKind

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from app.i18n import render_problem, t
+from app.loss_words import written_losses
 from backend.jobs import gpu_errors
 from backend.jobs.diagnose import stuck_words
 from backend.jobs.records import Event, RunSnapshot, problem_from_json
@@ -124,11 +125,6 @@ def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, 
         "text": t(lang, f"monitor.event.{event.kind.value}{more}", **values),
         "why": _message(problem, lang) if problem else "",
     }
-
-
-def written_losses(detail: Mapping[str, Any]) -> dict[str, str]:
-    """The losses of an event, as the charts write them."""
-    return {name: f"{float(detail[name]):.4g}" for name in ("loss", "usual") if name in detail}
 
 
 def _message(problem: Mapping[str, Any], lang: str) -> str:

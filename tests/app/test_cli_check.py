@@ -82,7 +82,8 @@ def test_json_has_the_nodes_as_they_were_read_and_the_same_lines(job: Job) -> No
     assert told["proposed"]["environment"]["NCCL_IB_GID_INDEX"] == "3"
 
 
-def test_runs_without_the_page_do_not_wait_for_gradio() -> None:
-    script = "import sys, app.cli_launch; print(sorted({'gradio', 'plotly', 'fastapi'} & set(sys.modules)))"
+@pytest.mark.parametrize("modules", ["app.cli_launch", "app.cli_notify, app.messages.messenger"])
+def test_runs_and_messages_without_the_page_do_not_wait_for_gradio(modules: str) -> None:
+    script = f"import sys, {modules}; print(sorted({{'gradio', 'plotly', 'fastapi'}} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert out == "[]\n"
