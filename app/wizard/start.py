@@ -103,10 +103,7 @@ def forget_preset(services: Services, name: str) -> None:
 
 def keep_cluster(services: Services, name: str, *, replace: bool) -> None:
     """Keep the draft's machines and nodes under a name, which the draft then has. Raises ProblemsError."""
-    mapping, problems = read_texts(services.draft.job_mapping())
-    job, found = (None, []) if problems else parse_job(with_cluster(mapping, services.home))
-    if job is None:
-        raise ProblemsError([*problems, *errors(found)])
+    job = _readable(services, *read_texts(services.draft.job_mapping()))
     services.audit.record("save_cluster", name=name)
     home.keep_cluster(services.home, name, to_mapping(job)["cluster"], replace=replace)
 
@@ -123,12 +120,17 @@ def forget_cluster(services: Services, name: str) -> dict[str, Any]:
 def _keep(
     services: Services, name: str, mapping: Mapping[str, Any], problems: Sequence[Problem], *, replace: bool
 ) -> None:
+    refuse_secrets(_readable(services, mapping, problems))
+    services.audit.record("save_preset", name=name)
+    keep_preset(services.home, name, dump_mapping(mapping), replace=replace)
+
+
+def _readable(services: Services, mapping: Mapping[str, Any], problems: Sequence[Problem]) -> Job:
+    """The job of a mapping; ProblemsError with what was known of it before, and what is wrong with it."""
     job, found = (None, []) if problems else parse_job(with_cluster(mapping, services.home))
     if job is None:
         raise ProblemsError([*problems, *errors(found)])
-    refuse_secrets(job)
-    services.audit.record("save_preset", name=name)
-    keep_preset(services.home, name, dump_mapping(mapping), replace=replace)
+    return job
 
 
 def _machines(services: Services) -> Mapping[str, Any]:
