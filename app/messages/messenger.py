@@ -76,6 +76,7 @@ class Messenger:
 
     def start(self) -> None:
         """Begin; with what has happened since the last message, or from now on where there never was one."""
+        self._write(ledger.begin_messages)
         self._thread.start()
 
     def close(self) -> None:

@@ -171,6 +171,11 @@ def messages_sent(connection: sqlite3.Connection) -> int:
     return int(row[0])
 
 
+def begin_messages(connection: sqlite3.Connection) -> None:
+    """The operator is to be sent messages about what happens from now on, unless some were sent before."""
+    connection.execute("INSERT OR IGNORE INTO messages_sent SELECT 1, coalesce(max(seq), 0) FROM events")
+
+
 def set_messages_sent(connection: sqlite3.Connection, event: int) -> None:
     """Messages about the events up to this one are done."""
     connection.execute("REPLACE INTO messages_sent VALUES (1, ?)", (event,))

@@ -1,5 +1,6 @@
 """Whoever is not at the page is told how runs end: real addresses of Apprise's, and a real server that takes them."""
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -247,6 +248,15 @@ def test_a_run_whose_record_cannot_be_read_keeps_no_other_from_being_told(store,
     store.write(
         lambda c: c.execute("INSERT INTO events (run, attempt, kind, time, detail) VALUES (?, 1, ?, ?, ?)", damaged)
     )
+    fail(run)
+    one.tell()
+    assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]
+
+
+def test_what_happens_before_the_first_look_is_told(store, run, places, inbox, monkeypatch):
+    one = messenger(store, places)
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
+    one.start()
     fail(run)
     one.tell()
     assert inbox.titles == ["Lost: qwen3-vl-8b-sft"]

@@ -19,10 +19,13 @@ needs_chromium = pytest.mark.skipif(
 
 
 def go(page: Any, site: Site, step: str, lang: str = "en") -> None:
-    """Open a step of the wizard as a reload does, and wait for its bundle."""
+    """Open a step of the wizard as a reload does, until nothing that it asked is under way.
+
+    Before that a key pressed on the plans waits, and what a test then waits for may be the state before the key.
+    """
     page.goto(f"{site.url}/{lang}/#{step}")
     page.reload()
-    page.wait_for_function("() => Megaboard.wizard?.bundle()")
+    page.wait_for_function("() => Megaboard.wizard?.bundle() && Megaboard.draft.isResting()")
 
 
 def box(page: Any, path: str) -> Any:

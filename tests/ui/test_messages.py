@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from backend.jobs import ledger
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 from tests.app.stored_runs import StoredRun
@@ -32,7 +33,11 @@ def test_a_killed_server_tells_after_its_restart_what_happened_meanwhile(tmp_pat
         for run in runs:
             run.tell(EventKind.FAILING)
         runs[0].tell(EventKind.FAILED)
-        wait_for(lambda: inbox.titles == ["失败：mine-1"])
+        # A server that is killed before it noted what it sent tells it again.
+        with store.read() as connection:
+            told = ledger.events_of(connection, [EventKind.FAILED], after=0)[-1].seq
+        wait_for(lambda: _noted(store) == told)
+        assert inbox.titles == ["失败：mine-1"]
         site.kill()
         runs[1].tell(EventKind.FAILED)
         site.start()
@@ -44,3 +49,8 @@ def test_a_killed_server_tells_after_its_restart_what_happened_meanwhile(tmp_pat
     log = (tmp_path / "server.log").read_text()
     assert "JSON" in log
     assert TOKEN not in log
+
+
+def _noted(store: Store) -> int | None:
+    with store.read() as connection:
+        return ledger.messages_sent(connection)
