@@ -3,15 +3,21 @@
 import time
 from dataclasses import dataclass
 
-from app import slowdown_words, standstill_words
+from app import alert_words, slowdown_words, standstill_words
 from app.cli_output import duration
 from app.i18n import render_problem, t
-from app.loss_words import written_losses
 from backend.job.problems import Problem
 from backend.jobs.records import Event, RunSnapshot, problem_from_json
 from backend.jobs.states import EventKind
 
-BAD = (EventKind.FAILED, EventKind.LOST, EventKind.RESTARTING, EventKind.LOSS_NOT_FINITE, EventKind.LOSS_ROSE)
+BAD = (
+    EventKind.FAILED,
+    EventKind.LOST,
+    EventKind.RESTARTING,
+    EventKind.LOSS_NOT_FINITE,
+    EventKind.LOSS_ROSE,
+    EventKind.GRAD_NORM_ROSE,
+)
 TOLD = (EventKind.FINISHED, *BAD)
 """Not a stop: somebody asked for it."""
 
@@ -27,7 +33,10 @@ class Message:
 
 def of_event(event: Event, run: RunSnapshot, lang: str) -> Message:
     """The message about one of TOLD."""
-    values = {**{name: event.detail.get(name) for name in ("number", "of", "step")}, **written_losses(event.detail)}
+    values = {
+        **{name: event.detail.get(name) for name in ("number", "of", "step")},
+        **alert_words.figures(event.detail),
+    }
     told = event.detail.get("problem")
     cause = problem_from_json(told) if told else run.cause if event.kind in (EventKind.FAILED, EventKind.LOST) else None
     lines = [*(_why(cause, lang) if cause else []), *_progress(run, event.time, lang), _at(event.time, lang)]

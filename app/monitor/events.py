@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from app.alert_words import figures
 from app.i18n import render_problem, t
-from app.loss_words import written_losses
 from backend.jobs import gpu_errors
 from backend.jobs.diagnose import stuck_words
 from backend.jobs.records import Event, RunSnapshot, problem_from_json
@@ -32,6 +32,7 @@ _BAD = frozenset(
         EventKind.SAVE_TIMED_OUT,
         EventKind.LOSS_NOT_FINITE,
         EventKind.LOSS_ROSE,
+        EventKind.GRAD_NORM_ROSE,
         EventKind.MESSAGE_FAILED,
     }
 )
@@ -111,7 +112,7 @@ def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, 
         "number": detail.get("number"),
         "of": detail.get("of"),
         "to": detail.get("to"),
-        **written_losses(detail),
+        **figures(detail),
         "steps": ", ".join(map(str, detail.get("steps") or ())),
         "xids": gpu_errors.words(detail.get("xids") or ()),
         "reason": detail.get("reason"),

@@ -8,14 +8,13 @@ so that a node whose exit is in the store has nothing left to tell.
 import hashlib
 import json
 import logging
-import math
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from backend.cluster.node import Node, NodeError
-from backend.jobs import flight_records, gpu_errors, ledger, rising_loss, series
+from backend.jobs import alerts, flight_records, gpu_errors, ledger, series
 from backend.jobs.clocks import NodeClock
 from backend.jobs.far_behind import read_on_at
 from backend.jobs.outside_logs import Before, megatron_rows, trainer_log_rows
@@ -239,22 +238,9 @@ class Collector:
 
     def _store_points(self, connection: sqlite3.Connection, rank: int, rows: Sequence[dict[str, Any]]) -> None:
         series.add_points(connection, self._run, self._attempt, rank, rows)
-        for row in rows:
-            if row.get("loss") is None or math.isfinite(row["loss"]):
-                continue
-            if not ledger.has_event(connection, self._run, self._attempt, EventKind.LOSS_NOT_FINITE):
-                self._tell(connection, EventKind.LOSS_NOT_FINITE, {"step": row["step"], "loss": str(row["loss"])})
-        if rank == 0 and any(row.get("loss") is not None for row in rows):
-            self._tell_rise(connection, max(row["step"] for row in rows))
-
-    def _tell_rise(self, connection: sqlite3.Connection, step: int) -> None:
-        told = ledger.newest_detail(connection, self._run, self._attempt, EventKind.LOSS_ROSE)
-        if told and step < told["step"] + rising_loss.AGAIN_STEPS:
-            return
-        count = rising_loss.BEFORE + rising_loss.NEWEST
-        if found := rising_loss.rise(series.newest_losses(connection, self._run, self._attempt, count=count)):
-            loss, usual = found
-            self._tell(connection, EventKind.LOSS_ROSE, {"step": step, "loss": loss, "usual": usual})
+        steps = alerts.Steps(run=self._run, attempt=self._attempt, rank=rank, rows=rows)
+        for kind, detail in alerts.of_steps(connection, steps):
+            self._tell(connection, kind, detail)
 
     def _tell(self, connection: sqlite3.Connection, kind: EventKind, detail: Mapping[str, Any]) -> None:
         ledger.append(

@@ -139,14 +139,16 @@ def newest_of_ranks(connection: sqlite3.Connection, run: str, attempt: int, *, r
     return [_point(row) for row in rows if row is not None]
 
 
-def newest_losses(connection: sqlite3.Connection, run: str, attempt: int, *, count: int) -> list[float]:
-    """The finite losses that global rank 0 logged last in an attempt, oldest first."""
+def newest_logged(connection: sqlite3.Connection, run: str, attempt: int, name: str, *, count: int) -> list[float]:
+    """The finite values of a Point's field `name` that global rank 0 logged last in an attempt, oldest first."""
+    if name not in _NUMBERS:
+        raise ValueError(name)
     rows = connection.execute(
-        "SELECT loss FROM points WHERE run = ? AND attempt = ? AND rank = 0 AND loss IS NOT NULL"
+        f"SELECT {name} AS value FROM points WHERE run = ? AND attempt = ? AND rank = 0 AND {name} IS NOT NULL"  # noqa: S608
         " ORDER BY step DESC LIMIT ?",
         (run, attempt, count),
     )
-    return [loss for row in reversed(rows.fetchall()) if math.isfinite(loss := float(row["loss"]))]
+    return [value for row in reversed(rows.fetchall()) if math.isfinite(value := float(row["value"]))]
 
 
 def newest_loss(connection: sqlite3.Connection, run: str) -> float | None:

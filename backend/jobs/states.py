@@ -79,6 +79,7 @@ class EventKind(StrEnum):
     STOP_FORCED = "stop_forced"
     LOSS_NOT_FINITE = "loss_not_finite"
     LOSS_ROSE = "loss_rose"
+    GRAD_NORM_ROSE = "grad_norm_rose"
     CHECKPOINTS_SET_ASIDE = "checkpoints_set_aside"
     MESSAGE_FAILED = "message_failed"
 

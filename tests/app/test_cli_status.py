@@ -44,3 +44,31 @@ def test_status_tells_how_long_the_attempts_took_without_the_pause_between_them(
     assert main(["status", RUN, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["elapsed"] == {"done_s": pytest.approx(3660.0), "since": None}
+
+
+@pytest.mark.parametrize(
+    ("lang", "words"),
+    [
+        ("en", ["Loss is not finite at step 40", "The gradient norm has risen to 20 by step 90; it was 0.8123"]),
+        ("zh", ["第 40 步的 loss 为非有限值", "到第 90 步梯度范数已升至 20，此前为 0.8123"]),
+    ],
+)
+def test_status_tells_the_newest_alert_of_each_kind_in_this_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lang: str, words: list[str]
+) -> None:
+    monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path))
+    store = Store(tmp_path / "megaboard.db")
+    run = StoredRun(store, RUN, now=time.time() - 90_000, addresses=["10.0.0.1", "10.0.0.2"])
+    run.start()
+    run.tell(EventKind.LOSS_ROSE, step=3, loss=7.0, usual=1.0)
+    run.attempt_again()
+    run.tell(EventKind.GRAD_NORM_ROSE, step=30, grad_norm=9.0, usual=1.0)
+    run.tell(EventKind.LOSS_NOT_FINITE, step=40, loss="nan")
+    run.tell(EventKind.GRAD_NORM_ROSE, step=90, grad_norm=20.0, usual=0.81234)
+    run.tell(EventKind.FAILING)
+    run.tell(EventKind.FAILED)
+    store.close()
+    assert main(["--lang", lang, "status", RUN]) == 0
+    out = capsys.readouterr().out
+    found = [line for line in out.splitlines() if any(one in line for one in ("loss", "Loss", "gradient", "梯度"))]
+    assert [line.partition(" ")[2] for line in found] == words

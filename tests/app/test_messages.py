@@ -102,12 +102,17 @@ def test_a_run_that_finished_is_told_and_one_that_was_stopped_is_not(store, run,
     assert inbox.taken[0]["type"] == "success"
 
 
-def test_a_loss_that_rises_is_told_with_what_it_was(store, run, places, inbox):
+def test_a_loss_and_a_gradient_norm_that_rise_are_told_with_what_they_were(store, run, places, inbox):
     one = messenger(store, places)
     one.tell()
     run.tell(EventKind.LOSS_ROSE, step=30, loss=6.25, usual=1.501)
     one.tell()
-    assert inbox.titles == ["Loss has risen to 6.25 by step 30, from 1.501: qwen3-vl-8b-sft"]
+    run.tell(EventKind.GRAD_NORM_ROSE, step=31, grad_norm=14.0, usual=0.8123)
+    one.tell()
+    assert inbox.titles == [
+        "Loss has risen to 6.25 by step 30, from 1.501: qwen3-vl-8b-sft",
+        "Gradient norm has risen to 14 by step 31, from 0.8123: qwen3-vl-8b-sft",
+    ]
 
 
 def test_what_happens_while_no_server_is_up_is_told_by_the_next_one_and_nothing_twice(store, run, places, inbox):
