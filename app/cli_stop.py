@@ -15,8 +15,7 @@ from backend.cluster.ssh import connect
 from backend.job.problems import ProblemsError
 from backend.jobs import unopened
 from backend.jobs.connections import Connections
-from backend.jobs.gang import nothing_left
-from backend.jobs.lead import Timing
+from backend.jobs.gang import Timing, nothing_left
 from backend.jobs.states import RunState
 from backend.jobs.store import StoreError
 

@@ -15,6 +15,26 @@ LOST_AFTER_S = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Timing:
+    """Patience of the gang, in seconds."""
+
+    poll_s: float = 1.0
+    lost_after_s: float = LOST_AFTER_S
+    silent_after_s: float = 8.0
+    """Four heartbeats missed on a node that answers: its supervisor is asked for."""
+    grace_s: float = 10.0
+    """Between TERM and KILL."""
+    retry_s: float = 3.0
+    """Between two tries to stop a node that did not answer."""
+    stop_deadline_s: float = 120.0
+    """A node that could not be stopped by then is given up as lost."""
+    save_deadline_s: float = 900.0
+    """For a checkpoint on the user's wish; the gang is stopped without one afterwards."""
+    drain_s: float = 5.0
+    """Wait for the exit record of a node whose processes are gone; a killed supervisor writes none."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NodeView:
     """What is known of one node now. Seconds are of a clock that stands still while this machine sleeps."""
 

@@ -7,7 +7,6 @@ where the other was; what two of them do twice does no harm.
 import logging
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from backend.cluster.node import Node, ask
 from backend.job.problems import Problem
 from backend.jobs import gang, ledger, queued, restart, series
 from backend.jobs.diagnose import diagnose, node_lost, supervisor_gone
-from backend.jobs.gang import NodeView
+from backend.jobs.gang import NodeView, Timing
 from backend.jobs.history import is_saving
 from backend.jobs.launch import STOP_CALL_S, ask_for_save, stop_supervisor, supervisor_command
 from backend.jobs.launchlock import is_launching
@@ -27,26 +26,6 @@ from backend.jobs.store import Store, StoreError
 _log = logging.getLogger(__name__)
 
 STATUS_S = 20.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Timing:
-    """Patience of the gang, in seconds."""
-
-    poll_s: float = 1.0
-    lost_after_s: float = gang.LOST_AFTER_S
-    silent_after_s: float = 8.0
-    """Four heartbeats missed on a node that answers: its supervisor is asked for."""
-    grace_s: float = 10.0
-    """Between TERM and KILL."""
-    retry_s: float = 3.0
-    """Between two tries to stop a node that did not answer."""
-    stop_deadline_s: float = 120.0
-    """A node that could not be stopped by then is given up as lost."""
-    save_deadline_s: float = 900.0
-    """For a checkpoint on the user's wish; the gang is stopped without one afterwards."""
-    drain_s: float = 5.0
-    """Wait for the exit record of a node whose processes are gone; a killed supervisor writes none."""
 
 
 class Lead:

@@ -18,8 +18,8 @@ from backend.jobs.asks import Asked
 from backend.jobs.beginning import Wish, choose, find_checkpoints
 from backend.jobs.checkup import Meeting, meet
 from backend.jobs.connections import Connections
+from backend.jobs.gang import Timing
 from backend.jobs.launchlock import is_launching, launch_lock
-from backend.jobs.lead import Timing
 from backend.jobs.outside import WatchOnly
 from backend.jobs.starter import Starter
 from backend.jobs.states import RunState

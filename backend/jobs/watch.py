@@ -10,8 +10,9 @@ from backend.jobs import ledger
 from backend.jobs.collect import Collector
 from backend.jobs.connections import Connections
 from backend.jobs.follow import LONGEST_BACK_OFF_S, Follower, tell_link
+from backend.jobs.gang import Timing
 from backend.jobs.launch import ranks_of
-from backend.jobs.lead import Lead, Timing
+from backend.jobs.lead import Lead
 from backend.jobs.store import Store
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 from backend.jobs import ledger, series
 from backend.jobs.controller import Controller
-from backend.jobs.lead import Timing
+from backend.jobs.gang import Timing
 from backend.jobs.records import Event, NodeRecord
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store

@@ -12,7 +12,7 @@ import pytest
 
 from backend.job.mapping import to_mapping, with_values
 from backend.jobs import restart
-from backend.jobs.lead import Timing
+from backend.jobs.gang import Timing
 from backend.jobs.states import EventKind, RunState
 from tests.chaos.lab import Lab
 from tests.chaos.scene import Scene, scene
@@ -147,7 +147,7 @@ from backend.cluster.hostkeys import KnownHosts
 from backend.job.mapping import parse_job
 from backend.jobs import ledger, restart
 from backend.jobs.controller import Controller
-from backend.jobs.lead import Timing
+from backend.jobs.gang import Timing
 from backend.jobs.store import Store
 
 home, job_file, plan = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from backend.jobs import ledger
 from backend.jobs.connections import Connections
-from backend.jobs.lead import Timing
+from backend.jobs.gang import Timing
 from backend.jobs.runner import Runner
 from backend.jobs.states import RunState
 from backend.jobs.store import Store

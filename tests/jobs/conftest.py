@@ -20,7 +20,8 @@ from backend.jobs import ledger, series
 from backend.jobs.collect import Collector
 from backend.jobs.controller import Controller
 from backend.jobs.follow import Follower
-from backend.jobs.lead import Lead, Timing
+from backend.jobs.gang import Timing
+from backend.jobs.lead import Lead
 from backend.jobs.records import Event, NodeRecord, Point
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store

@@ -8,7 +8,7 @@ from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.jobs import ledger
 from backend.jobs.controller import Controller
-from backend.jobs.lead import Timing
+from backend.jobs.gang import Timing
 from backend.jobs.store import Store
 
 NODES = 2

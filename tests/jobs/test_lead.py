@@ -5,8 +5,8 @@ import pytest
 
 from backend.cluster.node import NodeError, Result
 from backend.jobs import ledger
+from backend.jobs.gang import Timing
 from backend.jobs.launchlock import launch_lock
-from backend.jobs.lead import Timing
 from backend.jobs.states import EventKind, RunState
 from tests.jobs.conftest import RUN, Gang
 
