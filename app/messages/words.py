@@ -17,6 +17,7 @@ BAD = (
     EventKind.LOSS_NOT_FINITE,
     EventKind.LOSS_ROSE,
     EventKind.GRAD_NORM_ROSE,
+    EventKind.DISK_LOW,
 )
 TOLD = (EventKind.FINISHED, *BAD)
 """Not a stop: somebody asked for it."""
@@ -35,6 +36,7 @@ def of_event(event: Event, run: RunSnapshot, lang: str) -> Message:
     """The message about one of TOLD."""
     values = {
         **{name: event.detail.get(name) for name in ("number", "of", "step")},
+        "node": next((node.address for node in run.nodes if node.rank == event.rank), None),
         **alert_words.figures(event.detail),
     }
     told = event.detail.get("problem")

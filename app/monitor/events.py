@@ -33,6 +33,8 @@ _BAD = frozenset(
         EventKind.LOSS_NOT_FINITE,
         EventKind.LOSS_ROSE,
         EventKind.GRAD_NORM_ROSE,
+        EventKind.DISK_LOW,
+        EventKind.ALLOC_RETRIES,
         EventKind.MESSAGE_FAILED,
     }
 )

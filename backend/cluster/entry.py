@@ -1,8 +1,8 @@
 """Runs on a node, once per rank, started by torchrun: `entry.py FOLDER` trains what FOLDER/config.yaml says.
 
 Everything the rank prints goes to FOLDER/rank<k>.log. FOLDER/steps.rank<k>.jsonl gets one line per optimizer step. When
-FOLDER/control/stop exists on any node, all ranks end together after the same step, with a checkpoint. This file, for
-ms-swift swift_entry.py, and the engine are all that is needed; nothing of Megaboard is imported.
+FOLDER/control/stop exists on any node, all ranks end together after the same step, with a checkpoint. This file,
+rank_facts.py, for ms-swift swift_entry.py, and the engine are all that is needed; nothing of Megaboard is imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import time
 from typing import IO, Any
 
 PROTOCOL = 1
-GIB = 1 << 30
 LOGGED = ("loss", "grad_norm", "learning_rate", "token_per_sec_per_gpu")
 
 
@@ -71,6 +70,7 @@ def mark_stopped(folder: str) -> None:
 
 def _make_callback(folder: str, file: IO[str]) -> Any:
     import torch
+    from rank_facts import memory, room  # beside this file in the run folder
     from transformers import TrainerCallback
 
     class Steps(TrainerCallback):  # type: ignore[misc]
@@ -79,6 +79,7 @@ def _make_callback(folder: str, file: IO[str]) -> Any:
         def __init__(self) -> None:
             self.begun = time.perf_counter()
             self.tokens_before = 0
+            self.saved = ""
             self.row: dict[str, Any] | None = None
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -97,7 +98,9 @@ def _make_callback(folder: str, file: IO[str]) -> Any:
                 "step_s": time.perf_counter() - self.begun,
                 "epoch": state.epoch,
                 **memory(torch),
+                **room(self.saved),  # by now all ranks have written their parts
             }
+            self.saved = ""
             # Counted over all ranks, only where the engine was told to count.
             tokens, self.tokens_before = state.num_input_tokens_seen - self.tokens_before, state.num_input_tokens_seen
             if tokens:
@@ -113,6 +116,9 @@ def _make_callback(folder: str, file: IO[str]) -> Any:
                 self.row.update({key: float(logs[key]) for key in LOGGED if logs.get(key) is not None})
                 self.write()
 
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            self.saved = f"{args.output_dir}/checkpoint-{state.global_step}"
+
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             self.write()
 
@@ -123,14 +129,6 @@ def _make_callback(folder: str, file: IO[str]) -> Any:
             self.row = None
 
     return Steps()
-
-
-def memory(torch: Any) -> dict[str, float]:
-    """Peaks of the allocator since the start; nothing on CPU."""
-    if not torch.cuda.is_available():
-        return {}
-    allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-    return {"allocated_gib": allocated / GIB, "reserved_gib": reserved / GIB}
 
 
 def any_rank_says(mine: bool, torch: Any) -> bool:

@@ -30,6 +30,7 @@ def train(entry: Any, folder: str, rank: int, command: str) -> None:
 
 def make_callback(entry: Any, folder: str, file: IO[str]) -> type:
     import torch
+    from rank_facts import memory
     from swift.megatron.callbacks.base import MegatronCallback
 
     class Steps(MegatronCallback):  # type: ignore[misc]
@@ -49,7 +50,7 @@ def make_callback(entry: Any, folder: str, file: IO[str]) -> type:
                 "total_steps": self.args.train_iters,
                 "time": time.time(),
                 "step_s": time.perf_counter() - self.begun,
-                **entry.memory(torch),
+                **memory(torch),
             }
             if entry.any_rank_says(os.path.exists(f"{folder}/control/stop"), torch):
                 # The loop runs up to train_iters, and saves a checkpoint before it looks again.

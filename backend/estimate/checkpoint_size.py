@@ -7,12 +7,15 @@ from backend.job.job import Job
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import ProblemsError
 
+WEIGHTS_ALONE = ("save_only_model", "no_save_optim")
+"""Keys of transformers' Trainer, of which mcore_adapter's is one, and of Megatron."""
+
 
 def checkpoint_bytes(job: Job) -> int | None:
     """Of the weights and the optimizer's states; None where the job's memory is not modelled.
 
     What is trained is saved with what the optimizer keeps of it; the rest once more with every checkpoint, except of
-    adapters, which are saved alone.
+    adapters, which are saved alone. Where the job saves weights alone, no optimizer.
     """
     memory = job.traits.memory
     try:
@@ -26,4 +29,6 @@ def checkpoint_bytes(job: Job) -> int | None:
     total = model_parameters(model_layers(shape))
     trained = total * sum(stage.trainable_parameters for stage in stages) / held
     frozen = 0.0 if job.training.method in ("lora", "qlora") else total - trained
-    return round(trained * (memory.weight_bytes + memory.optimizer_bytes) + frozen * memory.frozen_bytes)
+    weights_alone = any(job.extra.get(key) for key in WEIGHTS_ALONE)
+    optimizer_bytes = 0 if weights_alone else memory.optimizer_bytes
+    return round(trained * (memory.weight_bytes + optimizer_bytes) + frozen * memory.frozen_bytes)

@@ -9,6 +9,9 @@ from typing import Any
 from backend.jobs import ledger, rising, series
 from backend.jobs.states import EventKind
 
+GIB = 1 << 30
+LEAST_CHECKPOINTS = 2
+"""Room for fewer is told: the next one may fill the disk, or somebody else before it."""
 Told = tuple[EventKind, Mapping[str, Any]]
 """An event and its detail."""
 
@@ -19,6 +22,7 @@ class Steps:
 
     run: str
     attempt: int
+    node: int
     rank: int
     rows: Sequence[Mapping[str, Any]]
 
@@ -29,6 +33,8 @@ def of_steps(connection: sqlite3.Connection, steps: Steps) -> Iterator[Told]:
     if steps.rank == 0:
         for name in rising.EVENTS:
             yield from _risen(connection, steps, name)
+    yield from _disk_low(connection, steps)
+    yield from _retries(connection, steps)
 
 
 def _not_finite(connection: sqlite3.Connection, steps: Steps) -> Iterator[Told]:
@@ -50,3 +56,24 @@ def _risen(connection: sqlite3.Connection, steps: Steps, name: str) -> Iterator[
     if found := rising.rise(values, rising.LEAST_SHARE[name]):
         newest, usual = found
         yield kind, {"step": step, name: newest, "usual": usual}
+
+
+def _disk_low(connection: sqlite3.Connection, steps: Steps) -> Iterator[Told]:
+    """Once for all nodes that share the disk, and again when it has room for one less."""
+    row = next((row for row in reversed(steps.rows) if row.get("checkpoint_bytes")), None)
+    room = row["free_bytes"] // row["checkpoint_bytes"] if row else LEAST_CHECKPOINTS
+    if row is None or room >= LEAST_CHECKPOINTS:
+        return
+    history = ledger.events(connection, steps.run)
+    told = [one.detail for one in history if one.kind is EventKind.DISK_LOW and one.attempt == steps.attempt]
+    if not any(one["inode"] == row["results_inode"] and one["room"] <= room for one in told):
+        sizes = {"free_gib": row["free_bytes"] / GIB, "checkpoint_gib": row["checkpoint_bytes"] / GIB}
+        yield EventKind.DISK_LOW, {"step": row["step"], "room": room, "inode": row["results_inode"], **sizes}
+
+
+def _retries(connection: sqlite3.Connection, steps: Steps) -> Iterator[Told]:
+    """Once a node. torch's allocator found no room, emptied its cache and tried again: num_alloc_retries in
+    https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html."""
+    row = next((row for row in steps.rows if row.get("alloc_retries")), None)
+    if row and not ledger.has_event(connection, steps.run, steps.attempt, EventKind.ALLOC_RETRIES, steps.node):
+        yield EventKind.ALLOC_RETRIES, {"step": row["step"], "of_rank": steps.rank, "retries": row["alloc_retries"]}

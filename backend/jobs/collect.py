@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from backend.cluster.node import Node, NodeError
-from backend.jobs import alerts, flight_records, gpu_errors, ledger, series
+from backend.jobs import alerts, attempts, flight_records, gpu_errors, ledger, series
 from backend.jobs.clocks import NodeClock
 from backend.jobs.far_behind import read_on_at
 from backend.jobs.outside_logs import Before, megatron_rows, trainer_log_rows
@@ -143,7 +143,9 @@ class Collector:
         offset_s = self._node_clock.note(asked, self._clock(), time, whole=beats.whole)
         if offset_s is not None:
             _log.warning("the clock of node %d of %s is %+.0f s off ours now", self._node.rank, self._run, offset_s)
-            self._store.write(lambda c: ledger.set_clock_offset(c, self._run, self._attempt, self._node.rank, offset_s))
+            self._store.write(
+                lambda c: attempts.set_clock_offset(c, self._run, self._attempt, self._node.rank, offset_s)
+            )
             self._node_clock.offset_s = offset_s
 
     def _keep_flight_records(self, node: Node) -> list[str]:
@@ -212,7 +214,7 @@ class Collector:
                 series.add_log(connection, key, batch.start, masked(batch.data))
                 if batch.source.kind == "megatron_log":
                     self._store_points(connection, 0, megatron_rows(batch.data, self._clock()))
-        if ended is not None and ledger.set_exit(connection, self._run, self._attempt, self._node.rank, ended):
+        if ended is not None and attempts.set_exit(connection, self._run, self._attempt, self._node.rank, ended):
             self._tell(connection, EventKind.NODE_EXITED, ended)
             if records:
                 self._tell(connection, EventKind.FLIGHT_RECORDS, {"files": records})
@@ -238,7 +240,7 @@ class Collector:
 
     def _store_points(self, connection: sqlite3.Connection, rank: int, rows: Sequence[dict[str, Any]]) -> None:
         series.add_points(connection, self._run, self._attempt, rank, rows)
-        steps = alerts.Steps(run=self._run, attempt=self._attempt, rank=rank, rows=rows)
+        steps = alerts.Steps(run=self._run, attempt=self._attempt, node=self._node.rank, rank=rank, rows=rows)
         for kind, detail in alerts.of_steps(connection, steps):
             self._tell(connection, kind, detail)
 

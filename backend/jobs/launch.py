@@ -21,7 +21,7 @@ from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs import ledger
+from backend.jobs import attempts, ledger
 from backend.jobs.records import NodeRecord
 from backend.jobs.secrets import FILE as SECRETS_FILE
 from backend.jobs.secrets import TakenSecrets
@@ -31,7 +31,7 @@ from backend.jobs.store import Store
 _log = logging.getLogger(__name__)
 
 PROTOCOL = 1
-SWIFT_ENTRY = "swift_entry.py"
+BESIDE_ENTRY = ("rank_facts.py", "swift_entry.py")
 UPLOAD_S = 60.0
 START_S = 60.0
 STOP_CALL_S = 60.0
@@ -138,7 +138,7 @@ def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
     master = (attempt.place.master_address, attempt.place.master_port)
 
     def write(connection: sqlite3.Connection) -> None:
-        ledger.create_attempt(
+        attempts.create(
             connection,
             attempt.run,
             attempt.number,
@@ -181,7 +181,7 @@ def upload(attempt: Attempt, rank: int, node: Node) -> None:
     """Make the node's run folder and put its files there."""
     folder = attempt.records[rank].folder
     files = {name: text.encode() for name, text in attempt.rendered.files.items()}
-    files |= {name: node_program(name) for name in (SUPERVISOR, ENTRY, SWIFT_ENTRY)}
+    files |= {name: node_program(name) for name in (SUPERVISOR, ENTRY, *BESIDE_ENTRY)}
     files["spec.json"] = json.dumps(make_spec(attempt, rank), indent=1).encode()
     node.fill_folder(folder, files, ["control"])
 

@@ -80,6 +80,8 @@ class EventKind(StrEnum):
     LOSS_NOT_FINITE = "loss_not_finite"
     LOSS_ROSE = "loss_rose"
     GRAD_NORM_ROSE = "grad_norm_rose"
+    DISK_LOW = "disk_low"
+    ALLOC_RETRIES = "alloc_retries"
     CHECKPOINTS_SET_ASIDE = "checkpoints_set_aside"
     MESSAGE_FAILED = "message_failed"
 

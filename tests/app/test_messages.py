@@ -102,16 +102,19 @@ def test_a_run_that_finished_is_told_and_one_that_was_stopped_is_not(store, run,
     assert inbox.taken[0]["type"] == "success"
 
 
-def test_a_loss_and_a_gradient_norm_that_rise_are_told_with_what_they_were(store, run, places, inbox):
+def test_alerts_are_told_with_their_figures_and_short_memory_is_not(store, run, places, inbox):
     one = messenger(store, places)
     one.tell()
     run.tell(EventKind.LOSS_ROSE, step=30, loss=6.25, usual=1.501)
     one.tell()
     run.tell(EventKind.GRAD_NORM_ROSE, step=31, grad_norm=14.0, usual=0.8123)
+    run.tell(EventKind.DISK_LOW, 1, step=40, room=1, inode=5, free_gib=91.25, checkpoint_gib=60.5)
+    run.tell(EventKind.ALLOC_RETRIES, 1, step=41, of_rank=9, retries=3)
     one.tell()
     assert inbox.titles == [
         "Loss has risen to 6.25 by step 30, from 1.501: qwen3-vl-8b-sft",
         "Gradient norm has risen to 14 by step 31, from 0.8123: qwen3-vl-8b-sft",
+        "10.0.0.2 has 91.25 GiB left for checkpoints of 60.5 GiB: qwen3-vl-8b-sft",
     ]
 
 

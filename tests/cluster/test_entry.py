@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backend.cluster import entry, swift_entry
+from backend.cluster import entry, rank_facts, swift_entry
 from tests.nodes import needs_node_environment
 from tests.waiting import wait_for
 from tools.programs import NODE_PYTHON
@@ -21,7 +21,7 @@ WITHIN_S = 200.0
 
 # Calls the callbacks as transformers' Trainer does (transformers 5.6 trainer.py: step begin, step end, log, save).
 ENGINE = """
-import os, time
+import os, time, types
 import torch.distributed as dist
 from transformers import TrainerControl, TrainerState
 
@@ -46,6 +46,12 @@ def run_exp(args, callbacks):
             callback.on_log(args, state, control, logs=logs)
         if control.should_save:
             print("saved at step", state.global_step)
+        if state.global_step == args.get("save_at"):
+            folder = f"{args['output_dir']}/checkpoint-{state.global_step}"
+            os.makedirs(f"{folder}/parts", exist_ok=True)
+            with open(f"{folder}/parts/{rank}", "wb") as file:
+                file.write(bytes(1000))
+            callback.on_save(types.SimpleNamespace(output_dir=args["output_dir"]), state, control)
     callback.on_log(args, state, control, logs={"train_loss": 1.0})
     callback.on_train_end(args, state, control)
     dist.destroy_process_group()
@@ -110,8 +116,8 @@ class Gang:
             for name, text in SWIFT.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_text(text)
-            shutil.copy(entry.__file__, folder)
-            shutil.copy(swift_entry.__file__, folder)
+            for module in (entry, rank_facts, swift_entry):
+                shutil.copy(module.__file__, folder)
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             port = sock.getsockname()[1]
@@ -174,6 +180,17 @@ def test_ms_swift_writes_the_same_lines_and_stops_in_the_same_way(tmp_path: Path
         stop_on_one_node(gang)
         for rank in (0, 1):
             assert [row.get("loss") for row in gang.steps(rank)[:4]] == [None, 1.5, None, 0.75]
+
+
+def test_the_step_after_a_save_tells_what_all_ranks_wrote_and_the_room_that_is_left(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    with Gang(tmp_path, {"steps": 4, "save_at": 2, "output_dir": str(results)}, nodes=2) as gang:
+        assert gang.wait() == [0, 0]
+        for rank in (0, 1):
+            rows = gang.steps(rank)
+            assert [row.get("checkpoint_bytes") for row in rows] == [None, None, 2000, None]
+            assert 0 < rows[2]["free_bytes"] <= shutil.disk_usage(results).total
+            assert rows[2]["results_inode"] == results.stat().st_ino
 
 
 def test_a_failure_tells_its_traceback_in_the_rank_log_and_on_the_console(tmp_path: Path) -> None:

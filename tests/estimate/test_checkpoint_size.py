@@ -29,5 +29,12 @@ def test_frozen_weights_are_saved_too_but_not_their_optimizer() -> None:
     assert PARAMETERS * 2 < partial < PARAMETERS * 12
 
 
+def test_weights_saved_alone_take_no_optimizer() -> None:
+    assert checkpoint_bytes(make_job(extra={"save_only_model": True})) == PARAMETERS * 4
+    assert checkpoint_bytes(make_job(extra={"save_only_model": False})) == PARAMETERS * 12
+    megatron = make_job(engine="llamafactory-megatron", extra={"save_only_model": True})
+    assert checkpoint_bytes(megatron) == PARAMETERS * 2
+
+
 def test_a_model_that_is_not_known_has_no_size() -> None:
     assert checkpoint_bytes(with_values(make_job(), {"model.preset": None, "model.hf_config": {}})) is None
