@@ -198,7 +198,7 @@ def _estimate(read: Callable[[], Mapping[str, Any]], folder: Path, unnamed: str)
         found.problems += check(found.job)
         refuse_errors(found.problems)
         found.figures = estimate(found.job)
-        found.problems += over_memory(found.figures)
+        found.problems += over_memory(found.job, found.figures)
         found.problems += [*over_host_memory(found.job, found.figures), *much_padding(found.job, found.figures)]
     except ProblemsError as error:
         found.problems = list(error.problems)
@@ -207,7 +207,7 @@ def _estimate(read: Callable[[], Mapping[str, Any]], folder: Path, unnamed: str)
 
 def _plan(candidate: Candidate, lang: str) -> dict[str, Any]:
     figures, parallel = candidate.estimate, candidate.job.parallel
-    problems = [*candidate.warnings, *over_memory(figures), *over_host_memory(candidate.job, figures)]
+    problems = [*candidate.warnings, *over_memory(candidate.job, figures), *over_host_memory(candidate.job, figures)]
     return {
         **to_json(figures, (render_problem(lang, problem) for problem in problems)),
         "parallel": {axis: getattr(parallel, axis) if candidate.job.traits.is_megatron else 1 for axis in AXES},

@@ -85,7 +85,7 @@ def _host_words(job: Job, found: Estimate, lang: str) -> Iterable[str]:
     if found.host_memory_gib:
         needs, has = f"{found.host_memory_gib:,.1f}", job.cluster.host_memory_gib
         outcome = "unknown" if has is None else "exceeded" if over_host_memory(job, found) else "held"
-        yield t(lang, f"wizard.plan.host.{outcome}", needs=needs, has="" if has is None else f"{has:.1f}")
+        yield t(lang, f"wizard.plan.host.{outcome}", needs=needs, has="" if has is None else f"{has:,.1f}")
 
 
 def smallest_words(plans: Plans, lang: str) -> Iterable[str]:

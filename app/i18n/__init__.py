@@ -63,9 +63,10 @@ def render_problem(lang: str, problem: "Problem") -> dict[str, str]:
 
 
 def _fix_key(lang: str, problem: "Problem") -> str:
-    """Texts of different formats, and values of different types, want different advice."""
+    """Texts of different formats, values of different types, and different cases want different advice."""
     key = f"problem.{problem.code}.fix"
-    of_kind = f"{key}.{problem.values.get('format') or problem.values.get('expected')}"
+    kind = next((problem.values[name] for name in ("format", "expected", "case") if problem.values.get(name)), None)
+    of_kind = f"{key}.{kind}"
     return of_kind if has(lang, of_kind) else key
 
 

@@ -59,7 +59,7 @@ def read(draft: Mapping[str, Any], home: Path) -> Reading:
     if gpu and shape and not errors(p for p in problems if not _is_for_launch(p.field)):
         figures = _try(lambda: estimate_resolved(job, shape, gpu), problems)
     if figures:
-        problems += [*over_memory(figures), *over_host_memory(job, figures), *much_padding(job, figures)]
+        problems += [*over_memory(job, figures), *over_host_memory(job, figures), *much_padding(job, figures)]
     reported = {_bare(problem.field) for problem in errors(problems)}
     problems += [problem for problem in check_launch(job) if _bare(problem.field) not in reported]
     now, later = _split(problems)

@@ -12,7 +12,7 @@ from backend.job.presets import Accuracy, accuracy
 from backend.job.problems import Problem
 
 
-def over_memory(found: Estimate) -> list[Problem]:
+def over_memory(job: Job, found: Estimate) -> list[Problem]:
     """A warning where the plan needs more than a GPU has; nothing where the GPU holds it."""
     if not over_gpu_gib(found):
         return []
@@ -20,6 +20,7 @@ def over_memory(found: Estimate) -> list[Problem]:
         "needed_gib": round(found.reserved_gib + found.outside_gib, 1),
         "stage": found.peak_stage,
         "memory_gib": round(found.gpu_memory_gib, 1),
+        "case": "sizes" if job.traits.is_megatron else "sharding",
     }
     return [Problem(code="over_memory", field="parallel", severity="warning", values=values)]
 
@@ -50,6 +51,7 @@ def much_padding(job: Job, found: Estimate) -> list[Problem]:
         "share": f"{100 * share:.0f}",
         "mean": round(job.sequence_tokens),
         "length": round(longest_length(job)),
+        "case": "experts" if job.parallel.expert > 1 else "samples",
     }
     note = Problem(code="mostly_padding", field="training.sample_tokens", severity="note", values=values)
     if not can_pack(job):

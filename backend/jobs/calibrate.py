@@ -151,7 +151,7 @@ def _time_ratio(job: Job, step_s: float, problems: list[Problem]) -> float | Non
         problems.append(Problem(code="calibrate_no_speed", field="cluster.gpu", values={"gpu": str(job.cluster.gpu)}))
         return None
     if resolve_model(job.model).vision and job.training.images_per_sample:
-        values = {"images": job.training.images_per_sample, "pixels": job.training.image_max_pixels}
+        values = {"images": job.training.images_per_sample, "pixels": f"{job.training.image_max_pixels:,}"}
         problems.append(Problem(code="calibrate_images_assumed", severity="warning", values=values))
     ratio = _plausible(step_s / seconds, 0.01, 100, problems)
     error = calibration_figures().typical_error

@@ -32,7 +32,7 @@ def test_what_a_node_cannot_hold_does_not_fit_though_its_gpu_could():
     known, unknown = (replace(job_of(gib), engine=OFFLOADED[0]) for gib in (16, None))
     assert estimate(unknown).fits
     assert not estimate(known).fits
-    assert over_memory(estimate(known)) == []
+    assert over_memory(known, estimate(known)) == []
     assert replace(estimate(known), fits=True) == estimate(unknown)
 
 

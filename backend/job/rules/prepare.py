@@ -42,6 +42,6 @@ def many_samples_are_tokenised_first(job: Job, shape: ModelShape, gpu: Gpu) -> P
     samples = job.training.samples
     if samples is None or samples < MANY_SAMPLES or job.prepares_data or any(job.extra.get(key) for key in OTHER_WAYS):
         return None
-    values = {"samples": samples, "minutes": job.training.ddp_timeout_s // 60}
+    values = {"samples": f"{samples:,}", "minutes": job.training.ddp_timeout_s // 60}
     return problem("tokenise_first", "training.prepare.tokenize", "note", **values,
                    edit={"training.prepare.tokenize": True})  # fmt: skip
