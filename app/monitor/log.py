@@ -4,7 +4,7 @@ from typing import Any
 
 from app.monitor.plain import complete, to_lines
 from app.monitor.question import LogQuestion
-from backend.jobs import ledger, series
+from backend.jobs import attempts, series
 from backend.jobs.series import FileKey
 from backend.jobs.store import Store
 
@@ -21,7 +21,7 @@ def part(store: Store, run: str, asked: LogQuestion, is_final: bool) -> dict[str
     replace it. Unless the run has ended, a line not yet written to its end waits.
     """
     with store.read() as connection:
-        newest = ledger.newest_attempt(connection, run)
+        newest = attempts.newest(connection, run)
         attempt = asked.attempt if asked.attempt and asked.attempt < newest else newest
         files = sorted(series.log_files(connection, run, attempt, asked.node), key=_order)
         file = asked.file if asked.file is not None or not files else files[0]

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from backend.job.job import Job
 from backend.job.mapping import dump_job
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs import ledger, queued
+from backend.jobs import attempts, ledger, queued
 from backend.jobs.history import is_saving
 from backend.jobs.records import Source
 from backend.jobs.states import EventKind, RunState
@@ -84,7 +84,7 @@ def end(connection: sqlite3.Connection, run: str, *, save: bool, now: float) -> 
     if ledger.append(connection, run, EventKind.UNWATCHED, time=now):
         return
     if ledger.append(connection, run, EventKind.STOP_REQUESTED, time=now, detail={"save": save}):
-        if state is RunState.QUEUED and not ledger.newest_attempt(connection, run):
+        if state is RunState.QUEUED and not attempts.newest(connection, run):
             ledger.append(connection, run, EventKind.STOPPED, time=now)
         return
     if state is not RunState.STOPPING:

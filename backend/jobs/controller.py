@@ -19,7 +19,7 @@ from backend.job.job import Job
 from backend.job.launch_rules import check_nodes
 from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
-from backend.jobs import beginning, copying, exporting, ledger, outside, queued, restart, series, snapshot
+from backend.jobs import attempts, beginning, copying, exporting, ledger, outside, queued, restart, series, snapshot
 from backend.jobs import launch as launching
 from backend.jobs import look as looking
 from backend.jobs.accepted import kept
@@ -288,7 +288,7 @@ class Controller:
         """
         with self._store.read() as connection:
             job = ledger.job_of(connection, run_id)
-            attempt = ledger.newest_attempt(connection, run_id)
+            attempt = attempts.newest(connection, run_id)
             steps = series.newest_points(connection, run_id, attempt, count=MEASURED_STEPS)
             newest = series.newest_of_ranks(connection, run_id, attempt, ranks=job.world_size)
         if known is not None:
@@ -298,7 +298,7 @@ class Controller:
     def log(self, run_id: str, node_rank: int, file: str, *, size: int = LOG_BYTES, attempt: int | None = None) -> str:
         """The newest `size` bytes of a log of a node, in the newest attempt or in another, as readable text."""
         with self._store.read() as connection:
-            number = ledger.newest_attempt(connection, run_id) if attempt is None else attempt
+            number = attempts.newest(connection, run_id) if attempt is None else attempt
             key = FileKey(run=run_id, attempt=number, rank=node_rank, file=file)
             return readable(series.log_tail(connection, key, size=size)[1])
 

@@ -3,7 +3,7 @@
 import sqlite3
 from collections.abc import Iterable
 
-from backend.jobs import ledger
+from backend.jobs import attempts
 from backend.jobs.records import Elapsed, Event
 from backend.jobs.states import EventKind, RunState, next_state
 
@@ -18,6 +18,6 @@ def elapsed(connection: sqlite3.Connection, run: str, history: Iterable[Event]) 
         if event.kind in (EventKind.STARTING, EventKind.WATCHED):
             since, has_begun = event.time, True
         elif since is not None and state not in _AT_WORK:
-            done_s += max(0.0, ledger.ended_at(connection, run, event.attempt, event.time) - since)
+            done_s += max(0.0, attempts.ended_at(connection, run, event.attempt, event.time) - since)
             since = None
     return Elapsed(done_s=done_s, since=since) if has_begun else None

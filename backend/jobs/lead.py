@@ -13,7 +13,7 @@ from typing import Any
 from backend.cluster.group import try_all
 from backend.cluster.node import Node, ask
 from backend.job.problems import Problem
-from backend.jobs import gang, ledger, queued, restart, series
+from backend.jobs import attempts, gang, ledger, queued, restart, series
 from backend.jobs.diagnose import diagnose, node_lost, supervisor_gone
 from backend.jobs.gang import NodeView, Timing
 from backend.jobs.history import is_saving
@@ -64,9 +64,9 @@ class Lead:
         """Look and act once; True when the attempt has ended. May take as long as stopping its nodes takes."""
         with self._store.read() as connection:
             state = ledger.state_of(connection, self._run)
-            records = ledger.nodes(connection, self._run, self._attempt)
+            records = attempts.nodes(connection, self._run, self._attempt)
             history = ledger.events(connection, self._run)
-            is_over = ledger.newest_attempt(connection, self._run) != self._attempt
+            is_over = attempts.newest(connection, self._run) != self._attempt
         if is_over or state is None or state.is_final or state is RunState.QUEUED:
             return True
         if is_launching(self._home, self._run):
@@ -135,7 +135,7 @@ class Lead:
             self._stopping_since = self._monotonic()
         self._stop_nodes(records)
         with self._store.read() as connection:
-            records = ledger.nodes(connection, self._run, self._attempt)
+            records = attempts.nodes(connection, self._run, self._attempt)
         waiting = [record for record in records if not self._is_accounted(record)]
         overdue = self._monotonic() - self._stopping_since > self._timing.stop_deadline_s
         lost = gang.lost_nodes(self._views(records), lost_after_s=self._timing.lost_after_s)
@@ -171,7 +171,7 @@ class Lead:
     def _keep_proof(self, rank: int, answer: Mapping[str, Any]) -> None:
         if not answer.get("left"):
             self._proved[rank] = self._monotonic()
-        self._store.write(lambda c: ledger.set_stop(c, self._run, self._attempt, rank, answer))
+        self._store.write(lambda c: attempts.set_stop(c, self._run, self._attempt, rank, answer))
         self._tell(EventKind.NODE_STOPPED, rank=rank, left=answer.get("left"))
 
     def _is_accounted(self, record: NodeRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Runs, attempts, nodes and events in the store: functions on a connection, called inside write() or read()."""
+"""Runs, their claims and their events in the store: functions on a connection, called inside write() or read()."""
 
 import json
 import sqlite3
@@ -10,13 +10,13 @@ from typing import Any
 from backend.job.job import Job
 from backend.job.mapping import load_job
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs.records import Event, NodeRecord, problem_from_json
+from backend.jobs import attempts
+from backend.jobs.records import Event, problem_from_json, stored_mapping, unreadable
 from backend.jobs.redact import without_told
 from backend.jobs.states import FINAL, MOVING, EventKind, RunState, fold, next_state
 
 _LEAVING_THE_QUEUE = MOVING - {EventKind.PREFLIGHT}
 """Not the preflight: a run whose server dies before anything was started keeps its place."""
-_NODE_COLUMNS = ("rank", "address", "folder", "python", "setup", "mark", "clock_offset_s")
 
 
 def create_run(
@@ -46,7 +46,7 @@ def create_run(
 def source_of(connection: sqlite3.Connection, run: str) -> Mapping[str, Any] | None:
     """The checkpoint of another run that this one begins with: `run`, `step` and `folder`."""
     row = connection.execute("SELECT detail FROM events WHERE run = ? AND kind = 'created'", (run,)).fetchone()
-    source: Mapping[str, Any] | None = None if row is None else _read_json(run, row["detail"]).get("source")
+    source: Mapping[str, Any] | None = None if row is None else stored_mapping(run, row["detail"]).get("source")
     return source
 
 
@@ -77,27 +77,6 @@ def keep_token(connection: sqlite3.Connection, token: str, run: str) -> None:
     connection.execute("INSERT INTO launches VALUES (?, ?)", (token, run))
 
 
-def create_attempt(
-    connection: sqlite3.Connection,
-    run: str,
-    attempt: int,
-    *,
-    master: tuple[str, int],
-    rendered: Mapping[str, Any],
-    nodes: Iterable[NodeRecord],
-    time: float,
-    checkpoint_step: int | None = None,
-) -> None:
-    """Record what an attempt is going to start, before it starts; `checkpoint_step`: where it goes on from."""
-    columns = "(run, attempt, created, master_address, master_port, rendered, checkpoint_step)"
-    values = (run, attempt, time, *master, json.dumps(rendered), checkpoint_step)
-    connection.execute(f"INSERT INTO attempts {columns} VALUES (?, ?, ?, ?, ?, ?, ?)", values)  # noqa: S608
-    connection.executemany(
-        "INSERT INTO nodes VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL)",
-        [(run, attempt, *(getattr(node, column) for column in _NODE_COLUMNS)) for node in nodes],
-    )
-
-
 def append(
     connection: sqlite3.Connection,
     run: str,
@@ -118,7 +97,7 @@ def append(
     after = next_state(state, kind)
     if kind in MOVING and after is state:
         return False
-    attempt = max(1, newest_attempt(connection, run)) if attempt is None else attempt
+    attempt = max(1, attempts.newest(connection, run)) if attempt is None else attempt
     connection.execute(
         "INSERT INTO events (run, attempt, rank, kind, time, detail) VALUES (?, ?, ?, ?, ?, ?)",
         (run, attempt, rank, kind.value, time, without_told(json.dumps(detail or {}, default=str))),
@@ -126,7 +105,7 @@ def append(
     if kind is EventKind.RESUMED:
         connection.execute("UPDATE runs SET ended = NULL WHERE id = ?", (run,))
     if after in FINAL and kind in MOVING:
-        ended = ended_at(connection, run, attempt, time)
+        ended = attempts.ended_at(connection, run, attempt, time)
         connection.execute("UPDATE runs SET ended = ? WHERE id = ?", (ended, run))
         connection.execute("DELETE FROM claims WHERE run = ?", (run,))
     if after is not RunState.QUEUED and kind in _LEAVING_THE_QUEUE:
@@ -196,7 +175,7 @@ def newest_detail(connection: sqlite3.Connection, run: str, attempt: int, kind: 
         "SELECT detail FROM events WHERE run = ? AND attempt = ? AND kind = ? ORDER BY seq DESC LIMIT 1",
         (run, attempt, kind.value),
     ).fetchone()
-    return None if row is None else _read_json(run, row["detail"])
+    return None if row is None else stored_mapping(run, row["detail"])
 
 
 def cause_of(connection: sqlite3.Connection, run: str) -> Problem | None:
@@ -208,9 +187,9 @@ def cause_of(connection: sqlite3.Connection, run: str) -> Problem | None:
         "SELECT detail FROM events WHERE run = ? AND attempt >= ?"
         " AND seq > (SELECT coalesce(max(seq), 0) FROM events WHERE run = ? AND kind = 'resumed')"
         " AND kind IN ('failing', 'losing', 'failed', 'lost', 'restarting', 'waiting') ORDER BY seq DESC",
-        (run, newest_attempt(connection, run), run),
+        (run, attempts.newest(connection, run), run),
     )
-    told = (_read_json(run, row["detail"]).get("problem") for row in rows)
+    told = (stored_mapping(run, row["detail"]).get("problem") for row in rows)
     return next((problem_from_json(problem) for problem in told if problem is not None), None)
 
 
@@ -242,101 +221,16 @@ def unfinished_runs(connection: sqlite3.Connection) -> list[str]:
     return [row["id"] for row in rows]
 
 
-def newest_attempt(connection: sqlite3.Connection, run: str) -> int:
-    """Number of the run's newest attempt; 0 before the first."""
-    row = connection.execute("SELECT max(attempt) FROM attempts WHERE run = ?", (run,)).fetchone()
-    return int(row[0] or 0)
-
-
-def checkpoint_step(connection: sqlite3.Connection, run: str, attempt: int) -> int | None:
-    """The step of the checkpoint that an attempt went on from; None when it began at the start."""
-    row = connection.execute(
-        "SELECT checkpoint_step FROM attempts WHERE run = ? AND attempt = ?", (run, attempt)
-    ).fetchone()
-    return None if row is None else row["checkpoint_step"]
-
-
-def ended_at(connection: sqlite3.Connection, run: str, attempt: int, told: float) -> float:
-    """When an attempt ended, by our clock: as its nodes say where all do, for nobody may have watched then.
-
-    `told`: when that was recorded.
-    """
-    records = nodes(connection, run, attempt)
-    exits = [(record.exit or {}).get("time") for record in records]
-    ours = [at - record.clock_offset_s for at, record in zip(exits, records, strict=True) if at is not None]
-    return min(told, max(ours)) if ours and len(ours) == len(records) else told
-
-
-def secret_names(connection: sqlite3.Connection, run: str, attempt: int) -> list[str]:
-    """The secrets that an attempt was started with, by name; nothing else of them is kept."""
-    row = connection.execute(
-        "SELECT json_extract(rendered, '$.secrets') AS names FROM attempts WHERE run = ? AND attempt = ?",
-        (run, attempt),
-    ).fetchone()
-    return [] if row is None or row["names"] is None else list(json.loads(row["names"]))
-
-
-def nodes(connection: sqlite3.Connection, run: str, attempt: int) -> tuple[NodeRecord, ...]:
-    """The nodes of an attempt by rank."""
-    rows = connection.execute("SELECT * FROM nodes WHERE run = ? AND attempt = ? ORDER BY rank", (run, attempt))
-    return tuple(_node(row) for row in rows)
-
-
-def set_stop(connection: sqlite3.Connection, run: str, attempt: int, rank: int, answer: Mapping[str, Any]) -> None:
-    """Keep the supervisor's newest answer to `stop`."""
-    connection.execute(
-        "UPDATE nodes SET stop = ? WHERE run = ? AND attempt = ? AND rank = ?",
-        (json.dumps(answer), run, attempt, rank),
-    )
-
-
-def set_clock_offset(connection: sqlite3.Connection, run: str, attempt: int, rank: int, offset_s: float) -> None:
-    """How far a node's clock is ahead of ours now."""
-    connection.execute(
-        "UPDATE nodes SET clock_offset_s = ? WHERE run = ? AND attempt = ? AND rank = ?", (offset_s, run, attempt, rank)
-    )
-
-
-def set_exit(connection: sqlite3.Connection, run: str, attempt: int, rank: int, ended: Mapping[str, Any]) -> bool:
-    """Keep a node's exit record; False when it is known already."""
-    changed = connection.execute(
-        "UPDATE nodes SET exit = ? WHERE run = ? AND attempt = ? AND rank = ? AND exit IS NULL",
-        (json.dumps(ended), run, attempt, rank),
-    )
-    return changed.rowcount == 1
-
-
 def _event(row: sqlite3.Row) -> Event:
     values = {key: row[key] for key in ("seq", "run", "attempt", "rank", "time")}
-    return Event(**values, kind=_kind(row["run"], row["kind"]), detail=_read_json(row["run"], row["detail"]))
+    return Event(**values, kind=_kind(row["run"], row["kind"]), detail=stored_mapping(row["run"], row["detail"]))
 
 
 def _kind(run: str, kind: str) -> EventKind:
     try:
         return EventKind(kind)
     except ValueError as error:
-        raise _unreadable(run, f"unknown event {kind!r}") from error
-
-
-def _read_json(run: str, text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise _unreadable(run, f"no JSON: {text[:60]!r}") from error
-    if not isinstance(found, dict):
-        raise _unreadable(run, f"no mapping: {text[:60]!r}")
-    return found
-
-
-def _unreadable(run: str, reason: str) -> ProblemsError:
-    return ProblemsError([Problem(code="run_unreadable", values={"run": run, "reason": reason})])
-
-
-def _node(row: sqlite3.Row) -> NodeRecord:
-    values: dict[str, Any] = {key: row[key] for key in _NODE_COLUMNS}
-    for key in ("exit", "stop"):
-        values[key] = None if row[key] is None else _read_json(row["run"], row[key])
-    return NodeRecord(**values)
+        raise unreadable(run, f"unknown event {kind!r}") from error
 
 
 def _without_none(**values: object) -> dict[str, object]:

@@ -16,7 +16,7 @@ from backend.cluster.node import Node, sftp_path
 from backend.job.job import Job
 from backend.job.mapping import dump_job, parse_job
 from backend.job.problems import Problem, ProblemsError, errors
-from backend.jobs import ledger, series
+from backend.jobs import attempts, ledger, series
 from backend.jobs.collect import Collector, Polled, Source
 from backend.jobs.connections import Connections
 from backend.jobs.follow import LONGEST_BACK_OFF_S, Follower, tell_link
@@ -71,7 +71,7 @@ def register(connection: sqlite3.Connection, run: str, job: Job, files: Sequence
         NodeRecord(rank=rank, address=host.name, folder=folder, python="", mark="")
         for rank, host in enumerate(job.cluster.hosts)
     ]
-    ledger.create_attempt(connection, run, 1, master=("", 0), rendered={}, nodes=nodes, time=time)
+    attempts.create(connection, run, 1, master=("", 0), rendered={}, nodes=nodes, time=time)
     ledger.append(connection, run, EventKind.WATCHED, time=time, detail={"files": list(files)})
 
 
@@ -128,7 +128,7 @@ class WatchOnly:
         self.over = threading.Event()
         with store.read() as connection:
             job = ledger.job_of(connection, run)
-            records = ledger.nodes(connection, run, 1)
+            records = attempts.nodes(connection, run, 1)
             files = ledger.events(connection, run)[0].detail["files"]
 
         def follower(record: NodeRecord) -> Follower:

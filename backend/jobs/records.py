@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from backend.job.problems import Problem
+from backend.job.problems import Problem, ProblemsError
 from backend.jobs.delays import Slowdown, Standstill
 from backend.jobs.states import EventKind, RunState
 
@@ -235,3 +235,19 @@ def problem_to_json(problem: Problem) -> dict[str, Any]:
 def problem_from_json(values: Mapping[str, Any]) -> Problem:
     """The Problem that `problem_to_json` wrote; keys of a newer version are dropped."""
     return Problem(**{key: values[key] for key in Problem.__dataclass_fields__ if key in values})
+
+
+def stored_mapping(run: str, text: str) -> dict[str, Any]:
+    """A mapping that the store keeps of a run as JSON; ProblemsError(run_unreadable)."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise unreadable(run, f"no JSON: {text[:60]!r}") from error
+    if not isinstance(found, dict):
+        raise unreadable(run, f"no mapping: {text[:60]!r}")
+    return found
+
+
+def unreadable(run: str, reason: str) -> ProblemsError:
+    """For a run of which the store holds what nobody can read."""
+    return ProblemsError([Problem(code="run_unreadable", values={"run": run, "reason": reason})])

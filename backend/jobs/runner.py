@@ -12,7 +12,7 @@ from pathlib import Path
 
 from backend.job.job import Job
 from backend.job.problems import ProblemsError
-from backend.jobs import asks, ledger, queued
+from backend.jobs import asks, attempts, ledger, queued
 from backend.jobs.accepted import kept
 from backend.jobs.asks import Asked
 from backend.jobs.beginning import Wish, choose, find_checkpoints
@@ -122,7 +122,7 @@ class Runner:
         with self._store.read() as connection:
             job = ledger.job_of(connection, run)
             asks.refuse_unless_ended(connection, run)
-            has_begun = ledger.newest_attempt(connection, run) > 0
+            has_begun = attempts.newest(connection, run) > 0
         meeting = meet(job, self._connections)
         if has_begun:
             choose(job, run, find_checkpoints(job, run, meeting.all_nodes()), Wish(step=checkpoint))

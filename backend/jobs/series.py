@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.jobs import ledger, usage
+from backend.jobs import attempts, usage
 from backend.jobs.records import Point
 
 HEARTBEATS_KEPT_S = 900.0
@@ -109,7 +109,7 @@ def trail(connection: sqlite3.Connection, run: str, attempt: int, *, count: int)
             (run, attempt, last, count - len(found)),
         ).fetchall()
         found = [_point(row) for row in reversed(rows)] + found
-        begun = ledger.checkpoint_step(connection, run, attempt)
+        begun = attempts.checkpoint_step(connection, run, attempt)
         if begun is None:
             break
         last = begun if last is None else min(last, begun)

@@ -10,7 +10,7 @@ from typing import Any
 from backend.cluster.group import on_all
 from backend.cluster.node import Node, NodeError
 from backend.job.job import Job
-from backend.jobs import ledger
+from backend.jobs import attempts, ledger
 from backend.jobs.collect import OTHER_RANKS_EVERY, Collector
 from backend.jobs.gang import nothing_left
 from backend.jobs.launch import STOP_CALL_S, ranks_of, stop_supervisor
@@ -30,7 +30,7 @@ def settle(
 ) -> None:
     """End what is left of an attempt and collect the rest. GroupError with the nodes that could not prove it."""
     with store.read() as connection:
-        records = ledger.nodes(connection, run, attempt)
+        records = attempts.nodes(connection, run, attempt)
 
     def work(rank: int, node: Node) -> None:
         record = records[rank]
@@ -51,7 +51,7 @@ def settle(
 def _keep(
     connection: sqlite3.Connection, run: str, attempt: int, rank: int, answer: Mapping[str, Any], now: float
 ) -> None:
-    ledger.set_stop(connection, run, attempt, rank, answer)
+    attempts.set_stop(connection, run, attempt, rank, answer)
     detail = {"left": answer.get("left")}
     ledger.append(connection, run, EventKind.NODE_STOPPED, time=now, attempt=attempt, rank=rank, detail=detail)
 

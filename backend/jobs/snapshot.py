@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs import ledger, series
+from backend.jobs import attempts, ledger, series
 from backend.jobs.elapsed import elapsed
 from backend.jobs.history import restarts_used
 from backend.jobs.ledger import run_job
@@ -24,7 +24,7 @@ EVENTS_SHOWN = 400
 def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapshot:
     """Everything about one run; ProblemsError(unknown_run)."""
     row = ledger.run_row(connection, run)
-    attempt = ledger.newest_attempt(connection, run)
+    attempt = attempts.newest(connection, run)
     history = ledger.events(connection, run)
     state = ledger.state_of(connection, run) or RunState.QUEUED
     job = run_job(row["job"])
@@ -65,7 +65,7 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         last_step_at=last.time if last and last.attempt == attempt else None,
         standstill=stands,
         slowdown=slowdown(connection, run, attempt, nodes=nodes, now=now) if runs and stands is None else None,
-        checkpoint_step=ledger.checkpoint_step(connection, run, attempt),
+        checkpoint_step=attempts.checkpoint_step(connection, run, attempt),
         source=_source(connection, run),
         restarts=restarts_used(history),
         restarts_allowed=row["restarts"],
@@ -97,7 +97,7 @@ def _broken(row: sqlite3.Row, why: Problem) -> RunSummary:
 
 
 def _by_our_clock(connection: sqlite3.Connection, run: str, point: Point) -> Point:
-    records = ledger.nodes(connection, run, point.attempt)
+    records = attempts.nodes(connection, run, point.attempt)
     return replace(point, time=point.time - records[0].clock_offset_s) if records else point
 
 
@@ -160,7 +160,7 @@ def _nodes(
     of_attempt = [event for event in history if event.attempt == attempt]
     return tuple(
         _node(record, node_state(record, state, of_attempt), beats.get(record.rank), now)
-        for record in ledger.nodes(connection, run, attempt)
+        for record in attempts.nodes(connection, run, attempt)
     )
 
 
@@ -189,7 +189,7 @@ _HOST_KEYS = ("load1", "memory_used_mib", "memory_total_mib", "disk_free_mib")
 def _summary(
     connection: sqlite3.Connection, row: sqlite3.Row, queue_place: int | None, waits_for: Problem | None, now: float
 ) -> RunSummary:
-    attempt = ledger.newest_attempt(connection, row["id"])
+    attempt = attempts.newest(connection, row["id"])
     state = ledger.state_of(connection, row["id"]) or RunState.QUEUED
     failed, goes_on = state in (RunState.FAILED, RunState.LOST), state in (RunState.RUNNING, RunState.WATCHED)
     trail = series.trail(connection, row["id"], attempt, count=RECENT_STEPS if goes_on else 1)

@@ -10,8 +10,8 @@ from backend.cluster.node import Node
 from backend.engines import render
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
+from backend.jobs import attempts, ledger, restart
 from backend.jobs import launch as launching
-from backend.jobs import ledger, restart
 from backend.jobs.accepted import accepted
 from backend.jobs.beginning import Found, choose, find_checkpoints, wish_of
 from backend.jobs.checkup import Meeting, PreflightReport, examine, meet
@@ -51,11 +51,11 @@ class Starter:
     def _start(self, run: str, meeting: Meeting | None) -> None:
         job = self._job(run)
         with self._store.read() as connection:
-            previous = ledger.newest_attempt(connection, run)
+            previous = attempts.newest(connection, run)
             source = ledger.source_of(connection, run)
             wish = wish_of(connection, run)
             may_pass = accepted(ledger.events(connection, run))
-            needed = ledger.secret_names(connection, run, previous)
+            needed = attempts.secret_names(connection, run, previous)
         secrets = SECRETS.taken()
         if gone := sorted(set(needed) - set(secrets.names())):
             raise ProblemsError([Problem(code="secrets_gone", values={"run": run, "names": ", ".join(gone)})])
@@ -124,7 +124,7 @@ class Starter:
             state = ledger.state_of(connection, run)
             if state is RunState.PREFLIGHT and restart.wait_again(connection, run, problem, now):
                 return
-            records = ledger.nodes(connection, run, ledger.newest_attempt(connection, run))
+            records = attempts.nodes(connection, run, attempts.newest(connection, run))
             rank = next((record.rank for record in records if record.address == problem.node), None)
             detail: dict[str, object] = {"problem": problem_to_json(problem)}
             if isinstance(error, ProblemsError) and problem.code == NOT_ACCEPTED:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from backend.cluster.group import try_all
 from backend.cluster.node import Node, NodeError
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs import ledger
+from backend.jobs import attempts, ledger
 from backend.jobs.connections import Connections
 from backend.jobs.launch import STOP_CALL_S, ask_for_save, stop_supervisor
 from backend.jobs.records import NodeRecord
@@ -30,7 +30,7 @@ def stop_unrecorded(
     with store.read() as connection:
         job = ledger.job_of(connection, run)
         state = ledger.state_of(connection, run)
-        records = ledger.nodes(connection, run, ledger.newest_attempt(connection, run))
+        records = attempts.nodes(connection, run, attempts.newest(connection, run))
     if state not in _ON_NODES or not records:
         return why
 

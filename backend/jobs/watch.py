@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from backend.cluster.node import Node
-from backend.jobs import ledger
+from backend.jobs import attempts, ledger
 from backend.jobs.collect import Collector
 from backend.jobs.connections import Connections
 from backend.jobs.follow import LONGEST_BACK_OFF_S, Follower, tell_link
@@ -43,8 +43,8 @@ class Watch:
         """Set when the run has ended."""
         with store.read() as connection:
             job = ledger.job_of(connection, run)
-            self._attempt = ledger.newest_attempt(connection, run)
-            records = ledger.nodes(connection, run, self._attempt)
+            self._attempt = attempts.newest(connection, run)
+            records = attempts.nodes(connection, run, self._attempt)
 
         def connect(rank: int) -> Node:
             return connections.get(job.cluster.hosts[rank])

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from backend.job.mapping import dump_mapping
-from backend.jobs import ledger, series
+from backend.jobs import attempts, ledger, series
 from backend.jobs.records import NodeRecord
 from backend.jobs.series import FileKey, Place
 from backend.jobs.states import EventKind
@@ -57,7 +57,7 @@ class StoredRun:
             for i, one in enumerate(self.addresses)
         ]
         begun = {"master": ("10.0.0.1", 29500), "rendered": {}, "nodes": records, "checkpoint_step": checkpoint_step}
-        self.store.write(lambda c: ledger.create_attempt(c, self.id, self.attempt, time=self.now, **begun))
+        self.store.write(lambda c: attempts.create(c, self.id, self.attempt, time=self.now, **begun))
 
     def attempt_again(self, checkpoint_step: int | None = None, rank: int | None = None) -> None:
         """The gang fails by a node and restarts; what follows is of the new attempt."""
@@ -105,12 +105,12 @@ class StoredRun:
         """The node's part has ended."""
         ended = {"protocol": 1, "code": 0, "signal": None, "stopped": False, "reason": "finished", "left": [], **record}
         ended["time"] = self.now
-        self.store.write(lambda c: ledger.set_exit(c, self.id, self.attempt, rank, ended))
+        self.store.write(lambda c: attempts.set_exit(c, self.id, self.attempt, rank, ended))
         self.tell(EventKind.NODE_EXITED, rank, **ended)
 
     def stopped(self, rank: int, left: Sequence[int] = ()) -> None:
         """The supervisor's answer to `stop`."""
-        self.store.write(lambda c: ledger.set_stop(c, self.id, self.attempt, rank, {"left": list(left)}))
+        self.store.write(lambda c: attempts.set_stop(c, self.id, self.attempt, rank, {"left": list(left)}))
         self.tell(EventKind.NODE_STOPPED, rank, left=list(left))
 
 

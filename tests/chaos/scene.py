@@ -14,7 +14,7 @@ from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.supervisor.processes import members
 from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
-from backend.jobs import ledger, series
+from backend.jobs import attempts, ledger, series
 from backend.jobs.controller import Controller
 from backend.jobs.gang import Timing
 from backend.jobs.records import Event, NodeRecord
@@ -114,8 +114,8 @@ class Scene:
     def attempts(self) -> dict[int, tuple[NodeRecord, ...]]:
         """The nodes of every attempt."""
         with self.opened[-1][1].read() as connection:
-            numbers = range(1, ledger.newest_attempt(connection, self.run) + 1)
-            return {number: ledger.nodes(connection, self.run, number) for number in numbers}
+            numbers = range(1, attempts.newest(connection, self.run) + 1)
+            return {number: attempts.nodes(connection, self.run, number) for number in numbers}
 
     def stored(self, rank: int, attempt: int = 1) -> list[int]:
         """Steps of a rank in the store."""
@@ -180,8 +180,8 @@ class Scene:
 
     def _steps(self) -> list[tuple[NodeRecord, list[int]]]:
         """The nodes of every attempt, and the steps that are stored of each."""
-        attempts = self.attempts().items()
-        return [(record, self.stored(record.rank, number)) for number, records in attempts for record in records]
+        all_of_them = self.attempts().items()
+        return [(record, self.stored(record.rank, number)) for number, records in all_of_them for record in records]
 
     def close(self) -> None:
         for controller, store in self.opened:

@@ -16,7 +16,7 @@ from backend.cluster.node import NodeError
 from backend.job.job import Job
 from backend.job.mapping import parse_job
 from backend.job.problems import Problem
-from backend.jobs import ledger, series
+from backend.jobs import attempts, ledger, series
 from backend.jobs.collect import Collector
 from backend.jobs.controller import Controller
 from backend.jobs.follow import Follower
@@ -175,7 +175,7 @@ def gang(store: Store, home: Path) -> Gang:
 
     def write(connection):  # type: ignore[no-untyped-def]
         ledger.create_run(connection, RUN, name="job", engine="e", job=job, addresses=["a", "b", "c"], time=1000.0)
-        ledger.create_attempt(connection, RUN, 1, master=("10.0.0.1", 29500), rendered={}, nodes=records, time=1000.0)
+        attempts.create(connection, RUN, 1, master=("10.0.0.1", 29500), rendered={}, nodes=records, time=1000.0)
 
     store.write(write)
     for rank, node in enumerate(nodes):

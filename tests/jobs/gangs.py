@@ -6,7 +6,7 @@ from typing import Any
 from backend.cluster.supervisor.processes import members
 from backend.job.job import Job
 from backend.job.mapping import with_values
-from backend.jobs import ledger
+from backend.jobs import attempts
 from backend.jobs.controller import Controller
 from backend.jobs.gang import Timing
 from backend.jobs.store import Store
@@ -59,8 +59,8 @@ def marked(home: Path, run: str) -> int:
     """Processes of any attempt of a run that live."""
     store = Store(home / "megaboard.db")
     with store.read() as connection:
-        attempts = range(1, ledger.newest_attempt(connection, run) + 1)
-        records = [record for attempt in attempts for record in ledger.nodes(connection, run, attempt)]
+        numbers = range(1, attempts.newest(connection, run) + 1)
+        records = [record for number in numbers for record in attempts.nodes(connection, run, number)]
     store.close()
     assert records
     return sum(len(members(record.mark)) for record in records)

@@ -16,7 +16,7 @@ from backend.cluster.demo import DemoCluster
 from backend.job.job import Job
 from backend.job.mapping import dump_job, with_values
 from backend.job.problems import ProblemsError
-from backend.jobs import ledger, restart, series
+from backend.jobs import attempts, restart, series
 from backend.jobs.controller import Controller
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
@@ -34,7 +34,7 @@ def without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 def _trail(home: Path, run: str) -> list[tuple[int, int]]:
     store = Store(home / "megaboard.db")
     with store.read() as connection:
-        points = series.trail(connection, run, ledger.newest_attempt(connection, run), count=10_000)
+        points = series.trail(connection, run, attempts.newest(connection, run), count=10_000)
     store.close()
     return [(point.attempt, point.step) for point in points]
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from backend.jobs import ledger
+from backend.jobs import attempts
 from backend.jobs.records import RunSnapshot
 from backend.jobs.snapshot import snapshot
 from backend.jobs.states import EventKind, RunState
@@ -20,7 +20,7 @@ def _look(gang: Gang) -> RunSnapshot:
 
 def _offset(gang: Gang, rank: int = 0) -> float:
     with gang.store.read() as connection:
-        return ledger.nodes(connection, RUN, 1)[rank].clock_offset_s
+        return attempts.nodes(connection, RUN, 1)[rank].clock_offset_s
 
 
 class Node:

@@ -7,7 +7,7 @@ import pytest
 
 from backend.job.job import Job
 from backend.job.mapping import dump_mapping, load_job
-from backend.jobs import ledger, series
+from backend.jobs import attempts, ledger, series
 from backend.jobs.collectives import MOST, Verdict, judge, read
 from backend.jobs.diagnose import diagnose
 from backend.jobs.records import NodeRecord
@@ -164,7 +164,7 @@ def test_the_run_names_the_node_of_who_did_not_come_and_shows_its_log(
     def write(connection) -> None:
         made = text("llamafactory-zero2", 2, 8)
         ledger.create_run(connection, RUN, name="n", engine="e", job=made, addresses=[], time=0)
-        ledger.create_attempt(connection, RUN, 1, master=("a", 1), rendered={}, nodes=nodes, time=0)
+        attempts.create(connection, RUN, 1, master=("a", 1), rendered={}, nodes=nodes, time=0)
         for rank in range(16):
             if log := wrote if rank == silent else waited(rank, 7) + ABORT.format(rank):
                 key = FileKey(run=RUN, attempt=1, rank=rank // 8, file=f"rank{rank}.log")

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from backend.job.problems import Problem
-from backend.jobs import ledger, series
+from backend.jobs import attempts, ledger, series
 from backend.jobs.diagnose import diagnose, readable
 from backend.jobs.records import NodeRecord
 from backend.jobs.series import FileKey, Place
@@ -23,7 +23,7 @@ def _node(rank: int, code: int | None = 1, time: float = 10.0, **more: object) -
 def _diagnose(store: Store, nodes: list[NodeRecord], logs: dict[tuple[int, str], str]) -> Problem:
     def write(connection) -> None:
         ledger.create_run(connection, RUN, name="n", engine="e", job="", addresses=[], time=0)
-        ledger.create_attempt(connection, RUN, 1, master=("a", 1), rendered={}, nodes=nodes, time=0)
+        attempts.create(connection, RUN, 1, master=("a", 1), rendered={}, nodes=nodes, time=0)
         for (rank, file), text in logs.items():
             key = FileKey(run=RUN, attempt=1, rank=rank, file=file)
             series.add_log(connection, key, Place(), text.encode())
@@ -125,7 +125,7 @@ def test_a_stall_is_told_though_torchrun_complains_of_the_signal_that_ended_it(s
 def test_a_loss_that_became_nan_explains_a_failure_without_text(store: Store) -> None:
     def write(connection) -> None:
         ledger.create_run(connection, RUN, name="n", engine="e", job="", addresses=[], time=0)
-        ledger.create_attempt(connection, RUN, 1, master=("a", 1), rendered={}, nodes=[_node(0)], time=0)
+        attempts.create(connection, RUN, 1, master=("a", 1), rendered={}, nodes=[_node(0)], time=0)
         rows = [{"step": 1, "time": 1, "loss": 2.0}, {"step": 2, "time": 2, "loss": float("nan")}]
         series.add_points(connection, RUN, 1, 0, rows)
 

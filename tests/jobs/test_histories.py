@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from backend.job.problems import ProblemsError
-from backend.jobs import ledger, queued, series
+from backend.jobs import attempts, ledger, queued, series
 from backend.jobs.accepted import kept
 from backend.jobs.asks import Asked
 from backend.jobs.checkup import PreflightReport
@@ -273,8 +273,8 @@ class Histories(RuleBasedStateMachine):
     def check_attempt(self, run: str, attempt: int, kinds: Sequence[EventKind]) -> bool:
         """Nothing is left of it and all that it wrote is stored, once; whether it trained to the end."""
         with self.store.read() as connection:
-            records = ledger.nodes(connection, run, attempt)
-            begun = ledger.checkpoint_step(connection, run, attempt)
+            records = attempts.nodes(connection, run, attempt)
+            begun = attempts.checkpoint_step(connection, run, attempt)
             points = [p for p in series.points(connection, run, rank=None) if p.attempt == attempt]
         is_whole = True
         for record in records:
@@ -344,7 +344,7 @@ class Histories(RuleBasedStateMachine):
     def note(self, rank: int) -> None:
         for run in self.under_way():
             with self.store.read() as connection:
-                attempt = ledger.newest_attempt(connection, run)
+                attempt = attempts.newest(connection, run)
             self.struck.setdefault((run, attempt), set()).add(rank)
 
 

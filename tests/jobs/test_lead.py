@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from backend.cluster.node import NodeError, Result
-from backend.jobs import ledger
+from backend.jobs import attempts
 from backend.jobs.gang import Timing
 from backend.jobs.launchlock import launch_lock
 from backend.jobs.states import EventKind, RunState
@@ -41,7 +41,7 @@ def test_one_failure_ends_the_others_within_seconds_and_is_named(gang: Gang) -> 
     assert "boom" in cause.values["lines"]
     assert _stops(gang) == [1, 1, 1], "the culprit too: nothing may be left there"
     with gang.store.read() as connection:
-        assert [record.stop for record in ledger.nodes(connection, RUN, 1)] == [{"left": []}] * 3
+        assert [record.stop for record in attempts.nodes(connection, RUN, 1)] == [{"left": []}] * 3
 
 
 def test_the_cause_is_told_before_the_others_are_stopped(gang: Gang) -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from backend.job.problems import Problem
-from backend.jobs import ledger, queued, restart
+from backend.jobs import attempts, ledger, queued, restart
 from backend.jobs.restart import FIRST_WAIT_S, GIVE_UP_S
 from backend.jobs.states import EventKind, RunState
 from tests.jobs.conftest import RUN, Gang
@@ -125,9 +125,7 @@ def _start_again(gang: Gang) -> None:
 
     def write(connection) -> None:  # type: ignore[no-untyped-def]
         ledger.append(connection, RUN, EventKind.PREFLIGHT, time=gang.clock.now)
-        ledger.create_attempt(
-            connection, RUN, number, master=("a", 1), rendered={}, nodes=gang.records, time=gang.clock.now
-        )
+        attempts.create(connection, RUN, number, master=("a", 1), rendered={}, nodes=gang.records, time=gang.clock.now)
         for kind in (EventKind.STARTING, EventKind.STARTED):
             ledger.append(connection, RUN, kind, time=gang.clock.now)
 
@@ -138,7 +136,7 @@ def _end_with_killed(gang: Gang) -> None:
     """An attempt that its lead ends at once."""
 
     def write(connection) -> None:  # type: ignore[no-untyped-def]
-        attempt, now = ledger.newest_attempt(connection, RUN), gang.clock.now
+        attempt, now = attempts.newest(connection, RUN), gang.clock.now
         ledger.append(connection, RUN, EventKind.FAILING, time=now)
         restart.end(connection, RUN, attempt, EventKind.FAILED, rank=1, problem=Problem(code="killed"), time=now)
 
@@ -184,7 +182,7 @@ def test_a_restart_that_waits_can_be_cancelled_and_is_proved_to_be_gone(allowed:
     assert allowed.pass_time(allowed.lead(), 10)
     assert allowed.state() is RunState.STOPPED
     with allowed.store.read() as connection:
-        assert [record.stop for record in ledger.nodes(connection, RUN, 1)] == [{"left": []}] * 3
+        assert [record.stop for record in attempts.nodes(connection, RUN, 1)] == [{"left": []}] * 3
 
 
 def test_the_lead_of_an_attempt_leaves_the_next_one_alone(allowed: Gang) -> None:

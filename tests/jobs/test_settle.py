@@ -7,7 +7,7 @@ import pytest
 from backend.cluster.group import GroupError
 from backend.job.job import Job
 from backend.job.mapping import load_job
-from backend.jobs import ledger, series
+from backend.jobs import attempts, ledger, series
 from backend.jobs.settle import settle
 from backend.jobs.states import EventKind
 from tests.jobs.conftest import RUN, Gang
@@ -33,7 +33,7 @@ def test_what_a_lost_node_wrote_meanwhile_is_read_and_it_is_stopped(gang: Gang, 
     _settle(gang, job)
     assert [point.step for point in gang.points()] == [1, 2, 3, 4]
     with gang.store.read() as connection:
-        records = ledger.nodes(connection, RUN, 1)
+        records = attempts.nodes(connection, RUN, 1)
         assert series.log_files(connection, RUN, 1, 0) == ["rank0.log"]
     assert [record.stop for record in records] == [{"left": []}] * 3
     before = [len(node.ran) for node in gang.nodes]
@@ -58,7 +58,7 @@ def test_a_node_that_does_not_answer_keeps_it_too(gang: Gang, job: Job) -> None:
 def _attempt(gang: Gang, number: int, checkpoint: int | None, *steps: int) -> None:
     def write(connection) -> None:  # type: ignore[no-untyped-def]
         if number > 1:
-            ledger.create_attempt(
+            attempts.create(
                 connection,
                 RUN,
                 number,
@@ -75,7 +75,7 @@ def _attempt(gang: Gang, number: int, checkpoint: int | None, *steps: int) -> No
 
 def _trail(gang: Gang, count: int = 100) -> list[tuple[int, int]]:
     with gang.store.read() as connection:
-        points = series.trail(connection, RUN, ledger.newest_attempt(connection, RUN), count=count)
+        points = series.trail(connection, RUN, attempts.newest(connection, RUN), count=count)
     return [(point.attempt, point.step) for point in points]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from backend.job.mapping import dump_job
 from backend.job.problems import ProblemsError
-from backend.jobs import asks, launch, ledger
+from backend.jobs import asks, attempts, launch, ledger
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 from tests.jobs.test_launch import attempt, job
@@ -20,5 +20,5 @@ def test_what_was_stopped_while_its_nodes_were_checked_is_not_started(attempt: l
     with pytest.raises(ProblemsError, match="launch_stopped"):
         launch.record_attempt(store, attempt, 3.0)
     with store.read() as connection:
-        assert ledger.newest_attempt(connection, attempt.run) == 0
-        assert ledger.nodes(connection, attempt.run, 1) == ()
+        assert attempts.newest(connection, attempt.run) == 0
+        assert attempts.nodes(connection, attempt.run, 1) == ()

@@ -3,7 +3,7 @@
 import json
 
 from backend.cluster.node import NodeError
-from backend.jobs import ledger
+from backend.jobs import attempts
 from backend.jobs.connections import Connections
 from backend.jobs.snapshot import snapshot
 from backend.jobs.states import EventKind, RunState
@@ -89,7 +89,7 @@ def test_processes_that_no_signal_could_end_are_looked_for_again(gang: Gang) -> 
 
 def _left(gang: Gang) -> list[object]:
     with gang.store.read() as connection:
-        return ledger.nodes(connection, RUN, 1)[1].stop["left"]  # type: ignore[index]
+        return attempts.nodes(connection, RUN, 1)[1].stop["left"]  # type: ignore[index]
 
 
 def test_a_node_that_stays_away_is_asked_ever_more_seldom_and_at_last_forgotten(gang: Gang) -> None:

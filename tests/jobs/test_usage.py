@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backend.jobs import ledger, series, usage
+from backend.jobs import attempts, ledger, series, usage
 from backend.jobs.records import NodeRecord
 from backend.jobs.store import Store
 
@@ -30,7 +30,7 @@ def attempt(store: Store, number: int = 1, offset_s: float = 0.0) -> None:
         rank=0, address="10.0.0.1", folder=f"/r{number}", python="/p", mark=f"m{number}", clock_offset_s=offset_s
     )
     begun = {"master": ("10.0.0.1", 29500), "rendered": {}, "nodes": [node], "checkpoint_step": None}
-    store.write(lambda c: ledger.create_attempt(c, RUN, number, time=BEGUN, **begun))
+    store.write(lambda c: attempts.create(c, RUN, number, time=BEGUN, **begun))
 
 
 def beat(after_s: float, busy: Sequence[float | None] = (), **more: Any) -> dict[str, Any]:

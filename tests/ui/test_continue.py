@@ -10,7 +10,7 @@ import pytest
 
 from backend.cluster.demo import DemoCluster
 from backend.job.mapping import dump_mapping
-from backend.jobs import ledger
+from backend.jobs import attempts, ledger
 from backend.jobs.records import NodeRecord
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
@@ -64,7 +64,7 @@ def _failed_run(connection: Any, cluster: DemoCluster) -> None:
     create = {"name": "before", "engine": "llamafactory-megatron", "job": dump_mapping(job), "time": now}
     ledger.create_run(connection, RUN, addresses=[], **create)
     record = NodeRecord(rank=0, address="a", folder=f"/r/{RUN}", python="/p", mark="m.0", stop={"left": []})
-    ledger.create_attempt(connection, RUN, 1, master=("a", 1), rendered={}, nodes=[record], time=now)
+    attempts.create(connection, RUN, 1, master=("a", 1), rendered={}, nodes=[record], time=now)
     for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED, EventKind.FAILING, EventKind.FAILED):
         ledger.append(connection, RUN, kind, time=now)
 

@@ -11,7 +11,7 @@ import pytest
 from backend.cluster.demo import DemoCluster
 from backend.job.mapping import dump_mapping
 from backend.job.problems import Problem
-from backend.jobs import ledger, queued, restart
+from backend.jobs import attempts, ledger, queued, restart
 from backend.jobs.records import NodeRecord, problem_to_json
 from backend.jobs.states import EventKind, RunState
 from tests.nodes import ssh_nodes
@@ -47,7 +47,7 @@ def _failed_run(site: Monitored, cluster: DemoCluster, run: str) -> Path:
         now = time.time()
         create = {"name": "killed", "engine": "llamafactory-ddp", "job": dump_mapping(job), "time": now, "restarts": 3}
         ledger.create_run(connection, run, addresses=[run], **create)
-        ledger.create_attempt(connection, run, 1, master=("a", 1), rendered={}, nodes=[record], time=now)
+        attempts.create(connection, run, 1, master=("a", 1), rendered={}, nodes=[record], time=now)
         for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED, EventKind.FAILING, EventKind.FAILED):
             ledger.append(connection, run, kind, time=now)
 
