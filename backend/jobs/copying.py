@@ -29,7 +29,7 @@ POLL_S = 1.0
 STALL_S = 600.0
 """Without a byte given for so long node 0 stops giving by itself; hashing a large file takes minutes."""
 INFO = "dataset_info.json"
-INFO_BYTES = 16 << 20
+PIECE_BYTES = 1 << 20
 MEDIA = ("images", "videos", "audios")
 MODEL = ("model_missing",)
 DATA = ("dataset_info_missing", "dataset_file_missing")
@@ -87,7 +87,7 @@ def copy(job: Job, meeting: Meeting, report: PreflightReport, run: str, tell: Te
 
 
 def roots_to_copy(job: Job, missing: Missing, node: Node) -> list[dict[str, Any]]:
-    """Folders and the names in them that are meant, null for all. Raises NodeError."""
+    """Folders and the names in them that are meant, null for all. Raises NodeError and ProblemsError."""
     roots: list[dict[str, Any]] = []
     if missing.model:
         roots.append({"root": job.model.path, "names": None})
@@ -97,14 +97,27 @@ def roots_to_copy(job: Job, missing: Missing, node: Node) -> list[dict[str, Any]
         files = [str(entry["file_name"]) for entry in entries if "file_name" in entry]
         inside = [name for name in files if not name.startswith("/") and ".." not in name.split("/")]
         # Rows name their pictures by paths of their own; what these are is for LLaMA-Factory to know.
-        with_media = any(key in (entry.get("columns") or {}) for entry in entries for key in MEDIA)
+        with_media = any(
+            isinstance(entry.get("columns"), dict) and key in entry["columns"] for entry in entries for key in MEDIA
+        )
         info = [INFO] if missing.info else []
         roots.append({"root": folder, "names": None if with_media else [*info, *inside]})
     return roots
 
 
 def _entries(job: Job, node: Node, folder: str) -> list[Mapping[str, Any]]:
-    known = json.loads(node.read(f"{sftp_path(folder)}/{INFO}", limit=INFO_BYTES))
+    path, text = f"{sftp_path(folder)}/{INFO}", b""
+    while piece := node.read(path, len(text), PIECE_BYTES):
+        text += piece
+    try:
+        known = json.loads(text)
+    except ValueError:
+        known = None
+    if not isinstance(known, dict):  # edited since the check, which reads it too
+        values = {"node": node.name, "path": folder}
+        raise ProblemsError(
+            [Problem(code="dataset_info_missing", field="training.dataset_dir", node=node.name, values=values)]
+        )
     return [known[name] for name in dataset_names(job) if isinstance(known.get(name), dict)]
 
 

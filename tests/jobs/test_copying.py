@@ -70,6 +70,22 @@ def test_files_outside_the_folder_are_not_copied(name: str) -> None:
     assert roots_to_copy(JOB, missing, node_with(mine={"file_name": name})) == [{"root": "/d", "names": []}]
 
 
+def test_a_description_of_any_size_is_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("backend.jobs.copying.PIECE_BYTES", 16)
+    node = node_with(other={"file_name": "o" * 100}, mine={"file_name": "mine.json"})
+    assert roots_to_copy(JOB, Missing(data=(1,)), node) == [{"root": "/d", "names": ["mine.json"]}]
+
+
+@pytest.mark.parametrize("text", [b'{"mine": {"file_na', b"[]", b"\xff{}"], ids=["cut", "a list", "no text"])
+def test_a_description_that_was_damaged_since_the_check_is_named(text: bytes) -> None:
+    node = FakeNode()
+    node.files["/d/dataset_info.json"] = text
+    with pytest.raises(ProblemsError) as told:
+        roots_to_copy(JOB, Missing(data=(1,)), node)
+    (problem,) = told.value.problems
+    assert (problem.code, problem.node, problem.values["path"]) == ("dataset_info_missing", node.name, "/d")
+
+
 def test_a_copy_of_nothing_is_refused() -> None:
     with pytest.raises(ProblemsError) as told:
         copy(JOB, Meeting(nodes={}, failures={}), PreflightReport(), "run", lambda done, total: None)
