@@ -141,8 +141,9 @@ def test_the_engines_configuration_keeps_every_text(fuzz: Fuzzed) -> None:
         assert {job.model.path, *texts_in(job.extra)} <= set(texts_in(read))
         written = "\n".join(texts_in(read))
         names = [name.strip() for name in str(job.training.dataset).split(",")]
-        # ms-swift gets paths, and `a//b` is `a/b` there.
-        assert all(name in written or str(PurePosixPath(name)) in written for name in names)
+        # ms-swift gets paths: `a//b` is `a/b` there, and `.` the folder.
+        folder = PurePosixPath(job.training.dataset_dir or "")
+        assert all(name in written or str(folder / name) in written for name in names)
 
 
 def test_every_command_reaches_its_node_as_it_was_made(fuzz: Fuzzed, folder: Path) -> None:
