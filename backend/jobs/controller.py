@@ -27,8 +27,8 @@ from backend.jobs.asks import Asked
 from backend.jobs.calibrate import RunMeasured, measure_run
 from backend.jobs.checkup import Meeting, PreflightReport, examine, meet, warning_key
 from backend.jobs.connections import Connections
-from backend.jobs.diagnose import readable
 from backend.jobs.gang import Timing
+from backend.jobs.log_text import readable
 from backend.jobs.look import Look, NodeMemory, refuse_without
 from backend.jobs.records import Point, RunSnapshot, RunSummary, Source
 from backend.jobs.runner import Runner

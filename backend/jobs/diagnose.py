@@ -8,58 +8,18 @@ import math
 import re
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from backend.job.problems import Problem
-from backend.jobs import collectives, gang, gpu_errors, ledger, series
+from backend.jobs import collectives, gang, gpu_errors, ledger, series, signs
 from backend.jobs.gang import NodeView
-from backend.jobs.log_text import decoded
+from backend.jobs.log_text import readable
 from backend.jobs.records import NodeRecord
 from backend.jobs.series import FileKey
 from backend.jobs.states import EventKind
 
 TAIL_BYTES = 64 << 10
 """Read of each log's end; a traceback is far shorter."""
-LINES_SHOWN = 25
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sign:
-    """A text that tells a cause; its named groups become the problem's values."""
-
-    code: str
-    pattern: re.Pattern[str]
-
-
-def _sign(code: str, pattern: str) -> Sign:
-    return Sign(code=code, pattern=re.compile(pattern))
-
-
-CAUSES: tuple[Sign, ...] = (
-    _sign(
-        "gpu_out_of_memory", r"(?:OutOfMemoryError|CUDA out of memory)(?:.*?Tried to allocate (?P<wanted>[\d.]+ \w+))?"
-    ),
-    _sign("unknown_engine_keys", r"Some keys are not used by the HfArgumentParser: (?P<keys>\[.*?\])"),
-    _sign("master_port_taken", r"EADDRINUSE|[Aa]ddress already in use|errno: 98\b"),
-    _sign("wrong_interface", r"gloo/transport/tcp/device.*Unable to find address for: (?P<interface>\S+)"),
-    _sign("module_missing", r"(?:ModuleNotFoundError|ImportError): (?P<detail>.+)"),
-    _sign("file_missing", r"(?:FileNotFoundError: |(?=/\S+: No such file))(?P<detail>.+)"),
-    _sign("disk_full", r"No space left on device"),
-    _sign("data_not_prepared", r"megaboard: the data could not be prepared"),
-    _sign("loss_not_finite", r"(?:loss|grad(?:ient)?[_ ]norm) is (?:nan|inf|NaN|Inf)"),
-)
-"""In the order in which they are looked for."""
-
-CONSEQUENCES = re.compile(
-    r"Connection closed by peer|Connection reset by peer|Broken pipe|ChildFailedError|Watchdog caught collective"
-    r"|SignalException|DistBackendError|Socket Timeout|recvBytes|RendezvousConnectionError"
-)
-"""What the other ranks say when one is gone; not a cause."""
-
-NO_WAY = re.compile(r"gloo/transport/tcp/\S+.*connect: |Gloo connectFullMesh failed")
-"""What gloo says on the nodes that another one has told a wrong address; it names none."""
-
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
 ROOT_CAUSE = re.compile(r"Root Cause \(first observed failure\):.*?rank\s*:\s*(?P<rank>\d+)", re.DOTALL)
 
@@ -93,7 +53,7 @@ def diagnose(
     odd = _unreachable_by_gloo(connection, run, attempt, records)
     if odd is not None:
         return odd
-    first = next((r for r in suspects if _has_stalled(r) or not _is_consequence(texts[r.rank])), None)
+    first = next((r for r in suspects if _has_stalled(r) or not signs.is_consequence(texts[r.rank])), None)
     if first is None or _has_stalled(first):
         stuck = _stuck(connection, run, attempt, records)
         if stuck is not None:
@@ -149,7 +109,7 @@ def _unreachable_by_gloo(
 ) -> Problem | None:
     """The one node that says nothing while all others cannot connect: to what it told them of itself."""
     logs = [_logs(connection, run, attempt, record.rank) for record in records]
-    silent = [r for r, texts in zip(records, logs, strict=True) if not any(map(NO_WAY.search, texts.values()))]
+    silent = [r for r, texts in zip(records, logs, strict=True) if not any(map(signs.NO_WAY.search, texts.values()))]
     if len(silent) != 1 or len(records) < 3:
         return None
     return _problem("wrong_interface", silent[0], logs[silent[0].rank])
@@ -219,11 +179,10 @@ def _gone(record: NodeRecord) -> str:
 
 def _known_cause(record: NodeRecord, logs: Mapping[str, str]) -> Problem | None:
     for file, text in logs.items():
-        for sign in CAUSES:
-            match = sign.pattern.search(_from_first_traceback(text))
-            if match is not None:
-                values = {key: value for key, value in match.groupdict().items() if value}
-                return _problem(sign.code, record, {file: text}, **values)
+        known = signs.cause(text)
+        if known is not None:
+            code, values = known
+            return _problem(code, record, {file: text}, **values)
     return None
 
 
@@ -232,7 +191,7 @@ def _by_exit(record: NodeRecord, logs: Mapping[str, str]) -> Problem:
     if ended.get("disk_full"):  # on which nobody could write that it was full
         return _problem("disk_full", record, logs)
     if ended.get("reason") in _CODE_OF_REASON:
-        detail = _last_words(logs)[1]
+        detail = signs.last_words(logs)[1]
         return _problem(_CODE_OF_REASON[str(ended["reason"])], record, logs, detail=detail, run="?")
     code = "killed" if _was_killed(record, logs) else "training_failed"
     return _problem(code, record, logs, exit=ended.get("code"))
@@ -247,32 +206,9 @@ _CODE_OF_REASON = {"stalled": "stalled", "lock_held": "node_locked", "start_fail
 
 
 def _problem(code: str, record: NodeRecord, logs: Mapping[str, str], **values: object) -> Problem:
-    file, lines = _last_words(logs)
+    file, lines = signs.last_words(logs)
     told = {"node": record.address, "rank": record.rank, "file": file, "lines": lines, **values}
     return Problem(code=code, node=record.address, values=told)
-
-
-def _last_words(logs: Mapping[str, str]) -> tuple[str, str]:
-    """(file, text): the last traceback of the first log that has one, else the end of the first log."""
-    for file, text in logs.items():
-        start = text.rfind("Traceback (most recent call last)")
-        if start >= 0:
-            return file, _end_of(text[start:])
-    for file, text in logs.items():
-        if text.strip():
-            return file, _end_of(text)
-    return "", ""
-
-
-def _from_first_traceback(text: str) -> str:
-    """Where to look for a cause: warnings of a healthy start name missing files and modules too."""
-    start = text.find("Traceback (most recent call last)")
-    return text[start:] if start >= 0 else _end_of(text)
-
-
-def _end_of(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return "\n".join(lines[-LINES_SHOWN:])
 
 
 def _logs(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> dict[str, str]:
@@ -287,19 +223,9 @@ def _logs(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> 
     return {file: texts[file] for file in order}
 
 
-def readable(data: bytes) -> str:
-    """Log bytes as text: without colours, and of a line that a progress bar rewrote only the last state."""
-    text = ANSI.sub("", decoded(data))
-    return "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
-
-
 def _has_stalled(record: NodeRecord) -> bool:
     """Its supervisor ended it for that: that torchrun then complains of the signal is no news."""
     return (record.exit or {}).get("reason") == "stalled"
-
-
-def _is_consequence(logs: Mapping[str, str]) -> bool:
-    return bool(CONSEQUENCES.search(_last_words(logs)[1]))
 
 
 def _loss_is_lost(connection: sqlite3.Connection, run: str, attempt: int) -> bool:

@@ -1,5 +1,15 @@
 """The bytes of logs as text."""
 
+import re
+
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def readable(data: bytes) -> str:
+    """Log bytes as text: without colours, and of a line that a progress bar rewrote only the last state."""
+    text = ANSI.sub("", decoded(data))
+    return "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
+
 
 def decoded(data: bytes) -> str:
     """UTF-8; lines that are none in GBK where they make sense so: nodes in China may have LANG=zh_CN.GBK."""

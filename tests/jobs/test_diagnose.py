@@ -4,7 +4,7 @@ import pytest
 
 from backend.job.problems import Problem
 from backend.jobs import attempts, ledger, series
-from backend.jobs.diagnose import diagnose, readable
+from backend.jobs.diagnose import diagnose
 from backend.jobs.records import NodeRecord
 from backend.jobs.series import FileKey, Place
 from backend.jobs.store import Store
@@ -134,8 +134,3 @@ def test_a_loss_that_became_nan_explains_a_failure_without_text(store: Store) ->
         problem = diagnose(connection, RUN, 1, [_node(0)])
     assert problem.code == "loss_not_finite"
     json.dumps(dict(problem.values))
-
-
-def test_log_text_shows_what_a_terminal_would() -> None:
-    data = b"\x1b[31mred\x1b[0m\n 1%|# | 1/8\r 2%|## | 2/8\rdone\nwin\r\n\xff\n"
-    assert readable(data) == "red\ndone\nwin\n�\n"

@@ -22,7 +22,7 @@ from backend.jobs import attempts, ledger, queued, series
 from backend.jobs.accepted import kept
 from backend.jobs.asks import Asked
 from backend.jobs.checkup import PreflightReport
-from backend.jobs.diagnose import readable
+from backend.jobs.log_text import readable
 from backend.jobs.records import Event, problem_from_json
 from backend.jobs.series import FileKey
 from backend.jobs.snapshot import snapshot

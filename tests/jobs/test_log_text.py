@@ -1,6 +1,6 @@
 import pytest
 
-from backend.jobs.log_text import decoded
+from backend.jobs.log_text import decoded, readable
 
 LINE = "训练第 3 步，损失 1.25"
 
@@ -23,3 +23,8 @@ def test_a_line_that_was_cut_within_a_letter_loses_that_letter_alone(lost: int) 
 
 def test_bytes_that_are_no_text_are_no_error() -> None:
     assert decoded(bytes(range(256)) * 3).count("\ufffd") > 100
+
+
+def test_log_text_shows_what_a_terminal_would() -> None:
+    data = b"\x1b[31mred\x1b[0m\n 1%|# | 1/8\r 2%|## | 2/8\rdone\nwin\r\n\xff\n"
+    assert readable(data) == "red\ndone\nwin\n�\n"

@@ -1,0 +1,67 @@
+"""What the texts in a gang's logs mean: known causes, mere consequences, and where the last words stand."""
+
+import re
+from collections.abc import Mapping
+
+LINES_SHOWN = 25
+"""Of the last words."""
+
+CAUSES = {
+    "gpu_out_of_memory": r"(?:OutOfMemoryError|CUDA out of memory)(?:.*?Tried to allocate (?P<wanted>[\d.]+ \w+))?",
+    "unknown_engine_keys": r"Some keys are not used by the HfArgumentParser: (?P<keys>\[.*?\])",
+    "master_port_taken": r"EADDRINUSE|[Aa]ddress already in use|errno: 98\b",
+    "wrong_interface": r"gloo/transport/tcp/device.*Unable to find address for: (?P<interface>\S+)",
+    "module_missing": r"(?:ModuleNotFoundError|ImportError): (?P<detail>.+)",
+    "file_missing": r"(?:FileNotFoundError: |(?=/\S+: No such file))(?P<detail>.+)",
+    "disk_full": r"No space left on device",
+    "data_not_prepared": r"megaboard: the data could not be prepared",
+    "loss_not_finite": r"(?:loss|grad(?:ient)?[_ ]norm) is (?:nan|inf|NaN|Inf)",
+}
+"""By the problem's code, in the order in which they are looked for; named groups become its values."""
+
+CONSEQUENCES = re.compile(
+    r"Connection closed by peer|Connection reset by peer|Broken pipe|ChildFailedError|Watchdog caught collective"
+    r"|SignalException|DistBackendError|Socket Timeout|recvBytes|RendezvousConnectionError"
+)
+"""What the other ranks say when one is gone; not a cause."""
+
+NO_WAY = re.compile(r"gloo/transport/tcp/\S+.*connect: |Gloo connectFullMesh failed")
+"""What gloo says on the nodes that another one has told a wrong address; it names none."""
+
+
+def cause(text: str) -> tuple[str, Mapping[str, str]] | None:
+    """The code and the values of the first known cause that a log names."""
+    told = _from_first_traceback(text)
+    for code, pattern in CAUSES.items():
+        match = re.search(pattern, told)
+        if match is not None:
+            return code, {key: value for key, value in match.groupdict().items() if value}
+    return None
+
+
+def last_words(logs: Mapping[str, str]) -> tuple[str, str]:
+    """(file, text): the last traceback of the first log that has one, else the end of the first log."""
+    for file, text in logs.items():
+        start = text.rfind("Traceback (most recent call last)")
+        if start >= 0:
+            return file, _end_of(text[start:])
+    for file, text in logs.items():
+        if text.strip():
+            return file, _end_of(text)
+    return "", ""
+
+
+def is_consequence(logs: Mapping[str, str]) -> bool:
+    """The last words say no more than that somebody else was gone."""
+    return bool(CONSEQUENCES.search(last_words(logs)[1]))
+
+
+def _from_first_traceback(text: str) -> str:
+    """Where to look for a cause: warnings of a healthy start name missing files and modules too."""
+    start = text.find("Traceback (most recent call last)")
+    return text[start:] if start >= 0 else _end_of(text)
+
+
+def _end_of(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return "\n".join(lines[-LINES_SHOWN:])
