@@ -4,6 +4,7 @@ import argparse
 
 from app.cli_copy import copy_missing
 from app.cli_hosts import add_host_key_option
+from app.cli_notify import add_notify_option, addresses_to_tell, telling
 from app.cli_output import DONE
 from app.cli_run import (
     accepted_warnings,
@@ -29,6 +30,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     add_source_option(parser, lang)
     add_secret_option(parser, lang)
     option("--wait", action="store_true", help=t(lang, "cli.launch.wait.help"))
+    add_notify_option(parser, lang)
     option("--queue", action="store_true", help=t(lang, "cli.queue_option.help"))
     option("--restarts", type=int, default=RESTARTS, help=t(lang, "cli.restarts.help", default=RESTARTS))
     option("--token", help=t(lang, "cli.token.help"))
@@ -41,7 +43,8 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
     """Launch; returns when every node has reported that it started, or with --wait when the run has ended."""
     job = launchable(chosen.file, lang)
     refuse_in_queue(chosen)
-    with opened_services() as services:
+    places = addresses_to_tell(chosen, stays=chosen.wait)
+    with opened_services() as services, telling(services, places, lang):
         take_secrets(chosen, lang, services.audit, job=job.name)
         if chosen.accept_host_key or chosen.copy_missing:
             report = preflight(services, job, chosen.accept_host_key, lang)

@@ -3,6 +3,8 @@
 import argparse
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +12,11 @@ from app.audit import Audit
 from app.cli_output import DONE, FAILED, WRONG_INPUT, printable
 from app.home import home_path, make_home
 from app.i18n import t
-from app.private_file import PrivateFileError
+from backend.job.problems import Problem, ProblemsError
 
 if TYPE_CHECKING:
     from app.messages.addresses import Address
+    from app.services import Services
 
 VARIABLE = "MEGABOARD_NOTIFY_FILE"
 
@@ -33,11 +36,7 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
     """Send it, and say of every address whether it was taken."""
     from app.messages import words
 
-    try:
-        places = given_addresses(chosen)
-    except PrivateFileError as error:
-        print(t(lang, f"cli.error.{error.code}", **error.values), file=sys.stderr)
-        return WRONG_INPUT
+    places = given_addresses(chosen)
     if not places:
         print(t(lang, "cli.error.message_addresses_unnamed", variable=VARIABLE), file=sys.stderr)
         return WRONG_INPUT
@@ -62,3 +61,29 @@ def given_addresses(chosen: argparse.Namespace) -> "list[Address]":
     from app.messages.addresses import read_addresses
 
     return read_addresses(Path(path))
+
+
+def addresses_to_tell(chosen: argparse.Namespace, *, stays: bool) -> "list[Address]":
+    """Those that a command tells while it waits. PrivateFileError; ProblemsError where it is given a file and ends."""
+    if stays:
+        return given_addresses(chosen)
+    if chosen.notify_file:
+        raise ProblemsError([Problem(code="notify_without_wait", field="--notify-file")])
+    return []
+
+
+@contextmanager
+def telling(services: "Services", places: "Sequence[Address]", lang: str) -> Iterator[None]:
+    """Meanwhile `places` are told of what happens to runs, as a server would tell them; the last of it at the end."""
+    if not places:
+        yield
+        return
+    from app.messages.messenger import Messenger
+
+    messenger = Messenger(services.store, places, lang, clock=services.clock)
+    messenger.start()
+    print(t(lang, "cli.serve.messages", to=[place.name for place in places]), flush=True)
+    try:
+        yield
+    finally:
+        messenger.close(tells_all=True)

@@ -2,6 +2,7 @@
 
 import argparse
 
+from app.cli_notify import add_notify_option, addresses_to_tell, telling
 from app.cli_output import DONE, number, table
 from app.cli_run import accepted_warnings, add_warnings_option, find_run, opened_services, wait_for_end
 from app.cli_secrets import add_secret_option, refuse_in_queue, take_secrets, unlocked
@@ -17,6 +18,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     option("--list", action="store_true", help=t(lang, "cli.resume.list.help"))
     option("--queue", action="store_true", help=t(lang, "cli.queue_option.help"))
     option("--wait", action="store_true", help=t(lang, "cli.launch.wait.help"))
+    add_notify_option(parser, lang)
     add_warnings_option(parser, lang)
     add_secret_option(parser, lang)
     parser.set_defaults(run=run)
@@ -25,7 +27,8 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 def run(chosen: argparse.Namespace, lang: str) -> int:
     """Resume; returns when every node has reported that it started, or with --wait when the run has ended."""
     refuse_in_queue(chosen)
-    with opened_services() as services:
+    places = addresses_to_tell(chosen, stays=chosen.wait)
+    with opened_services() as services, telling(services, places, lang):
         run = find_run(services, chosen.run_id)
         take_secrets(chosen, lang, services.audit, run=run)
         if chosen.list:

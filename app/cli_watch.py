@@ -6,6 +6,7 @@ import sys
 import time
 
 from app.cli_hosts import accepted, add_host_key_option, print_host_keys
+from app.cli_notify import add_notify_option, addresses_to_tell, telling
 from app.cli_output import DONE, FAILED, number, print_problems
 from app.cli_run import opened_services
 from app.i18n import t
@@ -27,6 +28,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     option("--key", metavar="FILE", help=t(lang, "cli.watch.key.help"))
     option("--jump", metavar="HOST", help=t(lang, "cli.watch.jump.help"))
     option("--detach", action="store_true", help=t(lang, "cli.watch.detach.help"))
+    add_notify_option(parser, lang)
     add_host_key_option(parser, lang)
     parser.set_defaults(run=run_watch)
 
@@ -35,7 +37,8 @@ def run_watch(chosen: argparse.Namespace, lang: str) -> int:
     """Attach, then print each step until Ctrl-C; with --detach leave the reading to the server."""
     hosts, folder = read_target(chosen)
     job = watched_job(hosts, folder)
-    with opened_services() as services:
+    places = addresses_to_tell(chosen, stays=not chosen.detach)
+    with opened_services() as services, telling(services, places, lang):
         asked = accepted(services, services.controller.reach, job, chosen.accept_host_key, lang)
         if asked.unknown_host_keys:
             print_problems(lang, asked.problems)

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from app.cli_output import FAILED, WRONG_INPUT, drop_output, print_json, print_problems, write_every_letter
 from app.i18n import LANGUAGES, render_problem, t
+from app.private_file import PrivateFileError
 from backend import __version__
 from backend.job.problems import Problem, ProblemsError
 
@@ -72,6 +73,9 @@ def _status(chosen: argparse.Namespace, lang: str) -> int:
     """Run the command; what it refuses or a node says is told, with --json on standard output too."""
     try:
         return int(chosen.run(chosen, chosen.lang or lang))
+    except PrivateFileError as error:
+        print(t(lang, f"cli.error.{error.code}", **error.values), file=sys.stderr)
+        return WRONG_INPUT
     except ProblemsError as error:
         problems = error.problems
         failed = any(problem.node or problem.code.startswith(_NOT_TYPED) for problem in problems)

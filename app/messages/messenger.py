@@ -79,11 +79,13 @@ class Messenger:
         self._write(ledger.begin_messages)
         self._thread.start()
 
-    def close(self) -> None:
-        """End; a message on its way is left to the next server."""
+    def close(self, *, tells_all: bool = False) -> None:
+        """End; a message on its way is left to the next server. `tells_all`: after one more try of what there is."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_S)
+        if tells_all and not self._thread.is_alive():
+            self._tell_once()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -186,10 +188,12 @@ class Messenger:
 
     def _tell_on(self) -> None:
         while True:
-            try:
-                if not self.tell():
-                    return
-            except Exception:  # the edge of a thread: the next look tries again
-                _log.exception("telling of runs")
-            if not self._wait(LOOK_EVERY_S):
+            if not self._tell_once() or not self._wait(LOOK_EVERY_S):
                 return
+
+    def _tell_once(self) -> bool:
+        try:
+            return self.tell()
+        except Exception:  # the edge of a thread: the next look tries again
+            _log.exception("telling of runs")
+            return True

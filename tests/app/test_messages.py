@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from app.cli_notify import telling
 from app.main import main
 from app.messages.addresses import Address, read_addresses
 from app.messages.messenger import AGAIN_S, LATEST_S, RETRIES_S, Messenger
 from app.private_file import PrivateFileError
+from app.services import Services
 from backend.jobs import ledger, series
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store, StoreError
@@ -305,6 +307,34 @@ def test_the_command_tries_every_address_and_names_those_that_took_nothing(tmp_p
     audit = (tmp_path / "home" / "audit.jsonl").read_text()
     assert "notify" in audit
     assert TOKEN not in out + err + audit
+
+
+def test_a_command_that_waits_tells_what_happens_meanwhile_to_the_last(tmp_path, store, run, write, inbox, capsys):
+    places = read_addresses(write(inbox.address))
+    services = Services.open(tmp_path)
+    with telling(services, places, "en"):
+        assert "JSON" in capsys.readouterr().out
+        run.now = services.clock()
+        run.tell(EventKind.FINISHED)
+    services.close()
+    assert inbox.titles == ["Finished: qwen3-vl-8b-sft"]
+
+
+@pytest.mark.parametrize(
+    "command", [["launch", "job.yaml"], ["resume", RUN], ["watch", "host:/runs", "--detach"]], ids=lambda one: one[0]
+)
+def test_a_command_that_ends_at_once_takes_no_addresses(write, inbox, capsys, monkeypatch, tmp_path, command):
+    monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("app.cli_launch.launchable", lambda file, lang: None)
+    assert main(["--lang", "en", *command, "--notify-file", str(write(inbox.address))]) == 2
+    assert "serve --notify-file" in capsys.readouterr().err
+
+
+def test_a_command_that_waits_begins_nothing_with_a_file_of_addresses_that_will_not_do(write, capsys, monkeypatch):
+    monkeypatch.setattr("app.cli_launch.launchable", lambda file, lang: None)
+    path = write("json://127.0.0.1:9", mode=0o644)
+    assert main(["--lang", "en", "launch", "job.yaml", "--wait", "--notify-file", str(path)]) == 2
+    assert str(path) in capsys.readouterr().err
 
 
 def test_the_command_without_addresses_says_how_to_name_them(monkeypatch, capsys):
