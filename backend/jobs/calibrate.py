@@ -1,9 +1,10 @@
 """What a run says about the estimates of its cluster: its measured step time and memory over what was predicted.
 
-Pure: from the run's own job file and the points its ranks wrote. The same work is compared: the estimate is of
+From the run's own job file and the points its ranks wrote. The same work is compared: the estimate is of
 sequences as long as the steps really had, and steps that compile, save or evaluate do not count.
 """
 
+import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -14,11 +15,14 @@ from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.presets import calibration_figures, efficiency_figures, resolve_model
 from backend.job.problems import Problem, ProblemsError
+from backend.jobs import attempts, ledger, series
 from backend.jobs.records import Point
 
 FIRST_STEPS = 3
 """Of an attempt, left out: they compile kernels, open connections and fill the allocator's cache."""
 LEAST_STEPS = 10
+NEWEST_STEPS = 500
+"""No older ones are looked at."""
 FULL = 0.95
 """Of the job's sequence length: from here on samples count as full."""
 
@@ -46,6 +50,20 @@ class RunMeasured:
     @property
     def is_useful(self) -> bool:
         return self.time_ratio is not None or self.memory_ratio is not None
+
+
+def read_run(connection: sqlite3.Connection, run: str, known: Calibration | None) -> tuple[Job, RunMeasured]:
+    """A run's job and what its newest attempt says about estimates; ProblemsError(unknown_run).
+
+    `known`: what is known of its cluster now, in place of what the job was launched with.
+    """
+    job = ledger.job_of(connection, run)
+    attempt = attempts.newest(connection, run)
+    steps = series.newest_points(connection, run, attempt, count=NEWEST_STEPS)
+    newest = series.newest_of_ranks(connection, run, attempt, ranks=job.world_size)
+    if known is not None:
+        job = replace(job, cluster=replace(job.cluster, calibration=known))
+    return job, measure_run(job, run, steps, newest)
 
 
 def measure_run(job: Job, run: str, steps: Sequence[Point], newest: Sequence[Point]) -> RunMeasured:

@@ -12,8 +12,9 @@ from backend.cluster.node import Node, NodeError
 from backend.cluster.preflight import preflight
 from backend.cluster.probe import NodeFacts, probe_all
 from backend.cluster.survey import Survey, survey_all
-from backend.engines import render
+from backend.engines import check_all, render
 from backend.job.job import Job
+from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.jobs.connections import Connections
 from backend.jobs.launch import make_place
@@ -49,6 +50,16 @@ class PreflightReport:
     def not_accepted(self, accepted: Collection[str] | None) -> tuple[Problem, ...]:
         """The warnings whose key is not among the accepted ones; None: all are accepted, whatever they are."""
         return tuple(one for one in self.warnings if accepted is not None and warning_key(one) not in accepted)
+
+
+def check_alone(job: Job) -> None:
+    """ProblemsError for what is wrong whatever the nodes are like."""
+    found = errors(check_all(job))
+    if len(dump_job(job)) > MAXIMUM_TEXT:
+        # The store keeps the job as its file, and a run whose file cannot be read back could not be watched.
+        found.append(Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT}))
+    if found:
+        raise ProblemsError(found)
 
 
 def warning_key(problem: Problem) -> str:

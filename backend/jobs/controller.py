@@ -13,19 +13,17 @@ from backend.cluster.data_size import DataSize
 from backend.cluster.hostkeys import HostKey, KnownHosts
 from backend.cluster.node import Node, NodeError
 from backend.cluster.ssh import connect as connect_by_ssh
-from backend.engines import check_all
 from backend.job.cluster import Calibration, Host
 from backend.job.job import Job
 from backend.job.launch_rules import check_nodes
-from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.jobs import attempts, beginning, copying, exporting, ledger, outside, queued, restart, series, snapshot
 from backend.jobs import launch as launching
 from backend.jobs import look as looking
 from backend.jobs.accepted import kept
 from backend.jobs.asks import Asked
-from backend.jobs.calibrate import RunMeasured, measure_run
-from backend.jobs.checkup import Meeting, PreflightReport, examine, meet, warning_key
+from backend.jobs.calibrate import RunMeasured, read_run
+from backend.jobs.checkup import Meeting, PreflightReport, check_alone, examine, meet, warning_key
 from backend.jobs.connections import Connections
 from backend.jobs.gang import Timing
 from backend.jobs.log_text import readable
@@ -38,8 +36,6 @@ from backend.jobs.states import RunState
 from backend.jobs.store import Store
 
 LOG_BYTES = 64 << 10
-MEASURED_STEPS = 500
-"""The newest steps that a calibration looks at."""
 
 
 class Controller:
@@ -287,13 +283,7 @@ class Controller:
         `known`: what is known of its cluster now, in place of what the job was launched with.
         """
         with self._store.read() as connection:
-            job = ledger.job_of(connection, run_id)
-            attempt = attempts.newest(connection, run_id)
-            steps = series.newest_points(connection, run_id, attempt, count=MEASURED_STEPS)
-            newest = series.newest_of_ranks(connection, run_id, attempt, ranks=job.world_size)
-        if known is not None:
-            job = replace(job, cluster=replace(job.cluster, calibration=known))
-        return job, measure_run(job, run_id, steps, newest)
+            return read_run(connection, run_id, known)
 
     def log(self, run_id: str, node_rank: int, file: str, *, size: int = LOG_BYTES, attempt: int | None = None) -> str:
         """The newest `size` bytes of a log of a node, in the newest attempt or in another, as readable text."""
@@ -305,13 +295,3 @@ class Controller:
     def _job(self, run_id: str) -> Job:
         with self._store.read() as connection:
             return ledger.job_of(connection, run_id)
-
-
-def check_alone(job: Job) -> None:
-    """ProblemsError for what is wrong whatever the nodes are like."""
-    found = errors(check_all(job))
-    if len(dump_job(job)) > MAXIMUM_TEXT:
-        # The store keeps the job as its file, and a run whose file cannot be read back could not be watched.
-        found.append(Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT}))
-    if found:
-        raise ProblemsError(found)

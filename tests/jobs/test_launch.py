@@ -12,7 +12,7 @@ from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 from backend.job.problems import ProblemsError
 from backend.jobs import launch
-from backend.jobs.controller import check_alone
+from backend.jobs.checkup import check_alone
 from backend.jobs.launchlock import is_launching, launch_lock
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
