@@ -135,7 +135,7 @@
     const bar = el("div.mbm-bar", { "aria-hidden": "true" }, el("i"));
     const row = el("tr", {},
       el("td", {}, el("a"), el("code.mb-quiet"), el("p.mbm-why")), el("td", {}, badge("state", "queued"), el("small.mb-quiet")), el("td"),
-      el("td.mbm-num"), el("td"), el("td.mbm-progress-cell", {}, el("span"), bar), el("td.mbm-num"), el("td", {}, acts.root));
+      el("td.mbm-num"), el("td"), el("td.mbm-progress-cell", {}, el("span"), bar, el("small.mb-quiet")), el("td.mbm-num"), el("td", {}, acts.root));
     row.acts = acts;
     return row;
   }
@@ -158,10 +158,12 @@
     text(nodes, whole(run.nodes));
     text(started, moment(run.created));
     const share = run.total ? Math.min(1, (run.step ?? 0) / run.total) : 0;
-    text(progress.firstChild, run.total ? w(run.eta_s ? "progress.left" : "progress.short", { step: whole(run.step ?? 0),
-      total: whole(run.total), percent: Math.floor(100 * share), time: duration(run.eta_s) }) : "–");
-    progress.lastChild.firstChild.style.width = `${100 * share}%`;
-    progress.lastChild.dataset.state = run.state;
+    const [steps, bar, left] = progress.children;
+    text(steps, run.total ? w("progress.short", { step: whole(run.step ?? 0), total: whole(run.total),
+      percent: Math.floor(100 * share) }) : "–");
+    bar.firstChild.style.width = `${100 * share}%`;
+    bar.dataset.state = run.state;
+    text(left, run.eta_s ? w("progress.left", { time: duration(run.eta_s) }) : "");
     text(loss, number(run.loss));
   }
 

@@ -24,9 +24,10 @@
       text(used, w("restarts.used", { used: done }));
       if (document.activeElement !== count) count.value = allowed;
       count.parentElement.hidden = head.state === "finished";
-      waits.hidden = !head.is_waiting;
-      if (head.is_waiting) text(waits, head.not_before ? w("waits.restart", { at: moment(head.not_before, false) })
-        : w("waits", { place: head.queue_place ?? "–" }));
+      // A run that was just launched goes to its nodes at once: it has no place.
+      waits.hidden = !head.is_waiting || !(head.not_before || head.queue_place);
+      if (!waits.hidden) text(waits, head.not_before ? w("waits.restart", { at: moment(head.not_before, false) })
+        : w("waits", { place: head.queue_place }));
     }
 
     function tellOrigin(run, step) {

@@ -5,6 +5,8 @@
   const { axis, config, frame, palette, watch } = window.Megaboard.plots;
   const EVERY_MS = 10000;
   const FEW_NODES = 4, MANY_NODES = 8;
+  // A time axis is never shorter: of a single heartbeat every mark would say the same second.
+  const LEAST_S = 60;
   const PERCENT = ["utilization", "memory", "host_memory"];
   const OF_GPUS = ["utilization", "memory", "power"];
   const COLOURS = ["#2563eb", "#d97706", "#059669", "#7c3aed", "#0891b2", "#be185d", "#65a30d", "#64748b"];
@@ -45,7 +47,7 @@
       if (!nodes.size) return;
       const lines = [...nodes].map(([rank, { have, rows }]) => ({ rank, width: have[0], rows, name: nameOf(rank) }));
       const all = together(lines, measure), colours = palette(plot);
-      window.Plotly.react(plot, traces(lines, all, colours, measure), layout(colours, measure, lines.length, run), config());
+      window.Plotly.react(plot, traces(lines, all, colours, measure), layout(colours, measure, lines.length, run, all), config());
       tell(lines, all.at(-1));
     }
 
@@ -159,14 +161,16 @@
     return { x, y, text: words };
   }
 
-  function layout(colours, measure, count, run) {
+  function layout(colours, measure, count, run, all) {
     const shared = axis(colours, true);
     const stops = [[[null, 59999], "%H:%M:%S"], [[60000, 86399999], "%H:%M\n%m-%d"], [[86400000, null], "%m-%d"]];
+    const [first, last] = [all[0].start, all.at(-1).start];
+    const span = last - first < LEAST_S ? { range: [stamp(first), stamp(first + LEAST_S)] } : { autorange: true };
     return {
       ...frame(colours),
       hovermode: count > FEW_NODES ? "closest" : "x unified",
       uirevision: `${run} ${measure}`,
-      xaxis: { ...shared, type: "date", nticks: 12, hoverformat: "%Y-%m-%d %H:%M:%S",
+      xaxis: { ...shared, ...span, type: "date", nticks: 12, hoverformat: "%Y-%m-%d %H:%M:%S",
         tickformatstops: stops.map(([dtickrange, value]) => ({ dtickrange, value })) },
       yaxis: { ...shared, nticks: 6, rangemode: "tozero", ...(PERCENT.includes(measure) ? { range: [0, 102] } : {}),
         title: { text: w(`usage.unit.${measure}`), font: { size: 11, color: colours.quiet }, standoff: 4 } },
