@@ -20,7 +20,7 @@ from backend.estimate import Estimate, over_gpu_gib, speed_up
 from backend.job.job import Job
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.planning import Candidate, Plans, Strategy
-from backend.planning.space import ACCOUNTS
+from backend.planning.space import CUT
 
 TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
 AXES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
@@ -129,9 +129,9 @@ def _switches(job: Job, lang: str) -> Iterator[str]:
         yield t(lang, "wizard.plan.no_sequence")
     if not parallel.distributed_optimizer:
         yield t(lang, "wizard.plan.no_sharding")
-    for name in ACCOUNTS:
+    for name in CUT:
         if parallel.pipeline > 1 and getattr(parallel, name):
-            yield t(lang, f"cli.plan.{name}")
+            yield t(lang, f"cli.plan.{name}", layout=parallel.pipeline_layout)
 
 
 def exposed(figures: Estimate) -> float:

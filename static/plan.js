@@ -194,22 +194,26 @@
   }
 
   function costOf(row) {
-    const { t, gib, percent } = board;
+    const { t, gib } = board;
     const says = [];
     if (row.marks.includes("x")) says.push(t("wizard.plan.mark.unfit"));
     if (isOver(row)) says.push(t("wizard.plan.cost.over", { gib: gib(row.need_gib - plans.gpu_gib) }));
     if (row.over_host > 0) says.push(t("wizard.plan.cost.over_host", { gib: gib(row.over_host) }));
     if (row.rank === 0) says.push(t(row.fits ? "wizard.plan.cost.best" : "wizard.plan.cost.closest"));
-    else if (row.slower !== null && row.slower > NOTICED) says.push(t("wizard.plan.cost.slower",
-      { percent: percent(row.slower), part: t(`advice.part.${row.part}`) }));
-    else if (row.slower !== null && row.slower < -NOTICED) says.push(t("wizard.plan.cost.faster",
-      { percent: percent(-row.slower) }));
-    else if (row.slower !== null) says.push(t("wizard.plan.cost.same"));
+    // Where nothing fits, how fast the closest would be is no measure.
+    else if (plans.fitting && row.slower !== null) says.push(paceOf(row));
     const less = all[0].need_gib - row.need_gib;
     if (row.account_for_embedding || row.account_for_loss) says.push(t("wizard.plan.cost.accounts"));
+    if (row.pipeline_layout) says.push(t("wizard.plan.cost.layout", { layout: row.pipeline_layout }));
     if (row.fits && row.rank !== 0 && Math.abs(less) >= 0.05) says.push(t(less > 0 ? "wizard.plan.cost.less"
       : "wizard.plan.cost.more", { gib: gib(Math.abs(less)) }));
     return says.join(board.wizard.lang() === "zh" ? "" : " ");
+  }
+
+  function paceOf({ slower, part }) {
+    const { t, percent } = board;
+    if (slower > NOTICED) return t("wizard.plan.cost.slower", { percent: percent(slower), part: t(`advice.part.${part}`) });
+    return slower < -NOTICED ? t("wizard.plan.cost.faster", { percent: percent(-slower) }) : t("wizard.plan.cost.same");
   }
 
   // What guides claim for this very case, beside our figures.

@@ -13,13 +13,16 @@ from backend.estimate.many import PARTS, Figures
 from backend.estimate.timing import COMMUNICATION, hours_of
 from backend.job.problems import Problem, ProblemsError
 from backend.planning import Plans, best_of_splits, front, recommended
-from backend.planning.space import RECOMPUTE, SIZES
+from backend.planning.space import CUT, RECOMPUTE, SIZES
 
-CHOICES = ("sequence", "distributed_optimizer", "account_for_embedding", "account_for_loss")
+CHOICES = ("sequence", "distributed_optimizer", *CUT)
 KEYS = (
     "engine", *SIZES, *CHOICES, "micro_batch", *RECOMPUTE, "rank", "data", "accumulation", "need_gib", "fits",
     "over_host", "bubble", "exposed", "speed", "hours", "slower", "part", "marks",
 )  # fmt: skip
+_UNSPLIT = {"sequence": True, "distributed_optimizer": False, "account_for_embedding": False, "account_for_loss": False,
+            "pipeline_layout": None}  # fmt: skip
+"""Of engines that have no such choice."""
 """What a row says, in order; those before `rank` are what distinguishes one plan from another."""
 ROWS, FRONT = 300, 60
 """Rows that are sent at most: the best of the ways to split the model, and the front of memory against speed."""
@@ -81,7 +84,7 @@ def _rows(plans: Plans, ranks: Sequence[int], told: set[int], loads: Callable[..
     engines = np.array([space.job.engine for space in plans.spaces] or [""])
     columns: dict[str, list[Any]] = {"engine": engines[part].tolist(), "rank": list(ranks)}
     for name in (*SIZES, *CHOICES):
-        columns[name] = plans.values(f"parallel.{name}", at, name not in CHOICES or name == "sequence").tolist()
+        columns[name] = plans.values(f"parallel.{name}", at, _UNSPLIT.get(name, 1)).tolist()
     columns["micro_batch"] = (batch := plans.values("training.micro_batch_size", at)).tolist()
     chosen = plans.recompute(at)
     columns["recompute"] = [kind for kind, _, _ in chosen]

@@ -17,7 +17,8 @@ _DPO = ("training.dpo.beta", "training.dpo.loss")
 _EXPERTS = ("parallel.expert", "parallel.expert_tensor", "parallel.moe_grouped_gemm", "parallel.moe_token_dispatcher")
 _MEGATRON = (
     "parallel.tensor", "parallel.pipeline", "parallel.virtual_pipeline", "parallel.context", "parallel.sequence",
-    "parallel.account_for_embedding", "parallel.account_for_loss", "parallel.recompute_modules",
+    "parallel.account_for_embedding", "parallel.account_for_loss", "parallel.pipeline_layout",
+    "parallel.recompute_modules",
     "parallel.recompute_num_layers", "parallel.distributed_optimizer", "parallel.gradient_dtype",
     "parallel.overlap_grad_reduce", "parallel.overlap_param_gather", "parallel.bias_activation_fusion",
     "parallel.rope_fusion", "parallel.cross_entropy_fusion", "parallel.optimizer_offload_fraction",

@@ -30,6 +30,7 @@ def _sizes(target: Target) -> dict[str, object]:
         config |= _carried(target, "parallel.virtual_pipeline")
     if parallel.context > 1:
         config |= _carried(target, "parallel.context")
+    config |= _carried(target, "parallel.pipeline_layout") if parallel.pipeline_layout else {}
     config |= {key_of("parallel.sequence", "mcore_adapter"): True} if target.job.sequence_parallel else {}
     return config | _switched_on(target, "parallel.account_for_embedding", "parallel.account_for_loss")
 

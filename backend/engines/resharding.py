@@ -22,6 +22,7 @@ _MEGATRON = (
     "parallel.expert_tensor",
     "parallel.account_for_embedding",
     "parallel.account_for_loss",
+    "parallel.pipeline_layout",
 )
 _RESHARDABLE = {"llamafactory": "distrib_optim_fully_reshardable", "swift": "dist_ckpt_optim_fully_reshardable"}
 """The engine's own key, passed in `extra`, that lets an optimizer's state be divided anew."""

@@ -130,7 +130,7 @@ class Lines:
     """The plans cut by cut, in each line after line, all lines in the same order."""
 
 
-STATIC = ("pipeline", "virtual_pipeline", "account_for_embedding", "account_for_loss")
+STATIC = ("pipeline", "virtual_pipeline", "account_for_embedding", "account_for_loss", "pipeline_layout")
 """How the layers are cut into stages: keys of `parallel`."""
 OF_STAGES = tuple(f"parallel.{name}" for name in STATIC)
 

@@ -10,6 +10,7 @@ from backend.estimate.numeric import Number, choose
 from backend.estimate.record import record
 from backend.job.job import Job, Parallel
 from backend.job.model import VisionShape
+from backend.job.pipeline_layout import layers_of
 from backend.job.traits import MemoryTraits
 
 
@@ -45,6 +46,8 @@ class Plan:
     """The place of each plan's in recompute_choices."""
     account_for_embedding: bool = False
     account_for_loss: bool = False
+    pipeline_layout: tuple[int, ...] | None = None
+    """Layers of each piece, chunk after chunk; None: equal ones."""
     flash_attention: bool = True
     """False on GPUs that have no flash attention: the attention probabilities are materialised."""
     attention_dropout: bool = False
@@ -142,6 +145,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
         offload_fraction=split.optimizer_offload_fraction,
         account_for_embedding=split.account_for_embedding,
         account_for_loss=split.account_for_loss,
+        pipeline_layout=layers_of(split.pipeline_layout) if split.pipeline_layout else None,
     )
 
 

@@ -3,7 +3,8 @@
 What has an exact closed form is one; the time over unequal stages has none and comes from simulate.py.
 """
 
-from itertools import chain
+from collections.abc import Sequence
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 
@@ -201,20 +202,17 @@ def textbook_bubble(pipeline: int, virtual: int, micro_batches: Number) -> Numbe
     return extra / (1 + extra)
 
 
-def chunk_layers(
-    layers: int, pipeline: int, virtual: int, *, with_embedding: bool = False, with_loss: bool = False
-) -> list[list[tuple[int, int]]]:
-    """For each stage, the [first, last) layers of each of its chunks; chunk c of stage r is the (c p + r)-th piece.
-
-    The embedding or the loss counts as one layer of the first or last piece where asked for.
-    """
-    pieces = pipeline * virtual
+def equal_pieces(layers: int, pieces: int, *, with_embedding: bool, with_loss: bool) -> tuple[int, ...]:
+    """Layers of each piece; the embedding or the loss counts as one of the first or last piece's where asked for."""
     each = (layers + with_embedding + with_loss) // pieces
-    bounds = [0]
-    for piece in range(pieces):
-        taken = each - (with_embedding and piece == 0) - (with_loss and piece == pieces - 1)
-        bounds.append(bounds[-1] + taken)
-    return [
-        [(bounds[chunk * pipeline + stage], bounds[chunk * pipeline + stage + 1]) for chunk in range(virtual)]
-        for stage in range(pipeline)
-    ]
+    last = pieces - 1
+    return tuple(each - (with_embedding and piece == 0) - (with_loss and piece == last) for piece in range(pieces))
+
+
+def chunk_layers(pieces: Sequence[int], pipeline: int) -> list[list[tuple[int, int]]]:
+    """For each stage, the [first, last) layers of each of its chunks, from the layers of each piece.
+
+    Chunk c of stage r is the (c p + r)-th piece.
+    """
+    bounds = list(pairwise(accumulate(pieces, initial=0)))
+    return [bounds[stage::pipeline] for stage in range(pipeline)]

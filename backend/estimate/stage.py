@@ -9,7 +9,7 @@ from backend.estimate.numeric import Number
 from backend.estimate.parameters import layer_counts, padded_vocabulary, vision_parameters
 from backend.estimate.plan import Plan
 from backend.estimate.record import record
-from backend.estimate.schedule import chunk_layers
+from backend.estimate.schedule import chunk_layers, equal_pieces
 from backend.job.job import Job
 from backend.job.model import ModelShape
 
@@ -83,18 +83,25 @@ def stages(layers: ModelLayers, plan: Plan) -> tuple[Stage, ...]:
         plan.virtual_pipeline,
         plan.account_for_embedding,
         plan.account_for_loss,
+        plan.pipeline_layout,
     )
 
 
 @lru_cache(maxsize=4096)
 def _stages(
-    dense_count: int, sparse_count: int, pipeline: int, virtual: int, with_embedding: bool, with_loss: bool
+    dense_count: int,
+    sparse_count: int,
+    pipeline: int,
+    virtual: int,
+    with_embedding: bool,
+    with_loss: bool,
+    layout: tuple[int, ...] | None,
 ) -> tuple[Stage, ...]:
     found = []
-    pieces = chunk_layers(
-        dense_count + sparse_count, pipeline, virtual, with_embedding=with_embedding, with_loss=with_loss
+    pieces = layout or equal_pieces(
+        dense_count + sparse_count, pipeline * virtual, with_embedding=with_embedding, with_loss=with_loss
     )
-    for index, bounds in enumerate(pieces):
+    for index, bounds in enumerate(chunk_layers(pieces, pipeline)):
         chunks = tuple(
             Chunk(
                 *_split(begin, end, dense_count),

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from backend.job.cluster import Cluster
 from backend.job.lengths import cut_mean
 from backend.job.parameters import parameter
-from backend.job.patterns import NAME, NODE_PATH, PRINTABLE
+from backend.job.patterns import LAYOUT, NAME, NODE_PATH, PRINTABLE
 from backend.job.training import Training
 from backend.job.traits import TRAITS, EngineName, EngineTraits
 
@@ -68,6 +68,10 @@ class Parallel:
     """Count the embedding as one layer when splitting into stages."""
     account_for_loss: bool = parameter(False, source="mcore_adapter", megatron="account_for_loss_in_pipeline_split")
     """Count the output layer as one layer when splitting into stages."""
+    pipeline_layout: str | None = parameter(
+        None, pattern=LAYOUT, source="mcore_adapter", megatron="pipeline_model_parallel_layout"
+    )
+    """Layers of each stage as Megatron-Core's text (pipeline_layout.py); null cuts them into equal parts."""
     recompute: Recompute | None = parameter(
         None,
         megatron="recompute_granularity",

@@ -19,6 +19,7 @@ _JUMP = rf"({USER}@)?({_HOST_NAME}|\[[0-9A-Fa-f:.]+\])(:\d{{1,5}})?"
 JUMPS = rf"{_JUMP}(,{_JUMP})*"
 WORDS = rf"[^\s{_UNPRINTABLE}'\"`$;&|<>\\]+"
 RUN = r"[A-Za-z0-9._-]{1,100}"
+LAYOUT = r"[A-Za-z0-9|,*()]{1,400}"
 DATE = r"\d{4}-\d{2}-\d{2}"
 CONSTANTS = DATE + "-[0-9a-f]{8}"
 
@@ -31,6 +32,7 @@ FORMATS = {
     WORDS: "words",
     NAME: "name",
     RUN: "run",
+    LAYOUT: "layout",
     DATE: "date",
     PRINTABLE: "printable",
 }

@@ -19,9 +19,9 @@ from backend.job.traits import TRAITS, EngineName
 from backend.planning.arrange import in_order
 from backend.planning.order import Array, Group, Order
 from backend.planning.plans import Plans
-from backend.planning.space import ACCOUNTS, ACCUMULATION, CHOSEN, MICRO_BATCH, SIZES, offered, space_of
+from backend.planning.space import ACCUMULATION, CHOSEN, CUT, MICRO_BATCH, SIZES, offered, space_of
 
-_OF_PARALLEL = (*(f"parallel.{name}" for name in (*SIZES, *ACCOUNTS, "sequence", "distributed_optimizer")), *CHOSEN)
+_OF_PARALLEL = (*(f"parallel.{name}" for name in (*SIZES, *CUT, "sequence", "distributed_optimizer")), *CHOSEN)
 EDITED = ("engine", *_OF_PARALLEL, MICRO_BATCH, ACCUMULATION)
 """What choosing a plan may write."""
 

@@ -20,9 +20,9 @@ from backend.job.rules.many import Space
 from backend.planning.order import LEAST, Array, Order
 from backend.planning.pareto import front_of
 from backend.planning.space import (
-    ACCOUNTS,
     ACCUMULATION,
     CHOSEN,
+    CUT,
     MICRO_BATCH,
     SHARDED,
     SIZES,
@@ -179,7 +179,7 @@ class Plans(Sequence[Candidate]):
             return None
         effect: dict[str, Any] = {MICRO_BATCH: job.training.micro_batch_size}
         if job.traits.is_megatron:
-            effect |= {f"parallel.{name}": getattr(parallel, name) for name in (*SIZES, *ACCOUNTS)}
+            effect |= {f"parallel.{name}": getattr(parallel, name) for name in (*SIZES, *CUT)}
             # What has no effect has one value among the plans.
             sizes = (parallel.tensor, parallel.pipeline, parallel.expert, parallel.expert_tensor)
             alone = has_nothing_to_shard(job.world_size, self.shape.experts, *sizes)

@@ -16,17 +16,21 @@ from backend.estimate.layers import Activation, Attention, LayerKind, Norm
 from backend.estimate.model_layers import model_layers
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
+from backend.job.pipeline_layout import LayoutError, even_layers, layers_of, layout_of
 from backend.job.rules.many import Axis, Codes, Factors, Space
 from backend.job.traits import EngineName
 
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
-ACCOUNTS = ("account_for_embedding", "account_for_loss")
+CUT = ("account_for_embedding", "account_for_loss", "pipeline_layout")
+"""How the layers are cut into stages."""
 RECOMPUTE = ("recompute", "recompute_modules", "recompute_num_layers")
 CHOSEN = tuple(f"parallel.{name}" for name in RECOMPUTE)
 MICRO_BATCH = "training.micro_batch_size"
 SHARDED = "parallel.distributed_optimizer"
 ACCUMULATION = "training.gradient_accumulation_steps"
 Array = npt.NDArray[Any]
+UNEVEN = frozenset(range(1, 5))
+"""Chunks a stage that layouts are offered for, where the layers cannot be cut into so many equal ones."""
 CHEAP = ("layernorm", "moe_act", "mla_up_proj")
 """Modules that Megatron-Core recomputes by discarding outputs: what its documentation pairs (transformer_config.py)."""
 
@@ -54,7 +58,7 @@ def space_of(
         shape.layers,
         shape.experts,
         batches,
-        (parallel.account_for_embedding, parallel.account_for_loss),
+        _own_cut(parallel, shape.layers),
         _recompute_choices(job, shape),
     )
     return [Space(job=job, axes=axes, codes=codes) for axes, codes in factors]
@@ -67,6 +71,8 @@ def _inside(job: Job, path: str, beyond: Mapping[str, int]) -> tuple[int, ...]:
 
 Plain = tuple[tuple[Axis, ...], tuple[Codes, ...]]
 Choice = tuple[str, tuple[str, ...], int | None]
+Cut = tuple[bool, bool, str | None]
+"""Values of CUT."""
 
 
 @lru_cache(maxsize=16)
@@ -88,12 +94,14 @@ def _megatron(
     layers: int,
     experts: int,
     batches: tuple[int, ...],
-    own_accounts: tuple[bool, bool],
+    own_cut: Cut,
     recompute: tuple[Choice, ...],
 ) -> tuple[Plain, ...]:
     """Rows of sizes with every micro-batch that their copies can share; and every other choice."""
-    sizes = np.array(list(_sizes(world, tensors, expert_tensors, layers, experts, own_accounts)), np.int32)
-    sizes = sizes.reshape(-1, len(SIZES) + len(ACCOUNTS))  # TP of more than all ranks leaves none
+    found = list(_sizes(world, tensors, expert_tensors, layers, experts, own_cut))
+    cuts = {cut: code for code, cut in enumerate(dict.fromkeys(cut for _, cut in found))}
+    sizes = np.array([(*row, cuts[cut]) for row, cut in found], np.int32)
+    sizes = sizes.reshape(-1, len(SIZES) + 1)  # TP of more than all ranks leaves none
     tensor, copies = sizes[:, 0], world // (sizes[:, 0] * sizes[:, 1] * sizes[:, 3])
     rows, batch, sequence = (axis.ravel() for axis in np.indices((len(sizes), len(batches), 2), np.int32))
     # Sequence parallel splits what TP splits: without TP there is one choice. The smallest batch is always asked about.
@@ -105,10 +113,8 @@ def _megatron(
         values, code = np.unique(sizes[:, column], return_inverse=True)
         axes.append(Axis(paths=(f"parallel.{name}",), values=tuple((int(value),) for value in values)))
         codes.append(code.astype(np.int32)[rows])
-    axes.append(
-        Axis(paths=tuple(f"parallel.{name}" for name in ACCOUNTS), values=tuple(product((False, True), repeat=2)))
-    )
-    codes.append((2 * sizes[:, 6] + sizes[:, 7])[rows])
+    axes.append(Axis(paths=tuple(f"parallel.{name}" for name in CUT), values=tuple(cuts)))
+    codes.append(sizes[:, -1][rows])
     axes.append(Axis(paths=(MICRO_BATCH,), values=tuple((size,) for size in batches)))
     axes.append(Axis(paths=("parallel.sequence",), values=((True,), (False,))))
     return (
@@ -150,29 +156,55 @@ def _sizes(
     expert_tensors: tuple[int, ...],
     layers: int,
     experts: int,
-    accounts: tuple[bool, bool],
-) -> Iterator[tuple[int, ...]]:
-    """TP, PP, VPP, CP, EP, ETP and the two accounts: all whose products divide the ranks."""
+    own: Cut,
+) -> Iterator[tuple[tuple[int, ...], Cut]]:
+    """TP, PP, VPP, CP, EP, ETP, and how the layers are cut: all whose products divide the ranks."""
     for tensor in tensors:
         for pipeline in divisors(world // tensor):
-            stages = list(_stages(layers, pipeline, accounts))
+            stages = list(_stages(layers, pipeline, own))
             for expert, expert_tensor in _expert_sizes(expert_tensors, experts, world // pipeline):
                 for context in divisors(world // (tensor * pipeline)):
-                    for virtual, *counted in stages:
-                        yield tensor, pipeline, virtual, context, expert, expert_tensor, *counted
+                    for virtual, cut in stages:
+                        yield (tensor, pipeline, virtual, context, expert, expert_tensor), cut
 
 
-def _stages(layers: int, pipeline: int, own: tuple[bool, bool]) -> Iterator[tuple[int, bool, bool]]:
-    """Ways to cut the layers: chunks a stage, and whether the embedding and the loss count as a layer."""
+def _stages(layers: int, pipeline: int, own: Cut) -> Iterator[tuple[int, Cut]]:
+    """Ways to cut the layers: chunks a stage; what counts as a layer, or a layout where the chunks are not equal."""
+    *accounts, layout = own
     if pipeline == 1:
-        yield 1, *own
+        yield 1, (own[0], own[1], None)
         return
-    for accounts in ((False, False), (True, False), (False, True), (True, True)):
-        each, rest = divmod(layers + sum(accounts), pipeline)
+    equal = set()
+    for embedding, loss in product((False, True), repeat=2):
+        each, rest = divmod(layers + embedding + loss, pipeline)
         if rest == 0 and each:
-            yield from ((virtual, *accounts) for virtual in divisors(each))
-        elif accounts == own:
-            yield 1, *accounts
+            equal |= (chunks := set(divisors(each)))
+            yield from ((virtual, (embedding, loss, None)) for virtual in sorted(chunks))
+        elif [embedding, loss] == accounts:
+            yield 1, (embedding, loss, None)
+    pieces = _pieces(layout)
+    if pieces and len(pieces) % pipeline == 0:
+        yield len(pieces) // pipeline, (False, False, layout)
+    for virtual in sorted(UNEVEN - equal):
+        found = even_layers(layers, pipeline * virtual)
+        if found and found != pieces:
+            yield virtual, (False, False, layout_of(found))
+
+
+def _own_cut(parallel: Parallel, layers: int) -> Cut:
+    """The job's own way to cut the layers, as far as it is not among those that are offered anyway."""
+    accounts, layout = (parallel.account_for_embedding, parallel.account_for_loss), parallel.pipeline_layout
+    own = (parallel.virtual_pipeline, (False, False, layout))
+    is_offered = layout and own in _stages(layers, parallel.pipeline, (False, False, None))
+    return (False, False, None) if is_offered else (*accounts, layout)
+
+
+def _pieces(layout: str | None) -> tuple[int, ...]:
+    """Layers of each piece; empty where there is no layout that can be read."""
+    try:
+        return layers_of(layout) if layout else ()
+    except LayoutError:
+        return ()
 
 
 def _expert_sizes(expert_tensors: tuple[int, ...], experts: int, ranks: int) -> Iterator[tuple[int, int]]:

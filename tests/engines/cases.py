@@ -66,6 +66,14 @@ MEGATRON: Mapping[str, Job] = {
         parallel__account_for_loss=True,
         training__precision="fp16",
     ),
+    "laid out": job(
+        "qwen3-0.6b",
+        nodes=4,
+        ranks=2,
+        parallel__pipeline=4,
+        parallel__virtual_pipeline=2,
+        parallel__pipeline_layout="Et*3|(t*4|)*6tL",
+    ),
     "experts": job(
         "qwen3-30b-a3b",
         parallel__expert=4,

@@ -32,6 +32,7 @@ def test_nothing_is_written_that_transformers_5_refuses_or_megatron_ignores(made
         ("parallel__context", 2, "context_parallel_size", 2),
         ("parallel__account_for_embedding", True, "account_for_embedding_in_pipeline_split", True),
         ("parallel__account_for_loss", True, "account_for_loss_in_pipeline_split", True),
+        ("parallel__pipeline_layout", "Et*20|t*16L", "pipeline_model_parallel_layout", "Et*20|t*16L"),
         ("parallel__recompute", "selective", "recompute_granularity", "selective"),
         ("parallel__recompute", "full", "recompute_granularity", "full"),
         ("parallel__distributed_optimizer", False, "use_distributed_optimizer", None),

@@ -7,6 +7,7 @@ import pytest
 
 from backend.estimate import estimate, to_json
 from backend.estimate.estimate import RESERVED_PER_ALLOCATED
+from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
 from backend.job.rules import check
 from backend.job.traits import TRAITS
@@ -210,3 +211,21 @@ def test_the_seeds_plans_are_legal():
 def test_an_estimate_is_immutable():
     with pytest.raises(dataclasses.FrozenInstanceError):
         estimate(job(TP4)).fits = False
+
+
+def test_a_layout_costs_what_its_stages_hold():
+    base = job(model__preset="qwen3-235b-a22b", parallel__expert=8, parallel__pipeline=4)
+    counted = {"parallel.account_for_embedding": True, "parallel.account_for_loss": True}
+    as_layout = estimate(with_values(base, {"parallel.pipeline_layout": "Et*23|(t*24|)*2t*23L"}))
+    assert as_layout == estimate(with_values(base, counted))
+    moved = estimate(with_values(base, {"parallel.pipeline_layout": "Et*20|t*24|t*24|t*26L"}))
+    assert [stage.layers for stage in moved.stages] == [20, 24, 24, 26]
+    assert moved.stages[0].peak_gib < as_layout.stages[0].peak_gib
+    assert moved.bubble_fraction > as_layout.bubble_fraction
+
+
+def test_chunks_of_a_layout_are_dealt_to_stages_in_turns():
+    base = job(model__preset="qwen3-8b", parallel__pipeline=2, parallel__virtual_pipeline=2,
+               training__gradient_accumulation_steps=4)  # fmt: skip
+    found = estimate(with_values(base, {"parallel.pipeline_layout": "Et*5|t*9|t*11|t*11L"}))
+    assert [stage.layers for stage in found.stages] == [16, 20]

@@ -9,6 +9,7 @@ from backend.estimate.schedule import (
     _distinct,
     bubble_fraction,
     chunk_layers,
+    equal_pieces,
     in_flight,
     iteration_time,
     textbook_bubble,
@@ -189,8 +190,11 @@ def test_arrays_of_plans_give_what_numbers_give():
 
 
 def test_layers_are_dealt_to_stages_in_turns_and_accounted_ends_get_one_less():
-    assert chunk_layers(8, 2, 2) == [[(0, 2), (4, 6)], [(2, 4), (6, 8)]]
-    assert chunk_layers(94, 4, 1, with_embedding=True, with_loss=True) == [
+    assert chunk_layers(equal_pieces(8, 4, with_embedding=False, with_loss=False), 2) == [
+        [(0, 2), (4, 6)],
+        [(2, 4), (6, 8)],
+    ]
+    assert chunk_layers(equal_pieces(94, 4, with_embedding=True, with_loss=True), 4) == [
         [(0, 23)],
         [(23, 47)],
         [(47, 71)],

@@ -8,12 +8,12 @@ import pytest
 from backend.estimate import estimate
 from backend.estimate.many import PARTS
 from backend.job.mapping import with_values
+from backend.job.pipeline_layout import even_layers, layout_of
 from backend.job.problems import errors
 from backend.job.rules import check
 from backend.planning import arrange, best_of_splits, enumerate_plans, front, why_not
 from backend.planning import enumerate as enumerate_module
 from backend.planning.enumerate import engines_of
-from backend.planning.space import ACCOUNTS
 from tests.estimate.cases import TP4, job
 
 MODELS = ["qwen3-vl-8b", "llama-3.1-70b", "mixtral-8x7b"]
@@ -45,6 +45,7 @@ def test_no_legal_split_of_a_small_grid_is_missing():
             legal.add((tensor, pipeline, virtual, context))
     plans = enumerate_plans(base, MEGATRON)
     bare = ~(plans.column("parallel.account_for_embedding") | plans.column("parallel.account_for_loss"))
+    bare &= plans.column("parallel.pipeline_layout", None) == None  # noqa: E711 - of an array
     paths = [f"parallel.{name}" for name in ("tensor", "pipeline", "virtual_pipeline", "context")]
     assert {*zip(*(plans.column(path)[bare].tolist() for path in paths), strict=True)} == legal
 
@@ -145,6 +146,31 @@ def test_a_global_batch_that_replicas_cannot_share_is_counted_as_a_refusal():
     assert all(12 % item.estimate.data_parallel == 0 for item in some(plans))
 
 
+def test_layers_that_do_not_divide_are_cut_into_unequal_stages_and_choosing_them_asks_for_the_same_plans():
+    base = job(TP4, model__preset="qwen3-8b")
+    plans = enumerate_plans(base, MEGATRON)
+    eight = np.flatnonzero(plans.column("parallel.pipeline") == 8)
+    assert {*plans.column("parallel.pipeline_layout", None)[eight]} == {
+        layout_of(even_layers(36, 8 * virtual)) for virtual in (1, 2)
+    }
+    rank = int(eight[0])
+    chosen = plans[rank].job
+    assert errors(check(chosen)) == []
+    again = enumerate_plans(chosen, MEGATRON)
+    assert again.unordered is plans.unordered
+    assert again.rank_of(chosen) == rank
+    # What replaces it says that its stages are equal.
+    assert plans[0].edits["parallel.pipeline_layout"] is None
+
+
+def test_a_layout_of_ones_own_is_among_the_plans():
+    base = job(TP4, model__preset="qwen3-8b", parallel__pipeline=2, parallel__pipeline_layout="Et*16|t*20L")
+    plans = enumerate_plans(base, MEGATRON)
+    rank = plans.rank_of(base)
+    assert plans[rank].estimate.iteration_s == pytest.approx(estimate(base).iteration_s)
+    assert rank != plans.rank_of(with_values(base, {"parallel.pipeline_layout": None}))
+
+
 def test_experts_are_spread_in_every_way_that_divides():
     plans = enumerate_plans(job(model__preset="mixtral-8x7b", cluster__nodes=1), MEGATRON)
     expert, tensor, pipeline = (plans.column(f"parallel.{name}") for name in ("expert", "expert_tensor", "pipeline"))
@@ -156,7 +182,7 @@ def test_choosing_a_plan_asks_for_the_same_plans_again():
     base = job(TP4)
     plans = enumerate_plans(base)
     # One that counts the embedding as a layer asks for more plans: those that do the same.
-    counted = np.any([plans.column(f"parallel.{name}", False) for name in ACCOUNTS], axis=0)
+    counted = np.any([plans.column(f"parallel.account_for_{name}", False) for name in ("embedding", "loss")], axis=0)
     middle = int(np.flatnonzero(~counted)[(~counted).sum() // 2])
     chosen = plans[middle].job
     again = enumerate_plans(chosen)

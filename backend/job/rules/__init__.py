@@ -9,13 +9,14 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError
-from backend.job.rules import common, extra, megatron, prepare, sharded, sizes
+from backend.job.rules import common, extra, megatron, prepare, sharded, sizes, stages
 from backend.job.rules.bound import BoundRule
 
 RULES: tuple[BoundRule, ...] = (
     *common.RULES,
     *sharded.RULES,
     *sizes.RULES,
+    *stages.RULES,
     *megatron.RULES,
     *prepare.RULES,
     *extra.RULES,

@@ -9,6 +9,7 @@ from backend.job.model import ModelShape
 from backend.job.presets import Gpu, efficiency_figures, least_gpu, named_gpu, others_gib, smallest_hosts
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, dividing, problem, registrar
+from backend.job.rules.stages import recut
 from backend.job.traits import TRAITS
 
 RULES: list[BoundRule] = []
@@ -180,7 +181,7 @@ def ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         "parallel.context": (parallel.context, 0),
     }
     return problem("ranks_not_divisible", "parallel.tensor", ranks=job.world_size, product=job.model_parallel,
-                    edit=dividing(job.world_size, sizes))  # fmt: skip
+                    edit=recut(job, dividing(job.world_size, sizes)))  # fmt: skip
 
 
 @everywhere

@@ -1,12 +1,11 @@
 """Rules of the parallel sizes on Megatron-Core: what a model and its layers can be divided by."""
 
-from collections.abc import Callable
-
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, dividing, largest, problem, registrar
+from backend.job.rules.stages import equal_cut, recut
 
 RULES: list[BoundRule] = []
 megatron = registrar(RULES, lambda traits: traits.is_megatron)
@@ -56,45 +55,11 @@ def tensor_stays_in_node(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
     inside = _fitting_tensor(job, shape)
     choices: dict[str, dict[str, object]] = {"copies": {"parallel.tensor": inside}}
     stages = parallel.pipeline * tensor // inside
-    if tensor % inside == 0 and _legal_cut(job, shape)(stages, parallel.virtual_pipeline):
-        choices["stages"] = {"parallel.tensor": inside, "parallel.pipeline": stages}
+    if tensor % inside == 0 and equal_cut(job, shape)(stages, parallel.virtual_pipeline):
+        choices["stages"] = recut(job, {"parallel.tensor": inside, "parallel.pipeline": stages})
     values = {"tensor": tensor, "per_node": per_node, "inside": inside, "stages": stages}
     return Problem(code="tensor_across_nodes", field="parallel.tensor", severity="warning", values=values,
                    choices=choices)  # fmt: skip
-
-
-@megatron
-def layers_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """mcore_adapter: layers (plus the embedding and loss accounts) must be a multiple of PP x VPP."""
-    counted, chunks = _counted(job, shape), job.parallel.pipeline * job.parallel.virtual_pipeline
-    if counted % chunks == 0:
-        return None
-    return problem("layers_not_divisible", "parallel.pipeline", layers=counted, chunks=chunks,
-                    edit=_fewer_stages(job, shape))  # fmt: skip
-
-
-@megatron
-def interleaving_needs_stages(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """megatron-core: the interleaved schedule needs PP > 1."""
-    if job.parallel.virtual_pipeline == 1 or job.parallel.pipeline > 1:
-        return None
-    return problem("virtual_without_pipeline", "parallel.virtual_pipeline", edit={"parallel.virtual_pipeline": 1})
-
-
-@megatron
-def interleaving_needs_micro_batches(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """megatron-core schedules.py: with VPP at least PP micro-batches, and no remainder smaller than PP."""
-    parallel, micro_batches = job.parallel, job.accumulation
-    if parallel.virtual_pipeline == 1 or parallel.pipeline == 1:
-        return None
-    if micro_batches >= parallel.pipeline and micro_batches % parallel.pipeline == 0:
-        return None
-    fitting = -(-micro_batches // parallel.pipeline) * parallel.pipeline
-    edit: dict[str, object] = {"training.gradient_accumulation_steps": fitting}
-    if job.training.global_batch_size is not None:
-        edit = {"parallel.virtual_pipeline": 1}
-    return problem("too_few_micro_batches", "training.gradient_accumulation_steps", micro_batches=micro_batches,
-                    pipeline=parallel.pipeline, edit=edit)  # fmt: skip
 
 
 @megatron
@@ -134,7 +99,7 @@ def expert_ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
         "parallel.expert": (parallel.expert, shape.experts),
     }
     return problem("expert_ranks_not_divisible", "parallel.expert", ranks=job.world_size, product=product,
-                    edit=dividing(job.world_size, sizes))  # fmt: skip
+                    edit=recut(job, dividing(job.world_size, sizes)))  # fmt: skip
 
 
 @megatron
@@ -168,25 +133,6 @@ def packing_without_context(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
     return problem("packing_with_context", "training.packing", edit={"training.packing": False})
 
 
-@megatron
-def deep_stack_fits_first_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """Qwen3-VL feeds deep-stack features to the first layers, which must all be on the first stage (chunk).
-
-    mcore_adapter asserts one layer more (models/qwen3_vl/transformer_block.py), mcore-bridge does not.
-    """
-    needed = _needed_in_first_stage(job, shape)
-    if needed == 0:
-        return None
-    parallel = job.parallel
-    each, rest = divmod(_counted(job, shape), parallel.pipeline * parallel.virtual_pipeline)
-    first = each - parallel.account_for_embedding
-    if rest or first >= needed:
-        return None
-    deep = shape.vision.deep_stack if shape.vision else 0
-    return problem("deep_stack_beyond_first_stage", "parallel.pipeline", layers=first, deep=deep, needed=needed,
-                    edit=_fewer_stages(job, shape))  # fmt: skip
-
-
 def _fitting_tensor(job: Job, shape: ModelShape) -> int:
     """The largest TP up to the job's that the heads, the groups, the widths and a node's GPUs all allow."""
     groups, wholes = shape.kv_heads, (shape.heads, shape.ffn, shape.vocab, job.cluster.gpus_per_node)
@@ -194,38 +140,3 @@ def _fitting_tensor(job: Job, shape: ModelShape) -> int:
         job.parallel.tensor,
         lambda size: not any(whole % size for whole in wholes) and (groups % size == 0 or size % groups == 0),
     )
-
-
-def _counted(job: Job, shape: ModelShape) -> int:
-    """What is cut into stages: the layers, and what is counted as one."""
-    return shape.layers + job.parallel.account_for_embedding + job.parallel.account_for_loss
-
-
-def _needed_in_first_stage(job: Job, shape: ModelShape) -> int:
-    """Layers that the first stage (chunk) must have for its deep-stack features; 0 where the model has none."""
-    deep = shape.vision.deep_stack if shape.vision else 0
-    return deep and deep + (job.traits.environment == "llamafactory")
-
-
-def _legal_cut(job: Job, shape: ModelShape) -> Callable[[int, int], bool]:
-    """Whether the layers can be cut into (stages, chunks a stage)."""
-    counted, needed = _counted(job, shape), _needed_in_first_stage(job, shape)
-    embedding = job.parallel.account_for_embedding
-
-    def legal(stages: int, chunks: int) -> bool:
-        each, rest = divmod(counted, stages * chunks)
-        return rest == 0 and each - embedding >= needed and (stages > 1 or chunks == 1)
-
-    return legal
-
-
-def _fewer_stages(job: Job, shape: ModelShape) -> dict[str, object]:
-    """The edit to the most stages, and then chunks, that the layers can be cut into; empty where there are none."""
-    stages, chunks = job.parallel.pipeline, job.parallel.virtual_pipeline
-    ranks, legal = job.world_size, _legal_cut(job, shape)
-    for fewer in range(stages, 0, -1):
-        for least in range(chunks, 0, -1) if ranks % fewer == 0 else ():
-            if legal(fewer, least):
-                sizes = {"parallel.pipeline": (stages, fewer), "parallel.virtual_pipeline": (chunks, least)}
-                return {path: now for path, (old, now) in sizes.items() if now != old}
-    return {}

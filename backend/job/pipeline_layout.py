@@ -1,0 +1,68 @@
+"""Megatron-Core's text for which layers each piece of a pipeline holds: `Et*3|t*4|t*4|t*3L`.
+
+E is the embedding, t a layer, L the output layer with the loss; `|` ends a piece, `*n` and `(...)*n` repeat, commas
+mean nothing. Pieces stand in the model's order: piece c x PP + r is chunk c of stage r.
+https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/transformer/pipeline_parallel_layer_layout.py
+"""
+
+import re
+from functools import lru_cache
+from itertools import groupby
+
+LONGEST = 4096
+"""Letters of a text with all repetitions written out: far more layers than any model has."""
+_REPEATED = (re.compile(r"\(([^()]*)\)\*(\d{1,4})"), re.compile(r"([EtL|])\*(\d{1,4})"))
+
+
+class LayoutError(ValueError):
+    """The text is no layout; `reason` is one of a few words that the catalogues explain."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@lru_cache(maxsize=256)
+def layers_of(layout: str) -> tuple[int, ...]:
+    """How many layers each piece holds; raises LayoutError unless E begins the first piece and L ends the last."""
+    letters = layout.replace(",", "")
+    for pattern in _REPEATED:
+        if sum(len(inner) * int(times) for inner, times in pattern.findall(letters)) > LONGEST:
+            raise LayoutError("long")
+        letters = pattern.sub(lambda found: found[1] * int(found[2]), letters)
+    if set(letters) - set("EtL|"):
+        raise LayoutError("letters")
+    if letters.count("E") != 1 or not letters.startswith("E") or letters.count("L") != 1 or not letters.endswith("L"):
+        raise LayoutError("ends")
+    return tuple(piece.count("t") for piece in letters.split("|"))
+
+
+def layout_of(layers: tuple[int, ...]) -> str:
+    """The shortest usual text for so many layers in each piece."""
+    pieces = [f"t*{count}" if count > 1 else "t" * count for count in layers]
+    if len(pieces) == 1:
+        return f"E{pieces[0]}L"
+    inner = []
+    for piece, same in groupby(pieces[1:-1]):
+        times = len(list(same))
+        inner.append(f"({piece}|)*{times}" if times > 1 else f"{piece}|")
+    # A repetition inside another is read outermost first: `(t*4|)*2` is `t*4|t*4|`.
+    return f"E{pieces[0]}|{''.join(inner)}{pieces[-1]}L"
+
+
+@lru_cache(maxsize=1024)
+def even_layers(layers: int, pieces: int) -> tuple[int, ...] | None:
+    """Layers for each piece, as even as can be where the embedding and the output layer count as one each.
+
+    What is left over goes to pieces of the middle, from the end: the first stage holds the activations of the most
+    micro-batches, the last one the logits. None where a piece at an end would have no layer.
+    """
+    each, over = divmod(layers + 2, pieces)
+    if pieces == 1 or each < 2:
+        return None
+    found = [each] * pieces
+    for place in [*range(pieces - 2, 0, -1), pieces - 1, 0][:over]:
+        found[place] += 1
+    found[0] -= 1
+    found[-1] -= 1
+    return tuple(found)

@@ -1,0 +1,185 @@
+"""Rules of a pipeline on Megatron-Core: how the layers are cut into stages and chunks, and its schedules."""
+
+from collections.abc import Callable
+
+from backend.job.job import Job
+from backend.job.model import ModelShape
+from backend.job.pipeline_layout import LayoutError, even_layers, layers_of, layout_of
+from backend.job.presets import Gpu
+from backend.job.problems import Problem
+from backend.job.rules.bound import BoundRule, problem, registrar
+
+RULES: list[BoundRule] = []
+megatron = registrar(RULES, lambda traits: traits.is_megatron)
+
+LAYOUT = "parallel.pipeline_layout"
+_ACCOUNTS = ("account_for_embedding", "account_for_loss")
+
+
+@megatron
+def layout_is_one(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """megatron-core pipeline_parallel_layer_layout.py: known letters, E first, L last, and every layer in it."""
+    layout = job.parallel.pipeline_layout
+    if layout is None:
+        return None
+    edit = _other_layout(job, shape)
+    try:
+        held = sum(layers_of(layout))
+    except LayoutError as error:
+        return problem(f"pipeline_layout_{error.reason}", LAYOUT, layout=layout, edit=edit)
+    if held == shape.layers:
+        return None
+    return problem("pipeline_layout_layers", LAYOUT, held=held, layers=shape.layers, edit=edit)
+
+
+@megatron
+def layout_has_the_chunks(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """megatron-core: a piece for every chunk of every stage; an empty layout is that of no pipeline."""
+    layers, parallel = _layout(job), job.parallel
+    chunks = parallel.pipeline * parallel.virtual_pipeline
+    if layers is None or len(layers) == chunks:
+        return None
+    return problem("pipeline_layout_chunks", LAYOUT, pieces=len(layers), pipeline=parallel.pipeline,
+                    virtual=parallel.virtual_pipeline, chunks=chunks, edit=_other_layout(job, shape))  # fmt: skip
+
+
+@megatron
+def layout_counts_nothing(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """megatron-core transformer_config.py: `pipeline_model_parallel_layout cannot be set with` the accounts."""
+    counted = [name for name in _ACCOUNTS if getattr(job.parallel, name)]
+    if job.parallel.pipeline_layout is None or not counted:
+        return None
+    edit: dict[str, object] = {f"parallel.{name}": False for name in counted}
+    return problem("pipeline_layout_accounts", f"parallel.{counted[0]}", edit=edit)
+
+
+@megatron
+def layers_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """mcore_adapter: without a layout, layers (and what is counted as one) must be a multiple of PP x VPP."""
+    parallel = job.parallel
+    counted, chunks = _counted(job, shape), parallel.pipeline * parallel.virtual_pipeline
+    if parallel.pipeline_layout is not None or counted % chunks == 0:
+        return None
+    choices: dict[str, dict[str, object]] = {}
+    if layout := _even_layout(job, shape):
+        choices["layout"] = {LAYOUT: layout, **{f"parallel.{name}": False for name in _ACCOUNTS}}
+    if fewer := _fewer_stages(job, shape):
+        choices["sizes"] = fewer
+    values = {"layers": counted, "chunks": chunks, "layout": layout or "",
+              **{name: fewer.get(f"parallel.{name}", getattr(parallel, name)) for name in _SIZES}}  # fmt: skip
+    return Problem(code="layers_not_divisible", field="parallel.pipeline", values=values, choices=choices)
+
+
+@megatron
+def interleaving_needs_stages(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """megatron-core: the interleaved schedule needs PP > 1."""
+    if job.parallel.virtual_pipeline == 1 or job.parallel.pipeline > 1:
+        return None
+    return problem("virtual_without_pipeline", "parallel.virtual_pipeline",
+                    edit=recut(job, {"parallel.virtual_pipeline": 1}))  # fmt: skip
+
+
+@megatron
+def interleaving_needs_micro_batches(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """megatron-core schedules.py: with VPP at least PP micro-batches, and no remainder smaller than PP."""
+    parallel, micro_batches = job.parallel, job.accumulation
+    if parallel.virtual_pipeline == 1 or parallel.pipeline == 1:
+        return None
+    if micro_batches >= parallel.pipeline and micro_batches % parallel.pipeline == 0:
+        return None
+    fitting = -(-micro_batches // parallel.pipeline) * parallel.pipeline
+    edit: dict[str, object] = {"training.gradient_accumulation_steps": fitting}
+    if job.training.global_batch_size is not None:
+        edit = recut(job, {"parallel.virtual_pipeline": 1})
+    return problem("too_few_micro_batches", "training.gradient_accumulation_steps", micro_batches=micro_batches,
+                    pipeline=parallel.pipeline, edit=edit)  # fmt: skip
+
+
+@megatron
+def deep_stack_fits_first_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
+    """Qwen3-VL feeds deep-stack features to the first layers, which must all be on the first stage (chunk).
+
+    mcore_adapter asserts one layer more (models/qwen3_vl/transformer_block.py), mcore-bridge does not.
+    """
+    needed = _needed_in_first_stage(job, shape)
+    if needed == 0:
+        return None
+    parallel, layers = job.parallel, _layout(job)
+    if layers:
+        first = layers[0]
+    else:
+        each, rest = divmod(_counted(job, shape), parallel.pipeline * parallel.virtual_pipeline)
+        first = needed if rest else each - parallel.account_for_embedding
+    if first >= needed:
+        return None
+    deep = shape.vision.deep_stack if shape.vision else 0
+    return problem("deep_stack_beyond_first_stage", "parallel.pipeline", layers=first, deep=deep, needed=needed,
+                    edit=_other_layout(job, shape) if layers else _fewer_stages(job, shape))  # fmt: skip
+
+
+def recut(job: Job, edit: dict[str, object]) -> dict[str, object]:
+    """An edit; where it changes how many chunks there are, the layout goes."""
+    is_other = any(f"parallel.{name}" in edit for name in _SIZES)
+    return {**edit, LAYOUT: None} if is_other and job.parallel.pipeline_layout else edit
+
+
+def equal_cut(job: Job, shape: ModelShape) -> Callable[[int, int], bool]:
+    """Whether the layers can be cut into (stages, chunks a stage) that are equal."""
+    counted, needed = _counted(job, shape), _needed_in_first_stage(job, shape)
+    embedding = job.parallel.account_for_embedding
+
+    def legal(stages: int, chunks: int) -> bool:
+        each, rest = divmod(counted, stages * chunks)
+        return rest == 0 and each - embedding >= needed and (stages > 1 or chunks == 1)
+
+    return legal
+
+
+_SIZES = ("pipeline", "virtual_pipeline")
+
+
+def _layout(job: Job) -> tuple[int, ...] | None:
+    """Layers of each piece where there is a layout that can be read."""
+    try:
+        return layers_of(job.parallel.pipeline_layout) if job.parallel.pipeline_layout else None
+    except LayoutError:
+        return None
+
+
+def _even_layout(job: Job, shape: ModelShape) -> str | None:
+    """The layout whose pieces are as even as can be; None where there is none for PP x VPP."""
+    layers = even_layers(shape.layers, job.parallel.pipeline * job.parallel.virtual_pipeline)
+    return layout_of(layers) if layers and layers[0] >= _needed_in_first_stage(job, shape) else None
+
+
+def _other_layout(job: Job, shape: ModelShape) -> dict[str, object]:
+    """The edit to equal chunks where the layers can be cut into them; else to a layout; else to fewer stages."""
+    parallel = job.parallel
+    if equal_cut(job, shape)(parallel.pipeline, parallel.virtual_pipeline):
+        return {LAYOUT: None}
+    if layout := _even_layout(job, shape):
+        return {LAYOUT: layout}
+    return {LAYOUT: None, **_fewer_stages(job, shape)}
+
+
+def _counted(job: Job, shape: ModelShape) -> int:
+    """What is cut into equal chunks: the layers, and what is counted as one."""
+    return shape.layers + job.parallel.account_for_embedding + job.parallel.account_for_loss
+
+
+def _needed_in_first_stage(job: Job, shape: ModelShape) -> int:
+    """Layers that the first stage (chunk) must have for its deep-stack features; 0 where the model has none."""
+    deep = shape.vision.deep_stack if shape.vision else 0
+    return deep and deep + (job.traits.environment == "llamafactory")
+
+
+def _fewer_stages(job: Job, shape: ModelShape) -> dict[str, object]:
+    """The edit to the most stages, and then chunks, that the layers can be cut into; empty where there are none."""
+    stages, chunks = job.parallel.pipeline, job.parallel.virtual_pipeline
+    ranks, legal = job.world_size, equal_cut(job, shape)
+    for fewer in range(stages, 0, -1):
+        for least in range(chunks, 0, -1) if ranks % fewer == 0 else ():
+            if legal(fewer, least):
+                sizes = {"parallel.pipeline": (stages, fewer), "parallel.virtual_pipeline": (chunks, least)}
+                return {path: now for path, (old, now) in sizes.items() if now != old}
+    return {}

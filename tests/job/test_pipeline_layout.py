@@ -1,0 +1,79 @@
+"""A pipeline layout is read as Megatron-Core reads it, and written so that it reads what we meant."""
+
+import json
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backend.job.pipeline_layout import LayoutError, even_layers, layers_of, layout_of
+from tests.nodes import needs_node_environment
+from tools.programs import NODE_PYTHON
+
+READ = {
+    "EttttL": (4,),
+    "Et*3|t*4|t*4|t*3L": (3, 4, 4, 3),
+    "E,t*8|t*10|t*10|t*8,L": (8, 10, 10, 8),
+    "Et*3|(tt|)*29,t|L": (3, *[2] * 29, 1, 0),
+    "E|(t|)*2L": (0, 1, 1, 0),
+    "E(tt|t)*2L": (2, 3, 1),
+}
+MEGATRON = """
+import json, sys
+from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
+
+parse = PipelineParallelLayerLayout.parse_str_to_list
+print(json.dumps([[[one.name for one in piece].count("decoder") for piece in parse(text)]
+                  for text in json.loads(sys.argv[1])]))
+"""
+
+
+@pytest.mark.parametrize(("text", "layers"), READ.items())
+def test_a_layout_says_the_layers_of_each_piece(text, layers):
+    assert layers_of(text) == layers
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Et*3|m|t*3L", "letters"),
+        ("Et*3|(t*2|t*3L", "letters"),
+        ("E((t|)*2)*2L", "letters"),
+        ("t*4|t*4L", "ends"),
+        ("Et*4|t*4", "ends"),
+        ("Et*4|Et*4L", "ends"),
+        ("", "ends"),
+        ("E(t*9999)*9999L", "long"),
+        ("Et*9999L", "long"),
+        ("Et*99999L", "long"),
+    ],
+)
+def test_what_is_no_layout_says_why(text, reason):
+    with pytest.raises(LayoutError) as raised:
+        layers_of(text)
+    assert raised.value.reason == reason
+
+
+@given(st.integers(1, 200), st.integers(1, 64))
+def test_an_even_layout_holds_every_layer_and_no_piece_has_two_more_to_do_than_another(layers, pieces):
+    found = even_layers(layers, pieces)
+    if found is None:
+        assert pieces == 1 or layers + 2 < 2 * pieces
+        return
+    assert (sum(found), len(found)) == (layers, pieces)
+    assert min(found) > 0
+    work = [found[0] + 1, *found[1:-1], found[-1] + 1]
+    assert max(work) - min(work) <= 1
+    assert layers_of(layout_of(found)) == found
+
+
+@pytest.mark.e2e
+@needs_node_environment
+def test_megatron_reads_the_same():
+    written = [layout_of(found) for pieces in (2, 4, 7, 16) if (found := even_layers(61, pieces))]
+    texts = [*READ, *written]
+    command = [str(NODE_PYTHON), "-W", "ignore", "-c", MEGATRON, json.dumps(texts)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == [list(layers_of(text)) for text in texts]
