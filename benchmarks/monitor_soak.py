@@ -16,8 +16,8 @@ from playwright.sync_api import CDPSession, Page
 
 from backend.cluster.supervisor.processes import read_stat
 from backend.jobs.store import Store
-from tests.app.stored_runs import StoredRun
 from tools.browser import PASSWORD, Site, logged_in
+from tools.stored_runs import StoredRun
 
 WARM_UP_TICKS = 30
 RUN = "20260101-000000-soak-0000"
@@ -33,7 +33,7 @@ class Monitored(Site):
         self.tick_s = tick_s
 
     def command(self) -> list[str]:
-        return ["-m", "tests.ui.monitor_server", str(self.port), str(self.home), str(self.tick_s), PASSWORD]
+        return ["-m", "tools.monitor_server", str(self.port), str(self.home), str(self.tick_s), PASSWORD]
 
 
 def main() -> None:

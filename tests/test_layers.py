@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 LAYERS = ("job", "estimate", "planning", "engines", "cluster", "jobs")
+FOLDERS = ("backend", "app", "tools", "benchmarks", "tests")
+"""What stands on what: what ships needs no benchmark, and no benchmark a test."""
 PURE = ("job", "estimate", "planning", "engines")
 HEAVY = ("gradio", "plotly", "fastapi", "paramiko", "torch")
 
@@ -64,6 +66,13 @@ def test_imports_point_down_the_list_of_layers():
         for path in (ROOT / "backend" / layer).rglob("*.py"):
             wrong += [f"{path.relative_to(ROOT)} imports {name}" for name in imports(path) if is_under(name, forbidden)]
     assert wrong == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_folder_imports_what_stands_on_it(folder):
+    forbidden = FOLDERS[FOLDERS.index(folder) + 1 :]
+    files = [path for path in (ROOT / folder).rglob("*.py") if any(is_under(name, forbidden) for name in imports(path))]
+    assert files == []
 
 
 @pytest.mark.parametrize(("library", "home"), [("gradio", "app"), ("paramiko", "backend/cluster")])

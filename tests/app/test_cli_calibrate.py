@@ -17,7 +17,7 @@ from backend.job.mapping import load_job, parse_job, with_values
 from backend.jobs import ledger
 from backend.jobs.speed import slow_problems
 from backend.jobs.store import Store
-from tests.app.stored_runs import StoredRun
+from tools.stored_runs import StoredRun
 
 RUN = "20261121-101500-job-0a1b"
 

@@ -5,7 +5,7 @@ from app.home import store_path
 from backend.jobs import ledger
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
-from tests.app.stored_runs import StoredRun
+from tools.stored_runs import StoredRun
 
 NOW = 1_800_000_000.0
 

@@ -9,7 +9,7 @@ from backend.job.problems import Problem
 from backend.jobs.records import problem_to_json
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
-from tests.app.stored_runs import StoredRun
+from tools.stored_runs import StoredRun
 
 RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
 

@@ -9,7 +9,7 @@ import pytest
 from app.main import main
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
-from tests.app.stored_runs import StoredRun
+from tools.stored_runs import StoredRun
 
 RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
 

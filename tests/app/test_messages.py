@@ -15,8 +15,8 @@ from app.services import Services
 from backend.jobs import ledger, series
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store, StoreError
-from tests.app.stored_runs import StoredRun, heartbeat, problem
 from tests.inbox import TOKEN, Inbox
+from tools.stored_runs import StoredRun, heartbeat, problem
 
 RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
 NOW = 1_800_000_000.0

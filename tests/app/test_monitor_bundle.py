@@ -13,7 +13,7 @@ from backend.jobs import series
 from backend.jobs.controller import Controller
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
-from tests.app.stored_runs import StoredRun, heartbeat, problem
+from tools.stored_runs import StoredRun, heartbeat, problem
 
 RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
 

@@ -10,7 +10,7 @@ from app.monitor.compare import COMPARE_S, Compare
 from app.services import Services
 from backend.job.mapping import parse_job
 from backend.job.problems import ProblemsError
-from tests.app.stored_runs import StoredRun
+from tools.stored_runs import StoredRun
 
 RUN = "20261121-101500-job-0a1b"
 

@@ -14,7 +14,7 @@ from backend.jobs.records import RunSnapshot
 from backend.jobs.snapshot import snapshot
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
-from tests.app.stored_runs import StoredRun
+from tools.stored_runs import StoredRun
 
 RUN = "20261121-101500-job-0a1b"
 

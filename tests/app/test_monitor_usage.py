@@ -6,7 +6,7 @@ from app.monitor import usage as section
 from app.monitor.question import Question
 from backend.jobs import series
 from backend.jobs.store import Store
-from tests.app.stored_runs import StoredRun, heartbeat
+from tools.stored_runs import StoredRun, heartbeat
 
 RUN = "20260101-000000-usage-aaaa"
 BEGUN = 1_800_000_000.0

@@ -9,7 +9,7 @@ from app.main import main
 from backend.jobs import series
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
-from tests.app.stored_runs import StoredRun, heartbeat
+from tools.stored_runs import StoredRun, heartbeat
 
 RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
 

@@ -9,7 +9,7 @@ from backend.jobs.delays import Held, Slowdown
 from backend.jobs.slowdown import LEAST_BEFORE, NEWEST, compare
 from backend.jobs.snapshot import snapshot
 from backend.jobs.store import Store
-from tests.app.stored_runs import StoredRun, heartbeat
+from tools.stored_runs import StoredRun, heartbeat
 
 NOW = 1_800_000_000.0
 

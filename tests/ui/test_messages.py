@@ -8,10 +8,10 @@ import pytest
 from backend.jobs import ledger
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
-from tests.app.stored_runs import StoredRun
 from tests.inbox import TOKEN, Inbox
 from tests.waiting import wait_for
 from tools.browser import Site
+from tools.stored_runs import StoredRun
 
 pytestmark = pytest.mark.ui
 

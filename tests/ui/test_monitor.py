@@ -12,9 +12,9 @@ from app.monitor.watch import LOOK_S
 from backend.jobs import series
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
-from tests.app.stored_runs import StoredRun, heartbeat, problem
 from tests.ui.browser import expect, needs_chromium
 from tools.browser import PASSWORD, Site, log_in, logged_in, without_faults
+from tools.stored_runs import StoredRun, heartbeat, problem
 
 TICK_S = 0.3
 
@@ -29,7 +29,7 @@ class Monitored(Site):
         self.store = Store(home / "megaboard.db")
 
     def command(self) -> list[str]:
-        return ["-m", "tests.ui.monitor_server", str(self.port), str(self.home), str(TICK_S), PASSWORD]
+        return ["-m", "tools.monitor_server", str(self.port), str(self.home), str(TICK_S), PASSWORD]
 
     def run(self, run: str, **options) -> StoredRun:
         return StoredRun(self.store, run, **{"now": time.time() - 600, **options})

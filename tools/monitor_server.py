@@ -1,6 +1,6 @@
 """The real page behind its gate with the monitor alone on it.
 
-`python -m tests.ui.monitor_server PORT HOME TICK_S PASSWORD` serves it.
+`python -m tools.monitor_server PORT HOME TICK_S PASSWORD` serves it.
 The controller reads the store and takes orders, but watches no nodes: runs are moved by what the test writes.
 """
 
