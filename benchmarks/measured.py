@@ -12,6 +12,7 @@ from typing import Any
 
 from backend.estimate.estimate import RESERVED_PER_ALLOCATED
 from backend.estimate.fit import kind_of_run
+from backend.estimate.fullest import fullest
 from backend.estimate.layers import ModelLayers
 from backend.estimate.megatron import Run, pipeline_memory
 from backend.estimate.megatron_adapters import Adapters
@@ -151,6 +152,8 @@ def _refuse(row: Mapping[str, Any]) -> None:
         raise NotModelled("the script is another variant than its header")
     if row.get("zero") in (2, 3) and row.get("gpus") == 1:
         raise NotModelled("not published: gpus")
+    if "modules_to_save" in method:
+        raise NotModelled("tuner: modules_to_save")
     if "re-gather" in method:
         raise NotModelled("tuner: input gathered again")
 
@@ -169,13 +172,24 @@ def _megatron_plan(row: Mapping[str, Any]) -> Plan:
         expert_tensor=row.get("etp") or 1,
         data=data,
         sequence_parallel=tensor > 1,
-        sequence_length=needed(row, "seq"),
+        sequence_length=_fullest(row),
         micro_batch=micro_batch * sequences(method),
         micro_batches=max(1, (row.get("gbs") or micro_batch * data) // (micro_batch * data)),
         offload_fraction=_offloaded(method),
         context_a2a="SimuMax" in row["source"] and context > 1,
         **recompute(row),
     )
+
+
+def _fullest(row: Mapping[str, Any]) -> float:
+    """Tokens of a mean sequence in the fullest micro-batch. ms-swift's scripts name their data, its documentation the
+    mean length of most (docs/source_en/Instruction/Supported-models-and-datasets.md)."""
+    length, count = needed(row, "seq"), needed(row, "mbs")
+    if "ms-swift" not in row["source"] or count == 1 or "packing=true" in row["method"]:
+        return length
+    if row.get("sample_tokens") is None:
+        raise NotModelled("not published: how long the samples are")
+    return float(fullest(needed(row, "sample_tokens"), length, count, needed(row, "samples")))
 
 
 def _offloaded(method: str) -> float:

@@ -21,7 +21,7 @@ def is_hugging_face(row: Mapping[str, Any]) -> bool:
 
 def _is_script(row: Mapping[str, Any]) -> bool:
     """Whether ms-swift runs it on Hugging Face's Trainer."""
-    return "ms-swift" in row["source"] and "megatron/" not in reference(row)
+    return "ms-swift" in row["source"] and "megatron/" not in reference(row) and "mcore" not in reference(row)
 
 
 def hugging_face_peak(row: Mapping[str, Any], layers: ModelLayers) -> float:

@@ -23,10 +23,16 @@
         memory.stages.map((stage) => stack(memory, stage, whole))),
       memory.host && host(memory.host),
       h("p", { class: "mb-accuracy mb-quiet" }, board.accuracy(bundle.summary.accuracy),
-        memory.cutoff_len && [board.wizard.lang() === "zh" ? "" : " ",
-          t("wizard.memory.unpacked", { tokens: memory.cutoff_len.toLocaleString("en") })]),
+        counted(memory) && [board.wizard.lang() === "zh" ? "" : " ", counted(memory)]),
       figures(memory, isOpen));
     if (held) element.querySelector(`[data-key="${held}"]`)?.focus({ preventScroll: true });
+  }
+
+  // How long the samples are taken to be; nothing where they are packed.
+  function counted({ cutoff_len: length, fullest_tokens: fullest }) {
+    const tokens = fullest || length;
+    const key = fullest ? "wizard.memory.fullest" : "wizard.memory.unpacked";
+    return tokens && board.t(key, { tokens: tokens.toLocaleString("en") });
   }
 
   // RAM of a node beside what is offloaded to it.

@@ -4,7 +4,9 @@ from typing import Any
 
 from app.wizard.reading import Reading
 from backend.estimate import Estimate, Part, StageEstimate, explain
+from backend.estimate.plan import plan_of
 from backend.job.job import Job
+from backend.job.presets import Gpu
 
 TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
 """What torch's allocator hands out, in the order it is stacked."""
@@ -26,7 +28,15 @@ def memory(reading: Reading) -> dict[str, Any] | None:
         "stages": stages,
         "host": _host(job, found),
         "cutoff_len": None if job.training.packing else job.training.cutoff_len,
+        "fullest_tokens": _fullest_tokens(job, reading.gpu),
     }
+
+
+def _fullest_tokens(job: Job, gpu: Gpu) -> int | None:
+    """Of the micro-batch that the memory is for; None where every sequence of it is full."""
+    plan = plan_of(job, None, flash_attention=gpu.supports_bf16)
+    is_full = plan.sequence_length == job.training.cutoff_len
+    return None if is_full else round(plan.micro_batch * plan.sequence_length)
 
 
 def _host(job: Job, found: Estimate) -> dict[str, float | None] | None:

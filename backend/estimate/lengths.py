@@ -6,12 +6,12 @@ Lengths spread as an exponential that is cut at cutoff_len (backend/job/lengths.
 
 from functools import lru_cache
 from math import exp
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from backend.estimate.fullest import DOUBLINGS, highest_of
 from backend.estimate.numeric import Number, choose, larger, least
 from backend.estimate.plan import Plan, plan_of
 from backend.job.job import Job
@@ -20,8 +20,6 @@ Curve = npt.NDArray[Any]
 
 _MULTIPLE = 64
 """Of tokens that mcore_adapter's sequences are filled up to in sft and dpo (LLaMA-Factory train/mca/workflow.py)."""
-_DOUBLINGS = np.arange(25)
-"""Of the number of sequences among which the longest is looked for; between them its length goes with the logarithm."""
 
 
 def computed_length(job: Job) -> Number:
@@ -74,7 +72,7 @@ def slowest_share(job: Job, plan: Plan) -> Number:
     draws = choose(waits, draws / plan.micro_batches, draws)
     mean, deviation = _longest(job, longest_of)
     # Sums of several draws are nearly normal; one draw is as the lengths are.
-    one, sums = _longest(job, longest_of * plan.data)[0], mean + _highest_of(plan.data) * deviation / draws**0.5
+    one, sums = _longest(job, longest_of * plan.data)[0], mean + highest_of(plan.data) * deviation / draws**0.5
     slowest = least(choose(draws <= 1, one, sums), job.training.cutoff_len)
     return larger(1.0, slowest / computed_length(job))
 
@@ -97,23 +95,14 @@ def _longest(job: Job, count: Number) -> tuple[Number, Number]:
     """Mean and standard deviation of the longest of so many cut samples."""
     means, deviations = _curves(float(job.training.sample_tokens or 0), job.training.cutoff_len)
     doublings = np.log2(count)
-    return np.interp(doublings, _DOUBLINGS, means), np.interp(doublings, _DOUBLINGS, deviations)
+    return np.interp(doublings, DOUBLINGS, means), np.interp(doublings, DOUBLINGS, deviations)
 
 
 @lru_cache(maxsize=16)
 def _curves(mean: float, cutoff: int) -> tuple[Curve, Curve]:
     """By doublings: integrals of P(longest > x) and of 2 x P(longest > x), without the tail that nobody sees."""
     length = np.linspace(0, min(cutoff, 40 * mean), 2049)
-    longer = 1 - (1 - np.exp(-length / mean)) ** (2.0 ** _DOUBLINGS[:, None])
+    longer = 1 - (1 - np.exp(-length / mean)) ** (2.0 ** DOUBLINGS[:, None])
     first = np.trapezoid(longer, length)
     second = np.trapezoid(2 * length * longer, length)
     return first, np.sqrt(np.maximum(second - first**2, 0))
-
-
-def _highest_of(count: Number) -> Number:
-    """Mean of the highest of so many standard normal values (Blom 1958, Statistical Estimates and Transformed
-    Beta-Variables: the quantile at (n - 3/8) / (n + 1/4))."""
-    return np.interp(np.log2(count), _DOUBLINGS, _HIGHEST)
-
-
-_HIGHEST = [NormalDist().inv_cdf((2.0**doubling - 0.375) / (2.0**doubling + 0.25)) for doubling in _DOUBLINGS]

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from backend.estimate.fullest import fullest_length
 from backend.estimate.numeric import Number, choose
 from backend.estimate.record import record
 from backend.job.job import Job, Parallel
@@ -28,6 +29,7 @@ class Plan:
     """Copies of the model (DP)."""
     sequence_parallel: Number = False
     sequence_length: Number
+    """Of a mean sequence; of the fullest micro-batch where memory is computed."""
     attended: float | None = None
     """Tokens of context in attention, where a sequence holds several samples; None: the sequence's."""
     micro_batch: Number = 1
@@ -122,15 +124,17 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     split = parallel if job.traits.is_megatron else _UNSPLIT
     modules = parallel.recompute_modules or ("core_attn",)
     sequences = training.micro_batch_size * job.sequences_per_sample
+    flash = flash_attention and training.precision != "fp32"
     return Plan(
         data=job.data_parallel,
-        sequence_length=training.cutoff_len,
+        # Without flash attention sequences are padded (ms-swift megatron/model/utils.py _check_padding_free).
+        sequence_length=fullest_length(job) if flash else training.cutoff_len,
         micro_batch=sequences,
         micro_batches=job.accumulation,
         recompute=job.recompute,
         recompute_modules=modules if job.recompute == "selective" else (),
         recompute_layers=parallel.recompute_num_layers or 1,
-        flash_attention=flash_attention and training.precision != "fp32",
+        flash_attention=flash,
         images=sequences * training.images_per_sample if vision else 0,
         patches=patches_per_image(vision, training.image_max_pixels) if vision else 0,
         tensor=split.tensor,

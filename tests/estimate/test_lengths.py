@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from backend.estimate import estimate, much_padding
+from backend.estimate.fullest import fullest_length
 from backend.estimate.lengths import attended_length, computed_length, slowest_share
 from backend.estimate.plan import plan_of
 from tests.estimate.cases import TP2_PP2_VPP2, TP4, job
@@ -101,3 +102,36 @@ def test_only_attention_that_crosses_samples_costs_as_much_as_the_whole_sequence
     assert apart < 0.8 * crossing
     assert attended_length(job(short)) is None
     assert attended_length(job(TEXT, engine="swift-megatron")) is None
+
+
+@pytest.mark.parametrize("mean", [150, 900])
+@pytest.mark.parametrize("micro_batch", [1, 2, 8, 32])
+def test_without_padding_a_micro_batch_is_as_full_as_the_fullest_of_runs_drawn_at_random(mean, micro_batch):
+    samples = 9600
+    made = job(
+        TEXT,
+        engine="swift-megatron",
+        training__sample_tokens=mean,
+        training__micro_batch_size=micro_batch,
+        training__samples=samples,
+        training__num_train_epochs=1,
+    )
+    lengths = np.random.default_rng(1).exponential(mean, (60, samples // micro_batch, micro_batch))
+    cut = np.minimum(lengths, made.training.cutoff_len)
+    # One sample of cutoff_len is always taken to be there.
+    with_longest = cut.mean() + (made.training.cutoff_len - cut.mean()) / micro_batch
+    fullest = max(cut.mean(2).max(1).mean(), with_longest)
+    assert fullest_length(made) == pytest.approx(fullest, rel=0.1)
+
+
+def test_memory_is_that_of_full_sequences_where_they_are_padded_packed_or_not_known():
+    known = {**TEXT, **TP4, "training.sample_tokens": 500, "training.samples": 100_000, "training.micro_batch_size": 8}
+    swift, samples = {"engine": "swift-megatron"}, {"training.samples": None}
+    short, long = (estimate(job(known, swift, edits)).peak_gib for edits in ({}, {"training.sample_tokens": None}))
+    assert short < long
+    full = {"training.micro_batch_size": 1}
+    assert estimate(job(known, swift, full)).peak_gib == estimate(job(known, swift, full, samples)).peak_gib
+    for edits in (samples, {"training.packing": True}, {"training.sample_tokens": 4096}):
+        assert estimate(job(known, swift, edits)).peak_gib == long
+    padded, unknown = (estimate(job(known, edits)).peak_gib for edits in ({}, {"training.sample_tokens": None}))
+    assert padded == unknown

@@ -53,7 +53,8 @@ def test_no_legal_split_of_a_small_grid_is_missing():
 @pytest.mark.parametrize(
     "edits", [*({"model.preset": name} for name in MODELS), {"training.images_per_sample": 0},
               {"training.method": "lora", "training.freeze.vision_tower": True},
-              {"model.preset": "mixtral-8x7b", "training.sample_tokens": 700}], ids=str
+              {"model.preset": "mixtral-8x7b", "training.sample_tokens": 700},
+              {"engine": "swift-megatron", "training.sample_tokens": 300, "training.samples": 100_000}], ids=str
 )  # fmt: skip
 def test_figures_of_many_plans_are_those_of_each_alone(edits):
     base = job(TP4, edits, cluster__nodes=1)
