@@ -68,7 +68,7 @@
     if (problem.code === "needed_for_launch")
       return h("div", { class: "mb-problem", "data-severity": problem.severity }, t("wizard.needed"));
     return h("div", { class: "mb-problem", "data-severity": problem.severity, "data-code": problem.code },
-      h("span", {}, h("b", {}, t(`wizard.severity.${problem.severity}`)), gap(), problem.message, " "),
+      h("span", {}, h("b", {}, t(`wizard.severity.${problem.severity}`)), gap(), told(problem), " "),
       h("span", { class: "mb-fix" }, problem.fix),
       problem.unlock && board.unlock(problem.unlock, problem.again),
       problem.edits && [" ", apply(problem.apply, problem.edits)],
@@ -78,6 +78,13 @@
 
   // Chinese sentences stand without.
   const gap = () => board.wizard.lang() === "zh" ? "" : " ";
+
+  // A run of this server that a problem names is a link to its page.
+  function told({ message, run }) {
+    const place = run ? message.indexOf(run) : -1;
+    return place < 0 ? message : [message.slice(0, place),
+      board.h("a", { href: `#runs/${run}`, "data-go": `runs/${run}` }, run), message.slice(place + run.length)];
+  }
 
   const apply = (words, edits) => board.h("button", { type: "button", class: "mb-apply",
     onclick: () => board.wizard.send("apply", { edits }) }, words);
@@ -138,5 +145,5 @@
     if (button) open(button, button.getAttribute("aria-expanded") !== "true");
   });
 
-  board.fields = { place, goTo, drawProblem, gap };
+  board.fields = { place, goTo, drawProblem, gap, told };
 })();

@@ -148,7 +148,7 @@
     const { h, t } = board;
     const goTo = () => board.fields.goTo(finding.at, finding.step);
     return h("div", { class: "mb-problem", "data-severity": finding.severity },
-      h("b", {}, t("wizard.checks.finding", finding)), board.fields.gap(), finding.message, board.fields.gap(),
+      h("b", {}, t("wizard.checks.finding", finding)), board.fields.gap(), board.fields.told(finding), board.fields.gap(),
       h("span", { class: "mb-fix" }, commands(finding.fix)),
       finding.unlock ? board.unlock(finding.unlock, () => ask("check"))
         : finding.at && h("button", { type: "button", class: "mb-apply", onclick: goTo }, finding.label));

@@ -16,6 +16,7 @@ from app.wizard.words import in_words
 from backend.cluster.checks import CheckResult
 from backend.cluster.hostkeys import HostKey
 from backend.job.problems import Problem, ProblemsError
+from backend.jobs import ledger
 from backend.jobs.checkup import PreflightReport
 
 STEP = "launch"
@@ -52,11 +53,11 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
             "run": state.run,
             "name": job.name if job else "",
             "nodes": job.cluster.nodes if job else 0,
-            "problems": [in_words(form, problem) for problem in state.problems],
+            "problems": [_in_words(form, services, problem) for problem in state.problems],
             "copy": None if job is None or missing is None else copy_words(job, missing, form.lang),
             "copied": [size >> 20 for size in state.copied],
             "keys": [shown_key(key) for key in report.unknown_host_keys] if report else [],
-            "checks": _table(form, report.checks) if report and not _waits_for_keys(report) else None,
+            "checks": _table(form, services, report.checks) if report and not _waits_for_keys(report) else None,
         }
     }
 
@@ -102,7 +103,7 @@ def _waits_for_keys(report: PreflightReport) -> bool:
     return bool(report.unknown_host_keys) and all(p.code == "host_key_unknown" for p in report.problems)
 
 
-def _table(form: Form, checks: Sequence[CheckResult]) -> dict[str, Any]:
+def _table(form: Form, services: Services, checks: Sequence[CheckResult]) -> dict[str, Any]:
     """The checks as a table of check by node, and what there is to say about those that are not well."""
     names = list(dict.fromkeys(check.name for check in checks))
     nodes = {check.rank: check.node for check in checks}
@@ -110,10 +111,10 @@ def _table(form: Form, checks: Sequence[CheckResult]) -> dict[str, Any]:
     rows = [
         {"name": _name(form, name), "cells": [found.get((name, rank), "skipped") for rank in nodes]} for name in names
     ]
-    return {"nodes": list(nodes.values()), "rows": rows, "findings": _findings(form, checks)}
+    return {"nodes": list(nodes.values()), "rows": rows, "findings": _findings(form, services, checks)}
 
 
-def _findings(form: Form, checks: Sequence[CheckResult]) -> list[dict[str, Any]]:
+def _findings(form: Form, services: Services, checks: Sequence[CheckResult]) -> list[dict[str, Any]]:
     """What is wrong, once for all nodes where the same is wrong."""
     grouped: dict[Hashable, list[CheckResult]] = {}
     for check in checks:
@@ -123,9 +124,17 @@ def _findings(form: Form, checks: Sequence[CheckResult]) -> list[dict[str, Any]]
             grouped.setdefault(key, []).append(check)
     return [
         {"check": _name(form, alike[0].name), "ranks": ", ".join(str(check.rank) for check in alike),
-         **in_words(form, _of_all(alike[0].problem, [check.node for check in alike]))}
+         **_in_words(form, services, _of_all(alike[0].problem, [check.node for check in alike]))}
         for alike in grouped.values() if alike[0].problem
     ]  # fmt: skip
+
+
+def _in_words(form: Form, services: Services, problem: Problem) -> dict[str, Any]:
+    """As words.in_words, with the run that a node is in use by, where that has a page of its own here."""
+    run = str(problem.values.get("run", ""))
+    with services.store.read() as connection:
+        is_ours = bool(run) and ledger.state_of(connection, run) is not None
+    return {**in_words(form, problem), "run": run if is_ours else None}
 
 
 def _of_all(problem: Problem, nodes: Sequence[str]) -> Problem:

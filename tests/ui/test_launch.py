@@ -48,3 +48,16 @@ def test_warnings_are_accepted_for_the_check_that_showed_them(tmp_path):
         expect(button).to_be_disabled()
         draw(page, version=12, warnings=0)
         expect(button).to_be_enabled()
+
+
+def test_the_run_that_uses_a_node_is_one_click_away(tmp_path):
+    run = "20260101-000000-theirs-aaaa"
+    taken = {"code": "node_taken", "severity": "error", "at": "", "fix": "Wait.", "run": run}
+    with served(tmp_path) as site, logged_in(site) as page:
+        go(page, site, "launch")
+        page.evaluate("document.body.append(Object.assign(document.createElement('div'), { id: 'drawn' }))")
+        draw(page, phase="idle", problems=[{**taken, "message": f"Node a is in use by run {run}."}])
+        expect(page.locator("#drawn .mb-problem")).to_contain_text(f"Node a is in use by run {run}.")
+        page.locator("#drawn .mb-problem").get_by_role("link", name=run).click()
+        expect(page.locator(f'[data-run="{run}"]')).to_be_attached()
+        assert page.url.endswith(f"#runs/{run}")

@@ -1,0 +1,42 @@
+"""A node that a run of this server uses leads to that run's page."""
+
+import time
+
+import gradio as gr
+import pytest
+
+from app.services import Services
+from app.wizard import hardware, launch
+from app.wizard.fields import Form
+from app.wizard.reading import read
+from app.wizard.wire import change
+from backend.cluster.checks import Checks
+from backend.job.problems import Problem
+from backend.jobs.checkup import PreflightReport
+from tests.app.conftest import READY
+from tests.app.test_desk import Nodes, rest
+from tools.stored_runs import StoredRun
+
+OURS = "20260101-000000-mine-aaaa"
+
+
+@pytest.mark.parametrize(("run", "known"), [(OURS, OURS), ("20260101-000000-another-servers-bbbb", None)])
+def test_the_run_that_holds_a_node_is_a_link_where_it_has_a_page_here(services: Services, run, known) -> None:
+    StoredRun(services.store, OURS, now=time.time())
+    locked = Checks(0, "10.0.0.1").wrong("lock", "node_locked", "cluster.hosts[0].address", run=run)
+    taken = Problem(code="node_taken", field="cluster.hosts", node="10.0.0.1", values={"run": run, "node": "10.0.0.1"})
+    nodes = Nodes(PreflightReport(checks=(locked,), problems=(taken,)))
+    nodes.let.set()
+    services.controller = nodes  # type: ignore[misc, assignment]
+    change(services, READY)
+    form = Form("en")
+    with gr.Blocks(analytics_enabled=False):
+        hardware.build(form)
+        launch.build(form)
+    launch.act(services, {"act": "check"})
+    rest(launch.desk(services))
+    found = launch.data(read(services.draft.job_mapping(), services.home), form, services)["launch"]
+    (finding,) = found["checks"]["findings"]
+    assert run in finding["message"]
+    assert finding["run"] == known
+    assert [(problem["code"], problem["run"]) for problem in found["problems"]] in ([], [("node_taken", known)])
