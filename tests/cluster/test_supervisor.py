@@ -182,12 +182,13 @@ def test_what_a_killed_leader_leaves_behind_is_ended(run: Run) -> None:
 
 
 def test_a_process_that_hides_its_mark_is_ended_too(run: Run) -> None:
-    hidden = "import subprocess; subprocess.Popen(['env', '-i', 'setsid', 'sleep', '119'])"
+    seconds = f"119.{os.getpid()}"  # of these tests alone
+    hidden = f"import subprocess; subprocess.Popen(['env', '-i', 'setsid', 'sleep', '{seconds}'])"
     run.write_spec([sys.executable, "-c", f"{hidden}; import time; time.sleep(120)"])
     run.call("start")
-    wait_for(lambda: _find("sleep\x00119") is not None)
+    wait_for(lambda: _find(f"sleep\x00{seconds}") is not None)
     run.call("stop", "--grace", "0.5")
-    assert _find("sleep\x00119") is None
+    assert _find(f"sleep\x00{seconds}") is None
 
 
 def test_a_stopped_process_is_woken_to_hear_the_term(run: Run) -> None:

@@ -23,7 +23,13 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.e2e  # seconds of heartbeats, stalls and grace each
 run = run_fixture
 
-STACKS = "import faulthandler, signal, time; faulthandler.register(signal.SIGUSR1); print('up'); {then}"
+STACKS = "import faulthandler, signal, time; faulthandler.register(signal.SIGUSR1); open('up', 'w'); time.sleep(60)"
+
+
+def _heard_until_up(program: str) -> list[str]:
+    """The command of a program whose log grows until it has made the file `up`: a slow start is no stall."""
+    keep_writing = 'until [ -e up ]; do echo; sleep 0.1; done & exec "$@"'
+    return ["/bin/sh", "-c", keep_writing, "sh", sys.executable, "-c", program]
 
 
 @pytest.fixture
@@ -115,7 +121,7 @@ def test_a_process_that_takes_memory_is_at_work() -> None:
 
 
 def test_a_stalled_program_shows_where_it_stood_before_it_is_ended(run: Run) -> None:
-    run.write_spec([sys.executable, "-c", STACKS.format(then="time.sleep(60)")], stall_s=2)
+    run.write_spec(_heard_until_up(STACKS), stall_s=2)
     run.call("start")
     exit_ = run.wait_exit()
     assert exit_["reason"] == "stalled"
@@ -134,6 +140,7 @@ import os, time
 pipe = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"] + "3.pipe"
 os.mkfifo(pipe)
 heard = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+open("up", "w")
 while not os.read(heard, 128): time.sleep(0.2)
 with open(os.environ["TORCH_FR_DUMP_TEMP_FILE"] + "3", "w") as record: record.write("whole")
 time.sleep(60)
@@ -144,7 +151,7 @@ def test_a_stalled_rank_writes_its_flight_record_before_it_is_ended(run: Run) ->
     """With the usual patience a stall is seen before NCCL's own time-out, which would write it."""
     os.mkfifo(run.folder / "nccl_wanted_4.pipe")  # of a rank that is gone
     variables = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "TORCH_FR_DUMP_TEMP_FILE": f"{run.folder}/nccl_trace_rank_"}
-    run.write_spec([sys.executable, "-c", LISTENER], stall_s=1, environment=variables)
+    run.write_spec(_heard_until_up(LISTENER), stall_s=1, environment=variables)
     run.call("start")
     assert run.wait_exit()["reason"] == "stalled"
     assert (run.folder / "nccl_trace_rank_3").read_text() == "whole"

@@ -21,6 +21,7 @@ from backend.cluster.ssh import connect
 from backend.cluster.ssh_config import find_target
 from backend.cluster.supervisor.processes import Process, read_process, send_signal
 from backend.job.cluster import Host
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.contract
 
@@ -141,13 +142,20 @@ def test_a_name_that_does_not_resolve_is_named(known_hosts: KnownHosts) -> None:
     assert refused(Host(address="no-such-host.invalid"), known_hosts).code == "address_unknown"
 
 
-def test_a_lost_connection_is_opened_again_by_the_next_call(cluster: DemoCluster, known_hosts: KnownHosts) -> None:
+def test_a_lost_connection_is_opened_again_by_the_next_call(
+    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
+) -> None:
     node = connect(cluster.hosts()[3], known_hosts)
     assert node.exists("/tmp")
-    killer = threading.Timer(0.5, kill_sessions, (cluster, 3))
+
+    def kill_once_it_runs() -> None:
+        wait_for((tmp_path / "runs").exists)
+        kill_sessions(cluster, 3)
+
+    killer = threading.Thread(target=kill_once_it_runs)
     killer.start()
     with pytest.raises(NodeError) as caught:
-        node.run(["sleep", "5"], timeout_s=10)
+        node.run(["sh", "-c", 'touch "$1" && exec sleep 60', "sh", f"{tmp_path}/runs"], timeout_s=60)
     killer.join()
     assert caught.value.code == "lost"
     assert node.run(["echo", "again"], timeout_s=10).out == "again\n"
