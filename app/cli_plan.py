@@ -27,6 +27,7 @@ from backend.planning import (
     smallest_nodes,
     strategies,
     tokens_per_s,
+    unequal_stages,
     why_not,
 )
 from backend.planning.why_not import SHORT
@@ -200,6 +201,7 @@ def _estimate(read: Callable[[], Mapping[str, Any]], folder: Path, unnamed: str)
         found.figures = estimate(found.job)
         found.problems += over_memory(found.job, found.figures)
         found.problems += [*over_host_memory(found.job, found.figures), *much_padding(found.job, found.figures)]
+        found.problems += unequal_stages(found.job, found.figures)
     except ProblemsError as error:
         found.problems = list(error.problems)
     return found

@@ -16,6 +16,7 @@ from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check_resolved
+from backend.planning import unequal_stages
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +61,7 @@ def read(draft: Mapping[str, Any], home: Path) -> Reading:
         figures = _try(lambda: estimate_resolved(job, shape, gpu), problems)
     if figures:
         problems += [*over_memory(job, figures), *over_host_memory(job, figures), *much_padding(job, figures)]
+        problems += unequal_stages(job, figures)
     reported = {_bare(problem.field) for problem in errors(problems)}
     problems += [problem for problem in check_launch(job) if _bare(problem.field) not in reported]
     now, later = _split(problems)

@@ -2,12 +2,13 @@
 
 Reading order: space.py, backend/job/rules/many.py, backend/estimate/many.py, arrange.py, enumerate.py, order.py,
 plans.py, pareto.py, compare.py, recommended.py; then what is answered with them: why_not.py, advice.py, mixed.py,
-guides.py. effects.py needs none of these: it changes one value of a job.
+guides.py. even_out.py and effects.py need none of these: they change the stages, or one value, of a job.
 """
 
 from backend.planning.advice import Strategy, strategies
 from backend.planning.compare import Cost, Sentence, best_of_splits, cost, front, why_best
 from backend.planning.enumerate import enumerate_plans
+from backend.planning.even_out import unequal_stages
 from backend.planning.guides import Checked, guides
 from backend.planning.mixed import Smallest, smallest_nodes, tokens_per_s
 from backend.planning.plans import Candidate, Plans
@@ -34,6 +35,7 @@ __all__ = [
     "smallest_nodes",
     "strategies",
     "tokens_per_s",
+    "unequal_stages",
     "why_best",
     "why_not",
 ]

@@ -12,6 +12,7 @@ from backend.job.parameters import Parameter
 from backend.job.presets import gpus, resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check_resolved
+from backend.planning.even_out import LAYOUT, evened_out, layout_edits
 
 FELT = 5e-4
 """Share by which a figure must differ to be told apart."""
@@ -54,6 +55,8 @@ def effects(job: Job, path: str) -> tuple[Effect, ...] | None:
     shape = resolve_model(job.model)
     own = _effective(job, path)
     others = [value for value in _others(parameter, own) if value != own]
+    if path == LAYOUT:
+        others = _layouts(job, shape)
     if not others:
         return None
     mine = _tried(job, shape, path, own, is_own=True)
@@ -99,9 +102,21 @@ def _others(parameter: Parameter, own: Any) -> Iterator[Any]:
         yield from (value for value in (own / 2, own * 2) if least <= value <= most)
 
 
+def _layouts(job: Job, shape: ModelShape) -> list[Any]:
+    """What the stages could be: cut into equal parts, and with times as equal as can be."""
+    gpu = resolve_gpu(job.cluster)
+    if not job.traits.is_megatron or job.parallel.pipeline == 1 or errors(check_resolved(job, shape, gpu)):
+        return []
+    evened = evened_out(job, shape, gpu, estimate_resolved(job, shape, gpu))
+    found = [None, evened and evened.layout]
+    return [layout for layout in dict.fromkeys(found) if layout != job.parallel.pipeline_layout]
+
+
 def _tried(job: Job, shape: ModelShape, path: str, value: Any, *, is_own: bool = False) -> Effect:
     """The job with the value, all else as it is; a wanted global batch gives way to another accumulation."""
     edits: dict[str, Any] = {path: value}
+    if path == LAYOUT and value:
+        edits = layout_edits(job, value)
     if path == "training.gradient_accumulation_steps":
         edits["training.global_batch_size"] = None
     changed = job if is_own else with_values(job, edits)

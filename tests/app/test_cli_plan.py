@@ -63,7 +63,7 @@ def test_an_offloading_plan_says_what_it_needs_of_a_nodes_memory(run, lang):
     need = json.loads(run("--json", "--top=1", model={"preset": "qwen3-8b"}, cluster=small)[1])["plans"][0]
     assert need["host_memory_gib"] > 16
     assert all(f"{need['host_memory_gib']:.1f} GiB" in text for text in said)
-    assert "1000.0 GiB" in said[1]
+    assert "1,000.0 GiB" in said[1]
 
 
 def test_a_plan_that_exceeds_a_nodes_memory_does_not_fit_and_says_why(run):

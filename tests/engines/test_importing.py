@@ -114,6 +114,8 @@ def test_what_the_file_leaves_out_is_what_the_engine_takes_then() -> None:
     assert (job.training.cutoff_len, job.training.precision, job.training.micro_batch_size) == (2048, "fp32", 8)
     assert (job.sequence_parallel, job.parallel.distributed_optimizer, job.parallel.rope_fusion) == (False,) * 3
     assert lines["cutoff_len"].outcome == "default"
+    laid_out, _ = imported({"pipeline_model_parallel_size": 4, "pipeline_model_parallel_layout": "Et*4|(t*5|)*6t*2L"})
+    assert laid_out.parallel.virtual_pipeline == 2
     experts, _ = imported({"model_name_or_path": "/m/Qwen3-30B-A3B", "tensor_model_parallel_size": 2})
     assert (experts.parallel.expert_tensor, experts.parallel.moe_token_dispatcher) == (2, "allgather")
 

@@ -5,12 +5,14 @@ A reader takes (the file, its value) and returns what the job says instead; see 
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from backend.engines.importing.report import because
 from backend.engines.llamafactory import FINETUNING_TYPES
 from backend.job.patterns import NODE_PATH
+from backend.job.pipeline_layout import LayoutError, layers_of
 from backend.job.presets import models
 from backend.job.problems import Problem
 from backend.job.rules.common import template_without_thoughts
@@ -155,6 +157,16 @@ def read_expert_tensor(config: Mapping[str, Any], value: Any) -> Read:
     return Read(values={"parallel.expert_tensor": value or config.get("tensor_model_parallel_size") or 1})
 
 
+def read_layout(config: Mapping[str, Any], value: Any) -> Read:
+    """mcore_adapter takes VPP from it where that is left out; what cannot be read is left to the rules."""
+    values: dict[str, Any] = {"parallel.pipeline_layout": value}
+    pipeline = config.get("pipeline_model_parallel_size") or 1
+    if isinstance(value, str) and isinstance(pipeline, int) and not config.get("virtual_pipeline_model_parallel_size"):
+        with suppress(LayoutError):
+            values["parallel.virtual_pipeline"] = max(1, len(layers_of(value)) // pipeline)
+    return Read(values=values)
+
+
 def read_steps(config: Mapping[str, Any], value: Any) -> Read:
     """Epochs count while it is not positive."""
     return Read(values={"training.max_steps": value if value is not None and value > 0 else None})
@@ -271,6 +283,7 @@ KEY_READERS: Mapping[str, Reader] = {
     "packing": read_packing,
     "lora_alpha": read_alpha,
     "expert_tensor_parallel_size": read_expert_tensor,
+    "pipeline_model_parallel_layout": read_layout,
     "max_steps": read_steps,
     "warmup_steps": read_warmup_steps,
     "warmup_ratio": read_ratio,

@@ -1,0 +1,129 @@
+"""Moves layers between the stages of a plan until no move makes an iteration shorter.
+
+It is not the layers that make stages unequal, but a vision tower on the first one and the output layer on the last.
+"""
+
+from collections.abc import Iterator
+from statistics import mean
+from typing import NamedTuple
+
+from backend.estimate import Estimate, estimate_resolved
+from backend.estimate.schedule import equal_pieces
+from backend.job.job import Job
+from backend.job.mapping import with_values
+from backend.job.model import ModelShape
+from backend.job.pipeline_layout import even_layers, layers_of, layout_of
+from backend.job.presets import Gpu, resolve_gpu, resolve_model
+from backend.job.problems import Problem, errors
+from backend.job.rules import check_resolved
+from backend.planning.space import CUT
+
+LAYOUT = "parallel.pipeline_layout"
+TOLD = 0.02
+"""Share of an iteration that is worth a word."""
+FELT = 0.002
+"""Share of an iteration that is worth another layout."""
+_MOVES = 64
+
+Layers = tuple[int, ...]
+
+
+class Evened(NamedTuple):
+    """Another way to cut the layers."""
+
+    edits: dict[str, object]
+    """Job path -> value: what choosing it writes."""
+    layout: str
+    faster: float
+    """By how much of an iteration."""
+
+
+def unequal_stages(job: Job, found: Estimate) -> list[Problem]:
+    """A note where the slowest stage holds up a legal plan that a layout would make clearly faster."""
+    times = [sum(both) for both in found.stage_times or ()]
+    if len(times) < 2 or max(times) < (1 + TOLD) * mean(times):
+        return []
+    evened = evened_out(job, resolve_model(job.model), resolve_gpu(job.cluster), found)
+    if evened is None or evened.faster < TOLD:
+        return []
+    values = {
+        "stage": times.index(max(times)),
+        "over": f"{100 * (max(times) / mean(times) - 1):.0f}",
+        "layout": evened.layout,
+        "faster": f"{100 * evened.faster:.0f}",
+    }
+    return [
+        Problem(code="stages_unequal", field="parallel.pipeline", severity="note", values=values, edit=evened.edits)
+    ]
+
+
+def evened_out(job: Job, shape: ModelShape, gpu: Gpu, own: Estimate) -> Evened | None:
+    """The layout of a legal plan whose iteration is the shortest that moving single layers finds.
+
+    `own` is the plan's estimate. None where there are no stages or times, or nothing gains. What fits stays fitting.
+    """
+    parallel = job.parallel
+    if not job.traits.is_megatron or parallel.pipeline == 1 or own.iteration_s is None:
+        return None
+    layers, figures = _present(job, shape), own
+    if not parallel.pipeline_layout:
+        # Equal stages as a layout, or those that count the ends as layers.
+        starts = {layers, even_layers(shape.layers, len(layers))} - {None}
+        found = [one for start in starts if start and (one := _tried(job, shape, gpu, start, own))]
+        if not found:
+            return None
+        figures, layers = min(found, key=lambda start: _seconds(start[0]))
+    for _ in range(_MOVES):
+        tries = (_tried(job, shape, gpu, moved, own) for moved in _moves(layers, figures))
+        better = min((one for one in tries if one), key=lambda one: _seconds(one[0]), default=None)
+        if better is None or _seconds(better[0]) >= _seconds(figures):
+            break
+        figures, layers = better
+    faster = 1 - _seconds(figures) / own.iteration_s
+    if faster < FELT:
+        return None
+    layout = layout_of(layers)
+    return Evened(edits=layout_edits(job, layout), layout=layout, faster=faster)
+
+
+def _present(job: Job, shape: ModelShape) -> Layers:
+    """Layers of each piece as the job cuts them."""
+    parallel = job.parallel
+    if parallel.pipeline_layout:
+        return layers_of(parallel.pipeline_layout)
+    return equal_pieces(
+        shape.layers,
+        parallel.pipeline * parallel.virtual_pipeline,
+        with_embedding=parallel.account_for_embedding,
+        with_loss=parallel.account_for_loss,
+    )
+
+
+def _moves(layers: Layers, figures: Estimate) -> Iterator[Layers]:
+    """One layer of the slowest stage to each of the others: from its fullest chunk to their emptiest."""
+    times, stages = [sum(both) for both in figures.stage_times or ()], len(figures.stages)
+    slowest = max(range(stages), key=lambda stage: times[stage])
+    given = max(range(slowest, len(layers), stages), key=lambda piece: layers[piece])
+    for stage in range(stages):
+        taken = min(range(stage, len(layers), stages), key=lambda piece: layers[piece])
+        if stage != slowest and layers[given] > 1:
+            yield tuple(count - (piece == given) + (piece == taken) for piece, count in enumerate(layers))
+
+
+def layout_edits(job: Job, layout: str) -> dict[str, object]:
+    """The edit to a layout; nothing is counted as a layer any more, a layout says that itself."""
+    counted = [name for name in CUT if getattr(job.parallel, name) is True]
+    return {LAYOUT: layout, **{f"parallel.{name}": False for name in counted}}
+
+
+def _tried(job: Job, shape: ModelShape, gpu: Gpu, layers: Layers, own: Estimate) -> tuple[Estimate, Layers] | None:
+    """The job with these stages; None where they are not legal, or do not fit where the job's own do."""
+    changed = with_values(job, layout_edits(job, layout_of(layers)))
+    if errors(check_resolved(changed, shape, gpu)):
+        return None
+    figures = estimate_resolved(changed, shape, gpu)
+    return (figures, layers) if figures.fits or not own.fits else None
+
+
+def _seconds(figures: Estimate) -> float:
+    return figures.iteration_s or 0.0

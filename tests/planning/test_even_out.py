@@ -1,0 +1,71 @@
+"""Stages that hold unequal numbers of layers, so that none waits: what is offered is legal, fits and is the faster."""
+
+import pytest
+
+from backend.estimate import estimate
+from backend.job.mapping import with_values
+from backend.job.pipeline_layout import layers_of
+from backend.job.presets import resolve_gpu, resolve_model
+from backend.job.problems import errors
+from backend.job.rules import check
+from backend.planning import unequal_stages
+from backend.planning.effects import effects
+from backend.planning.even_out import evened_out
+from tests.estimate.cases import TP2_PP2_VPP2, TP4, job
+
+PLANS = {
+    "a tower on the first stage": job(TP2_PP2_VPP2),
+    "a large vocabulary on the last": job(model__preset="qwen3-8b", parallel__pipeline=4),
+    "a layout of one's own": job(
+        model__preset="qwen3-8b", parallel__pipeline=8, parallel__pipeline_layout="Et*3|(t*5|)*6t*3L"
+    ),
+    "ends that count as layers": job(
+        model__preset="qwen3-8b", parallel__pipeline=2, parallel__account_for_embedding=True,
+        parallel__account_for_loss=True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("made", PLANS.values(), ids=PLANS)
+def test_the_stages_that_are_offered_are_legal_and_shorten_a_step_by_what_is_said(made):
+    own = estimate(made)
+    [note] = unequal_stages(made, own)
+    assert note.severity == "note"
+    changed = with_values(made, note.edit)
+    assert errors(check(changed)) == []
+    found = estimate(changed)
+    assert found.fits >= own.fits
+    assert note.values["faster"] == f"{100 * (1 - found.iteration_s / own.iteration_s):.0f}"
+    assert unequal_stages(changed, found) == []
+
+
+def test_no_other_way_to_cut_two_stages_is_faster():
+    made = job(model__preset="qwen3-8b", parallel__pipeline=2)
+    best = evened_out(made, resolve_model(made.model), resolve_gpu(made.cluster), estimate(made))
+    every = {
+        first: estimate(with_values(made, {"parallel.pipeline_layout": f"E,t*{first}|t*{36 - first},L"})).iteration_s
+        for first in range(1, 36)
+    }
+    assert layers_of(best.layout)[0] == min(every, key=every.get)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        TP4,
+        {"engine": "llamafactory-zero3"},
+        {"model.preset": "llama-3.1-70b", "cluster.nodes": 8, "parallel.tensor": 4, "parallel.pipeline": 8},
+    ],
+)
+def test_equal_stages_and_no_stages_are_left_alone(values):
+    made = job(values)
+    assert unequal_stages(made, estimate(made)) == []
+
+
+def test_the_help_of_the_layout_compares_equal_and_evened_stages():
+    made = PLANS["a layout of one's own"]
+    own, equal, evened = effects(made, "parallel.pipeline_layout")
+    assert own.is_own
+    assert equal.problem.code == "layers_not_divisible"
+    assert evened.tokens_per_s_per_gpu > own.tokens_per_s_per_gpu
+    assert effects(job(TP4), "parallel.pipeline_layout") is None
