@@ -140,6 +140,17 @@
     block?.querySelector("input, textarea")?.focus({ preventScroll: true });
   }
 
+  // Gradio opens a list with the chosen entry on top: what stands before it is out of sight and seems not to be there.
+  function showAround({ target }) {
+    if (target.role !== "combobox") return;
+    setTimeout(() => {
+      const list = document.getElementById(target.getAttribute("aria-controls"));
+      const chosen = list?.querySelector('[aria-selected="true"]');
+      if (chosen) list.scrollTop = chosen.offsetTop - (list.clientHeight - chosen.offsetHeight) / 2;
+    }, 60);
+  }
+  document.addEventListener("focusin", showAround);
+
   document.addEventListener("click", (event) => {
     const button = event.target.closest?.("[data-more]");
     if (button) open(button, button.getAttribute("aria-expanded") !== "true");

@@ -1,6 +1,7 @@
 // Review: what will run, to read, copy and download. What it changes against an earlier run: difference.js.
 (() => {
   const board = (window.Megaboard = window.Megaboard || {});
+  const MANY_NODES = 8;
   let shownFile = null, shownNode = 0, drawn = "";
 
   function draw(element, bundle) {
@@ -37,7 +38,7 @@
     return h("ul", { class: "mb-todo" }, found.map((problem) => h("li", {},
       h("span", { class: "mb-quiet" }, t(`step.${problem.step}`)),
       h("span", {}, link(problem),
-        problem.code !== "needed_for_launch" && [" ", problem.message, " ", problem.fix]))));
+        problem.code !== "needed_for_launch" && [" ", problem.message, board.fields.gap(), problem.fix]))));
   }
 
   function files(element, bundle, review) {
@@ -50,11 +51,15 @@
       h("div", { class: "mb-bar" }, pick(all.map((one) => [one.name, one.name]), shownFile, (name) => {
         shownFile = name;
         draw(element, bundle);
-      }), board.copyButton(file.text),
+      }), board.copyButton(file.text), download(file),
       review.complete && h("a", { class: "mb-tool", href: "/api/archive", download: "" }, t("wizard.review.download"))),
       h("pre", { class: "mb-code", tabindex: "0", "aria-label": file.name }, file.text),
       (review.notes || []).map(board.fields.drawProblem));
   }
+
+  // A plan is taken along before anything is known of its nodes.
+  const download = ({ name, text }) => board.h("a", { class: "mb-tool", download: name,
+    href: `data:text/plain;charset=utf-8,${encodeURIComponent(text)}` }, board.t("wizard.review.download_one", { name }));
 
   function commands(element, bundle, review) {
     if (!review.complete) return null;
@@ -63,7 +68,7 @@
     const nodes = review.commands.map((one) => [one.rank, `${one.rank} · ${one.node}`]);
     const variables = review.environment.map(([name, value]) => `${name}=${value}`).join("\n");
     return card(t("wizard.review.commands"), h("p", { class: "mb-quiet" }, t("wizard.review.commands.lead")),
-      h("div", { class: "mb-bar" }, pick(nodes, command.rank, (rank) => {
+      h("div", { class: "mb-bar" }, (nodes.length > MANY_NODES ? select : pick)(nodes, command.rank, (rank) => {
         shownNode = rank;
         draw(element, bundle);
       }), board.copyButton(command.text)),
@@ -76,6 +81,14 @@
     const { h } = board;
     return h("div", { class: "mb-choice", role: "group" }, choices.map(([value, label]) =>
       h("button", { type: "button", "aria-pressed": String(value === chosen), onclick: () => onPick(value) }, label)));
+  }
+
+  // The same of many.
+  function select(choices, chosen, onPick) {
+    const { h, t } = board;
+    const onchange = (event) => onPick(choices[event.target.selectedIndex][0]);
+    return h("label", { class: "mb-choice mb-pick" }, t("wizard.review.node"), h("select", { onchange, "aria-label": t("wizard.review.node") },
+      choices.map(([value, label]) => h("option", { selected: value === chosen }, label))));
   }
 
   board.review = { list };

@@ -33,7 +33,7 @@
     return [
       fact("speed", about(rounded(time.tokens_per_s_per_gpu)), t("wizard.time.speed.long", {
         all: rounded(time.gpus * time.tokens_per_s_per_gpu), gpus: time.gpus })),
-      fact("iteration", `${rounded(time.iteration_s)} s`),
+      fact("iteration", t("wizard.time.in_seconds", { count: rounded(time.iteration_s) })),
       fact("mfu", percent(time.mfu), t("wizard.time.mfu.long", { tflops: rounded(time.tflops) })),
       time.speed_up && h("div", { class: "mb-fact", title: t("wizard.time.speed_up.long") },
         h("span", {}, t("wizard.time.speed_up", { nodes: time.nodes })), h("b", {}, `${time.speed_up.toFixed(1)}×`)),

@@ -169,7 +169,8 @@ def choices_of(lang: str, parameter: Parameter) -> list[tuple[str, str]]:
     if parameter.path == "cluster.gpu":
         return [(gpu.name, gpu.key) for gpu in gpus().values()] + [(t(lang, "wizard.gpu.own"), OWN)]
     if parameter.path == "model.preset":
-        known = sorted(models().values(), key=lambda model: _by_size(model.name))
+        # Vision-language models first, which are what most come for.
+        known = sorted(models().values(), key=lambda m: ("vision_config" not in m.hf_config, _by_size(m.name)))
         return [(model.name, model.key) for model in known] + [(t(lang, "wizard.model.own"), OWN)]
     values: Iterable[str] = ENGINES if parameter.path == "engine" else parameter.choices
     named = [(_choice(lang, parameter.path, value), value) for value in values]

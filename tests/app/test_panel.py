@@ -354,4 +354,4 @@ def test_models_stand_by_family_and_size() -> None:
     dense = [name for name in names if re.fullmatch(r"Qwen3 [\d.]+B", name)]
     assert dense == sorted(dense, key=lambda name: float(name[6:-1]))
     families = [re.split(r" |-V\d", name)[0] for name in names]
-    assert families == sorted(families)
+    assert families == sorted(families, key=lambda family: (not family.endswith("-VL"), family))
