@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 WITHIN_S = 120.0
 
@@ -12,3 +13,8 @@ def wait_for(holds: Callable[[], object], within_s: float = WITHIN_S) -> None:
     while not holds():
         assert time.monotonic() < deadline, f"did not happen within {within_s:.0f} s"
         time.sleep(0.02)
+
+
+def whole_lines(path: Path) -> list[str]:
+    """The lines of a file that somebody may be writing, without one that is not ended; none where there is no file."""
+    return path.read_text().split("\n")[:-1] if path.exists() else []

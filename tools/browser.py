@@ -112,8 +112,9 @@ def logged_in(site: Site, browser: Any = None) -> Iterator[Any]:
         with chromium() as own, logged_in(site, own) as page:
             yield page
         return
-    page = browser.new_context(viewport=VIEWPORT).new_page()
-    page.set_default_timeout(60_000)
+    context = browser.new_context(viewport=VIEWPORT)
+    context.set_default_timeout(60_000)  # of every page in it
+    page = context.new_page()
     with without_faults(page):
         log_in(page, site)
         yield page

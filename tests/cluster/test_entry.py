@@ -12,7 +12,7 @@ import pytest
 
 from backend.cluster import entry, rank_facts, swift_entry
 from tests.nodes import needs_node_environment
-from tests.waiting import wait_for
+from tests.waiting import wait_for, whole_lines
 from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e, needs_node_environment]
@@ -147,8 +147,7 @@ class Gang:
         wait_for(lambda: len(self.steps(0)) >= count, WITHIN_S)
 
     def steps(self, rank: int) -> list[dict[str, Any]]:
-        path = self.folders[rank] / f"steps.rank{rank}.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [json.loads(line) for line in whole_lines(self.folders[rank] / f"steps.rank{rank}.jsonl")]
 
 
 def stop_on_one_node(gang: Gang) -> None:

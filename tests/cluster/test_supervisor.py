@@ -18,7 +18,7 @@ import pytest
 from backend.cluster import programs
 from backend.cluster.supervisor.heartbeat import HEARTBEATS_BYTES
 from backend.cluster.supervisor.processes import boot_id, find_process, members, read_process
-from tests.waiting import wait_for
+from tests.waiting import wait_for, whole_lines
 
 # Shaped like torchrun's: a leader, a worker in a session of its own, and its child that ignores TERM.
 TREE = """
@@ -304,8 +304,8 @@ def test_heartbeats_name_the_members_and_the_gpus(run: Run, tmp_path: Path, monk
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     run.start_tree()
     complete = (2, 3)
-    wait_for(lambda: any((len(beat["gpus"]), len(beat["members"])) == complete for beat in _beats(run)))
-    beat = _beats(run)[-1]
+    wait_for(lambda: any((len(beat["gpus"]), len(beat["members"])) == complete for beat in beats(run)))
+    beat = beats(run)[-1]
     first = {"index": 0, "utilization": 97, "memory_used_mib": 70123, "memory_total_mib": 81559}
     told = {"power_w": 612.5, "temperature_c": 61, "clock_mhz": 1755, "clock_limits": 0x44}
     assert beat["gpus"][0] == {**first, **told}
@@ -318,7 +318,7 @@ def test_a_long_heartbeat_file_is_put_aside(run: Run) -> None:
     old = b"x" * HEARTBEATS_BYTES + b"\n"
     (run.folder / "heartbeat.jsonl").write_bytes(old)
     run.start_tree()
-    wait_for(lambda: (run.folder / "heartbeat.old.jsonl").exists() and bool(_beats(run)))
+    wait_for(lambda: (run.folder / "heartbeat.old.jsonl").exists() and bool(beats(run)))
     assert (run.folder / "heartbeat.old.jsonl").read_bytes() == old
 
 
@@ -348,9 +348,8 @@ def test_a_name_means_one_thing_in_all_modules_that_are_joined(program: str) -> 
     assert {path.stem for path in Path(programs.__file__).with_name(package).glob("[!_]*.py")} == set(joined)
 
 
-def _beats(run: Run) -> list[dict[str, Any]]:
-    path = run.folder / "heartbeat.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def beats(run: Run) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in whole_lines(run.folder / "heartbeat.jsonl")]
 
 
 def _start_of(pid: int) -> int:

@@ -16,7 +16,7 @@ import pytest
 from backend.cluster.supervisor.endings import ask_for_records
 from backend.cluster.supervisor.processes import members, read_process
 from backend.cluster.supervisor.work import Used, Work, is_work, used_by
-from tests.cluster.test_supervisor import Run
+from tests.cluster.test_supervisor import Run, beats
 from tests.cluster.test_supervisor import run as run_fixture
 from tests.waiting import wait_for
 
@@ -91,10 +91,10 @@ def test_a_process_that_stands_still_is_in_the_heartbeat_and_blamed_for_the_stal
     (process,) = members(run.mark)
     os.kill(process.pid, signal.SIGSTOP)
     stood = [process.pid, process.name, "T", 3]
-    wait_for(lambda: any(stood in json.loads(line)["stuck"] for line in _lines(run)))
+    wait_for(lambda: any(stood in beat["stuck"] for beat in beats(run)))
     exit_ = run.wait_exit()
     assert (exit_["reason"], exit_["stuck"]) == ("stalled", [stood])
-    beat = next(beat for line in reversed(_lines(run)) if (beat := json.loads(line))["members"])
+    beat = next(beat for beat in reversed(beats(run)) if beat["members"])
     ((rank, worked),) = beat["worked"]
     assert rank == 3
     assert max(worked, beat["wrote"]) < beat["time"] - 4, "since it was stopped it has neither worked nor written"
@@ -187,18 +187,13 @@ def test_the_end_says_whether_the_gpus_memory_came_back(
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     run.write_spec([sys.executable, "-c", "import time; time.sleep(60)"])
     run.call("start")
-    wait_for(lambda: any(json.loads(line)["gpus"] for line in _lines(run)))
+    wait_for(lambda: any(beat["gpus"] for beat in beats(run)))
     for name in ("taken", "began"):
         (run.folder / name).touch()
-    wait_for(lambda: any(gpu["memory_used_mib"] == 40000 for line in _lines(run) for gpu in json.loads(line)["gpus"]))
+    wait_for(lambda: any(gpu["memory_used_mib"] == 40000 for beat in beats(run) for gpu in beat["gpus"]))
     (run.folder / "taken").unlink()
     answer = run.call("stop", "--grace", "0.5")
     assert answer["exit"]["gpus"] == [[0, 10.0, 10.0], [1, 10.0, 39000.0]]
-
-
-def _lines(run: Run) -> list[str]:
-    path = run.folder / "heartbeat.jsonl"
-    return path.read_text().splitlines() if path.exists() else []
 
 
 def test_an_end_that_somebody_else_had_to_record_says_that_the_supervisor_was_gone(run: Run) -> None:

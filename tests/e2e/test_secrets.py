@@ -86,15 +86,15 @@ def holding(folder: Path) -> list[str]:
 
 
 def command_lines() -> list[str]:
-    lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _is_there(path)]
+    lines = [_read(path) for path in Path("/proc").glob("[0-9]*/cmdline")]
     return [line.decode(errors="replace") for line in [*lines, _ps()] if has_canary(line)]
 
 
-def _is_there(path: Path) -> bool:
+def _read(path: Path) -> bytes:
     try:
-        return bool(path.read_bytes())
-    except OSError:
-        return False
+        return path.read_bytes()
+    except OSError:  # it has ended
+        return b""
 
 
 def _ps() -> bytes:

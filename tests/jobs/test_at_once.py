@@ -17,7 +17,7 @@ from backend.jobs.launchlock import is_launching, launch_lock
 from backend.jobs.states import EventKind, RunState
 from tests.jobs.conftest import RUN, Gang
 from tests.jobs.gangs import NODES, marked, steps_of, with_mode
-from tests.waiting import wait_for
+from tests.waiting import WITHIN_S, wait_for
 
 
 def _end(gang: Gang, *, save: bool) -> None:
@@ -77,13 +77,13 @@ def test_two_processes_that_launch_stop_and_resume_at_once_do_each_once(
     assert len(first.runs()) == 1
     wait_for(lambda: len(steps_of(first, run)) == NODES)
     assert _both(lambda: first.stop(run), lambda: second.stop(run)) == [None, None]
-    assert first.wait(run, 60) is RunState.STOPPED
+    assert first.wait(run, WITHIN_S) is RunState.STOPPED
     assert marked(home, run) == 0
     ends = _both(lambda: first.resume(run, checkpoint=0), lambda: second.resume(run, checkpoint=0, queue=False))
     assert sorted(ends, key=str) == [None, ["cannot_resume"]]
     assert first.snapshot(run).attempt == 2
     assert _both(lambda: first.stop(run), lambda: second.stop(run, save=True)) == [None, None]
-    assert first.wait(run, 60) is RunState.STOPPED
+    assert first.wait(run, WITHIN_S) is RunState.STOPPED
     assert marked(home, run) == 0
     counted = Counter(event.kind for event in first.snapshot(run).events)
     once_an_attempt = (EventKind.STARTING, EventKind.STARTED, EventKind.STOP_REQUESTED, EventKind.STOPPED)

@@ -21,7 +21,7 @@ from backend.jobs.controller import Controller
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
 from tests.jobs.gangs import NODES, marked, with_mode
-from tests.waiting import wait_for
+from tests.waiting import WITHIN_S, wait_for
 
 pytestmark = [pytest.mark.contract, pytest.mark.e2e]
 
@@ -51,7 +51,7 @@ def test_a_killed_rank_restarts_the_gang_from_its_checkpoint_without_anybody(
     controller = open_controller()
     controller.start()
     run = controller.launch(with_mode(job, "killed@1", save=3), restarts=1)
-    assert controller.wait(run, 60) is RunState.FINISHED
+    assert controller.wait(run, WITHIN_S) is RunState.FINISHED
     shown = controller.snapshot(run)
     assert (shown.attempt, shown.checkpoint_step, shown.step, shown.restarts, shown.cause) == (2, 6, 20, 1, None)
     assert _trail(home, run) == [(1, step) for step in range(1, 7)] + [(2, step) for step in range(7, 21)]
@@ -64,7 +64,7 @@ def test_a_failed_run_is_resumed_where_it_is_complete_and_nothing_is_recorded_wh
     controller: Controller, job: Job, home: Path, cluster: DemoCluster
 ) -> None:
     run = controller.launch(with_mode(job, "killed@1", save=3))
-    assert controller.wait(run, 60) is RunState.FAILED
+    assert controller.wait(run, WITHIN_S) is RunState.FAILED
     results = cluster.folder / "out" / run
     (results / "checkpoint-6/rng_state_1.pth").unlink()
     found = controller.checkpoints(run)
@@ -77,7 +77,7 @@ def test_a_failed_run_is_resumed_where_it_is_complete_and_nothing_is_recorded_wh
         assert caught.value.problems[0].code == code
     assert len(controller.snapshot(run).events) == before
     controller.resume(run)
-    assert controller.wait(run, 60) is RunState.FINISHED
+    assert controller.wait(run, WITHIN_S) is RunState.FINISHED
     assert (controller.snapshot(run).checkpoint_step, _trail(home, run)[3]) == (3, (2, 4))
     assert (results / "before-attempt-2-checkpoint-6").is_dir()
     with pytest.raises(ProblemsError) as caught:
@@ -89,12 +89,12 @@ def test_without_a_checkpoint_a_resume_is_refused_and_the_start_must_be_asked_fo
     controller: Controller, job: Job, home: Path
 ) -> None:
     run = controller.launch(with_mode(job, "killed@1"))
-    assert controller.wait(run, 60) is RunState.FAILED
+    assert controller.wait(run, WITHIN_S) is RunState.FAILED
     with pytest.raises(ProblemsError) as caught:
         controller.resume(run)
     assert caught.value.problems[0].code == "no_checkpoint"
     controller.resume(run, checkpoint=0)
-    assert controller.wait(run, 60) is RunState.FINISHED
+    assert controller.wait(run, WITHIN_S) is RunState.FINISHED
     assert _trail(home, run) == [(2, step) for step in range(1, 21)]
 
 
@@ -102,7 +102,7 @@ def test_an_edited_job_begins_with_another_runs_checkpoint_and_what_cannot_load_
     controller: Controller, job: Job, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = controller.launch(with_mode(job, "killed@1", save=3))
-    assert controller.wait(first, 30) is RunState.FAILED
+    assert controller.wait(first, WITHIN_S) is RunState.FAILED
     other = replace(with_mode(job, "ok"), engine="llamafactory-zero2")
     with pytest.raises(ProblemsError) as caught:
         controller.launch(other, source=(first, None))
@@ -114,7 +114,7 @@ def test_an_edited_job_begins_with_another_runs_checkpoint_and_what_cannot_load_
     assert len(controller.runs()) == 1
     edited = with_mode(with_values(job, {"training.learning_rate": 1e-6}), "killed@1", steps=10)
     run = controller.launch(edited, source=(first, 3), restarts=1)
-    assert controller.wait(run, 60, takes_turn=True) is RunState.FINISHED
+    assert controller.wait(run, WITHIN_S, takes_turn=True) is RunState.FINISHED
     shown = controller.snapshot(run)
     assert (shown.attempt, shown.checkpoint_step) == (2, 3), "it saved none of its own"
     assert _trail(home, run) == [(2, step) for step in range(4, 11)]
@@ -126,7 +126,7 @@ def test_two_that_resume_at_once_start_one_attempt(
 ) -> None:
     controllers = [open_controller(), open_controller()]
     run = controllers[0].launch(with_mode(job, "killed@1", save=3))
-    assert controllers[0].wait(run, 30) is RunState.FAILED
+    assert controllers[0].wait(run, WITHIN_S) is RunState.FAILED
     refusals: list[str] = []
 
     def resume(controller: Controller) -> None:
@@ -141,7 +141,7 @@ def test_two_that_resume_at_once_start_one_attempt(
     for thread in threads:
         thread.join()
     assert refusals == ["cannot_resume"]
-    assert controllers[1].wait(run, 30) is RunState.FINISHED
+    assert controllers[1].wait(run, WITHIN_S) is RunState.FINISHED
     assert controllers[0].snapshot(run).attempt == 2
 
 
@@ -202,7 +202,7 @@ def test_a_queued_run_that_a_check_refused_says_why_and_is_put_back_at_the_comma
     run = controller.launch(with_mode(job, "ok"), queue=True)
     model.rename(away)
     try:
-        assert controller.wait(run, 40, takes_turn=True) is RunState.FAILED
+        assert controller.wait(run, WITHIN_S, takes_turn=True) is RunState.FAILED
     finally:
         away.rename(model)
     (line,) = controller.runs()
@@ -210,4 +210,4 @@ def test_a_queued_run_that_a_check_refused_says_why_and_is_put_back_at_the_comma
     assert (line.why.code, line.has_begun) == ("model_missing", False)
     assert main(["queue", run]) == 0
     assert controller.snapshot(run).queue_place == 1
-    assert controller.wait(run, 40, takes_turn=True) is RunState.FINISHED
+    assert controller.wait(run, WITHIN_S, takes_turn=True) is RunState.FINISHED

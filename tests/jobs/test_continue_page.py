@@ -12,6 +12,7 @@ from backend.jobs.controller import Controller
 from backend.jobs.states import RunState
 from tests.jobs.gangs import marked, with_mode
 from tests.ui.browser import box, expect, needs_chromium, until
+from tests.waiting import WITHIN_S
 from tools.browser import logged_in, served
 
 pytestmark = [pytest.mark.ui, pytest.mark.e2e, needs_chromium]
@@ -21,7 +22,7 @@ def test_a_killed_run_trains_on_with_a_change_from_the_checkpoint_that_the_page_
     controller: Controller, job: Job, home: Path
 ) -> None:
     before = controller.launch(with_mode(job, "killed@1", save=3))
-    assert controller.wait(before, 60) is RunState.FAILED
+    assert controller.wait(before, WITHIN_S) is RunState.FAILED
     with served(home) as site, logged_in(site) as page:
         page.goto(f"{site.url}/en/#runs/{before}")
         page.get_by_role("button", name="Continue with changes").click()

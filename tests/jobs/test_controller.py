@@ -21,7 +21,7 @@ from backend.jobs.checkup import warning_key
 from backend.jobs.controller import Controller
 from backend.jobs.states import EventKind, RunState
 from tests.jobs.gangs import NODES, marked, steps_of, with_mode
-from tests.waiting import wait_for
+from tests.waiting import WITHIN_S, wait_for
 
 pytestmark = pytest.mark.contract
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.contract
 def test_a_run_from_launch_to_finish(controller: Controller, job: Job, home: Path) -> None:
     run = controller.launch(with_mode(job, "ok"))
     assert controller.snapshot(run).state in (RunState.RUNNING, RunState.FINISHED)
-    assert controller.wait(run, 60) is RunState.FINISHED
+    assert controller.wait(run, WITHIN_S) is RunState.FINISHED
     shown = controller.snapshot(run)
     assert (shown.step, shown.total_steps, shown.cause) == (20, 20, None)
     assert shown.tokens_per_s == pytest.approx(job.global_batch * 64 / 0.05)
@@ -65,7 +65,7 @@ def test_preflight_shows_new_host_keys_and_is_green_once_they_are_confirmed(
 @pytest.mark.e2e  # seconds of a whole gang's life
 def test_one_failing_node_ends_the_gang_and_is_named(controller: Controller, job: Job, home: Path) -> None:
     run = controller.launch(with_mode(job, "fail@1", steps=10_000))
-    assert controller.wait(run, 60) is RunState.FAILED
+    assert controller.wait(run, WITHIN_S) is RunState.FAILED
     shown = controller.snapshot(run)
     assert shown.cause is not None
     assert (shown.cause.code, shown.cause.node) == ("module_missing", shown.nodes[1].address)
@@ -81,7 +81,7 @@ def test_stop_leaves_nothing_whatever_the_workers_do(controller: Controller, job
     wait_for(lambda: len(steps_of(controller, run)) == NODES)
     assert marked(home, run) > 0
     controller.stop(run)
-    assert controller.wait(run, 60) is RunState.STOPPED
+    assert controller.wait(run, WITHIN_S) is RunState.STOPPED
     assert marked(home, run) == 0
     assert [node.stop["left"] for node in controller.snapshot(run).nodes if node.stop] == [[]] * NODES
     with pytest.raises(ProblemsError) as caught:
@@ -94,7 +94,7 @@ def test_stop_with_save_lets_the_ranks_end_by_themselves(controller: Controller,
     run = controller.launch(with_mode(job, "ok", steps=10_000))
     wait_for(lambda: len(steps_of(controller, run)) == NODES)
     controller.stop(run, save=True)
-    assert controller.wait(run, 60) is RunState.STOPPED
+    assert controller.wait(run, WITHIN_S) is RunState.STOPPED
     assert "saved" in controller.log(run, 0, "rank0.log")
     assert [node.exit["code"] for node in controller.snapshot(run).nodes if node.exit] == [0] * NODES
     assert marked(home, run) == 0
@@ -122,7 +122,7 @@ def test_a_second_launch_on_the_same_nodes_is_refused_and_names_the_holder(
     (refusal,) = [end for end in ends if isinstance(end, ProblemsError)]
     assert (refusal.problems[0].code, refusal.problems[0].values["run"]) == ("node_taken", run)
     controllers[1].stop(run)
-    assert controllers[0].wait(run, 20) is RunState.STOPPED
+    assert controllers[0].wait(run, WITHIN_S) is RunState.STOPPED
     assert marked(home, run) == 0
 
 
@@ -146,7 +146,7 @@ def test_a_node_that_cannot_be_started_leaves_none_running(
     assert line.state is RunState.FAILED
     assert marked(home, line.id) == 0
     monkeypatch.undo()
-    assert controller.wait(controller.launch(with_mode(job, "ok", steps=2)), 20) is RunState.FINISHED, (
+    assert controller.wait(controller.launch(with_mode(job, "ok", steps=2)), WITHIN_S) is RunState.FINISHED, (
         "all nodes are free"
     )
 
@@ -188,7 +188,7 @@ def test_a_queued_run_whose_warnings_nobody_accepted_ends_by_name_until_somebody
     run = controller.launch(
         with_values(with_mode(job, "ok"), {"cluster.gpu": "h100-80g"}), queue=True, accepted_warnings=()
     )
-    assert controller.wait(run, 30, takes_turn=True) is RunState.FAILED
+    assert controller.wait(run, WITHIN_S, takes_turn=True) is RunState.FAILED
     shown = controller.snapshot(run)
     assert shown.cause is not None
     assert (shown.cause.code, shown.attempt) == ("warnings_not_accepted", 0)
@@ -197,10 +197,10 @@ def test_a_queued_run_whose_warnings_nobody_accepted_ends_by_name_until_somebody
     ]
     one, *rest = map(warning_key, shown.warnings)
     controller.accept_warnings(run, [one, "of no check"])
-    assert controller.wait(run, 30, takes_turn=True) is RunState.FAILED
+    assert controller.wait(run, WITHIN_S, takes_turn=True) is RunState.FAILED
     assert [warning_key(left) for left in controller.snapshot(run).warnings] == rest
     controller.accept_warnings(run, rest)
-    assert controller.wait(run, 30, takes_turn=True) is RunState.FINISHED
+    assert controller.wait(run, WITHIN_S, takes_turn=True) is RunState.FINISHED
     passed = [event for event in controller.snapshot(run).events if event.kind is EventKind.WARNINGS_PASSED]
     assert [warning["node"] for warning in passed[0].detail["warnings"]] == [host.name for host in job.cluster.hosts]
     assert controller.snapshot(run).warnings == ()
@@ -231,7 +231,7 @@ def test_a_killed_server_goes_on_where_it_was_and_loses_and_doubles_nothing(
     server.wait()
     server.stdout.close()
     controller.start()
-    assert controller.wait(run, 60) is RunState.FINISHED
+    assert controller.wait(run, WITHIN_S) is RunState.FINISHED
     assert steps_of(controller, run) == {rank: list(range(1, 61)) for rank in range(NODES)}
     assert marked(home, run) == 0
 

@@ -16,7 +16,7 @@ from backend.jobs.unrecorded import stop_unrecorded
 from tests.full_disk import full_disk
 from tests.jobs.conftest import RUN, Gang
 from tests.jobs.gangs import NODES, marked, with_mode
-from tests.waiting import wait_for
+from tests.waiting import WITHIN_S, wait_for
 
 
 def stop(gang: Gang, *, save: bool = False) -> ProblemsError:
@@ -84,5 +84,5 @@ def test_a_full_disk_keeps_no_process_alive(
         assert marked(home, run) == 0
         assert server.snapshot(run).state is RunState.RUNNING, "the last good state can still be read"
         disk.free()
-        assert server.wait(run, 60) is RunState.STOPPED
+        assert server.wait(run, WITHIN_S) is RunState.STOPPED
         server.close()

@@ -14,6 +14,7 @@ from backend.jobs.controller import Controller
 from backend.jobs.states import RunState
 from tests.jobs.gangs import ENGINE, NODES, marked, stand_in_job, with_mode
 from tests.nodes import ssh_nodes
+from tests.waiting import WITHIN_S
 
 pytestmark = [pytest.mark.contract, pytest.mark.e2e]
 
@@ -47,7 +48,7 @@ def test_a_run_on_ipv6_addresses_from_host_key_to_finish(
         report = controller.preflight(job)
         assert report.problems == ()
         run = controller.launch(job)
-        assert controller.wait(run, 60) is RunState.FINISHED
+        assert controller.wait(run, WITHIN_S) is RunState.FINISHED
         shown = controller.snapshot(run)
         assert sorted(node.address for node in shown.nodes) == [f"[::1]:{port}" for port in ports]
         assert marked(home, run) == 0

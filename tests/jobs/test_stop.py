@@ -13,7 +13,7 @@ from backend.job.mapping import with_values
 from backend.jobs.controller import Controller
 from backend.jobs.states import RunState
 from tests.jobs.gangs import NODES, marked, steps_of, with_mode
-from tests.waiting import wait_for
+from tests.waiting import WITHIN_S, wait_for
 
 pytestmark = [pytest.mark.contract, pytest.mark.e2e]  # seconds of a whole gang's life
 
@@ -33,7 +33,7 @@ def test_a_run_whose_environment_was_deleted_is_stopped_all_the_same(
         for node in controller.snapshot(run).nodes:
             _kill_supervisor(cluster, run, node.rank)
     controller.stop(run)
-    assert controller.wait(run, 60) is RunState.STOPPED
+    assert controller.wait(run, WITHIN_S) is RunState.STOPPED
     assert marked(home, run) == 0
     assert [node.stop and node.stop["left"] for node in controller.snapshot(run).nodes] == [[]] * NODES
 

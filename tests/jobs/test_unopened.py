@@ -20,7 +20,7 @@ from backend.jobs.unopened import find_run
 from tests.cluster.jobs import make_job
 from tests.full_disk import full_disk
 from tests.jobs.gangs import NODES, marked, with_mode
-from tests.waiting import wait_for
+from tests.waiting import WITHIN_S, wait_for
 
 RUN = "20260101-120000-my-job-ab12"
 
@@ -102,7 +102,7 @@ def test_a_stop_reaches_the_nodes_though_the_store_cannot_be_opened(
             disk.free()
             again = open_controller()
             again.start()
-            assert again.wait(run, 60) is RunState.STOPPED
+            assert again.wait(run, WITHIN_S) is RunState.STOPPED
             assert marked(home, run) == 0
             again.close()
 
