@@ -26,7 +26,7 @@ def build(form: Form) -> None:
             form.fields("parallel.recompute_num_layers", "parallel.recompute_modules")
         with more(form.lang, "strategy.more"):
             with grid():
-                form.fields(*(f"parallel.{name}" for name in SIZES))
+                form.fields(*(f"parallel.{name}" for name in (*SIZES, "pipeline_layout")))
             with grid():
                 form.fields(*(f"parallel.{name}" for name in _REST))
     with section(form.lang, "plans"):
@@ -38,7 +38,7 @@ def build(form: Form) -> None:
 _REST = (
     "gradient_dtype", "optimizer_offload_fraction", "offload_device", "offload_folder", "moe_token_dispatcher",
     "sequence", "distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather", "account_for_embedding",
-    "account_for_loss", "pipeline_layout", "bias_activation_fusion", "rope_fusion", "cross_entropy_fusion",
+    "account_for_loss", "bias_activation_fusion", "rope_fusion", "cross_entropy_fusion",
     "moe_grouped_gemm", "fsdp.version", "fsdp.reshard_after_forward", "fsdp.offload",
 )  # fmt: skip
 

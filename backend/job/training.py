@@ -162,17 +162,20 @@ class Training:
     logging_steps: int = parameter(
         1,
         minimum=1,
+        unit="steps",
         source="ours",
         llamafactory="logging_steps",
         hugging_face=("include_num_input_tokens_seen", "logging_nan_inf_filter"),
         swift=("logging_steps", "callbacks"),
     )
-    save_steps: int = parameter(200, minimum=1, source="ours", llamafactory="save_steps", swift="save_steps")
+    save_steps: int = parameter(
+        200, minimum=1, unit="steps", source="ours", llamafactory="save_steps", swift="save_steps"
+    )
     save_total_limit: int | None = parameter(
         3, minimum=1, source="ours", llamafactory="save_total_limit", swift="save_total_limit"
     )
     eval_steps: int | None = parameter(
-        None, minimum=1, llamafactory=("eval_steps", "eval_strategy"), swift="eval_steps"
+        None, minimum=1, unit="steps", llamafactory=("eval_steps", "eval_strategy"), swift="eval_steps"
     )
     packing: bool = parameter(False, source="swift", llamafactory="packing", swift="packing")
     liger: bool = parameter(False, source="llamafactory", hugging_face="enable_liger_kernel")
