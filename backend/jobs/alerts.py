@@ -12,6 +12,7 @@ from backend.jobs.states import EventKind
 GIB = 1 << 30
 LEAST_CHECKPOINTS = 2
 """Room for fewer is told: the next one may fill the disk, or somebody else before it."""
+_ROOM = ("checkpoint_bytes", "free_bytes", "results_inode")
 Told = tuple[EventKind, Mapping[str, Any]]
 """An event and its detail."""
 
@@ -60,9 +61,11 @@ def _risen(connection: sqlite3.Connection, steps: Steps, name: str) -> Iterator[
 
 def _disk_low(connection: sqlite3.Connection, steps: Steps) -> Iterator[Told]:
     """Once for all nodes that share the disk, and again when it has room for one less."""
-    row = next((row for row in reversed(steps.rows) if row.get("checkpoint_bytes")), None)
-    room = row["free_bytes"] // row["checkpoint_bytes"] if row else LEAST_CHECKPOINTS
-    if row is None or room >= LEAST_CHECKPOINTS:
+    row = next((row for row in reversed(steps.rows) if all(type(row.get(name)) is int for name in _ROOM)), None)
+    if row is None or row["checkpoint_bytes"] <= 0:
+        return
+    room = row["free_bytes"] // row["checkpoint_bytes"]
+    if room >= LEAST_CHECKPOINTS:
         return
     history = ledger.events(connection, steps.run)
     told = [one.detail for one in history if one.kind is EventKind.DISK_LOW and one.attempt == steps.attempt]

@@ -107,6 +107,8 @@ class Collector:
         self._sources = sources(ranks) if outside is None else outside
         self._ends = outside is None
         self._before: Before = {}
+        self._last: dict[str, int] = {}
+        """The newest step that a file of somebody else's training told."""
         self._clock = clock
         self._node_clock = NodeClock(node.clock_offset_s)
         self._places = self._load()
@@ -209,11 +211,11 @@ class Collector:
                 series.add_heartbeats(connection, self._run, self._attempt, self._node.rank, rows, self._clock())
                 self._tell_stuck(connection, rows)
             elif batch.source.kind == "trainer_log":
-                self._store_points(connection, 0, trainer_log_rows(batch.data, self._clock(), self._before))
+                self._store_outside(connection, batch, trainer_log_rows(batch.data, self._clock(), self._before))
             else:
                 series.add_log(connection, key, batch.start, masked(batch.data))
                 if batch.source.kind == "megatron_log":
-                    self._store_points(connection, 0, megatron_rows(batch.data, self._clock()))
+                    self._store_outside(connection, batch, megatron_rows(batch.data, self._clock()))
         if ended is not None and attempts.set_exit(connection, self._run, self._attempt, self._node.rank, ended):
             self._tell(connection, EventKind.NODE_EXITED, ended)
             if records:
@@ -238,8 +240,23 @@ class Collector:
             count_tokens(rows, ledger.job_of(connection, self._run))
         self._store_points(connection, batch.source.rank, rows)
 
+    def _store_outside(self, connection: sqlite3.Connection, batch: Batch, rows: Sequence[dict[str, Any]]) -> None:
+        """One attempt, however often it was started: a step before the last takes back all from there on."""
+        if batch.before.offset and batch.source.file not in self._last:
+            for point in series.newest_points(connection, self._run, self._attempt, count=1):
+                self._last[batch.source.file] = point.step
+        for row in rows:
+            if row["step"] < self._last.get(batch.source.file, 0):
+                series.take_back(connection, self._run, self._attempt, 0, row["step"])
+            self._last[batch.source.file] = row["step"]
+            series.add_points(connection, self._run, self._attempt, 0, [row])
+        self._tell_alerts(connection, 0, rows)
+
     def _store_points(self, connection: sqlite3.Connection, rank: int, rows: Sequence[dict[str, Any]]) -> None:
         series.add_points(connection, self._run, self._attempt, rank, rows)
+        self._tell_alerts(connection, rank, rows)
+
+    def _tell_alerts(self, connection: sqlite3.Connection, rank: int, rows: Sequence[Mapping[str, Any]]) -> None:
         steps = alerts.Steps(run=self._run, attempt=self._attempt, node=self._node.rank, rank=rank, rows=rows)
         for kind, detail in alerts.of_steps(connection, steps):
             self._tell(connection, kind, detail)

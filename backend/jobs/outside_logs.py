@@ -1,14 +1,16 @@
 """Steps in logs of trainings that somebody else started: LLaMA-Factory's trainer_log.jsonl, Megatron's own lines."""
 
-import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from backend.jobs.rows import json_rows, numbers
+
 Row = dict[str, Any]
 Before = dict[str, Any]
 
-_ITERATION = re.compile(rb"\biteration\s+(\d+)/\s*(\d+) \|(.*)")
+_ITERATION = re.compile(rb"\biteration\s+(\d{1,18})/\s*(\d{1,18}) \|(.*)")
 _MEGATRON = {
     "elapsed time per iteration (ms)": "step_ms",
     "learning rate": "learning_rate",
@@ -24,14 +26,9 @@ def trainer_log_rows(data: bytes, now: float, before: Before) -> list[Row]:
     It has no clock but the whole seconds since the start: the newest line counts as written `now`. `before` is what the
     line before the data said, and becomes what the last one says.
     """
-    rows: list[Row] = []
-    for line in data.splitlines():
-        try:
-            said = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(said, dict) and isinstance(said.get("current_steps"), int) and "loss" in said:
-            rows.append(_of_trainer_log(said))
+    lines = json_rows(data, required=("current_steps",))
+    steps = [said for said in lines if isinstance(said["current_steps"], int) and said["current_steps"] >= 0]
+    rows = [_of_trainer_log(said) for said in steps if "loss" in said]
     newest = rows[-1]["elapsed"] if rows else 0.0
     for row in rows:
         elapsed = row.pop("elapsed")
@@ -54,13 +51,14 @@ def _of_trainer_log(said: Mapping[str, Any]) -> Row:
         "learning_rate": said.get("lr"),
         "epoch": said.get("epoch"),
     }
-    numbers = {key: value for key, value in row.items() if isinstance(value, int | float)}
-    return {**numbers, "elapsed": _seconds(said.get("elapsed_time")), "total_tokens": said.get("total_tokens")}
+    tokens = numbers(said).get("total_tokens", 0)
+    known = {"elapsed": _seconds(said.get("elapsed_time")), "total_tokens": tokens if math.isfinite(tokens) else 0}
+    return {**numbers(row), **known}
 
 
 def _seconds(text: object) -> float:
     """`2:03:04` or `1 day, 2:03:04`, as Python writes a timedelta."""
-    found = re.fullmatch(r"(?:(\d+) days?, )?(\d+):(\d\d):(\d\d)", str(text))
+    found = re.fullmatch(r"(?:(\d{1,9}) days?, )?(\d{1,9}):(\d\d):(\d\d)", str(text))
     days, hours, minutes, seconds = (int(one or 0) for one in found.groups()) if found else (0, 0, 0, 0)
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 

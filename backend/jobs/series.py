@@ -78,6 +78,12 @@ def add_points(
     )
 
 
+def take_back(connection: sqlite3.Connection, run: str, attempt: int, rank: int, step: int) -> None:
+    """Forget the steps of a global rank from `step` on: they are told anew."""
+    where = (run, attempt, rank, step)
+    connection.execute("DELETE FROM points WHERE run = ? AND attempt = ? AND rank = ? AND step >= ?", where)
+
+
 def points(connection: sqlite3.Connection, run: str, *, rank: int | None = 0, after: int = 0) -> list[Point]:
     """The points of one global rank (None: of all) after a cursor, in the order they came in."""
     which, values = ("", ()) if rank is None else ("AND rank = ?", (rank,))

@@ -19,7 +19,7 @@ def told(gang: Gang, kind: EventKind) -> list[tuple[int | None, object]]:
 def test_a_disk_with_room_for_fewer_than_two_checkpoints_is_told_and_again_for_fewer_than_one(gang: Gang) -> None:
     save(gang, 0, 10, free=20)
     assert told(gang, EventKind.DISK_LOW) == []
-    for step, free in ((20, 19.9), (30, 12.0), (40, 9.9), (50, 9.0), (60, 15.0)):
+    for step, free in ((20, 19.9), (30, 12.0), (40, 0), (50, 9.0), (60, 15.0)):
         save(gang, 0, step, free=free)
     assert told(gang, EventKind.DISK_LOW) == [(0, 20), (0, 40)]
     first = next(event for event in gang.events() if event.kind is EventKind.DISK_LOW)

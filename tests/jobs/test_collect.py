@@ -1,3 +1,4 @@
+import json
 import math
 import random
 import sqlite3
@@ -8,7 +9,7 @@ import pytest
 from backend.cluster.node import NodeError
 from backend.jobs import collect, ledger, redact, series
 from backend.jobs.collect import Collector
-from backend.jobs.rows import json_rows
+from backend.jobs.rows import RATE, json_rows
 from backend.jobs.series import FileKey
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store, StoreError
@@ -64,6 +65,20 @@ def test_a_line_that_is_no_record_is_left_out_and_stops_nothing(gang: Gang) -> N
     gang.collector().poll(gang.nodes[0])
     (point,) = gang.points()
     assert (point.step, point.loss, point.epoch) == (1, None, None)
+
+
+@pytest.mark.parametrize("key", ["step", "time", "total_steps", "tokens", "loss", "alloc_retries", RATE])
+@pytest.mark.parametrize("value", ["NaN", "-Infinity", "1" + 30 * "0", "-9223372036854775809", "1" + 400 * "0"])
+def test_a_number_that_cannot_be_kept_is_left_out_and_stops_nothing(gang: Gang, key: str, value: str) -> None:
+    line = json.dumps({**_step(1, loss=1.0, alloc_retries=0), key: "VALUE"}).replace('"VALUE"', value)
+    beat = f'{{"members": [], "gpus": [], "time": {value}}}\n'
+    gang.nodes[0].files[STEPS] = f"{line}\n".encode() + b"[" * 100_000 + b"\n"
+    gang.nodes[0].files["/r/node0/heartbeat.jsonl"] = beat.encode()
+    gang.write(0, "steps.rank0.jsonl", _step(2))
+    gang.exit(0)
+    assert gang.collector().poll(gang.nodes[0]).ended
+    assert [point.step for point in gang.points()][-1] == 2
+    assert "nan" not in str([(point.total_steps, point.tokens) for point in gang.points()])
 
 
 def test_nan_and_infinity_survive_and_are_told_once(gang: Gang) -> None:
@@ -296,7 +311,7 @@ def test_heartbeats_keep_the_newest_and_a_short_history(gang: Gang) -> None:
 
 
 def test_rows_without_the_required_numbers_are_dropped() -> None:
-    assert json_rows(b'{"a": 1}\n{"b": 1}\n{"a": true}\n\n', required=("a",)) == [{"a": 1}, {"a": True}]
+    assert json_rows(b'{"a": 1}\n{"b": 1}\n{"a": true}\n\n', required=("a",)) == [{"a": 1}]
 
 
 def test_each_local_rank_has_its_files() -> None:

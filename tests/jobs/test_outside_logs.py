@@ -1,11 +1,17 @@
 """Steps read out of logs that LLaMA-Factory and Megatron-LM wrote by themselves."""
 
+import json
 from typing import Any
 
 import pytest
 
 from backend.cluster.glance import read_glance
+from backend.jobs.collect import Collector, Source
 from backend.jobs.outside_logs import megatron_rows, trainer_log_rows
+from backend.jobs.records import Point
+from tests.jobs.conftest import RUN, Gang
+
+LOG = "/r/node0/trainer_log.jsonl"
 
 # Written by LLaMA-Factory 0.9.5 (the seconds made larger): training, evaluation, the summary at the end.
 TRAINER_LOG = b"""\
@@ -22,6 +28,22 @@ MEGATRON = b"""\
 a line of something else: iteration is a word | loss: 3 |
  iteration        4/     100 | elapsed time per iteration (ms): 1500.0 | lm loss: 9.5E+00 |
 """  # noqa: E501
+
+
+def watched(gang: Gang, *sources: Source) -> Collector:
+    """Reads the files of somebody's own training."""
+    files = sources or (Source(file="trainer_log.jsonl", kind="trainer_log"),)
+    return Collector(gang.store, RUN, 1, gang.records[0], (), gang.clock, outside=files)
+
+
+def line(step: int, *, loss: float = 1.0, elapsed: int | None = None) -> bytes:
+    seconds = step if elapsed is None else elapsed
+    row = {"current_steps": step, "total_steps": 9, "loss": loss, "elapsed_time": f"0:00:{seconds:02}"}
+    return json.dumps({**row, "total_tokens": 100 * step}).encode() + b"\n"
+
+
+def by_step(gang: Gang) -> list[Point]:
+    return sorted(gang.points(), key=lambda point: point.step)
 
 
 def test_trainer_log_tells_steps_their_time_and_their_tokens() -> None:
@@ -41,6 +63,58 @@ def test_trainer_log_tells_steps_their_time_and_their_tokens() -> None:
 def test_a_line_that_is_none_of_its_own_is_passed_over(line: bytes) -> None:
     assert trainer_log_rows(line, 1.0, {}) == []
     assert megatron_rows(line, 1.0) == []
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b'{"current_steps": 5, "loss": 1, "total_tokens": "7"}',
+        b'{"current_steps": 5, "loss": NaN, "total_tokens": -Infinity, "elapsed_time": 7}',
+        b'{"current_steps": 5, "loss": "nan", "lr": [], "epoch": 1' + 400 * b"0" + b', "total_tokens": NaN}',
+        b'{"current_steps": -5, "loss": 1}',
+        b'{"current_steps": true, "loss": 1}',
+        b'{"current_steps": 2.5, "loss": 1}',
+        b'{"current_steps": 1' + 30 * b"0" + b', "loss": 1}',
+        b"[" * 100_000,
+    ],
+)
+def test_an_odd_line_stops_no_later_one(gang: Gang, odd: bytes) -> None:
+    collector = watched(gang)
+    gang.nodes[0].files[LOG] = line(4) + odd + b"\n" + line(6) + line(7)
+    collector.poll(gang.nodes[0])
+    assert [point.step for point in gang.points() if point.step != 5] == [4, 6, 7]
+    assert gang.points()[-1].tokens == 100
+
+
+def test_a_training_that_went_on_from_a_checkpoint_replaces_the_steps_behind_it(gang: Gang) -> None:
+    """LLaMA-Factory appends to the log that is there; its seconds begin anew."""
+    collector = watched(gang)
+    gang.nodes[0].files[LOG] = b"".join(line(step, loss=1.0) for step in range(1, 8))
+    collector.poll(gang.nodes[0])
+    gang.nodes[0].files[LOG] += line(5, loss=2.0, elapsed=1)
+    collector.poll(gang.nodes[0])
+    assert [(point.step, point.loss) for point in by_step(gang)] == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2)]
+    gang.nodes[0].files[LOG] += line(6, loss=2.0, elapsed=2) + line(6, loss=3.0, elapsed=2) + line(2, loss=4.0)
+    collector.poll(gang.nodes[0])
+    assert [(point.step, point.loss) for point in by_step(gang)] == [(1, 1), (2, 4)]
+    assert gang.points()[-1].step == 2, "the page takes back by the order in which points came"
+
+
+def test_a_new_training_in_the_same_folder_is_read_from_its_first_step(gang: Gang) -> None:
+    collector = watched(gang)
+    gang.nodes[0].files[LOG] = b"".join(line(step) for step in range(1, 8))
+    collector.poll(gang.nodes[0])
+    gang.nodes[0].files[LOG] = line(1, loss=9.0)
+    collector.poll(gang.nodes[0])
+    assert [(point.step, point.loss) for point in by_step(gang)] == [(1, 9.0)]
+
+
+def test_the_same_lines_in_two_logs_are_one_training(gang: Gang) -> None:
+    collector = watched(gang, Source(file="a.log", kind="megatron_log"), Source(file="b.log", kind="megatron_log"))
+    for log in ("a.log", "b.log"):
+        gang.nodes[0].files[f"/r/node0/{log}"] = MEGATRON
+    collector.poll(gang.nodes[0])
+    assert [(point.seq, point.step) for point in gang.points()] == [(1, 1), (2, 2), (3, 4)]
 
 
 def test_megatrons_lines_tell_steps_and_their_time() -> None:
