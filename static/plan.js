@@ -36,6 +36,7 @@
     part("count").textContent = board.t("wizard.plan.count", { shown: whole(all.length), count: whole(plans.count),
       fitting: whole(plans.fitting), sorted: all[0].speed === null ? "" : board.t("wizard.plan.sorted") });
     guides(part("guides"));
+    even(part("even"), bundle.problems.find((one) => one.code === "stages_unequal"));
     // At first the best are in view, as the sentences above say.
     sift(before && chosen && keyOf(chosen) !== before);
   }
@@ -93,7 +94,7 @@
       h("p", { class: "mb-plans-else mb-problem", "data-severity": "warning" }, t("wizard.plan.elsewhere")),
       h("div", { class: "mb-plans-filters" }, FILTERS.map(filter)),
       h("div", { class: "mb-plans-box", onscroll: () => requestAnimationFrame(look) }, table),
-      h("p", { class: "mb-plans-cost", "aria-live": "polite" }),
+      h("p", { class: "mb-plans-cost", "aria-live": "polite" }), h("div", { class: "mb-plans-even" }),
       h("p", { class: "mb-plans-count mb-quiet" }),
       board.whyNot(), h("div", { class: "mb-plans-guides" }));
     at = top = height = 0;
@@ -214,6 +215,14 @@
     const { t, percent } = board;
     if (slower > NOTICED) return t("wizard.plan.cost.slower", { percent: percent(slower), part: t(`advice.part.${part}`) });
     return slower < -NOTICED ? t("wizard.plan.cost.faster", { percent: percent(-slower) }) : t("wizard.plan.cost.same");
+  }
+
+  // The stages of the chosen plan hold each other up: the field that mends it is among those that start closed.
+  function even(element, note) {
+    const text = note ? JSON.stringify(note) : "";
+    if (element.dataset.text === text) return;
+    element.dataset.text = text;
+    element.replaceChildren(...(note ? [board.fields.drawProblem(note)] : []));
   }
 
   // What guides claim for this very case, beside our figures.

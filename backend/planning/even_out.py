@@ -49,12 +49,11 @@ def unequal_stages(job: Job, found: Estimate) -> list[Problem]:
     values = {
         "stage": times.index(max(times)),
         "over": f"{100 * (max(times) / mean(times) - 1):.0f}",
-        "layout": evened.layout,
+        "now": _of_stages(_present(job, resolve_model(job.model)), len(times)),
+        "then": _of_stages(layers_of(evened.layout), len(times)),
         "faster": f"{100 * evened.faster:.0f}",
     }
-    return [
-        Problem(code="stages_unequal", field="parallel.pipeline", severity="note", values=values, edit=evened.edits)
-    ]
+    return [Problem(code="stages_unequal", field=LAYOUT, severity="note", values=values, edit=evened.edits)]
 
 
 def evened_out(job: Job, shape: ModelShape, gpu: Gpu, own: Estimate) -> Evened | None:
@@ -84,6 +83,11 @@ def evened_out(job: Job, shape: ModelShape, gpu: Gpu, own: Estimate) -> Evened |
         return None
     layout = layout_of(layers)
     return Evened(edits=layout_edits(job, layout), layout=layout, faster=faster)
+
+
+def _of_stages(layers: Layers, stages: int) -> str:
+    """`14/22`: layers of each stage."""
+    return "/".join(str(sum(layers[stage::stages])) for stage in range(stages))
 
 
 def _present(job: Job, shape: ModelShape) -> Layers:

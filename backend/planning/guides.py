@@ -32,7 +32,8 @@ class Claim:
 
 def _plan(tensor: int, pipeline: int, virtual: int, micro_batch: int) -> dict[str, object]:
     sizes = {"tensor": tensor, "pipeline": pipeline, "virtual_pipeline": virtual, "context": 1, "expert": 1,
-             "expert_tensor": 1, "sequence": True, "recompute": "none", "distributed_optimizer": True}  # fmt: skip
+             "expert_tensor": 1, "sequence": True, "recompute": "none", "distributed_optimizer": True,
+             "account_for_embedding": False, "account_for_loss": False, "pipeline_layout": None}  # fmt: skip
     accumulation = GLOBAL_BATCH * tensor * pipeline // (NODES * PER_NODE * micro_batch)
     return {
         **{f"parallel.{name}": value for name, value in sizes.items()},

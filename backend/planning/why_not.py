@@ -212,7 +212,7 @@ def _tries(job: Job, sizes: Mapping[str, int], plans: Plans, copies: int | None)
     """
     engine = job.engine if job.traits.is_megatron else "llamafactory-megatron"
     fixed: dict[str, object] = {**{f"parallel.{name}": 1 for name in SIZES}, "engine": engine,
-                                WANTED: plans.global_batch, **sizes}  # fmt: skip
+                                "parallel.pipeline_layout": None, WANTED: plans.global_batch, **sizes}  # fmt: skip
     world, shape, gpu = job.world_size, resolve_model(job.model), resolve_gpu(job.cluster)
     tensors = [sizes[TENSOR]] if TENSOR in sizes else divisors(job.cluster.gpus_per_node)
     pipelines = [sizes[PIPELINE]] if PIPELINE in sizes else [size for size in divisors(world) if size <= shape.layers]

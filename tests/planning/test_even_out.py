@@ -31,6 +31,8 @@ def test_the_stages_that_are_offered_are_legal_and_shorten_a_step_by_what_is_sai
     own = estimate(made)
     [note] = unequal_stages(made, own)
     assert note.severity == "note"
+    assert note.values["then"] != note.values["now"]
+    assert sum(map(int, note.values["then"].split("/"))) == resolve_model(made.model).layers
     changed = with_values(made, note.edit)
     assert errors(check(changed)) == []
     found = estimate(changed)

@@ -44,3 +44,9 @@ def test_a_guides_plan_that_the_wanted_batch_rules_out_has_no_speed_up():
 )
 def test_another_case_has_no_guides(other):
     assert guides(replace(CASE, **other)) == ()
+
+
+def test_a_guide_knows_no_layout_and_counts_nothing_as_a_layer():
+    own = {"pipeline": 2, "pipeline_layout": "Et*16|t*20L", "account_for_loss": True}
+    found = guides(replace(CASE, parallel=replace(CASE.parallel, **own)))
+    assert [one.job for one in found] == [one.job for one in guides(CASE)]

@@ -1,5 +1,6 @@
 """`why not` answers every question about sizes: with a rule, with a cost, never with a shrug."""
 
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -134,3 +135,17 @@ def test_the_best_plan_across_nodes_is_the_best_of_its_kind():
         assert found.rank is None
         assert found.best.job.parallel.pipeline > 1
         assert found.best.edits["parallel.pipeline"] == found.best.job.parallel.pipeline
+
+
+def test_a_layout_of_ones_own_does_not_stand_against_other_sizes():
+    base = job_of(model="qwen3-vl-8b")
+    layout = {"pipeline": 2, "pipeline_layout": "Et*16|t*20L"}
+    job = replace(base, parallel=replace(base.parallel, **layout))
+    assert codes(asked(job, "PP8")) == codes(asked(base, "PP8")) == ["layers_not_divisible"]
+    assert asked(job, "PP4").best.job.parallel.pipeline_layout is None
+
+
+def test_layers_that_do_not_divide_are_no_reason_where_stages_may_be_unequal():
+    found = asked(job_of(), "PP8")
+    assert found.problems == ()
+    assert found.best.job.parallel.pipeline_layout
