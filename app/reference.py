@@ -135,16 +135,17 @@ def _kind(parameter: Parameter, lang: str) -> str:
 
 def _range(parameter: Parameter, lang: str) -> str:
     values = {name: _shown(getattr(parameter, name)) for name in ("minimum", "maximum", "above")}
+    unit = unit_words(lang, parameter.unit) if parameter.unit else ""
     named = {"least": values["minimum"], "most": values["maximum"], "above": values["above"]}
     if parameter.above is not None:
         words = t(lang, "reference.above" if parameter.maximum is None else "reference.above_range", **named)
     elif parameter.minimum is not None:
         words = t(lang, "reference.least" if parameter.maximum is None else "reference.range", **named)
     else:
-        return parameter.unit or ""
+        return unit
     if parameter.minimum is not None and parameter.minimum == parameter.maximum:
         return ""
-    return f"{words} {parameter.unit}" if parameter.unit else words
+    return f"{words} {unit}" if unit else words
 
 
 def _shown(value: Any) -> str:
@@ -155,3 +156,9 @@ def _shown(value: Any) -> str:
     if isinstance(value, float):
         return written(value, 6)
     return ", ".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
+
+
+def unit_words(lang: str, unit: str) -> str:
+    """A unit in the user's language; those that are written alike everywhere have no words of their own."""
+    key = f"unit.{unit}"
+    return t(lang, key) if has(lang, key) else unit

@@ -125,7 +125,7 @@
       [`${key.host}:${key.port}`, key.type, h("code", {}, key.fingerprint), h("code", {}, key.command)]);
     return h("section", { class: "mb-card mb-section" }, h("h3", {}, t("wizard.keys")),
       h("p", {}, t("wizard.keys.lead")),
-      board.table("mb-table", head, rows),
+      board.table("mb-table mb-keys", head, rows),
       h("div", { class: "mb-desk" }, h("button", { type: "button", class: "mb-button mb-primary", "data-act": "accept",
         disabled: isBusy, onclick: accept }, t("wizard.keys.accept", { count: keys.length }))));
   }

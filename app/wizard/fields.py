@@ -146,7 +146,7 @@ def _sendable(value: float) -> float | None:
 def label_of(lang: str, parameter: Parameter) -> str:
     """The parameter's name with its unit."""
     name = t(lang, f"param.{parameter.path}")
-    unit = _unit(lang, parameter.unit) if parameter.unit else ""
+    unit = reference.unit_words(lang, parameter.unit) if parameter.unit else ""
     return t(lang, "wizard.label", name=name, unit=unit) if unit and unit not in name.lower() else name
 
 
@@ -233,11 +233,6 @@ def _choice(lang: str, path: str, value: str) -> str:
 
 def _width(words: str) -> int:
     return sum(1 if letter.isascii() else 2 for letter in words)
-
-
-def _unit(lang: str, unit: str) -> str:
-    key = f"unit.{unit}"
-    return t(lang, key) if has(lang, key) else unit
 
 
 def _short(value: Any) -> str:
