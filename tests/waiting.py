@@ -1,5 +1,6 @@
 """Waiting for what must happen, by a deadline far beyond what it takes: a busy machine is no failure."""
 
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,17 @@ def wait_for(holds: Callable[[], object], within_s: float = WITHIN_S) -> None:
     while not holds():
         assert time.monotonic() < deadline, f"did not happen within {within_s:.0f} s"
         time.sleep(0.02)
+
+
+def while_it_runs(flag: Path, act: Callable[[], object]) -> list[str]:
+    """A command that lasts a minute; what `act` does happens once it makes the file, and so is under way."""
+
+    def once_under_way() -> None:
+        wait_for(flag.exists)
+        act()
+
+    threading.Thread(target=once_under_way, daemon=True).start()
+    return ["sh", "-c", 'touch "$1" && exec sleep 60', "sh", str(flag)]
 
 
 def whole_lines(path: Path) -> list[str]:

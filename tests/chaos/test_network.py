@@ -1,6 +1,5 @@
 """Nodes that die and cables that are pulled: seen in time, and the connection comes back with the node."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from backend.cluster.survey import survey_all
 from backend.job.cluster import Host
 from tests.chaos.lab import Lab, why_not
 from tests.cluster.jobs import make_job
-from tests.waiting import wait_for
+from tests.waiting import wait_for, while_it_runs
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
@@ -62,12 +61,12 @@ def test_every_node_finds_its_interface_and_dials_the_master(lab: Lab) -> None:
 
 
 @pytest.mark.worst
-def test_a_pulled_cable_is_seen_in_time_and_the_node_is_back_when_it_is_plugged_in(lab: Lab) -> None:
+def test_a_pulled_cable_is_seen_in_time_and_the_node_is_back_when_it_is_plugged_in(lab: Lab, tmp_path: Path) -> None:
     def check() -> None:
         node = reach(lab, 1)
-        threading.Timer(0.5, lab.set_link, (1, "down")).start()
+        command = while_it_runs(tmp_path / "runs", lambda: lab.set_link(1, "down"))
         with pytest.raises(NodeError) as caught:
-            node.run(["sleep", "60"], timeout_s=SEEN_WITHIN_S)
+            node.run(command, timeout_s=SEEN_WITHIN_S)
         assert caught.value.code == "lost"
         with pytest.raises(NodeError) as caught:
             node.exists("/tmp")
@@ -82,12 +81,12 @@ def test_a_pulled_cable_is_seen_in_time_and_the_node_is_back_when_it_is_plugged_
         lab.set_link(1, "up")
 
 
-def test_a_node_that_dies_is_lost_at_once_and_cannot_be_reached_again(lab: Lab) -> None:
+def test_a_node_that_dies_is_lost_at_once_and_cannot_be_reached_again(lab: Lab, tmp_path: Path) -> None:
     def check() -> None:
         node = reach(lab, 2)
-        threading.Timer(0.5, lab.kill_node, (2,)).start()
+        command = while_it_runs(tmp_path / "runs", lambda: lab.kill_node(2))
         with pytest.raises(NodeError) as caught:
-            node.run(["sleep", "60"], timeout_s=SEEN_WITHIN_S)
+            node.run(command, timeout_s=SEEN_WITHIN_S)
         assert caught.value.code == "lost"
         with pytest.raises(NodeError) as caught:
             node.exists("/tmp")

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from backend.cluster.ssh import connect
 from backend.cluster.ssh_config import find_target
 from backend.cluster.supervisor.processes import Process, read_process, send_signal
 from backend.job.cluster import Host
-from tests.waiting import wait_for
+from tests.waiting import while_it_runs
 
 pytestmark = pytest.mark.contract
 
@@ -147,16 +146,9 @@ def test_a_lost_connection_is_opened_again_by_the_next_call(
 ) -> None:
     node = connect(cluster.hosts()[3], known_hosts)
     assert node.exists("/tmp")
-
-    def kill_once_it_runs() -> None:
-        wait_for((tmp_path / "runs").exists)
-        kill_sessions(cluster, 3)
-
-    killer = threading.Thread(target=kill_once_it_runs)
-    killer.start()
+    command = while_it_runs(tmp_path / "runs", lambda: kill_sessions(cluster, 3))
     with pytest.raises(NodeError) as caught:
-        node.run(["sh", "-c", 'touch "$1" && exec sleep 60', "sh", f"{tmp_path}/runs"], timeout_s=60)
-    killer.join()
+        node.run(command, timeout_s=60)
     assert caught.value.code == "lost"
     assert node.run(["echo", "again"], timeout_s=10).out == "again\n"
     assert node.exists("/tmp")
