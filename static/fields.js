@@ -22,6 +22,11 @@
     for (const block of document.querySelectorAll('[id^="field-"]'))
       block.toggleAttribute("data-off", ids.has(block.id));
     document.querySelectorAll(".mb-fields > .form").forEach(balance);
+    // What would open to nothing, as parallel sizes do on an engine without them, is not offered.
+    for (const button of document.querySelectorAll("[data-more]")) {
+      const part = document.getElementById(button.dataset.more);
+      button.toggleAttribute("data-off", Boolean(part) && !part.querySelector('[id^="field-"]:not([data-off])'));
+    }
   }
 
   // As many columns as fit an engine's name or a problem, but rows of equal length: five fields are three and two.

@@ -72,7 +72,7 @@
         shownNode = rank;
         draw(element, bundle);
       }), board.copyButton(command.text)),
-      h("pre", { class: "mb-code mb-wrap", tabindex: "0", "aria-label": command.node }, command.text),
+      h("pre", { class: "mb-code mb-wrap", tabindex: "0", "aria-label": command.node }, words(command.text)),
       h("div", { class: "mb-bar" }, h("h4", {}, t("wizard.review.environment")), board.copyButton(variables)),
       h("pre", { class: "mb-code", tabindex: "0" }, variables));
   }
@@ -82,6 +82,10 @@
     return h("div", { class: "mb-choice", role: "group" }, choices.map(([value, label]) =>
       h("button", { type: "button", "aria-pressed": String(value === chosen), onclick: () => onPick(value) }, label)));
   }
+
+  // An argument is not broken at its hyphens while a line holds it.
+  const words = (text) => text.split(" ").flatMap((word, place) => [place ? " " : "",
+    board.h("span", { class: "mb-word" }, word)]);
 
   // The same of many.
   function select(choices, chosen, onPick) {

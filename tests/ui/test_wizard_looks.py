@@ -7,7 +7,7 @@ import pytest
 
 from backend.job.mapping import dump_mapping
 from backend.jobs.store import Store
-from tests.ui.browser import go, needs_chromium, until
+from tests.ui.browser import expect, go, needs_chromium, until
 from tools.browser import Site, logged_in, served
 
 pytestmark = [pytest.mark.ui, needs_chromium]
@@ -78,3 +78,15 @@ def test_a_list_opens_with_what_stands_before_the_chosen_entry(page, site):
     }""")
     page.get_by_role("option", name="Qwen3 32B").click()
     page.locator("#field-model-preset input").blur()
+
+
+def test_nothing_opens_to_an_empty_part(page, site):
+    go(page, site, "plan")
+    more = page.locator('[data-more="wizard-strategy-more"]')
+    expect(more).to_be_visible()
+    page.locator("#field-engine input").click()
+    page.get_by_role("option", name="DeepSpeed ZeRO-3 (LLaMA-Factory)").click()
+    expect(more).to_be_hidden()
+    page.locator("#field-engine input").click()
+    page.get_by_role("option", name="Megatron (LLaMA-Factory)").click()
+    expect(more).to_be_visible()
