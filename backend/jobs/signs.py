@@ -13,7 +13,10 @@ CAUSES = {
     "wrong_interface": r"gloo/transport/tcp/device.*Unable to find address for: (?P<interface>\S+)",
     "module_missing": r"(?:ModuleNotFoundError|ImportError): (?P<detail>.+)",
     "file_missing": r"(?:FileNotFoundError: |(?=/\S+: No such file))(?P<detail>.+)",
-    "disk_full": r"No space left on device",
+    "disk_full": r"No space left on device|Disk quota exceeded",
+    "file_system_read_only": r"Read-only file system",
+    # torch.save drops the system's own words, https://github.com/pytorch/pytorch/issues/156955
+    "save_failed": r"inline_container\.cc.*unexpected pos|PytorchStreamWriter failed writing",
     "data_not_prepared": r"megaboard: the data could not be prepared",
     "loss_not_finite": r"(?:loss|grad(?:ient)?[_ ]norm) is (?:nan|inf|NaN|Inf)",
 }

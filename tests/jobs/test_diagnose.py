@@ -49,6 +49,11 @@ def _diagnose(store: Store, nodes: list[NodeRecord], logs: dict[tuple[int, str],
         ("ImportError: mcore_adapter is required when USE_MCA=1.", "module_missing", None),
         ("FileNotFoundError: [Errno 2] No such file or directory: '/m/config.json'", "file_missing", None),
         ("OSError: [Errno 28] No space left on device", "disk_full", None),
+        ("OSError: [Errno 122] Disk quota exceeded: '/out/x'", "disk_full", None),
+        ("OSError: [Errno 30] Read-only file system: '/out/checkpoint-10'", "file_system_read_only", None),
+        # As torch 2.13 tells of a disk that is full, and older ones.
+        ("RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 6208 vs 6100", "save_failed", None),
+        ("RuntimeError: PytorchStreamWriter failed writing file data/5: file write failed", "save_failed", None),
         ("ValueError: something new", "training_failed", None),
     ],
 )
