@@ -19,6 +19,7 @@ from backend.estimate.megatron_work import cached_gradients
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained, rank_parameters, stages
 from backend.estimate.terms import GROUPED_BYTES, STATIC_BYTES, StageMemory
+from backend.job.pipeline_layout import layers_of
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, MemoryTraits
 from benchmarks.gpt_layers import VOCABULARIES, gpt_layers, number
@@ -38,8 +39,6 @@ _NOT_MODELLED = {
     "--mtp-num-layers": "multi-token prediction",
     "--cuda-graph-impl": "CUDA graphs",
     "--fine-grained-activation-offloading": "activation offload",
-    "--pipeline-model-parallel-layout": "custom pipeline layout",
-    "--decoder-first-pipeline-num-layers": "custom pipeline layout",
 }
 
 
@@ -186,7 +185,8 @@ def _read(row: Mapping[str, Any]) -> Replay | str:
     if plan.pipeline * plan.virtual_pipeline > MAXIMUM_STAGES:
         return "no such pipeline"
     layers = gpt_layers(args)
-    if (layers.dense_count + layers.sparse_count) % (plan.pipeline * plan.virtual_pipeline):
+    count = layers.dense_count + layers.sparse_count
+    if sum(plan.pipeline_layout or ()) != count and count % (plan.pipeline * plan.virtual_pipeline):
         return "layers that do not divide over the stages"
     known = not args.get("--use-distributed-optimizer") or _world(row) is not None
     found = Replay(row=row, layers=layers, plan=plan, memory=_memory(row, args), has_world=known)
@@ -250,12 +250,14 @@ def _plan(row: Mapping[str, Any], args: Mapping[str, Any]) -> Plan:
     virtual = number(args, "--num-virtual-stages-per-pipeline-rank")
     if "--num-layers-per-virtual-pipeline-stage" in args and pipeline > 1:
         virtual = layers // pipeline // int(args["--num-layers-per-virtual-pipeline-stage"])
+    layout = _layout(args, layers, pipeline)
     recompute = args.get("--recompute-granularity", "none")
     modules = tuple(re.findall(r"\w+", str(args.get("--recompute-modules", "core_attn"))))
     return Plan(
         tensor=tensor,
         pipeline=pipeline,
-        virtual_pipeline=virtual,
+        virtual_pipeline=len(layout) // pipeline if layout else virtual,
+        pipeline_layout=layout,
         context=context,
         expert=number(args, "--expert-model-parallel-size"),
         expert_tensor=number(args, "--expert-tensor-parallel-size", tensor if args.get("--num-experts") else 1),
@@ -273,6 +275,19 @@ def _plan(row: Mapping[str, Any], args: Mapping[str, Any]) -> Plan:
         attention_dropout=float(args.get("--attention-dropout", 0.1)) > 0,
         context_a2a="a2a" in row["case"] and context > 1,
     )
+
+
+def _layout(args: Mapping[str, Any], layers: int, pipeline: int) -> tuple[int, ...] | None:
+    """Layers of each piece, where they are not equal."""
+    if text := args.get("--pipeline-model-parallel-layout"):
+        return layers_of(text)
+    ends = [args.get(f"--decoder-{end}-pipeline-num-layers") for end in ("first", "last")]
+    if ends == [None, None] or pipeline < 2:
+        return None
+    inner = layers - sum(int(end or 0) for end in ends)
+    each = inner // (pipeline - sum(end is not None for end in ends))
+    first, last = (each if end is None else int(end) for end in ends)
+    return first, *[each] * (pipeline - 2), last
 
 
 def _memory(row: Mapping[str, Any], args: Mapping[str, Any]) -> MemoryTraits:

@@ -10,7 +10,7 @@ from typing import Any
 
 from backend.estimate.data_parallel import bucket_of
 from backend.estimate.efficiency import default_efficiency
-from backend.estimate.layers import ModelLayers
+from backend.estimate.layers import Linear, ModelLayers
 from backend.estimate.model_layers import model_layers
 from backend.estimate.plan import Plan, unsplit
 from backend.estimate.setting import Execution, Setting
@@ -81,6 +81,8 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
     shape = named_shape(row, habits)
     layers = model_layers(shape)
     plan = timed_plan(row, habits, layers.dense_count + layers.sparse_count)
+    if _predicts_further(row):
+        layers, plan = _predicting_further(layers, plan)
     recipe = recipe_of(row)
     if recipe.recompute_modules:
         plan = replace(plan, recompute="selective", recompute_modules=recipe.recompute_modules)
@@ -114,6 +116,25 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
         layer_alone=source.startswith("Korthikanti et al. 2022 Table 4"),
         flops_error=None if adapters else _flops_error(row, counted),
     )
+
+
+def _predicts_further(row: Mapping[str, Any]) -> bool:
+    """Megatron-Bridge trains DeepSeek-V3 with its multi-token prediction unless a row says otherwise."""
+    name = str(row.get("model")).lower().replace("-", "")
+    return _source(row) == "Megatron-Bridge" and name.startswith("deepseekv3") and "w/o mtp" not in name
+
+
+def _predicting_further(layers: ModelLayers, plan: Plan) -> tuple[ModelLayers, Plan]:
+    """One layer, a projection of two hidden states to one, and an output more, all in the last piece.
+
+    https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/transformer/multi_token_prediction.py
+    """
+    hidden, output = layers.output.hidden, layers.output
+    joined = Linear(name="eh_proj", inputs=2 * hidden, outputs=hidden, share="split")
+    output = replace(output, operators=(*output.operators, joined, *output.operators))
+    *pieces, last = plan.pipeline_layout or (layers.dense_count + layers.sparse_count,)
+    layout = (*pieces, last + 1) if plan.pipeline_layout else None
+    return replace(layers, sparse_count=layers.sparse_count + 1, output=output), replace(plan, pipeline_layout=layout)
 
 
 def _flops_error(row: Mapping[str, Any], counted: float) -> float | None:

@@ -71,18 +71,23 @@ def timed_plan(row: Mapping[str, Any], habits: Habits, layers: int) -> Plan:
         distributed_optimizer=whole(row, "zero", 1) > 0 if row.get("zero") != 0 else False,
         flash_attention=habits.flash,
         context_a2a="SimuMax" in source and context > 1,
-        **_accounts(layers, pipeline * virtual),
+        **_cut(layers, pipeline * virtual),
         **_recompute(recompute),
     )
 
 
-def _accounts(layers: int, pieces: int) -> dict[str, bool]:
-    """Llama 405B (126 layers) and Qwen3 235B (94) count embedding and loss as layers where they are split unevenly."""
+def _cut(layers: int, pieces: int) -> dict[str, Any]:
+    """How NVIDIA's recipes cut layers that do not divide.
+
+    Llama 405B (126 layers) and Qwen3 235B (94) count embedding and loss as layers; DeepSeek-V3 (61) fills every piece
+    but the last, which has the rest (NVIDIA-NeMo/Megatron-Bridge@05d003f recipes/deepseek/deepseek_v3.py layout_map).
+    """
     if layers % pieces == 0:
         return {}
     if (layers + 2) % pieces == 0:
         return {"account_for_embedding": True, "account_for_loss": True}
-    raise NotModelled("layers that do not divide over the stages")
+    each = -(-layers // pieces)
+    return {"pipeline_layout": tuple(max(0, min(each, layers - each * piece)) for piece in range(pieces))}
 
 
 def _sequence_parallel(source: str, tensor: int, recompute: str) -> bool:
