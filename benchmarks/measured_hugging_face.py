@@ -1,5 +1,6 @@
 """Published rows of memory of runs under torch DDP, FSDP and DeepSpeed, replayed."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -59,6 +60,7 @@ def _memory(row: Mapping[str, Any], tuning: Tuning) -> MemoryTraits:
         if plain:
             memory = replace(memory, weight_bytes=2, gradient_bytes=2, optimizer_bytes=4)
         memory = replace(memory, offloads="everything") if offload else memory
+        memory = replace(memory, keeps_inputs="reentrant" in (row.get("flags") or ""))
     elif row.get("zero") in (2, 3) or not (plain or _is_script(row)):
         memory = traits(f"llamafactory-zero{needed(row, 'zero')}" + ("-offload" if offload else ""))
     else:
@@ -69,6 +71,9 @@ def _memory(row: Mapping[str, Any], tuning: Tuning) -> MemoryTraits:
         # 16-bit logits and their log-softmax; its gradient and that of its input (ms-swift's
         # swift/rlhf_trainers/rlhf_mixin.py get_per_token_logps, trl's trainer/utils.py selective_log_softmax).
         memory = replace(memory, pairs_forward_bytes=4, pairs_kept_bytes=2, logits_backward_bytes=6)
+    if row.get("optimizer") == "adamw_torch":
+        # As wide as the moments (torch 2.4 optim/adam.py _multi_tensor_adam, exp_avg_sq_sqrt).
+        memory = replace(memory, step_gradient_bytes=memory.optimizer_bytes / 2)
     if row.get("logits_bytes"):
         forward, backward = row["logits_bytes"]
         memory = replace(memory, logits_forward_bytes=forward, logits_backward_bytes=backward)
@@ -85,10 +90,17 @@ def _tuning(row: Mapping[str, Any]) -> Tuning:
         trained=trained(method),
         method="qlora" if quantised else "lora" if lora else "full",
         lora_rank=rank(method),
+        lora_targets=_targets(method),
         liger="use_liger_kernel=true" in method,
         pairs="rlhf_type=dpo" in method,
         reference="rlhf_type=dpo" in method,
     )
+
+
+def _targets(method: str) -> str:
+    """Names of projections, or all."""
+    found = re.search(r"target_modules=(\S+)", method)
+    return found[1] if found and "_proj" in found[1] else "all"
 
 
 def _single_operators(layers: ModelLayers, plan: Plan) -> float:

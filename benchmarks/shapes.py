@@ -54,4 +54,6 @@ def _plain(arch: Mapping[str, Any]) -> dict[str, Any]:
         "q_lora": "q_lora_rank", "kv_lora": "kv_lora_rank", "qk_head": "qk_nope_head_dim",
         "rope_head": "qk_rope_head_dim", "v_head": "v_head_dim",
     }  # fmt: skip
+    if arch.get("tied"):
+        plain["tie_word_embeddings"] = True
     return plain | {ours: arch[theirs] for theirs, ours in names.items() if arch.get(theirs)}

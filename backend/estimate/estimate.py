@@ -231,13 +231,21 @@ def memory_traits(job: Job) -> MemoryTraits:
     if job.fuses_loss:
         there, back = LIGER_LOSS_MOVED
         memory = replace(memory, loss_forward_moved=there, loss_backward_moved=back)
-    if job.engine == "llamafactory-fsdp":
-        kept = memory.live_elements if parallel.fsdp.reshard_after_forward else float("inf")
-        offloads: Offload = "everything" if parallel.fsdp.offload else memory.offloads
-        # accelerate 1.11 utils/fsdp_utils.py fsdp2_prepare_model: all weights, and DPO's reference, become fp32.
-        frozen = 4 if parallel.fsdp.version == 2 else memory.frozen_bytes
-        memory = replace(memory, live_elements=kept, offloads=offloads, frozen_bytes=frozen)
-    return memory
+    if job.extra.get("optim") == "adamw_torch" and not traits.is_megatron and not traits.zero_stage:
+        # torch 2.13 optim/adam.py _multi_tensor_adam, exp_avg_sq_sqrt; the default, adamw_torch_fused, has none.
+        memory = replace(memory, step_gradient_bytes=4)
+    return _fsdp_memory(job, memory) if job.traits.is_fsdp else memory
+
+
+def _fsdp_memory(job: Job, memory: MemoryTraits) -> MemoryTraits:
+    fsdp = job.parallel.fsdp
+    kept = memory.live_elements if fsdp.reshard_after_forward else float("inf")
+    offloads: Offload = "everything" if fsdp.offload else memory.offloads
+    # accelerate 1.11 utils/fsdp_utils.py fsdp2_prepare_model: all weights, and DPO's reference, become fp32.
+    frozen = 4 if fsdp.version == 2 else memory.frozen_bytes
+    # LLaMA-Factory 0.9.5 model/model_utils/checkpointing.py: never reentrant with FSDP 2.
+    keeps = fsdp.version == 1 and job.extra.get("use_reentrant_gc") is not False
+    return replace(memory, live_elements=kept, offloads=offloads, frozen_bytes=frozen, keeps_inputs=keeps)
 
 
 def _not_modelled(field: str, what: str) -> ProblemsError:

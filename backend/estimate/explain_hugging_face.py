@@ -11,6 +11,7 @@ from backend.estimate.hugging_face import (
     form_of,
     frozen_bytes,
     held_gradients,
+    kept_inputs,
     layer_works,
     packed_elements,
     passing_bytes,
@@ -124,12 +125,14 @@ def _activations(
     layers: ModelLayers, plan: Plan, traits: MemoryTraits, tuning: Tuning, form: Eager, at: str
 ) -> Iterator[Part]:
     _, live, tower_saved, tower_live = activation_bytes(layers, plan, traits, tuning, form)
-    if at in (*_EVERYTHING, "layer_backward"):
+    kept = float(kept_inputs(plan, traits, tuning, 1)) if at == "last_backward" else 0
+    if at in (*_EVERYTHING, "layer_backward") or kept:
         for kind, count in saving_layers(layers, tuning):
             checkpointed = plan.full_recompute and tuning.trained.language
             each = form.residual * kind.hidden if checkpointed else eager_bytes(kind, form)
             name = "activations_inputs" if checkpointed else f"activations_{kind.name}"
-            yield part(name, layers=count, tokens=plan.tokens, bytes_per_token=each)
+            name = "activations_kept" if kept else name
+            yield part(name, layers=count, tokens=plan.tokens, bytes_per_token=each * (kept or 1))
     if at in _EVERYTHING:
         yield part("activations_output", tokens=plan.tokens, bytes_per_token=eager_bytes(layers.output, form))
     if at in ("layer_backward", "last_backward"):

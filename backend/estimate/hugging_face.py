@@ -162,15 +162,21 @@ def step_moments(
     after = larger(gradients, held)
     copies, kept_copies = copies + states.gathered, kept_copies + states.gathered
     last = work + states.gathered
+    kept = kept_inputs(plan, memory, tuning, saved)
     return [
         Moment(gradients=held, activations=everything, logits=forward_logits, workspace=copies),
         Moment(gradients=held, activations=everything, logits=backward_logits, workspace=kept_copies),
         Moment(gradients=held, activations=everything, logits=gradient_logits, workspace=head + kept_copies),
         Moment(gradients=held, activations=saved + tower_saved + live, workspace=work + kept_copies),
-        Moment(gradients=after, activations=tower_saved + live, workspace=last),
+        Moment(gradients=after, activations=tower_saved + live + kept, workspace=last),
         Moment(gradients=after, activations=tower_saved + tower_live, workspace=waiting + states.gathered),
         Moment(gradients=gradients, workspace=states.step),
     ]
+
+
+def kept_inputs(plan: Plan, memory: MemoryTraits, tuning: Tuning, saved: Number) -> Number:
+    """Of all layers with their gradients, when backward comes to the first one."""
+    return choose(plan.full_recompute, 2 * saved, 0) if memory.keeps_inputs and tuning.adapters else 0
 
 
 def held_gradients(plan: Plan, memory: MemoryTraits, parameters: RankParameters, states: States, form: Eager) -> Number:

@@ -89,7 +89,7 @@ class MemoryTraits:
     """Gathered 16-bit parameters that stay alive (DeepSpeed's stage3_max_live_parameters); 0: two layers and the
     embeddings, as FSDP gathers them."""
     step_gradient_bytes: float = 0.0
-    """A gradient's copies when the optimizer begins to step."""
+    """A gradient's copies when the optimizer begins to step, or what it makes of a weight's moments as it steps."""
     step_elements: float = float("inf")
     """Parameters that the optimizer steps at a time (DeepSpeed's sub_group_size)."""
     keeps_gradients: bool = False
@@ -97,6 +97,10 @@ class MemoryTraits:
     reduces_layers: bool = False
     """A layer's gradients are reduced together, in the last micro-batch of a step alone: until then each rank keeps
     whole 16-bit ones (FSDP)."""
+    keeps_inputs: bool = False
+    """With adapters, a checkpointed layer's input and that input's gradient stay until backward ends: a unit without
+    trained weights hooks its input, which the hook then holds (torch 2.13 distributed/fsdp/_runtime_utils.py
+    _register_post_backward_reshard_only_hook, autograd/graph.py register_multi_grad_hook)."""
     offloads: Offload = "none"
     """What always lives in host memory."""
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from backend.estimate import estimate
 from backend.estimate.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.model_layers import model_layers
 from backend.estimate.plan import Plan
@@ -13,6 +14,7 @@ from backend.job.job import Model
 from backend.job.model import parse_model
 from backend.job.presets import resolve_model
 from backend.job.traits import TRAITS
+from tests.estimate.cases import job
 
 DDP = TRAITS["llamafactory-ddp"].memory
 SMALL = {
@@ -112,3 +114,40 @@ def test_adapters_reach_only_parts_that_are_not_frozen():
     everything, tower_frozen = adapters(), adapters(tower=False)
     assert 0 < tower_frozen < everything
     assert adapters(language=False) == everything - tower_frozen
+
+
+def test_fsdp_1_keeps_each_layers_input_and_its_gradient_until_backward_ends_where_checkpoints_are_reentrant():
+    def peak(*edits):
+        return estimate(job({"engine": "llamafactory-fsdp", "training.images_per_sample": 0}, *edits)).peak_gib
+
+    first, reentrant = {"parallel.fsdp.version": 1}, {"extra": {"use_reentrant_gc": False}}
+    large = {"model.preset": "llama-3.1-70b", "training.method": "lora", "training.micro_batch_size": 2}
+    inputs_gib = 80 * 2 * 8192 * 2 * 4096 / 2**30
+    frees = peak(large, first, reentrant)
+    assert 0 < peak(large, first) - frees < inputs_gib
+    assert peak(large, first, {"parallel.recompute": "none"}) == peak(
+        large, first, reentrant, {"parallel.recompute": "none"}
+    )
+    trained = {**large, "training.method": "full"}
+    assert peak(trained, first) == peak(trained, first, reentrant)
+    # FSDP 2 shards weights one by one; its hooks hold no inputs, and LLaMA-Factory's checkpoints are not reentrant.
+    assert peak(large) == peak(large, reentrant)
+
+
+def test_adamw_of_many_kernels_holds_roots_of_all_moments_while_it_steps():
+    short = {
+        "training.images_per_sample": 0,
+        "training.cutoff_len": 64,
+        "model.preset": "llama-3.1-8b",
+        "training.gradient_accumulation_steps": 1,
+        "cluster.nodes": 1,
+        "cluster.gpus_per_node": 2,
+    }
+    many = {"extra": {"optim": "adamw_torch"}}
+    for engine, copies in (("llamafactory-ddp", 1), ("llamafactory-fsdp", 2)):
+        fused, unfused = (estimate(job(short, edits, engine=engine)).stages[0] for edits in ({}, many))
+        roots = 4 * fused.trainable_parameters / copies / 2**30
+        assert fused.peak_gib < unfused.peak_gib <= fused.peak_gib + roots
+        assert unfused.workspace_gib == pytest.approx(roots + 0.1)
+    zero = [estimate(job(short, edits, engine="llamafactory-zero2")).peak_gib for edits in ({}, many)]
+    assert zero[0] == zero[1]
