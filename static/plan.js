@@ -190,7 +190,8 @@
     const layers = row.recompute_num_layers ? ` ×${row.recompute_num_layers}` : "";
     const megatron = row.engine.endsWith("megatron");
     return [kind + layers, megatron && row.tensor > 1 && !row.sequence && t("wizard.plan.no_sequence"),
-      megatron && !row.distributed_optimizer && t("wizard.plan.no_sharding")].filter(Boolean)
+      megatron && !row.distributed_optimizer && t("wizard.plan.no_sharding"),
+      row.pipeline_layout && t("wizard.plan.unequal")].filter(Boolean)
       .join(board.wizard.lang() === "zh" ? "，" : ", ");
   }
 
