@@ -24,7 +24,7 @@ from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, MemoryTraits
 from benchmarks.measured_hugging_face import hugging_face_peak, is_hugging_face
 from benchmarks.published import FUSED_LOSS
-from benchmarks.rows import needed, rank, recompute, reference, sequences, trained, traits
+from benchmarks.rows import needed, rank, recompute, reference, sequences, targets, trained, traits
 from benchmarks.shapes import NotModelled, published_shape
 from benchmarks.statistics import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
 
@@ -220,6 +220,6 @@ def _megatron_run(row: Mapping[str, Any]) -> Run:
     adapted = "lora" in method.lower()
     return Run(
         trained=trained(method),
-        adapters=Adapters(rank=rank(method)) if adapted else None,
+        adapters=Adapters(rank=rank(method), targets=targets(method)) if adapted else None,
         reference="rlhf_type=dpo" in method and not adapted,
     )

@@ -1,6 +1,5 @@
 """Published rows of memory of runs under torch DDP, FSDP and DeepSpeed, replayed."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ from backend.estimate.layers import Activation, Attention, ModelLayers
 from backend.estimate.plan import Plan
 from backend.estimate.stage import Trained
 from backend.job.traits import MemoryTraits
-from benchmarks.rows import needed, rank, recompute, reference, sequences, trained, traits
+from benchmarks.rows import needed, rank, recompute, reference, sequences, targets, trained, traits
 from benchmarks.shapes import NotModelled
 
 
@@ -90,17 +89,11 @@ def _tuning(row: Mapping[str, Any]) -> Tuning:
         trained=trained(method),
         method="qlora" if quantised else "lora" if lora else "full",
         lora_rank=rank(method),
-        lora_targets=_targets(method),
+        lora_targets=targets(method),
         liger="use_liger_kernel=true" in method,
         pairs="rlhf_type=dpo" in method,
         reference="rlhf_type=dpo" in method,
     )
-
-
-def _targets(method: str) -> str:
-    """Names of projections, or all."""
-    found = re.search(r"target_modules=(\S+)", method)
-    return found[1] if found and "_proj" in found[1] else "all"
 
 
 def _single_operators(layers: ModelLayers, plan: Plan) -> float:

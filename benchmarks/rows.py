@@ -52,6 +52,12 @@ def rank(method: str) -> int:
     return int(found[1]) if found else 8
 
 
+def targets(method: str) -> str:
+    """Names of the projections with adapters, or all."""
+    found = re.search(r"target_modules=(\S+)", method)
+    return found[1] if found and "_" in found[1] else "all"
+
+
 def traits(engine: str) -> MemoryTraits:
     """Of an engine that the product plans."""
     memory = TRAITS[engine].memory
