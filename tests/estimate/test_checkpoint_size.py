@@ -11,7 +11,14 @@ PARAMETERS = 596_049_920
 
 
 @pytest.mark.parametrize(
-    ("engine", "bytes_each"), [("llamafactory-ddp", 12), ("llamafactory-zero2", 14), ("llamafactory-megatron", 14)]
+    ("engine", "bytes_each"),
+    [
+        ("llamafactory-ddp", 12),
+        ("llamafactory-zero2", 16),
+        ("llamafactory-zero3", 14),
+        ("llamafactory-fsdp", 16),
+        ("llamafactory-megatron", 14),
+    ],
 )
 def test_a_whole_model_is_saved_with_its_optimizer(engine: str, bytes_each: int) -> None:
     assert checkpoint_bytes(make_job(engine=engine)) == PARAMETERS * bytes_each
@@ -32,6 +39,7 @@ def test_frozen_weights_are_saved_too_but_not_their_optimizer() -> None:
 def test_weights_saved_alone_take_no_optimizer() -> None:
     assert checkpoint_bytes(make_job(extra={"save_only_model": True})) == PARAMETERS * 4
     assert checkpoint_bytes(make_job(extra={"save_only_model": False})) == PARAMETERS * 12
+    assert checkpoint_bytes(make_job(engine="llamafactory-fsdp", extra={"save_only_model": True})) == PARAMETERS * 4
     megatron = make_job(engine="llamafactory-megatron", extra={"save_only_model": True})
     assert checkpoint_bytes(megatron) == PARAMETERS * 2
 
