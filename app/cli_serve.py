@@ -123,8 +123,8 @@ def serve_page(
             messenger.start()
             print(t(lang, "cli.serve.messages", to=services.told))
         address = binding.address(listener.getsockname()[1])
-        print(t(lang, "cli.serve.address", address=address), end, sep="\n", flush=True)
-        serve(app, binding, listener)
+        told = (t(lang, "cli.serve.address", address=address), end)
+        serve(app, binding, listener, lambda: print(*told, sep="\n", flush=True))
     finally:
         messenger.close()
         spare.close()

@@ -63,8 +63,11 @@ def create_app(
     return Gate(WithHead(app, {f"/{lang}/": lang for lang in pages}), door, sessions)
 
 
-def serve(app: ASGIApp, binding: Binding, listener: socket.socket) -> None:
-    """Answer requests until SIGINT or SIGTERM, then return; open streams get a few seconds."""
+def serve(app: ASGIApp, binding: Binding, listener: socket.socket, tell: Callable[[], None] = lambda: None) -> None:
+    """Answer requests until SIGINT or SIGTERM, then return; open streams get a few seconds.
+
+    `tell` is called once a signal ends it, which is before the first answer.
+    """
     config = uvicorn.Config(
         app,
         access_log=False,
@@ -76,10 +79,16 @@ def serve(app: ASGIApp, binding: Binding, listener: socket.socket) -> None:
         ssl_certfile=binding.certificate,
         ssl_keyfile=binding.key,
     )
-    # uvicorn ends by raising the signal again for whoever handled it before: that is us, and we go on to clean up.
+    server = uvicorn.Server(config)
+
+    def end(*_: object) -> None:
+        """Before uvicorn handles signals itself; and at its end, when it raises them again for whoever did before."""
+        server.should_exit = True
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-    uvicorn.Server(config).run(sockets=[listener])
+        signal.signal(number, end)
+    tell()
+    server.run(sockets=[listener])
 
 
 def _mount(app: FastAPI, blocks: gr.Blocks, path: str, home: Path) -> None:

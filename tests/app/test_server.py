@@ -1,0 +1,34 @@
+"""The web server's own life: a signal ends it, whenever it comes."""
+
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from app.binding import Binding
+from app.gradio_settings import prepare_gradio
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture
+def _own_signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_own_signals")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_that_comes_before_the_first_answer_ends_it(tmp_path, number: signal.Signals) -> None:
+    """Its end was told by then; the signal was lost, and the server stayed."""
+    prepare_gradio(tmp_path)
+    from app.server import serve
+
+    async def app(scope, receive, send) -> None:
+        raise AssertionError("nobody asked")
+
+    binding = Binding(port=0)
+    with binding.listen() as listener:
+        serve(app, binding, listener, lambda: signal.raise_signal(number))
