@@ -18,8 +18,8 @@ def checkpoint_bytes(job: Job) -> int | None:
     adapters, which are saved alone. Where the job saves weights alone, no optimizer. FSDP and ZeRO-2 write the weights
     twice, once to be loaded by anybody and once to go on from (`_save_optimizer_and_scheduler` in
     https://github.com/huggingface/transformers/blob/main/src/transformers/trainer.py and `_save_checkpoint` in
-    https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/engine.py): a tiny FSDP run wrote 2.34 MiB,
-    2.26 of them counted here, and one without FSDP 1.77 and 1.69.
+    https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/engine.py). Runs of a tiny model in fp32 wrote
+    1.77 (DDP), 2.34 (FSDP), 2.93 (ZeRO-2) and 2.38 MiB (ZeRO-3); counted here are 1.69, 2.26, 2.82 and 2.26.
     """
     memory = job.traits.memory
     try:
@@ -36,5 +36,6 @@ def checkpoint_bytes(job: Job) -> int | None:
     weights_alone = any(job.extra.get(key) for key in WEIGHTS_ALONE)
     optimizer_bytes = 0 if weights_alone else memory.optimizer_bytes
     copies = 2 if (job.traits.is_fsdp or job.traits.zero_stage == 2) and not weights_alone else 1
-    weights = trained * memory.weight_bytes + frozen * memory.frozen_bytes
+    least = 4 if job.training.precision == "fp32" else 0
+    weights = trained * max(least, memory.weight_bytes) + frozen * max(least, memory.frozen_bytes)
     return round(copies * weights + trained * optimizer_bytes)

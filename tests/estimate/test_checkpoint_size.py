@@ -24,6 +24,13 @@ def test_a_whole_model_is_saved_with_its_optimizer(engine: str, bytes_each: int)
     assert checkpoint_bytes(make_job(engine=engine)) == PARAMETERS * bytes_each
 
 
+@pytest.mark.parametrize(("engine", "bytes_each"), [("ddp", 12), ("zero2", 20), ("zero3", 16), ("fsdp", 16)])
+def test_training_in_fp32_saves_weights_in_fp32(engine: str, bytes_each: int) -> None:
+    """Beside what 40 steps of real runs wrote: 4 to 6% more, by the small files of a tiny model."""
+    job = make_job(engine=f"llamafactory-{engine}", training={"precision": "fp32"})
+    assert checkpoint_bytes(job) == PARAMETERS * bytes_each
+
+
 def test_adapters_are_saved_alone() -> None:
     size = checkpoint_bytes(make_job(training={"method": "lora"}))
     assert size is not None
