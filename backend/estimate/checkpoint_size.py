@@ -18,8 +18,8 @@ def checkpoint_bytes(job: Job) -> int | None:
     adapters, which are saved alone. Where the job saves weights alone, no optimizer. FSDP and ZeRO-2 write the weights
     twice, once to be loaded by anybody and once to go on from (`_save_optimizer_and_scheduler` in
     https://github.com/huggingface/transformers/blob/main/src/transformers/trainer.py and `_save_checkpoint` in
-    https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/engine.py). Runs of a tiny model in fp32 wrote
-    1.77 (DDP), 2.34 (FSDP), 2.93 (ZeRO-2) and 2.38 MiB (ZeRO-3); counted here are 1.69, 2.26, 2.82 and 2.26.
+    https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/engine.py). Runs of a tiny model in fp32
+    wrote 1.77 (DDP), 2.34 (FSDP), 2.93 (ZeRO-2) and 2.38 MiB (ZeRO-3); counted here are 1.69, 2.26, 2.82 and 2.26.
     """
     memory = job.traits.memory
     try:
