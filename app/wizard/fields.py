@@ -152,6 +152,8 @@ def label_of(lang: str, parameter: Parameter) -> str:
 
 def value_words(lang: str, parameter: Parameter, value: Any) -> str:
     """A value as its field shows it."""
+    if value is None:
+        return t(lang, "wizard.help.none")
     if isinstance(value, bool):
         return t(lang, "wizard.help.on" if value else "wizard.help.off")
     if isinstance(value, (tuple, list)):

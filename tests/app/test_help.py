@@ -99,3 +99,15 @@ def test_keys_and_variables_are_listed_that_the_job_may_say(services: Services) 
     assert "NCCL_DEBUG" in variables
     assert {"USE_MCA", "MASTER_ADDR"} & variables.keys() == set()
     assert help_here(services, "parallel.tensor")["names"] == []
+
+
+@pytest.mark.parametrize(("lang", "equal"), [("en", "default"), ("zh", "默认")])
+def test_the_stages_that_may_be_are_compared(services: Services, lang: str, equal: str) -> None:
+    change(services, {"parallel.tensor": 2, "parallel.pipeline": 4})
+    own, evened = help_here(services, "parallel.pipeline_layout", lang)["rows"]
+    assert own["value"] == equal
+    assert evened["speed"] > 1.1 * own["speed"]
+    change(services, evened["edits"])
+    own, equal_stages = help_here(services, "parallel.pipeline_layout", lang)["rows"]
+    assert own["value"] == evened["value"]
+    assert equal_stages["edits"] == {"parallel.pipeline_layout": None}
