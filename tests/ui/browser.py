@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from app.services import FIRST_DRAFT
+from backend.job.mapping import dump_mapping
 from tools.browser import CHROMIUM, READY_S, Site
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
@@ -26,6 +28,16 @@ def go(page: Any, site: Site, step: str, lang: str = "en") -> None:
     page.goto(f"{site.url}/{lang}/#{step}")
     page.reload()
     page.wait_for_function("() => Megaboard.wizard?.bundle() && Megaboard.draft.isResting()")
+
+
+def begin_anew(page: Any) -> None:
+    """The draft of a new home, and the tabs that it opens with: which test ran before is no matter."""
+    page.wait_for_function("() => Megaboard.wizard?.bundle() && Megaboard.draft.isResting()")
+    page.evaluate(
+        "(text) => { sessionStorage.clear(); Megaboard.wizard.send('fetch', { kind: 'import', text }); }",
+        dump_mapping(FIRST_DRAFT),
+    )
+    until(page, "b.fetched?.kind === 'import' && Megaboard.draft.isResting()")
 
 
 def box(page: Any, path: str) -> Any:

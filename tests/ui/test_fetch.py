@@ -11,7 +11,7 @@ import pytest
 from backend.job.presets import models
 from tests.hub import hub
 from tests.nodes import ssh_nodes
-from tests.ui.browser import box, expect, go, needs_chromium, until
+from tests.ui.browser import begin_anew, box, expect, go, needs_chromium, until
 from tools.browser import Site, logged_in, served
 
 pytestmark = [pytest.mark.ui, needs_chromium]
@@ -32,6 +32,11 @@ def site(tmp_path_factory) -> Iterator[Site]:
 def page(site) -> Iterator[Any]:
     with logged_in(site) as page:
         yield page
+
+
+@pytest.fixture(autouse=True)
+def _anew(page) -> None:
+    begin_anew(page)
 
 
 def test_a_model_of_the_hub_is_fetched_by_its_id(page, site):

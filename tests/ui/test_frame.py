@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.ui.browser import expect, needs_chromium
-from tools.browser import VIEWPORT, chromium
+from tools.browser import END_S, READY_S, VIEWPORT, chromium
 
 pytestmark = [pytest.mark.ui, needs_chromium]
-READY_S, END_S = 120, 20
 
 
 class Server:
@@ -39,15 +38,17 @@ class Server:
         self.process.send_signal(number)
         return self.process.wait(END_S)
 
+    def first_password(self) -> str:
+        """A server that does not speak to a terminal leaves it in a file, not in a log."""
+        assert self.said.index("password") < self.said.index("Building the page"), "told before the wait, not after it"
+        path = Path(re.search(r"in (/\S+password-\d+\.txt)", self.said)[1])
+        assert path.stat().st_mode & 0o777 == 0o600
+        return path.read_text().strip()
+
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(scope="module")
-def server(home):
-    server = Server(home)
+def server(tmp_path_factory):
+    server = Server(tmp_path_factory.mktemp("home"))
     yield server
     if server.process.poll() is None:
         server.end(signal.SIGKILL)
@@ -55,11 +56,7 @@ def server(home):
 
 @pytest.fixture(scope="module")
 def password(server):
-    """A server that does not speak to a terminal leaves its first password in a file, not in a log."""
-    assert server.said.index("password") < server.said.index("Building the page"), "told before the wait, not after it"
-    path = Path(re.search(r"in (/\S+password-\d+\.txt)", server.said)[1])
-    assert path.stat().st_mode & 0o777 == 0o600
-    return path.read_text().strip()
+    return server.first_password()
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +72,7 @@ def open_page(browser, server, password):
 
     def open_page(locale="en-US", scheme="light", path="/"):
         context = browser.new_context(locale=locale, color_scheme=scheme, viewport=VIEWPORT)
+        context.set_default_timeout(60_000)
         contexts.append(context)
         page = context.new_page()
         page.faults = []
@@ -98,7 +96,7 @@ def _note_foreign(page, url, own):
 
 
 def ready(page):
-    page.wait_for_selector(".mb-steps a[aria-current]", timeout=60_000)
+    page.wait_for_selector(".mb-steps a[aria-current]")
     page.wait_for_selector("#step-launch", state="attached")
 
 
@@ -116,7 +114,8 @@ def test_the_page_runs_under_its_policy_without_a_complaint_or_a_foreign_request
     assert page.evaluate("document.documentElement.lang") == language
     for place in ("plan", "review", "runs", "hardware"):
         page.evaluate("place => Megaboard.go(place)", place)
-        page.wait_for_timeout(300)
+        page.locator("#area-monitor h2" if place == "runs" else f"#heading-{place}").first.wait_for()
+        page.wait_for_function("() => Megaboard.draft.isResting()")
     assert page.faults == []
 
 
@@ -141,6 +140,7 @@ def test_next_and_back_show_one_step_and_move_the_focus_to_its_heading(open_page
     page.locator("#step-model .mb-turn button").first.press("Enter")
     assert shown_steps(page) == ["step-hardware"]
     page.go_back()
+    expect(page.locator("#step-model")).to_be_visible()
     assert shown_steps(page) == ["step-model"]
 
 
@@ -206,12 +206,14 @@ def test_logging_out_ends_every_tab(open_page, server):
     page.click(".mb-tools form button")
     page.wait_for_selector("#password")
     other.evaluate("fetch('/en/config').catch(() => null)")
-    other.wait_for_selector("#password", timeout=15_000)
+    other.wait_for_selector("#password")
 
 
-def test_a_signal_ends_the_server_and_the_next_start_knows_the_password(home, server, password, browser):
-    assert server.end() == 0
-    again = Server(home)
+def test_a_signal_ends_the_server_and_the_next_start_knows_the_password(tmp_path, browser):
+    first = Server(tmp_path)
+    password = first.first_password()
+    assert first.end() == 0
+    again = Server(tmp_path)
     assert password not in again.said
     page = browser.new_page()
     page.goto(again.address)

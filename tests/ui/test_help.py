@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.ui.browser import box, expect, go, needs_chromium, until
+from tests.ui.browser import begin_anew, box, expect, go, needs_chromium, until
 from tools.browser import Site, logged_in, served
 
 pytestmark = [pytest.mark.ui, needs_chromium]
@@ -21,6 +21,11 @@ def site(tmp_path_factory) -> Iterator[Site]:
 def page(site) -> Iterator[Any]:
     with logged_in(site) as page:
         yield page
+
+
+@pytest.fixture(autouse=True)
+def _anew(page) -> None:
+    begin_anew(page)
 
 
 def ask(page, path: str):

@@ -17,6 +17,7 @@ from backend.jobs.states import EventKind, RunState
 from tests.nodes import ssh_nodes
 from tests.ui.browser import expect, needs_chromium
 from tests.ui.test_monitor import Monitored, context, open_run, page, site
+from tests.waiting import WITHIN_S
 
 __all__ = ["context", "page", "site"]
 pytestmark = [pytest.mark.ui, needs_chromium]
@@ -28,6 +29,17 @@ FILES = ("trainer_state.json", "scheduler.pt", "optimizer.pt", "pytorch_model.bi
 def cluster(tmp_path_factory) -> Iterator[DemoCluster]:
     with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=1) as demo:
         yield demo
+
+
+@pytest.fixture(autouse=True)
+def _empty_queue(site: Monitored) -> None:
+    """What other tests left waiting is cancelled."""
+
+    def write(connection) -> None:
+        for one in queued.waiting(connection):
+            ledger.append(connection, one.run, EventKind.STOP_REQUESTED, time=time.time())
+
+    site.store.write(write)
 
 
 def _failed_run(site: Monitored, cluster: DemoCluster, run: str) -> Path:
@@ -78,10 +90,10 @@ def _order(site: Monitored) -> list[str]:
 
 
 def _eventually(page, holds) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + WITHIN_S
     while not holds():
         assert time.monotonic() < deadline
-        page.wait_for_timeout(50)
+        page.wait_for_timeout(50)  # the page lives on meanwhile
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])
@@ -144,7 +156,6 @@ def test_the_queue_is_shown_ordered_and_cancelled_in_the_list(page, site) -> Non
     expect(page.locator(".mbm-waits")).to_contain_text("Place 2 in the queue")
     page.locator(".mbm-danger").first.click()
     _eventually(page, lambda: _state(site, runs[1]) is RunState.STOPPED)
-    site.store.write(lambda c: ledger.append(c, runs[2], EventKind.STOP_REQUESTED, time=time.time()))
 
 
 @pytest.mark.parametrize(
@@ -171,7 +182,6 @@ def test_a_run_that_warnings_kept_back_is_queued_from_beside_them_alone(page, si
         expect(page.locator(nothing)).to_be_hidden()
     page.get_by_role("button", name=names[1]).click()
     _eventually(page, lambda: _state(site, run) is RunState.QUEUED)
-    site.store.write(lambda c: ledger.append(c, run, EventKind.STOP_REQUESTED, time=time.time()))
 
 
 def test_automatic_restarts_are_shown_and_their_number_can_be_changed(page, site) -> None:

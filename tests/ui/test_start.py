@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.ui.browser import box, expect, go, needs_chromium, until
+from tests.ui.browser import begin_anew, box, expect, go, needs_chromium, until
 from tools.browser import Site, logged_in, served
 
 pytestmark = [pytest.mark.ui, needs_chromium]
@@ -33,6 +33,11 @@ def site(tmp_path_factory) -> Iterator[Site]:
 def page(site) -> Iterator[Any]:
     with logged_in(site) as page:
         yield page
+
+
+@pytest.fixture(autouse=True)
+def _anew(page) -> None:
+    begin_anew(page)
 
 
 def test_a_recipe_fills_in_machines_and_plan(page, site):
