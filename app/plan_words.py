@@ -118,6 +118,8 @@ def _sentences(plans: Plans, lang: str) -> Iterable[str]:
         if sentence.code == "spends":
             yield spends_words(values["parts"], lang)
             continue
+        if values["axis"] == "mbs":
+            values["axis"] = t(lang, "why.micro_batch")
         if "over_gib" in values:
             values["over_gib"] = f"{values['over_gib']:,.1f}"
         else:

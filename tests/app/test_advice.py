@@ -5,6 +5,7 @@ import re
 import pytest
 
 from app.i18n import LANGUAGES, render_problem
+from app.plan_words import all_plans, why_words
 from backend.engines import ENGINES
 from backend.estimate import estimate, much_padding, over_memory
 from tests.estimate.cases import job
@@ -42,3 +43,11 @@ def test_padding_is_told_of_experts_only_where_they_cause_it(lang):
     assert "EP 1" in words
     (words,) = fix(SHORT_MOE, training__samples=100_000)
     assert "EP 1" in words
+
+
+@pytest.mark.parametrize(("lang", "words"), [("en", "micro-batch 1 is "), ("zh", "微批 1 慢 ")])
+def test_what_another_micro_batch_costs_is_said_in_words(lang, words):
+    made = job({"model.preset": "qwen3-30b-a3b", "training.global_batch_size": 256, "parallel.expert": 8})
+    told = why_words(all_plans(made), lang)
+    assert words in told
+    assert "mbs" not in told
