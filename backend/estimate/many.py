@@ -242,7 +242,8 @@ def _job_of(job: Job, columns: Columns, cut: Mapping[str, Any] | None = None) ->
 
 def _costs(job: Job, shape: ModelShape, gpu: Gpu, many: Many, machine: Machine | None) -> _Costs:
     columns = {**many.alike, **{path: values for path, values in many.lines.items() if path in OF_LAYERS}}
-    job = _job_of(job, columns)
+    # Nor is a layout read, which the rules may have refused.
+    job = _job_of(job, columns, {"pipeline_layout": None})
     layers, trained, memory = model_layers(shape), trained_parts(job, shape), memory_traits(job)
     # What a layer's cost does not depend on is not a number: a formula that asks for it fails.
     unknown: dict[str, Any] = dict.fromkeys(("data", "micro_batches", "distributed_optimizer", *STATIC))

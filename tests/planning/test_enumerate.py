@@ -164,6 +164,16 @@ def test_layers_that_do_not_divide_are_cut_into_unequal_stages_and_choosing_them
     assert plans[0].edits["parallel.pipeline_layout"] is None
 
 
+@pytest.mark.parametrize("layout", ["nonsense", "Et*3|nonsense", "Et*3|t*3L", "E(t*999|)*999L"])
+def test_a_layout_that_cannot_be_leaves_the_other_plans(layout):
+    base = job(TP4, model__preset="qwen3-8b", parallel__pipeline=2)
+    plans, others = (
+        enumerate_plans(made, MEGATRON) for made in (with_values(base, {"parallel.pipeline_layout": layout}), base)
+    )
+    assert len(plans) == len(others)
+    assert plans[0].edits == others[0].edits
+
+
 def test_a_layout_of_ones_own_is_among_the_plans():
     base = job(TP4, model__preset="qwen3-8b", parallel__pipeline=2, parallel__pipeline_layout="Et*16|t*20L")
     plans = enumerate_plans(base, MEGATRON)
