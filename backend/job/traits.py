@@ -100,7 +100,8 @@ class MemoryTraits:
     keeps_inputs: bool = False
     """With adapters, a checkpointed layer's input and that input's gradient stay until backward ends: a unit without
     trained weights hooks its input, which the hook then holds (torch 2.13 distributed/fsdp/_runtime_utils.py
-    _register_post_backward_reshard_only_hook, autograd/graph.py register_multi_grad_hook)."""
+    _register_post_backward_reshard_only_hook, autograd/graph.py register_multi_grad_hook; counted by
+    benchmarks/kept_inputs.py)."""
     offloads: Offload = "none"
     """What always lives in host memory."""
 

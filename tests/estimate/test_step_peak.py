@@ -35,6 +35,12 @@ def test_the_peak_of_every_small_model_is_within_five_percent_of_torchs_tracker(
     assert {case: error for case, error in off.items() if abs(error) > 0.05} == {}
 
 
+def test_fsdp_1_alone_keeps_each_layers_input_and_its_gradient_and_where_checkpoints_are_reentrant_alone() -> None:
+    alive = _printed_by("benchmarks.kept_inputs")
+    assert alive.pop("FSDP 1, reentrant") >= 2 * 8
+    assert max(alive.values()) <= 4
+
+
 def test_dpos_log_probabilities_hold_what_torchs_allocator_hands_out_for_them() -> None:
     found = _printed_by("benchmarks.pair_logits")
     memory = TRAITS["llamafactory-zero3"].memory
