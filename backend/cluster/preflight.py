@@ -193,12 +193,13 @@ def _check_node(
 
 
 def _own_share(job: Job, rank: int) -> int | None:
-    """Bytes of a checkpoint that a node writes: rank 0 of plain engines writes all, sharded ones divide it."""
+    """Bytes of a checkpoint that a node writes: rank 0 of the plain engine and of FSDP, which is asked for whole files
+    (engines/llamafactory_fsdp.py), writes all; the others divide it."""
     whole = checkpoint_bytes(job)
     if rank == 0 or whole is None:
         return whole
     traits = job.traits
-    return whole // job.cluster.nodes if traits.is_megatron or traits.zero_stage or traits.is_fsdp else None
+    return whole // job.cluster.nodes if traits.is_megatron or traits.zero_stage else None
 
 
 def _or_error(

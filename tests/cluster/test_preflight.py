@@ -30,6 +30,12 @@ def test_a_good_gang_passes_every_check(gang: Gang) -> None:
     assert len(results) == len(names[0]) + len(names[1])
 
 
+@pytest.mark.parametrize(("engine", "ranks"), [("ddp", {0}), ("fsdp", {0}), ("zero2", {0, 1}), ("megatron", {0, 1})])
+def test_room_is_asked_of_the_nodes_that_write_checkpoints(gang: Gang, engine: str, ranks: set[int]) -> None:
+    gang.job = with_values(gang.job, {"engine": f"llamafactory-{engine}"})
+    assert {result.rank for result in gang.check() if result.name == "space"} == ranks
+
+
 def test_a_node_with_smaller_gpus_than_the_plan_counts_with_is_named(gang: Gang) -> None:
     gang.job = with_values(gang.job, {"cluster.gpu": "h100-80g"})
     gang.second.on("survey", reply=surveyed(smi=smi(H100.replace("81559", "40960"))))
