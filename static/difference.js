@@ -59,7 +59,7 @@
     ["need_gib", (side) => side.need_gib, (value) => board.gib(value)],
     ["bubble", (side) => side.bubble, (value) => board.percent(value)],
     ["speed", (side) => side.speed, rounded],
-    ["iteration_s", (side) => side.iteration_s, rounded],
+    ["iteration_s", (side) => side.iteration_s, (value) => value < 100 ? value.toPrecision(3) : rounded(value)],
     ["hours", (side) => side.hours, rounded],
   ];
 
