@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.engines, pytest.mark.timeout(1800)]
 COMMON = {"training.precision": "bf16", "training.learning_rate": 2e-3, "parallel.distributed_optimizer": False}
 BY_FOUR = {**COMMON, "parallel.tensor": 2, "parallel.pipeline": 2}
 FROZEN = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
+UNEQUAL = {**BY_FOUR, "parallel.pipeline_layout": "Ett|L"}
 # Two pairs a step would not show in six steps what is learned.
 DPO = {
     "training.stage": "dpo",
@@ -34,6 +35,7 @@ WANTED = {
     "dpo": (2, {**COMMON, **DPO, "parallel.tensor": 2}, "text", {"tensor": 2, "pipeline": 1, "expert": 1, "data": 1}),
     "vision": (2, {**COMMON, "parallel.tensor": 2}, "vision", {"tensor": 2, "pipeline": 1, "expert": 1, "data": 1}),
     "vision-frozen": (4, BY_FOUR | FROZEN, "vision", {"tensor": 2, "pipeline": 2, "expert": 1, "data": 1}),
+    "unequal-stages": (4, UNEQUAL, "text", {"tensor": 2, "pipeline": 2, "expert": 1, "data": 1}),
     "experts": (2, EXPERTS, "experts", {"tensor": 1, "pipeline": 1, "expert": 2, "data": 2}),
 }
 """Name -> nodes, plan, model, and the sizes of the groups that Megatron must make of them."""
@@ -97,6 +99,14 @@ def test_frozen_parts_of_a_vision_model_are_not_trained(runs: Runs, name: str) -
     first = runs.of(name).proofs[0]["trained"]
     assert any("vision_model.blocks" in parameter for parameter in first) == (name == "vision")
     assert any("decoder" in parameter for parameter in first)
+
+
+def test_unequal_stages_hold_their_layers_and_learn_what_equal_ones_learn(runs: Runs) -> None:
+    unequal, equal = runs.of("unequal-stages"), runs.of("tp2-pp2")
+    assert unequal.losses == pytest.approx(equal.losses, rel=1e-2)
+    held = [{name.split(".layers.")[1].split(".")[0] for name in proof["trained"] if ".layers." in name}
+            for proof in unequal.proofs]  # fmt: skip
+    assert [len(layers) for layers in held] == [2, 2, 0, 0]
 
 
 def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_never_stopped(runs: Runs) -> None:
