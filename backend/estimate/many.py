@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 from backend.estimate.calibrated import reserved_ratio, time_ratio
 from backend.estimate.efficiency import Machine, machine_of
+from backend.estimate.engine_memory import memory_traits
 from backend.estimate.estimate import (
     GIB,
     RESERVED_PER_ALLOCATED,
     bubble_of_work,
     host_memory_gib,
     is_held,
-    memory_traits,
     modelled,
     run_of,
 )

@@ -1,7 +1,6 @@
 """The numbers of one plan that the formulas read; fields typed Number may be arrays with one entry a plan."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -12,7 +11,6 @@ from backend.estimate.record import record
 from backend.job.job import Job, Parallel
 from backend.job.model import VisionShape
 from backend.job.pipeline_layout import layers_of
-from backend.job.traits import MemoryTraits
 
 
 @record
@@ -171,17 +169,3 @@ def patches_per_image(vision: VisionShape, max_pixels: int) -> int:
     """Patches of the largest image allowed: whole merged tokens within `max_pixels`."""
     merged_pixels = (vision.patch * vision.merge) ** 2
     return max(max_pixels // merged_pixels, 1) * vision.merge**2
-
-
-def in_precision(memory: MemoryTraits, precision: str, *, megatron: bool) -> MemoryTraits:
-    """An engine's bytes in another precision than bf16.
-
-    fp32 needs neither master copies nor autocast, and has no flash attention. Megatron accumulates fp16 gradients in
-    fp16, because mcore_adapter asks for fp32 only with bf16.
-    """
-    if precision == "fp32":
-        single = replace(memory, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8, autocast_bytes=0)
-        return replace(single, logits_forward_bytes=8, logits_backward_bytes=8) if megatron else single
-    if precision == "fp16" and megatron:
-        return replace(memory, gradient_bytes=2)
-    return memory
