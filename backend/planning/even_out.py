@@ -51,6 +51,7 @@ def unequal_stages(job: Job, found: Estimate) -> list[Problem]:
         "over": f"{100 * (max(times) / mean(times) - 1):.0f}",
         "now": _of_stages(_present(job, resolve_model(job.model)), len(times)),
         "then": _of_stages(layers_of(evened.layout), len(times)),
+        "layout": evened.layout,
         "faster": f"{100 * evened.faster:.0f}",
     }
     return [Problem(code="stages_unequal", field=LAYOUT, severity="note", values=values, edit=evened.edits)]
