@@ -23,7 +23,8 @@ TOLD = 0.02
 """Share of an iteration that is worth a word."""
 FELT = 0.002
 """Share of an iteration that is worth another layout."""
-_MOVES = 64
+_MOVES, _FASTEST = 64, 8
+"""Layers that are moved at most, and stages that each is offered to: an edit waits for it."""
 
 Layers = tuple[int, ...]
 
@@ -65,25 +66,30 @@ def evened_out(job: Job, shape: ModelShape, gpu: Gpu, own: Estimate) -> Evened |
     parallel = job.parallel
     if not job.traits.is_megatron or parallel.pipeline == 1 or own.iteration_s is None:
         return None
-    layers, figures = _present(job, shape), own
-    if not parallel.pipeline_layout:
-        # Equal stages as a layout, or those that count the ends as layers.
-        starts = {layers, even_layers(shape.layers, len(layers))} - {None}
-        found = [one for start in starts if start and (one := _tried(job, shape, gpu, start, own))]
-        if not found:
-            return None
-        figures, layers = min(found, key=lambda start: _seconds(start[0]))
-    for _ in range(_MOVES):
-        tries = (_tried(job, shape, gpu, moved, own) for moved in _moves(layers, figures))
-        better = min((one for one in tries if one), key=lambda one: _seconds(one[0]), default=None)
-        if better is None or _seconds(better[0]) >= _seconds(figures):
-            break
-        figures, layers = better
+    starts = {_present(job, shape)}
+    if not parallel.pipeline_layout and (even := even_layers(shape.layers, len(*starts))):
+        starts.add(even)
+    found = [_followed(job, shape, gpu, start, own) for start in starts]
+    figures, layers = min((one for one in found if one), key=lambda one: _seconds(one[0]), default=(own, ()))
     faster = 1 - _seconds(figures) / own.iteration_s
     if faster < FELT:
         return None
     layout = layout_of(layers)
     return Evened(edits=layout_edits(job, layout), layout=layout, faster=faster)
+
+
+def _followed(job: Job, shape: ModelShape, gpu: Gpu, start: Layers, own: Estimate) -> tuple[Estimate, Layers] | None:
+    """Where moves end that begin with these stages; None where these are not legal."""
+    if (begun := _tried(job, shape, gpu, start, own)) is None:
+        return None
+    figures, layers = begun
+    for _ in range(_MOVES):
+        tries = (_tried(job, shape, gpu, moved, own) for moved in _moves(layers, figures))
+        better = min((one for one in tries if one), key=lambda one: _seconds(one[0]), default=begun)
+        if _seconds(better[0]) >= _seconds(figures):
+            break
+        figures, layers = better
+    return figures, layers
 
 
 def _of_stages(layers: Layers, stages: int) -> str:
@@ -105,13 +111,13 @@ def _present(job: Job, shape: ModelShape) -> Layers:
 
 
 def _moves(layers: Layers, figures: Estimate) -> Iterator[Layers]:
-    """One layer of the slowest stage to each of the others: from its fullest chunk to their emptiest."""
+    """One layer of the slowest stage to each of the fastest: from its fullest chunk to their emptiest."""
     times, stages = [sum(both) for both in figures.stage_times or ()], len(figures.stages)
-    slowest = max(range(stages), key=lambda stage: times[stage])
+    *others, slowest = sorted(range(stages), key=lambda stage: times[stage])
     given = max(range(slowest, len(layers), stages), key=lambda piece: layers[piece])
-    for stage in range(stages):
+    for stage in others[:_FASTEST]:
         taken = min(range(stage, len(layers), stages), key=lambda piece: layers[piece])
-        if stage != slowest and layers[given] > 1:
+        if layers[given] > 1:
             yield tuple(count - (piece == given) + (piece == taken) for piece, count in enumerate(layers))
 
 
