@@ -56,8 +56,14 @@ def test_no_other_way_to_cut_two_stages_is_faster():
     [
         TP4,
         {"engine": "llamafactory-zero3"},
-        {"model.preset": "llama-3.1-405b", "cluster.nodes": 32, "parallel.tensor": 8, "parallel.pipeline": 16,
-         "parallel.account_for_embedding": True, "parallel.account_for_loss": True},
+        {
+            "model.preset": "llama-3.1-405b",
+            "cluster.nodes": 32,
+            "parallel.tensor": 8,
+            "parallel.pipeline": 16,
+            "parallel.account_for_embedding": True,
+            "parallel.account_for_loss": True,
+        },
     ],
 )
 def test_equal_stages_and_no_stages_are_left_alone(values):
