@@ -14,9 +14,10 @@ from app.home import home_path
 from app.i18n import render_problem, t
 from app.jobfile import folder_of, job_of, load_json, opened, read_job, read_mapping, refuse_errors
 from app.plan_words import all_plans, reason_words, why_not_words
-from backend.estimate import Estimate, estimate, much_padding, over_host_memory, over_memory, to_json
+from backend.estimate import Estimate, estimate, much_padding, near_the_limit, over_host_memory, over_memory, to_json
 from backend.job.job import Job
 from backend.job.mapping import MAXIMUM_TEXT
+from backend.job.presets import resolve_model
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
 from backend.planning import (
@@ -200,6 +201,7 @@ def _estimate(read: Callable[[], Mapping[str, Any]], folder: Path, unnamed: str)
         refuse_errors(found.problems)
         found.figures = estimate(found.job)
         found.problems += over_memory(found.job, found.figures)
+        found.problems += near_the_limit(found.job, resolve_model(found.job.model), found.figures)
         found.problems += [*over_host_memory(found.job, found.figures), *much_padding(found.job, found.figures)]
         found.problems += unequal_stages(found.job, found.figures)
     except ProblemsError as error:

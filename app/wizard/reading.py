@@ -8,7 +8,14 @@ from typing import Any
 from app.home import with_cluster
 from app.wizard.texts import owner_of, read_texts
 from backend.engines import check_engine
-from backend.estimate import Estimate, estimate_resolved, much_padding, over_host_memory, over_memory
+from backend.estimate import (
+    Estimate,
+    estimate_resolved,
+    much_padding,
+    near_the_limit,
+    over_host_memory,
+    over_memory,
+)
 from backend.job.job import Job
 from backend.job.launch_rules import check_launch
 from backend.job.mapping import parse_job, with_values
@@ -59,7 +66,8 @@ def read(draft: Mapping[str, Any], home: Path) -> Reading:
     figures = None
     if gpu and shape and not errors(p for p in problems if not _is_for_launch(p.field)):
         figures = _try(lambda: estimate_resolved(job, shape, gpu), problems)
-    if figures:
+    if figures and shape:
+        problems += near_the_limit(job, shape, figures)
         problems += [*over_memory(job, figures), *over_host_memory(job, figures), *much_padding(job, figures)]
         problems += unequal_stages(job, figures)
     reported = {_bare(problem.field) for problem in errors(problems)}

@@ -25,6 +25,32 @@ def over_memory(job: Job, found: Estimate) -> list[Problem]:
     return [Problem(code="over_memory", field="parallel", severity="warning", values=values)]
 
 
+ROOM = 0.05
+"""What stays free of each GPU while nothing says how far computed memory can be trusted: the margin that the words of
+`cluster.memory_margin` advise."""
+
+
+def is_memory_settled(job: Job) -> bool:
+    """Whether the user's own margin, or a run that has calibrated the memory, says how far it can be trusted."""
+    return bool(job.cluster.memory_margin) or job.cluster.calibration.memory_ratio is not None
+
+
+def near_the_limit(job: Job, shape: ModelShape, found: Estimate) -> list[Problem]:
+    """A note where the plan fits, or does not, by less than ROOM of the GPU, with how far such estimates were off."""
+    needed = (found.reserved_gib + found.outside_gib) / found.gpu_memory_gib
+    known = accuracy_of(job, shape)
+    if abs(needed - 1) >= ROOM or known is None or is_memory_settled(job):
+        return []
+    values = {
+        "filled": f"{100 * needed:.1f}",
+        "median": f"{100 * known.median:.1f}",
+        "most": f"{100 * known.p90:.0f}",
+        "rows": known.rows,
+        "case": "over" if needed > 1 else "within",
+    }
+    return [Problem(code="near_the_limit", field="cluster.memory_margin", severity="note", values=values)]
+
+
 def over_host_memory(job: Job, found: Estimate) -> list[Problem]:
     """A warning where what is offloaded needs more than a node's RAM; nothing where that is not known."""
     memory_gib = job.cluster.host_memory_gib

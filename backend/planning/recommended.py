@@ -2,12 +2,8 @@
 
 import numpy as np
 
-from backend.job.job import Job
+from backend.estimate.fit import ROOM, is_memory_settled
 from backend.planning.plans import Plans
-
-ROOM = 0.05
-"""What stays free of each GPU while nothing says how far computed memory can be trusted: the margin that the words of
-`cluster.memory_margin` advise."""
 
 
 def recommended(plans: Plans, engine: int | None = None) -> int | None:
@@ -30,10 +26,6 @@ def recommended(plans: Plans, engine: int | None = None) -> int | None:
 def is_tight(plans: Plans, rank: int) -> bool:
     """Whether a plan leaves less than ROOM, where that matters and speeds are known."""
     figures = plans.figures_of(slice(rank, rank + 1))
-    if figures.iteration_s is None or _is_decided(plans.job):
+    if figures.iteration_s is None or is_memory_settled(plans.job):
         return False
     return bool(figures.need_gib[0] > (1 - ROOM) * plans.gpu.memory_gib)
-
-
-def _is_decided(job: Job) -> bool:
-    return bool(job.cluster.memory_margin) or job.cluster.calibration.memory_ratio is not None

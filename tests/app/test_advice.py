@@ -1,5 +1,6 @@
 """What to do about a plan names only what its engine has."""
 
+import dataclasses
 import re
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from app.i18n import LANGUAGES, render_problem
 from app.plan_words import all_plans, why_words
 from backend.engines import ENGINES
-from backend.estimate import estimate, much_padding, over_memory
+from backend.estimate import estimate, much_padding, near_the_limit, over_memory
+from backend.job.presets import resolve_model
 from tests.estimate.cases import job
 
 SIZES = re.compile(r"\b(TP|PP|EP)\b", re.ASCII)
@@ -51,3 +53,21 @@ def test_what_another_micro_batch_costs_is_said_in_words(lang, words):
     told = why_words(all_plans(made), lang)
     assert words in told
     assert "mbs" not in told
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_a_plan_at_the_edge_of_the_gpu_is_told_how_far_such_estimates_were_off(lang):
+    made = job(TOO_LARGE)
+    found, shape = estimate(made), resolve_model(made.model)
+    for share, word in ((0.97, "0.05"), (1.03, {"en": "fit all the same", "zh": "也有可能放得下"}[lang])):
+        limit = (found.reserved_gib + found.outside_gib) / share
+        edge = dataclasses.replace(found, gpu_memory_gib=limit)
+        (told,) = near_the_limit(made, shape, edge)
+        words = render_problem(lang, told)
+        assert f"{100 * share:.1f}%" in words["message"]
+        assert word in words["fix"]
+        settled = job(TOO_LARGE, cluster__memory_margin=0.02)
+        assert near_the_limit(settled, shape, edge) == []
+    for share in (0.9, 1.1):
+        far = dataclasses.replace(found, gpu_memory_gib=(found.reserved_gib + found.outside_gib) / share)
+        assert near_the_limit(made, shape, far) == []
