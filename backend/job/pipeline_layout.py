@@ -37,6 +37,14 @@ def layers_of(layout: str) -> tuple[int, ...]:
     return tuple(piece.count("t") for piece in letters.split("|"))
 
 
+def readable_layers(layout: str | None) -> tuple[int, ...] | None:
+    """The same; None where there is no layout, or none that can be read."""
+    try:
+        return layers_of(layout) if layout else None
+    except LayoutError:
+        return None
+
+
 def layout_of(layers: tuple[int, ...]) -> str:
     """The shortest usual text for so many layers in each piece."""
     pieces = [f"t*{count}" if count > 1 else "t" * count for count in layers]

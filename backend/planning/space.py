@@ -16,7 +16,7 @@ from backend.estimate.layers import Activation, Attention, LayerKind, Norm
 from backend.estimate.model_layers import model_layers
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
-from backend.job.pipeline_layout import LayoutError, even_layers, layers_of, layout_of
+from backend.job.pipeline_layout import even_layers, layout_of, readable_layers
 from backend.job.rules.many import Axis, Codes, Factors, Space
 from backend.job.traits import EngineName
 
@@ -182,7 +182,7 @@ def _stages(layers: int, pipeline: int, own: Cut) -> Iterator[tuple[int, Cut]]:
             yield from ((virtual, (embedding, loss, None)) for virtual in sorted(chunks))
         elif [embedding, loss] == accounts:
             yield 1, (embedding, loss, None)
-    pieces = _pieces(layout)
+    pieces = readable_layers(layout)
     if pieces and len(pieces) % pipeline == 0:
         yield len(pieces) // pipeline, (False, False, layout)
     for virtual in sorted(UNEVEN - equal):
@@ -197,14 +197,6 @@ def _own_cut(parallel: Parallel, layers: int) -> Cut:
     own = (parallel.virtual_pipeline, (False, False, layout))
     is_offered = layout and own in _stages(layers, parallel.pipeline, (False, False, None))
     return (False, False, None) if is_offered else (*accounts, layout)
-
-
-def _pieces(layout: str | None) -> tuple[int, ...]:
-    """Layers of each piece; empty where there is no layout that can be read."""
-    try:
-        return layers_of(layout) if layout else ()
-    except LayoutError:
-        return ()
 
 
 def _expert_sizes(expert_tensors: tuple[int, ...], experts: int, ranks: int) -> Iterator[tuple[int, int]]:

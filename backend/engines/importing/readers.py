@@ -5,14 +5,13 @@ A reader takes (the file, its value) and returns what the job says instead; see 
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from backend.engines.importing.report import because
 from backend.engines.llamafactory import FINETUNING_TYPES
 from backend.job.patterns import NODE_PATH
-from backend.job.pipeline_layout import LayoutError, layers_of
+from backend.job.pipeline_layout import readable_layers
 from backend.job.presets import models
 from backend.job.problems import Problem
 from backend.job.rules.common import template_without_thoughts
@@ -161,9 +160,9 @@ def read_layout(config: Mapping[str, Any], value: Any) -> Read:
     """mcore_adapter takes VPP from it where that is left out; what cannot be read is left to the rules."""
     values: dict[str, Any] = {"parallel.pipeline_layout": value}
     pipeline = config.get("pipeline_model_parallel_size") or 1
-    if isinstance(value, str) and isinstance(pipeline, int) and not config.get("virtual_pipeline_model_parallel_size"):
-        with suppress(LayoutError):
-            values["parallel.virtual_pipeline"] = max(1, len(layers_of(value)) // pipeline)
+    pieces = readable_layers(value) if isinstance(value, str) else None
+    if pieces and isinstance(pipeline, int) and not config.get("virtual_pipeline_model_parallel_size"):
+        values["parallel.virtual_pipeline"] = max(1, len(pieces) // pipeline)
     return Read(values=values)
 
 

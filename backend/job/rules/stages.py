@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from backend.job.job import Job
 from backend.job.model import ModelShape
-from backend.job.pipeline_layout import LayoutError, even_layers, layers_of, layout_of
+from backend.job.pipeline_layout import LayoutError, even_layers, layers_of, layout_of, readable_layers
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules.bound import BoundRule, problem, registrar
@@ -35,7 +35,7 @@ def layout_is_one(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
 @megatron
 def layout_has_the_chunks(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core: a piece for every chunk of every stage; an empty layout is that of no pipeline."""
-    layers, parallel = _layout(job), job.parallel
+    layers, parallel = readable_layers(job.parallel.pipeline_layout), job.parallel
     chunks = parallel.pipeline * parallel.virtual_pipeline
     if layers is None or len(layers) == chunks:
         return None
@@ -104,7 +104,7 @@ def deep_stack_fits_first_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Proble
     needed = _needed_in_first_stage(job, shape)
     if needed == 0:
         return None
-    parallel, layers = job.parallel, _layout(job)
+    parallel, layers = job.parallel, readable_layers(job.parallel.pipeline_layout)
     if layers:
         first = layers[0]
     else:
@@ -136,14 +136,6 @@ def equal_cut(job: Job, shape: ModelShape) -> Callable[[int, int], bool]:
 
 
 _SIZES = ("pipeline", "virtual_pipeline")
-
-
-def _layout(job: Job) -> tuple[int, ...] | None:
-    """Layers of each piece where there is a layout that can be read."""
-    try:
-        return layers_of(job.parallel.pipeline_layout) if job.parallel.pipeline_layout else None
-    except LayoutError:
-        return None
 
 
 def _even_layout(job: Job, shape: ModelShape) -> str | None:
