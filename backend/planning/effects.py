@@ -12,7 +12,8 @@ from backend.job.parameters import Parameter
 from backend.job.presets import gpus, resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check_resolved
-from backend.planning.even_out import LAYOUT, evened_out, layout_edits
+from backend.job.rules.stages import LAYOUT, layout_edit
+from backend.planning.even_out import evened_out
 
 FELT = 5e-4
 """Share by which a figure must differ to be told apart."""
@@ -116,7 +117,7 @@ def _tried(job: Job, shape: ModelShape, path: str, value: Any, *, is_own: bool =
     """The job with the value, all else as it is; a wanted global batch gives way to another accumulation."""
     edits: dict[str, Any] = {path: value}
     if path == LAYOUT and value:
-        edits = layout_edits(job, value)
+        edits = layout_edit(job, value)
     if path == "training.gradient_accumulation_steps":
         edits["training.global_batch_size"] = None
     changed = job if is_own else with_values(job, edits)

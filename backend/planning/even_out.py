@@ -16,9 +16,8 @@ from backend.job.pipeline_layout import even_layers, layers_of, layout_of
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
 from backend.job.problems import Problem, errors
 from backend.job.rules import check_resolved
-from backend.planning.space import CUT
+from backend.job.rules.stages import LAYOUT, layout_edit
 
-LAYOUT = "parallel.pipeline_layout"
 TOLD = 0.02
 """Share of an iteration that is worth a word."""
 FELT = 0.002
@@ -75,7 +74,7 @@ def evened_out(job: Job, shape: ModelShape, gpu: Gpu, own: Estimate) -> Evened |
     if faster < FELT:
         return None
     layout = layout_of(layers)
-    return Evened(edits=layout_edits(job, layout), layout=layout, faster=faster)
+    return Evened(edits=layout_edit(job, layout), layout=layout, faster=faster)
 
 
 def _followed(job: Job, shape: ModelShape, gpu: Gpu, start: Layers, own: Estimate) -> tuple[Estimate, Layers] | None:
@@ -121,15 +120,9 @@ def _moves(layers: Layers, figures: Estimate) -> Iterator[Layers]:
             yield tuple(count - (piece == given) + (piece == taken) for piece, count in enumerate(layers))
 
 
-def layout_edits(job: Job, layout: str) -> dict[str, object]:
-    """The edit to a layout; nothing is counted as a layer any more, a layout says that itself."""
-    counted = [name for name in CUT if getattr(job.parallel, name) is True]
-    return {LAYOUT: layout, **{f"parallel.{name}": False for name in counted}}
-
-
 def _tried(job: Job, shape: ModelShape, gpu: Gpu, layers: Layers, own: Estimate) -> tuple[Estimate, Layers] | None:
     """The job with these stages; None where they are not legal, or do not fit where the job's own do."""
-    changed = with_values(job, layout_edits(job, layout_of(layers)))
+    changed = with_values(job, layout_edit(job, layout_of(layers)))
     if errors(check_resolved(changed, shape, gpu)):
         return None
     figures = estimate_resolved(changed, shape, gpu)

@@ -34,7 +34,7 @@ def layout_is_one(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
 
 @megatron
 def layout_has_the_chunks(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """megatron-core: a piece for every chunk of every stage; an empty layout is that of no pipeline."""
+    """megatron-core: a piece for every chunk of every stage."""
     layers, parallel = readable_layers(job.parallel.pipeline_layout), job.parallel
     chunks = parallel.pipeline * parallel.virtual_pipeline
     if layers is None or len(layers) == chunks:
@@ -46,11 +46,10 @@ def layout_has_the_chunks(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
 @megatron
 def layout_counts_nothing(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """megatron-core transformer_config.py: `pipeline_model_parallel_layout cannot be set with` the accounts."""
-    counted = [name for name in _ACCOUNTS if getattr(job.parallel, name)]
-    if job.parallel.pipeline_layout is None or not counted:
+    edit = _counting_nothing(job)
+    if job.parallel.pipeline_layout is None or not edit:
         return None
-    edit: dict[str, object] = {f"parallel.{name}": False for name in counted}
-    return problem("pipeline_layout_accounts", f"parallel.{counted[0]}", edit=edit)
+    return problem("pipeline_layout_accounts", next(iter(edit)), edit=edit)
 
 
 @megatron
@@ -62,7 +61,7 @@ def layers_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
         return None
     choices: dict[str, dict[str, object]] = {}
     if layout := _even_layout(job, shape):
-        choices["layout"] = {LAYOUT: layout, **{f"parallel.{name}": False for name in _ACCOUNTS}}
+        choices["layout"] = layout_edit(job, layout)
     if fewer := _fewer_stages(job, shape):
         choices["sizes"] = fewer
     values = {"layers": counted, "chunks": chunks, "layout": layout or "",
@@ -115,6 +114,15 @@ def deep_stack_fits_first_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Proble
     deep = shape.vision.deep_stack if shape.vision else 0
     return problem("deep_stack_beyond_first_stage", "parallel.pipeline", layers=first, deep=deep, needed=needed,
                     edit=_other_layout(job, shape) if layers else _fewer_stages(job, shape))  # fmt: skip
+
+
+def layout_edit(job: Job, layout: str) -> dict[str, object]:
+    """The edit to a layout; nothing is counted as a layer any more, a layout says that itself."""
+    return {LAYOUT: layout, **_counting_nothing(job)}
+
+
+def _counting_nothing(job: Job) -> dict[str, object]:
+    return {f"parallel.{name}": False for name in _ACCOUNTS if getattr(job.parallel, name)}
 
 
 def recut(job: Job, edit: dict[str, object]) -> dict[str, object]:
