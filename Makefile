@@ -5,7 +5,7 @@ export PYTHON TORCH_INDEX
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo test test-fast engines chaos lint docs clean environments packages-demo packages-test
+.PHONY: help demo test test-fast engines chaos lint lock docs clean environments packages-demo packages-test
 
 help:
 	@echo "make demo       four SSH nodes on this machine and the page, ready to launch"
@@ -14,6 +14,7 @@ help:
 	@echo "make engines    every engine really trains, on CPU (45 minutes)"
 	@echo "make chaos      every fault in network namespaces, and a table of what came of it (12 minutes; needs root)"
 	@echo "make lint       ruff and mypy"
+	@echo "make lock       lock the version and hashes of every package in requirements/*.txt, from pyproject.toml and *.in"
 	@echo "make docs       the parameter reference, docs/parameters.*.md, from the code"
 	@echo "make clean      removes both environments and the caches"
 
@@ -27,8 +28,8 @@ test-fast: .venv/.ready
 	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos"
 
 engines: packages-test environments .venv-node/extra/.ready
-	.venv/bin/pytest tests/e2e/test_engines.py tests/e2e/test_megatron_engine.py tests/e2e/test_before_and_after.py \
-		tests/engines/test_swift_megatron.py --durations=0
+	.venv/bin/pytest tests/e2e/test_engines.py tests/e2e/test_megatron_engine.py tests/e2e/test_vision_gradients.py \
+		tests/e2e/test_before_and_after.py tests/engines/test_swift_megatron.py --durations=0
 
 chaos: packages-test environments
 	.venv/bin/pytest tests/chaos -m chaos -n 3 --dist worksteal --durations=5
@@ -38,18 +39,21 @@ lint: .venv/.ready
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 
+lock: .venv/.ready
+	tools/lock.sh
+
 docs: .venv/.ready
 	.venv/bin/python -m tools.write_reference
 
 environments: .venv/.ready .venv-node/.ready
 
-.venv/.ready: pyproject.toml
+.venv/.ready: pyproject.toml requirements/dev.txt
 	python=$$(tools/python.sh) && "$$python" -m venv .venv
-	.venv/bin/python -m pip install --quiet --upgrade pip
-	.venv/bin/python -m pip install --quiet --editable . --group dev
+	.venv/bin/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	.venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-.venv-node/.ready: requirements/node.txt requirements/node-no-deps.txt tools/node_environment.sh
+.venv-node/.ready: requirements/torch.txt requirements/node.txt requirements/node-no-deps.txt tools/node_environment.sh
 	python=$$(tools/python.sh) && tools/node_environment.sh "$$python" .venv-node
 
 .venv-node/extra/.ready: .venv-node/.ready requirements/engines.txt requirements/swift.txt tools/engine_packages.sh

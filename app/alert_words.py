@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.i18n import t
-from backend.jobs.records import RunSnapshot
+from backend.jobs.records import Event, RunSnapshot
 from backend.jobs.states import EventKind
 
 ALERTS = (
@@ -14,20 +14,25 @@ ALERTS = (
     EventKind.GRAD_NORM_ROSE,
     EventKind.DISK_LOW,
     EventKind.ALLOC_RETRIES,
+    EventKind.BAD_RECORDS,
 )
 _FIGURES = ("loss", "grad_norm", "usual", "free_gib", "checkpoint_gib")
-_COUNTS = ("of_rank", "retries")
+_PLAIN = ("of_rank", "retries", "file", "count", "first", "why")
 
 
 def figures(detail: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures that such an event tells, as the charts write them."""
+    """The values of such an event; figures are formatted as in the charts."""
     written = {name: f"{float(detail[name]):.4g}" for name in _FIGURES if name in detail}
-    return {**written, **{name: detail[name] for name in _COUNTS if name in detail}}
+    return {**written, **{name: detail[name] for name in _PLAIN if name in detail}}
 
 
 def lines(run: RunSnapshot, lang: str) -> list[str]:
-    """The newest alert of each kind in the newest attempt, as lines of text in their order."""
-    newest = {one.kind: one for one in run.events if one.kind in ALERTS and one.attempt == run.attempt}
+    """The newest alert of each kind in the newest attempt, as lines of text, in order.
+
+    For unreadable records: the newest alert of each file.
+    """
+    alerts = [one for one in run.events if one.kind in ALERTS and one.attempt == run.attempt]
+    newest = {(one.kind, *_place(one)): one for one in alerts}
     addresses = {node.rank: node.address for node in run.nodes}
     found = []
     for event in sorted(newest.values(), key=lambda one: one.seq):
@@ -36,3 +41,7 @@ def lines(run: RunSnapshot, lang: str) -> list[str]:
         words = t(lang, f"monitor.event.{event.kind.value}", **values)
         found.append(f"{at} {words}")
     return found
+
+
+def _place(event: Event) -> tuple[object, ...]:
+    return (event.rank, event.detail.get("file")) if event.kind is EventKind.BAD_RECORDS else ()

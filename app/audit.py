@@ -15,8 +15,9 @@ from backend.jobs.redact import redact_value
 
 _log = logging.getLogger(__name__)
 
-GO_ON = frozenset({"login", "login_failed", "login_throttled", "logout", "stop"})
-"""What a full disk must not stand in the way of: somebody has to be able to come in and stop a run."""
+GO_ON = frozenset({"login", "login_failed", "login_throttled", "logout", "stop", "delete", "deleted"})
+"""What a full disk must not stand in the way of: somebody has to be able to come in, stop a run and free space. Of a
+deletion the store keeps a record, too."""
 
 
 class Audit:

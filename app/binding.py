@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
+from app.private_file import is_open_to_others
+
 DEFAULT_PORT = 7860
+_USUAL = frozenset({"127.0.0.1", "localhost", "::1"})
+"""Where the server's own name `*.localhost` leads."""
 
 
 class ServerError(Exception):
@@ -29,12 +33,15 @@ class Binding:
     hosts: tuple[str, ...] = ()
 
     def check(self) -> None:
-        """Raises ServerError when the address is not this machine's own and TLS or the host names are missing."""
+        """Raises ServerError when the address is not this machine's own and TLS or the host names are missing, or when
+        other users can read the TLS key."""
         if bool(self.certificate) != bool(self.key):
             raise ServerError("tls_half")
         for path in (self.certificate, self.key):
             if path and not os.access(path, os.R_OK):
                 raise ServerError("tls_unreadable", path=str(path))
+        if self.key and is_open_to_others(self.key):
+            raise ServerError("tls_key_open", path=str(self.key))
         if not _is_loopback(self.host) and not (self.certificate and self.hosts):
             raise ServerError("not_loopback", host=self.host)
 
@@ -51,9 +58,15 @@ class Binding:
             raise ServerError("cannot_listen", host=self.host, port=self.port, reason=reason) from error
         return listener
 
-    def address(self, port: int) -> str:
-        """What to type into a browser."""
-        host = self.hosts[0] if self.hosts else self.host
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Host names that the operator chose; an unusual loopback address is such a choice."""
+        is_chosen = _is_loopback(self.host) and self.host not in _USUAL
+        return (*self.hosts, self.host) if is_chosen else self.hosts
+
+    def address(self, port: int, own: str) -> str:
+        """What to type into a browser; `own` is the server's own host name."""
+        host = (*self.names, own)[0]
         scheme = "https" if self.certificate else "http"
         shown = f"[{host}]" if ":" in host and not host.startswith("[") else host
         return f"{scheme}://{shown}:{port}/"

@@ -1,7 +1,6 @@
 """`megaboard demo`: four SSH nodes on this machine and the page, filled in and ready to launch."""
 
 import argparse
-import json
 import signal
 import sqlite3
 import subprocess
@@ -13,6 +12,7 @@ from typing import Any
 from app.binding import ServerError
 from app.cli_output import FAILED
 from app.cli_serve import add_binding, binding_of, explain, given_password, serve_page
+from app.demo_job import demo_job, demo_name
 from app.home import home_path, make_home, store_path
 from app.i18n import t
 from app.passwords import PasswordHash, random_password
@@ -45,7 +45,7 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         return FAILED
     try:
         binding = binding_of(chosen)
-        made = None if (password := given_password(chosen)) else random_password()
+        made = None if (password := given_password(chosen, home_path() / "demo")) else random_password()
         listener = binding.listen()
     except (ServerError, PrivateFileError) as error:
         return explain(error, lang)
@@ -58,9 +58,12 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         # Not the home itself: there the page keeps the host keys that its user has confirmed.
         cluster = DemoCluster(home / "cluster", chosen.nodes)
         try:
-            _make_ready(home, cluster, str(chosen.node_python.absolute()), lang)
-            print(t(lang, "cli.demo.ready", nodes=chosen.nodes), told, sep="\n", flush=True)
-            return serve_page(home, binding, listener, password or PasswordHash.of(str(made)), lang, end)
+            job = _make_ready(home, cluster, str(chosen.node_python.absolute()), lang)
+            filled = "cli.demo.filled" if fill_in(home, job) else "cli.demo.other"
+            name = demo_name(job, lang)
+            print(t(lang, "cli.demo.ready", nodes=chosen.nodes), t(lang, filled, name=name), told, sep="\n", flush=True)
+            hashed = password or PasswordHash.of(str(made))
+            return serve_page(home, binding, listener, hashed, lang, end, demo=job)
         except (DemoError, subprocess.CalledProcessError) as error:
             print(t(lang, "cli.error.demo", reason=_reason(error)), file=sys.stderr)
             return FAILED
@@ -68,68 +71,41 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
             _end(cluster, home, lang, keep=chosen.keep)
 
 
-def _make_ready(home: Path, cluster: DemoCluster, python: str, lang: str) -> None:
-    """The model, the nodes, and what the page begins with."""
+def _make_ready(home: Path, cluster: DemoCluster, python: str, lang: str) -> dict[str, Any]:
+    """Build the model, start the nodes, and return the demo's job."""
     print(t(lang, "cli.demo.building"), flush=True)
     subprocess.run([python, demo_model.__file__, str(home)], check=True, capture_output=True, text=True)
     cluster.start()
-    _fill_in(home, cluster.cluster_mapping(python))
+    return demo_job(home, cluster.cluster_mapping(python))
 
 
-def _fill_in(home: Path, cluster: dict[str, Any]) -> None:
-    """Save the cluster under its name, and put the demo's job in the page unless one is being edited."""
+def fill_in(home: Path, job: dict[str, Any]) -> bool:
+    """Save the demo's cluster under its name, and put its job in the page unless another is being edited.
+
+    Returns whether the page holds the demo's job as it was made.
+    """
+    cluster = job["cluster"]
     clusters = home / "clusters"
     clusters.mkdir(mode=0o700, exist_ok=True)
     (clusters / "demo.yaml").write_text(dump_mapping(cluster), encoding="utf-8")
     store = Store(store_path(home))
     try:
         text = store.get_draft()
-        draft, _ = load_mapping(text) if text else (demo_job(home, cluster), None)
+        draft, problem = load_mapping(text) if text else (job, None)
+        if problem:
+            # The page replaces what it cannot read.
+            draft = job
         if _is_demo(draft.get("cluster"), cluster):
             # The ports are those of the last start unless something took them meanwhile.
             draft = {**draft, "cluster": {**draft["cluster"], "hosts": cluster["hosts"]}}
         store.set_draft(dump_mapping(draft))
     finally:
         store.close()
+    return draft == job
 
 
 def _is_demo(edited: Any, cluster: dict[str, Any]) -> bool:
     return isinstance(edited, dict) and edited.get("run_root") == cluster["run_root"]
-
-
-def demo_job(home: Path, cluster: dict[str, Any]) -> dict[str, Any]:
-    """A job that the nodes train in about a minute on two cores: the tiny model, data parallel over all of them."""
-    model = home / demo_model.MODEL_FOLDER
-    return {
-        "version": 1,
-        "name": "demo",
-        "cluster": cluster,
-        "model": {"hf_config": _model_config(model), "path": str(model)},
-        "training": {
-            "stage": "sft",
-            "method": "full",
-            "dataset": demo_model.DATASET,
-            "dataset_dir": str(home / demo_model.DATA_FOLDER),
-            "template": demo_model.TEMPLATE,
-            "cutoff_len": 64,
-            "samples": demo_model.ROWS,
-            "precision": "fp32",
-            "micro_batch_size": 4,
-            "gradient_accumulation_steps": 1,
-            "max_steps": 200,
-            "learning_rate": 2.0e-3,
-            "logging_steps": 1,
-            "save_steps": 100,
-            "workers": {"preprocessing": 1, "data_loader": 0},
-            "report_to": [],
-            "output_dir": str(home / "output"),
-        },
-        "engine": "llamafactory-ddp",
-    }
-
-
-def _model_config(model: Path) -> dict[str, Any]:
-    return dict(json.loads((model / "config.json").read_text(encoding="utf-8")))
 
 
 def _reason(error: Exception) -> str:

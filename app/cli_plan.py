@@ -15,9 +15,9 @@ from app.i18n import render_problem, t
 from app.jobfile import folder_of, job_of, load_json, opened, read_job, read_mapping, refuse_errors
 from app.plan_words import all_plans, reason_words, why_not_words
 from backend.estimate import Estimate, estimate, much_padding, near_the_limit, over_host_memory, over_memory, to_json
+from backend.job.batch import planned_batch
 from backend.job.job import Job
 from backend.job.mapping import MAXIMUM_TEXT
-from backend.job.presets import resolve_model
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
 from backend.planning import (
@@ -129,7 +129,8 @@ def _smallest(job: Job, plans: Plans) -> dict[str, Any]:
 def _guides(job: Job, plans: Plans) -> dict[str, Any]:
     """Where the job is the guides' case: their plans with what they claim, (least, most), and our figures."""
     told = guide_rows(job, plans)
-    return {"guides": [{**row, "rank": row["rank"] + 1} for row in told]} if told else {}
+    ranks = [None if row["rank"] is None else row["rank"] + 1 for row in told]
+    return {"guides": [{**row, "rank": rank} for row, rank in zip(told, ranks, strict=True)]} if told else {}
 
 
 SHOWN = 20
@@ -158,7 +159,8 @@ def _strategies(job: Job, told: Mapping[str, Any] | None, lang: str) -> int:
     """A table; JSON, with what is `told` of the job, where there is such."""
     rows = strategies(job)
     if told is not None:
-        print_json({**told, "strategies": [_strategy(row, lang) for row in rows]})
+        batches = {"global_batch_size": rows[0].global_batch, "job_global_batch_size": planned_batch(job)}
+        print_json({**told, **batches, "strategies": [_strategy(row, lang) for row in rows]})
     else:
         print(strategies_text(job, rows, lang))
     return DONE if any(row.best for row in rows) else FAILED
@@ -201,7 +203,7 @@ def _estimate(read: Callable[[], Mapping[str, Any]], folder: Path, unnamed: str)
         refuse_errors(found.problems)
         found.figures = estimate(found.job)
         found.problems += over_memory(found.job, found.figures)
-        found.problems += near_the_limit(found.job, resolve_model(found.job.model), found.figures)
+        found.problems += near_the_limit(found.job, found.figures)
         found.problems += [*over_host_memory(found.job, found.figures), *much_padding(found.job, found.figures)]
         found.problems += unequal_stages(found.job, found.figures)
     except ProblemsError as error:

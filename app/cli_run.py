@@ -18,6 +18,7 @@ from backend.engines import check_all
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.checkup import PreflightReport
+from backend.jobs.ledger import refuse_deleted
 from backend.jobs.records import RunSnapshot, RunSummary
 from backend.jobs.states import RunState
 
@@ -82,6 +83,8 @@ def find_run(services: Services, given: str) -> str:
     if len(found) > 1:
         raise ProblemsError([Problem(code="ambiguous_run", values={"given": given, "runs": found})])
     if not found:
+        with services.store.read() as connection:
+            refuse_deleted(connection, given)
         raise ProblemsError([Problem(code="unknown_run", values={"run": given})])
     return found[0]
 

@@ -5,9 +5,9 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from app.audit import Audit
 from app.binding import DEFAULT_PORT, Binding, ServerError
@@ -15,8 +15,9 @@ from app.cli_notify import add_notify_option, given_addresses
 from app.cli_output import DONE, FAILED, WRONG_INPUT
 from app.cli_secrets import add_secret_option, take_secrets
 from app.gradio_settings import prepare_gradio
-from app.home import home_path, make_home
+from app.home import home_path, make_home, why_read_only
 from app.i18n import LANGUAGES, t
+from app.identity import load_identity
 from app.passwords import PasswordHash, load_hash, random_password, read_password, store_hash
 from app.private_file import PrivateFileError
 
@@ -52,6 +53,8 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
     try:
         binding = binding_of(chosen)
         home = make_home(home_path())
+        if reason := why_read_only(home):
+            print(t(lang, "cli.serve.read_only", path=home, reason=reason), file=sys.stderr, flush=True)
         take_secrets(chosen, lang, Audit(home))
         places = given_addresses(chosen)
         with binding.listen() as listener:
@@ -74,10 +77,13 @@ def binding_of(chosen: argparse.Namespace) -> Binding:
     return binding
 
 
-def given_password(chosen: argparse.Namespace) -> PasswordHash | None:
-    """The password of --password-file or MEGABOARD_PASSWORD_FILE, where one is named; raises PrivateFileError."""
+def given_password(chosen: argparse.Namespace, home: Path) -> PasswordHash | None:
+    """The password of --password-file or MEGABOARD_PASSWORD_FILE, if one is named; raises PrivateFileError.
+
+    The same password gets the same hash at every start.
+    """
     path = chosen.password_file or os.environ.get(PASSWORD_FILE_VARIABLE)
-    return PasswordHash.of(read_password(Path(path))) if path else None
+    return PasswordHash.of(read_password(Path(path)), salt=load_identity(home).salt) if path else None
 
 
 def serve_page(
@@ -88,10 +94,11 @@ def serve_page(
     lang: str,
     end: str,
     places: Sequence["Place"] = (),
+    demo: Mapping[str, Any] | None = None,
 ) -> int:
-    """Build the page, say its address and how it ends once it can be opened, and answer until a signal comes.
+    """Build the page, print its address and how to end it, and answer requests until a signal comes.
 
-    Meanwhile `places` are told of what happens to runs.
+    `places` are notified of what happens to runs. `demo`: a job that the page offers as its first recipe.
     """
     # It takes 5 to 10 s.
     print(t(lang, "cli.serve.building"), flush=True)
@@ -101,10 +108,13 @@ def serve_page(
     from app.services import Services
     from app.shell import build
     from app.wizard.routes import routes
+    from backend.jobs.retention import RetentionKeeper
     from backend.jobs.spare import SpareKeeper
 
-    services = Services.open(home, told=[place.name for place in places])
+    identity = load_identity(home)
+    services = Services.open(home, told=[place.name for place in places], demo=demo)
     spare = SpareKeeper(services.store.path, services.clock)
+    retention = RetentionKeeper(services.retention)
     messenger = Messenger(services.store, places, lang, clock=services.clock)
     try:
         pages = {lang: build(lang, services) for lang in LANGUAGES}
@@ -113,21 +123,23 @@ def serve_page(
             home=home,
             password=password,
             audit=services.audit,
-            clock=services.clock,
             binding=binding,
+            identity=identity,
             routers=[routes(services)],
         )
         services.controller.start()
         spare.start()
+        retention.start()
         if places:
             messenger.start()
             print(t(lang, "cli.serve.messages", to=services.told))
-        address = binding.address(listener.getsockname()[1])
+        address = binding.address(listener.getsockname()[1], identity.host)
         told = (t(lang, "cli.serve.address", address=address), end)
         serve(app, binding, listener, lambda: print(*told, sep="\n", flush=True))
     finally:
         messenger.close()
         spare.close()
+        retention.close()
         services.close()
     return DONE
 
@@ -140,11 +152,13 @@ def explain(error: ServerError | PrivateFileError, lang: str) -> int:
 
 def _password(home: Path, chosen: argparse.Namespace, lang: str) -> PasswordHash:
     """The password's hash; the user is told at once what the password is, or which."""
-    given = given_password(chosen)
+    given = given_password(chosen, home)
     stored = None if given or chosen.new_password else load_hash(home)
     if known := given or stored:
         print(t(lang, "cli.serve.password.given" if given else "cli.serve.password.known"), flush=True)
         return known
+    if why_read_only(home):
+        raise ServerError("password_not_kept", path=str(home))
     made = random_password()
     Audit(home).record("new_password")
     # Told first: one that is stored and that nobody was told would lock the page.

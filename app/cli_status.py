@@ -2,7 +2,7 @@
 
 import argparse
 
-from app import alert_words, slowdown_words, standstill_words
+from app import alert_words, slowdown_words, standstill_words, unseen_words
 from app.cli_output import DONE, duration, number, plain, print_json, table
 from app.cli_run import find_run, fresh, opened_services, print_cause, state_words, why_words
 from app.i18n import t
@@ -58,7 +58,7 @@ def _print_run(snapshot: RunSnapshot, now: float, lang: str) -> None:
     if snapshot.step_s and not snapshot.state.is_final:
         tokens, eta = number(snapshot.tokens_per_s, 0), duration(lang, None if snapshot.standstill else snapshot.eta_s)
         print(t(lang, "cli.status.speed", step_s=number(snapshot.step_s), tokens=tokens, eta=eta))
-    for words in (standstill_words, slowdown_words, alert_words):
+    for words in (unseen_words, standstill_words, slowdown_words, alert_words):
         for line in words.lines(snapshot, lang):
             print(line)
     head = [t(lang, f"cli.status.{column}") for column in ("node", "state", "heartbeat", "processes")]

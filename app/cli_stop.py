@@ -3,6 +3,7 @@
 import argparse
 from contextlib import closing
 
+from app import unseen_words
 from app.audit import Audit
 from app.cli_output import DONE, FAILED
 from app.cli_run import find_run, state_words
@@ -48,6 +49,8 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         proved = sum(nothing_left(node.stop, node.exit) for node in snapshot.nodes)
         if not state.is_final or proved < len(snapshot.nodes):
             print(t(lang, "cli.stop.open", run=run))
+            for line in unseen_words.lines(snapshot, lang):
+                print(line)
             return FAILED
         words = {"run": run, "state": state_words(lang, state), "proved": proved, "nodes": len(snapshot.nodes)}
         print(t(lang, "cli.stopped", **words))

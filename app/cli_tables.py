@@ -4,9 +4,10 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 
 from app.cli_output import number, table
+from app.error_words import memory_error_words, time_error_words
 from app.i18n import t
 from app.plan_words import (
-    about,
+    compared_words,
     explain,
     fits_words,
     need_gib,
@@ -16,7 +17,7 @@ from app.plan_words import (
     rounded,
     spends_words,
 )
-from backend.estimate import Estimate, over_gpu_gib, speed_up
+from backend.estimate import Estimate, may_not_fit, over_gpu_gib, speed_up
 from backend.job.job import Job
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.planning import Candidate, Plans, Strategy
@@ -40,7 +41,8 @@ def estimate_text(job: Job, figures: Estimate, lang: str) -> str:
         ]
         for stage in figures.stages
     ]
-    verdict = "fits" if figures.fits else "too_large" if over_gpu_gib(figures) else "host_too_large"
+    fits = "near" if may_not_fit(job, figures) else "fits"
+    verdict = fits if figures.fits else "too_large" if over_gpu_gib(figures) else "host_too_large"
     bubble, textbook = percent(figures.bubble_fraction), percent(figures.bubble_textbook)
     lines = [
         t(lang, "cli.estimate.title", name=figures.name),
@@ -52,17 +54,17 @@ def estimate_text(job: Job, figures: Estimate, lang: str) -> str:
             outside=number(figures.outside_gib),
             memory=number(figures.gpu_memory_gib),
         ),
+        *memory_error_words(figures, lang),
         t(lang, "cli.estimate.bubble", bubble=bubble, textbook=textbook),
         t(lang, "cli.estimate.batch", data=figures.data_parallel, batch=number(figures.global_batch_size)),
         t(lang, "cli.estimate.flops", gflops=number(figures.flops_per_token / 1e9, 1)),
-        *_speed_lines(figures, lang),
+        *_speed_lines(job, figures, lang),
     ]
     faster = speed_up(job, resolve_model(job.model), resolve_gpu(job.cluster)) if job.cluster.nodes > 1 else None
     if faster:
         lines.append(t(lang, "cli.estimate.speed_up", nodes=job.cluster.nodes, faster=number(faster, 1)))
     if figures.calibrated_on:
-        error = percent(figures.time_error) if figures.time_error else "-"
-        lines.append(t(lang, "cli.estimate.calibrated", run=figures.calibrated_on, error=error))
+        lines.append(t(lang, "cli.estimate.calibrated", run=figures.calibrated_on))
     if figures.probed_on:
         lines.append(t(lang, "cli.estimate.probed", day=figures.probed_on))
     if figures.host_memory_gib:
@@ -70,16 +72,17 @@ def estimate_text(job: Job, figures: Estimate, lang: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _speed_lines(figures: Estimate, lang: str) -> Iterator[str]:
+def _speed_lines(job: Job, figures: Estimate, lang: str) -> Iterator[str]:
     if figures.time_s is None:
         return
     values = {"tflops": number(figures.model_tflops_per_gpu, 0), "seconds": f"{figures.iteration_s or 0.0:.3g}"}
     mfu = percent(figures.mfu or 0.0)
-    yield t(lang, "cli.estimate.speed", speed=about(figures, lang), mfu=mfu, **values)
+    yield t(lang, "cli.estimate.speed", speed=number(rounded(figures.tokens_per_s_per_gpu or 0.0)), mfu=mfu, **values)
     spent = sorted(figures.time_s.items(), key=itemgetter(1), reverse=True)
     yield spends_words([(name, value / sum(figures.time_s.values())) for name, value in spent[:3]], lang)
     if figures.hours:
         yield t(lang, "cli.estimate.hours", hours=number(figures.hours, 1))
+    yield from time_error_words(job, figures, lang)
 
 
 def plans_text(shown: Sequence[Candidate], found: Plans, lang: str) -> str:
@@ -116,7 +119,7 @@ def _columns(shown: Sequence[Candidate], lang: str) -> dict[str, list[str]]:
         columns[t(lang, "cli.plan.notes")] = notes
     if any(one.hours for one in figures):
         columns[t(lang, "cli.plan.hours")] = [number(one.hours, 1) for one in figures]
-    columns[t(lang, "cli.plan.fits")] = [fits_words(one, lang) for one in figures]
+    columns[t(lang, "cli.plan.fits")] = [fits_words(job, one, lang) for job, one in zip(jobs, figures, strict=True)]
     return columns
 
 
@@ -149,14 +152,15 @@ def strategies_text(job: Job, rows: Sequence[Strategy], lang: str) -> str:
             t(lang, f"strategy.{row.key}") + (" *" if row.recommended else ""),
             plan_in_full(row.best.job, lang) if row.best else "-",
             number(row.memory_gib, 1),
-            fits_words(row.best.estimate, lang) if row.best else "-",
+            fits_words(row.best.job, row.best.estimate, lang) if row.best else "-",
             number(rounded(row.tokens_per_s_per_gpu) if row.tokens_per_s_per_gpu else None),
             number(row.hours, 1),
             reason_words(row, lang),
         ]
         for row in rows
     ]
-    return "\n".join([t(lang, "cli.strategies.title", name=job.name), table(head, lines, words=(1, len(head) - 1))])
+    title = [t(lang, "cli.strategies.title", name=job.name), compared_words(job, rows, lang)]
+    return "\n".join([*filter(None, title), table(head, lines, words=(1, len(head) - 1))])
 
 
 def percent(fraction: float) -> str:

@@ -1,6 +1,7 @@
 """Gradio's settings that are read from the environment when it is imported."""
 
 import os
+import tempfile
 from pathlib import Path
 
 
@@ -12,12 +13,21 @@ def prepare_gradio(home: Path) -> None:
     """
     for name in [name for name in os.environ if name.startswith("GRADIO_")]:
         del os.environ[name]
-    temporary = home / "gradio"
-    temporary.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary.chmod(0o700)
+    temporary = _temporary_folder(home)
     os.environ.update(
         GRADIO_ANALYTICS_ENABLED="False",
         GRADIO_TEMP_DIR=str(temporary),
         GRADIO_EXAMPLES_CACHE=str(temporary),
         HF_HUB_DISABLE_TELEMETRY="1",
     )
+
+
+def _temporary_folder(home: Path) -> Path:
+    """The folder for temporary downloads: in the home folder, or the system's if the home folder is read-only."""
+    folder = home / "gradio"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="megaboard-"))
+    return folder

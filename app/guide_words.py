@@ -3,11 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from app.cli_output import number, table
 from app.i18n import t
 from app.plan_words import percent, rounded
+from backend.estimate import estimate_resolved
 from backend.job.job import Job
 from backend.planning import Plans, guides
 
@@ -15,22 +14,22 @@ from backend.planning import Plans, guides
 def guide_rows(job: Job, plans: Plans) -> list[dict[str, Any]]:
     """The guides' plans for this case, as (least, most), beside our figures; `rank` is a plan's place, from 0.
 
-    Empty where the job is not the guides' case.
+    If the engine trains something wrongly with the plan, `rank` is None and `wrong` is the problem; the page shows the
+    figures of such a plan but does not offer it. Empty if the job is not the guides' case.
     """
-    found = []
-    tokens = plans.step_tokens / job.world_size
+    found, modelled = [], {space.job.engine for space in plans.spaces}
     for one in guides(job):
         claim, rank = one.claim, plans.rank_of(one.job)
-        if rank is None:
+        if rank is None and (one.wrong is None or one.job.engine not in modelled):
             continue
-        figures = plans.figures_of(np.array([rank]))
-        speed = None if figures.iteration_s is None else tokens / float(figures.iteration_s[0])
+        figures = estimate_resolved(one.job, plans.shape, plans.gpu)
         claims = {"memory_gb": claim.memory_gb, "speed": claim.tokens_per_s_per_gpu,
                   "bubble": claim.bubble_fraction, "speed_up": claim.speed_up}  # fmt: skip
-        ours = {"memory_gib": float(figures.need_gib[0]),
-                "speed": speed, "bubble": float(figures.bubble_fraction[0]),
-                "speed_up": one.speed_up}  # fmt: skip
-        found.append({"name": claim.name, "rank": rank, "claims": claims, "ours": ours})
+        ours = {"memory_gib": figures.reserved_gib + figures.outside_gib,
+                "speed": figures.tokens_per_s_per_gpu,
+                "bubble": figures.bubble_fraction, "speed_up": one.speed_up}  # fmt: skip
+        wrong = one.wrong and one.wrong.code
+        found.append({"name": claim.name, "rank": rank, "wrong": wrong, "claims": claims, "ours": ours})
     return found
 
 
@@ -48,7 +47,9 @@ def guides_text(rows: Sequence[Mapping[str, Any]], lang: str) -> str:
             _claimed(claims["bubble"], percent), percent(ours["bubble"]),
             _claimed(claims["speed_up"], _times), _times(ours["speed_up"]),
         ])  # fmt: skip
-    return "\n".join([t(lang, "wizard.guide.caption"), table(head, lines)])
+    wrong = ", ".join(row["name"] for row in rows if row["wrong"])
+    after = [t(lang, "wizard.guide.wrong.plans", plans=wrong)] if wrong else []
+    return "\n".join([t(lang, "wizard.guide.caption"), table(head, lines), *after])
 
 
 def _claimed(values: Iterable[float] | None, words: Callable[[float], str]) -> str:

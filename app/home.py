@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,14 +29,27 @@ def home_path() -> Path:
 
 
 def make_home(path: Path) -> Path:
-    """The folder, made if missing, open to this user alone. ProblemsError(home_unusable)."""
+    """The folder, made if missing, open to this user alone. ProblemsError(home_unusable).
+
+    A folder on a read-only disk stays as it is; its files can be read.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
         if stat.S_IMODE(path.stat().st_mode) != _PRIVATE:
             path.chmod(_PRIVATE)
     except OSError as error:
-        raise _unusable(path, error.strerror) from error
+        if error.errno != errno.EROFS or not path.is_dir():
+            raise _unusable(path, error.strerror) from error
     return path
+
+
+def why_read_only(home: Path) -> str | None:
+    """The system's error text if nothing can be saved in the folder, else None."""
+    try:
+        with tempfile.TemporaryFile(dir=home):
+            return None
+    except OSError as error:
+        return error.strerror if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else None
 
 
 def _unusable(path: str | Path, reason: object) -> ProblemsError:

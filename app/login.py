@@ -1,6 +1,9 @@
-"""The log-in page and log-out: a plain form of our own, which works without its script, and nothing from elsewhere."""
+"""The log-in page and log-out: a plain form that works without its script and loads nothing from other servers.
 
-import asyncio
+At a host name that other programs of the machine share (localhost), the right password opens no session. It leads the
+browser to the server's own host name, with a ticket that can be used once.
+"""
+
 import html
 import math
 from dataclasses import dataclass
@@ -9,12 +12,14 @@ from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from starlette.requests import ClientDisconnect
 
 from app.audit import Audit
+from app.device_cookie import AGE_S, DeviceCookies
 from app.i18n import LANGUAGES, t
-from app.passwords import PasswordHash
+from app.login_throttle import PasswordChecks, Throttle, network_of
 from app.security import Door, operator_of
-from app.sessions import IDLE_S, Sessions, Throttle
+from app.sessions import IDLE_S, Sessions, Tickets
 
 LANGUAGE_COOKIE = "megaboard_lang"
 _FORM_LIMIT_BYTES = 4096
@@ -51,37 +56,90 @@ _PAGE = """<!doctype html>
 """
 
 
+_MOVING = """<!doctype html>
+<html lang="{html_lang}">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="refresh" content="0; url={address}">
+<title>{title}</title>
+<link rel="icon" href="/static/logo.svg">
+<link rel="stylesheet" href="/static/login.css">
+</head>
+<body>
+<main>
+<header><img src="/static/logo.svg" alt="" width="40" height="40"><h1>{name}</h1></header>
+<p class="lead">{lead}</p>
+<p><a href="{address}">{go}</a></p>
+<p class="hint">{hint}</p>
+</main>
+</body>
+</html>
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Visitor:
+    """The client that logs in."""
+
+    address: str
+    client: str
+    """Whose wrong passwords are counted together."""
+
+    is_known: bool
+    """A browser that has logged in before, or somebody who knows the server's own name: not one of a crowd."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogIn:
     """What the log-in routes need."""
 
     door: Door
     sessions: Sessions
-    password: PasswordHash
+    tickets: Tickets
+    checks: PasswordChecks
     throttle: Throttle
+    devices: DeviceCookies
     audit: Audit
 
-    async def attempt(self, password: str, client: str) -> str | float | None:
-        """A session's token, or the seconds to wait, or None for a wrong password.
+    def visitor(self, request: Request) -> Visitor:
+        """Devices that have logged in, and clients that use the server's own host name, have separate counts."""
+        address = request.client.host if request.client else ""
+        knows_name = self.door.is_secret(request.headers["host"])
+        if device := self.devices.device(request.cookies):
+            return Visitor(address=address, client=f"device {device}", is_known=True)
+        client = f"{'own' if knows_name else 'any'} name {network_of(address)}"
+        return Visitor(address=address, client=client, is_known=knows_name)
 
-        Each is audited, of refusals in a row the first: who floods the log-in must not fill the disk.
+    async def attempt(self, password: str, visitor: Visitor) -> bool | float:
+        """Whether it is the password, or the seconds to wait.
+
+        Attempts are audited; of a client's refusals in a row only the first one, so a flood cannot fill the disk.
         """
-        wait_s = self.throttle.admit()
+        if not self.checks.has_room(known=visitor.is_known):
+            return self.checks.BUSY_S
+        wait_s = self.throttle.admit(visitor.client)
         if wait_s > 0:
-            if self.throttle.is_news():
-                self.audit.record("login_throttled", client=client, wait_s=round(wait_s, 1))
+            if self.throttle.is_news(visitor.client):
+                self.audit.record("login_throttled", client=visitor.address, wait_s=round(wait_s, 1))
             return wait_s
-        # scrypt takes a tenth of a second: the event loop must go on serving the others.
-        if not await asyncio.to_thread(self.password.matches, password):
-            self.audit.record("login_failed", client=client)
-            return None
-        self.throttle.succeeded()
-        self.audit.record("login", client=client)
-        return self.sessions.open()
+        if not await self.checks.matches(password, known=visitor.is_known):
+            self.audit.record("login_failed", client=visitor.address)
+            return False
+        self.throttle.succeeded(visitor.client)
+        self.audit.record("login", client=visitor.address)
+        return True
+
+    def let_in(self, request: Request, answer: Response) -> Response:
+        """The answer with a new session's cookie, and with the device's own for later log-ins."""
+        answer.headers.append("set-cookie", self.door.cookie_header(self.sessions.open(), int(IDLE_S)))
+        if self.devices.device(request.cookies) is None:
+            answer.headers.append("set-cookie", self.door.cookie_header(self.devices.make(), AGE_S, self.devices.name))
+        return answer
 
 
 def routes(login: LogIn) -> APIRouter:
-    """GET and POST /login, POST /logout."""
+    """GET and POST /login, GET /enter, POST /logout."""
     router = APIRouter()
 
     @router.get("/login")
@@ -90,27 +148,62 @@ def routes(login: LogIn) -> APIRouter:
         return RedirectResponse(f"/{lang}/", 303) if operator_of(request) else page(lang)
 
     @router.post("/login")
-    async def enter(request: Request) -> Response:
+    async def try_password(request: Request) -> Response:
         lang = language_of(request)
-        password = await _typed_password(request)
-        outcome = await login.attempt(password, request.client.host if request.client else "")
-        if outcome is None:
+        host = request.headers["host"]
+        try:
+            typed = await _typed_password(request)
+        except ClientDisconnect:  # the client has gone, so this is not an attempt
+            return Response(status_code=HTTPStatus.BAD_REQUEST)
+        outcome = await login.attempt(typed, login.visitor(request))
+        if not isinstance(outcome, bool):
+            return _ask_to_wait(lang, outcome, at_plain_name=login.door.is_plain(host))
+        if not outcome:
             return page(lang, t(lang, "login.wrong"), HTTPStatus.UNAUTHORIZED)
-        if isinstance(outcome, float):
-            wait_s = math.ceil(outcome)
-            refused = page(lang, t(lang, "login.wait", seconds=wait_s), HTTPStatus.TOO_MANY_REQUESTS)
-            refused.headers["retry-after"] = str(wait_s)
-            return refused
-        return _with_cookie(RedirectResponse(f"/{lang}/", 303), login.door.cookie_header(outcome, int(IDLE_S)))
+        if login.door.is_plain(host):
+            return _move(lang, f"{login.door.own_address(host)}/enter?lang={lang}&ticket={login.tickets.make()}")
+        return login.let_in(request, RedirectResponse(f"/{lang}/", 303))
+
+    @router.get("/enter")
+    def enter(request: Request) -> Response:
+        lang = language_of(request)
+        ticket = request.query_params.get("ticket", "")
+        if login.door.is_plain(request.headers["host"]) or not login.tickets.take(ticket):
+            return RedirectResponse(f"/login?lang={lang}", 303)
+        # A redirect would not help: the browser came from another site, so it would not send a strict cookie.
+        return login.let_in(request, _move(lang, f"/{lang}/"))
 
     @router.post("/logout")
     def leave(request: Request) -> Response:
         login.sessions.close(request.cookies.get(login.door.cookie, ""))
         login.audit.record("logout", client=request.client.host if request.client else "")
         answer = RedirectResponse(f"/login?lang={language_of(request)}", 303)
-        return _with_cookie(answer, login.door.cookie_header("", 0))
+        answer.headers.append("set-cookie", login.door.cookie_header("", 0))
+        return answer
 
     return router
+
+
+def _ask_to_wait(lang: str, seconds: float, *, at_plain_name: bool) -> Response:
+    wait_s = math.ceil(seconds)
+    words = t(lang, "login.wait.plain_name" if at_plain_name else "login.wait", seconds=wait_s)
+    refused = page(lang, words, HTTPStatus.TOO_MANY_REQUESTS)
+    refused.headers["retry-after"] = str(wait_s)
+    return refused
+
+
+def _move(lang: str, address: str) -> HTMLResponse:
+    """A page that opens another address by itself."""
+    words = {
+        "title": t(lang, "login.title"),
+        "name": t(lang, "app.name"),
+        "lead": t(lang, "login.moving"),
+        "go": t(lang, "login.moving.go"),
+        "hint": t(lang, "login.moving.hint"),
+        "address": address,
+    }
+    text = _MOVING.format(**{key: html.escape(value) for key, value in words.items()}, html_lang=HTML_LANG[lang])
+    return HTMLResponse(text, headers={"content-security-policy": _POLICY})
 
 
 def page(lang: str, alert: str = "", status: int = HTTPStatus.OK) -> HTMLResponse:
@@ -156,8 +249,3 @@ async def _typed_password(request: Request) -> str:
         if len(body) > _FORM_LIMIT_BYTES:
             return ""
     return parse_qs(body.decode("utf-8", "replace")).get("password", [""])[0]
-
-
-def _with_cookie(response: Response, cookie: str) -> Response:
-    response.headers.append("set-cookie", cookie)
-    return response

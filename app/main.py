@@ -35,11 +35,24 @@ COMMANDS = {
     "resume": "app.cli_resume",
     "queue": "app.cli_queue",
     "export": "app.cli_export",
+    "storage": "app.cli_storage",
+    "delete": "app.cli_delete",
     "calibrate": "app.cli_calibrate",
     "notify": "app.cli_notify",
 }
 DEFAULT = "serve"
-_NOT_TYPED = ("home_", "store_", "audit_", "stop_unrecorded", "save_unrecorded", "run_unreadable", "launch_stopped")
+_NOT_TYPED = (
+    "home_",
+    "store_",
+    "audit_",
+    "stop_unrecorded",
+    "save_unrecorded",
+    "run_unreadable",
+    "launch_stopped",
+    "archive_failed",
+    "delete_no_room",
+    "no_room",
+)
 """Problems of this machine's disk or of what somebody else did, not of what was typed."""
 
 

@@ -3,10 +3,9 @@
 import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url, try_to_load_from_cache
+from huggingface_hub import constants
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -16,6 +15,7 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
+from app.hub_file import TooLarge, fetch
 from app.jobfile import load_json
 from backend.job.model import FIELD, ModelShape, parse_model
 from backend.job.problems import Problem, ProblemsError
@@ -24,15 +24,17 @@ FILE = "config.json"
 MAXIMUM_BYTES = 128 << 10
 """Real ones hold a few KiB."""
 HUB_TIMEOUT_S = 5.0
-"""For the hub's first answer; HF_HUB_DOWNLOAD_TIMEOUT is what its library grants the few KiB that follow."""
+"""For each answer of the hub."""
+HUB_WHOLE_S = 30.0
+"""For the whole of it: a time-out of the HTTP library begins anew with every byte."""
 
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?"
 _MODEL_ID = re.compile(rf"(?:{_PART}/)?{_PART}")
 """The hub's own rule, which leaves no room for a scheme, a host or a way up: `name` or `owner/name`."""
 
 
-def from_hub(model_id: str, *, timeout_s: float = HUB_TIMEOUT_S) -> str:
-    """The config.json of a model id, through huggingface_hub and its settings (HF_ENDPOINT, HF_HUB_OFFLINE, the token).
+def from_hub(model_id: str, *, timeout_s: float = HUB_TIMEOUT_S, whole_s: float = HUB_WHOLE_S) -> str:
+    """The config.json of a model id, by huggingface_hub's settings (HF_ENDPOINT, HF_HUB_OFFLINE, the token).
 
     It lands in the hub's cache, from where it comes when there is no network. Raises ProblemsError: bad_model_id,
     hub_offline, hub_unreachable, model_not_found, model_gated, no_model_config, bad_model_config.
@@ -40,28 +42,14 @@ def from_hub(model_id: str, *, timeout_s: float = HUB_TIMEOUT_S) -> str:
     if not _MODEL_ID.fullmatch(model_id) or re.search(r"\.\.|--", model_id):
         raise _problem("bad_model_id", id=model_id[:100])
     try:
-        path = _fetched(model_id, timeout_s)
-        refuse_large(path.stat().st_size, model_id)
-        return path.read_text(encoding="utf-8")
+        data = fetch(model_id, FILE, most_bytes=MAXIMUM_BYTES, answer_s=timeout_s, whole_s=whole_s)
+        return data.decode("utf-8")
+    except TooLarge as error:
+        raise _too_large(model_id) from error
     except UnicodeDecodeError as error:
         raise _problem("bad_model_config", source=model_id, reason="not UTF-8") from error
     except (HTTPError, OSError) as error:
         raise _hub_problem(error, model_id) from error
-
-
-def _fetched(model_id: str, timeout_s: float) -> Path:
-    """The newest file, or the cached one where the hub cannot be asked; asked once, where the library would 7 times."""
-    try:
-        found = get_hf_file_metadata(hf_hub_url(model_id, FILE), timeout=timeout_s)
-    except (RepositoryNotFoundError, RemoteEntryNotFoundError):
-        raise
-    except (HTTPError, OSError):
-        cached = try_to_load_from_cache(model_id, FILE)
-        if not isinstance(cached, str):
-            raise
-        return Path(cached)
-    refuse_large(found.size or 0, model_id)
-    return Path(hf_hub_download(model_id, FILE, etag_timeout=timeout_s))
 
 
 def read_config(text: str, source: str) -> tuple[Mapping[str, Any], ModelShape]:
@@ -78,7 +66,7 @@ def read_config(text: str, source: str) -> tuple[Mapping[str, Any], ModelShape]:
 def refuse_large(size: int, source: str) -> None:
     """Raises ProblemsError(bad_model_config) for more than any config.json needs."""
     if size > MAXIMUM_BYTES:
-        raise _problem("bad_model_config", source=source, reason=f"> {MAXIMUM_BYTES >> 10} KiB")
+        raise _too_large(source)
 
 
 def pretty(config: Mapping[str, Any]) -> str:
@@ -99,6 +87,10 @@ def _hub_problem(error: Exception, model_id: str) -> ProblemsError:
     status = isinstance(error, HfHubHTTPError) and error.response.status_code
     reason = f"HTTP {status}" if status else str(error).partition("\n")[0][:200] or type(error).__name__
     return _problem("hub_unreachable", hub=hub, reason=reason)
+
+
+def _too_large(source: str) -> ProblemsError:
+    return _problem("bad_model_config", source=source, reason=f"> {MAXIMUM_BYTES >> 10} KiB")
 
 
 def _problem(code: str, **values: object) -> ProblemsError:

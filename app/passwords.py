@@ -16,7 +16,8 @@ SHORTEST = 12
 
 COST = 2**15
 """scrypt's N. OWASP password storage cheat sheet: N=2^17, r=8, p=1; here 32 MiB: laptops run this beside training."""
-_LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+LETTERS = "abcdefghijkmnpqrstuvwxyz23456789"
+"""32 letters and digits without look-alikes."""
 
 
 class PasswordError(PrivateFileError):
@@ -33,8 +34,9 @@ class PasswordHash:
     """scrypt's N this was made with, a power of two."""
 
     @classmethod
-    def of(cls, password: str, cost: int = COST) -> "PasswordHash":
-        salt = secrets.token_bytes(16)
+    def of(cls, password: str, cost: int = COST, salt: bytes | None = None) -> "PasswordHash":
+        """The hash of a password, with a new salt unless one is given."""
+        salt = salt or secrets.token_bytes(16)
         return cls(salt=salt, digest=_scrypt(password, salt, cost), cost=cost)
 
     def matches(self, password: str) -> bool:
@@ -49,7 +51,7 @@ class PasswordHash:
 
 def random_password() -> str:
     """A password of 100 random bits in groups that can be typed, without look-alike letters."""
-    groups = ["".join(secrets.choice(_LETTERS) for _ in range(4)) for _ in range(5)]
+    groups = ["".join(secrets.choice(LETTERS) for _ in range(4)) for _ in range(5)]
     return "-".join(groups)
 
 

@@ -1,11 +1,13 @@
 """Plans in words, for the page and for the command line: names, why the best is best, why another is not."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from app.error_words import time_error_words
 from app.i18n import render_problem, t
 from backend.engines import ENGINES
-from backend.estimate import Estimate, over_gpu_gib, over_host_memory
+from backend.estimate import Estimate, may_not_fit, over_gpu_gib, over_host_memory
+from backend.job.batch import planned_batch
 from backend.job.job import Job, Parallel
 from backend.job.problems import Problem
 from backend.planning import (
@@ -51,8 +53,9 @@ def why_words(plans: Plans, lang: str) -> str:
         return _joined(lang, t(lang, key, **figures), *further)
     if best.tokens_per_s_per_gpu is None:
         return _joined(lang, t(lang, "wizard.plan.best_untimed", **figures), *further)
-    fastest = t(lang, "wizard.plan.best", speed=about(best, lang), **figures)
-    return _joined(lang, fastest, *_sentences(plans, lang), *further)
+    fastest = t(lang, "wizard.plan.best", speed=f"{rounded(best.tokens_per_s_per_gpu):,}", **figures)
+    error = time_error_words(plans[0].job, best, lang)
+    return _joined(lang, fastest, *_sentences(plans, lang), *further, *error)
 
 
 def _joined(lang: str, *sentences: str) -> str:
@@ -135,13 +138,6 @@ def spends_words(parts: Iterable[tuple[str, float]], lang: str) -> str:
     return t(lang, "why.spends", parts=t(lang, "why.and").join(each))
 
 
-def about(found: Estimate, lang: str) -> str:
-    """Tokens per second and GPU with what it may be off."""
-    speed = f"{rounded(found.tokens_per_s_per_gpu or 0.0):,}"
-    # Of an error a whole percentage is enough, as beside the chosen plan.
-    return t(lang, "why.about", speed=speed, error=f"{found.time_error:.0%}") if found.time_error else speed
-
-
 def rounded(value: float) -> int:
     """To three figures: more would be a promise."""
     return int(float(f"{value:.3g}"))
@@ -216,6 +212,14 @@ def _apart(cost: Cost, values: Mapping[str, Any], lang: str) -> str:
     return t(lang, f"why_not.apart.{outcome}", **values, share=share, part=part)
 
 
+def compared_words(job: Job, rows: Sequence[Strategy], lang: str) -> str:
+    """The global batch at which strategies are compared; empty if it is the job's own."""
+    wanted, batch = planned_batch(job), rows[0].global_batch
+    if batch == wanted:
+        return ""
+    return t(lang, "advice.batch", batch=f"{batch:,}", wanted=f"{wanted:,}", ranks=f"{job.world_size:,}")
+
+
 def reason_words(row: Strategy, lang: str) -> str:
     """A strategy's reason, and what of a node's memory it takes."""
     told = _reason_words(row, lang)
@@ -248,10 +252,10 @@ def count_words(parameters: int) -> str:
     return f"{parameters / size:.3g} {unit}"
 
 
-def fits_words(found: Estimate, lang: str) -> str:
+def fits_words(job: Job, found: Estimate, lang: str) -> str:
     """Whether a plan fits; where only a node's RAM is too small, that."""
     if found.fits:
-        return t(lang, "cli.plan.yes")
+        return t(lang, "cli.plan.maybe" if may_not_fit(job, found) else "cli.plan.yes")
     return t(lang, "cli.plan.no" if over_gpu_gib(found) else "cli.plan.no_ram")
 
 

@@ -27,6 +27,14 @@ def read_private(path: Path) -> list[str]:
     return [line.strip() for line in lines]
 
 
+def is_open_to_others(path: Path) -> bool:
+    """Whether users outside the file's group can read or change it, or its group can change it.
+
+    For TLS keys, a group that may read them is common: Debian keeps them at 0640 in the group ssl-cert.
+    """
+    return bool(path.stat().st_mode & 0o027)
+
+
 def write_whole(path: Path, text: str, *, replace: bool) -> None:
     """Write a file of mode 0600, whole or not at all; FileExistsError where it is there and may not be replaced."""
     try:

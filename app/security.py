@@ -1,7 +1,8 @@
 """The gate: one ASGI layer in front of every route, because Gradio's own log-in leaves some of its routes open.
 
 In order: the Host must be ours, the request must come from our own page, the body must be small, and a session
-must be open. Only the log-in page, its style and script and the logo are reachable without one.
+must be open. Only the log-in page, its style and script and the logo are reachable without one. At a host
+name that other programs share, such as localhost, no session is accepted (Door.plain).
 """
 
 import re
@@ -17,9 +18,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.i18n import LANGUAGES
 from app.sessions import Sessions
 
-PUBLIC_PATHS = frozenset({"/login", "/static/login.css", "/static/login.js", "/static/logo.svg"})
+PUBLIC_PATHS = frozenset({"/login", "/enter", "/static/login.css", "/static/login.js", "/static/logo.svg"})
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 BODY_LIMIT_BYTES = 4 << 20
+TLS_AGE_S = 30 * 24 * 3600
+"""How long a browser remembers to come by TLS alone. It holds for all ports of the name, so not for longer."""
 
 # Gradio's own routes that fetch an address of the caller's choice: the way out that the page policy closes.
 _FETCHES = re.compile(r"/gradio_api/(?:proxy=|file=(?!/[^/]))")
@@ -61,9 +64,16 @@ _CACHEABLE = ("text/css", "text/javascript", "application/javascript", "font/", 
 class Door:
     """How this server may be reached."""
 
+    own: str
+    """The host name of this server alone (identity.py)."""
+
     hosts: frozenset[str]
-    """Allowed Host names in lower case, with `:port` where only that port is meant. A name without a port
-    allows any, because `ssh -L` gives the browser another port; the Origin check then compares ports."""
+    """Names in lower case at which one can be logged in, with `:port` where only that port is meant. A name without
+    a port allows any, because `ssh -L` gives the browser another port; the Origin check then compares ports."""
+
+    plain: frozenset[str] = frozenset()
+    """Names that every program of the machine shares, such as localhost. Cookies of theirs would go to all ports, so
+    that these names serve the log-in page alone; from there the browser is led to the server's own name."""
 
     cookie: str
     """The session cookie's name: browsers keep cookies per host name, not per port."""
@@ -73,9 +83,20 @@ class Door:
 
     def allows(self, host: str) -> bool:
         """Whether a Host header names us."""
-        host = host.lower()
-        name, _, port = host.rpartition(":")
-        return host in self.hosts or (port.isdecimal() and name in self.hosts)
+        return _is_among(self.hosts | self.plain, host)
+
+    def is_plain(self, host: str) -> bool:
+        """Whether a Host header is a name that other programs share; no session is accepted there."""
+        return not _is_among(self.hosts, host)
+
+    def is_secret(self, host: str) -> bool:
+        """Whether the request uses the server's own host name, which only the operator knows."""
+        return _is_among(frozenset({self.own}), host)
+
+    def own_address(self, host: str) -> str:
+        """The server's own host name, with the port of the Host header."""
+        port = host[host.rindex(":") :] if re.search(r":\d+$", host) else ""
+        return f"{'https' if self.tls else 'http'}://{self.own}{port}"
 
     def is_own(self, origin: str, host: str) -> bool:
         """Whether an Origin header is the page that this same Host served."""
@@ -83,15 +104,27 @@ class Door:
         schemes = ("https",) if self.tls else ("http", "https")
         return parts.scheme in schemes and parts.netloc.lower() == host.lower()
 
-    def cookie_header(self, token: str, age_s: int) -> str:
-        """The Set-Cookie value that gives the browser its session, or takes it with an age of 0."""
+    def cookie_header(self, token: str, age_s: int, name: str = "") -> str:
+        """The Set-Cookie value that sets the session cookie (or another one); an age of 0 deletes it."""
         secure = "; Secure" if self.tls else ""
-        return f"{self.cookie}={token}; Max-Age={age_s}; Path=/; HttpOnly; SameSite=Strict{secure}"
+        return f"{name or self.cookie}={token}; Max-Age={age_s}; Path=/; HttpOnly; SameSite=Strict{secure}"
+
+    def keeps_tls(self, host: str) -> bool:
+        """Whether to send HSTS: the browser then uses only TLS for this name, on every port."""
+        name = host.lower().rpartition(":")[0] or host.lower()
+        return self.tls and not name.endswith("localhost")
 
 
-def allowed_hosts(extra: Iterable[str] = ()) -> frozenset[str]:
-    """The loopback names and the operator's own."""
-    return LOOPBACK_NAMES | {name.lower() for name in extra}
+def door_of(own: str, hosts: Iterable[str], *, cookie: str, tls: bool) -> Door:
+    """The names chosen by the operator, and the server's own. Other loopback names lead to the server's own name."""
+    named = frozenset(name.lower() for name in hosts) | {own}
+    return Door(own=own, hosts=named, plain=LOOPBACK_NAMES - named, cookie=cookie, tls=tls)
+
+
+def _is_among(names: frozenset[str], host: str) -> bool:
+    host = host.lower()
+    name, _, port = host.rpartition(":")
+    return host in names or (port.isdecimal() and name in names)
 
 
 class Gate:
@@ -108,18 +141,19 @@ class Gate:
             return
         headers = Headers(scope=scope)
         refusal = self._refuse_stranger(scope, headers)
-        token = HTTPConnection(scope).cookies.get(self._door.cookie, "") if refusal is None else ""
+        is_shut = refusal is not None or self._door.is_plain(headers["host"])
+        token = "" if is_shut else HTTPConnection(scope).cookies.get(self._door.cookie, "")
         is_open = bool(token) and self._sessions.use(token)
         if refusal is None and not is_open and scope["path"] not in PUBLIC_PATHS:
             refusal = _ask_to_log_in(scope, headers)
         if refusal is None and _FETCHES.search(scope["path"]):
             refusal = JSONResponse({"code": "not_served"}, 403)
         if refusal is not None:
-            await _refuse(refusal, scope, receive, self._hardened(send, None))
+            await _refuse(refusal, scope, receive, self._hardened(send, headers, None))
             return
         if is_open:
             scope.setdefault("state", {})["operator"] = "operator"
-        await _limited(self._app, scope, receive, self._hardened(send, token if is_open else None))
+        await _limited(self._app, scope, receive, self._hardened(send, headers, token if is_open else None))
 
     def _refuse_stranger(self, scope: Scope, headers: Headers) -> Response | None:
         hosts = headers.getlist("host")
@@ -144,12 +178,16 @@ class Gate:
         # Every browser sends Origin with a POST and a WebSocket, and no other client has business here.
         return is_safe or bool(origins) or site == "same-origin"
 
-    def _hardened(self, send: Send, token: str | None) -> Send:
+    def _hardened(self, send: Send, asked: Headers, token: str | None) -> Send:
+        keeps_tls = self._door.keeps_tls(asked.get("host", "localhost"))
+
         async def hardened(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _FIXED_HEADERS.items():
                     headers.setdefault(name, value)
+                if keeps_tls:
+                    headers["strict-transport-security"] = f"max-age={TLS_AGE_S}"
                 if not headers.get("content-type", "").startswith(_CACHEABLE):
                     headers["cache-control"] = "no-store"
                 age_s = self._sessions.cookie_age_s(token) if token else None

@@ -3,10 +3,13 @@
 Imports Gradio: call `app.gradio_settings.prepare_gradio` before importing this.
 """
 
+import asyncio
 import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import gradio as gr
 import plotly
@@ -18,12 +21,20 @@ from starlette.types import ASGIApp
 
 from app.audit import Audit
 from app.binding import Binding
+from app.connection_limits import Connections, LimitedListener, Limits
+from app.descriptors import connections_for, count_open, raise_limit
+from app.device_cookie import DeviceCookies
 from app.i18n import LANGUAGES
+from app.identity import Identity, load_identity
+from app.log_limit import limit_server_logs
 from app.login import LANGUAGE_COOKIE, LogIn, language_of, routes
+from app.login_throttle import PasswordChecks, Throttle
 from app.passwords import PasswordHash
-from app.security import Door, Gate, allowed_hosts, operator_of
-from app.sessions import Sessions, Throttle
+from app.security import Door, Gate, door_of, operator_of
+from app.sessions import Sessions, Tickets
+from app.steady_clock import steady_s
 from app.theme import THEME, WithHead
+from app.timed_protocol import TimedProtocol
 from backend.job.presets import data_folder
 
 _UPLOAD_LIMIT = "1mb"
@@ -38,22 +49,27 @@ def create_app(
     home: Path,
     password: PasswordHash,
     audit: Audit,
-    clock: Callable[[], float],
+    clock: Callable[[], float] = steady_s,
     binding: Binding | None = None,
+    identity: Identity | None = None,
     routers: Iterable[APIRouter] = (),
 ) -> ASGIApp:
-    """The whole application behind its gate, one Blocks a language mounted at /<language>; `routers` beside them."""
+    """The whole application behind its gate, one Blocks a language mounted at /<language>; `routers` beside them.
+
+    `clock` is a monotonic clock for the age of sessions and the waits after wrong passwords. The default of `identity`
+    is that of the home folder.
+    """
     binding = binding or Binding()
-    door = Door(
-        hosts=allowed_hosts(binding.hosts),
+    identity = identity or load_identity(home)
+    door = door_of(
+        identity.host,
+        binding.names,
         cookie=f"megaboard_{password.name}",
         tls=binding.certificate is not None,
     )
     sessions = Sessions(clock)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.include_router(
-        routes(LogIn(door=door, sessions=sessions, password=password, throttle=Throttle(clock), audit=audit))
-    )
+    app.include_router(routes(_log_in(door, identity, sessions, password, audit, clock)))
     for router in routers:
         app.include_router(router)
     _serve_files(app)
@@ -63,13 +79,39 @@ def create_app(
     return Gate(WithHead(app, {f"/{lang}/": lang for lang in pages}), door, sessions)
 
 
+def _log_in(
+    door: Door,
+    identity: Identity,
+    sessions: Sessions,
+    password: PasswordHash,
+    audit: Audit,
+    clock: Callable[[], float],
+) -> LogIn:
+    return LogIn(
+        door=door,
+        sessions=sessions,
+        tickets=Tickets(clock),
+        checks=PasswordChecks(password),
+        throttle=Throttle(clock),
+        devices=DeviceCookies(identity.device_key(password), f"megaboard_device_{password.name}"),
+        audit=audit,
+    )
+
+
 def serve(app: ASGIApp, binding: Binding, listener: socket.socket, tell: Callable[[], None] = lambda: None) -> None:
     """Answer requests until SIGINT or SIGTERM, then return; open streams get a few seconds.
 
-    `tell` is called once a signal ends it, which is before the first answer.
+    The number of connections leaves enough file descriptors for nodes and the database. `tell` is called once a signal
+    can end the server, which is before the first answer.
     """
+    limits = Limits(most=connections_for(raise_limit(), count_open()))
+    connections = Connections(limits)
+    limit_server_logs()
     config = uvicorn.Config(
         app,
+        # A factory is accepted like a class.
+        http=cast(type[asyncio.Protocol], partial(TimedProtocol, connections=connections)),
+        loop="asyncio",
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -88,7 +130,7 @@ def serve(app: ASGIApp, binding: Binding, listener: socket.socket, tell: Callabl
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
     tell()
-    server.run(sockets=[listener])
+    server.run(sockets=[LimitedListener(listener, connections)])
 
 
 def _mount(app: FastAPI, blocks: gr.Blocks, path: str, home: Path) -> None:
@@ -114,7 +156,16 @@ def _mount(app: FastAPI, blocks: gr.Blocks, path: str, home: Path) -> None:
 
 def _private(home: Path) -> list[str]:
     """What lies in the home folder beside Gradio's own part, which holds downloads on their way."""
-    names = ("audit.jsonl", "clusters", "demo", "known_hosts", "megaboard.db", "password.json")
+    names = (
+        "archive",
+        "audit.jsonl",
+        "clusters",
+        "demo",
+        "identity.json",
+        "known_hosts",
+        "megaboard.db",
+        "password.json",
+    )
     return [str(home / name) for name in names]
 
 

@@ -16,6 +16,7 @@ from backend.job.mapping import MAXIMUM_TEXT, dump_mapping, load_mapping
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.controller import Controller
 from backend.jobs.records import Source
+from backend.jobs.retention import Retention
 from backend.jobs.store import Store
 
 FIRST_DRAFT: Mapping[str, object] = {
@@ -23,9 +24,13 @@ FIRST_DRAFT: Mapping[str, object] = {
     "name": "my-run",
     "cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8},
     "model": {"preset": "qwen3-vl-8b"},
-    "parallel": {"tensor": 4},
+    "training": {"gradient_accumulation_steps": 4},
+    "parallel": {"pipeline": 2, "virtual_pipeline": 3},
 }
-"""What a new home starts from: four nodes of eight H100, the case this program was first asked about."""
+"""What a new home starts from: four nodes of eight H100, the case this program was first asked about.
+
+Its plan is the recommended one. TP stays 1: with more, LLaMA-Factory's Megatron trains vision parts wrongly.
+"""
 
 
 class Draft:
@@ -121,19 +126,38 @@ class Services:
     controller: Controller
     draft: Draft
     audit: Audit
+    retention: Retention
     clock: Callable[[], float]
     told: tuple[str, ...] = ()
     """Names of the places that messages about runs are sent to."""
+    demo: Mapping[str, Any] | None = None
+    """The job file's mapping that the demo offers as a recipe; None where the server is no demo."""
 
     @classmethod
-    def open(cls, home: Path, clock: Callable[[], float] = time.time, *, told: Iterable[str] = ()) -> "Services":
+    def open(
+        cls,
+        home: Path,
+        clock: Callable[[], float] = time.time,
+        *,
+        told: Iterable[str] = (),
+        demo: Mapping[str, Any] | None = None,
+    ) -> "Services":
         """Open the home folder's store and known hosts; nothing runs before `controller.start()`."""
         store = Store(store_path(home))
         audit = Audit(home, clock)
         controller = Controller(home, store, known_hosts_of(home), clock=clock, audit=audit.record)
+        retention = Retention(home, store, clock=clock, audit=audit.record)
         draft = Draft(store, home)
         return cls(
-            home=home, store=store, controller=controller, draft=draft, audit=audit, clock=clock, told=tuple(told)
+            home=home,
+            store=store,
+            controller=controller,
+            draft=draft,
+            audit=audit,
+            retention=retention,
+            clock=clock,
+            told=tuple(told),
+            demo=demo,
         )
 
     def close(self) -> None:

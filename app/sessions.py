@@ -1,4 +1,7 @@
-"""Who is logged in: sessions and the throttle on wrong passwords, both in server memory only."""
+"""Who is logged in: sessions, and the tickets that lead to one, both in server memory only.
+
+A monotonic clock counts their age.
+"""
 
 import hashlib
 import secrets
@@ -69,56 +72,30 @@ class Sessions:
             self._table.pop(_key(token), None)
 
 
-class Throttle:
-    """One server's brake on guessing: after a few wrong passwords each further one doubles the wait.
+class Tickets:
+    """Tickets lead from a log-in at a name such as localhost to the server's own name; each works once, briefly."""
 
-    The wait is capped and the count forgotten after a quiet while, because whoever can reach the port
-    could otherwise lock the operator out. The password's length is the defence; this only slows.
-    """
-
-    FREE = 3
-    LONGEST_WAIT_S = 30.0
-    FORGET_S = 900.0
+    VALID_S = 60.0
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._failures = 0
-        self._last_s = float("-inf")
-        self._told = False
+        self._table: dict[str, float] = {}
         self._lock = threading.Lock()
 
-    def admit(self) -> float:
-        """0 when an attempt may be made now, else the seconds to wait.
-
-        An admitted attempt counts as wrong until `succeeded` is called, so that many at once gain nothing.
-        """
+    def make(self) -> str:
+        """A ticket for a client that has just given the right password."""
+        ticket = secrets.token_urlsafe(32)
         now = self._clock()
         with self._lock:
-            if now - self._last_s > self.FORGET_S:
-                self._failures = 0
-            wait_s = self._last_s + self._delay_s() - now
-            if wait_s > 0:
-                return wait_s
-            self._failures += 1
-            self._last_s = now
-            self._told = False
-            return 0.0
+            self._table = {key: made_s for key, made_s in self._table.items() if now - made_s <= self.VALID_S}
+            self._table[_key(ticket)] = now
+        return ticket
 
-    def is_news(self) -> bool:
-        """Whether this refusal is the first since an attempt was admitted: the rest of a flood need not be recorded."""
+    def take(self, ticket: str) -> bool:
+        """Whether the ticket was valid; this use makes it invalid."""
         with self._lock:
-            told, self._told = self._told, True
-            return not told
-
-    def succeeded(self) -> None:
-        """The last admitted attempt was right."""
-        with self._lock:
-            self._failures = 0
-            self._last_s = float("-inf")
-
-    def _delay_s(self) -> float:
-        over = self._failures - self.FREE
-        return 0.0 if over < 0 else min(self.LONGEST_WAIT_S, 2.0 ** min(over, 16))
+            made_s = self._table.pop(_key(ticket), None)
+        return made_s is not None and self._clock() - made_s <= self.VALID_S
 
 
 def _is_over(session: _Session, now: float) -> bool:

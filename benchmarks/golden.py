@@ -22,8 +22,8 @@ from backend.estimate.terms import GROUPED_BYTES, STATIC_BYTES, StageMemory
 from backend.job.pipeline_layout import layers_of
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, MemoryTraits
+from benchmarks.errors import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
 from benchmarks.gpt_layers import VOCABULARIES, gpt_layers, number
-from benchmarks.statistics import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
 
 GIB = 2.0**30
 SOURCE = "Megatron-LM CI"

@@ -22,11 +22,11 @@ from backend.estimate.parameters import model_parameters
 from backend.estimate.plan import Plan
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, MemoryTraits
+from benchmarks.errors import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
 from benchmarks.measured_hugging_face import hugging_face_peak, is_hugging_face
 from benchmarks.published import FUSED_LOSS
 from benchmarks.rows import needed, rank, recompute, reference, sequences, targets, trained, traits
 from benchmarks.shapes import NotModelled, published_shape
-from benchmarks.statistics import MAXIMUM_STAGES, UNREADABLE, Result, Skip, figure, unreadable
 
 GIB = 2.0**30
 _TUNERS = "galore|fsdp_qlora|unsloth|hqq|sequence_parallel|new_special_tokens|dora|pissa|olora|muon"

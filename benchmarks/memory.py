@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.errors import Result, Skip, by_group, summary
 from benchmarks.golden import golden_results, within_tolerance
 from benchmarks.measured import measured_results
 from benchmarks.shapes import DATA
-from benchmarks.statistics import Result, Skip, by_group, summary
 
 WORST = 5
 

@@ -13,7 +13,6 @@ import json
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -102,7 +101,7 @@ def serve(port: int, home: Path, gpus: int, model: str | None) -> None:
         box.input(str, box, told, queue=False, trigger_mode="always_last", show_progress="hidden")
     binding = Binding(port=port)
     password = PasswordHash.of(PASSWORD)
-    app = create_app({"en": page}, home=home, password=password, audit=services.audit, clock=time.time, binding=binding)
+    app = create_app({"en": page}, home=home, password=password, audit=services.audit, binding=binding)
     answer(app, binding, binding.listen())
 
 

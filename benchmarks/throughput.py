@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from backend.estimate.efficiency import Efficiency, default_efficiency
+from benchmarks.errors import Result, Skip, summary
 from benchmarks.fit import carried_rows, fit_rows, halves
 from benchmarks.shapes import DATA
-from benchmarks.statistics import Result, Skip, summary
 from benchmarks.timed import timed_rows
 from benchmarks.timed_run import Timed
 

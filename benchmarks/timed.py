@@ -18,13 +18,13 @@ from backend.estimate.stage import Trained, rank_parameters, stages
 from backend.estimate.work import flops_per_token
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
+from benchmarks.errors import Skip
 from benchmarks.habits import Habits, habits_of
 from benchmarks.machines import machine_name, published_machine
 from benchmarks.micro_batch import fastest_that_fits
 from benchmarks.named_shapes import named_shape
 from benchmarks.recipes import Recipe, recipe_of
 from benchmarks.shapes import NotModelled
-from benchmarks.statistics import Skip
 from benchmarks.timed_engine import engine_run, row_adapters
 from benchmarks.timed_plan import check_ranks, number, timed_plan, whole
 from benchmarks.timed_run import Timed

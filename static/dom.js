@@ -50,7 +50,7 @@
 
   // What is needed against what there is, and the verdict in words: it fits, or what it is too much for.
   function meter(need_gib, most_gib, verdict, isOver) {
-    return h("div", { class: isOver ? "mb-meter mb-over" : "mb-meter" },
+    return h("div", { class: ["mb-meter", isOver && "mb-over", verdict === "wizard.near" && "mb-near"].filter(Boolean).join(" ") },
       h("span", { class: "mb-meter-bar", "aria-hidden": "true" },
         h("i", { style: { width: `${Math.min(100, 100 * need_gib / most_gib)}%` } })),
       h("span", { class: "mb-meter-text" }, `${gib(need_gib)} GiB`),

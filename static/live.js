@@ -95,7 +95,7 @@
   // State is always told in words; the sign and the colour only repeat it.
   const SIGNS = {
     queued: "◌", preflight: "◌", pending: "◌", starting: "◔", running: "●", stopping: "◑", stopped: "■",
-    finished: "✓", failed: "✕", lost: "?", broken: "!", unreachable: "!",
+    finished: "✓", failed: "✕", lost: "?", broken: "!", unreachable: "!", unseen: "?",
     watched: "◉", unwatched: "○",
   };
 

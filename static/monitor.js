@@ -20,7 +20,8 @@
     let again = false;
 
     let resumes = null;
-    const link = { now: () => Date.now() / 1000 + skew, ask, act, openToResume, wantsResume };
+    const forget = (section) => delete view.versions[section];
+    const link = { now: () => Date.now() / 1000 + skew, ask, act, forget, openToResume, wantsResume };
 
     function place() {
       const [area, ...rest] = decodeURIComponent(location.hash.slice(1)).split("/");
@@ -112,17 +113,23 @@
     const table = el("table.mbm-table.mbm-list", {}, el("caption.mbm-spoken", {}, w("runs")), el("thead", {}, head), body);
     const card = el("div.mb-card.mbm-scroll", { hidden: true }, table);
     const empty = emptyCard();
-    const root = el("div", {}, el("div.mbm-title", {}, el("h2", { tabindex: "-1" }, w("runs"))), card, empty);
+    const M = window.Megaboard;
+    const erase = M.DeleteDialog(link), deletions = M.Deletions(), storage = M.Storage(link, erase.open);
+    const root = el("div", {}, el("div.mbm-title", {}, el("h2", { tabindex: "-1" }, w("runs"))), deletions.root, card, empty,
+      storage.root, erase.root);
 
     function take(bundle) {
+      if (bundle.deletions) deletions.take(bundle.deletions);
+      storage.take(bundle.storage);
+      erase.take(bundle.erase);
       if (!bundle.rows) return;
       card.hidden = !bundle.rows.length;
       empty.hidden = bundle.rows.length > 0;
       const queued = bundle.rows.filter((run) => run.queue_place !== null).length;
-      keyed(body, bundle.rows, (run) => run.id, () => makeRow(link), (row, run) => updateRow(row, run, queued));
+      keyed(body, bundle.rows, (run) => run.id, () => makeRow(link, erase.open), (row, run) => updateRow(row, run, queued));
     }
 
-    return { root, take, wanted: () => ({}), everySecond() {}, close() {} };
+    return { root, take, wanted: () => ({ ...storage.wanted(), ...erase.wanted() }), everySecond() {}, close() {} };
   }
 
   function emptyCard() {
@@ -130,8 +137,8 @@
     return el("div.mb-card.mbm-empty", { hidden: true }, el("h3", {}, w("empty.title")), el("p.mb-quiet", {}, w("empty.words")), start);
   }
 
-  function makeRow(link) {
-    const acts = window.Megaboard.RowActs(link.act, link.openToResume);
+  function makeRow(link, erase) {
+    const acts = window.Megaboard.RowActs(link.act, link.openToResume, erase);
     const bar = el("div.mbm-bar", { "aria-hidden": "true" }, el("i"));
     const row = el("tr", {},
       el("td", {}, el("a"), el("code.mb-quiet"), el("p.mbm-why")), el("td", {}, badge("state", "queued"), el("small.mb-quiet")), el("td"),

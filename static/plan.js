@@ -6,6 +6,7 @@
   const ALWAYS = new Set(["tensor", "pipeline"]);
   const FILTERS = ["fits", "engine", "front", "loads"];
   const NOTICED = 0.005;
+  const WRONG = new Set(["vision_gradients_wrong", "vision_replicas_drift"]);
   const filters = new Set();
   let all = [], rows = [], columns = [], plans = null, chosen = null, place = null;
   // Where the box is scrolled to, where it is to be, and its height: asked of the box while anything else is new, they
@@ -36,7 +37,7 @@
     part("count").textContent = board.t("wizard.plan.count", { shown: whole(all.length), count: whole(plans.count),
       fitting: whole(plans.fitting), sorted: all[0].speed === null ? "" : board.t("wizard.plan.sorted") });
     guides(part("guides"));
-    even(part("even"), bundle.problems.find((one) => one.code === "stages_unequal"));
+    even(part("even"), bundle.problems.find((one) => WRONG.has(one.code) || one.code === "stages_unequal"));
     // At first the best are in view, as the sentences above say.
     sift(before && chosen && keyOf(chosen) !== before);
   }
@@ -168,7 +169,7 @@
   function cell(row, name) {
     const { h, t, percent } = board;
     if (name === "memory") return board.meter(row.need_gib, plans.gpu_gib,
-      row.fits ? "wizard.fits" : isOver(row) ? "wizard.over" : "wizard.over.host");
+      row.fits ? (row.need_gib > plans.doubtful_gib ? "wizard.near" : "wizard.fits") : isOver(row) ? "wizard.over" : "wizard.over.host");
     if (name === "engine") return t(`wizard.engine.${row.engine}`);
     if (name === "recompute") return recompute(row);
     if (name === "bubble" || name === "exposed") return percent(row[name]);
@@ -218,7 +219,7 @@
     return slower < -NOTICED ? t("wizard.plan.cost.faster", { percent: percent(-slower) }) : t("wizard.plan.cost.same");
   }
 
-  // The stages of the chosen plan hold each other up: the field that mends it is among those that start closed.
+  // The draft's plan trains something wrongly, or its stages wait for each other. The fields to fix are closed at first.
   function even(element, note) {
     const text = note ? JSON.stringify(note) : "";
     if (element.dataset.text === text) return;
@@ -243,7 +244,8 @@
       claim(one.claims.memory_gb, String, " GB"), ours(one.ours.memory_gib, (value) => `${gib(value)} GiB`),
       claim(one.claims.speed, number), ours(one.ours.speed, number),
       claim(one.claims.bubble, (value) => String(Math.round(1000 * value) / 10), "%"), ours(one.ours.bubble, percent),
-      claim(one.claims.speed_up, (value) => value.toFixed(1), "×"), ours(one.ours.speed_up, times), h("td", {}, use(one))]);
+      claim(one.claims.speed_up, (value) => value.toFixed(1), "×"), ours(one.ours.speed_up, times),
+      h("td", {}, one.rank === null ? t("wizard.guide.wrong") : use(one))]);
     const head = ["plan", "memory", "ours", "speed", "ours", "bubble", "ours", "speed_up", "ours", "choose"];
     board.fill(element, board.table("mb-table", head.map((name) => t(`wizard.guide.${name}`)), lines,
       t("wizard.guide.caption")));

@@ -11,10 +11,11 @@
       head: Head(id, link),
       trouble: Trouble((rank, file) => parts.logs.show(rank, file), (keys) => link.act("accept", { keys }), () => link.act("resume")),
       standstill: M.Standstill(link.now, (rank, file) => parts.logs.show(rank, file)),
-      slowdown: M.Slowdown(),
+      slowdown: M.Notice(),
+      unseen: M.Notice(),
       compare: M.Compare(() => link.act("calibrate")),
       export: M.Export(() => link.act("export")),
-      charts: M.Charts(),
+      charts: M.Charts(link.ask),
       usage: M.Usage(id, link.ask),
       nodes: M.Nodes(link.now),
       events: Events(),
@@ -22,12 +23,13 @@
     };
     const below = el("div.mbm-below", {}, parts.logs.root, parts.events.root);
     let head = {};
-    const root = el("div.mbm-run", { "data-run": id }, parts.head.root, parts.standstill.root,
+    const root = el("div.mbm-run", { "data-run": id }, parts.head.root, parts.unseen.root, parts.standstill.root,
       parts.slowdown.root, parts.trouble.root,
       parts.charts.root, parts.compare.root, parts.usage.root, parts.nodes.root, parts.export.root, below);
 
     function take(bundle) {
       // Of a run that is unknown or cannot be read there is nothing to show, and nothing to press.
+      parts.head.erase.take(bundle.erase);
       if (bundle.error || bundle.head) root.classList.toggle("mbm-nothing", !bundle.head && !head.state);
       if (bundle.head || bundle.progress || "compare" in bundle) takeHead(bundle);
       if (bundle.head) parts.trouble.take(bundle.head);
@@ -36,12 +38,13 @@
       if (bundle.head?.cause) parts.logs.prefer(bundle.head.cause);
       if ("standstill" in bundle) parts.standstill.take(bundle.standstill);
       if ("slowdown" in bundle) parts.slowdown.take(bundle.slowdown);
+      if ("unseen" in bundle) parts.unseen.take(bundle.unseen);
       if (bundle.nodes) parts.nodes.take(bundle.nodes);
       if (bundle.nodes) parts.logs.takeNodes(bundle.nodes);
       if (bundle.nodes) parts.usage.takeNodes(bundle.nodes);
       parts.usage.take(bundle.usage);
       if (bundle.events) parts.events.take(bundle.events);
-      parts.charts.take(id, bundle.points);
+      parts.charts.take(id, bundle.points, bundle.detail);
       parts.charts.root.hidden = (head.is_final || !head.attempt) && parts.charts.isEmpty();
       parts.logs.take(bundle.log);
       parts.logs.root.hidden = !head.attempt;
@@ -63,7 +66,8 @@
       take,
       charts: parts.charts,
       usage: parts.usage,
-      wanted: () => ({ points: parts.charts.wanted(id), log: parts.logs.wanted(), usage: parts.usage.wanted() }),
+      wanted: () => ({ points: parts.charts.wanted(id), detail: parts.charts.wantedDetail(), log: parts.logs.wanted(),
+        usage: parts.usage.wanted(), ...parts.head.erase.wanted() }),
       everySecond() {
         parts.head.age();
         parts.nodes.age();
@@ -97,11 +101,13 @@
     const again = el("button.mb-button.mb-primary", { type: "button", title: w("queue.again.label"),
       onclick: () => link.act("resume") }, w("queue.again"));
     const more = Checkpoints("continue", { look, go: (step, dialog) => openInWizard(id, step, dialog) });
+    const erase = window.Megaboard.DeleteDialog(link, () => window.Megaboard.go("runs"));
+    const remove = el("button.mb-button", { type: "button", onclick: () => erase.open(id) }, w("delete"));
     const attempts = window.Megaboard.Attempts((restarts) => link.act("restarts", { restarts }));
     const root = el("header.mbm-head", {},
       el("a.mbm-back", { href: "#runs", "data-go": "runs" }, `← ${w("runs")}`),
-      el("div.mbm-title", {}, title, state, el("div.mbm-buttons", {}, more.button, resume.button, again, save, stop)), about, attempts.root,
-      el("div.mb-card.mbm-progress", {}, told, bar, facts), spoken, ask.root, resume.root, more.root);
+      el("div.mbm-title", {}, title, state, el("div.mbm-buttons", {}, remove, more.button, resume.button, again, save, stop)), about, attempts.root,
+      el("div.mb-card.mbm-progress", {}, told, bar, facts), spoken, ask.root, resume.root, more.root, erase.root);
     let shown = null;
     let wantsResume = link.wantsResume(id);
 
@@ -114,6 +120,7 @@
       text(about, w(head.attempt ? "about" : "about.unstarted", { id, engine: head.engine, attempt: head.attempt, nodes: head.nodes, started: moment(head.started ?? head.created) }));
       save.hidden = head.is_final || head.is_waiting || head.is_watched;
       stop.hidden = head.is_final;
+      remove.hidden = !head.can_delete;
       text(stop, w(head.is_waiting ? "queue.cancel" : head.is_watched ? "stop.watching" : "stop.now"));
       resume.take(head.can_resume && head.attempt > 0, head.resume);
       again.hidden = !head.can_resume || head.attempt > 0 || head.warnings.length > 0;
@@ -170,7 +177,7 @@
       return w("fact.until", { at: moment(end, !isToday).slice(0, -3) });
     }
 
-    return { root, take, age };
+    return { root, take, age, erase };
   }
 
   // Asks once more before a run is ended without a checkpoint; the safe answer has the focus.

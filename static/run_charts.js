@@ -12,17 +12,25 @@
     { name: "step_s", series: ["step_s"] },
   ];
 
-  function Charts() {
-    const charts = SPECS.map(build);
+  // ask: lets the monitor ask the server now.
+  function Charts(ask) {
+    const charts = SPECS.map((spec) => build(spec, ask));
     const twin = figures();
     const root = el("section.mbm-charts", { "aria-label": w("charts") }, ...charts.map((c) => c.card), twin);
     const look = watch(charts.map((c) => c.plot), () => charts.filter((c) => c.drawn).forEach(draw));
     let have = { run: "", generation: null, seq: null };
 
-    function take(run, points) {
-      if (!points) return;
+    function take(run, points, detail) {
+      if (points) takePoints(run, points);
+      if (detail && detail.generation === have.generation) {
+        charts.filter((chart) => chart.detail.take(detail)).forEach(draw);
+      }
+    }
+
+    function takePoints(run, points) {
       const whole = points.from === undefined;
       if (!whole && (have.run !== run || points.generation !== have.generation || points.from !== have.seq)) return;
+      if (points.generation !== have.generation) charts.forEach((chart) => chart.detail.forget());
       have = { run, generation: points.generation, seq: points.seq };
       charts.forEach((chart) => (whole ? replace(chart, run, points.series) : extend(chart, points.series)));
       tell();
@@ -52,6 +60,7 @@
         const long = charts.some((c) => Object.values(c.data).some((one) => one.x.length > MOST));
         return have.run === run && !long ? { generation: have.generation, seq: have.seq } : {};
       },
+      wantedDetail: () => charts.map((chart) => chart.detail.wanted()).find(Boolean),
       isEmpty: () => charts.every(isEmpty),
       summary: () => charts.map((c) => ({ name: c.spec.name, points: c.data[c.spec.series[0]].x.length })),
       data: (name) => charts.find((c) => name in c.data)?.data[name],
@@ -62,7 +71,7 @@
     };
   }
 
-  function build(spec) {
+  function build(spec, ask) {
     const now = el("span.mbm-now");
     const range = el("span.mb-quiet");
     const plot = el("div.mbm-plot", { role: "img" });
@@ -73,7 +82,7 @@
     const head = el("header", {}, heading, now, range, legend);
     const card = el(`section.mb-card.mbm-chart${spec.wide ? ".mbm-wide" : ""}`, {}, head, el("div.mbm-frame", {}, plot, empty));
     const data = Object.fromEntries(spec.series.map((name) => [name, { x: [], y: [] }]));
-    return { spec, card, plot, now, range, empty, data, drawn: false };
+    return { spec, card, plot, now, range, empty, data, detail: window.Megaboard.Detail(data), ask, drawn: false };
   }
 
   function title(chart) {
@@ -92,7 +101,14 @@
   function draw(chart) {
     const traces = chart.spec.series.map((name) => trace(chart, name));
     window.Plotly.react(chart.plot, traces, layout(chart), config());
+    if (!chart.drawn) chart.plot.on("plotly_relayout", () => zoomed(chart));
     chart.drawn = true;
+  }
+
+  function zoomed(chart) {
+    const { autorange, range } = chart.plot.layout.xaxis;
+    if (chart.detail.zoomed(autorange || !range ? null : range)) draw(chart);
+    if (chart.detail.wanted()) chart.ask();
   }
 
   function extend(chart, series) {
@@ -123,10 +139,9 @@
   }
 
   function trace(chart, name) {
-    const { x, y } = chart.data[name];
     const colours = palette(chart.plot);
     const label = w(`series.${name}`);
-    const shared = { x: [...x], y: [...y], name: label, showlegend: false, hovertemplate: `${label} %{y:.5~g}<extra></extra>` };
+    const shared = { ...chart.detail.points(name), name: label, showlegend: false, hovertemplate: `${label} %{y:.5~g}<extra></extra>` };
     if (name === "loss_bad") {
       const marker = { symbol: "x", size: 10, color: colours.bad };
       return { ...shared, mode: "markers", marker, hovertemplate: `${label}<extra></extra>` };

@@ -18,8 +18,9 @@
       el("header", {}, el("h3", { id: "mbm-logs" }, w("logs")),
         el("div.mbm-tools", {}, attempt, node, file, filter, found, el("label", { for: "mbm-follow" }, follow, w("log.follow")))),
       el("div.mbm-earlier", {}, earlier), box);
-    // attempt: the chosen one, null for the newest; shown: the number of the one whose lines are here.
-    const state = { attempt: null, shown: null, node: 0, file: null, start: null, end: null, open: false, before: null };
+    // attempt and file: the chosen ones, null for the newest and for the node's first; shown and named: the attempt and
+    // the file whose lines are here. An attempt may lack the chosen file, or get it later.
+    const state = { attempt: null, shown: null, node: 0, file: null, named: null, start: null, end: null, open: false, before: null };
     let chosen = false;
 
     function choose(rank, name, number = null) {
@@ -42,16 +43,21 @@
     }
 
     function take(log) {
-      if (!log || log.node !== state.node || (state.file !== null && log.file !== state.file)) return;
+      if (!log || log.node !== state.node || log.asked !== state.file) return;
       if (state.attempt !== null && log.attempt !== state.attempt) return;
       if (log.files) offerFiles(log.files);
-      // A new attempt has begun: what was asked for was the rest of the one before.
-      if (log.attempt !== state.shown && (log.from !== undefined || log.before !== undefined)) {
+      // A new attempt has begun, or the chosen file exists now: the request was for the rest of the previous file.
+      const isOther = log.attempt !== state.shown || log.file !== state.named;
+      if (isOther && (log.from !== undefined || log.before !== undefined)) {
         forget();
+        box.replaceChildren();
+        ask();
         return;
       }
+      // Without a choice by the user, do not wait in the next attempt for the file that explained a failure.
+      if (state.shown !== null && log.attempt !== state.shown && !chosen) state.file = null;
       state.shown = log.attempt;
-      state.file = log.file;
+      state.named = log.file;
       if (log.file) file.value = log.file;
       if (log.before !== undefined) prepend(log);
       else if (log.from === undefined) replace(log);
@@ -125,7 +131,8 @@
       const all = box.childElementCount;
       const shown = filter.value.trim() ? [...box.children].filter((one) => !one.hidden).length : all;
       text(found, shown === all ? w(all === 1 ? "log.line" : "log.lines", { count: all }) : w("log.found", { shown, count: all }));
-      const nothing = all ? w("log.unmatched") : state.file ? w("log.empty") : w("log.none");
+      const nothing = all ? w("log.unmatched") : state.named ? w("log.empty")
+        : state.shown > 1 ? w("log.none_of", { attempt: state.shown }) : w("log.none");
       attribute(box, "data-empty", shown ? null : nothing);
     }
 
@@ -145,7 +152,7 @@
       takeNodes,
       // The node that failed, unless the user has chosen one.
       prefer({ rank, file }) {
-        const isShown = rank === state.node && (!file || file === state.file);
+        const isShown = rank === state.node && (!file || file === state.file || file === state.named);
         if (!chosen && Number.isInteger(rank) && !isShown) turnTo(rank, file || null);
       },
       wanted: () => ({ attempt: state.attempt, node: state.node, file: state.file, end: state.end, before: state.before }),

@@ -7,7 +7,7 @@
   const LOW_DISK_MIB = 10240;
   const LATE_S = 15;
   const OVER = ["finished", "failed", "stopped"];
-  const BAD = ["unreachable", "lost", "failed"];
+  const BAD = ["unreachable", "unseen", "lost", "failed"];
 
   function Nodes(now) {
     const head = el("tr", {}, ...COLUMNS.map((name) => el("th", { scope: "col" }, w(`node.${name}`))));

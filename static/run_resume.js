@@ -40,7 +40,7 @@
   }
 
   // What can be done with a run from its line in the list; `act(name, values)`.
-  function RowActs(act, open) {
+  function RowActs(act, open, erase) {
     const button = (name, label, onclick) => el("button.mbm-chip", { type: "button", "data-do": name, "aria-label": label,
       title: label, onclick: (event) => {
         event.stopPropagation();
@@ -52,12 +52,14 @@
     const cancel = button("cancel", w("queue.cancel"), () => act("stop", { run: shown.id }));
     const resume = button("resume", w("resume"), () => open(shown.id));
     const again = button("again", w("queue.again.label"), () => act("resume", { run: shown.id }));
+    const remove = button("delete", w("delete"), () => erase(shown.id));
+    remove.textContent = w("delete");
     up.textContent = "↑";
     down.textContent = "↓";
     cancel.textContent = w("queue.cancel");
     resume.textContent = w("resume");
     again.textContent = w("queue.again");
-    const root = el("div.mbm-row-acts", {}, up, down, cancel, resume, again);
+    const root = el("div.mbm-row-acts", {}, up, down, cancel, resume, again, remove);
 
     function take(run, queued) {
       shown = run;
@@ -68,6 +70,7 @@
       cancel.hidden = !waits;
       resume.hidden = !run.can_resume || !run.has_begun;
       again.hidden = !run.can_resume || run.has_begun || run.needs_word;
+      remove.hidden = !run.can_delete;
     }
 
     return { root, take };

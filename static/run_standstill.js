@@ -43,8 +43,9 @@
     return isDue ? `${last} ${w("standstill.due")}` : last;
   }
 
-  // A run whose steps take longer than before; the server has the words, for there is no time of day in them.
-  function Slowdown() {
+  // A title, lines and what to do, as text from the server (they contain no time of day): a run whose steps take longer
+  // than before, or nodes that the server cannot monitor.
+  function Notice() {
     const title = el("strong");
     const list = el("ul.mbm-suspects");
     const fix = el("p.mb-quiet");
@@ -54,7 +55,7 @@
       root.hidden = !found;
       if (!found) return;
       text(title, found.title);
-      keyed(list, found.lines, (line) => line, () => el("li"), text);
+      keyed(list, found.lines, (line) => line, () => el("li"), setCommands);
       setCommands(fix, found.fix);
     }
 
@@ -74,5 +75,5 @@
     setCommands(item.lastChild, help.join(" "));
   }
 
-  window.Megaboard = Object.assign(window.Megaboard || {}, { Standstill, Slowdown });
+  window.Megaboard = Object.assign(window.Megaboard || {}, { Standstill, Notice });
 })();

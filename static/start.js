@@ -120,7 +120,9 @@
   function said(told) {
     const { h, t } = board;
     const isDone = Object.keys(told.note).length > 0 && !told.problems.length;
-    const done = told.kind === "recipe" ? "wizard.start.recipe.done"
+    const isDemo = told.kind === "recipe" && told.note.key === "demo";
+    const done = isDemo ? "wizard.start.recipe.demo.done"
+      : told.kind === "recipe" ? "wizard.start.recipe.done"
       : told.kind !== "import" ? `wizard.start.${told.kind}.done`
       : told.lines.length ? "wizard.start.import.done" : "wizard.start.import.job";
     const isTaken = told.problems.some((problem) => ["preset_exists", "cluster_exists"].includes(problem.code));

@@ -28,14 +28,14 @@
       plan.each && fact("each", whole(plan.each), t(`wizard.steps.each.${plan.keeps_rest ? "kept" : "dropped"}`)),
       fact("total", whole(plan.steps), plan.by_steps ? t("wizard.steps.set") : ""),
       plan.each && fact("epochs", board.rounded(epochs)),
-      plan.hours !== null && fact("hours", duration(plan), t("wizard.steps.hours.from", {
-        seconds: board.rounded(plan.step_s) })),
+      plan.hours !== null && fact("hours", duration(plan), [t("wizard.steps.hours.from", {
+        seconds: board.rounded(plan.step_s) }), board.errorBeside("hours", plan.error)].filter(Boolean).join(board.wizard.lang() === "zh" ? "，" : ", ")),
     ];
   }
 
   function duration(plan) {
     const text = board.hours(plan.hours);
-    return plan.error ? `${board.t("wizard.time.about", { value: text })} ±${Math.round(100 * plan.error)}%` : text;
+    return plan.error ? board.t("wizard.time.about", { value: text }) : text;
   }
 
   (board.panels = board.panels || {}).steps = draw;

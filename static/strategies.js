@@ -22,6 +22,7 @@
     const head = names.map((name) => h("th", { scope: "col",
       class: ["speed", "hours"].includes(name) ? "mb-figure" : null }, t(`wizard.strategies.${name}`)));
     fill(element, h("p", { class: "mb-quiet" }, t("wizard.strategies.lead")),
+      got.batch && h("p", { class: "mb-problem", "data-severity": "note" }, got.batch.join(board.wizard.lang() === "zh" ? "" : " ")),
       board.table("mb-table mb-strategies", head, got.rows.map((row) => names.map((name) => line(row, got.gpu_gib)[name]))));
   }
 
@@ -32,7 +33,7 @@
         row.recommended && h("span", { class: "mb-best" }, t("wizard.strategies.best")),
         row.plan && h("small", {}, row.plan)),
       memory: h("td", {}, row.plan ? meter(row.need_gib, gpu,
-        row.fits ? "wizard.fits" : row.over ? "wizard.over" : "wizard.over.host", !row.fits) : "–"),
+        row.near ? "wizard.near" : row.fits ? "wizard.fits" : row.over ? "wizard.over" : "wizard.over.host", !row.fits) : "–"),
       speed: h("td", { class: "mb-figure" }, row.fits && row.speed ? rounded(row.speed) : "–"),
       hours: h("td", { class: "mb-figure" }, row.fits && row.hours !== null ? hourCount(row.hours) : "–"),
       why: h("td", {}, row.why, row.is_unfit && h("span", { class: "mb-unloaded" }, "⊘ ", t("wizard.plan.mark.unfit"))),

@@ -11,7 +11,7 @@
         h("strong", {}, t("wizard.summary.open", { count: figures.errors }))));
       return say(element, "");
     }
-    const state = figures.fits === null ? "unknown" : figures.fits ? "fits" : "over";
+    const state = figures.fits === null ? "unknown" : !figures.fits ? "over" : figures.near ? "near" : "fits";
     const memory = figures.need_gib !== null && (figures.host
       ? t("wizard.summary.host", { need: gib(figures.host.need), node: gib(figures.host.node) })
       : t("wizard.summary.memory", { need: gib(figures.need_gib), gpu: gib(figures.gpu_gib) }));
@@ -40,8 +40,10 @@
     const { t, percent } = board;
     if (!known) return t("accuracy.unknown");
     if (known.run) return t("accuracy.calibrated", { run: known.run });
-    const figures = { rows: known.rows, median: percent(known.median), largest: percent(known.largest) };
-    return t("accuracy.within", { ...figures, group: t(`accuracy.group.${known.group}`) });
+    const { own } = known, sentences = [board.errorWords("memory", known.expected)];
+    if (own) sentences.push(t("accuracy.own", { group: t(`accuracy.group.${own.group}`), rows: own.rows,
+      median: percent(own.median), largest: percent(own.largest) }));
+    return sentences.join(board.wizard.lang() === "zh" ? "" : " ");
   }
 
   const fact = (name, value) => told(board.t(`wizard.summary.${name}`), value, board.t(`wizard.summary.${name}.long`));
@@ -49,7 +51,7 @@
   // Unknown where the GPU's speed, or the number of samples, is.
   function paces({ speed, hours, time_error: error }) {
     const { t, rounded } = board;
-    const title = error && t("wizard.time.error", { error: `${Math.round(100 * error)}%` });
+    const title = error && board.errorWords("time", error);
     return [speed !== null && told(t("wizard.time.speed"), rounded(speed), title),
       hours !== null && told(t("wizard.time.hours"), board.hours(hours), title)];
   }

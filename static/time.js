@@ -26,18 +26,18 @@
 
   function facts(time) {
     const { h, t, percent } = board;
-    const off = time.error ? ` ±${Math.round(100 * time.error)}%` : "";
-    const about = (value) => time.error ? t("wizard.time.about", { value }) + off : value;
-    const fact = (name, value, title) => h("div", { class: "mb-fact", title }, h("span", {}, t(`wizard.time.${name}`)),
-      h("b", {}, value));
+    const about = (value) => time.error ? t("wizard.time.about", { value }) : value;
+    const fact = (name, value, title, beside) => h("div", { class: "mb-fact", title }, h("span", {}, t(`wizard.time.${name}`)),
+      h("b", {}, value), beside && h("small", { class: "mb-quiet" }, beside));
     return [
       fact("speed", about(rounded(time.tokens_per_s_per_gpu)), t("wizard.time.speed.long", {
-        all: rounded(time.gpus * time.tokens_per_s_per_gpu), gpus: time.gpus })),
+        all: rounded(time.gpus * time.tokens_per_s_per_gpu), gpus: time.gpus }), board.errorBeside("speed", time.error)),
       fact("iteration", t("wizard.time.in_seconds", { count: rounded(time.iteration_s) })),
       fact("mfu", percent(time.mfu), t("wizard.time.mfu.long", { tflops: rounded(time.tflops) })),
       time.speed_up && h("div", { class: "mb-fact", title: t("wizard.time.speed_up.long") },
         h("span", {}, t("wizard.time.speed_up", { nodes: time.nodes })), h("b", {}, `${time.speed_up.toFixed(1)}×`)),
-      fact("hours", time.hours === null ? h("small", {}, t("wizard.time.no_hours")) : about(hours(time.hours))),
+      fact("hours", time.hours === null ? h("small", {}, t("wizard.time.no_hours")) : about(hours(time.hours)), null,
+        time.hours !== null && board.errorBeside("hours", time.error)),
     ];
   }
 
@@ -48,7 +48,7 @@
     const { t } = board;
     return [time.calibrated_on && t("wizard.time.calibrated", { run: time.calibrated_on }),
       time.padding && t("wizard.time.padding", { share: share(time.padding) }),
-      time.error && t("wizard.time.error", { error: `${Math.round(100 * time.error)}%` }),
+      time.error && board.errorWords("time", time.error),
       time.probed_on && t("wizard.time.probed", { day: time.probed_on })]
       .filter(Boolean).join(board.wizard.lang() === "zh" ? "" : " ");
   }
@@ -78,6 +78,13 @@
     return board.table("mb-table mb-spent", head, [...rows, sum], t("wizard.time.caption"));
   }
 
+  // The expected error of an estimate: a sentence, and a few words beside a figure. Without sources, a run corrects it.
+  const whole = (share) => `${Math.round(100 * share)}%`;
+  const kind = (name, { sources }) => sources ? name : `${name}.calibrated`;
+  board.errorWords = (name, known) => board.t(`accuracy.${kind(name, known)}`, { sources: known.sources,
+    error: whole(known.error), low: whole(known.low) });
+  board.errorBeside = (name, known) => known
+    && board.t(`accuracy.beside.${known.sources ? name : "calibrated"}`, { error: whole(known.error) });
   board.hours = hours;
   (board.panels = board.panels || {}).time = draw;
 })();

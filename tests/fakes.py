@@ -5,7 +5,7 @@ import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from backend.cluster.node import NodeError, Result
+from backend.cluster.node import OUTPUT_BYTES, NodeError, Result
 
 Reply = Result | NodeError | Mapping[str, Any] | Callable[[Sequence[str], bytes], Result]
 """A mapping answers as our own programs do: one line `TOKEN{json}` for the token it was asked with."""
@@ -18,6 +18,8 @@ class FakeNode:
         self.name = name
         self.files: dict[str, bytes] = {}
         self.folders: set[str] = {"/", "/tmp"}
+        self.special = {"/dev/zero"}
+        """Paths that are there and no regular files: devices, pipes."""
         self.ran: list[tuple[str, ...]] = []
         self.broken: NodeError | None = None
         """Set it, and every call fails with it, as after a lost link."""
@@ -28,16 +30,23 @@ class FakeNode:
         self._replies.insert(0, (words, reply))
         return self
 
-    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Result:
+    def run(
+        self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", max_bytes: int = OUTPUT_BYTES
+    ) -> Result:
         self._work()
         self.ran.append(tuple(argv))
         for words, reply in self._replies:
             if _contains(argv, words):
-                return _answer(reply, argv, stdin)
+                result = _answer(reply, argv, stdin)
+                if max(len(result.out.encode(errors="replace")), len(result.err.encode(errors="replace"))) > max_bytes:
+                    raise NodeError("too_much_output", self.name, command=argv[0], limit=max_bytes)
+                return result
         raise AssertionError(f"{self.name} has no answer for {list(argv)}")
 
     def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
         self._work()
+        if path in self.folders or path in self.special:
+            raise NodeError("not_a_file", self.name, path=path)
         if path not in self.files:
             raise NodeError("missing_file", self.name, path=path)
         return self.files[path][offset : offset + limit]
@@ -62,7 +71,7 @@ class FakeNode:
 
     def exists(self, path: str) -> bool:
         self._work()
-        return path in self.files or path in self.folders
+        return path in self.files or path in self.folders or path in self.special
 
     def close(self) -> None:
         pass

@@ -43,3 +43,18 @@ def full_disk(folder: Path) -> Iterator[FullDisk]:
         yield FullDisk(folder)
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """The folder on a disk that is really read-only, for root too; skips the test where none may be mounted."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a folder read-only needs root")
+    done = subprocess.run(["mount", "--bind", str(folder), str(folder)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"a folder cannot be mounted here: {done.stderr.strip()}")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(folder)], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)

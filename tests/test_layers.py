@@ -89,7 +89,7 @@ def test_a_library_is_imported_at_home_only(library, home):
 def loaded_roots(script: str, *arguments: str) -> set[str]:
     """Top-level names of all modules a fresh interpreter has loaded; the script's last line lists its modules."""
     command = [sys.executable, "-c", script, *arguments]
-    out = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=60).stdout
+    out = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return {name.split(".")[0] for name in json.loads(out.splitlines()[-1])}
 
 
@@ -109,3 +109,9 @@ def imports(path: Path) -> frozenset[str]:
 
 def is_under(name: str, roots: tuple[str, ...]) -> bool:
     return any(name == root or name.startswith(f"{root}.") for root in roots)
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "tools"])
+def test_no_script_hides_a_module_of_the_standard_library(folder):
+    """A file that is run puts its own folder first on the import path."""
+    assert [path.name for path in (ROOT / folder).glob("*.py") if path.stem in sys.stdlib_module_names] == []

@@ -14,6 +14,8 @@ from typing import Any
 
 import httpx
 
+from app.identity import load_identity
+
 CHECKOUT = Path(__file__).parents[1]
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -31,9 +33,15 @@ class Site:
 
     def __init__(self, home: Path, **environment: str) -> None:
         self.home = home
+        self.log = home / "server.log"
         self.environment = {**os.environ, "MEGABOARD_HOME": str(home), **environment}
         self.port = next(filter(_is_free, random.sample(PORTS, len(PORTS))))
-        self.url = f"http://127.0.0.1:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The page's address. Browsers resolve it; other programs connect to 127.0.0.1 with its name as Host."""
+        home = self.home / "demo" if "demo" in self.call else self.home
+        return f"http://{load_identity(home).host}:{self.port}"
 
     def command(self) -> list[str]:
         """The interpreter's arguments that serve the page on the port with PASSWORD."""
@@ -43,19 +51,18 @@ class Site:
         return ["-m", "app.main", *self.call, "--port", str(self.port), "--password-file", str(password_file)]
 
     def start(self) -> None:
-        log = self.home / "server.log"
         argv = [sys.executable, *self.command()]
-        with log.open("ab") as out:
+        with self.log.open("ab") as out:
             self.process = subprocess.Popen(argv, stdout=out, stderr=out, env=self.environment, cwd=CHECKOUT)
         deadline = time.monotonic() + READY_S
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
-                httpx.get(f"{self.url}/login")
+                httpx.get(f"http://127.0.0.1:{self.port}/login")
                 return
             except httpx.TransportError:
                 time.sleep(0.1)
         self.kill()
-        raise AssertionError(log.read_text())
+        raise AssertionError(self.log.read_text())
 
     def end(self) -> None:
         if self.process.poll() is None:
@@ -113,7 +120,7 @@ def logged_in(site: Site, browser: Any = None) -> Iterator[Any]:
             yield page
         return
     context = browser.new_context(viewport=VIEWPORT)
-    context.set_default_timeout(60_000)  # of every page in it
+    context.set_default_timeout(180_000)  # for every page in this context
     page = context.new_page()
     with without_faults(page):
         log_in(page, site)
@@ -131,3 +138,13 @@ def log_in(page: Any, site: Site, lang: str = "en") -> None:
     page.fill("#password", PASSWORD)
     page.keyboard.press("Enter")
     page.wait_for_url(lambda url: "/login" not in url)
+
+
+def fetched(page: Any, path: str) -> bytes:
+    """The server's answer to the page. Only the browser resolves the server's own host name."""
+    asked = """async (path) => {
+        const answer = await fetch(path);
+        if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
+        return Array.from(new Uint8Array(await answer.arrayBuffer()));
+    }"""
+    return bytes(page.evaluate(asked, path))

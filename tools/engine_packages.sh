@@ -9,7 +9,7 @@ extra=$folder/extra
 
 rm -rf "$extra" "$folder/swift"
 pip="$folder/bin/python -m pip --disable-pip-version-check"
-$pip install --quiet --no-deps --target "$extra" -r "$requirements/engines.txt"
+$pip install --quiet --no-deps --require-hashes --target "$extra" -r "$requirements/engines.txt"
 # For GPUs, and linked against CUDA.
 find "$extra/bitsandbytes" -name 'libbitsandbytes_*.so' ! -name 'libbitsandbytes_cpu.so' -delete
 find "$extra/torchvision" "$extra"/torchvision.libs -name '*.so*' -delete 2> /dev/null || true
@@ -20,7 +20,7 @@ _without_compiled_files = torch.library.Library("torchvision", "DEF")
 for _name in ("nms", "qnms"):
     _without_compiled_files.define(_name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 PYTHON
-$pip install --quiet --no-deps --target "$folder/swift" -r "$requirements/swift.txt"
+$pip install --quiet --no-deps --require-hashes --target "$folder/swift" -r "$requirements/swift.txt"
 cat > "$folder/bin/swift-python" <<'SHELL'
 #!/bin/sh
 here=$(cd "$(dirname "$0")/.." && pwd)

@@ -5,7 +5,6 @@ The controller reads the store and takes orders, but watches no nodes: runs are 
 """
 
 import sys
-import time
 from pathlib import Path
 
 from app.binding import Binding
@@ -35,7 +34,7 @@ def main(port: int, home: Path, tick_s: float, word: str) -> None:
     pages = {lang: frame(lang, services, wizard=wizard, monitor=monitor) for lang in LANGUAGES}
     binding = Binding(port=port)
     password = PasswordHash.of(word)
-    page = create_app(pages, home=home, password=password, audit=services.audit, clock=time.time, binding=binding)
+    page = create_app(pages, home=home, password=password, audit=services.audit, binding=binding)
     listener = binding.listen()
     try:
         serve(page, binding, listener)

@@ -13,12 +13,10 @@ pip="$folder/bin/python -m pip --disable-pip-version-check"
 $pip install --quiet --upgrade pip
 
 # Alone and first: 2.13.0+cpu sorts above 2.13.0, so a CPU wheel wins wherever one is offered.
-$pip install --quiet --no-deps --retries 1 --timeout 20 --extra-index-url "$torch_index" \
-    "$(grep '^torch==' "$requirements/node.txt")"
-$pip install --quiet -r "$requirements/node.txt"
-# Its setup.py imports torch, so it is built in this environment; its C++ parts are built where they are first used.
-DS_BUILD_OPS=0 $pip install --quiet --no-deps --no-build-isolation "$(grep '^deepspeed==' "$requirements/node-no-deps.txt")"
-$pip install --quiet --no-deps -r "$requirements/node-no-deps.txt"
+$pip install --quiet --no-deps --retries 1 --timeout 20 --extra-index-url "$torch_index" -r "$requirements/torch.txt"
+$pip install --quiet --no-deps --require-hashes -r "$requirements/node.txt"
+# DeepSpeed's setup.py imports torch, so it is built in this environment; its C++ parts are built where they are first used.
+DS_BUILD_OPS=0 $pip install --quiet --no-deps --no-build-isolation --require-hashes -r "$requirements/node-no-deps.txt"
 
 "$folder/bin/python" - <<'PYTHON'
 import importlib.util

@@ -109,9 +109,10 @@ class StoredRun:
         self.tell(EventKind.NODE_EXITED, rank, **ended)
 
     def stopped(self, rank: int, left: Sequence[int] = ()) -> None:
-        """The supervisor's answer to `stop`."""
-        self.store.write(lambda c: attempts.set_stop(c, self.id, self.attempt, rank, {"left": list(left)}))
-        self.tell(EventKind.NODE_STOPPED, rank, left=list(left))
+        """The supervisor's answer to `stop`; `left`: ids of processes that no signal ends."""
+        rows = [(pid, "python", "D") for pid in left]
+        self.store.write(lambda c: attempts.set_stop(c, self.id, self.attempt, rank, {"left": rows}))
+        self.tell(EventKind.NODE_STOPPED, rank, left=rows)
 
 
 def step_row(step: int, time: float, step_s: float) -> dict[str, Any]:

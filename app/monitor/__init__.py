@@ -17,7 +17,8 @@ from app.monitor.compare import Compare
 from app.monitor.exports import exports_of
 from app.monitor.question import Question
 from app.monitor.resuming import resuming_of
-from app.monitor.watch import Watch
+from app.monitor.storage import storage_of
+from app.monitor.watch import watch_of
 from app.services import Services
 
 TICK_S = 2.0
@@ -29,10 +30,10 @@ _WORDS = "monitor."
 
 def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
     """Build the monitor in the current Blocks context."""
-    watch = Watch(services.controller, services.store, services.clock)
+    watch = watch_of(services.controller, services.store, services.clock)
     compare = Compare(services, lang)
     offers = {"export": exports_of(services.controller).of, "resume": resuming_of(services.controller).of}
-    bundler = Bundler(watch, services.store, lang, compare.of, offers)
+    bundler = Bundler(watch, services.store, lang, services.clock, compare.of, offers, storage_of(services))
 
     def poll(event: gr.EventData) -> Any:
         answer = bundler.answer(_question(event), services.clock())

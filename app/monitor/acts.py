@@ -6,9 +6,11 @@ from typing import Any, get_args
 from app.monitor.compare import Compare
 from app.monitor.exports import exports_of
 from app.monitor.resuming import resuming_of
+from app.monitor.storage import storage_of
 from app.services import Services
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.queued import Move
+from backend.jobs.retention import Rules
 
 Act = Callable[[str, Mapping[str, Any]], object]
 """(run, what the button says beside its name) -> nothing of interest; ProblemsError when it is refused."""
@@ -26,6 +28,9 @@ def act(services: Services, compare: Compare, name: object, run: str, values: Ma
         "accept": lambda run, values: controller.accept_warnings(run, _texts(values.get("keys"))),
         "resume": lambda run, values: controller.resume(run, checkpoint=_count(values.get("step")), queue=True),
         "move": lambda run, values: controller.move(run, _where(values.get("where"))),
+        "delete": lambda run, values: storage_of(services).delete(run, archive=values.get("archive") is True),
+        "compact": lambda run, values: storage_of(services).compact(),
+        "retention": lambda run, values: storage_of(services).set_rules(_rules(values)),
         "restarts": lambda run, values: controller.allow_restarts(run, _count(values.get("restarts")) or 0),
     }
     try:
@@ -38,6 +43,12 @@ def act(services: Services, compare: Compare, name: object, run: str, values: Ma
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else None
+
+
+def _rules(values: Mapping[str, Any]) -> Rules:
+    return Rules(
+        **{name: values.get(name) for name in ("raw_days", "run_days")}, archive=values.get("archive") is not False
+    )
 
 
 def _texts(value: object) -> list[str]:

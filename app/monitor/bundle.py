@@ -4,17 +4,19 @@ The server keeps nothing about a tab. A question says which sections it shows in
 curves go and how far its log goes; so a tab that slept, or a server that was restarted, needs no repair.
 """
 
-import json
-import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.i18n import render_problem
 from app.monitor import events, log, run, runs, usage
-from app.monitor.question import Question
-from app.monitor.watch import Watch
+from app.monitor.answer import Answer, Section, to_json
+from app.monitor.question import LogQuestion, Question
+from app.monitor.shared import Shared
+from app.monitor.storage import StorageView
+from app.monitor.watch import LOOK_S, RUNS_KEPT, Watch
 from app.slowdown_words import slowdown
 from app.standstill_words import standstill
+from app.unseen_words import unseen
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.progress import WATCHED
 from backend.jobs.records import RunSnapshot
@@ -36,31 +38,63 @@ class Bundler:
         watch: Watch,
         store: Store,
         lang: str,
+        clock: Callable[[], float],
         compare: Comparison = lambda run: None,
         offers: Mapping[str, Offer] | None = None,
+        storage: StorageView | None = None,
     ) -> None:
+        self._storage = storage
         self._compare = compare
         self._offers = offers or {}
         self._watch = watch
         self._store = store
         self._lang = lang
+        self._sections: Shared[dict[str, Section]] = Shared(clock, fresh_s=LOOK_S, kept=RUNS_KEPT)
+        self._logs: Shared[dict[str, Any]] = Shared(clock, fresh_s=LOOK_S, kept=RUNS_KEPT)
+        self._usage = usage.Usage(store, clock)
 
     def answer(self, question: Question, now: float, refused: Problem | None = None) -> str | None:
         """The JSON string for the browser. `refused`: why what it just asked for was not done."""
+        lacks = Answer(seen=question.seen)
         try:
-            lacks = self._run(question, now) if question.run else self._list(question)
+            if question.run:
+                self._run(lacks, question)
+            else:
+                self._list(lacks, question)
         except ProblemsError as error:
-            lacks = self._news(question, {"error": self._words(error.problems[0])})
-        lacks = self._with_trouble(question, lacks)
+            lacks.add_news({"error": Section.of(self._words(error.problems[0]))})
+        self._size(lacks, question.erase)
+        self._trouble(lacks)
         if refused is not None:
-            lacks["refused"] = self._words(refused)
-        return to_json({"run": question.run, "now": round(now, 1), **lacks}) if lacks else None
+            lacks.add("refused", to_json(self._words(refused)))
+        return lacks.to_json(run=question.run, now=round(now, 1))
 
-    def _list(self, question: Question) -> dict[str, Any]:
-        return self._news(question, {"rows": runs.rows(self._watch.runs(), self._lang)})
+    def _list(self, lacks: Answer, question: Question) -> None:
+        rows = self._watch.runs()
+        make = lambda: {"rows": Section.of(runs.rows(rows, self._lang))}  # noqa: E731
+        lacks.add_news(self._sections.get("", make, version=rows))
+        if self._storage is not None:
+            lacks.add_news({"deletions": Section.of(self._storage.deletions(self._lang))})
+            if question.storage:
+                lacks.add_news({"storage": Section.of(self._storage.part(self._lang))})
 
-    def _run(self, question: Question, now: float) -> dict[str, Any]:
+    def _size(self, lacks: Answer, erase: str | None) -> None:
+        """The size of the run for which the deletion dialog is open."""
+        if erase is not None and self._storage is not None:
+            lacks.add_news({"erase": Section.of(self._storage.size(erase, self._lang))})
+
+    def _run(self, lacks: Answer, question: Question) -> None:
         snapshot = self._watch.run(question.run)
+        lacks.add_news(self._sections.get(question.run, lambda: self._sections_of(snapshot), version=snapshot))
+        if points := self._watch.curves(question.run, question.generation, question.seq):
+            lacks.add("points", points)
+        if question.detail is not None:
+            lacks.add("detail", self._watch.detail(question.run, *question.detail))
+        if busy := self._usage.part(question.run, [node.rank for node in snapshot.nodes], question.usage):
+            lacks.add("usage", busy)
+        self._log(lacks, question, snapshot.state.is_final)
+
+    def _sections_of(self, snapshot: RunSnapshot) -> dict[str, Section]:
         sections = {
             "head": {**run.head(snapshot, self._lang), **self._offered(snapshot)},
             "progress": run.progress(snapshot, self._lang),
@@ -68,66 +102,33 @@ class Bundler:
             "compare": None if snapshot.engine == WATCHED else self._compare(snapshot.id),
             "standstill": standstill(snapshot),
             "slowdown": slowdown(snapshot, self._lang),
-            "nodes": run.nodes(snapshot, now),
+            "unseen": unseen(snapshot, self._lang),
+            "nodes": run.nodes(snapshot),
             "events": events.events(snapshot, self._lang),
         }
-        lacks = self._news(question, sections)
-        points = self._watch.curves(question.run, question.generation, question.seq)
-        if points["series"] or "from" not in points:
-            lacks["points"] = points
-        if busy := usage.part(self._store, question.run, [node.rank for node in snapshot.nodes], question.usage):
-            lacks["usage"] = busy
-        shown = log.part(self._store, question.run, question.log, snapshot.state.is_final)
-        return {**lacks, **self._log(question, shown, lacks.get("versions", {}))}
+        return {name: Section.of(value) for name, value in sections.items()}
 
     def _offered(self, snapshot: RunSnapshot) -> dict[str, Any]:
         if snapshot.engine == WATCHED:
             return dict.fromkeys(self._offers)
         return {name: offer(snapshot, self._lang) for name, offer in self._offers.items()}
 
-    def _log(self, question: Question, shown: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, Any]:
+    def _log(self, lacks: Answer, question: Question, is_final: bool) -> None:
         """The log where it has news: lines, or another list of files."""
-        version = _version([shown["attempt"], shown["node"], shown["file"], shown["files"]])
-        if question.seen.get("log") != version:
-            return {"log": shown, "versions": {**versions, "log": version}}
-        if not shown["lines"] and "before" not in shown:
-            return {}
-        return {"log": {name: value for name, value in shown.items() if name != "files"}}
+        asked: LogQuestion = question.log
+        key = (question.run, asked, is_final)
+        shown = self._logs.get(key, lambda: log.part(self._store, question.run, asked, is_final))
+        files = Section.of([shown["attempt"], shown["node"], shown["file"], shown["files"]])
+        if question.seen.get("log") != files.version:
+            lacks.add_news({"log": Section(text=to_json(shown), version=files.version)})
+        elif shown["lines"] or "before" in shown:
+            lacks.add("log", to_json({name: value for name, value in shown.items() if name != "files"}))
 
-    def _with_trouble(self, question: Question, lacks: Mapping[str, Any]) -> dict[str, Any]:
-        """And why nothing new is kept at present, or that it is kept again."""
+    def _trouble(self, lacks: Answer) -> None:
+        """Why new data cannot be stored now, or that it can be stored again."""
         trouble = self._store.trouble
-        if trouble is None and "trouble" not in question.seen:
-            return dict(lacks)
-        told = self._news(question, {"trouble": trouble and self._words(trouble)})
-        versions = {**lacks.get("versions", {}), **told.get("versions", {})}
-        return {**lacks, **told, "versions": versions} if told else dict(lacks)
-
-    def _news(self, question: Question, sections: Mapping[str, Any]) -> dict[str, Any]:
-        """Those sections that the tab shows in another version, and their versions."""
-        versions = {name: _version(section) for name, section in sections.items()}
-        lacks = {name: sections[name] for name, version in versions.items() if question.seen.get(name) != version}
-        return {**lacks, "versions": {name: versions[name] for name in lacks}} if lacks else {}
+        if trouble is not None or "trouble" in lacks.seen:
+            lacks.add_news({"trouble": Section.of(trouble and self._words(trouble))})
 
     def _words(self, problem: Problem) -> dict[str, str]:
         return render_problem(self._lang, problem)
-
-
-def to_json(value: object) -> str:
-    """Compact JSON that every browser reads: NaN and infinity, which JSON has no words for, are null."""
-    try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    except ValueError:
-        return json.dumps(_finite(value), separators=(",", ":"), ensure_ascii=False)
-
-
-def _finite(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(one) for one in value]
-    return None if isinstance(value, float) and (value != value or abs(value) == float("inf")) else value
-
-
-def _version(section: object) -> str:
-    return f"{zlib.crc32(to_json(section).encode()):08x}"

@@ -1,11 +1,10 @@
 """A run's measured figures beside the predicted ones, and whether they can correct the estimates of the cluster."""
 
-import threading
-from collections import OrderedDict
 from typing import Any
 
 from app.calibration import as_mapping, keep_in_draft, known_of_draft, today
 from app.i18n import render_problem
+from app.monitor.shared import Shared
 from app.services import Services
 from backend.estimate import estimate
 from backend.estimate.calibrated import calibrated_on
@@ -26,20 +25,11 @@ class Compare:
     def __init__(self, services: Services, lang: str) -> None:
         self._services = services
         self._lang = lang
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[str, tuple[float, dict[str, Any]]] = OrderedDict()
+        self._kept: Shared[dict[str, Any]] = Shared(services.clock, fresh_s=COMPARE_S, kept=RUNS_KEPT)
 
     def of(self, run: str) -> dict[str, Any]:
         """What the page shows of one run; ProblemsError(unknown_run)."""
-        with self._lock:
-            now = self._services.clock()
-            kept = self._kept.get(run)
-            if kept is None or not 0 <= now - kept[0] < COMPARE_S:
-                kept = self._kept[run] = (now, self._look(run))
-                self._kept.move_to_end(run)
-                while len(self._kept) > RUNS_KEPT:
-                    self._kept.popitem(last=False)
-            return kept[1]
+        return self._kept.get(run, lambda: self._look(run))
 
     def use(self, run: str) -> None:
         """Keep what the run says with the draft's cluster; ProblemsError where it says nothing or is of another GPU."""
@@ -47,8 +37,7 @@ class Compare:
         calibration = calibration_of(job, found, today(self._services.clock()))
         self._services.audit.record("calibrate", **as_mapping(calibration))
         keep_in_draft(self._services, calibration)
-        with self._lock:
-            self._kept.pop(run, None)
+        self._kept.forget(run)
 
     def _look(self, run: str) -> dict[str, Any]:
         launched, _ = self._services.controller.measured(run)

@@ -25,6 +25,7 @@ _BAD = frozenset(
         EventKind.RESTARTING,
         EventKind.WAITING,
         EventKind.NODE_UNREACHABLE,
+        EventKind.NODE_UNSEEN,
         EventKind.GPU_ERROR,
         EventKind.NODE_STOP_FAILED,
         EventKind.NODE_SILENT,
@@ -35,6 +36,7 @@ _BAD = frozenset(
         EventKind.GRAD_NORM_ROSE,
         EventKind.DISK_LOW,
         EventKind.ALLOC_RETRIES,
+        EventKind.BAD_RECORDS,
         EventKind.MESSAGE_FAILED,
     }
 )

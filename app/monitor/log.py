@@ -13,26 +13,31 @@ FIRST_BYTES = 64 << 10
 
 
 def part(store: Store, run: str, asked: LogQuestion, is_final: bool) -> dict[str, Any]:
-    """Lines of the asked file, or of the node's first one; `lines` is empty when there is nothing new.
+    """Lines of the requested file, or of the node's first file if it has no such file; `lines` is empty if there is
+    nothing new. `asked` is the requested file, `file` the file of the lines (None while there is none).
 
-    An attempt that there is not counts as the newest.
+    An unknown attempt counts as the newest one. That attempt may lack a file that the attempt before has: for example,
+    torchrun's console exists only after a failure.
 
-    `from` is there when the lines follow what the browser has, `before` when they stand before it; neither when they
-    replace it. Unless the run has ended, a line not yet written to its end waits.
+    `from` is set if the lines follow those of the browser, `before` if they precede them; neither if they replace
+    them. Unless the run has ended, a line not yet written to its end waits.
     """
     with store.read() as connection:
         newest = attempts.newest(connection, run)
         attempt = asked.attempt if asked.attempt and asked.attempt < newest else newest
         files = sorted(series.log_files(connection, run, attempt, asked.node), key=_order)
-        file = asked.file if asked.file is not None or not files else files[0]
-        answer: dict[str, Any] = {"attempt": attempt, "node": asked.node, "file": file, "files": files, "lines": []}
-        if file not in files:
+        file = asked.file if asked.file in files else next(iter(files), None)
+        answer: dict[str, Any] = {"attempt": attempt, "node": asked.node, "asked": asked.file, "file": file,
+                                  "files": files, "lines": []}  # fmt: skip
+        if file is None:
             return answer
         key = FileKey(run=run, attempt=attempt, rank=asked.node, file=file)
         if asked.before is not None:
             start, data = series.log_tail(connection, key, size=FIRST_BYTES, before=asked.before)
             return {**answer, "before": asked.before, **_earlier(start, data)}
-        start, data = series.log_tail(connection, key, size=FIRST_BYTES)
+        new = FIRST_BYTES if asked.end is None else series.log_end(connection, key) - asked.end
+        size = new if 0 < new < FIRST_BYTES else FIRST_BYTES
+        start, data = (asked.end or 0, b"") if new == 0 else series.log_tail(connection, key, size=size)
     if asked.end is not None and start <= asked.end <= start + len(data):
         data = data[asked.end - start :]
         return {**answer, "from": asked.end, **_shown(asked.end, data if is_final else complete(data))}

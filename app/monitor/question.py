@@ -12,7 +12,7 @@ class LogQuestion:
     """None: the newest one."""
     node: int = 0
     file: str | None = None
-    """None: the first one there is."""
+    """Where the node has it; else, and for None, the first one there is."""
     end: int | None = None
     """Offset up to which the browser has it; None when it has nothing."""
     before: int | None = None
@@ -26,7 +26,7 @@ class UsageQuestion:
     measure: str | None = None
     """None: the first one there is."""
     have: Mapping[int, tuple[int, ...]]
-    """Node rank -> (width, start, heartbeats) of the newest stretch that the browser has."""
+    """Node rank -> what the newest answer about it said that the browser has then."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +43,12 @@ class Question:
     log: LogQuestion = LogQuestion()
     usage: UsageQuestion | None = None
     """None: not asked for this time."""
+    storage: bool = False
+    """What the database takes is shown, too."""
+    erase: str | None = None
+    """The run that the dialog before a deletion is open for."""
+    detail: tuple[int, int] | None = None
+    """The stretch of steps, first and last, that it wants in detail."""
 
     @classmethod
     def of(cls, value: object) -> "Question":
@@ -63,6 +69,9 @@ class Question:
                 before=_count(log.get("before")),
             ),
             usage=_usage(asked["usage"]) if "usage" in asked else None,
+            storage=asked.get("storage") is True,
+            erase=_text(asked.get("erase")),
+            detail=_stretch(_mapping(asked.get("detail"))),
         )
 
 
@@ -71,6 +80,11 @@ def _usage(value: object) -> UsageQuestion:
     told = {rank: _counts(one) for rank, one in _mapping(asked.get("have")).items()}
     have = {int(rank): one for rank, one in told.items() if rank.isdecimal() and len(one) == 3}
     return UsageQuestion(measure=_text(asked.get("measure")), have=have)
+
+
+def _stretch(asked: Mapping[str, object]) -> tuple[int, int] | None:
+    first, last = _count(asked.get("first")), _count(asked.get("last"))
+    return None if first is None or last is None or first > last else (first, last)
 
 
 def _counts(value: object) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
         "can_stop": not run.state.is_final and (run.state is not RunState.STOPPING or is_saving),
         "is_watched": run.engine == WATCHED,
         "can_resume": run.state.can_resume,
+        "can_delete": run.state.is_final,
         "can_continue": run.state.is_final and run.engine != WATCHED,
         "is_waiting": run.state is RunState.QUEUED,
         "queue_place": run.queue_place,
@@ -59,14 +60,14 @@ def progress(run: RunSnapshot, lang: str) -> dict[str, Any]:
     }
 
 
-def nodes(run: RunSnapshot, now: float) -> list[dict[str, Any]]:
+def nodes(run: RunSnapshot) -> list[dict[str, Any]]:
     """One row a node, by rank. `heard`: when its newest heartbeat came, by the server's clock."""
     return [
         {
             "rank": node.rank,
             "address": node.address,
             "state": node.state,
-            "heard": None if node.heartbeat_age_s is None else round(now - node.heartbeat_age_s),
+            "heard": None if node.heartbeat_age_s is None else round(run.looked_at - node.heartbeat_age_s),
             "load": node.host.get("load1"),
             "memory": [node.host.get("memory_used_mib"), node.host.get("memory_total_mib")],
             "disk_free": node.host.get("disk_free_mib"),
@@ -111,7 +112,7 @@ def _proof(run: RunSnapshot) -> dict[str, int] | None:
 def _left(node: NodeSnapshot) -> int | None:
     """Processes of the run left on a node that was stopped or has ended; None when nobody has looked."""
     record = node.stop if node.stop is not None else node.exit
-    return None if record is None or record.get("left") is None else len(record["left"])
+    return None if record is None or "left" not in record else len(record["left"])
 
 
 def _gpu_memory_held(node: NodeSnapshot) -> int | None:

@@ -22,6 +22,7 @@ def rows(runs: list[RunSummary], lang: str) -> list[dict[str, Any]]:
             "loss": run.loss,
             "stands_since": run.stands_since,
             "queue_place": run.queue_place,
+            "can_delete": run.state.is_final,
             "can_resume": run.state.can_resume,
             "has_begun": run.has_begun,
             # Queued again as it is, it would fail again: its page asks for the word on its warnings.

@@ -1,24 +1,30 @@
 """What page ticks read: one look at the store an interval however many tabs are open, and each run's curves."""
 
+import logging
+import math
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import TypeVar
+from functools import lru_cache
+from typing import Any
 
-from app.monitor.curves import Curves, Reader
-from backend.job.job import Job
-from backend.jobs import ledger
+from app.monitor import curves
+from app.monitor.answer import to_json
+from app.monitor.shared import Shared
+from backend.job.problems import ProblemsError
+from backend.jobs import curve_levels, curve_view
 from backend.jobs.controller import Controller
-from backend.jobs.progress import step_tokens
-from backend.jobs.records import Point, RunSnapshot, RunSummary
+from backend.jobs.curve_view import State
+from backend.jobs.records import RunSnapshot, RunSummary
 from backend.jobs.store import Store
-
-T = TypeVar("T")
 
 LOOK_S = 1.0
 """Two ticks within this time see the same snapshot."""
 RUNS_KEPT = 16
-"""Runs whose snapshot and curves stay in memory."""
+"""Runs whose snapshot stays in memory."""
+CURVES_KEPT = 64
+"""Answers about curves that stay in memory, a tenth of a megabyte each. None gets old: it is of one state."""
+
+_log = logging.getLogger(__name__)
 
 
 class Watch:
@@ -27,66 +33,71 @@ class Watch:
     def __init__(self, controller: Controller, store: Store, clock: Callable[[], float]) -> None:
         self._controller = controller
         self._store = store
-        self._clock = clock
+        self._runs: Shared[list[RunSummary]] = Shared(clock, fresh_s=LOOK_S, kept=1)
+        self._snapshots: Shared[RunSnapshot] = Shared(clock, fresh_s=LOOK_S, kept=RUNS_KEPT)
+        self._curves: Shared[str] = Shared(clock, fresh_s=math.inf, kept=CURVES_KEPT)
         self._lock = threading.Lock()
-        self._snapshots: OrderedDict[str, tuple[float, object]] = OrderedDict()
-        self._curves: OrderedDict[str, Curves] = OrderedDict()
+        self._taking_in: set[str] = set()
 
     def runs(self) -> list[RunSummary]:
         """All runs, newest first."""
-        return self._look("", lambda: sorted(self._controller.runs(), key=lambda run: -run.created))
+        return self._runs.get("", lambda: sorted(self._controller.runs(), key=lambda run: -run.created))
 
     def run(self, run_id: str) -> RunSnapshot:
         """One run. Raises ProblemsError(unknown_run)."""
-        return self._look(run_id, lambda: self._controller.snapshot(run_id))
+        return self._snapshots.get(run_id, lambda: self._controller.snapshot(run_id))
 
     def forget(self, run_id: str) -> None:
         """Look again at the next call: something was done to the run."""
-        with self._lock:
-            self._snapshots.pop(run_id, None)
-            self._snapshots.pop("", None)
+        self._snapshots.forget(run_id)
+        self._runs.forget("")
 
-    def curves(self, run_id: str, generation: int | None, seq: int | None) -> dict[str, object]:
-        """`Curves.to_json` of a run, with the newest points taken in before."""
-        with self._lock:
-            curves = self._curves.get(run_id)
-            if curves is None:
-                curves = self._curves[run_id] = Curves(readers(self._job(run_id)))
-            curves.add(self._controller.points(run_id, after=curves.seq))
-            _trim(self._curves, run_id)
-            return curves.to_json(generation, seq)
+    def curves(self, run_id: str, generation: int | None, seq: int | None) -> str | None:
+        """`curves.part` of a run as JSON; None if the browser is up to date."""
+        upto = self._state(run_id)
+        has = seq if generation == upto.generation else None
+        if has == upto.seq:
+            return None
+        return self._curves.get(
+            (run_id, upto, has), lambda: self._read(lambda c: curves.part(c, run_id, upto.generation, has))
+        )
 
-    def _job(self, run_id: str) -> Job:
+    def detail(self, run_id: str, first: int, last: int) -> str:
+        """`curves.detail` of a run as JSON."""
+        key = (run_id, self._state(run_id), first, last)
+        return self._curves.get(key, lambda: self._read(lambda c: curves.detail(c, run_id, first, last)))
+
+    def _state(self, run_id: str) -> State:
         with self._store.read() as connection:
-            return ledger.job_of(connection, run_id)
+            upto = curve_view.state(connection, run_id)
+        if upto.is_behind:
+            self._take_in(run_id)
+        return upto
 
-    def _look(self, key: str, read: Callable[[], T]) -> T:
+    def _read(self, read: Callable[[Any], dict[str, Any]]) -> str:
+        with self._store.read() as connection:
+            return to_json(read(connection))
+
+    def _take_in(self, run_id: str) -> None:
+        """Process the points that an older version stored, in the background; the curve grows meanwhile."""
         with self._lock:
-            now = self._clock()
-            kept = self._snapshots.get(key)
-            if kept is None or not 0 <= now - kept[0] < LOOK_S:
-                kept = self._snapshots[key] = (now, read())
-                _trim(self._snapshots, key)
-            return kept[1]  # type: ignore[return-value]
+            if run_id in self._taking_in:
+                return
+            self._taking_in.add(run_id)
+        threading.Thread(target=self._work, args=(run_id,), name=f"curves {run_id}", daemon=True).start()
+
+    def _work(self, run_id: str) -> None:
+        try:
+            while self._store.write(lambda connection: curve_levels.take(connection, run_id)):
+                pass
+        except ProblemsError as error:
+            _log.warning("the curves of %s are not complete: %s", run_id, error)
+        finally:
+            with self._lock:
+                self._taking_in.discard(run_id)
 
 
-def readers(job: Job) -> dict[str, Reader]:
-    """How each curve reads a point of a run of this job."""
-
-    def tokens_per_s(point: Point) -> float | None:
-        tokens = step_tokens(job, point)
-        return tokens / point.step_s if tokens is not None and point.step_s else None
-
-    return {
-        "loss": lambda point: point.loss,
-        "grad_norm": lambda point: point.grad_norm,
-        "learning_rate": lambda point: point.learning_rate,
-        "tokens_per_s": tokens_per_s,
-        "step_s": lambda point: point.step_s,
-    }
-
-
-def _trim(kept: OrderedDict[str, T], newest: str) -> None:
-    kept.move_to_end(newest)
-    while len(kept) > RUNS_KEPT:
-        kept.popitem(last=False)
+@lru_cache(maxsize=8)
+def watch_of(controller: Controller, store: Store, clock: Callable[[], float]) -> Watch:
+    """The one instance of a controller, for all languages."""
+    return Watch(controller, store, clock)

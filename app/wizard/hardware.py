@@ -61,7 +61,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     chips = [_chip(key, preset["cluster"], current) for key, preset in clusters().items()]
     hosts = [_node(host) for host in job.cluster.hosts] if job else []
     return {
-        "recipes": recipe_list(form.lang),
+        "recipes": recipe_list(form.lang, services.demo),
         "presets": own_presets(services.home),
         "clusters": chips,
         "own_clusters": own_clusters(services),

@@ -9,6 +9,7 @@ from app.guide_words import guide_rows
 from app.i18n import render_problem, t
 from app.plan_words import all_plans, instead_words, plan_name, plan_sizes, why_words
 from app.wizard.reading import Reading
+from backend.estimate import doubtful_above_gib
 from backend.estimate.many import PARTS, Figures
 from backend.estimate.timing import COMMUNICATION, hours_of
 from backend.job.problems import Problem, ProblemsError
@@ -58,9 +59,10 @@ def plans_of(reading: Reading, lang: str, loads: Callable[..., bool] | None = No
         return {"rows": [], "why": render_problem(lang, error.problems[0])["message"]}
     own, told = plans.rank_of(job), guide_rows(job, plans)
     offered = recommended(plans)
-    listed = {*best_of_splits(plans, ROWS), *front(plans, FRONT), *(row["rank"] for row in told)}
+    guided = {row["rank"] for row in told} - {None}
+    listed = {*best_of_splits(plans, ROWS), *front(plans, FRONT), *guided}
     ranks = sorted({*listed, own, offered} - {None})
-    rows = _rows(plans, ranks, {row["rank"] for row in told}, loads)
+    rows = _rows(plans, ranks, guided, loads)
     return {
         "keys": KEYS,
         "rows": rows,
@@ -71,6 +73,7 @@ def plans_of(reading: Reading, lang: str, loads: Callable[..., bool] | None = No
         "fitting": plans.fitting,
         "keeps_batch": job.training.global_batch_size is None,
         "gpu_gib": reading.gpu.memory_gib,
+        "doubtful_gib": doubtful_above_gib(job, reading.gpu.memory_gib),
         "why": why_words(plans, lang),
         "instead": " ".join(instead_words(plans, offered, lang)),
         "guides": told,

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from app.home import with_cluster
+from app.plan_words import all_plans
+from app.wizard.right_plan import with_right_plan
 from app.wizard.texts import owner_of, read_texts
 from backend.engines import check_engine
 from backend.estimate import (
@@ -66,10 +68,11 @@ def read(draft: Mapping[str, Any], home: Path) -> Reading:
     figures = None
     if gpu and shape and not errors(p for p in problems if not _is_for_launch(p.field)):
         figures = _try(lambda: estimate_resolved(job, shape, gpu), problems)
-    if figures and shape:
-        problems += near_the_limit(job, shape, figures)
+    if figures:
+        problems += near_the_limit(job, figures)
         problems += [*over_memory(job, figures), *over_host_memory(job, figures), *much_padding(job, figures)]
         problems += unequal_stages(job, figures)
+    problems = with_right_plan(job, problems, lambda: all_plans(job))
     reported = {_bare(problem.field) for problem in errors(problems)}
     problems += [problem for problem in check_launch(job) if _bare(problem.field) not in reported]
     now, later = _split(problems)

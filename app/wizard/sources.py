@@ -117,7 +117,7 @@ def _speed(services: Services, asked: Mapping[str, Any]) -> Fetched:
 
 def _recipe(services: Services, asked: Mapping[str, Any]) -> Fetched:
     key = str(asked.get("key"))
-    return Fetched(edits=start.from_recipe(key).edits, note={"key": key})
+    return Fetched(edits=start.from_recipe(key, services.demo).edits, note={"key": key})
 
 
 def _import(services: Services, asked: Mapping[str, Any]) -> Fetched:

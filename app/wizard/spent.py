@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from app.error_words import time_error
 from app.wizard.reading import Reading
 from backend.estimate import gradient_exchange, speed_up
 from backend.estimate.calibrated import is_timed
@@ -32,7 +33,7 @@ def spent(reading: Reading) -> dict[str, Any] | None:
         "mfu": found.mfu,
         "tflops": found.model_tflops_per_gpu,
         "hours": found.hours,
-        "error": found.time_error,
+        "error": time_error(job, found),
         "padding": padding_share(job),
         "calibrated_on": found.calibrated_on if is_timed(job.cluster) else None,
         "probed_on": found.probed_on,

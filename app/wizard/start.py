@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app import home
+from app.demo_job import demo_name
 from app.home import with_cluster
 from app.i18n import has, t
 from app.own_presets import delete_preset, keep_preset, read_preset, refuse_secrets
@@ -38,9 +39,13 @@ class Begun:
     lines: Sequence[ImportLine] = ()
 
 
-def recipe_list(lang: str) -> list[dict[str, str]]:
-    """Every recipe by key, with a name made of what it says."""
-    found = []
+DEMO = "demo"
+"""The key of the demo's job among the recipes."""
+
+
+def recipe_list(lang: str, demo: Mapping[str, Any] | None = None) -> list[dict[str, str]]:
+    """Every recipe by key, with a name made from its contents; the demo's job, if there is one, is first."""
+    found = [{"key": DEMO, "name": demo_name(demo, lang)}] if demo else []
     for key, recipe in recipes().items():
         job, _ = parse_job(recipe["job"])
         if job is not None:
@@ -48,8 +53,13 @@ def recipe_list(lang: str) -> list[dict[str, str]]:
     return found
 
 
-def from_recipe(key: str) -> Begun:
-    """The recipe over the draft: machines, model, training, plan; the nodes and their folders stay."""
+def from_recipe(key: str, demo: Mapping[str, Any] | None = None) -> Begun:
+    """Apply the recipe to the draft: machines, model, training and plan. The nodes and their folders stay.
+
+    The demo's job replaces the whole draft, because it includes its nodes and folders.
+    """
+    if key == DEMO and demo:
+        return Begun(edits={"name": demo["name"], "cluster": demo["cluster"], **_parts(demo)})
     if key not in recipes():
         raise ProblemsError([Problem(code="unknown_recipe", values={"key": key})])
     mapping = recipes()[key]["job"]

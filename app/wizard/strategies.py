@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from app.i18n import render_problem, t
-from app.plan_words import plan_in_full, reason_words
+from app.plan_words import compared_words, plan_in_full, reason_words
 from app.wizard.reading import Reading
-from backend.estimate import over_gpu_gib
+from backend.estimate import may_not_fit, over_gpu_gib
 from backend.estimate.model_layers import model_layers
 from backend.estimate.parameters import model_parameters
 from backend.job.job import Job
@@ -28,7 +28,7 @@ of how many parameters, and GB a GPU for each billion of them. DDP's is full fp3
 
 
 def strategies_of(reading: Reading, lang: str, loads: Callable[[Job], bool] = lambda _: True) -> dict[str, Any]:
-    """`rows`, each with its words, or `why` there are none.
+    """`rows` with their texts, or `why` there are none. `batch`: set if they use another global batch than the draft.
 
     `loads`: whether the checkpoint that the draft begins with can be loaded into a plan (continuing.py).
     """
@@ -40,7 +40,9 @@ def strategies_of(reading: Reading, lang: str, loads: Callable[[Job], bool] = la
     except ProblemsError as error:
         return {"rows": [], "why": render_problem(lang, error.problems[0])["message"]}
     parameters = model_parameters(model_layers(shape))
+    compared = compared_words(job, found, lang)
     return {
+        "batch": [compared, t(lang, "advice.batch.choose", batch=f"{found[0].global_batch:,}")] if compared else None,
         "rows": [_row(row, job, parameters, lang, loads) for row in found],
         "gpu_gib": reading.gpu.memory_gib,
         "parameters": parameters,
@@ -66,9 +68,10 @@ def _row(row: Strategy, job: Job, parameters: int, lang: str, loads: Callable[[J
         "name": t(lang, f"strategy.{row.key}"),
         "plan": plan,
         "fits": row.fits,
+        "near": row.best is not None and may_not_fit(row.best.job, row.best.estimate),
         "over": row.best is not None and over_gpu_gib(row.best.estimate) > 0,
         "recommended": row.recommended,
-        "is_own": is_asked and plan == plan_in_full(job, lang),
+        "is_own": is_asked and plan == plan_in_full(job, lang) and row.global_batch == job.global_batch,
         "is_unfit": row.best is not None and not loads(with_values(job, row.edits)),
         "need_gib": row.memory_gib,
         "speed": row.tokens_per_s_per_gpu,

@@ -2,9 +2,10 @@
 
 from typing import Any
 
+from app.error_words import memory_error, time_error
 from app.plan_words import need_gib, plan_name, plan_sizes
 from app.wizard.reading import Reading
-from backend.estimate import Estimate, accuracy_of, over_gpu_gib, over_host_gib
+from backend.estimate import Estimate, accuracy_of, may_not_fit, over_gpu_gib, over_host_gib
 from backend.estimate.calibrated import reserved_ratio
 from backend.estimate.model_layers import model_layers
 from backend.estimate.parameters import model_parameters
@@ -21,6 +22,7 @@ def summarise(reading: Reading) -> dict[str, Any]:
     return {
         "sound": True,
         "fits": found.fits if found else None,
+        "near": may_not_fit(job, found) if found else None,
         "need_gib": need_gib(found),
         "gpu_gib": reading.gpu.memory_gib,
         "host": _host(job, found) if found else None,
@@ -29,10 +31,10 @@ def summarise(reading: Reading) -> dict[str, Any]:
         "data_parallel": job.data_parallel,
         "global_batch": job.global_batch,
         "parameters": model_parameters(model_layers(reading.shape)),
-        "accuracy": _accuracy(job, reading.shape) if found else None,
+        "accuracy": _accuracy(job, reading.shape, found) if found else None,
         "speed": found.tokens_per_s_per_gpu if found else None,
         "hours": found.hours if found else None,
-        "time_error": found.time_error if found else None,
+        "time_error": time_error(job, found),
     }
 
 
@@ -43,11 +45,10 @@ def _host(job: Job, found: Estimate) -> dict[str, Any] | None:
     return {"need": found.host_memory_gib, "node": job.cluster.host_memory_gib}
 
 
-def _accuracy(job: Job, shape: ModelShape) -> dict[str, Any] | None:
-    """How far the memory of measured runs was off, or the run that corrects it; None where nothing was compared."""
+def _accuracy(job: Job, shape: ModelShape, found: Estimate) -> dict[str, Any]:
+    """The expected error of memory, and the error on the project's own sources; or the run that corrects it."""
     if reserved_ratio(job) is not None:
         return {"run": job.cluster.calibration.run}
     known = accuracy_of(job, shape)
-    if known is None:
-        return None
-    return {"group": known.group, "rows": known.rows, "median": known.median, "largest": known.max}
+    own = known and {"group": known.group, "rows": known.rows, "median": known.median, "largest": known.max}
+    return {"expected": memory_error(found), "own": own}

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from app.error_words import time_error
 from app.services import Services
 from app.wizard.fields import Form
 from app.wizard.layout import card, grid, more, place, section
@@ -66,7 +67,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
             "steps": total_steps(job),
             "step_s": figures.iteration_s if figures else None,
             "hours": figures.hours if figures else None,
-            "error": figures.time_error if figures else None,
+            "error": time_error(job, figures),
         }
     }
 

@@ -1,15 +1,13 @@
-"""One command over one SSH channel: started, fed, and heard to its end, no wait without a deadline."""
+"""Runs one command over one SSH channel, within a deadline and a limit of bytes."""
 
 import logging
 import select
 import shlex
-import threading
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import paramiko
 
+from backend.cluster.deadlines import Deadline, ended_at
 from backend.cluster.node import Result
 
 _log = logging.getLogger(__name__)
@@ -17,14 +15,18 @@ _log = logging.getLogger(__name__)
 CHUNK = 1 << 16
 
 
+class TooMuchOutput(Exception):
+    """A command printed more than its caller accepts."""
+
+
 def run_command(
-    channel: paramiko.Channel, argv: Sequence[str], stdin: bytes, timeout_s: float, deadline: float
+    channel: paramiko.Channel, argv: Sequence[str], stdin: bytes, deadline: Deadline, max_bytes: int
 ) -> Result:
-    """How it ended. Raises TimeoutError, and what paramiko raises when the connection is lost."""
-    with closed_after(channel, timeout_s):
-        channel.exec_command(command_line(argv, timeout_s))
-    _send(channel, stdin, timeout_s)
-    return _collect(channel, deadline)
+    """How it ended. Raises TimeoutError, TooMuchOutput, and what paramiko raises when the connection is lost."""
+    with ended_at(deadline, channel.close):
+        channel.exec_command(command_line(argv, deadline.timeout_s))
+        _send(channel, stdin)
+        return _collect(channel, deadline, max_bytes)
 
 
 def command_line(argv: Sequence[str], timeout_s: float) -> str:
@@ -33,32 +35,10 @@ def command_line(argv: Sequence[str], timeout_s: float) -> str:
     return shlex.join(["timeout", "-k", "5", f"{timeout_s + 2:.0f}", *argv])
 
 
-@contextmanager
-def closed_after(channel: paramiko.Channel, timeout_s: float) -> Iterator[None]:
-    """Ends the waits of paramiko that have no deadline, as a TimeoutError."""
-    expired = threading.Event()
-
-    def expire() -> None:
-        expired.set()
-        channel.close()
-
-    timer = threading.Timer(timeout_s, expire)
-    timer.daemon = True
-    timer.start()
+def _send(channel: paramiko.Channel, stdin: bytes) -> None:
     try:
-        yield
-    except (EOFError, OSError, paramiko.SSHException) as error:
-        if expired.is_set():
-            raise TimeoutError from error
-        raise
-    finally:
-        timer.cancel()
-
-
-def _send(channel: paramiko.Channel, stdin: bytes, timeout_s: float) -> None:
-    channel.settimeout(timeout_s)
-    try:
-        channel.sendall(stdin)
+        for start in range(0, len(stdin), CHUNK):  # paramiko copies the rest for every packet
+            channel.sendall(stdin[start : start + CHUNK])
         channel.shutdown_write()
     except TimeoutError:
         raise
@@ -67,25 +47,26 @@ def _send(channel: paramiko.Channel, stdin: bytes, timeout_s: float) -> None:
         _log.debug("a command left %d bytes of its input unread", len(stdin))
 
 
-def _collect(channel: paramiko.Channel, deadline: float) -> Result:
+def _collect(channel: paramiko.Channel, deadline: Deadline, max_bytes: int) -> Result:
     """Both streams to their ends, then the exit status: asking first would hang behind a full window."""
     out, err = bytearray(), bytearray()
     poll = select.poll()
     poll.register(channel.fileno(), select.POLLIN)
     while True:
+        left_s = deadline.left_s()
         if channel.recv_ready():
             out += channel.recv(CHUNK)
         elif channel.recv_stderr_ready():
             err += channel.recv_stderr(CHUNK)
         elif channel.closed or (channel.eof_received and channel.exit_status_ready()):
             break
-        elif time.monotonic() > deadline:
-            raise TimeoutError
         elif channel.eof_received:
             # The pipe tells of data, and at the end of the streams for ever; the exit status comes behind it.
-            channel.status_event.wait(min(0.5, max(0.0, deadline - time.monotonic())))
+            channel.status_event.wait(min(0.5, left_s))
         else:
-            poll.poll(500)
+            poll.poll(1000 * min(0.5, left_s))
+        if max(len(out), len(err)) > max_bytes:
+            raise TooMuchOutput
     # paramiko gives a lost connection the same exit status as a signal; only the server says that a stream ended.
     if not channel.eof_received:
         raise EOFError("the connection ended before the command")

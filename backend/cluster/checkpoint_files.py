@@ -8,6 +8,7 @@ Standard library only, Python >= 3.8. Prints one line, `T{json}`. JSON holds `fo
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,9 +16,14 @@ import struct
 import sys
 from typing import Any
 
+from .regular_file import MOST_JSON_BYTES, open_regular
+
 NAME = re.compile(r"checkpoint-(\d+)")
 END_OF_ZIP = b"PK\x05\x06"
 """Where the last 22 bytes of what torch.save wrote begin; without it the file was cut."""
+STEP = re.compile(rb'"global_step"\s*:\s*(\d+)')
+HEAD_BYTES, TAIL_BYTES = 64 << 10, 1 << 10
+"""Read of a JSON file that is too large to be read whole."""
 
 
 def look(wanted: dict[str, Any]) -> dict[str, Any]:
@@ -41,22 +47,28 @@ def look_into(folder: str, step: int) -> dict[str, list[str]]:
 def is_damaged(folder: str, file: str, step: int) -> bool:
     """Whether a file was plainly not written to its end; False for kinds of files that do not show it."""
     try:
-        with open(os.path.join(folder, file), "rb") as stream:
+        with open_regular(os.path.join(folder, file)) as stream:
             size = os.fstat(stream.fileno()).st_size
             if file.endswith((".pt", ".pth", ".bin")):
                 return is_cut(stream, size)
             if file.endswith(".safetensors"):
-                return size != whole_size(stream, size)
+                return is_other_size(stream, size)
+            if file.endswith(".json") and size > MOST_JSON_BYTES:
+                return is_wrong_at_its_ends(stream, size, os.path.basename(file), step)
             if file.endswith(".json"):
-                return lacks(folder, os.path.basename(file), json.load(stream), step)
+                return lacks(folder, os.path.basename(file), json.loads(stream.read(size)), step)
             if file == "latest":  # DeepSpeed's word for the folder beside it
                 name = stream.read(100).decode()
                 return not (name and os.path.isdir(os.path.join(folder, name)))
             return size == 0 and os.path.basename(file) in (".metadata", "latest_checkpointed_iteration.txt")
     except FileNotFoundError:  # rotated away meanwhile
         return True
-    except (ValueError, KeyError, TypeError, struct.error):
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, struct.error):
         return True
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # a pipe, a device
+            return True
+        raise
 
 
 def is_cut(stream: Any, size: int) -> bool:
@@ -67,12 +79,30 @@ def is_cut(stream: Any, size: int) -> bool:
     return bool(end[:4] != END_OF_ZIP if start == b"PK" else end[-1:] != b".")
 
 
-def whole_size(stream: Any, size: int) -> int:
-    """Bytes that a safetensors file of `size` must have, by its own header."""
+def is_other_size(stream: Any, size: int) -> bool:
+    """Whether a safetensors file of `size` has another size than its header says.
+
+    A header that is too large to be read is only required to fit into the file.
+    """
     (length,) = struct.unpack("<Q", stream.read(8))
-    tensors = json.loads(stream.read(min(length, size)))
+    if length > MOST_JSON_BYTES:
+        return bool(size < 8 + length)
+    tensors = json.loads(stream.read(length))
     ends = [int(tensor["data_offsets"][1]) for name, tensor in tensors.items() if name != "__metadata__"]
-    return 8 + int(length) + max(ends, default=0)
+    return bool(size != 8 + length + max(ends, default=0))
+
+
+def is_wrong_at_its_ends(stream: Any, size: int, name: str, step: int) -> bool:
+    """Whether a large JSON file was cut, or is the trainer's state of another step.
+
+    A trainer's state gains a record with every logged step, and `global_step` stands before these records.
+    """
+    head = stream.read(HEAD_BYTES)
+    stream.seek(size - TAIL_BYTES)
+    if not stream.read(TAIL_BYTES).rstrip().endswith((b"}", b"]")):
+        return True
+    found = STEP.search(head.split(b'"log_history"')[0]) if name == "trainer_state.json" else None
+    return found is not None and int(found.group(1)) != step
 
 
 def lacks(folder: str, name: str, content: Any, step: int) -> bool:

@@ -3,8 +3,9 @@
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
+from backend.cluster.answers import Lock, Paths
 from backend.cluster.gpus import Gpus
 from backend.cluster.node import NodeError
 from backend.job.job import Job
@@ -102,14 +103,14 @@ def check_gpu_memory(job: Job, checks: Checks, found: Gpus) -> list[CheckResult]
     return [checks.warning("gpu_memory", "gpu_memory_below", field, **values)]
 
 
-def check_model(job: Job, checks: Checks, found: Mapping[str, Any]) -> CheckResult:
+def check_model(job: Job, checks: Checks, found: Paths) -> CheckResult:
     """Whether the model's folder has a config.json."""
     if not found["model"]:
         return checks.wrong("model", "model_missing", "model.path", path=job.model.path)
     return checks.ok("model", path=job.model.path)
 
 
-def check_dataset(job: Job, checks: Checks, found: Mapping[str, Any]) -> CheckResult:
+def check_dataset(job: Job, checks: Checks, found: Paths) -> CheckResult:
     """Whether every data set is described and its file is there."""
     if job.traits.environment == "swift":
         # They are plain files, which ms-swift's own parser looks for.
@@ -124,7 +125,7 @@ def check_dataset(job: Job, checks: Checks, found: Mapping[str, Any]) -> CheckRe
     return checks.ok("dataset", names=dataset_names(job))
 
 
-def check_writable(job: Job, checks: Checks, found: Mapping[str, Any]) -> list[CheckResult]:
+def check_writable(job: Job, checks: Checks, found: Paths) -> list[CheckResult]:
     """Whether the run folder and the output can be written."""
     results = []
     places: tuple[tuple[CheckName, str, tuple[str, ...]], ...] = (
@@ -133,7 +134,7 @@ def check_writable(job: Job, checks: Checks, found: Mapping[str, Any]) -> list[C
     )
     for name, where, paths in places:
         bad = next((path for path in paths if found["not_writable"].get(path)), None)
-        detail = found["not_writable"].get(bad)
+        detail = found["not_writable"].get(bad or "")
         results.append(
             checks.wrong(name, "not_writable", where, path=bad, detail=detail)
             if bad
@@ -147,9 +148,9 @@ def run_folders(job: Job) -> tuple[str, ...]:
     return job.cluster.run_root, posixpath.join(job.cluster.run_root, LOCKS)
 
 
-def check_lock(checks: Checks, answer: Mapping[str, Any]) -> CheckResult:
+def check_lock(checks: Checks, answer: Lock) -> CheckResult:
     """Whether no other run uses the node."""
-    holder = answer["holder"]
+    holder = answer.get("holder")
     if holder:
         return checks.wrong("lock", "node_locked", f"cluster.hosts[{checks.rank}].address", run=holder["run"])
     return checks.ok("lock")

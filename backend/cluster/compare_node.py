@@ -10,10 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import stat
 import sys
 import time
 from typing import Any
+
+from .regular_file import open_regular, read_json, read_regular
 
 WHOLE = 1 << 20
 """Files up to this size are read whole, larger ones in three places: a model has a hundred of 5 GB."""
@@ -51,8 +52,7 @@ def data_prints(folder: str, names: list[str], plain: bool) -> dict[str, str] | 
         is_whole = all(os.path.exists(path) for path in paths.values())
         return {name: print_of_either(path) for name, path in paths.items()} if is_whole else None
     try:
-        with open(os.path.join(full(folder), "dataset_info.json"), encoding="utf-8") as file:
-            known = json.load(file)
+        known = read_json(os.path.join(full(folder), "dataset_info.json"))
         entries = {name: known[name] for name in names}
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -82,13 +82,11 @@ def print_of_either(path: str) -> str:
 def print_of(path: str) -> str:
     """`size digest`; the reason where it cannot be read."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            return "no file"  # a pipe would be waited for
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             digest = hashlib.sha256()
             if size <= WHOLE:
-                digest.update(file.read())
+                digest.update(file.read(WHOLE))
             else:
                 for place in (0, size // 2, size - BLOCK):
                     file.seek(place)
@@ -130,9 +128,8 @@ def find(folder: str, name: str) -> str | None:
     while True:
         path = os.path.join(folder, name)
         try:
-            with open(path) as file:
-                if file.read() == name:
-                    return path
+            if read_regular(path, len(name.encode())) == name.encode():
+                return path
         except OSError:
             pass  # Not there, or not yet.
         if folder == "/":

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+from backend.cluster.answers import Counted, WhyNot
 from backend.cluster.checks import dataset_names
 from backend.cluster.node import Node, NodeError
 from backend.cluster.probe import ask_program, needed_environment
@@ -48,10 +49,13 @@ def data_size_on(node: Node, job: Job, rank: int) -> DataSize:
         "max_samples": _number(extra.get("max_samples")),
         "val_size": _number(extra.get("val_size" if is_llamafactory else "split_dataset_ratio")) or 0,
     }
-    answer = ask_program(node, environment, SAMPLES, "count", wanted, COUNT_S)
+    answer = ask_program(node, environment, Counted, SAMPLES, "count", wanted, COUNT_S)
     if "code" in answer:
         field = "training.dataset_dir" if answer["code"] == "dataset_info_missing" else "training.dataset"
-        raise NodeError(answer["code"], node.name, field=field, **answer["values"])
+        values = {**dict.fromkeys(WhyNot.__annotations__, "?"), **answer.get("values", {})}
+        raise NodeError(answer["code"], node.name, field=field, **cast(dict[str, str], values))
+    if "samples" not in answer or "rows" not in answer:
+        raise NodeError("bad_answer", node.name, command=SAMPLES, exit=0, detail="samples is missing")
     tokens = answer.get("tokens")
     return DataSize(
         samples=answer["samples"],

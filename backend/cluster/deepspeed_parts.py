@@ -3,9 +3,7 @@
 A build that was killed leaves a lock (torch.utils.cpp_extension), for which every later rank waits without end.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
+from backend.cluster.answers import Paths
 from backend.cluster.checks import CheckResult, Checks
 from backend.job.job import Job
 from backend.job.presets import resolve_gpu
@@ -26,7 +24,7 @@ def needed_parts(job: Job) -> list[str]:
     return parts
 
 
-def check_parts(job: Job, checks: Checks, found: Mapping[str, Any]) -> list[CheckResult]:
+def check_parts(job: Job, checks: Checks, found: Paths) -> list[CheckResult]:
     """Whether they are built, or can be."""
     if not needed_parts(job):
         return []

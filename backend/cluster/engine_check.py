@@ -7,8 +7,8 @@ configuration that was taken is not asked about again while nothing of it has ch
 import re
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
-from typing import Any
 
+from backend.cluster.answers import Parsed, Program
 from backend.cluster.checks import CheckResult, Checks
 from backend.cluster.group import try_all
 from backend.cluster.node import Node, NodeError
@@ -27,7 +27,7 @@ _ONE_RANK = re.compile(r"NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME|.*_FILE")
 _REMEMBERED = 64
 _NAMES_SHOWN = 8
 
-_taken: dict[Hashable, Mapping[str, Any]] = {}
+_taken: dict[Hashable, Parsed] = {}
 """What was asked in this process and taken, with the answer."""
 
 
@@ -45,32 +45,33 @@ def check_configuration(
     taken = dict(_taken)
     first = {key: rank for rank, key in reversed(keys.items()) if key not in taken}
 
-    def work(rank: int, node: Node) -> Mapping[str, Any]:
+    def work(rank: int, node: Node) -> Parsed:
         wanted = {"engine": job.traits.environment, "environment": environments[rank], "files": dict(rendered.files)}
-        return ask_program(node, needed_environment(job, rank, node), ENGINE_WORD, "parse", wanted, PARSE_S)
+        environment = needed_environment(job, rank, node)
+        return ask_program(node, environment, Parsed, ENGINE_WORD, "parse", wanted, PARSE_S)
 
     answers, failures = try_all({rank: nodes[rank] for rank in first.values()}, work, PARSE_S + 10)
-    _remember({keys[rank]: answer for rank, answer in answers.items() if answer["error"] is None})
-    heard: dict[Hashable, Mapping[str, Any] | NodeError] = {**taken}
+    _remember({keys[rank]: answer for rank, answer in answers.items() if "error" not in answer})
+    heard: dict[Hashable, Parsed | NodeError] = {**taken}
     heard |= {keys[rank]: answer for rank, answer in answers.items()}
     heard |= {keys[rank]: failure for rank, failure in failures.items()}
     return [_judge(job, checks[rank], heard[key]) for rank, key in keys.items()]
 
 
-def _judge(job: Job, checks: Checks, answer: Mapping[str, Any] | NodeError) -> CheckResult:
+def _judge(job: Job, checks: Checks, answer: Parsed | NodeError) -> CheckResult:
     if isinstance(answer, NodeError):
         if answer.code != "timeout":
             return checks.raised("configuration", answer)
         values = {"engine": job.engine, "seconds": round(PARSE_S)}
         return checks.warning("configuration", "engine_slow", "engine", **values)
-    if answer["error"] is not None:
-        said = " ".join(str(answer["message"]).split()) or str(answer["error"])
+    if "error" in answer:
+        said = " ".join(answer.get("message", "").split()) or answer["error"]
         return checks.wrong("configuration", "engine_refuses", field_of(job, said), engine=job.engine, said=said)
     result = checks.ok("configuration")
-    return replace(result, problem=_other_keys(checks.node, answer.get("programs") or {}))
+    return replace(result, problem=_other_keys(checks.node, answer.get("programs", {})))
 
 
-def _other_keys(node: str, told: Mapping[str, Any]) -> Problem | None:
+def _other_keys(node: str, told: Mapping[str, Program]) -> Problem | None:
     """A note where an installed program takes other keys than the one that the files are written for."""
     for name, program in told.items():
         known = programs().get(name)
@@ -122,7 +123,7 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in environment.items() if not _ONE_RANK.fullmatch(name)}
 
 
-def _remember(answers: Mapping[Hashable, Mapping[str, Any]]) -> None:
+def _remember(answers: Mapping[Hashable, Parsed]) -> None:
     if len(_taken) > _REMEMBERED:
         _taken.clear()
     _taken.update(answers)

@@ -2,8 +2,9 @@
 
 import posixpath
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, TypeVar
+from typing import Literal, TypeVar
 
+from backend.cluster.answers import Prints, Seen
 from backend.cluster.checks import CheckName, CheckResult, Checks
 from backend.cluster.make_equal import MCORE_ADAPTER, copy_command, install_command, pip_command, remove_command
 from backend.cluster.node import NodeError
@@ -117,9 +118,7 @@ def _described(facts: NodeFacts, found: Survey | None) -> dict[str, str]:
     }
 
 
-def check_prints(
-    job: Job, checks: Mapping[int, Checks], prints: Mapping[int, Mapping[str, Any] | NodeError]
-) -> list[CheckResult]:
+def check_prints(job: Job, checks: Mapping[int, Checks], prints: Mapping[int, Prints | NodeError]) -> list[CheckResult]:
     """Whether the model and the data are the same files on all nodes; what a node lacks is told by other checks."""
     folder = str(job.model.path)
     results = _check_files(
@@ -136,14 +135,15 @@ def _data_path(name: str) -> str:
 def _check_files(
     job: Job,
     checks: Mapping[int, Checks],
-    prints: Mapping[int, Mapping[str, Any] | NodeError],
-    part: str,
+    prints: Mapping[int, Prints | NodeError],
+    part: Literal["model", "data"],
     name: CheckName,
     field: str,
     path_of: Callable[[str], str],
 ) -> list[CheckResult]:
     broken = [checks[rank].raised(name, one) for rank, one in prints.items() if isinstance(one, NodeError)]
-    found = {rank: one[part] for rank, one in prints.items() if not isinstance(one, NodeError) and one[part]}
+    known = {rank: one.get(part) for rank, one in prints.items() if not isinstance(one, NodeError)}
+    found = {rank: files for rank, files in known.items() if files}
     if len(found) < 2:
         return broken
     whole = {rank: tuple(sorted(files.items())) for rank, files in found.items()}
@@ -165,9 +165,7 @@ def _check_files(
     return results + broken
 
 
-def check_shared(
-    job: Job, checks: Mapping[int, Checks], seen: Mapping[int, Mapping[str, Any] | NodeError]
-) -> list[CheckResult]:
+def check_shared(job: Job, checks: Mapping[int, Checks], seen: Mapping[int, Seen | NodeError]) -> list[CheckResult]:
     """Whether all nodes see the file that node 0 has written into output_dir; `seen` is without node 0."""
     results = [checks[0].ok("output_shared")] if seen else []
     for rank, answer in seen.items():

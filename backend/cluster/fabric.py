@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from backend.cluster.answers import InterfaceAnswer, RdmaAnswer
+
 _INSIDE = re.compile(
     r"lo$|docker|br-[0-9a-f]{8}|virbr|vnet|veth|cni|flannel|cali|cilium|lxc|podman|kube|nodelocal|ifb|dummy"
 )
@@ -87,10 +89,8 @@ class Fabric:
         return indices.pop() if len(indices) == 1 else None
 
 
-def read_fabric(
-    rdma: Iterable[Mapping[str, Any]], interfaces: Sequence[Mapping[str, Any]], routes: Sequence[str]
-) -> Fabric:
-    """From survey_node.py's answers."""
+def read_fabric(rdma: Iterable[RdmaAnswer], interfaces: Sequence[InterfaceAnswer], routes: Sequence[str]) -> Fabric:
+    """From survey_node.py's answers; ValueError if an address is invalid."""
     ports = tuple(_port(one) for one in rdma)
     rates = {name: port.rate_gbit for port in ports for name in port.interfaces}
     return Fabric(
@@ -140,9 +140,9 @@ def common_network(fabrics: Mapping[int, Fabric]) -> dict[int, str]:
     return {rank: address for rank, (_, address) in best.items()}
 
 
-def _port(one: Mapping[str, Any]) -> RdmaPort:
+def _port(one: RdmaAnswer) -> RdmaPort:
     is_infiniband = one["link_layer"] == "InfiniBand"
-    rate = re.match(r"\s*(\d+(?:\.\d+)?)", one["rate"])
+    rate = re.match(r"\s*(\d{1,6}(?:\.\d{1,6})?)", one["rate"])
     state = one["state"].partition(":")[2].strip() or one["state"]
     return RdmaPort(
         device=one["device"],
@@ -156,7 +156,7 @@ def _port(one: Mapping[str, Any]) -> RdmaPort:
     )
 
 
-def _gid_index(gids: Mapping[str, Sequence[str]]) -> int | None:
+def _gid_index(gids: Mapping[str, tuple[str, str]]) -> int | None:
     """The entry for RoCE v2 with an IPv4 address, else with an IPv6 address that is valid beyond the link."""
     routed: list[tuple[bool, int]] = []
     for index, (gid, kind) in gids.items():
@@ -166,13 +166,15 @@ def _gid_index(gids: Mapping[str, Sequence[str]]) -> int | None:
     return min(routed)[1] if routed else None
 
 
-def _interface(one: Mapping[str, Any], rates: Mapping[str, float]) -> Interface:
+def _interface(one: InterfaceAnswer, rates: Mapping[str, float]) -> Interface:
     # IPoIB does not tell its speed, or tells another one than its port's.
-    speed = float(one["speed"]) / 1000 if one["speed"].isdecimal() else None
+    speed = float(one["speed"]) / 1000 if one["speed"].isdecimal() and len(one["speed"]) < 9 else None
+    for network in one["networks"]:
+        ipaddress.ip_interface(network)
     return Interface(name=one["name"], gbit=rates.get(one["name"], speed), networks=tuple(one["networks"]))
 
 
-def _leads_out(one: Mapping[str, Any]) -> bool:
+def _leads_out(one: InterfaceAnswer) -> bool:
     """Up, with an address of its own; a bond's members have none, and lend theirs to the bond."""
     is_up = one["state"] in ("up", "unknown")
     return (

@@ -18,7 +18,7 @@ exit 0
 
 
 def glance(node: Node, folder: str) -> dict[str, Any]:
-    """A heartbeat without members: load, memory, the disk of `folder`, GPUs where there is nvidia-smi. NodeError."""
+    """A heartbeat without members, unchecked: load, memory, the disk of `folder`, GPUs by nvidia-smi. NodeError."""
     result = node.run(["sh", "-c", _SCRIPT, folder], timeout_s=GLANCE_S)
     return read_glance(result.out.splitlines())
 
@@ -30,14 +30,18 @@ def read_glance(lines: Sequence[str]) -> dict[str, Any]:
     for line in lines:
         words = line.split()
         if line.startswith("Mem") and len(words) > 1:
-            memory[words[0]] = int(words[1]) // 1024
+            memory[words[0]] = _mib(words[1])
         elif line.count(",") == len(GPU_KEYS) - 1:
             beat["gpus"].append(dict(zip(GPU_KEYS, map(read_number, line.split(",")), strict=True)))
         elif len(words) >= 6 and words[4].endswith("%"):
-            beat["disk_free_mib"] = int(words[3]) // 1024
+            beat["disk_free_mib"] = _mib(words[3])
         elif len(words) == 5 and "/" in words[3]:
             beat["load1"] = read_number(words[0])
-    if len(memory) == 2:
+    if memory.keys() == {"MemTotal:", "MemAvailable:"}:
         beat["memory_total_mib"] = memory["MemTotal:"]
         beat["memory_used_mib"] = memory["MemTotal:"] - memory["MemAvailable:"]
     return beat
+
+
+def _mib(kib: str) -> int:
+    return int(kib) // 1024 if kib.isdecimal() and len(kib) < 18 else 0

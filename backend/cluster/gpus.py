@@ -3,13 +3,16 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+
+from backend.cluster.answers import Smi
 
 BUSY_MIB = 1024
 """A GPU that others use holds more; a desktop or a monitoring tool less."""
 LINKS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """How `nvidia-smi topo -m` calls ways between two GPUs without NVLink, the shortest first."""
 _FAULTS = ("unknown error", "gpu is lost", "gpu requires reset")
+_DIGITS = 12
+"""More than any figure of nvidia-smi has."""
 _YES = ("Yes", "1")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -81,7 +84,7 @@ class Gpus:
         return tuple(gpu for gpu in self.gpus if not gpu.fault)
 
 
-def read_gpus(smi: Mapping[str, Mapping[str, Any]] | None, owners: Mapping[str, str]) -> Gpus:
+def read_gpus(smi: Smi | None, owners: Mapping[str, str]) -> Gpus:
     """From survey_node.py's answers of nvidia-smi (None: there is none) and the users of processes by their id."""
     if smi is None:
         return Gpus(is_nvidia=False)
@@ -90,14 +93,14 @@ def read_gpus(smi: Mapping[str, Mapping[str, Any]] | None, owners: Mapping[str, 
     gpus, trouble = [], []
     for line in smi["query"]["out"].splitlines():
         row = [value.strip() for value in line.split(",")]
-        if len(row) == 6 and row[0].isdecimal():
+        if len(row) == 6 and number(row[0]) is not None:
             remapped = rows.get(row[1], ["", ""])
             gpu = _gpu(row, more.get(row[0], {}), errors.get(row[0], [""])[0], *remapped)
             limit, default = (number(watts.partition(".")[0]) for watts in power.get(row[0], ["", ""]))
             gpus.append(replace(gpu, power_w=limit, default_power_w=default))
         elif line.strip():
             trouble.append(line.strip())
-    if not gpus or smi["query"]["code"] != 0:
+    if not gpus or smi["query"].get("code") != 0:
         trouble.append(smi["query"]["err"].strip())
     indices = {gpu.uuid: gpu.index for gpu in gpus}
     return Gpus(
@@ -106,7 +109,7 @@ def read_gpus(smi: Mapping[str, Mapping[str, Any]] | None, owners: Mapping[str, 
         processes=tuple(_processes(smi["apps"]["out"], indices | _parts(smi["list"]["out"]), owners)),
         trouble=" ".join(" ".join(trouble).split()),
         links=_links(smi["topo"]["out"]),
-        cuda=next(iter(re.findall(r"CUDA (?:UMD )?Version:\s*(\d+(?:\.\d+)*)", smi["table"]["out"])), ""),
+        cuda=next(iter(re.findall(r"CUDA (?:UMD )?Version:\s*(\d{1,4}(?:\.\d{1,4})*)", smi["table"]["out"])), ""),
     )
 
 
@@ -133,7 +136,7 @@ def _gpu(row: list[str], more: Mapping[str, str], ecc_errors: str, pending: str,
 
 def number(text: str) -> int | None:
     """None for [N/A], [Not Supported] and whatever else is no figure."""
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def _more(text: str) -> dict[str, dict[str, str]]:
@@ -153,7 +156,7 @@ def _processes(text: str, indices: Mapping[str, int], owners: Mapping[str, str])
     found = []
     for line in text.splitlines():
         row = [value.strip() for value in line.split(",")]
-        if len(row) >= 4 and row[0] in indices and row[1].isdecimal():
+        if len(row) >= 4 and row[0] in indices and number(row[1]) is not None:
             name = ",".join(row[2:-1])
             found.append(
                 GpuProcess(
@@ -171,7 +174,7 @@ def _parts(text: str) -> dict[str, int]:
     """The MIG devices of `nvidia-smi -L` by their id -> index of the GPU that they are parts of."""
     found, index = {}, -1
     for line in text.splitlines():
-        if gpu := re.match(r"GPU (\d+):", line):
+        if gpu := re.match(r"GPU (\d{1,4}):", line):
             index = int(gpu[1])
         elif part := re.search(r"UUID: (MIG-[^)]+)\)", line):
             found[part[1]] = index
@@ -183,7 +186,7 @@ def _links(text: str) -> tuple[str, ...]:
     lines = [line.split() for line in _ANSI.sub("", text).splitlines()]
     count = next((sum(bool(re.fullmatch(r"GPU\d+", word)) for word in words) for words in lines if words), 0)
     rows = [words[1 : count + 1] for words in lines if words and re.fullmatch(r"GPU\d+", words[0])]
-    kinds = {word for words in rows[-count:] for word in words if re.fullmatch(r"NV\d+", word) or word in LINKS}
+    kinds = {word for words in rows[-count:] for word in words if re.fullmatch(r"NV\d{1,4}", word) or word in LINKS}
     return tuple(sorted(kinds, key=lambda kind: (-int(kind[2:]),) if kind.startswith("NV") else (LINKS.index(kind),)))
 
 

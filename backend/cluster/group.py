@@ -1,11 +1,14 @@
 """The same work on all nodes at once, by a pool: one slow or dead node holds up no other."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Generic, TypeVar
 
 from backend.cluster.node import NodeError
+from backend.cluster.threads import start_thread
 from backend.job.problems import Problem
 
 POOL = 16
@@ -13,6 +16,10 @@ POOL = 16
 
 A = TypeVar("A")
 T = TypeVar("T")
+
+
+class _NoThreadError(Exception):
+    """Not one thread could be started."""
 
 
 class GroupError(Exception, Generic[T]):
@@ -47,9 +54,9 @@ def try_all(
     ranked = dict(items) if isinstance(items, Mapping) else dict(enumerate(items))
     results: dict[int, T] = {}
     failures: dict[int, NodeError] = {}
-    pool = ThreadPoolExecutor(max_workers=POOL, thread_name_prefix="node")
+    futures: dict[int, Future[T]] = {rank: Future() for rank in ranked}
     try:
-        futures = {rank: pool.submit(fn, rank, item) for rank, item in ranked.items()}
+        _start_pool([(futures[rank], partial(fn, rank, item)) for rank, item in ranked.items()])
         deadline = time.monotonic() + timeout_s
         for rank, future in futures.items():
             wait([future], timeout=max(0.0, deadline - time.monotonic()))
@@ -60,11 +67,43 @@ def try_all(
                     failures[rank] = NodeError("timeout", _name_of(ranked[rank], rank), seconds=round(timeout_s))
             except NodeError as error:
                 failures[rank] = error
+    except _NoThreadError as error:
+        failures = {rank: _no_thread(ranked[rank], rank, error) for rank in ranked}
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        for future in futures.values():
+            future.cancel()
     for rank, failure in failures.items():
         failure.rank = rank
     return dict(sorted(results.items())), dict(sorted(failures.items()))
+
+
+def _start_pool(work: Sequence[tuple[Future[T], Callable[[], T]]]) -> None:
+    """Do the work in at most POOL threads.
+
+    They are daemons: at its exit Python waits for the threads of a ThreadPoolExecutor, and so for a call that hangs.
+    """
+    left = deque(work)
+
+    def run() -> None:
+        while True:
+            try:
+                future, call = left.popleft()
+            except IndexError:
+                return
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(call())
+            except BaseException as error:  # raised again in the waiting thread
+                future.set_exception(error)
+
+    for number in range(min(POOL, len(work))):
+        try:
+            start_thread(run, f"node_{number}")
+        except OSError as error:  # no more threads; the started ones do the work
+            if number == 0:
+                raise _NoThreadError(str(error)) from error
+            return
 
 
 def ends_of_all(
@@ -73,6 +112,10 @@ def ends_of_all(
     """Like try_all, with either end of each by rank."""
     results, failures = try_all(items, fn, timeout_s)
     return {**results, **failures}
+
+
+def _no_thread(item: object, rank: int, error: Exception) -> NodeError:
+    return NodeError("local_resources", _name_of(item, rank), detail=str(error))
 
 
 def _name_of(item: object, rank: int) -> str:

@@ -7,6 +7,8 @@ from pathlib import Path
 import paramiko
 from paramiko.pkey import UnknownKeyType
 
+from backend.cluster.agent import Agent
+from backend.cluster.connect_errors import is_local_resource
 from backend.cluster.node import NodeError
 from backend.cluster.passphrases import Passphrases
 from backend.cluster.ssh_config import Target
@@ -16,24 +18,31 @@ LARGEST_KEY_BYTES = 1 << 16
 _BAD_KEY = (OSError, ValueError, paramiko.SSHException, UnknownKeyType)
 
 
-def offered_keys(target: Target, passphrases: Passphrases, ssh_folder: Path) -> Iterator[paramiko.PKey]:
-    """The agent's copy of a named key, the named keys, or else all of the agent's and the usual files.
+def offered_keys(target: Target, passphrases: Passphrases, ssh_folder: Path, agent: Agent) -> Iterator[paramiko.PKey]:
+    """The named keys, or else all of the agent's and the usual files.
 
-    Raises NodeError: passphrase_needed, passphrase_wrong, bad_identity_file.
+    The agent is asked only if it is needed: for a named key with a passphrase, or with only its public half on disk.
+    Raises NodeError: passphrase_needed, passphrase_wrong, bad_identity_file, and what `agent` raises.
     """
-    in_agent = paramiko.Agent().get_keys()
-    if not target.identity_files:
-        yield from in_agent
-        for name in DEFAULT_KEYS:
-            if (ssh_folder / name).exists():
-                yield _load(ssh_folder / name, target, passphrases)
-        return
     for path in target.identity_files:
+        yield _named(path, target, passphrases, agent)
+    if target.identity_files:
+        return
+    yield from agent.listed()
+    for name in DEFAULT_KEYS:
+        if target.default_keys and (ssh_folder / name).exists():
+            yield _load(ssh_folder / name, target, passphrases)
+
+
+def _named(path: Path, target: Target, passphrases: Passphrases, agent: Agent) -> paramiko.PKey:
+    try:
+        return _load(path, target, passphrases)
+    except NodeError:
         public = _public_part(path)
-        mine = [key for key in in_agent if key.asbytes() == public]
-        yield from mine
-        if not mine:
-            yield _load(path, target, passphrases)
+        held = None if public is None else next((key for key in agent.listed() if key.asbytes() == public), None)
+        if held is None:
+            raise
+        return held
 
 
 def _public_part(path: Path) -> bytes | None:
@@ -57,7 +66,7 @@ def _load(path: Path, target: Target, passphrases: Passphrases) -> paramiko.PKey
         if passphrase is None:
             raise failed("passphrase_needed", error) from error
     except _BAD_KEY as error:
-        raise failed("bad_identity_file", error) from error
+        raise failed("local_resources" if is_local_resource(error) else "bad_identity_file", error) from error
     try:
         return _read_key(path, passphrase)
     except (TypeError, *_BAD_KEY) as error:

@@ -25,6 +25,8 @@ import time
 import urllib.parse
 from typing import Any
 
+from .regular_file import read_json, read_regular
+
 SIOCGIFADDR = 0x8915
 
 
@@ -92,15 +94,14 @@ def commit_of(folder: str) -> str:
     while folder != "/" and not os.path.isdir(os.path.join(folder, ".git")):
         folder = os.path.dirname(folder)
     try:
-        with open(os.path.join(folder, ".git", "HEAD")) as file:
-            head = file.read().strip()
+        head = read_regular(os.path.join(folder, ".git", "HEAD"), 1 << 10).decode().strip()
         if not head.startswith("ref: "):
             return head
         loose = os.path.join(folder, ".git", head[5:])
         packed = os.path.join(folder, ".git", "packed-refs")
-        with open(loose if os.path.exists(loose) else packed) as file:
-            lines = [line.split() for line in file]
-    except OSError:
+        references = read_regular(loose if os.path.exists(loose) else packed, 16 << 20).decode()
+        lines = [line.split() for line in references.splitlines()]
+    except (OSError, ValueError):
         return ""
     return next((line[0] for line in lines if len(line) == 1 or line[1:] == [head[5:]]), "")
 
@@ -184,8 +185,7 @@ def find_parts(names: list[str], folder: str | None) -> dict[str, Any]:
 def find_datasets(folder: str, names: list[str]) -> dict[str, Any]:
     """`info`: whether dataset_info.json can be read; `unknown` names; `missing` files."""
     try:
-        with open(os.path.join(folder, "dataset_info.json"), encoding="utf-8") as file:
-            known = json.load(file)
+        known = read_json(os.path.join(folder, "dataset_info.json"))
     except (OSError, ValueError):
         known = None
     if not isinstance(known, dict):

@@ -7,17 +7,19 @@ between too. No password, no agent forwarding.
 import logging
 import random
 import re
-import shlex
-import socket
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import paramiko
-from paramiko.ssh_exception import IncompatiblePeer
 
+from backend.cluster.agent import Agent
+from backend.cluster.bounded import BoundedSocket
+from backend.cluster.connect_errors import explain, is_local_resource, unreachable
+from backend.cluster.deadlines import FORCE_AFTER_S, Deadline, ended_at
+from backend.cluster.dialling import dial_address, dial_by_program, dial_through
 from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.identities import offered_keys
 from backend.cluster.node import NodeError
@@ -31,8 +33,6 @@ _log = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 5
 IDLE_WAKE_S = 1.0
-LOST_AFTER_S = 10
-"""Unanswered bytes for this long end a connection; keep-alives alone did not notice a dead link in 70 s."""
 BANNER_TRIES = 3
 """sshd drops connections at random when many arrive at once (MaxStartups 10:30:100 is its default)."""
 MAX_JUMPS = 4
@@ -43,17 +43,23 @@ class Link:
     """An open connection and the one it goes through."""
 
     transport: paramiko.Transport
+    sock: BoundedSocket
     through: "Link | None"
 
     @property
     def alive(self) -> bool:
         return self.transport.is_active()
 
+    def abort(self) -> None:
+        """Cut the connection at its socket, which ends every wait for it in any thread. This call never waits."""
+        self.sock.abort()
+        if self.through:
+            self.through.abort()
+
     def close(self) -> None:
-        if isinstance(self.transport.sock, socket.socket):
-            with suppress(OSError):  # it was lost already
-                self.transport.sock.shutdown(socket.SHUT_RDWR)
+        self.abort()
         self.transport.close()
+        self.sock.close()
         if self.through:
             self.through.close()
 
@@ -77,7 +83,7 @@ def open_link(
         sleep=sleep,
         ssh_folder=ssh_folder or Path.home() / ".ssh",
     )
-    return opener.open(host, timeout_s)
+    return opener.open(host, Deadline(timeout_s))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,26 +95,22 @@ class _Opener:
     sleep: Callable[[float], None]
     ssh_folder: Path
 
-    def open(self, host: Host, timeout_s: float, usual_keys: tuple[Path, ...] = (), depth: int = 0) -> Link:
+    def open(self, host: Host, deadline: Deadline, usual_keys: tuple[Path, ...] = (), depth: int = 0) -> Link:
         """`usual_keys` are offered where nobody names any for the host."""
-        target = find_target(host, self.ssh_folder)
+        target = find_target(host, self.ssh_folder, deadline)
         target = replace(target, identity_files=target.identity_files or usual_keys)
-        deadline = time.monotonic() + timeout_s
         for attempt in range(1, BANNER_TRIES + 1):
-            left_s = max(1.0, deadline - time.monotonic())
-            through = self._open_jump(target, left_s, depth) if target.jump else None
             try:
-                return self._open_one(target, through, left_s)
+                return self._open_one(target, deadline, depth)
             except (EOFError, OSError, paramiko.SSHException) as error:
-                late = attempt == BANNER_TRIES or time.monotonic() > deadline
-                if late or not _dropped_at_the_door(error):
-                    raise _explain(error, target) from error
+                if attempt == BANNER_TRIES or deadline.is_past or not _dropped_at_the_door(error):
+                    raise explain(error, target) from error
             self.sleep(random.uniform(0.1, 0.5) * attempt)  # noqa: S311 - jitter, no secret
         raise AssertionError("the last try returns or raises")
 
-    def _open_jump(self, target: Target, timeout_s: float, depth: int) -> Link:
+    def _open_jump(self, target: Target, deadline: Deadline, depth: int) -> Link:
         if depth == MAX_JUMPS:
-            raise NodeError("unreachable", target.node, key="proxy_jump", detail=f"more than {MAX_JUMPS} jumps")
+            raise NodeError("too_many_jumps", target.node, key="proxy_jump", most=MAX_JUMPS)
         *before, last = str(target.jump).split(",")
         match = re.fullmatch(r"(?:(?P<user>[^@]+)@)?(?P<address>[^@:]+|\[[^\]]+\])(?::(?P<port>\d{1,5}))?", last)
         if match is None or int(match["port"] or 22) > 65_535:
@@ -120,58 +122,73 @@ class _Opener:
             proxy_jump=",".join(before) or None,
         )
         try:
-            return self.open(host, timeout_s, target.identity_files, depth + 1)
+            return self.open(host, deadline, target.identity_files, depth + 1)
         except NodeError as error:
             error.key = "proxy_jump"
             raise
 
-    def _open_one(self, target: Target, through: Link | None, timeout_s: float) -> Link:
-        transport = None
+    def _open_one(self, target: Target, deadline: Deadline, depth: int) -> Link:
+        through = self._open_jump(target, deadline, depth) if target.jump else None
         try:
-            transport = paramiko.Transport(_dial(target, through, timeout_s))
-            _negotiate(transport, target, self.known_hosts, timeout_s)
-            _log_in(transport, target, offered_keys(target, self.passphrases, self.ssh_folder))
-            transport.set_keepalive(KEEP_ALIVE_S)
-            # paramiko wakes ten times a second to look whether it was closed; `Link.close` tells it.
-            transport.sock.settimeout(IDLE_WAKE_S)
-            return Link(transport=transport, through=through)
+            sock = _dial(target, through, deadline)
         except BaseException:
-            for part in (transport, through):
-                if part is not None:
-                    part.close()
+            if through:
+                through.close()
             raise
+        link = Link(transport=paramiko.Transport(sock), sock=sock, through=through)  # type: ignore[arg-type]
+        try:
+            with ended_at(deadline, link.abort, later_s=FORCE_AFTER_S):
+                _negotiate(link.transport, target, self.known_hosts, deadline)
+                with closing(Agent(target.node, deadline)) as agent:
+                    keys = offered_keys(target, self.passphrases, self.ssh_folder, agent)
+                    _log_in(link.transport, target, keys, deadline)
+        except BaseException as error:
+            link.close()
+            if sock.refusal:
+                raise unreachable(target, sock.refusal) from error
+            if isinstance(error, RuntimeError) and "start new thread" in str(error):  # the text of threading
+                raise NodeError("local_resources", target.node, detail=str(error)) from error
+            raise
+        sock.trust()
+        link.transport.set_keepalive(KEEP_ALIVE_S)
+        # paramiko wakes ten times a second to look whether it was closed; `Link.close` tells it.
+        sock.settimeout(IDLE_WAKE_S)
+        return link
 
 
-def _dial(
-    target: Target, through: Link | None, timeout_s: float
-) -> socket.socket | paramiko.Channel | paramiko.ProxyCommand:
-    place = (target.address, target.port)
+def _dial(target: Target, through: Link | None, deadline: Deadline) -> BoundedSocket:
     if target.command:
-        return paramiko.ProxyCommand(shlex.join(["sh", "-c", f"exec {target.command}"]))
+        return dial_by_program(target.command)
     if through:
-        return through.transport.open_channel("direct-tcpip", place, ("127.0.0.1", 0), timeout=timeout_s)
-    sock = socket.create_connection(place, timeout=timeout_s)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # Linux only; elsewhere a dead link is noticed by the deadline of the next call.
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_AFTER_S * 1000)
-    return sock
+        with ended_at(deadline, through.abort, later_s=FORCE_AFTER_S):
+            return dial_through(through.transport, target.address, target.port, deadline)
+    return dial_address(target.address, target.port, deadline)
 
 
-def _negotiate(transport: paramiko.Transport, target: Target, known_hosts: KnownHosts, timeout_s: float) -> None:
-    transport.banner_timeout = transport.auth_timeout = timeout_s
-    transport.channel_timeout = timeout_s
+def _negotiate(transport: paramiko.Transport, target: Target, known_hosts: KnownHosts, deadline: Deadline) -> None:
+    transport.banner_timeout = transport.handshake_timeout = deadline.left_s()
+    transport.channel_timeout = deadline.timeout_s
     options = transport.get_security_options()
-    known = known_hosts.key_types(target.address, target.port)
+    with _known_hosts_read(target):
+        known = known_hosts.key_types(target.address, target.port)
     # Authenticated by themselves: paramiko compares the others' checksums byte by byte in Python.
     options.ciphers = sorted(options.ciphers, key=lambda name: "-gcm@" not in name)
     options.key_types = sorted(options.key_types, key=lambda kind: _plain_type(kind) not in known)
-    transport.start_client(timeout=timeout_s)
+    transport.start_client(timeout=deadline.left_s())
     if not transport.initial_kex_done:
-        raise TimeoutError(f"no answer within {timeout_s:.0f} s")
+        raise TimeoutError(f"no answer within {deadline.timeout_s:g} s")
     key = transport.get_remote_server_key()
-    known_hosts.check(target.node, target.address, target.port, key.get_name(), key.asbytes())
+    with _known_hosts_read(target):
+        known_hosts.check(target.node, target.address, target.port, key.get_name(), key.asbytes())
+
+
+@contextmanager
+def _known_hosts_read(target: Target) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        code = "local_resources" if is_local_resource(error) else "bad_known_hosts"
+        raise NodeError(code, target.node, detail=str(error)) from error
 
 
 def _plain_type(algorithm: str) -> str:
@@ -179,19 +196,25 @@ def _plain_type(algorithm: str) -> str:
     return "ssh-rsa" if algorithm.startswith("rsa-sha2-") else algorithm
 
 
-def _log_in(transport: paramiko.Transport, target: Target, keys: Iterable[paramiko.PKey]) -> None:
+def _log_in(transport: paramiko.Transport, target: Target, keys: Iterable[paramiko.PKey], deadline: Deadline) -> None:
     tried = 0
     for key in keys:
         tried += 1
+        transport.auth_timeout = deadline.left_s()
         try:
             if not transport.auth_publickey(target.user, key):
                 return
         except paramiko.BadAuthenticationType as error:
             raise _refused(target, tried, f"the server accepts only: {', '.join(error.allowed_types)}") from error
         except paramiko.AuthenticationException as error:
+            if deadline.is_past:
+                raise TimeoutError(f"no end of the log-in within {deadline.timeout_s:g} s") from error
             _log.info("%s: key %s was not accepted: %s", target.node, key.fingerprint, error)
-            if not transport.is_active():
-                break
+            if transport.is_active():
+                continue
+            if tried == 1:  # no key was refused: the connection is lost
+                raise EOFError("the connection ended during the log-in") from error
+            break
     raise _refused(target, tried, "no key was accepted" if tried else "there is no key to offer")
 
 
@@ -211,14 +234,3 @@ def _refused(target: Target, tried: int, detail: str) -> NodeError:
 def _dropped_at_the_door(error: Exception) -> bool:
     dropped = isinstance(error, EOFError | ConnectionResetError | BrokenPipeError)
     return dropped or (type(error) is paramiko.SSHException and "banner" in str(error))
-
-
-def _explain(error: Exception, target: Target) -> NodeError:
-    if isinstance(error, NodeError):
-        return error
-    if isinstance(error, socket.gaierror):
-        return NodeError("address_unknown", target.node, address=target.address)
-    if isinstance(error, IncompatiblePeer):
-        return NodeError("old_ssh", target.node, detail=str(error))
-    detail = str(error) or type(error).__name__
-    return NodeError("unreachable", target.node, address=target.address, port=target.port, detail=detail)

@@ -3,13 +3,16 @@
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeVar, cast
 
+from backend.cluster.answers import Dialled, FreePort, Listened
 from backend.cluster.checks import CheckResult, Checks
 from backend.cluster.group import ends_of_all
 from backend.cluster.node import Node, NodeError
 from backend.cluster.probe import ask_program, needed_environment
 from backend.job.job import Job
+
+T = TypeVar("T")
 
 ASK_S = 30.0
 DIAL_S = 8.0
@@ -19,11 +22,11 @@ DIAL = "dial_node.py"
 
 def choose_port(job: Job, node: Node, ports: Sequence[int]) -> int:
     """The first of `ports` that is free on `node`, which is node 0. Raises NodeError(no_free_port)."""
-    answer = _try_port(job, 0, node, "free_port", {"ports": list(ports)})
-    if answer["port"] is None:
+    answer = _try_port(job, 0, node, FreePort, "free_port", {"ports": list(ports)})
+    if "port" not in answer:
         first, last = job.cluster.port_range
         raise NodeError("no_free_port", node.name, field="cluster.port_range", first=first, last=last)
-    return int(answer["port"])
+    return answer["port"]
 
 
 def check_port(
@@ -37,27 +40,29 @@ def check_port(
         return [of.skipped("master_port") for of in checks.values()]
     address = job.cluster.hosts[0].dialled_address
 
-    def work(rank: int, node: Node) -> Mapping[str, Any]:
+    def work(rank: int, node: Node) -> Listened | Dialled:
         dialled = {"address": address, "port": port, "seconds": DIAL_S, "word": secrets.token_hex(8)}
         if rank == 0:  # both in one command: its sshd may allow no second one
             wanted = {"port": port, "seconds": DIAL_S + 2, "callers": len(nodes), "dial": dialled}
-            return _try_port(job, 0, node, "listen", wanted)
-        return _try_port(job, rank, node, "dial", dialled)
+            return _try_port(job, 0, node, Listened, "listen", wanted)
+        return _try_port(job, rank, node, Dialled, "dial", dialled)
 
     answers = ends_of_all(nodes, work, ASK_S + 10)
-    listener = answers[0]
+    listener = answers.pop(0)
     if isinstance(listener, NodeError):
         wrong = checks[0].raised("master_port", listener)
-    elif not listener["bound"]:
+    elif not (bound := cast(Listened, listener))["bound"]:
         wrong = checks[0].wrong("master_port", "port_taken", "cluster.port_range", port=port)
     else:
-        answers[0] = listener["dialled"]
-        return [_judge_dial(of, answers.get(rank), address, port, own) for rank, of in checks.items()]
+        dials = cast(dict[int, Dialled | NodeError], answers)
+        own_dial = {0: bound["dialled"]} if "dialled" in bound else {}
+        dials |= own_dial
+        return [_judge_dial(of, dials.get(rank), address, port, own) for rank, of in checks.items()]
     return [wrong, *(of.skipped("master_port") for rank, of in checks.items() if rank != 0)]
 
 
 def _judge_dial(
-    of: Checks, answer: Mapping[str, Any] | NodeError | None, address: str, port: int, own: str | None
+    of: Checks, answer: Dialled | NodeError | None, address: str, port: int, own: str | None
 ) -> CheckResult:
     if answer is None:
         return of.skipped("master_port")
@@ -66,7 +71,7 @@ def _judge_dial(
     if answer["reached"]:
         return of.ok("master_port", address=address, port=port)
     field = "cluster.hosts[0].fabric_address"
-    detail = answer["detail"]
+    detail = answer.get("detail", "")
     if not answer.get("is_named", True):
         line = shlex.quote(f"{own or 'ADDRESS'} {address}")
         command = f"echo {line} | sudo tee -a /etc/hosts"
@@ -74,5 +79,5 @@ def _judge_dial(
     return of.wrong("master_port", "master_not_reached", field, address=address, port=port, detail=detail)
 
 
-def _try_port(job: Job, rank: int, node: Node, action: str, wanted: Mapping[str, object]) -> Mapping[str, Any]:
-    return ask_program(node, needed_environment(job, rank, node), DIAL, action, wanted, ASK_S)
+def _try_port(job: Job, rank: int, node: Node, shape: type[T], action: str, wanted: Mapping[str, object]) -> T:
+    return ask_program(node, needed_environment(job, rank, node), shape, DIAL, action, wanted, ASK_S)

@@ -3,14 +3,18 @@
 `Node` is the whole contract; SshNode (ssh.py) and the tests' FakeNode keep it and pass the same cases.
 """
 
-import json
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from backend.cluster.node_json import BadJson, parse_node_json
 from backend.job.problems import Problem
+
+OUTPUT_BYTES = 1 << 20
+"""Of each stream of a command, unless its caller needs more."""
+ANSWER_BYTES = 4 << 20
+"""Of each stream of a program of ours: 100 times the largest answer of a node with 8 GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,13 +27,41 @@ class Result:
     err: str
 
 
+LOCAL_CODES = frozenset(
+    {
+        "local_resources",  # no file descriptor, memory or thread left in this process
+        "local_network",  # no route, no free port, or a firewall on this machine
+        "address_unknown",  # the resolver did not answer or does not know the name: the node was not asked
+        "bad_ssh_config",
+        "bad_known_hosts",
+        "match_exec_refused",
+        "match_undecided",
+        "proxy_command_refused",
+        "bad_proxy_jump",
+        "too_many_jumps",
+        "bad_identity_file",
+        "passphrase_needed",
+        "passphrase_wrong",
+        "agent_hangs",
+        "agent_failed",
+        # The machine answers and proves its host key. A refused log-in is no sign of a lost node.
+        "authentication",
+        "old_ssh",
+        "host_key_unknown",  # the run was launched with a known key: the file that held it has changed
+    }
+)
+"""Codes of failures on this side: they say nothing about the node.
+
+All other codes are what the network or the node said. host_key_changed is one of them: nobody knows who answers there.
+"""
+
+
 class NodeError(Exception):
     """A node could not be reached or did not do what it was asked; `problem` says it to the user.
 
-    Codes of this layer: unreachable, address_unknown, host_key_unknown, host_key_changed, authentication,
-    passphrase_needed, passphrase_wrong, bad_identity_file, bad_proxy_jump, proxy_command_refused, match_exec_refused,
-    bad_ssh_config, old_ssh, timeout, lost, refused, missing_file, node_io, bad_answer, shell_leaves, shell_prints,
-    no_environment, no_python, bad_python, no_free_port, and what data_size.py says of data sets.
+    Codes of this layer: LOCAL_CODES and unreachable, host_key_changed, timeout, lost, refused, missing_file,
+    not_a_file, node_io, bad_answer, too_much_output, shell_leaves, shell_prints, no_environment, no_python, bad_python,
+    no_free_port, and what data_size.py says of data sets.
     """
 
     def __init__(
@@ -47,6 +79,11 @@ class NodeError(Exception):
         super().__init__(f"{node}: {code} {values or ''}".rstrip())
 
     @property
+    def is_local(self) -> bool:
+        """The failure is on the server's side and says nothing about the node; it never counts towards a loss."""
+        return self.code in LOCAL_CODES
+
+    @property
     def problem(self) -> Problem:
         """The same for the user."""
         host = "cluster.hosts" if self.rank is None else f"cluster.hosts[{self.rank}].{self.key}"
@@ -62,11 +99,20 @@ class Node(Protocol):
     def name(self) -> str:
         """What users know it by: its address, with the port where that is not 22."""
 
-    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Result:
-        """Run a command without a terminal and wait; NodeError(timeout) after `timeout_s`, which also ends it."""
+    def run(
+        self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", max_bytes: int = OUTPUT_BYTES
+    ) -> Result:
+        """Run a command without a terminal and wait.
+
+        NodeError(timeout) after `timeout_s`, and NodeError(too_much_output) if stdout or stderr is longer than
+        `max_bytes`; both end the command.
+        """
 
     def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        """At most `limit` bytes from `offset`; b"" at or behind the end. NodeError(missing_file) without a file."""
+        """At most `limit` bytes from `offset`; b"" at or behind the end.
+
+        NodeError(missing_file) without a file, NodeError(not_a_file) for a folder, a device or a pipe.
+        """
 
     def write(self, path: str, data: bytes) -> None:
         """Put a whole file, of this user's alone, in place at once; a reader sees the old one or the new one.
@@ -91,24 +137,29 @@ class Node(Protocol):
         """Let go of the connection. A later call connects again."""
 
 
-def ask(node: Node, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Mapping[str, Any]:
+def ask(
+    node: Node, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", max_bytes: int = ANSWER_BYTES
+) -> Mapping[str, Any]:
     """Run a program of ours, which prints its answer as one line `TOKEN{json}`, and return the answer.
 
     The token is random and appended as `--token T`: what shell start-up files print around it does no harm.
-    Raises NodeError(bad_answer) with the end of stderr when there is no such line, or it was cut.
+    Raises NodeError(bad_answer) with the end of stderr if there is no such line, if it is cut, or if parse_node_json
+    refuses it.
     """
     token = secrets.token_hex(8)
-    result = node.run([*argv, "--token", token], timeout_s=timeout_s, stdin=stdin)
+    result = node.run([*argv, "--token", token], timeout_s=timeout_s, stdin=stdin, max_bytes=max_bytes)
+    refusal = ""
     for line in result.out.splitlines():
         _, is_there, text = line.partition(token + "{")  # behind what does not end its line
         if not is_there:
             continue
-        with suppress(json.JSONDecodeError):
-            text = json.dumps(json.loads("{" + text), ensure_ascii=False)
-            # A name of a file that is no Unicode arrives as lone surrogates, which nothing here could write or send.
-            answer: Mapping[str, Any] = json.loads(text.encode(errors="replace"))
+        try:
+            answer: Mapping[str, Any] = parse_node_json("{" + text, max_bytes=max_bytes)
             return answer
-    raise NodeError("bad_answer", node.name, command=argv[0], exit=result.code, detail=tail(result.err or result.out))
+        except BadJson as error:
+            refusal = str(error)
+    detail = tail(result.err) or refusal or tail(result.out)
+    raise NodeError("bad_answer", node.name, command=argv[0], exit=result.code, detail=detail)
 
 
 def sftp_path(path: str) -> str:

@@ -4,8 +4,9 @@ import posixpath
 import re
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from backend.cluster.answers import Lock, Nothing, Paths, Prints, Seen, Written
 from backend.cluster.checks import (
     LOCKS,
     CheckName,
@@ -36,10 +37,13 @@ from backend.cluster.master_port import check_port
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.probe import NodeFacts, ask_program, expand, inspect, needed_environment, python_command
 from backend.cluster.programs import SUPERVISOR, node_program
+from backend.cluster.shapes import answer_of
 from backend.cluster.survey import Survey
 from backend.estimate.checkpoint_size import checkpoint_bytes
 from backend.job.cluster import Host
 from backend.job.job import Job
+
+T = TypeVar("T")
 
 ASK_S = 30.0
 PRINTS_S = 60.0
@@ -97,7 +101,7 @@ def _check_equal(
         "datasets": dataset_names(job),
         "plain": job.traits.environment == "swift",
     }
-    prints = ends_of_all(nodes, lambda rank, node: _compare(job, rank, node, "prints", wanted), PRINTS_S + 10)
+    prints = ends_of_all(nodes, lambda rank, node: _compare(job, rank, node, Prints, "prints", wanted), PRINTS_S + 10)
     results += check_prints(job, checks, prints)
     # Ranks of all nodes write parts of one checkpoint and read each other's; the other engines can do without.
     if job.traits.is_megatron and 0 in nodes:
@@ -109,15 +113,15 @@ def _check_shared(job: Job, checks: Mapping[int, Checks], nodes: Mapping[int, No
     """Node 0 writes a file that nobody can guess, the others look for it, node 0 takes it away."""
     wanted: dict[str, Any] = {"folder": job.training.output_dir, "name": f".megaboard-{secrets.token_hex(8)}"}
     try:
-        written = _compare(job, 0, nodes[0], "write", wanted)
+        written = _compare(job, 0, nodes[0], Written, "write", wanted)
         if not written["written"]:
             return [of.skipped("output_shared") for of in checks.values()]  # check_writable says why
         wanted["seconds"] = SEEN_S
         others = {rank: node for rank, node in nodes.items() if rank != 0}
         try:
-            seen = ends_of_all(others, lambda rank, node: _compare(job, rank, node, "read", wanted), ASK_S + 10)
+            seen = ends_of_all(others, lambda rank, node: _compare(job, rank, node, Seen, "read", wanted), ASK_S + 10)
         finally:
-            _compare(job, 0, nodes[0], "remove", wanted)
+            _compare(job, 0, nodes[0], Nothing, "remove", wanted)
     except NodeError as error:
         return [checks[0].raised("output_shared", error)]
     return check_shared(job, checks, seen)
@@ -139,8 +143,8 @@ def _check_fabric(
     return results + check_port(job, checks, nodes, port, own[0] if own else None)
 
 
-def _compare(job: Job, rank: int, node: Node, action: str, wanted: Mapping[str, object]) -> Mapping[str, Any]:
-    return ask_program(node, needed_environment(job, rank, node), COMPARE, action, wanted, PRINTS_S)
+def _compare(job: Job, rank: int, node: Node, shape: type[T], action: str, wanted: Mapping[str, object]) -> T:
+    return ask_program(node, needed_environment(job, rank, node), shape, COMPARE, action, wanted, PRINTS_S)
 
 
 def _read(surveys: Mapping[int, Survey | NodeError]) -> dict[int, Survey]:
@@ -158,8 +162,8 @@ def _check_node(
     of: Checks,
     node: Node | NodeError,
     facts: NodeFacts | NodeError | None,
-    paths: Mapping[str, Any] | NodeError | None,
-    lock: Mapping[str, Any] | NodeError | None,
+    paths: Paths | NodeError | None,
+    lock: Lock | NodeError | None,
     survey: Survey | NodeError | None,
 ) -> list[CheckResult]:
     if isinstance(node, NodeError):
@@ -205,15 +209,15 @@ def _own_share(job: Job, rank: int) -> int | None:
 def _or_error(
     of: Checks,
     name: CheckName,
-    answer: Mapping[str, Any] | NodeError | None,
-    judge: Callable[[Mapping[str, Any]], list[CheckResult]],
+    answer: T | NodeError | None,
+    judge: Callable[[T], list[CheckResult]],
 ) -> list[CheckResult]:
     if answer is None:
         return [of.skipped(name)]
     return [of.raised(name, answer)] if isinstance(answer, NodeError) else judge(answer)
 
 
-def _ask_paths(job: Job, rank: int, node: Node) -> Mapping[str, Any]:
+def _ask_paths(job: Job, rank: int, node: Node) -> Paths:
     wanted = {
         "model": job.model.path,
         "dataset_dir": job.training.dataset_dir,
@@ -222,10 +226,10 @@ def _ask_paths(job: Job, rank: int, node: Node) -> Mapping[str, Any]:
         "parts": needed_parts(job),
         "extensions": job.environment.get(EXTENSIONS),
     }
-    return inspect(node, needed_environment(job, rank, node), "paths", wanted, ASK_S)
+    return inspect(node, needed_environment(job, rank, node), Paths, "paths", wanted, ASK_S)
 
 
-def _ask_lock(job: Job, rank: int, node: Node, home: str) -> Mapping[str, Any]:
+def _ask_lock(job: Job, rank: int, node: Node, home: str) -> Lock:
     path = lock_path(expand(job.cluster.run_root, home), job.cluster.hosts[rank])
     argv = python_command(needed_environment(job, rank, node), ["-", "holder", path])
-    return ask(node, argv, timeout_s=ASK_S, stdin=node_program(SUPERVISOR))
+    return answer_of(node.name, Lock, ask(node, argv, timeout_s=ASK_S, stdin=node_program(SUPERVISOR)))

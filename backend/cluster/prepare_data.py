@@ -20,6 +20,8 @@ import sys
 import time
 from typing import Any, NoReturn
 
+from .regular_file import read_json
+
 MAKER = "tokenise.py"
 BEAT_S = 20.0
 POLL_S = 0.5
@@ -126,8 +128,7 @@ def look(wanted: dict[str, Any]) -> dict[str, Any]:
     """
     folder = full(wanted["dataset_dir"])
     try:
-        with open(os.path.join(folder, "dataset_info.json"), encoding="utf-8") as file:
-            known = json.load(file)
+        known = read_json(os.path.join(folder, "dataset_info.json"))
     except (OSError, ValueError):
         known = {}
     entries = {name: known.get(name) for name in wanted["datasets"]} if isinstance(known, dict) else {}

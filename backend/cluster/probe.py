@@ -5,14 +5,18 @@ import posixpath
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
+from backend.cluster import answers
 from backend.cluster.group import ends_of_all
-from backend.cluster.node import Node, NodeError, ask, tail
+from backend.cluster.node import ANSWER_BYTES, Node, NodeError, ask, tail
 from backend.cluster.programs import node_program
+from backend.cluster.shapes import answer_of
 from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
+
+T = TypeVar("T")
 
 PROBE_S = 30.0
 INSPECT = "inspect_node.py"
@@ -87,7 +91,7 @@ def probe(
     """
     asked = time.time()
     try:
-        answer = inspect(node, environment, "facts", {"master": master, "modules": dict(modules or {})})
+        answer = inspect(node, environment, answers.Facts, "facts", {"master": master, "modules": dict(modules or {})})
     except NodeError as error:
         if error.code != "bad_answer":
             raise
@@ -96,7 +100,7 @@ def probe(
             raise NodeError("shell_leaves", node.name, exit=nothing.code, detail=tail(nothing.err)) from error
         detail = error.values["detail"]
         raise NodeError(code, node.name, field=python_field, python=environment.python, detail=detail) from error
-    return _read(answer, asked, time.time())
+    return _read(answer, modules or {}, asked, time.time())
 
 
 def probe_all(job: Job, nodes: Mapping[int, Node]) -> dict[int, NodeFacts | NodeError]:
@@ -136,25 +140,33 @@ def python_field(job: Job, rank: int) -> str:
 
 
 def inspect(
-    node: Node, environment: Environment, action: str, wanted: Mapping[str, object], timeout_s: float = PROBE_S
-) -> Mapping[str, Any]:
+    node: Node,
+    environment: Environment,
+    shape: type[T],
+    action: str,
+    wanted: Mapping[str, object],
+    timeout_s: float = PROBE_S,
+) -> T:
     """Ask inspect_node.py, run by the environment's Python."""
-    return ask_program(node, environment, INSPECT, action, wanted, timeout_s)
+    return ask_program(node, environment, shape, INSPECT, action, wanted, timeout_s)
 
 
 def ask_program(
     node: Node,
     environment: Environment,
+    shape: type[T],
     program: str,
     action: str,
     wanted: Mapping[str, object],
     timeout_s: float,
-) -> Mapping[str, Any]:
-    """Ask one of our programs that run on a node, by the environment's Python. NodeError."""
+    max_bytes: int = ANSWER_BYTES,
+) -> T:
+    """Run one of our programs on a node with the environment's Python; `shape`: from answers.py. NodeError."""
     # Even in quotes csh looks for `!`, and fish takes two backslashes for one.
     asked = json.dumps(wanted).replace("\\\\", "\\u005c").replace("!", "\\u0021")
     argv = python_command(environment, ["-", action, asked])
-    return ask(node, argv, timeout_s=timeout_s, stdin=node_program(program))
+    answer = ask(node, argv, timeout_s=timeout_s, stdin=node_program(program), max_bytes=max_bytes)
+    return answer_of(node.name, shape, answer)
 
 
 def python_command(environment: Environment, arguments: Sequence[str]) -> list[str]:
@@ -172,16 +184,16 @@ def expand(path: str, home: str) -> str:
     return posixpath.join(home, path[2:]) if path.startswith("~/") else path
 
 
-def _read(answer: Mapping[str, Any], asked: float, answered: float) -> NodeFacts:
+def _read(answer: answers.Facts, modules: Mapping[str, str], asked: float, answered: float) -> NodeFacts:
     return NodeFacts(
         home=answer["home"],
         hostname=answer["hostname"],
         python=answer["python"],
-        modules=answer["modules"],
-        origins={module: Origin(**origin) for module, origin in answer["origins"].items() if origin},
-        cuda=answer["cuda"],
-        nccl=answer["nccl"],
-        interface=answer["interface"],
+        modules={module: answer["modules"].get(module) for module in modules},
+        origins={module: Origin(**origin) for module, origin in answer["origins"].items() if "version" in origin},
+        cuda=answer.get("cuda"),
+        nccl=answer.get("nccl"),
+        interface=answer.get("interface"),
         machine=answer["machine"],
         clock_offset_s=answer["time"] - (asked + answered) / 2,
         clock_error_s=(answered - asked) / 2,

@@ -22,6 +22,7 @@ JOINED = {
             "gpus",
             "work",
             "endings",
+            "masking",
             "keeper",
             "commands",
         ),
@@ -30,6 +31,8 @@ JOINED = {
     SAMPLES: ("samples", ("drawn", "rows", "lengths", "main")),
 }
 """Program -> its package, and the modules of it in the order in which they build on one another."""
+READERS = ("compare_node.py", "inspect_node.py", "prepare_data.py", "checkpoint_files.py", SAMPLES)
+"""Programs that read files which a user named: regular_file.py goes in front of them."""
 _HERE = Path(__file__).parent
 _alone = Lock()
 """Python 3.11's ast.parse raises SystemError in threads that parse at once, and nodes are asked at once."""
@@ -37,7 +40,7 @@ _alone = Lock()
 
 def node_program(name: str) -> bytes:
     """The text of a program."""
-    if name not in JOINED:
+    if name not in JOINED and name not in READERS:
         return (_HERE / name).read_bytes()
     with _alone:
         return _joined(name).encode()
@@ -45,10 +48,15 @@ def node_program(name: str) -> bytes:
 
 @cache
 def _joined(name: str) -> str:
-    """A package's modules one behind the other, without what they import from one another."""
-    folder, modules = _HERE / JOINED[name][0], JOINED[name][1]
-    head = (folder / "__init__.py").read_text(encoding="utf-8")
-    parts = [_without_own_imports((folder / f"{module}.py").read_text(encoding="utf-8")) for module in modules]
+    """The modules of a program joined into one text, without the imports between them."""
+    head, files = "", [_HERE / name]
+    if name in JOINED:
+        folder, modules = _HERE / JOINED[name][0], JOINED[name][1]
+        head = (folder / "__init__.py").read_text(encoding="utf-8")
+        files = [folder / f"{module}.py" for module in modules]
+    if name in READERS:
+        files.insert(0, _HERE / "regular_file.py")
+    parts = [_without_own_imports(file.read_text(encoding="utf-8")) for file in files]
     return "\n\n".join([head + "\nfrom __future__ import annotations\n", *parts])
 
 

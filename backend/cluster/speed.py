@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
 
+from backend.cluster.answers import Measured
+
+_Links = Literal["intra", "inter"]
+
 SLOW = 0.8
 """Of the median: who reaches less is named."""
 
@@ -41,10 +45,7 @@ class Speeds:
     slow: tuple[Slow, ...]
 
 
-Row = Mapping[str, Any]
-
-
-def summarise(rows: Sequence[Row]) -> Speeds:
+def summarise(rows: Sequence[Measured]) -> Speeds:
     """The speeds from every rank's row: medians over ranks, nodes and ports of the best that each reached.
 
     A collective is as fast as its slowest rank saw it.
@@ -66,12 +67,12 @@ def summarise(rows: Sequence[Row]) -> Speeds:
         matmul_tflops=median(products.values()),
         intra_node_bus_gb_per_s=median(intra.values()) if intra else None,
         inter_node_bus_gb_per_s=median(inter.values()) if inter else None,
-        sizes={name: _by_size(rows, name) for name in ("intra", "inter")},
+        sizes={"intra": _by_size(rows, "intra"), "inter": _by_size(rows, "inter")},
         slow=tuple(slow),
     )
 
 
-def _best(rows: Sequence[Row], name: str, group_of: Callable[[Row], int]) -> dict[int, float]:
+def _best(rows: Sequence[Measured], name: _Links, group_of: Callable[[Measured], int]) -> dict[int, float]:
     """Group -> the best over the sizes of what its slowest rank saw."""
     groups: dict[int, dict[str, float]] = {}
     for row in rows:
@@ -81,13 +82,13 @@ def _best(rows: Sequence[Row], name: str, group_of: Callable[[Row], int]) -> dic
     return {group: max(seen.values()) for group, seen in groups.items() if seen}
 
 
-def _by_size(rows: Sequence[Row], name: str) -> dict[int, float]:
+def _by_size(rows: Sequence[Measured], name: _Links) -> dict[int, float]:
     """MiB -> what the slowest rank saw."""
     sizes = sorted({int(size) for row in rows for size in row[name]})
     return {size: min(float(row[name][str(size)]) for row in rows if str(size) in row[name]) for size in sizes}
 
 
-def _of_pairs(rows: Sequence[Row]) -> dict[int, float]:
+def _of_pairs(rows: Sequence[Measured]) -> dict[int, float]:
     """Node -> GB/s with the better of its neighbours, all its ranks together: a slow node is slow with both."""
     sums: dict[tuple[int, str], float] = {}
     for row in rows:

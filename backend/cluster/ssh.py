@@ -1,12 +1,12 @@
 """A node over SSH: commands on their own channels, files over one kept SFTP channel, connected again on demand.
 
-paramiko's own time-outs are for inactivity, and some of its waits have none; every call here has a deadline of its own.
+paramiko's time-outs only detect inactivity, and some of its waits have none. Here every call has one deadline for all
+of its waits, and the bytes that a server sends are limited (bounded.py).
 """
 
 import io
 import logging
-import posixpath
-import secrets
+import struct
 import tarfile
 import threading
 import time
@@ -16,11 +16,15 @@ from typing import TypeVar
 
 import paramiko
 
-from backend.cluster.channel import closed_after, run_command
+from backend.cluster.bounded import bounded_channel
+from backend.cluster.channel import TooMuchOutput, run_command
+from backend.cluster.connect_errors import is_local_resource
+from backend.cluster.deadlines import FORCE_AFTER_S, Deadline, ended_at
 from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.link import Link, open_link
-from backend.cluster.node import NodeError, Result, tail
+from backend.cluster.node import OUTPUT_BYTES, NodeError, Result, tail
 from backend.cluster.passphrases import PASSPHRASES, Passphrases
+from backend.cluster.sftp import NotAFile, is_there, make_folder, read_file, write_file
 from backend.job.cluster import Host
 
 _log = logging.getLogger(__name__)
@@ -28,6 +32,9 @@ _log = logging.getLogger(__name__)
 COMMAND_CHANNELS = 3
 """With the SFTP channel four a node, well below sshd's default MaxSessions of 10."""
 FILE_TIMEOUT_S = 15.0
+"""For a whole call that reads or writes a small file, with the wait for others that do."""
+SLOWEST_BYTES_PER_S = 64 << 10
+"""A larger file has so much more time."""
 FILL_TIMEOUT_S = 60.0
 ROOM_S = 0.1
 """Between two tries to open a channel on a server that has all it allows."""
@@ -60,15 +67,19 @@ class SshNode:
         *,
         passphrases: Passphrases = PASSPHRASES,
         timeout_s: float = 10.0,
+        file_timeout_s: float = FILE_TIMEOUT_S,
     ) -> None:
         self._host = host
         self._known_hosts = known_hosts
         self._passphrases = passphrases
         self._timeout_s = timeout_s
+        self._file_timeout_s = file_timeout_s
         self._link: Link | None = None
         self._link_lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(COMMAND_CHANNELS)
         self._sftp: paramiko.SFTPClient | None = None
+        self._regular: set[str] = set()
+        """Paths that this file channel found to be regular files. One that became a pipe costs the channel."""
         # paramiko mixes up the answers when two threads use one SFTP channel.
         self._sftp_lock = threading.Lock()
 
@@ -78,42 +89,28 @@ class SshNode:
 
     def open(self) -> None:
         """Connect now instead of at the first call."""
-        self._transport()
+        with self._translated(self._timeout_s):
+            self._connected(Deadline(self._timeout_s))
 
-    def run(self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> Result:
-        deadline = time.monotonic() + timeout_s
+    def run(
+        self, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", max_bytes: int = OUTPUT_BYTES
+    ) -> Result:
+        deadline = Deadline(timeout_s)
         if not self._slots.acquire(timeout=timeout_s):
             raise self._timed_out(timeout_s)
         try:
-            with self._translated(timeout_s), self._channel(timeout_s) as channel:
-                return run_command(channel, argv, stdin, timeout_s, deadline)
+            with self._translated(timeout_s), self._channel(deadline) as channel:
+                return run_command(channel, argv, stdin, deadline, max_bytes)
+        except TooMuchOutput as error:
+            raise NodeError("too_much_output", self.name, command=argv[0], limit=max_bytes) from error
         finally:
             self._slots.release()
 
     def read(self, path: str, offset: int = 0, limit: int = 1 << 20) -> bytes:
-        def read(sftp: paramiko.SFTPClient) -> bytes:
-            with sftp.open(path, "rb") as file:
-                file.seek(offset)
-                return file.read(limit)
-
-        return self._over_sftp(path, read)
+        return self._over_sftp(path, lambda sftp: read_file(sftp, path, offset, limit, self._regular), limit)
 
     def write(self, path: str, data: bytes) -> None:
-        folder, name = posixpath.split(path)
-        part = posixpath.join(folder, f".{name}.{secrets.token_hex(4)}")
-
-        def write(sftp: paramiko.SFTPClient) -> None:
-            try:
-                with sftp.open(part, "wx") as file:
-                    file.chmod(0o600)
-                    file.set_pipelined(True)
-                    file.write(data)
-                sftp.posix_rename(part, path)
-            except OSError:
-                _remove_if_there(sftp, part)
-                raise
-
-        self._over_sftp(path, write)
+        self._over_sftp(path, lambda sftp: write_file(sftp, path, data), len(data))
 
     def fill_folder(self, path: str, files: Mapping[str, bytes], folders: Sequence[str] = ()) -> None:
         unpack = ["sh", "-c", 'umask 077 && mkdir -p "$0" && exec tar -C "$0" -xf -', path]
@@ -122,10 +119,10 @@ class SshNode:
             raise NodeError("node_io", self.name, path=path, detail=tail(result.err or result.out))
 
     def make_folder(self, path: str) -> None:
-        self._over_sftp(path, lambda sftp: _make_folder(sftp, path))
+        self._over_sftp(path, lambda sftp: make_folder(sftp, path))
 
     def exists(self, path: str) -> bool:
-        return self._over_sftp(path, lambda sftp: _is_there(sftp, path))
+        return self._over_sftp(path, lambda sftp: is_there(sftp, path))
 
     def close(self) -> None:
         with self._link_lock:
@@ -133,92 +130,129 @@ class SshNode:
         if link:
             link.close()
 
-    def _transport(self) -> paramiko.Transport:
-        with self._link_lock:
+    def _connected(self, deadline: Deadline) -> Link:
+        if not self._link_lock.acquire(timeout=deadline.left_s()):
+            raise self._timed_out(deadline.timeout_s)
+        try:
             if self._link is None or not self._link.alive:
                 if self._link:
                     self._link.close()
                 self._sftp = None
                 self._link = open_link(
-                    self._host, self._known_hosts, passphrases=self._passphrases, timeout_s=self._timeout_s
+                    self._host,
+                    self._known_hosts,
+                    passphrases=self._passphrases,
+                    timeout_s=min(self._timeout_s, deadline.left_s()),
                 )
-            return self._link.transport
+            return self._link
+        finally:
+            self._link_lock.release()
 
-    def _drop(self, transport: paramiko.Transport) -> None:
+    def _drop(self, link: Link) -> None:
         """Give up a connection that has not answered: behind a jump host nobody else finds out that it is dead."""
         with self._link_lock:
-            if self._link and self._link.transport is transport:
-                self._link.close()
+            if self._link is link:
+                link.close()
 
     @contextmanager
-    def _channel(self, timeout_s: float) -> Iterator[paramiko.Channel]:
-        channel = self._open_session(timeout_s, give_way=True)
-        try:
-            yield channel
-        finally:
-            channel.close()
+    def _channel(self, deadline: Deadline) -> Iterator[paramiko.Channel]:
+        link, channel = self._open_session(deadline, give_way=True)
+        with ended_at(deadline, link.abort, later_s=FORCE_AFTER_S):
+            try:
+                yield channel
+            finally:
+                channel.close()
 
-    def _open_session(self, timeout_s: float, *, give_way: bool) -> paramiko.Channel:
+    def _open_session(self, deadline: Deadline, *, give_way: bool) -> tuple[Link, paramiko.Channel]:
         """A channel, when there is room for it: sshd's MaxSessions may be as low as 1.
 
         `give_way`: the files' channel, kept for the next read, is closed where there is none.
         """
-        deadline = time.monotonic() + timeout_s
         while True:
-            transport = self._transport()
+            link = self._connected(deadline)
+            left_s = deadline.left_s()
             try:
-                return transport.open_session(timeout=min(timeout_s, self._timeout_s))
+                with ended_at(deadline, link.abort, later_s=FORCE_AFTER_S):
+                    return link, bounded_channel(link.transport.open_session(timeout=min(left_s, self._timeout_s)))
             except paramiko.ChannelException:
-                if time.monotonic() > deadline:
+                if deadline.is_past:
                     raise
             except paramiko.SSHException as error:
-                if _NO_ANSWER in str(error) and timeout_s >= self._timeout_s:
-                    self._drop(transport)
+                if _NO_ANSWER in str(error) and left_s >= self._timeout_s:
+                    self._drop(link)
                 raise
             if give_way and self._sftp_lock.acquire(timeout=ROOM_S):
-                sftp, self._sftp = self._sftp, None
-                if sftp:
-                    sftp.close()
-                self._sftp_lock.release()
+                try:
+                    self._forget_sftp(link)
+                finally:
+                    self._sftp_lock.release()
             time.sleep(ROOM_S)
 
-    def _over_sftp(self, path: str, action: Callable[[paramiko.SFTPClient], T]) -> T:
+    def _over_sftp(self, path: str, action: Callable[[paramiko.SFTPClient], T], size: int = 0) -> T:
         """Do `action`, which may be done twice: once more when the server lost the files' channel alone."""
-        with self._sftp_lock:
+        deadline = Deadline(self._file_timeout_s + size / SLOWEST_BYTES_PER_S)
+        if not self._sftp_lock.acquire(timeout=deadline.timeout_s):
+            raise self._timed_out(deadline.timeout_s)
+        try:
             link = self._link
             try:
-                return self._try_over_sftp(path, action)
+                return self._try_over_sftp(path, action, deadline)
             except NodeError as error:
                 if error.code != "lost" or link is None or link is not self._link or not link.alive:
                     raise
                 _log.warning("%s: the file channel was lost, opening another: %s", self.name, error)
-            return self._try_over_sftp(path, action)
+            return self._try_over_sftp(path, action, deadline)
+        finally:
+            self._sftp_lock.release()
 
-    def _try_over_sftp(self, path: str, action: Callable[[paramiko.SFTPClient], T]) -> T:
+    def _try_over_sftp(self, path: str, action: Callable[[paramiko.SFTPClient], T], deadline: Deadline) -> T:
+        link = self._link
         try:
-            with self._translated(FILE_TIMEOUT_S):
-                return action(self._sftp_channel())
+            with self._translated(deadline.timeout_s):
+                link, sftp = self._sftp_channel(deadline)
+                with (
+                    ended_at(deadline, link.abort, later_s=FORCE_AFTER_S),
+                    ended_at(deadline, sftp.close),
+                ):
+                    return action(sftp)
         except FileNotFoundError as error:
             raise NodeError("missing_file", self.name, path=path) from error
+        except NotAFile as error:
+            raise NodeError("not_a_file", self.name, path=path) from error
         except NodeError:
-            # After a time-out the channel's next answer would belong to the last question.
-            sftp, self._sftp = self._sftp, None
-            if sftp:
-                sftp.close()
+            self._forget_sftp(link)
             raise
         except OSError as error:
             raise NodeError("node_io", self.name, path=path, detail=str(error)) from error
+        except (ValueError, struct.error) as error:  # an answer that paramiko cannot read
+            self._forget_sftp(link)
+            raise NodeError("node_io", self.name, path=path, detail=str(error)) from error
 
-    def _sftp_channel(self) -> paramiko.SFTPClient:
-        self._transport()  # a lost connection takes the files' channel with it
+    def _forget_sftp(self, link: Link | None) -> None:
+        """Close the channel for files: its next answer may belong to the previous request. The next call opens one."""
+        sftp, self._sftp = self._sftp, None
+        if sftp is None or link is None:
+            return
+        try:
+            with ended_at(Deadline(FORCE_AFTER_S), link.abort):
+                sftp.close()
+        except (EOFError, OSError, paramiko.SSHException) as error:
+            _log.info("%s: the file channel could not be closed: %r", self.name, error)
+
+    def _sftp_channel(self, deadline: Deadline) -> tuple[Link, paramiko.SFTPClient]:
+        link = self._connected(deadline)  # a lost connection also closes the channel for files
         kept = self._sftp.get_channel() if self._sftp else None
         if self._sftp is None or kept is None or kept.closed:
-            channel = self._open_session(FILE_TIMEOUT_S, give_way=False)
-            with closed_after(channel, self._timeout_s):
+            link, channel = self._open_session(deadline, give_way=False)
+            with (
+                ended_at(deadline, link.abort, later_s=FORCE_AFTER_S),
+                ended_at(deadline, channel.close),
+            ):
                 channel.invoke_subsystem("sftp")
-                channel.settimeout(FILE_TIMEOUT_S)
+                channel.settimeout(self._file_timeout_s)
                 self._sftp = paramiko.SFTPClient(channel)
-        return self._sftp
+                self._regular.clear()
+        return link, self._sftp
 
     @contextmanager
     def _translated(self, timeout_s: float) -> Iterator[None]:
@@ -239,6 +273,8 @@ class SshNode:
             # What paramiko says of a closed channel; all else is the file system's answer.
             if str(error) == "Socket is closed":
                 raise NodeError("lost", self.name, detail=str(error)) from error
+            if is_local_resource(error):
+                raise NodeError("local_resources", self.name, detail=str(error)) from error
             raise
 
     def _timed_out(self, timeout_s: float) -> NodeError:
@@ -258,32 +294,3 @@ def _packed(files: Mapping[str, bytes], folders: Sequence[str]) -> bytes:
             entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
             tar.addfile(entry, io.BytesIO(data))
     return packed.getvalue()
-
-
-def _make_folder(sftp: paramiko.SFTPClient, path: str) -> None:
-    try:
-        sftp.mkdir(path, 0o700)
-    except FileNotFoundError:
-        if posixpath.dirname(path) in ("", "/", path):
-            raise
-        _make_folder(sftp, posixpath.dirname(path))
-        _make_folder(sftp, path)
-    except OSError:
-        # SFTP has no errno for "exists": it may be an older one, or another thread's or node's.
-        if not _is_there(sftp, path):
-            raise
-
-
-def _is_there(sftp: paramiko.SFTPClient, path: str) -> bool:
-    try:
-        sftp.stat(path)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _remove_if_there(sftp: paramiko.SFTPClient, path: str) -> None:
-    try:
-        sftp.remove(path)
-    except OSError as error:
-        _log.info("could not remove %s: %s", path, error)

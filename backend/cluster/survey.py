@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from backend.cluster.answers import DiskAnswer, Surveyed
 from backend.cluster.fabric import Fabric, read_fabric
 from backend.cluster.gpus import Gpus, read_gpus
 from backend.cluster.group import ends_of_all
@@ -73,14 +73,18 @@ def survey_one(job: Job, rank: int, node: Node) -> Survey:
 def survey(node: Node, environment: Environment | None, folders: Sequence[str] = ()) -> Survey:
     """Ask a node, by the environment's Python or the system's. NodeError."""
     wanted = {"folders": list(folders)}
-    return read_survey(ask_program(node, environment or SYSTEM_PYTHON, SURVEY, "survey", wanted, SURVEY_S))
+    answer = ask_program(node, environment or SYSTEM_PYTHON, Surveyed, SURVEY, "survey", wanted, SURVEY_S)
+    try:
+        return read_survey(answer)
+    except ValueError as error:  # an invalid address
+        raise NodeError("bad_answer", node.name, command=SURVEY, exit=0, detail=str(error)[:200]) from error
 
 
-def read_survey(answer: Mapping[str, Any]) -> Survey:
-    """From survey_node.py's answer."""
-    shm = answer["shm"]
+def read_survey(answer: Surveyed) -> Survey:
+    """From survey_node.py's answer; ValueError if an address is invalid."""
+    shm = answer.get("shm")
     return Survey(
-        gpus=read_gpus(answer["smi"], answer["owners"]),
+        gpus=read_gpus(answer.get("smi"), answer["owners"]),
         fabric=read_fabric(answer["rdma"], answer["interfaces"], answer["default_routes"]),
         shm=shm["total"] if shm else None,
         memlock=_limit(answer["memlock"]),
@@ -96,7 +100,7 @@ def _limit(value: int) -> int | None:
     return value if 0 <= value < 1 << 62 else None
 
 
-def _disk(found: Mapping[str, Any], quota: str) -> Disk:
+def _disk(found: DiskAnswer, quota: str) -> Disk:
     left = _quota_left(quota, found["source"])
     free = found["free"] if left is None else min(found["free"], left)
     return Disk(free=free, total=found["total"], kind=found["kind"])

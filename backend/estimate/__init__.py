@@ -8,7 +8,9 @@ from backend.estimate.estimate import Estimate, StageEstimate, estimate, estimat
 from backend.estimate.explain import explain
 from backend.estimate.fit import (
     accuracy_of,
+    doubtful_above_gib,
     kind_of_run,
+    may_not_fit,
     much_padding,
     near_the_limit,
     over_gpu_gib,
@@ -26,11 +28,13 @@ __all__ = [
     "Part",
     "StageEstimate",
     "accuracy_of",
+    "doubtful_above_gib",
     "estimate",
     "estimate_resolved",
     "explain",
     "gradient_exchange",
     "kind_of_run",
+    "may_not_fit",
     "much_padding",
     "near_the_limit",
     "over_gpu_gib",

@@ -24,7 +24,7 @@ from backend.estimate.timing import Speed, speed_of
 from backend.estimate.work import flops_of_last_layers, flops_per_token, pipeline_work
 from backend.job.job import Job
 from backend.job.model import ModelShape
-from backend.job.presets import Gpu, resolve_gpu, resolve_model
+from backend.job.presets import Gpu, expected_errors, resolve_gpu, resolve_model
 from backend.job.traits import MemoryTraits
 
 GIB = 2.0**30
@@ -96,7 +96,10 @@ class Estimate:
     chunk_times: tuple[tuple[tuple[float, float], ...], ...] | None = None
     """The same for each model chunk of each stage."""
     time_error: float | None = None
-    """Typical relative error of such times on published runs, as a fraction; of corrected ones where a run corrects."""
+    """Median error of such times, as a fraction: on sources that were not used to build the estimates
+    (presets/expected_error.yaml); where a run corrects them, of times corrected so on published runs."""
+    memory_error: float | None = None
+    """The same of memory; None where a run corrects it: then nobody has measured it."""
     calibrated_on: str | None = None
     """The run whose measured step time or memory corrects these figures."""
     probed_on: str | None = None
@@ -139,6 +142,7 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
         bubble_textbook=textbook_bubble(plan.pipeline, plan.virtual_pipeline, plan.micro_batches),
         flops_per_token=flops,
         **(_times(speed) if speed else {}),
+        memory_error=None if reserved_ratio(job) else expected_errors().memory.median,
         calibrated_on=calibrated_on(job),
         probed_on=probed_on(job.cluster) if speed else None,
     )

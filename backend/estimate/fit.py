@@ -8,7 +8,7 @@ from backend.job.batch import can_pack
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.model import ModelShape
-from backend.job.presets import Accuracy, accuracy
+from backend.job.presets import Accuracy, accuracy, expected_errors
 from backend.job.problems import Problem
 
 
@@ -35,18 +35,33 @@ def is_memory_settled(job: Job) -> bool:
     return bool(job.cluster.memory_margin) or job.cluster.calibration.memory_ratio is not None
 
 
-def near_the_limit(job: Job, shape: ModelShape, found: Estimate) -> list[Problem]:
-    """A note where the plan fits, or does not, by less than ROOM of the GPU, with how far such estimates were off."""
+def doubtful_above_gib(job: Job, memory_gib: float) -> float:
+    """The computed memory above which a plan may not fit a GPU of this memory.
+
+    It is the GPU memory less the median error of such estimates, most of which are too low. It is the whole GPU memory
+    if the user has set a margin or a run has calibrated the memory.
+    """
+    return memory_gib if is_memory_settled(job) else (1 - expected_errors().memory.median) * memory_gib
+
+
+def may_not_fit(job: Job, found: Estimate) -> bool:
+    """Whether a plan is computed to fit, but with less room than the usual error of such estimates."""
+    return found.fits and found.reserved_gib + found.outside_gib > doubtful_above_gib(job, found.gpu_memory_gib)
+
+
+def near_the_limit(job: Job, found: Estimate) -> list[Problem]:
+    """A note if the plan may not fit, or exceeds the memory by less than ROOM, with the usual error."""
     needed = (found.reserved_gib + found.outside_gib) / found.gpu_memory_gib
-    known = accuracy_of(job, shape)
-    if abs(needed - 1) >= ROOM or known is None or is_memory_settled(job):
+    is_over = 1 < needed < 1 + ROOM and not is_memory_settled(job)
+    if not is_over and not may_not_fit(job, found):
         return []
+    errors = expected_errors()
     values = {
         "filled": f"{100 * needed:.1f}",
-        "median": f"{100 * known.median:.1f}",
-        "most": f"{100 * known.p90:.0f}",
-        "rows": known.rows,
-        "case": "over" if needed > 1 else "within",
+        "median": f"{100 * errors.memory.median:.0f}",
+        "low": f"{100 * errors.memory.low_share:.0f}",
+        "sources": errors.sources,
+        "case": "over" if is_over else "within",
     }
     return [Problem(code="near_the_limit", field="cluster.memory_margin", severity="note", values=values)]
 
@@ -102,9 +117,8 @@ def over_host_gib(job: Job, found: Estimate) -> float:
 
 
 def accuracy_of(job: Job, shape: ModelShape) -> Accuracy | None:
-    """The errors on published runs like the job's: of its kind where there are enough of them, else of its family.
-
-    None where neither was ever compared.
+    """The errors on the project's own sources for runs like the job's: of its kind where there are enough of them, else
+    of its family. None if neither was ever compared.
     """
     family = "megatron" if job.traits.is_megatron else "hugging_face"
     adapted = job.training.method in ("lora", "qlora")

@@ -19,7 +19,7 @@ from backend.estimate.step_time import MicroBatch, StepTime, kind_passes, micro_
 from backend.estimate.terms import StageMemory
 from backend.job.batch import total_steps
 from backend.job.job import Job
-from backend.job.presets import Gpu, calibration_figures, efficiency_figures
+from backend.job.presets import Gpu, calibration_figures, expected_errors
 from backend.job.traits import MemoryTraits
 
 COMMUNICATION = ("tensor", "pipeline", "data", "context", "expert")
@@ -77,17 +77,14 @@ def speed_of(
                 for there, back in zip(found.chunk_forward, found.chunk_backward, strict=True)
             ]
         ),
-        time_error=_error(job, layers),
+        time_error=_error(job),
         bubble_fraction=float(found.bubble),
     )
 
 
-def _error(job: Job, layers: ModelLayers) -> float:
-    """How far such times were off on published runs."""
-    if is_timed(job.cluster):
-        return calibration_figures().typical_error
-    figures = efficiency_figures()
-    return figures.typical_error_of_experts if layers.sparse else figures.typical_error
+def _error(job: Job) -> float:
+    """The median error of such times: on published runs if a run corrects them, else on independent sources."""
+    return calibration_figures().typical_error if is_timed(job.cluster) else expected_errors().time.median
 
 
 def setting_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits, layers: ModelLayers) -> Setting:

@@ -101,7 +101,10 @@ def recipes() -> Mapping[str, Mapping[str, Any]]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Accuracy:
-    """How far the memory estimate was off on published runs of a group; errors are absolute fractions."""
+    """Errors of the memory estimate on the project's own sources, as absolute fractions.
+
+    For the errors to expect on a user's cluster, see `expected_errors`.
+    """
 
     group: str
     """megatron or hugging_face, or a kind of run in it: `megatron-moe`. Words under `accuracy.group.<group>`."""
@@ -117,6 +120,37 @@ class Accuracy:
 def accuracy() -> Mapping[str, Accuracy]:
     """By engine family, and by kind of run where there are enough. Written by benchmarks/memory.py."""
     return MappingProxyType({group: Accuracy(group=group, **entry) for group, entry in _load("accuracy").items()})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpectedError:
+    """Error of one kind of estimate on sources that were not used to build the estimates."""
+
+    median: float
+    """Of the absolute errors, as a fraction of what was measured."""
+    low_share: float
+    """Share of the rows whose computed value was below the measured one."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExpectedErrors:
+    """The expected errors on a cluster that nobody has measured."""
+
+    sources: int
+    """Where the measurements come from: papers, repositories, reports."""
+    rows: int
+    date: str
+    time: ExpectedError
+    """Of the seconds of a step: too low is too fast."""
+    memory: ExpectedError
+    """Of what the fullest GPU needs."""
+
+
+@cache
+def expected_errors() -> ExpectedErrors:
+    """Entered by hand from an independent test whose rows the project does not carry."""
+    entry = dict(_load("expected_error"))
+    return ExpectedErrors(**{**entry, **{name: ExpectedError(**entry[name]) for name in ("time", "memory")}})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

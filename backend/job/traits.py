@@ -44,6 +44,13 @@ MCA_MODEL_TYPES = frozenset(
     }
 )
 
+# models/{qwen2_vl,qwen2_5_vl,qwen3_vl,qwen3_5} of mcore_adapter call parallel_functions/encoder_sequence_parallel.py.
+# If a micro-batch has fewer images than TP x CP, the backward pass divides the gradient by TP. The ranks' gradients are
+# parts of a sum, so only 1/TP of it is left. Otherwise the ranks split the images, and each rank keeps only the
+# gradient that its own part of the sequence gives for its own images; without sequence parallel nothing adds up
+# the gradients of the ranks. Measured by tests/e2e/test_vision_gradients.py.
+MCA_WRONG_VISION = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"})
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryTraits:
@@ -123,6 +130,8 @@ class EngineTraits:
     """Which freeze option also freezes Qwen3-VL's deep-stack mergers."""
     freezes_in_pretraining: bool = True
     """Whether freeze_* has an effect in stage pt."""
+    vision_needs_whole_sequences: frozenset[str] = frozenset()
+    """Model types whose vision parts get wrong gradients where TP or CP is more than 1."""
     zero_stage: Literal[0, 2, 3] = 0
     """Of DeepSpeed ZeRO; 0: not DeepSpeed."""
     is_fsdp: bool = False
@@ -245,6 +254,7 @@ _MEGATRON = EngineTraits(
     # train/mca/workflow.py _freeze_model_parameters: no prefix matches deepstack_merger_list, and pt never calls it.
     deep_stack_frozen_with="nothing",
     freezes_in_pretraining=False,
+    vision_needs_whole_sequences=MCA_WRONG_VISION,
     preference_losses=("sigmoid", "orpo"),
     memory=_MCA_MEMORY,
     pads="step",
@@ -290,6 +300,7 @@ TRAITS: Mapping[str, EngineTraits] = {
             # mcore-bridge counts visual.deepstack_merger_list among the aligner's modules.
             deep_stack_frozen_with="projector",
             freezes_in_pretraining=True,
+            vision_needs_whole_sequences=frozenset(),
             # Its trainer takes trl's loss functions, of which orpo and simpo are not among.
             preference_losses=("sigmoid", "hinge", "ipo"),
             memory=_SWIFT_MEMORY,

@@ -94,7 +94,11 @@ def end(connection: sqlite3.Connection, run: str, *, save: bool, now: float) -> 
 
 
 def refuse_unless_ended(connection: sqlite3.Connection, run: str) -> None:
-    """Another attempt needs an end of the one before: cannot_resume."""
+    """A new attempt needs the end of the previous one.
+
+    ProblemsError: cannot_resume, unknown_run, run_deleted, run_archived.
+    """
+    ledger.run_row(connection, run)
     state = ledger.state_of(connection, run)
     if state is None or not state.can_resume:
         raise cannot_resume(run, state)

@@ -5,7 +5,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from backend.jobs.records import NodeRecord, stored_mapping
+from backend.jobs.node_records import Exit, Stopped, stored, stored_exit
+from backend.jobs.records import NodeRecord
 
 _NODE_COLUMNS = ("rank", "address", "folder", "python", "setup", "mark", "clock_offset_s")
 
@@ -46,14 +47,16 @@ def checkpoint_step(connection: sqlite3.Connection, run: str, attempt: int) -> i
 
 
 def ended_at(connection: sqlite3.Connection, run: str, attempt: int, told: float) -> float:
-    """When an attempt ended, by our clock: as its nodes say where all do, for nobody may have watched then.
+    """When an attempt ended, by our clock. If all nodes report an end, theirs counts: the server may not have run then.
 
-    `told`: when that was recorded.
+    `told`: when the end was recorded. The result is never before the start of the attempt, whatever a node says.
     """
+    row = connection.execute("SELECT created FROM attempts WHERE run = ? AND attempt = ?", (run, attempt)).fetchone()
+    began = told if row is None else min(told, row["created"])
     records = nodes(connection, run, attempt)
     exits = [(record.exit or {}).get("time") for record in records]
     ours = [at - record.clock_offset_s for at, record in zip(exits, records, strict=True) if at is not None]
-    return min(told, max(ours)) if ours and len(ours) == len(records) else told
+    return max(began, min(told, max(ours))) if ours and len(ours) == len(records) else told
 
 
 def secret_names(connection: sqlite3.Connection, run: str, attempt: int) -> list[str]:
@@ -71,7 +74,7 @@ def nodes(connection: sqlite3.Connection, run: str, attempt: int) -> tuple[NodeR
     return tuple(_node(row) for row in rows)
 
 
-def set_stop(connection: sqlite3.Connection, run: str, attempt: int, rank: int, answer: Mapping[str, Any]) -> None:
+def set_stop(connection: sqlite3.Connection, run: str, attempt: int, rank: int, answer: Stopped) -> None:
     """Keep the supervisor's newest answer to `stop`."""
     connection.execute(
         "UPDATE nodes SET stop = ? WHERE run = ? AND attempt = ? AND rank = ?",
@@ -86,7 +89,7 @@ def set_clock_offset(connection: sqlite3.Connection, run: str, attempt: int, ran
     )
 
 
-def set_exit(connection: sqlite3.Connection, run: str, attempt: int, rank: int, ended: Mapping[str, Any]) -> bool:
+def set_exit(connection: sqlite3.Connection, run: str, attempt: int, rank: int, ended: Exit) -> bool:
     """Keep a node's exit record; False when it is known already."""
     changed = connection.execute(
         "UPDATE nodes SET exit = ? WHERE run = ? AND attempt = ? AND rank = ? AND exit IS NULL",
@@ -97,6 +100,4 @@ def set_exit(connection: sqlite3.Connection, run: str, attempt: int, rank: int, 
 
 def _node(row: sqlite3.Row) -> NodeRecord:
     values: dict[str, Any] = {key: row[key] for key in _NODE_COLUMNS}
-    for key in ("exit", "stop"):
-        values[key] = None if row[key] is None else stored_mapping(row["run"], row[key])
-    return NodeRecord(**values)
+    return NodeRecord(**values, exit=stored_exit(row["exit"]), stop=stored(Stopped, row["stop"]))

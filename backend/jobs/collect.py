@@ -6,21 +6,22 @@ so that a node whose exit is in the store has nothing left to tell.
 """
 
 import hashlib
-import json
 import logging
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from backend.cluster.node import Node, NodeError
-from backend.jobs import alerts, attempts, flight_records, gpu_errors, ledger, series
+from backend.jobs import alerts, attempts, bad_records, flight_records, gpu_errors, ledger, series
 from backend.jobs.clocks import NodeClock
 from backend.jobs.far_behind import read_on_at
+from backend.jobs.node_records import Bad, Exit, Heartbeat, Lines, Step, TrainerLine, read_exit, read_lines
 from backend.jobs.outside_logs import Before, megatron_rows, trainer_log_rows
 from backend.jobs.records import NodeRecord
 from backend.jobs.redact import masked, settled
-from backend.jobs.rows import RATE, count_tokens, json_rows, numbers
+from backend.jobs.rows import RATE, count_tokens
+from backend.jobs.secrets import SECRETS
 from backend.jobs.series import FileKey, OffsetConflict, Place
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
@@ -33,6 +34,9 @@ TAIL = 32
 OTHER_RANKS_EVERY = 5
 """Polls between two looks at a rank that is not its node's first: a read costs 1 ms of processor time, and 32 nodes of
 8 ranks have 608 files."""
+
+_SHAPES: Mapping[str, Any] = {"points": Step, "heartbeats": Heartbeat, "trainer_log": TrainerLine}
+"""What the lines of a kind of file are."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +65,8 @@ class Batch:
     data: bytes
     whole: bool
     """The file was read to its end."""
+    lines: Lines
+    """The records in the data; none in that of a log."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,17 +115,28 @@ class Collector:
         self._before: Before = {}
         self._last: dict[str, int] = {}
         """The newest step that a file of somebody else's training told."""
+        self._bad = bad_records.Counts()
         self._clock = clock
         self._node_clock = NodeClock(node.clock_offset_s)
         self._places = self._load()
         self._turn = 0
+        with store.read() as connection:
+            needed = attempts.secret_names(connection, run, attempt)
+        self._masked: Mapping[str, int] | None = {} if needed else None
+        """Up to where the supervisor has masked each log, as its newest heartbeat says; None: it masks nothing."""
+        self._knows_secrets = set(needed) <= set(SECRETS.names())
+        self._withheld: set[str] = set()
+        """Logs that go on behind what is masked."""
+        self._refused: set[str] = set()
 
     def poll(self, node: Node) -> Polled:
         """Read what is new on the node and store it. Raises NodeError and StoreError; nothing is half taken then."""
-        ended = self._read_exit(node) if self._ends else None
+        ended, bad_exit = self._read_exit(node) if self._ends else (None, Bad())
         due = [one for one in self._sources if ended is not None or self._turn % one.every == 0]
         self._turn += 1
         asked = self._clock()
+        if ended is not None and (self._knows_secrets or _wrote_its_own(ended)):
+            self._masked = None
         batches = [batch for source in due if (batch := self._read(node, source, ended is not None)) is not None]
         more = any(not batch.whole for batch in batches)
         fresh = [batch for batch in batches if batch.data]
@@ -128,11 +145,12 @@ class Collector:
         if fresh or done is not None:
             records = self._keep_flight_records(node) if done is not None else []
             try:
-                self._store.write(lambda connection: self._commit(connection, fresh, done, records))
+                self._store.write(lambda connection: self._commit(connection, fresh, done, bad_exit, records))
             except OffsetConflict:
                 self._places = self._load()
                 return Polled(heartbeat=True, more=True, ended=False)
             self._places.update({batch.source.file: batch.after for batch in fresh})
+            self._bad.settle()
         heartbeat = any(batch.source.kind == "heartbeats" for batch in fresh)
         return Polled(heartbeat=heartbeat, more=more, ended=done is not None)
 
@@ -140,8 +158,7 @@ class Collector:
         beats = next((batch for batch in batches if batch.source.kind == "heartbeats"), None)
         if beats is None:
             return
-        newest = json_rows(beats.data[beats.data[:-1].rfind(b"\n") + 1 :], required=("time",))
-        time = newest[0]["time"] if newest else None
+        time = beats.lines.rows[-1]["time"] if beats.lines.rows else None
         offset_s = self._node_clock.note(asked, self._clock(), time, whole=beats.whole)
         if offset_s is not None:
             _log.warning("the clock of node %d of %s is %+.0f s off ours now", self._node.rank, self._run, offset_s)
@@ -159,16 +176,15 @@ class Collector:
         with self._store.read() as connection:
             return series.places(connection, self._run, self._attempt, self._node.rank)
 
-    def _read_exit(self, node: Node) -> Mapping[str, Any] | None:
+    def _read_exit(self, node: Node) -> tuple[Exit | None, Bad]:
+        """Any content of the file ends the node, because nothing follows it."""
         try:
-            record = json.loads(node.read(f"{self._node.folder}/exit"))
+            data = node.read(f"{self._node.folder}/exit")
         except NodeError as error:
             if error.code == "missing_file":
-                return None
+                return None, Bad()
             raise
-        except ValueError:
-            return {"code": None, "reason": "failed", "left": [], "time": self._clock()}
-        return record if isinstance(record, dict) else None
+        return read_exit(data, self._clock() + self._node_clock.offset_s)
 
     def _read(self, node: Node, source: Source, ended: bool) -> Batch | None:
         path = f"{self._node.folder}/{source.file}"
@@ -182,60 +198,95 @@ class Collector:
             if source.kind == "log" and not whole:
                 start, data = _newest(node, path, start, data)
         except NodeError as error:
-            if error.code == "missing_file":
+            if error.code in ("missing_file", "not_a_file"):
+                self._note_refusal(error, source)
                 return None
             raise
         new = data[len(start.tail) :]
         if source.kind != "log":
             new = _complete_lines(new, whole)
+        elif self._masked is not None:
+            new = self._masked_part(source.file, start.offset, new)
+            whole = whole or source.file in self._withheld  # the rest is there once a heartbeat says so
         elif not (whole and ended):
             new = new[: settled(new)]
         read = data[: len(start.tail) + len(new)]
         after = replace(start, offset=start.offset + len(new), tail=_tail_of(read[-TAIL:]))
-        return Batch(source=source, before=before, start=start, after=after, data=new, whole=whole)
+        shape = _SHAPES.get(source.kind)
+        lines = read_lines(new, shape) if shape else Lines((), Bad())
+        if source.kind == "heartbeats":
+            self._note_masked(lines.rows)
+        return Batch(source=source, before=before, start=start, after=after, data=new, whole=whole, lines=lines)
+
+    def _masked_part(self, file: str, offset: int, new: bytes) -> bytes:
+        limit = max(0, (self._masked or {}).get(file, 0) - offset)
+        (self._withheld.add if len(new) > limit else self._withheld.discard)(file)
+        return new[: settled(new[:limit])]
+
+    def _note_masked(self, beats: Sequence[Mapping[str, Any]]) -> None:
+        if beats and self._masked is not None:
+            # A supervisor of an older version masks nothing.
+            self._masked = beats[-1].get("masked")
+
+    def _note_refusal(self, error: NodeError, source: Source) -> None:
+        """Log it once per file: a log that became a pipe or a device does not end the run."""
+        if error.code == "not_a_file" and source.file not in self._refused:
+            self._refused.add(source.file)
+            _log.warning("%s of %s is not read: %s", source.file, self._run, error)
 
     def _commit(
         self,
         connection: sqlite3.Connection,
         batches: Sequence[Batch],
-        ended: Mapping[str, Any] | None,
+        ended: Exit | None,
+        bad_exit: Bad,
         records: Sequence[str],
     ) -> None:
         for batch in batches:
             key = FileKey(run=self._run, attempt=self._attempt, rank=self._node.rank, file=batch.source.file)
             series.advance(connection, key, batch.before, batch.after)
+            self._tell_bad(connection, key, batch.lines.bad)
             if batch.source.kind == "points":
                 self._add_points(connection, batch)
             elif batch.source.kind == "heartbeats":
-                rows = json_rows(batch.data, required=("time",))
+                rows = batch.lines.rows
                 series.add_heartbeats(connection, self._run, self._attempt, self._node.rank, rows, self._clock())
                 self._tell_stuck(connection, rows)
             elif batch.source.kind == "trainer_log":
-                self._store_outside(connection, batch, trainer_log_rows(batch.data, self._clock(), self._before))
+                told = trainer_log_rows(batch.lines.rows, self._clock(), self._before)
+                self._store_outside(connection, batch, told)
             else:
                 series.add_log(connection, key, batch.start, masked(batch.data))
                 if batch.source.kind == "megatron_log":
                     self._store_outside(connection, batch, megatron_rows(batch.data, self._clock()))
         if ended is not None and attempts.set_exit(connection, self._run, self._attempt, self._node.rank, ended):
             self._tell(connection, EventKind.NODE_EXITED, ended)
+            key = FileKey(run=self._run, attempt=self._attempt, rank=self._node.rank, file="exit")
+            self._tell_bad(connection, key, bad_exit)
+            if self._masked is not None and self._withheld:
+                self._tell(connection, EventKind.LOG_WITHHELD, {"files": sorted(self._withheld)})
             if records:
                 self._tell(connection, EventKind.FLIGHT_RECORDS, {"files": records})
             self._tell_gpu_errors(connection, ended)
 
-    def _tell_gpu_errors(self, connection: sqlite3.Connection, ended: Mapping[str, Any]) -> None:
+    def _tell_bad(self, connection: sqlite3.Connection, key: FileKey, bad: Bad) -> None:
+        if bad.number and (detail := self._bad.add(connection, key, bad)):
+            self._tell(connection, EventKind.BAD_RECORDS, detail)
+
+    def _tell_gpu_errors(self, connection: sqlite3.Connection, ended: Exit) -> None:
         if xids := gpu_errors.xids_of(ended):
             self._tell(connection, EventKind.GPU_ERROR, {"xids": xids})
         if (reason := gpu_errors.unread(ended)) and not ended.get("stopped"):
             self._tell(connection, EventKind.KERNEL_LOG_UNREAD, {"reason": reason})
 
-    def _tell_stuck(self, connection: sqlite3.Connection, beats: Sequence[Mapping[str, Any]]) -> None:
+    def _tell_stuck(self, connection: sqlite3.Connection, beats: Sequence[Heartbeat]) -> None:
         stuck = next((beat["stuck"] for beat in beats if beat.get("stuck")), None)
         told = EventKind.NODE_STUCK
         if stuck and not ledger.has_event(connection, self._run, self._attempt, told, self._node.rank):
             self._tell(connection, told, {"stuck": stuck})
 
     def _add_points(self, connection: sqlite3.Connection, batch: Batch) -> None:
-        rows = [numbers(row) for row in json_rows(batch.data, required=("step", "time"))]
+        rows = cast(Sequence[dict[str, Any]], batch.lines.rows)
         if any(RATE in row for row in rows):
             count_tokens(rows, ledger.job_of(connection, self._run))
         self._store_points(connection, batch.source.rank, rows)
@@ -271,6 +322,11 @@ class Collector:
             rank=self._node.rank,
             detail=detail,
         )
+
+
+def _wrote_its_own(ended: Exit) -> bool:
+    """The supervisor saw the end of all processes: it has masked every log to its end."""
+    return not ended.get("gone") and ended.get("left") == []
 
 
 def _newest(node: Node, path: str, start: Place, data: bytes) -> tuple[Place, bytes]:

@@ -8,13 +8,15 @@ cluster/copier/ for what is promised about the files.
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from backend.cluster.answers import Copied, Progress
 from backend.cluster.checks import CheckResult, dataset_names
 from backend.cluster.group import on_all
 from backend.cluster.node import Node, NodeError, sftp_path
+from backend.cluster.node_json import BadJson, parse_node_json
 from backend.cluster.probe import NodeFacts
 from backend.cluster.programs import COPIER, node_program
 from backend.engines import NodeCommand, Place, Rendered
@@ -22,7 +24,7 @@ from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
 from backend.jobs.checkup import Meeting, PreflightReport
-from backend.jobs.errand import CALL_S, carry_out, free_port, last_words, make_errand, read_exit, read_json
+from backend.jobs.errand import CALL_S, carry_out, free_port, last_words, make_errand, read_answer, read_exit
 
 LEFT = "copy_left"
 POLL_S = 1.0
@@ -30,6 +32,8 @@ STALL_S = 600.0
 """Without a byte given for so long node 0 stops giving by itself; hashing a large file takes minutes."""
 INFO = "dataset_info.json"
 PIECE_BYTES = 1 << 20
+INFO_BYTES = 16 << 20
+"""The most that a description of data sets may have; LLaMA-Factory's own has 20 KiB."""
 MEDIA = ("images", "videos", "audios")
 MODEL = ("model_missing",)
 DATA = ("dataset_info_missing", "dataset_file_missing")
@@ -107,11 +111,11 @@ def roots_to_copy(job: Job, missing: Missing, node: Node) -> list[dict[str, Any]
 
 def _entries(job: Job, node: Node, folder: str) -> list[Mapping[str, Any]]:
     path, text = f"{sftp_path(folder)}/{INFO}", b""
-    while piece := node.read(path, len(text), PIECE_BYTES):
+    while len(text) <= INFO_BYTES and (piece := node.read(path, len(text), PIECE_BYTES)):
         text += piece
     try:
-        known = json.loads(text)
-    except ValueError:
+        known = parse_node_json(text, max_bytes=INFO_BYTES)
+    except BadJson:
         known = None
     if not isinstance(known, dict):  # edited since the check, which reads it too
         values = {"node": node.name, "path": folder}
@@ -152,7 +156,7 @@ def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], tell: Tell) -> 
     taking = {rank: node for rank, node in nodes.items() if rank}
     while True:
         ended = on_all(nodes, lambda rank, node: read_exit(attempt, rank, node), CALL_S)
-        failed = [rank for rank in taking if (ended[rank] or {"code": 0}).get("code") != 0]
+        failed = [rank for rank in taking if (end := ended[rank]) is not None and end.get("code") != 0]
         if failed:
             raise ProblemsError([_failure(attempt, rank, nodes[rank]) for rank in failed])
         if all(ended[rank] for rank in taking):
@@ -160,19 +164,21 @@ def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], tell: Tell) -> 
         if ended[0]:
             raise ProblemsError([_failure(attempt, 0, nodes[0])])
         far = on_all(taking, lambda rank, node: _progress(attempt, rank, node), CALL_S)
-        known: Sequence[Mapping[str, Any]] = [one for one in far.values() if one]
+        known = [one for one in far.values() if one]
         tell(sum(one["done"] for one in known), sum(one["total"] for one in known))
         time.sleep(POLL_S)
 
 
-def _progress(attempt: launching.Attempt, rank: int, node: Node) -> Mapping[str, Any] | None:
-    return read_json(node, f"{attempt.records[rank].folder}/progress.json")
+def _progress(attempt: launching.Attempt, rank: int, node: Node) -> Progress | None:
+    return read_answer(node, f"{attempt.records[rank].folder}/progress.json", Progress)
 
 
 def _failure(attempt: launching.Attempt, rank: int, node: Node) -> Problem:
     """What the program said of itself, else its last words."""
     folder = attempt.records[rank].folder
-    said = dict(read_json(node, f"{folder}/result.json") or {})
-    code = str(said.pop("code", "copy_failed"))
-    values = said or {"lines": last_words(node, f"{folder}/out.log")}
-    return Problem(code=code, node=node.name, values={"node": node.name, **values})
+    said = read_answer(node, f"{folder}/result.json", Copied)
+    if said is None:
+        values: dict[str, object] = {"node": node.name, "lines": last_words(node, f"{folder}/out.log")}
+        return Problem(code="copy_failed", node=node.name, values=values)
+    told = {key: said.get(key, "?") for key in Copied.__annotations__ if key != "code"}
+    return Problem(code=said["code"], node=node.name, values={**told, "node": node.name})

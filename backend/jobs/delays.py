@@ -1,8 +1,8 @@
 """What is told of a gang that stands still (standstill.py) or slows (slowdown.py), as data."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from backend.jobs.node_records import Stuck as StuckProcess
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -10,7 +10,7 @@ class Stuck:
     """A node on which processes of the run stand still."""
 
     node: int
-    processes: tuple[Sequence[Any], ...]
+    processes: tuple[StuckProcess, ...]
     since: float
     """When it was seen, by our clock."""
 

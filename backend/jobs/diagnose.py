@@ -13,6 +13,7 @@ from backend.job.problems import Problem
 from backend.jobs import collectives, gang, gpu_errors, ledger, series, signs
 from backend.jobs.gang import NodeView
 from backend.jobs.log_text import readable
+from backend.jobs.node_records import UNREADABLE, Exit, Stuck
 from backend.jobs.records import NodeRecord
 from backend.jobs.series import FileKey
 from backend.jobs.states import EventKind
@@ -117,11 +118,11 @@ def _unreachable_by_gloo(
 
 def _stuck(connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]) -> Problem | None:
     """The node whose processes stand still while the others wait for them."""
-    beats = series.newest_heartbeats(connection, run, attempt)
+    beats = {rank: beat for rank, (_, beat) in series.newest_heartbeats(connection, run, attempt).items()}
     stopped = _stopped_since_the_last_step(connection, run, attempt, records)
     for record in records:
-        stuck = (record.exit or {}).get("stuck") or beats.get(record.rank, (0.0, {}))[1].get("stuck")
-        stuck = stuck or stopped.get(record.rank)
+        told = (record.exit, beats.get(record.rank))
+        stuck = next((stuck for one in told if one and (stuck := one.get("stuck"))), stopped.get(record.rank))
         if stuck:
             return _problem(
                 "process_stuck",
@@ -134,29 +135,33 @@ def _stuck(connection: sqlite3.Connection, run: str, attempt: int, records: Sequ
 
 def _stopped_since_the_last_step(
     connection: sqlite3.Connection, run: str, attempt: int, records: Sequence[NodeRecord]
-) -> dict[int | None, Sequence[Sequence[object]]]:
+) -> dict[int | None, Sequence[Stuck]]:
     """Node rank -> its processes that somebody stopped: its supervisor wakes them to end them, before it has told."""
     newest = series.newest_points(connection, run, attempt, count=1)
     since = newest[0].time - records[0].clock_offset_s if newest else 0.0
     told = [event for event in ledger.events(connection, run) if event.kind is EventKind.NODE_STUCK]
     mine = [event for event in told if event.attempt == attempt and event.time > since]
-    return {event.rank: stuck for event in mine if (stuck := [one for one in event.detail["stuck"] if one[2] != "D"])}
+    return {
+        event.rank: stuck
+        for event in mine
+        if (stuck := [one for one in event.detail.get("stuck", ()) if one[2] != "D"])
+    }
 
 
 def _logs_of_ranks(
-    connection: sqlite3.Connection, run: str, attempt: int, record: NodeRecord, stuck: Sequence[Sequence[object]]
+    connection: sqlite3.Connection, run: str, attempt: int, record: NodeRecord, stuck: Sequence[Stuck]
 ) -> dict[str, str]:
     """The logs of the ranks that stand still, where the supervisor knows them."""
-    named = {f"rank{rank}.log" for _, _, _, *ranks in stuck for rank in ranks}
+    named = {f"rank{rank}.log" for _, _, _, rank in stuck}
     return {file: text for file, text in _logs(connection, run, attempt, record.rank).items() if file in named}
 
 
-def stuck_words(stuck: Sequence[Sequence[object]]) -> str:
+def stuck_words(stuck: Sequence[Stuck]) -> str:
     """`rank 3: python3 1234 (T)` for each process that stands still; older supervisors do not tell the rank."""
-    return ", ".join(f"{_of_rank(*rank)}{name} {pid} ({state})" for pid, name, state, *rank in stuck)
+    return ", ".join(f"{_of_rank(rank)}{name} {pid} ({state})" for pid, name, state, rank in stuck)
 
 
-def _of_rank(rank: object = None) -> str:
+def _of_rank(rank: int | None) -> str:
     return "" if rank is None else f"rank {rank}: "
 
 
@@ -173,8 +178,8 @@ def supervisor_gone(record: NodeRecord, *, rebooted: bool) -> Problem:
 
 def _gone(record: NodeRecord) -> str:
     """What ended the node's supervisor, as its exit says; the answer to a stop brings that along."""
-    ended = record.exit or (record.stop or {}).get("exit") or {}
-    return str(ended.get("gone") or "")
+    ended = record.exit or (record.stop["exit"] if record.stop and "exit" in record.stop else None)
+    return ended.get("gone", "") if ended else ""
 
 
 def _known_cause(record: NodeRecord, logs: Mapping[str, str]) -> Problem | None:
@@ -187,12 +192,12 @@ def _known_cause(record: NodeRecord, logs: Mapping[str, str]) -> Problem | None:
 
 
 def _by_exit(record: NodeRecord, logs: Mapping[str, str]) -> Problem:
-    ended = record.exit or {}
+    ended: Exit = record.exit or {}
     if ended.get("disk_full"):  # on which nobody could write that it was full
         return _problem("disk_full", record, logs)
     if ended.get("reason") in _CODE_OF_REASON:
         detail = signs.last_words(logs)[1]
-        return _problem(_CODE_OF_REASON[str(ended["reason"])], record, logs, detail=detail, run="?")
+        return _problem(_CODE_OF_REASON[ended["reason"]], record, logs, detail=detail, run="?")
     code = "killed" if _was_killed(record, logs) else "training_failed"
     return _problem(code, record, logs, exit=ended.get("code"))
 
@@ -202,7 +207,12 @@ def _was_killed(record: NodeRecord, logs: Mapping[str, str]) -> bool:
     return killed or any("exitcode  : -9" in text or "Signal 9 (SIGKILL)" in text for text in logs.values())
 
 
-_CODE_OF_REASON = {"stalled": "stalled", "lock_held": "node_locked", "start_failed": "start_failed"}
+_CODE_OF_REASON = {
+    "stalled": "stalled",
+    "lock_held": "node_locked",
+    "start_failed": "start_failed",
+    UNREADABLE: "exit_unreadable",
+}
 
 
 def _problem(code: str, record: NodeRecord, logs: Mapping[str, str], **values: object) -> Problem:

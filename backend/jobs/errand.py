@@ -4,19 +4,24 @@ Nothing of it enters the store. The supervisors take the nodes' locks, so no run
 started if this process dies and nothing happens any more.
 """
 
-import json
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from backend.cluster.group import GroupError, try_all
 from backend.cluster.master_port import choose_port
 from backend.cluster.node import Node, NodeError, ask, tail
+from backend.cluster.node_json import BadJson, parse_node_json
 from backend.cluster.probe import NodeFacts, probe_all
+from backend.cluster.shapes import read
 from backend.engines import Place, Rendered
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import launch as launching
+from backend.jobs import node_records
+from backend.jobs.far_behind import read_on_at
+from backend.jobs.node_records import Exit, Stopped
 from backend.jobs.redact import redact
 
 _log = logging.getLogger(__name__)
@@ -90,28 +95,41 @@ def carry_out(
     return result, tuple(clean(attempt, nodes, begun, code))
 
 
-def read_exit(attempt: launching.Attempt, rank: int, node: Node) -> Mapping[str, Any] | None:
+def read_exit(attempt: launching.Attempt, rank: int, node: Node) -> Exit | None:
     """The supervisor's record of how the node ended; None while it has not."""
-    return read_json(node, f"{attempt.records[rank].folder}/exit")
+    data = read_file(node, f"{attempt.records[rank].folder}/exit")
+    return None if data is None else node_records.read_exit(data, time.time())[0]
 
 
-def read_json(node: Node, path: str) -> Mapping[str, Any] | None:
-    """A file that appears whole; None while it is not there."""
+def read_answer(node: Node, path: str, shape: type[T]) -> T | None:
+    """The record in a file that is written atomically; None while there is none. NodeError, also for a bad record."""
+    data = read_file(node, path)
+    if data is None:
+        return None
     try:
-        content: Mapping[str, Any] = json.loads(node.read(path))
+        found, faults = read(shape, parse_node_json(data))
+    except BadJson as error:
+        found, faults = None, [str(error)]
+    if found is None or faults:
+        raise NodeError("bad_answer", node.name, command=path, exit=0, detail="; ".join(faults))
+    return found
+
+
+def read_file(node: Node, path: str) -> bytes | None:
+    """The start of a file, up to the largest size that our programs write; None while there is none."""
+    try:
+        return node.read(path)
     except NodeError as error:
         if error.code != "missing_file":
             raise
         return None
-    return content
 
 
 def last_words(node: Node, path: str) -> str:
     """The end of a log without secrets; empty where there is none."""
-    kept, offset = b"", 0
     try:
-        while block := node.read(path, offset):
-            kept, offset = (kept + block)[-LOG_BYTES:], offset + len(block)
+        offset = read_on_at(node, path, 0, keep=LOG_BYTES, grain=LOG_BYTES)
+        kept = node.read(path, offset, 3 * LOG_BYTES)[-LOG_BYTES:]
     except NodeError:
         return ""
     return tail(redact(kept.decode(errors="replace")))
@@ -124,7 +142,7 @@ def clean(attempt: launching.Attempt, nodes: Mapping[int, Node], begun: Collecti
         record = attempt.records[rank]
         if rank in begun:
             stop = launching.supervisor_command(record, "stop", "--grace", str(GRACE_S))
-            if ask(node, stop, timeout_s=CALL_S)["left"]:
+            if launching.stop_answer(node, Stopped, ask(node, stop, timeout_s=CALL_S))["left"]:
                 return False
         # Nothing but a folder that holds this attempt's own mark; those above it go when they are empty.
         above = record.folder.rpartition("/")[0]

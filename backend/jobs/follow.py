@@ -1,15 +1,20 @@
-"""Follows one node of a run: polls its files, and knows since when the node answers or does not."""
+"""Follows one node of a run: polls its files, and knows since when the node answers or does not.
+
+A fault on the server's side (NodeError.is_local, StoreError) says nothing about the node. Meanwhile its state is
+unknown, and neither its reachable time nor its unreachable time is counted.
+"""
 
 import logging
+import math
 import random
-from collections.abc import Callable
-from typing import Protocol
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
 from backend.cluster.node import Node, NodeError
-from backend.job.problems import Problem
-from backend.jobs import ledger
+from backend.jobs import ledger, series
 from backend.jobs.collect import Polled
-from backend.jobs.records import problem_to_json
+from backend.jobs.records import Event, problem_to_json
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store, StoreError
 
@@ -19,6 +24,9 @@ POLL_S = 1.0
 LONGEST_BACK_OFF_S = 15.0
 TOLERATED_FAILURES = 2
 """One failed poll is told to nobody: connections are renewed by the next."""
+HEARD_S = 10.0
+"""A heartbeat that came within this time was read by somebody: five of the supervisor's."""
+_REPORTS = (EventKind.NODE_REACHABLE, EventKind.NODE_UNREACHABLE, EventKind.NODE_UNSEEN)
 
 
 class Reader(Protocol):
@@ -31,24 +39,29 @@ class Reader(Protocol):
 class Follower:
     """Polls one node. `step` is called in a loop by one thread; the rest may be read by others.
 
-    `report` is called with why the node became unreachable, and with None when it answers again.
+    `report` gets the reason why the node cannot be read, and None when it can be read again. `was_away`: the newest
+    report, by an earlier server, was that it cannot be read.
     """
 
     def __init__(
         self,
         collector: Reader,
         connect: Callable[[], Node],
-        report: Callable[[Problem | None], None],
+        report: Callable[[NodeError | None], None],
         *,
         monotonic: Callable[[], float],
         poll_s: float = POLL_S,
+        was_away: bool = False,
     ) -> None:
         self._collector = collector
         self._connect = connect
         self._report = report
         self._monotonic = monotonic
         self._poll_s = poll_s
+        self._failing: str | None = None
         self._failures = 0
+        """In a row, of the kind `_failing`."""
+        self._reported: str | None = "before" if was_away else None
         self._up_since: float | None = None
         self._down_since: float | None = None
         self._heard = monotonic()
@@ -62,7 +75,11 @@ class Follower:
             return self._note_failure(error)
         except StoreError as error:
             _log.error("collected rows could not be stored: %s", error)
+            self._forget()
             return LONGEST_BACK_OFF_S
+        except Exception:
+            self._forget()
+            raise
         self._note_success()
         if polled.heartbeat:
             self._heard = self._monotonic()
@@ -76,26 +93,70 @@ class Follower:
         return (None if up is None else now - up, None if down is None else now - down, now - self._heard)
 
     def _note_success(self) -> None:
-        if self._failures >= TOLERATED_FAILURES:
+        if self._reported is not None:
             self._report(None)
+        self._reported = self._failing = None
         self._failures = 0
         self._down_since = None
         if self._up_since is None:
             self._up_since = self._monotonic()
 
     def _note_failure(self, error: NodeError) -> float:
-        self._failures += 1
+        kind = error.code if error.is_local else "away"
+        self._failures = self._failures + 1 if kind == self._failing else 1
+        self._failing = kind
         self._up_since = None
-        if self._down_since is None:
+        if error.is_local:
+            self._down_since = None
+        elif self._down_since is None:
             self._down_since = self._monotonic()
-        if self._failures == TOLERATED_FAILURES:
-            self._report(error.problem)
+        if self._failures >= TOLERATED_FAILURES and (error.is_local or self._reported != kind):
+            self._report(error)
+            self._reported = kind
         back_off = min(LONGEST_BACK_OFF_S, self._poll_s * (1 << min(self._failures - 1, 10)))
         return back_off * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, no secret
 
+    def _forget(self) -> None:
+        """It is unknown now whether the node answers."""
+        self._up_since = self._down_since = None
 
-def tell_link(store: Store, run: str, attempt: int, rank: int, problem: Problem | None, now: float) -> None:
-    """Record what a follower reports of its node."""
-    kind = EventKind.NODE_REACHABLE if problem is None else EventKind.NODE_UNREACHABLE
-    detail = {} if problem is None else {"problem": problem_to_json(problem)}
-    store.write(lambda c: ledger.append(c, run, kind, time=now, attempt=attempt, rank=rank, detail=detail))
+
+def tell_link(store: Store, run: str, attempt: int, rank: int, error: NodeError | None, now: float) -> None:
+    """Record a follower's report about its node, if it is new.
+
+    A fault of this process does not matter while another process reads the node, as a server does beside a command line
+    that lacks the passphrase.
+    """
+    kind = EventKind.NODE_REACHABLE
+    if error is not None:
+        kind = EventKind.NODE_UNSEEN if error.is_local else EventKind.NODE_UNREACHABLE
+    detail = {} if error is None else {"problem": problem_to_json(error.problem)}
+
+    def write(connection: sqlite3.Connection) -> None:
+        newest = newest_report(ledger.events(connection, run), attempt, rank)
+        if kind is EventKind.NODE_REACHABLE and (newest is None or newest.kind is kind):
+            return
+        if kind is EventKind.NODE_UNSEEN:
+            is_told = newest is not None and newest.kind is kind and _code(newest.detail) == _code(detail)
+            heard, _ = series.newest_heartbeats(connection, run, attempt).get(rank, (-math.inf, {}))
+            if is_told or now - heard < HEARD_S:
+                return
+        ledger.append(connection, run, kind, time=now, attempt=attempt, rank=rank, detail=detail)
+
+    store.write(write)
+
+
+def newest_report(history: Iterable[Event], attempt: int, rank: int) -> Event | None:
+    """The newest record of whether a node can be read."""
+    reports = [event for event in history if event.kind in _REPORTS and (event.attempt, event.rank) == (attempt, rank)]
+    return reports[-1] if reports else None
+
+
+def was_away(history: Iterable[Event], attempt: int, rank: int) -> bool:
+    """Whether the newest report says that the node cannot be read."""
+    newest = newest_report(history, attempt, rank)
+    return newest is not None and newest.kind is not EventKind.NODE_REACHABLE
+
+
+def _code(detail: Mapping[str, Any]) -> object:
+    return (detail.get("problem") or {}).get("code")

@@ -4,11 +4,14 @@
 - the run is finished when every node has ended with code 0
 - a node is lost when it cannot be reached and its heartbeat is stale, while another node of the gang was reachable all
   that time: a server whose own network is gone cannot tell, and leaves the run alone
+- a node that the server cannot read because of its own fault (follow.py) is not lost, and proves no other node lost
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
+
+from backend.jobs.node_records import Exit, Stopped
 
 LOST_AFTER_S = 30.0
 """A node unreachable and without heartbeat for so long is lost."""
@@ -28,6 +31,8 @@ class Timing:
     """Between two tries to stop a node that did not answer."""
     stop_deadline_s: float = 120.0
     """A node that could not be stopped by then is given up as lost."""
+    mend_deadline_s: float = 3600.0
+    """The same for a node that this server cannot reach for a reason of its own: time for its user to mend that."""
     save_deadline_s: float = 900.0
     """For a checkpoint on the user's wish; the gang is stopped without one afterwards."""
     drain_s: float = 5.0
@@ -39,12 +44,12 @@ class NodeView:
     """What is known of one node now. Seconds are of a clock that stands still while this machine sleeps."""
 
     rank: int
-    exit: Mapping[str, Any] | None = None
-    stop: Mapping[str, Any] | None = None
+    exit: Exit | None = None
+    stop: Stopped | None = None
     up_s: float | None = None
-    """How long every poll has succeeded; None when the last one failed."""
+    """How long every poll has succeeded; None when the last one failed, for whatever reason."""
     down_s: float | None = None
-    """How long every poll has failed; None when the last one succeeded."""
+    """How long every poll has failed by what the network or the node said; None when the last one did not."""
     silent_s: float = 0.0
     """Since a heartbeat arrived."""
     clock_offset_s: float = 0.0
@@ -62,7 +67,7 @@ class NodeView:
     @property
     def ended_at(self) -> float:
         """When it ended, by our clock; the far future while it has not."""
-        return float("inf") if self.exit is None else float(self.exit.get("time", 0.0)) - self.clock_offset_s
+        return float("inf") if self.exit is None else self.exit.get("time", 0.0) - self.clock_offset_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,10 +78,11 @@ class Verdict:
     rank: int | None = None
 
 
-def nothing_left(stop: Mapping[str, Any] | None, exit: Mapping[str, Any] | None) -> bool:
+def nothing_left(stop: Stopped | None, exit: Exit | None) -> bool:
     """The node's newest word, its answer to `stop` or else its exit, is that no process of the attempt is left."""
-    word = exit if stop is None else stop
-    return word is not None and not word.get("left")
+    if stop is not None:
+        return not stop["left"]
+    return exit is not None and not exit.get("left") and not exit.get("unreadable")
 
 
 def judge(nodes: Sequence[NodeView], *, lost_after_s: float = LOST_AFTER_S) -> Verdict:

@@ -4,9 +4,9 @@ Meanings and actions: https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-ca
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from backend.job.problems import Problem
+from backend.jobs.node_records import Exit, KernelLog, Xid
 from backend.jobs.records import NodeRecord
 
 CODES: Mapping[int, str] = {
@@ -44,7 +44,7 @@ def find(records: Sequence[NodeRecord]) -> Problem | None:
     if not found:
         return None
     _, _, record, one = min(found, key=lambda entry: entry[:2])
-    lines = "\n".join(f"Xid {other['xid']}: {other['text']}".rstrip(": ") for other in xids_of(record.exit))
+    lines = "\n".join(f"Xid {other['xid']}: {other.get('text', '')}".rstrip(": ") for other in xids_of(record.exit))
     told = {"node": record.address, "rank": record.rank, "gpu": name_of(one), "xid": one["xid"], "source": "dmesg",
             "lines": lines}  # fmt: skip
     return Problem(code=CODES[one["xid"]], node=record.address, values=told)
@@ -53,28 +53,30 @@ def find(records: Sequence[NodeRecord]) -> Problem | None:
 _ORDER = {xid: place for place, xid in enumerate(CODES)}
 
 
-def xids_of(ended: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:
+def xids_of(ended: Exit | None) -> Sequence[Xid]:
     """What the kernel log of a node said, as its exit record has it (supervisor/kernel_log.py)."""
-    log = (ended or {}).get("kernel_log") or {}
-    xids: Sequence[Mapping[str, Any]] = log.get("xids") or ()
-    return xids
+    return _kernel_log(ended).get("xids", ())
 
 
-def unread(ended: Mapping[str, Any] | None) -> str:
+def unread(ended: Exit | None) -> str:
     """Why the kernel log of a node with GPUs could not be read; empty where it could, or was not wanted."""
-    return str(((ended or {}).get("kernel_log") or {}).get("unread") or "")
+    return _kernel_log(ended).get("unread", "")
 
 
-def name_of(one: Mapping[str, Any]) -> str:
+def _kernel_log(ended: Exit | None) -> KernelLog:
+    return ended["kernel_log"] if ended and "kernel_log" in ended else {}
+
+
+def name_of(one: Xid) -> str:
     """`3 (PCI 0000:83:00)`; the address alone where the index is not known."""
     pci = f"PCI {one['pci']}"
-    return pci if one.get("gpu") is None else f"{one['gpu']:.0f} ({pci})"
+    return f"{one['gpu']} ({pci})" if "gpu" in one else pci
 
 
-def words(xids: Sequence[Mapping[str, Any]]) -> str:
+def words(xids: Sequence[Xid]) -> str:
     """`GPU 3 (PCI 0000:83:00) Xid 48; GPU 0 (PCI 0000:3d:00) Xid 74`."""
     return "; ".join(f"GPU {name_of(one)} Xid {one['xid']}" for one in xids)
 
 
-def _is_near(record: NodeRecord, one: Mapping[str, Any]) -> bool:
-    return bool((record.exit or {}).get("time", 0.0) - one["time"] <= WITHIN_S)
+def _is_near(record: NodeRecord, one: Xid) -> bool:
+    return (record.exit or {}).get("time", 0.0) - one["time"] <= WITHIN_S

@@ -9,19 +9,21 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from backend.cluster.group import on_all
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.preflight import lock_path
 from backend.cluster.probe import NodeFacts, expand, python_command
 from backend.cluster.programs import LAST_RESORT, SUPERVISOR, node_program
+from backend.cluster.shapes import answer_of, read_or_none
 from backend.engines import ENTRY, NodePlace, Place, Rendered
 from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import attempts, ledger
+from backend.jobs.node_records import Started, Status, Stopped
 from backend.jobs.records import NodeRecord
 from backend.jobs.secrets import FILE as SECRETS_FILE
 from backend.jobs.secrets import TakenSecrets
@@ -29,6 +31,8 @@ from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 PROTOCOL = 1
 BESIDE_ENTRY = ("rank_facts.py", "swift_entry.py")
@@ -206,17 +210,22 @@ def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:
     }
 
 
-def start_supervisor(record: NodeRecord, node: Node) -> Mapping[str, object]:
+def start_supervisor(record: NodeRecord, node: Node) -> Started:
     """Start the node's supervisor, which starts its part of the gang. NodeError when it refuses."""
-    answer = ask(node, supervisor_command(record, "start"), timeout_s=START_S)
-    if answer.get("ok"):
+    answer = answer_of(node.name, Started, ask(node, supervisor_command(record, "start"), timeout_s=START_S))
+    if answer["ok"]:
         return answer
     if answer.get("reason") == "lock_held":
-        raise NodeError("node_locked", node.name, run=(answer.get("holder") or {}).get("run", "?"))
+        raise NodeError("node_locked", node.name, run=answer.get("holder", {}).get("run", "?"))
     raise NodeError("start_failed", node.name, detail=answer.get("detail", ""))
 
 
-def stop_supervisor(record: NodeRecord, node: Node, grace_s: float, *, by_shell: bool = False) -> Mapping[str, Any]:
+def ask_status(record: NodeRecord, node: Node, timeout_s: float) -> Status:
+    """Whether a node's supervisor lives, or how the node ended. NodeError."""
+    return stop_answer(node, Status, ask(node, supervisor_command(record, "status"), timeout_s=timeout_s))
+
+
+def stop_supervisor(record: NodeRecord, node: Node, grace_s: float, *, by_shell: bool = False) -> Stopped:
     """End what is left of an attempt on a node; `left` of the answer is empty when nothing is. NodeError.
 
     Where its Python does not start any more (the environment was deleted, `setup` is broken), and where that is known
@@ -231,10 +240,10 @@ def stop_supervisor(record: NodeRecord, node: Node, grace_s: float, *, by_shell:
         return _stop_by_shell(record, node, grace_s)
 
 
-def _stop_by_shell(record: NodeRecord, node: Node, grace_s: float) -> Mapping[str, Any]:
+def _stop_by_shell(record: NodeRecord, node: Node, grace_s: float) -> Stopped:
     argv = ["/bin/sh", "-s", record.folder, record.mark, f"{grace_s:g}"]
     try:
-        return ask(node, argv, timeout_s=STOP_CALL_S, stdin=node_program(LAST_RESORT))
+        return stop_answer(node, Stopped, ask(node, argv, timeout_s=STOP_CALL_S, stdin=node_program(LAST_RESORT)))
     except NodeError as error:
         if error.code != "bad_answer" or not record.mark:
             raise
@@ -242,15 +251,25 @@ def _stop_by_shell(record: NodeRecord, node: Node, grace_s: float) -> Mapping[st
         raise NodeError("stop_failed", node.name, mark=mark, detail=detail) from error
 
 
-def _stop_by_program(record: NodeRecord, node: Node, grace_s: float) -> Mapping[str, Any]:
+def _stop_by_program(record: NodeRecord, node: Node, grace_s: float) -> Stopped:
     if not node.exists(f"{record.folder}/{SUPERVISOR}"):
         # Never uploaded, or removed from under the run, whose processes live on: the mark alone finds them.
         environment = Environment(python=record.python, setup=record.setup)
         options = ["stop", record.folder, "--mark", record.mark, "--grace", f"{grace_s:g}"]
         argv = python_command(environment, ["-", *options])
         answer = ask(node, argv, timeout_s=STOP_CALL_S, stdin=node_program(SUPERVISOR))
-        return {**answer, "started": False}
-    return ask(node, supervisor_command(record, "stop", "--grace", f"{grace_s:g}"), timeout_s=STOP_CALL_S)
+        return {**stop_answer(node, Stopped, answer), "started": False}
+    command = supervisor_command(record, "stop", "--grace", f"{grace_s:g}")
+    return stop_answer(node, Stopped, ask(node, command, timeout_s=STOP_CALL_S))
+
+
+def stop_answer(node: Node, shape: type[T], answer: object) -> T:
+    """A supervisor's answer about an end. NodeError(bad_answer) if the needed fields do not fit.
+
+    Other wrong fields are left out, because they must not prevent the end of a node.
+    """
+    found = read_or_none(shape, answer)
+    return answer_of(node.name, shape, answer) if found is None else found
 
 
 def ask_for_save(record: NodeRecord, node: Node) -> None:

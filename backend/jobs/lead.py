@@ -6,19 +6,19 @@ where the other was; what two of them do twice does no harm.
 
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from backend.cluster.group import try_all
-from backend.cluster.node import Node, ask
+from backend.cluster.node import Node, NodeError
 from backend.job.problems import Problem
 from backend.jobs import attempts, gang, ledger, queued, restart, series
 from backend.jobs.diagnose import diagnose, node_lost, supervisor_gone
 from backend.jobs.gang import NodeView, Timing
 from backend.jobs.history import is_saving
-from backend.jobs.launch import STOP_CALL_S, ask_for_save, stop_supervisor, supervisor_command
+from backend.jobs.launch import STOP_CALL_S, ask_for_save, ask_status, stop_supervisor
 from backend.jobs.launchlock import is_launching
+from backend.jobs.node_records import Status, Stopped
 from backend.jobs.records import Event, NodeRecord, problem_from_json, problem_to_json
 from backend.jobs.states import ENDINGS, EventKind, RunState
 from backend.jobs.store import Store, StoreError
@@ -57,7 +57,9 @@ class Lead:
         self._stopping_since: float | None = None
         self._next_try = 0.0
         self._proved: dict[int, float] = {}
-        self._unstopped: dict[int, Problem] = {}
+        self._look_again_since: float | None = None
+        """When a node that is to be stopped was last out of our reach by a fault of our own."""
+        self._unstopped: dict[int, NodeError] = {}
         self._next_status = monotonic() + timing.silent_after_s
 
     def tick(self) -> bool:
@@ -121,7 +123,7 @@ class Lead:
             if failure.code == "bad_answer":  # its folder was removed, or its disk or Python is gone
                 self._tell_once(EventKind.NODE_SILENT, rank, problem=failure.problem)
         for rank, answer in answers.items():
-            if not answer.get("supervisor") and not answer.get("exit"):
+            if not answer["supervisor"] and "exit" not in answer:
                 problem = supervisor_gone(records[rank], rebooted=bool(answer.get("rebooted")))
                 self._tell(EventKind.FAILING, rank=rank, problem=problem)
                 return
@@ -137,11 +139,19 @@ class Lead:
         with self._store.read() as connection:
             records = attempts.nodes(connection, self._run, self._attempt)
         waiting = [record for record in records if not self._is_accounted(record)]
-        overdue = self._monotonic() - self._stopping_since > self._timing.stop_deadline_s
+        overdue = self._is_overdue(self._stopping_since, waiting)
         lost = gang.lost_nodes(self._views(records), lost_after_s=self._timing.lost_after_s)
         # A user who wishes for a stop hears of it longer: the node may be back before the deadline.
         given_up = began.kind is not EventKind.STOP_REQUESTED and all(record.rank in lost for record in waiting)
         return self._conclude(records, began) if not waiting or overdue or given_up else False
+
+    def _is_overdue(self, since: float, waiting: Sequence[NodeRecord]) -> bool:
+        """No fault of this server makes a node lost: the deadline begins when the server can read the node again."""
+        now, failures = self._monotonic(), [self._unstopped.get(record.rank) for record in waiting]
+        if any(failure is not None and failure.is_local for failure in failures):
+            self._look_again_since = now
+            return now - since > self._timing.mend_deadline_s
+        return now - (self._look_again_since or since) > self._timing.stop_deadline_s
 
     def _save(self, records: Sequence[NodeRecord], history: Sequence[Event], began: Event) -> None:
         """Ask the ranks for a checkpoint and their end; give it up when a node fails or time is over."""
@@ -157,26 +167,27 @@ class Lead:
 
     def _stop_nodes(self, records: Sequence[NodeRecord]) -> None:
         """`supervisor.py stop` on every node that has not proved yet that nothing is left; in parallel."""
-        pending = {record.rank: record for record in records if record.stop is None or record.stop.get("left")}
+        pending = {record.rank: record for record in records if record.stop is None or record.stop["left"]}
         if not pending or self._monotonic() < self._next_try:
             return
         answers, failures = try_all(pending, self._stop_node, STOP_CALL_S)
         for rank, answer in answers.items():
+            self._unstopped.pop(rank, None)
             self._keep_proof(rank, answer)
         for rank, failure in failures.items():
-            self._unstopped[rank] = failure.problem
+            self._unstopped[rank] = failure
             self._tell_once(EventKind.NODE_STOP_FAILED, rank, problem=failure.problem)
         self._next_try = self._monotonic() + self._timing.retry_s
 
-    def _keep_proof(self, rank: int, answer: Mapping[str, Any]) -> None:
-        if not answer.get("left"):
+    def _keep_proof(self, rank: int, answer: Stopped) -> None:
+        if not answer["left"]:
             self._proved[rank] = self._monotonic()
         self._store.write(lambda c: attempts.set_stop(c, self._run, self._attempt, rank, answer))
-        self._tell(EventKind.NODE_STOPPED, rank=rank, left=answer.get("left"))
+        self._tell(EventKind.NODE_STOPPED, rank=rank, left=answer["left"])
 
     def _is_accounted(self, record: NodeRecord) -> bool:
         """Nothing is left on the node, and its last words are in the store or are not to be expected."""
-        if record.stop is None or record.stop.get("left"):
+        if record.stop is None or record.stop["left"]:
             return False
         proved = self._proved.setdefault(record.rank, self._monotonic())
         never_started = record.stop.get("started") is False
@@ -189,7 +200,8 @@ class Lead:
         if began.kind is EventKind.LOSING:
             self._end_with(EventKind.LOST, began.rank, _problem_of(began))
         elif unsure:
-            is_told = began.detail.get("diagnosed") and not any((record.stop or {}).get("left") for record in unsure)
+            is_left = any(record.stop and record.stop["left"] for record in unsure)
+            is_told = began.detail.get("diagnosed") and not is_left
             problem: Problem | None = self._diagnose(records) if is_told else self._not_stopped(unsure[0])
             if began.kind is EventKind.STOP_REQUESTED:
                 self._tell(EventKind.LOST, rank=unsure[0].rank, problem=problem)
@@ -237,14 +249,14 @@ class Lead:
 
     def _not_stopped(self, record: NodeRecord) -> Problem:
         """Why a node cannot be vouched for: processes outlived SIGKILL, nothing there can end them, or no answer."""
-        left = (record.stop or {}).get("left") or []
+        left = record.stop["left"] if record.stop else []
         failure = self._unstopped.get(record.rank)
-        if not left and failure is not None and failure.code == "stop_failed":
-            return failure
+        if not left and failure is not None and (failure.is_local or failure.code == "stop_failed"):
+            return failure.problem
         values = {"node": record.address, "processes": len(left)}
         return Problem(code="processes_left" if left else "node_not_stopped", node=record.address, values=values)
 
-    def _stop_node(self, rank: int, record: NodeRecord) -> Mapping[str, Any]:
+    def _stop_node(self, rank: int, record: NodeRecord) -> Stopped:
         node = self._connect(rank)
         try:
             self._tell_once(EventKind.NODE_STOPPING, rank)
@@ -257,8 +269,8 @@ class Lead:
     def _ask_for_save(self, rank: int, record: NodeRecord) -> None:
         ask_for_save(record, self._connect(rank))
 
-    def _ask_status(self, rank: int, record: NodeRecord) -> Mapping[str, Any]:
-        return ask(self._connect(rank), supervisor_command(record, "status"), timeout_s=STATUS_S)
+    def _ask_status(self, rank: int, record: NodeRecord) -> Status:
+        return ask_status(record, self._connect(rank), STATUS_S)
 
     def _tell_once(self, kind: EventKind, rank: int, problem: Problem | None = None) -> None:
         with self._store.read() as connection:

@@ -11,6 +11,7 @@ from backend.job.job import Job
 from backend.job.mapping import load_job
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import attempts
+from backend.jobs.node_records import event_detail
 from backend.jobs.records import Event, problem_from_json, stored_mapping, unreadable
 from backend.jobs.redact import without_told
 from backend.jobs.states import FINAL, MOVING, EventKind, RunState, fold, next_state
@@ -67,8 +68,17 @@ def claims(connection: sqlite3.Connection) -> dict[str, str]:
 
 
 def run_of_token(connection: sqlite3.Connection, token: str) -> str | None:
-    """The run that a launch with this token created; None before it."""
+    """The run that a launch with this token created; None before it.
+
+    ProblemsError(run_deleted, or run_archived where an archive was kept) when it was deleted.
+    """
     row = connection.execute("SELECT run FROM launches WHERE token = ?", (token,)).fetchone()
+    if row is None:
+        gone = connection.execute(
+            "SELECT run FROM deleted_runs, json_each(deleted_runs.tokens) one WHERE one.value = ?", (token,)
+        ).fetchone()
+        if gone is not None:
+            refuse_deleted(connection, gone["run"])
     return None if row is None else str(row["run"])
 
 
@@ -169,6 +179,15 @@ def has_event(connection: sqlite3.Connection, run: str, attempt: int, kind: Even
     return row is not None
 
 
+def events_of_node(connection: sqlite3.Connection, run: str, attempt: int, kind: EventKind, rank: int) -> list[Event]:
+    """The attempt's events of this kind on a node, in order."""
+    rows = connection.execute(
+        "SELECT * FROM events WHERE run = ? AND attempt = ? AND kind = ? AND rank = ? ORDER BY seq",
+        (run, attempt, kind.value, rank),
+    )
+    return [_event(row) for row in rows]
+
+
 def newest_detail(connection: sqlite3.Connection, run: str, attempt: int, kind: EventKind) -> Mapping[str, Any] | None:
     """The detail of the attempt's newest event of this kind; None where it has none."""
     row = connection.execute(
@@ -194,11 +213,20 @@ def cause_of(connection: sqlite3.Connection, run: str) -> Problem | None:
 
 
 def run_row(connection: sqlite3.Connection, run: str) -> sqlite3.Row:
-    """The run's row; ProblemsError(unknown_run) when there is none."""
+    """The run's row; ProblemsError(unknown_run) when there is none, run_deleted or run_archived when there was one."""
     row = connection.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
     if row is None:
+        refuse_deleted(connection, run)
         raise ProblemsError([Problem(code="unknown_run", values={"run": run})])
     return row  # type: ignore[no-any-return]
+
+
+def refuse_deleted(connection: sqlite3.Connection, run: str) -> None:
+    """ProblemsError(run_deleted, run_archived) for a deleted run, so that it does not count as unknown."""
+    row = connection.execute("SELECT archive FROM deleted_runs WHERE run = ?", (run,)).fetchone()
+    if row is not None:
+        code = "run_archived" if row["archive"] else "run_deleted"
+        raise ProblemsError([Problem(code=code, values={"run": run, "path": row["archive"] or ""})])
 
 
 def job_of(connection: sqlite3.Connection, run: str) -> Job:
@@ -223,7 +251,8 @@ def unfinished_runs(connection: sqlite3.Connection) -> list[str]:
 
 def _event(row: sqlite3.Row) -> Event:
     values = {key: row[key] for key in ("seq", "run", "attempt", "rank", "time")}
-    return Event(**values, kind=_kind(row["run"], row["kind"]), detail=stored_mapping(row["run"], row["detail"]))
+    kind = _kind(row["run"], row["kind"])
+    return Event(**values, kind=kind, detail=event_detail(kind, stored_mapping(row["run"], row["detail"])))
 
 
 def _kind(run: str, kind: str) -> EventKind:

@@ -13,13 +13,15 @@ from typing import Any
 
 from backend.cluster.glance import glance
 from backend.cluster.node import Node, sftp_path
+from backend.cluster.shapes import read
 from backend.job.job import Job
 from backend.job.mapping import dump_job, parse_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.jobs import attempts, ledger, series
 from backend.jobs.collect import Collector, Polled, Source
 from backend.jobs.connections import Connections
-from backend.jobs.follow import LONGEST_BACK_OFF_S, Follower, tell_link
+from backend.jobs.follow import LONGEST_BACK_OFF_S, Follower, tell_link, was_away
+from backend.jobs.node_records import Heartbeat
 from backend.jobs.progress import WATCHED
 from backend.jobs.records import NodeRecord
 from backend.jobs.states import EventKind, RunState
@@ -31,6 +33,8 @@ POLL_S = 2.0
 GLANCE_EVERY_S = 10.0
 """Between two looks at a node's GPUs: every look is a command on the node."""
 LOOK_S = 30.0
+LIST_BYTES = 16 << 20
+"""For the names in a folder that may hold 100,000 files."""
 TRAINER_LOG = "trainer_log.jsonl"
 LOGS = re.compile(r".*\.log|.*\.txt|.*\.out")
 MOST_LOGS = 8
@@ -49,7 +53,7 @@ def watched_job(hosts: Sequence[Mapping[str, Any]], folder: str) -> Job:
 
 def find_logs(node: Node, folder: str, log: str | None) -> list[str]:
     """What there is to read in the folder; `log` names one more file. ProblemsError(nothing_to_watch)."""
-    listed = node.run(["ls", "-1p", "--", folder], timeout_s=LOOK_S)
+    listed = node.run(["ls", "-1p", "--", folder], timeout_s=LOOK_S, max_bytes=LIST_BYTES)
     names = [name for name in listed.out.splitlines() if not name.endswith("/")]
     logs = [name for name in names if LOGS.fullmatch(name)][:MOST_LOGS]
     found = [*(name for name in names if name == TRAINER_LOG), *logs]
@@ -105,7 +109,9 @@ class NodeReader:
         if now < self._next_glance:
             return polled
         self._next_glance = now + GLANCE_EVERY_S
-        beat = glance(node, self._record.folder)
+        beat, _ = read(Heartbeat, glance(node, self._record.folder))
+        if beat is None:
+            return polled
         self._store.write(lambda c: series.add_heartbeats(c, self._run, 1, self._record.rank, [beat], now))
         return Polled(heartbeat=True, more=polled.more, ended=False)
 
@@ -129,7 +135,8 @@ class WatchOnly:
         with store.read() as connection:
             job = ledger.job_of(connection, run)
             records = attempts.nodes(connection, run, 1)
-            files = ledger.events(connection, run)[0].detail["files"]
+            history = ledger.events(connection, run)
+            files = history[0].detail["files"]
 
         def follower(record: NodeRecord) -> Follower:
             reader = NodeReader(store, run, record, files if record.rank == 0 else (), clock)
@@ -137,9 +144,10 @@ class WatchOnly:
             return Follower(
                 reader,
                 lambda: connections.get(host),
-                lambda problem: tell_link(store, run, 1, record.rank, problem, clock()),
+                lambda error: tell_link(store, run, 1, record.rank, error, clock()),
                 monotonic=monotonic,
                 poll_s=POLL_S,
+                was_away=was_away(history, 1, record.rank),
             )
 
         self._threads = [

@@ -1,11 +1,11 @@
 """Steps in logs of trainings that somebody else started: LLaMA-Factory's trainer_log.jsonl, Megatron's own lines."""
 
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
-from backend.jobs.rows import json_rows, numbers
+from backend.cluster.shapes import read
+from backend.jobs.node_records import MegatronLine, TrainerLine
 
 Row = dict[str, Any]
 Before = dict[str, Any]
@@ -20,19 +20,17 @@ _MEGATRON = {
 }
 
 
-def trainer_log_rows(data: bytes, now: float, before: Before) -> list[Row]:
+def trainer_log_rows(lines: Sequence[TrainerLine], now: float, before: Before) -> list[Row]:
     """Steps of LLaMA-Factory's trainer_log.jsonl (src/llamafactory/train/callbacks.py, LogCallback.on_log).
 
     It has no clock but the whole seconds since the start: the newest line counts as written `now`. `before` is what the
     line before the data said, and becomes what the last one says.
     """
-    lines = json_rows(data, required=("current_steps",))
-    steps = [said for said in lines if isinstance(said["current_steps"], int) and said["current_steps"] >= 0]
-    rows = [_of_trainer_log(said) for said in steps if "loss" in said]
+    rows = [_of_trainer_log(said) for said in lines if "loss" in said]
     newest = rows[-1]["elapsed"] if rows else 0.0
     for row in rows:
         elapsed = row.pop("elapsed")
-        row["time"] = now - max(0.0, newest - elapsed)
+        row["time"] = max(0.0, now - max(0.0, newest - elapsed))
         tokens = row.pop("total_tokens")
         steps = row["step"] - before.get("step", 0)
         if before and steps > 0:
@@ -43,22 +41,22 @@ def trainer_log_rows(data: bytes, now: float, before: Before) -> list[Row]:
     return rows
 
 
-def _of_trainer_log(said: Mapping[str, Any]) -> Row:
-    row = {
+def _of_trainer_log(said: TrainerLine) -> Row:
+    row: Row = {
         "step": said["current_steps"],
         "total_steps": said.get("total_steps"),
         "loss": said["loss"],
         "learning_rate": said.get("lr"),
         "epoch": said.get("epoch"),
+        "elapsed": _seconds(said.get("elapsed_time", "")),
+        "total_tokens": said.get("total_tokens", 0),
     }
-    tokens = numbers(said).get("total_tokens", 0)
-    known = {"elapsed": _seconds(said.get("elapsed_time")), "total_tokens": tokens if math.isfinite(tokens) else 0}
-    return {**numbers(row), **known}
+    return {key: value for key, value in row.items() if value is not None}
 
 
-def _seconds(text: object) -> float:
+def _seconds(text: str) -> float:
     """`2:03:04` or `1 day, 2:03:04`, as Python writes a timedelta."""
-    found = re.fullmatch(r"(?:(\d{1,9}) days?, )?(\d{1,9}):(\d\d):(\d\d)", str(text))
+    found = re.fullmatch(r"(?:(\d{1,4}) days?, )?(\d{1,9}):(\d\d):(\d\d)", text)
     days, hours, minutes, seconds = (int(one or 0) for one in found.groups()) if found else (0, 0, 0, 0)
     return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
 
@@ -68,12 +66,13 @@ def megatron_rows(data: bytes, now: float) -> list[Row]:
     rows: list[Row] = []
     for line in data.splitlines():
         if found := _ITERATION.search(line):
-            rows.append({"step": int(found[1]), "total_steps": int(found[2]), **_values(found[3])})
+            said, _ = read(MegatronLine, {"step": int(found[1]), "total_steps": int(found[2]), **_values(found[3])})
+            rows += [{**said}] if said is not None else []
     left_s = 0.0
     after: Row = {}
     for row in reversed(rows):
         left_s += (after["step"] - row["step"]) * after.get("step_s", 0.0) if after else 0.0
-        row["time"] = now - max(0.0, left_s)
+        row["time"] = max(0.0, now - max(0.0, left_s))
         after = row
     return rows
 

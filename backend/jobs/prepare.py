@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from backend.cluster.answers import Digest
 from backend.cluster.checks import dataset_names
 from backend.cluster.group import GroupError, on_all
 from backend.cluster.node import Node, NodeError
@@ -111,7 +112,7 @@ def _look(job: Job, place: Place, node: Node) -> str:
         "dataset_dir": job.training.dataset_dir, "datasets": names, "model": job.model.path
     }  # fmt: skip
     environment = Environment(python=master.python, setup=master.setup)
-    return str(ask_program(node, environment, PROGRAMS[0], "look", wanted, LOOK_S)["digest"])
+    return ask_program(node, environment, Digest, PROGRAMS[0], "look", wanted, LOOK_S)["digest"]
 
 
 def _nodes_that_see(base: str, nodes: Mapping[int, Node]) -> set[int]:

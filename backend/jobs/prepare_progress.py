@@ -15,7 +15,7 @@ _STAGES: dict[str, PreparingStage] = {
 }  # fmt: skip
 # tqdm's bars as `datasets` 4.0 makes them: "Running tokenizer on dataset (num_proc=16):  35%|###  | 350/1000 [...]",
 # and without a known end "Generating train split: 512 examples [...]".
-_BAR = re.compile(rf"({'|'.join(_STAGES)})[^\r\n:]*:\s+(?:\d+%\|[^|\r\n]*\|\s*)?(\d+)(?:/(\d+))?")
+_BAR = re.compile(rf"({'|'.join(_STAGES)})[^\r\n:]*:\s+(?:\d+%\|[^|\r\n]*\|\s*)?(\d{{1,15}})(?:/(\d{{1,15}}))?")
 
 
 def preparing(connection: sqlite3.Connection, run: str, attempt: int) -> Preparing | None:

@@ -49,6 +49,9 @@ def step_tokens(job: Job, point: Point) -> int | None:
 
     As the trainer counts them, with padding; where it does not, those of mean samples.
     """
-    if point.tokens is not None or WATCHED in job.unknown:
-        return point.tokens
-    return job.step_tokens
+    return assumed_tokens(job) if point.tokens is None else point.tokens
+
+
+def assumed_tokens(job: Job) -> int | None:
+    """Tokens of a step whose engine does not report them, by the mean sample; None if the job is unknown."""
+    return None if WATCHED in job.unknown else job.step_tokens

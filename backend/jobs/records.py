@@ -1,12 +1,14 @@
 """What the store holds and the page shows, as plain records. Times are epoch seconds (UTC)."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs.delays import Slowdown, Standstill
+from backend.jobs.node_records import Exit, Gpu, Stopped
+from backend.jobs.node_records import Stuck as StuckProcess
 from backend.jobs.states import EventKind, RunState
 
 
@@ -66,9 +68,9 @@ class NodeRecord:
     """Value of MEGABOARD_RUN in every process of the attempt on this node."""
     clock_offset_s: float = 0.0
     """The node's clock minus ours: measured at launch, and anew when one of them is set (clocks.py)."""
-    exit: Mapping[str, Any] | None = None
+    exit: Exit | None = None
     """The supervisor's `exit` file; set once everything the node wrote has been collected."""
-    stop: Mapping[str, Any] | None = None
+    stop: Stopped | None = None
     """The supervisor's newest answer to `stop`; `left` empty proves that no process of ours is left."""
 
 
@@ -79,22 +81,22 @@ class NodeSnapshot:
     rank: int
     address: str
     state: str
-    """pending, starting, running, unreachable, stopping, finished, failed, stopped or lost."""
+    """pending, starting, running, unreachable, unseen, stopping, finished, failed, stopped or lost."""
     heartbeat_age_s: float | None = None
     """Since the newest heartbeat reached us."""
-    gpus: tuple[Mapping[str, Any], ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     host: Mapping[str, Any] = field(default_factory=dict)
     """load1, memory_used_mib, memory_total_mib, disk_free_mib of the newest heartbeat."""
     members: int = 0
     """Processes of the run in the newest heartbeat; 0 once the node has ended."""
-    stuck: tuple[Sequence[Any], ...] = ()
+    stuck: tuple[StuckProcess, ...] = ()
     """Those of them that stand still (`stuck` of endings.write_exit), or that did so when the run stalled."""
     wrote: float | None = None
     """When its logs last grew, by our clock; None where the supervisor does not tell."""
     worked: tuple[tuple[int | None, float], ...] = ()
     """(global rank, when it was last at work by our clock); rank None is torchrun."""
-    exit: Mapping[str, Any] | None = None
-    stop: Mapping[str, Any] | None = None
+    exit: Exit | None = None
+    stop: Stopped | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,6 +179,8 @@ class RunSnapshot:
     """How far node 0 is with the data; None unless the ranks wait for it."""
     cause: Problem | None
     """Why it failed or was lost, naming the node that was first."""
+    unseen: tuple[Problem, ...] = ()
+    """Faults of this server that keep it from looking at nodes; the run goes on."""
     nodes: tuple[NodeSnapshot, ...]
     events: tuple[Event, ...]
     """The newest ones, oldest first."""
@@ -203,6 +207,8 @@ class RunSnapshot:
     """1 is the next; None unless it waits in the queue."""
     not_before: float | None = None
     """When an automatic restart is due."""
+    looked_at: float = 0.0
+    """By our clock; ages are of that moment."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,11 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backend.jobs import attempts, usage
+from backend.jobs import attempts, curve_levels, usage
+from backend.jobs.node_records import Beat, Gpu, Gpus, Heartbeat, stored
 from backend.jobs.records import Point
 
-HEARTBEATS_KEPT_S = 900.0
-"""History of heartbeats behind the newest one."""
+HEARTBEATS_KEPT_S = 120.0
+"""History of heartbeats behind the newest one: twice what is read of it (slowdown.py); usage.py condenses all."""
+STEPS_KEPT = 500
+"""Newest steps that are kept of each rank but 0: of those ranks nothing but the newest one is read, and with hundreds
+of ranks their rows are nearly all that the store takes in. The file on the node is whole."""
+_DROPPED_AT_ONCE = 2000
+"""Rows of a rank that one batch may drop: a store of an older version holds millions."""
 LOG_BYTES_KEPT = 16 << 20
 """The newest bytes of each log file that stay in the store; the file on the node is whole."""
 
@@ -70,18 +76,31 @@ def advance(connection: sqlite3.Connection, key: FileKey, before: Place, after: 
 def add_points(
     connection: sqlite3.Connection, run: str, attempt: int, rank: int, rows: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Store step rows of one global rank; a step that is there already stays."""
+    """Store step rows of one global rank; a stored step stays. For ranks other than 0, only the newest are kept."""
     marks = ", ".join("?" for _ in _COLUMNS)
     connection.executemany(
         f"INSERT INTO points ({', '.join(_COLUMNS)}) VALUES ({marks}) ON CONFLICT DO NOTHING",  # noqa: S608
         [(run, attempt, rank, row["step"], row["time"], *map(row.get, _COUNTS), *_number_columns(row)) for row in rows],
     )
+    if rank == 0 and rows:
+        curve_levels.follow(connection, run, attempt, [row["step"] for row in rows])
+    if rank and rows:
+        where = (run, attempt, rank)
+        connection.execute(
+            "DELETE FROM points WHERE seq IN (SELECT seq FROM points WHERE run = ? AND attempt = ? AND rank = ?"
+            " AND step <= (SELECT max(step) FROM points WHERE run = ? AND attempt = ? AND rank = ?) - ? LIMIT ?)",
+            (*where, *where, STEPS_KEPT, _DROPPED_AT_ONCE),
+        )
 
 
 def take_back(connection: sqlite3.Connection, run: str, attempt: int, rank: int, step: int) -> None:
     """Forget the steps of a global rank from `step` on: they are told anew."""
     where = (run, attempt, rank, step)
+    if rank == 0:
+        curve_levels.take_all(connection, run)
     connection.execute("DELETE FROM points WHERE run = ? AND attempt = ? AND rank = ? AND step >= ?", where)
+    if rank == 0:
+        curve_levels.take_back(connection, run, attempt, step)
 
 
 def points(connection: sqlite3.Connection, run: str, *, rank: int | None = 0, after: int = 0) -> list[Point]:
@@ -170,7 +189,7 @@ def add_heartbeats(
     run: str,
     attempt: int,
     rank: int,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Heartbeat],
     received: float,
 ) -> None:
     """Store heartbeats of a node, in the order they were written, and drop those too old to be of use."""
@@ -193,10 +212,8 @@ def add_heartbeats(
     usage.add(connection, run, rank, rows, offset_s=offset_s, received=received)
 
 
-def newest_heartbeats(
-    connection: sqlite3.Connection, run: str, attempt: int
-) -> dict[int, tuple[float, Mapping[str, Any]]]:
-    """Node rank -> (when it reached us, its content) of the newest heartbeat."""
+def newest_heartbeats(connection: sqlite3.Connection, run: str, attempt: int) -> dict[int, tuple[float, Beat]]:
+    """Node rank -> (when it reached us, its content) of the newest heartbeat that can be read."""
     nodes = connection.execute("SELECT rank FROM nodes WHERE run = ? AND attempt = ?", (run, attempt)).fetchall()
     # A seek for each: grouped by rank the question reads a quarter of an hour of all of them.
     rows = (
@@ -207,19 +224,17 @@ def newest_heartbeats(
         ).fetchone()
         for node in nodes
     )
-    return {row["rank"]: (row["received"], json.loads(row["data"])) for row in rows if row is not None}
+    told = ((row, stored(Beat, row["data"])) for row in rows if row is not None)
+    return {row["rank"]: (row["received"], beat) for row, beat in told if beat is not None}
 
 
-def recent_gpus(
-    connection: sqlite3.Connection, run: str, attempt: int, rank: int, *, since: float
-) -> list[list[Mapping[str, Any]]]:
+def recent_gpus(connection: sqlite3.Connection, run: str, attempt: int, rank: int, *, since: float) -> list[list[Gpu]]:
     """The GPUs of a node in each heartbeat that came in since then."""
     rows = connection.execute(
-        "SELECT json_extract(data, '$.gpus') AS gpus FROM heartbeats"
-        " WHERE run = ? AND attempt = ? AND rank = ? AND received >= ?",
+        "SELECT data FROM heartbeats WHERE run = ? AND attempt = ? AND rank = ? AND received >= ?",
         (run, attempt, rank, since),
     )
-    return [json.loads(row["gpus"]) for row in rows if row["gpus"]]
+    return [gpus for row in rows if (gpus := (stored(Gpus, row["data"]) or {}).get("gpus"))]
 
 
 def add_log(connection: sqlite3.Connection, key: FileKey, place: Place, data: bytes) -> None:
@@ -237,11 +252,26 @@ def add_log(connection: sqlite3.Connection, key: FileKey, place: Place, data: by
 
 def log_files(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> list[str]:
     """Names of the logs of a node that something was read of."""
+    # One seek per name: DISTINCT would read the index of all chunks, a hundred thousand for a long run.
     rows = connection.execute(
-        "SELECT DISTINCT file FROM log_chunks WHERE run = ? AND attempt = ? AND rank = ? ORDER BY file",
-        (run, attempt, rank),
+        "WITH RECURSIVE names (file) AS ("
+        " SELECT min(file) FROM log_chunks WHERE run = :run AND attempt = :attempt AND rank = :rank UNION ALL"
+        " SELECT (SELECT min(file) FROM log_chunks WHERE run = :run AND attempt = :attempt AND rank = :rank"
+        " AND file > names.file) FROM names WHERE names.file IS NOT NULL)"
+        " SELECT file FROM names WHERE file IS NOT NULL",
+        {"run": run, "attempt": attempt, "rank": rank},
     )
     return [row["file"] for row in rows]
+
+
+def log_end(connection: sqlite3.Connection, key: FileKey) -> int:
+    """Offset behind the newest byte of a log; 0 where there is none."""
+    row = connection.execute(
+        "SELECT offset + length(data) FROM log_chunks WHERE run = ? AND attempt = ? AND rank = ? AND file = ?"
+        " ORDER BY generation DESC, offset DESC LIMIT 1",
+        (key.run, key.attempt, key.rank, key.file),
+    ).fetchone()
+    return 0 if row is None else int(row[0])
 
 
 def log_tail(

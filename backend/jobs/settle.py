@@ -5,7 +5,6 @@ A node that was lost may have trained on in silence, and one that was down has l
 
 import sqlite3
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from backend.cluster.group import on_all
 from backend.cluster.node import Node, NodeError
@@ -14,6 +13,7 @@ from backend.jobs import attempts, ledger
 from backend.jobs.collect import OTHER_RANKS_EVERY, Collector
 from backend.jobs.gang import nothing_left
 from backend.jobs.launch import STOP_CALL_S, ranks_of, stop_supervisor
+from backend.jobs.node_records import Stopped
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
 
@@ -35,12 +35,12 @@ def settle(
     def work(rank: int, node: Node) -> None:
         record = records[rank]
         is_proved = nothing_left(record.stop, record.exit)
-        answer = {} if is_proved else stop_supervisor(record, node, grace_s)
-        left = answer.get("left")
+        answer = None if is_proved else stop_supervisor(record, node, grace_s)
+        left = answer["left"] if answer else []
         # Before the proof: with it nobody asks the node again, whatever comes between.
         if record.exit is None and not left:
             _collect(Collector(store, run, attempt, record, ranks_of(job, rank), clock), node)
-        if not is_proved:
+        if answer is not None:
             store.write(lambda c: _keep(c, run, attempt, rank, answer, clock()))
         if left:
             raise NodeError("processes_left", node.name, processes=len(left))
@@ -48,11 +48,9 @@ def settle(
     on_all(nodes, work, STOP_CALL_S + 10)
 
 
-def _keep(
-    connection: sqlite3.Connection, run: str, attempt: int, rank: int, answer: Mapping[str, Any], now: float
-) -> None:
+def _keep(connection: sqlite3.Connection, run: str, attempt: int, rank: int, answer: Stopped, now: float) -> None:
     attempts.set_stop(connection, run, attempt, rank, answer)
-    detail = {"left": answer.get("left")}
+    detail = {"left": answer["left"]}
     ledger.append(connection, run, EventKind.NODE_STOPPED, time=now, attempt=attempt, rank=rank, detail=detail)
 
 

@@ -8,10 +8,11 @@ import math
 import sqlite3
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
-from typing import Any
+from typing import Literal
 
 from backend.jobs import series
 from backend.jobs.delays import Held, Loaded, Slowdown
+from backend.jobs.node_records import Gpu
 from backend.jobs.records import NodeSnapshot
 
 NEWEST, NEWEST_S = 20, 60.0
@@ -75,13 +76,13 @@ def compare(times: Sequence[tuple[int, float]]) -> tuple[int, float, float] | No
     return times[1 + first][0], step_s, usual_s
 
 
-def _held(beats: Mapping[int, Sequence[Sequence[Mapping[str, Any]]]]) -> list[Held]:
+def _held(beats: Mapping[int, Sequence[Sequence[Gpu]]]) -> list[Held]:
     """The GPUs that say in half of their heartbeats or more what holds them down; else those with slow clocks."""
-    seen: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
+    seen: dict[tuple[int, int], list[Gpu]] = {}
     for node, of_node in beats.items():
         for gpus in of_node:
             for gpu in gpus:
-                seen.setdefault((node, int(gpu["index"])), []).append(gpu)
+                seen.setdefault((node, gpu["index"]), []).append(gpu)
     clocks = {place: median(known) for place, all_of_one in seen.items() if (known := _known(all_of_one, "clock_mhz"))}
     usual = median(clocks.values()) if clocks else None
     found = [
@@ -104,12 +105,12 @@ def _limit(told: Sequence[float]) -> str | None:
     )
 
 
-def _known(gpus: Sequence[Mapping[str, Any]], key: str) -> list[float]:
-    return [gpu[key] for gpu in gpus if gpu.get(key) is not None]
+def _known(gpus: Sequence[Gpu], key: Literal["utilization", "clock_mhz", "clock_limits"]) -> list[float]:
+    return [gpu[key] for gpu in gpus if key in gpu]
 
 
 def _loaded(nodes: Sequence[NodeSnapshot]) -> list[Loaded]:
-    loads = {node.rank: float(node.host["load1"]) for node in nodes if node.host.get("load1") is not None}
+    loads = {node.rank: float(node.host["load1"]) for node in nodes if "load1" in node.host}
     if len(loads) < 2:
         return []
     usual = median(loads.values())

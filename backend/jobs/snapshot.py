@@ -3,13 +3,14 @@
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from backend.job.problems import Problem, ProblemsError
 from backend.jobs import attempts, ledger, series
 from backend.jobs.elapsed import elapsed
+from backend.jobs.follow import newest_report
 from backend.jobs.history import restarts_used
 from backend.jobs.ledger import run_job
+from backend.jobs.node_records import Beat
 from backend.jobs.prepare_progress import preparing
 from backend.jobs.progress import RECENT_STEPS, progress
 from backend.jobs.records import Event, NodeRecord, NodeSnapshot, Point, RunSnapshot, RunSummary, problem_from_json
@@ -34,11 +35,12 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
     nodes = _nodes(connection, run, attempt, state, history, now)
     places = _queue_places(connection)
     runs = state is RunState.RUNNING
+    seen = [node for node in nodes if node.state != "unseen"]
     stands = (
         standstill(
-            connection, run, attempt, job=job, last=last, step_s=done.step_s, nodes=nodes, history=history, now=now
+            connection, run, attempt, job=job, last=last, step_s=done.step_s, nodes=seen, history=history, now=now
         )
-        if runs
+        if runs and seen[:1] == list(nodes[:1])  # the steps are read from node 0
         else None
     )
     return RunSnapshot(
@@ -59,6 +61,7 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         cause=ledger.cause_of(connection, run),
         warnings=_warnings(history, state),
         nodes=nodes,
+        unseen=_unseen(history, attempt, nodes, now) if not state.is_final else (),
         events=tuple(history[-EVENTS_SHOWN:]),
         started=next((event.time for event in history if event.kind is EventKind.STARTING), None),
         elapsed=elapsed(connection, run, history),
@@ -71,6 +74,7 @@ def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapsho
         restarts_allowed=row["restarts"],
         queue_place=places.get(run, (None, 0.0))[0],
         not_before=places[run][1] or None if run in places else None,
+        looked_at=now,
     )
 
 
@@ -127,15 +131,17 @@ def _waits_for_data(connection: sqlite3.Connection, row: sqlite3.Row, attempt: i
 
 def node_state(record: NodeRecord, state: RunState, history: Sequence[Event]) -> str:
     """The state of one node, from how it ended or the newest event that names it."""
-    if (record.stop if record.stop is not None else record.exit or {}).get("left"):
+    if record.stop["left"] if record.stop is not None else (record.exit or {}).get("left"):
         return "lost" if state.is_final else "stopping"
     if record.exit is not None:
         if record.exit.get("stopped"):
             return "stopped"
         return "finished" if record.exit.get("code") == 0 else "failed"
-    if record.stop is not None and not record.stop.get("left"):
+    if record.stop is not None:
         return "stopped"
     newest = next((event.kind for event in reversed(history) if event.rank == record.rank), None)
+    if newest is EventKind.NODE_UNSEEN and not state.is_final:
+        return "unseen"
     if newest is EventKind.NODE_UNREACHABLE or newest is EventKind.LOSING:
         return "lost" if state.is_final and state is not RunState.UNWATCHED else "unreachable"
     if state in (RunState.WATCHED, RunState.UNWATCHED):
@@ -157,15 +163,34 @@ def _nodes(
     now: float,
 ) -> tuple[NodeSnapshot, ...]:
     beats = series.newest_heartbeats(connection, run, attempt)
-    of_attempt = [event for event in history if event.attempt == attempt]
+    of_attempt = [event for event in history if event.attempt == attempt and not _is_outdated(event, beats)]
     return tuple(
         _node(record, node_state(record, state, of_attempt), beats.get(record.rank), now)
         for record in attempts.nodes(connection, run, attempt)
     )
 
 
-def _node(record: NodeRecord, state: str, beat: tuple[float, Mapping[str, Any]] | None, now: float) -> NodeSnapshot:
-    received, values = beat if beat is not None else (None, {})
+def _is_outdated(event: Event, beats: Mapping[int, tuple[float, Beat]]) -> bool:
+    """Whether a heartbeat came after the report that a node cannot be read: then another process reads it."""
+    heard, _ = beats.get(-1 if event.rank is None else event.rank, (event.time, Beat()))
+    return event.kind in (EventKind.NODE_UNSEEN, EventKind.NODE_UNREACHABLE) and heard > event.time
+
+
+def _unseen(history: Sequence[Event], attempt: int, nodes: Sequence[NodeSnapshot], now: float) -> tuple[Problem, ...]:
+    """Why the server cannot read nodes, in rank order."""
+    found = []
+    for node in nodes:
+        newest = newest_report(history, attempt, node.rank)
+        if newest is None or newest.kind is not EventKind.NODE_UNSEEN or node.exit is not None:
+            continue
+        heard = None if node.heartbeat_age_s is None else now - node.heartbeat_age_s
+        if heard is None or heard <= newest.time:
+            found.append(problem_from_json(newest.detail["problem"]))
+    return tuple(found)
+
+
+def _node(record: NodeRecord, state: str, beat: tuple[float, Beat] | None, now: float) -> NodeSnapshot:
+    received, values = beat if beat is not None else (None, Beat())
     over = record.exit is not None or state in ("stopped", "lost")
     return NodeSnapshot(
         rank=record.rank,
@@ -173,10 +198,10 @@ def _node(record: NodeRecord, state: str, beat: tuple[float, Mapping[str, Any]] 
         state=state,
         heartbeat_age_s=None if received is None else max(0.0, now - received),
         gpus=tuple(values.get("gpus", ())),
-        host={key: values[key] for key in _HOST_KEYS if key in values},
-        members=0 if over else len(values.get("members", ())),
-        stuck=tuple((record.exit or {}).get("stuck") or () if over else values.get("stuck") or ()),
-        wrote=None if values.get("wrote") is None else values["wrote"] - record.clock_offset_s,
+        host={key: value for key, value in values.items() if key in _HOST_KEYS},
+        members=0 if over else values.get("members", 0),
+        stuck=tuple((record.exit or {}).get("stuck", ()) if over else values.get("stuck", ())),
+        wrote=values["wrote"] - record.clock_offset_s if "wrote" in values else None,
         worked=tuple((rank, when - record.clock_offset_s) for rank, when in values.get("worked", ())),
         exit=record.exit,
         stop=record.stop,

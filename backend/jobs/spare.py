@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
@@ -23,19 +24,23 @@ def spare_of(path: Path) -> Path:
 
 
 def keep_spare(path: Path, now: float) -> bool:
-    """Copy the database where its copy is a day old; whether it was.
+    """Copy the database if its copy is a day old or holds a deleted run; return whether it was copied.
 
     Raises sqlite3.Error when the database is damaged, OSError when the copy finds no room; the last copy stays then.
     """
     spare = spare_of(path)
-    if spare.exists() and 0 <= now - spare.stat().st_mtime < EVERY_S:
+    if (
+        spare.exists()
+        and 0 <= now - spare.stat().st_mtime < EVERY_S
+        and not _deleted_since(path, spare.stat().st_mtime)
+    ):
         return False
     part = spare.with_name(f"{spare.name}.part")
     part.unlink(missing_ok=True)
-    if shutil.disk_usage(path.parent).free < 2 * path.stat().st_size:
+    if shutil.disk_usage(path.parent).free < 2 * _bytes_in_use(path):
         raise OSError(None, "there is no room for a copy", str(spare))
     os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+    connection = _opened(path)
     try:
         (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         if said != "ok":
@@ -50,6 +55,25 @@ def keep_spare(path: Path, now: float) -> bool:
         connection.close()
         part.unlink(missing_ok=True)
     return True
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, isolation_level=None)
+
+
+def _deleted_since(path: Path, when: float) -> bool:
+    with closing(_opened(path)) as connection:
+        newest = connection.execute("SELECT max(cleared) FROM deleted_runs").fetchone()[0]
+    return newest is not None and newest >= when
+
+
+def _bytes_in_use(path: Path) -> int:
+    """The copy has none of the free pages that deletions leave."""
+    with closing(_opened(path)) as connection:
+        size, count, free = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_size", "page_count", "freelist_count")
+        )
+    return int(size * (count - free))
 
 
 def _sync(path: Path) -> None:

@@ -1,18 +1,18 @@
 """Measures what a cluster reaches: an errand (errand.py) of measure_node.py, whose ranks have an alarm of their own."""
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from backend.cluster.answers import Measured
 from backend.cluster.gpus import BUSY_MIB
 from backend.cluster.group import on_all
 from backend.cluster.hostkeys import HostKey
 from backend.cluster.measure_node import LIMIT_S
-from backend.cluster.node import Node
+from backend.cluster.node import Node, NodeError
 from backend.cluster.probe import NodeFacts
 from backend.cluster.programs import node_program
+from backend.cluster.shapes import shown
 from backend.cluster.speed import Speeds, summarise
 from backend.cluster.survey import Survey, survey_all
 from backend.engines import NodeCommand, Place, Rendered
@@ -30,9 +30,11 @@ from backend.jobs.errand import (
     free_port,
     last_words,
     make_errand,
+    read_answer,
     read_exit,
     read_facts,
 )
+from backend.jobs.node_records import Exit
 
 PROGRAM = "measure_node.py"
 LEFT = "measure_left"
@@ -116,10 +118,10 @@ def _commands(job: Job, place: Place) -> list[NodeCommand]:
     return commands
 
 
-def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], clock: Clock) -> list[Mapping[str, Any]]:
+def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], clock: Clock) -> list[Measured]:
     """Every rank's row once all nodes have ended well; ProblemsError for the first that did not, or after the limit."""
     deadline = clock.now() + LIMIT_S + SPARE_S
-    ended: dict[int, Mapping[str, Any]] = {}
+    ended: dict[int, Exit] = {}
     while len(ended) < len(nodes):
         open_ = {rank: node for rank, node in nodes.items() if rank not in ended}
         found = on_all(open_, lambda rank, node: read_exit(attempt, rank, node), CALL_S)
@@ -137,10 +139,15 @@ def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], clock: Clock) -
     return [row for rows in read.values() for row in rows]
 
 
-def _rows(attempt: launching.Attempt, rank: int, node: Node) -> list[Mapping[str, Any]]:
+def _rows(attempt: launching.Attempt, rank: int, node: Node) -> list[Measured]:
     folder = attempt.records[rank].folder
-    ranks = launching.ranks_of(attempt.job, rank)
-    return [json.loads(node.read(f"{folder}/measured.rank{one}.json")) for one in ranks]
+    found = []
+    for local, one in enumerate(launching.ranks_of(attempt.job, rank)):
+        row = read_answer(node, f"{folder}/measured.rank{one}.json", Measured)
+        if row is None or (row["rank"], row["node"], row["local_rank"]) != (one, rank, local):
+            raise NodeError("bad_answer", node.name, command=PROGRAM, exit=0, detail=f"rank {one}: {shown(row)}")
+        found.append(row)
+    return found
 
 
 def _failure(attempt: launching.Attempt, rank: int, node: Node) -> Problem:

@@ -97,7 +97,7 @@ def _worked(nodes: Sequence[NodeSnapshot], job: Job) -> dict[tuple[int, int | No
     found = {}
     for node in nodes:
         first = node.rank * job.cluster.gpus_per_node
-        busy = {gpu["index"] + first for gpu in node.gpus if (gpu.get("utilization") or 0) >= BUSY_PERCENT}
+        busy = {gpu["index"] + first for gpu in node.gpus if gpu.get("utilization", 0) >= BUSY_PERCENT}
         ranks = [one for one in node.worked if one[0] is not None] or node.worked
         found.update({(node.rank, rank): when for rank, when in ranks if rank not in busy})
     return found
@@ -151,8 +151,8 @@ def _working(worked: Mapping[tuple[int, int | None], float], job: Job, now: floa
 
 def _idle(nodes: Sequence[NodeSnapshot]) -> tuple[Idle, ...]:
     """The few GPUs that do nothing while most are busy."""
-    shares = [(node.rank, gpu.get("index"), gpu.get("utilization")) for node in nodes for gpu in node.gpus]
-    known = [(rank, index, share) for rank, index, share in shares if share is not None]
+    told = [(node.rank, gpu) for node in nodes for gpu in node.gpus]
+    known = [(rank, gpu["index"], gpu["utilization"]) for rank, gpu in told if "utilization" in gpu]
     if not known or median(share for _, _, share in known) < BUSY_PERCENT:
         return ()
     return tuple(Idle(node=rank, gpu=index) for rank, index, share in _few([k for k in known if k[2] < IDLE_PERCENT]))

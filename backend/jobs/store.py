@@ -5,7 +5,7 @@ store.write(lambda connection: ...)       # one transaction on the writer thread
 with store.read() as connection: ...      # one consistent snapshot
 
 The schema stands here alone. What goes into the tables: ledger.py (runs, events), series.py (points, logs) and usage.py
-(how busy nodes were).
+(how busy nodes were). What removes rows: deleting.py (whole runs) and thinning.py (rows that nothing reads any more).
 """
 
 import os
@@ -29,6 +29,8 @@ _INDEX_BYTES = 32 << 10
 """The smallest megaboard.db-shm."""
 BUSY_TIMEOUT_S = 15.0
 """How long a write waits for another process (a command line beside the server)."""
+_SHORT_MS = 200
+"""How long the log's end waits for readers: other writes wait with it."""
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -90,12 +92,44 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             width INTEGER NOT NULL, beats INTEGER NOT NULL, data TEXT NOT NULL,
             PRIMARY KEY (run, rank, start)) WITHOUT ROWID""",
     ),
+    (
+        # retention: the records of deleted runs (deleting.py), the runs without raw rows (thinning.py), the
+        # rules (retention.py), and the past sizes of the database (storage.py)
+        """CREATE TABLE deleted_runs (run TEXT PRIMARY KEY, name TEXT NOT NULL, engine TEXT NOT NULL,
+            created REAL NOT NULL, ended REAL, state TEXT NOT NULL, step INTEGER, tokens TEXT NOT NULL,
+            deleted REAL NOT NULL, by TEXT NOT NULL, row_counts TEXT NOT NULL, archive TEXT, sha256 TEXT,
+            cleared REAL) WITHOUT ROWID""",
+        """CREATE TRIGGER deleted_runs_stay BEFORE UPDATE OF run, name, engine, created, ended, state, step, tokens,
+            deleted, by, row_counts, archive, sha256 ON deleted_runs
+            BEGIN SELECT RAISE(ABORT, 'records of deleted runs are append-only'); END""",
+        """CREATE TRIGGER deleted_runs_last BEFORE DELETE ON deleted_runs
+            BEGIN SELECT RAISE(ABORT, 'records of deleted runs are append-only'); END""",
+        "DROP TRIGGER events_last",
+        """CREATE TRIGGER events_last BEFORE DELETE ON events
+            WHEN NOT EXISTS (SELECT 1 FROM deleted_runs d WHERE d.run = OLD.run)
+            BEGIN SELECT RAISE(ABORT, 'events are append-only'); END""",
+        "CREATE TABLE thinned_runs (run TEXT PRIMARY KEY REFERENCES runs, time REAL NOT NULL) WITHOUT ROWID",
+        "CREATE TABLE retention (id INTEGER PRIMARY KEY CHECK (id = 1), rules TEXT NOT NULL)",
+        "CREATE TABLE storage_samples (time REAL PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID",
+    ),
+    (
+        # the curves of a run at several widths (curve_levels.py), and how far each attempt's points are in them
+        """CREATE TABLE curve_parts (run TEXT NOT NULL REFERENCES runs, attempt INTEGER NOT NULL, seq INTEGER NOT NULL,
+            generation INTEGER NOT NULL, first_step INTEGER NOT NULL, last_step INTEGER NOT NULL, losses BLOB NOT NULL,
+            PRIMARY KEY (run, attempt)) WITHOUT ROWID""",
+        """CREATE TABLE curve_levels (run TEXT NOT NULL REFERENCES runs, attempt INTEGER NOT NULL,
+            bits INTEGER NOT NULL, bucket INTEGER NOT NULL, data BLOB NOT NULL,
+            PRIMARY KEY (run, attempt, bits, bucket)) WITHOUT ROWID""",
+    ),
 )
 """One tuple of statements a schema version; version n is reached by running the first n. Append, never edit."""
 
 
 class StoreError(ProblemsError):
-    """The database refused. `code`: store_full, store_corrupt, store_locked, store_newer or store_failed."""
+    """The database refused.
+
+    `code`: store_full, store_read_only, store_corrupt, store_locked, store_newer or store_failed.
+    """
 
     def __init__(self, code: str, path: Path, reason: str) -> None:
         self.code = code
@@ -120,25 +154,52 @@ class Store:
         self._closed = False
         self.trouble: Problem | None = None
         """Why the newest write failed; None once one has succeeded."""
+        self._to_read = f"file:{quote(str(path))}?mode=ro"
         with self._typed():
             if not path.exists():
                 path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-            self._writer = self._open_writer()
+            try:
+                self._writer = self._open_writer()
+            except sqlite3.OperationalError as error:
+                if os.access(path.parent, os.W_OK):
+                    raise
+                self._writer = self._open_reader(str(error))
         self._thread = threading.Thread(target=self._serve, name="store-writer", daemon=True)
         self._thread.start()
 
-    def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
+    def write(self, change: Callable[[sqlite3.Connection], T], *, orphans: bool = False) -> T:
         """Run `change(connection)` in one transaction on the writer thread and return what it returns.
 
-        An exception of `change` rolls everything back and is raised here.
+        An exception of `change` rolls everything back and is raised here. `orphans`: the change may delete a row that
+        others refer to (deleting.py).
         """
+        if orphans:
+            return self._call(lambda connection: _without_foreign_keys(connection, change))
+        return self._call(lambda connection: _transaction(connection, change))
+
+    def vacuum(self) -> None:
+        """Rewrite the database without its free pages, so that later deletions free space.
+
+        Other writes wait meanwhile. Raises StoreError; without disk space for a second copy, the file is unchanged.
+        """
+        self._call(_vacuum)
+
+    def give_back_pages(self, count: int) -> None:
+        """Cut up to `count` free pages off the file, if this version made it or it was vacuumed."""
+        self._call(lambda connection: _give_back(connection, count))
+
+    def shrink_log(self) -> None:
+        """Free the disk space of the write-ahead log, unless a reader uses an older state."""
+        self._call(_shrink_log)
+
+    def _call(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if threading.current_thread() is self._thread:
             raise RuntimeError("write() inside write(): pass the connection on instead")
         if self._closed:
             raise StoreError("store_failed", self.path, "closed")
         answer: Future[T] = Future()
-        self._jobs.put((change, answer))
+        self._jobs.put((work, answer))
         try:
             with self._typed():
                 result = answer.result()
@@ -155,7 +216,7 @@ class Store:
             try:
                 connection = self._idle.get_nowait()
             except queue.Empty:
-                connection = _connect(f"file:{quote(str(self.path))}?mode=ro")
+                connection = _connect(self._to_read)
             connection.execute("BEGIN")
             try:
                 yield connection
@@ -202,20 +263,36 @@ class Store:
 
     def _serve(self) -> None:
         while (item := self._jobs.get()) is not None:
-            change, answer = item
+            work, answer = item
             try:
-                answer.set_result(_transaction(self._writer, change))
+                answer.set_result(work(self._writer))
             except BaseException as error:  # the caller's thread raises it
                 answer.set_exception(error)
         self._writer.close()
 
     def _open_writer(self) -> sqlite3.Connection:
         connection = _connect(f"file:{quote(str(self.path))}?mode=rw")
+        if not _version(connection):  # only vacuum() changes it in a file that has tables
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")  # an act's event must outlive a power cut
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = FAST")  # Debian's default writes every deleted page once more
         if _version(connection) != len(MIGRATIONS):  # a disk that is full can still be read
             _transaction(connection, self._upgrade)
+        return connection
+
+    def _open_reader(self, reason: str) -> sqlite3.Connection:
+        """The database in a folder that cannot be written: for reading, and each write says why it fails."""
+        log = self.path.with_name(f"{self.path.name}-wal")
+        if not log.exists() or not log.stat().st_size:
+            # Without a log nothing changes the file, so SQLite need not write the log's index beside it.
+            self._to_read += "&immutable=1"
+        connection = _connect(self._to_read)
+        if (version := _version(connection)) != len(MIGRATIONS):
+            needed = f"{reason}; schema {version} cannot be brought to {len(MIGRATIONS)} there"
+            raise StoreError("store_newer" if version > len(MIGRATIONS) else "store_read_only", self.path, needed)
+        self.trouble = StoreError("store_read_only", self.path, reason).problem
         return connection
 
     def _upgrade(self, connection: sqlite3.Connection) -> None:
@@ -258,11 +335,39 @@ def _transaction(connection: sqlite3.Connection, change: Callable[[sqlite3.Conne
     return result
 
 
+def _without_foreign_keys(connection: sqlite3.Connection, change: Callable[[sqlite3.Connection], T]) -> T:
+    connection.execute("PRAGMA foreign_keys = OFF")
+    try:
+        return _transaction(connection, change)
+    finally:
+        connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _vacuum(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    connection.execute("VACUUM")
+    _shrink_log(connection)
+
+
+def _give_back(connection: sqlite3.Connection, count: int) -> None:
+    connection.execute(f"PRAGMA incremental_vacuum({count:d})").fetchall()
+
+
+def _shrink_log(connection: sqlite3.Connection) -> None:
+    connection.execute(f"PRAGMA busy_timeout = {_SHORT_MS}")
+    try:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {round(1000 * BUSY_TIMEOUT_S)}")
+
+
 def _code(error: sqlite3.Error, path: Path) -> str:
     name = getattr(error, "sqlite_errorname", "") or ""
     # The log's index is the first file that finds no room, and SQLite calls that an I/O error.
     if name == "SQLITE_FULL" or (name.startswith("SQLITE_IOERR") and shutil.disk_usage(path).free < _INDEX_BYTES):
         return "store_full"
+    if name.startswith("SQLITE_READONLY"):
+        return "store_read_only"
     if name.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         return "store_corrupt"
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):

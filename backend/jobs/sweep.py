@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from backend.cluster.group import GroupError, try_all
+from backend.job.problems import ProblemsError
 from backend.jobs import ledger
 from backend.jobs.connections import Connections
 from backend.jobs.launch import STOP_CALL_S
@@ -52,11 +53,18 @@ class Sweeper:
         self._monotonic = monotonic
         self._waits: dict[Debt, tuple[float, float]] = {}
         """When to ask next, and the pause before that."""
+        self._left_alone: set[str] = set()
+        """Runs that could not be read when they were last due; that was logged."""
 
     def sweep(self) -> None:
-        """Ask those that are due once, in parallel; what they answer is recorded with their run."""
+        """Ask those that are due once, in parallel; what they answer is recorded with their run.
+
+        A run that cannot be read is logged once, and its nodes are not asked until it can be read. The list of runs
+        says why.
+        """
         with self._store.read() as connection:
             owing = debts(connection, self._clock() - FORGOTTEN_AFTER_S)
+        self._left_alone &= {debt.run for debt in owing}
         now = self._monotonic()
         self._waits = {debt: self._waits.get(debt, (now + FIRST_PAUSE_S, FIRST_PAUSE_S)) for debt in owing}
         due = [debt for debt, (when, _) in self._waits.items() if when <= now]
@@ -68,8 +76,18 @@ class Sweeper:
             self._waits[debt] = (self._monotonic() + pause, pause)
 
     def _ask(self, debt: Debt) -> None:
-        with self._store.read() as connection:
-            job = ledger.job_of(connection, debt.run)
+        try:
+            with self._store.read() as connection:
+                job = ledger.job_of(connection, debt.run)
+                ledger.events(connection, debt.run)
+        except ProblemsError as error:
+            if debt.run not in self._left_alone:
+                self._left_alone.add(debt.run)
+                _log.error("nodes of %s are not asked after its end, for the run cannot be read: %s", debt.run, error)
+            return
+        if debt.run in self._left_alone:
+            self._left_alone.discard(debt.run)
+            _log.info("%s can be read again", debt.run)
         nodes = {debt.rank: self._connections.get(job.cluster.hosts[debt.rank])}
         try:
             settle(self._store, debt.run, debt.attempt, job, nodes, grace_s=self._grace_s, clock=self._clock)
@@ -77,15 +95,23 @@ class Sweeper:
             raise error.failures[debt.rank] from error
 
 
-def debts(connection: sqlite3.Connection, since: float) -> list[Debt]:
-    """The nodes without a proof, of attempts that have ended; of runs that ended later than `since`."""
+_PROVES_NOTHING = (
+    "CASE WHEN json_valid({0}) AND json_type({0}, '$.left') = 'array' THEN json_array_length({0}, '$.left') > 0"
+    " ELSE 1 END"
+)
+"""Of a record that says what is left on a node: there is none, it cannot be read, or something is left. An unreadable
+exit has no `left`."""
+
+
+def debts(connection: sqlite3.Connection, since: float, *, run: str | None = None) -> list[Debt]:
+    """The nodes without a proof in ended attempts: of runs that ended after `since`, or of one run."""
+    which, values = ("", (since,)) if run is None else (" AND n.run = ?", (since, run))
     rows = connection.execute(
-        "SELECT n.run, n.attempt, n.rank FROM nodes n JOIN runs r ON r.id = n.run"
+        "SELECT n.run, n.attempt, n.rank FROM nodes n JOIN runs r ON r.id = n.run"  # noqa: S608
         " WHERE r.engine <> 'watched'"
         " AND coalesce(r.ended > ?, n.attempt < (SELECT max(attempt) FROM attempts a WHERE a.run = n.run))"
-        " AND (n.exit IS NULL OR json_array_length(n.exit, '$.left') > 0)"
-        " AND (n.stop IS NULL OR json_array_length(n.stop, '$.left') > 0)"
+        f" AND {_PROVES_NOTHING.format('n.exit')} AND {_PROVES_NOTHING.format('n.stop')}{which}"
         " ORDER BY n.run, n.attempt, n.rank",
-        (since,),
+        values,
     )
     return [Debt(*row) for row in rows]

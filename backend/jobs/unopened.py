@@ -104,6 +104,8 @@ def _jobs(*databases: Path) -> Mapping[str, Job]:
         for readable in (_as_it_lies, _copied):
             with suppress(sqlite3.Error, OSError, ProblemsError), readable(path) as connection:
                 jobs |= {run: run_job(text) for run, text in connection.execute("SELECT id, job FROM runs")}
+                for (run,) in connection.execute("SELECT run FROM deleted_runs"):
+                    jobs.pop(run, None)  # the spare copy may still have it
     return jobs
 
 

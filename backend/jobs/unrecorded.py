@@ -45,7 +45,7 @@ def end_on_node(record: NodeRecord, node: Node, *, save: bool, grace_s: float) -
     """Ask the ranks for a checkpoint and their end, or end them now. NodeError, also where processes are left."""
     if save:
         ask_for_save(record, node)
-    elif left := stop_supervisor(record, node, grace_s).get("left"):
+    elif left := stop_supervisor(record, node, grace_s)["left"]:
         raise NodeError("processes_left", node.name, processes=len(left))
 
 

@@ -10,7 +10,10 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
+
+from backend.jobs.node_records import Heartbeat
 
 ROWS = 480
 """Enough for a chart as wide as a screen; a kilobyte each at most."""
@@ -44,7 +47,7 @@ def add(
     connection: sqlite3.Connection,
     run: str,
     rank: int,
-    beats: Sequence[Mapping[str, Any]],
+    beats: Sequence[Heartbeat],
     *,
     offset_s: float,
     received: float,
@@ -80,6 +83,27 @@ def stretches(connection: sqlite3.Connection, run: str, rank: int, *, since: int
         "SELECT * FROM usage WHERE run = ? AND rank = ? AND start >= ? ORDER BY start", (run, rank, since)
     )
     return [_stretch(row) for row in rows]
+
+
+def measured(
+    connection: sqlite3.Connection, run: str, rank: int, measure: str, *, width: int, since: int = 0
+) -> list[tuple[int, Measured]]:
+    """(start, value) of one measure of a node, in stretches of a width, from one on; without missing values.
+
+    `width`: that of the stretches, or a multiple of it.
+    """
+    rows = connection.execute(
+        "SELECT start, beats, json_extract(data, '$.' || ?) AS told FROM usage"
+        " WHERE run = ? AND rank = ? AND start >= ? ORDER BY start",
+        (measure, run, rank, since),
+    )
+    told = (
+        (row["start"] // width * width, _measured(*_FINITE.decode(row["told"])), row["beats"])
+        for row in rows
+        if row["told"] is not None
+    )
+    parts = ((start, [one[1:] for one in alike]) for start, alike in groupby(told, key=itemgetter(0)))
+    return [(start, one[0][0] if len(one) == 1 else _mean(one)) for start, one in parts]
 
 
 def _put(connection: sqlite3.Connection, run: str, rank: int, one: Stretch) -> None:
@@ -120,8 +144,8 @@ def _mean(parts: Sequence[tuple[Measured, int]]) -> Measured:
     return Measured(low=min(part.low for part, _ in parts), high=max(part.high for part, _ in parts), devices=devices)
 
 
-def _measures(beat: Mapping[str, Any]) -> dict[str, Measured]:
-    gpus = {str(gpu["index"]): gpu for gpu in beat.get("gpus") or ()}
+def _measures(beat: Heartbeat) -> dict[str, Measured]:
+    gpus = {str(gpu["index"]): gpu for gpu in beat.get("gpus", ())}
     told = {
         "utilization": {name: gpu.get("utilization") for name, gpu in gpus.items()},
         "memory": {name: _percent(gpu) for name, gpu in gpus.items()},
@@ -142,7 +166,7 @@ def _known(told: Mapping[str, Mapping[str, float | None]]) -> Iterator[tuple[str
 
 def _percent(owner: Mapping[str, Any]) -> float | None:
     used, total = owner.get("memory_used_mib"), owner.get("memory_total_mib")
-    return 100 * used / total if used is not None and total else None
+    return 100 * used / total if used is not None and total is not None and total >= 1 else None
 
 
 def _short(value: float) -> float:
@@ -150,6 +174,22 @@ def _short(value: float) -> float:
 
 
 def _stretch(row: sqlite3.Row) -> Stretch:
-    told = json.loads(row["data"])
-    measures = {name: Measured(low=low, high=high, devices=devices) for name, (low, high, devices) in told.items()}
+    told = _FINITE.decode(row["data"])
+    measures = {name: _measured(*values) for name, values in told.items()}
     return Stretch(start=row["start"], width=row["width"], beats=row["beats"], measures=measures)
+
+
+def _measured(low: float, high: float, devices: Mapping[str, float]) -> Measured:
+    return Measured(low=low, high=high, devices=_named(devices))
+
+
+_FINITE = json.JSONDecoder(parse_constant=lambda _: 0.0)
+"""Older servers took infinite values in."""
+
+
+def _named(devices: Mapping[str, float]) -> Mapping[str, float]:
+    """Keys `0`, `1`, ...: older servers wrote `0.0`, or any name that a node gave its GPUs."""
+    if all(name.isdecimal() or not name for name in devices):
+        return devices
+    whole = {name.removesuffix(".0"): value for name, value in devices.items()}
+    return {name: value for name, value in whole.items() if name.isdecimal()} or {"": 0.0}

@@ -9,7 +9,7 @@ from backend.cluster.node import Node
 from backend.jobs import attempts, ledger
 from backend.jobs.collect import Collector
 from backend.jobs.connections import Connections
-from backend.jobs.follow import LONGEST_BACK_OFF_S, Follower, tell_link
+from backend.jobs.follow import LONGEST_BACK_OFF_S, Follower, tell_link, was_away
 from backend.jobs.gang import Timing
 from backend.jobs.launch import ranks_of
 from backend.jobs.lead import Lead
@@ -45,6 +45,7 @@ class Watch:
             job = ledger.job_of(connection, run)
             self._attempt = attempts.newest(connection, run)
             records = attempts.nodes(connection, run, self._attempt)
+            history = ledger.events(connection, run)
 
         def connect(rank: int) -> Node:
             return connections.get(job.cluster.hosts[rank])
@@ -53,9 +54,10 @@ class Watch:
             return Follower(
                 Collector(store, run, self._attempt, records[rank], ranks_of(job, rank), clock),
                 lambda: connect(rank),
-                lambda problem: tell_link(store, run, self._attempt, rank, problem, clock()),
+                lambda error: tell_link(store, run, self._attempt, rank, error, clock()),
                 monotonic=monotonic,
                 poll_s=timing.poll_s,
+                was_away=was_away(history, self._attempt, rank),
             )
 
         self._followers = {record.rank: follower(record.rank) for record in records}

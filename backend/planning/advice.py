@@ -41,6 +41,8 @@ class Strategy:
     engine: EngineName
     method: str
     """training.method: full, lora or qlora."""
+    global_batch: int
+    """What the strategies are compared at: the job's own, or the next that all can do; the same in every row."""
     best: Candidate | None = None
     """Its fastest plan that fits, or the first of those that do not; None where none is legal."""
     fits: bool = False
@@ -62,22 +64,50 @@ class Strategy:
 
 
 def strategies(job: Job) -> tuple[Strategy, ...]:
-    """A row for each strategy, in the order of StrategyKey; raises ProblemsError where model or GPU is not known."""
-    megatron: EngineName = job.engine if job.traits.is_megatron else "llamafactory-megatron"
-    ways: dict[StrategyKey, tuple[EngineName, str]] = {**_WAYS, "megatron": (megatron, "full")}
-    full = tuple(name for name in TRAITS if name in {engine for engine, _ in ways.values()})
-    rows = [_best_of(job, key, engine, method, full) for key, (engine, method) in ways.items()]
+    """A row for each strategy, in the order of StrategyKey; raises ProblemsError where model or GPU is not known.
+
+    All are compared at one global batch: the smallest that all can use, not below the job's own.
+    """
+    own = planned_batch(job)
+    common = _common_batch(job, own)
+    rows = _rows(job, common)
+    if common != own and not any(row.best for row in rows if row.key != "megatron"):
+        # The others are refused at any batch, so there is nothing to compare; their reasons stay.
+        alone = _rows(job, own)
+        rows = [
+            one if one.key == "megatron" else replace(row, global_batch=own)
+            for one, row in zip(alone, rows, strict=True)
+        ]
     chosen = _recommended(job, rows)
     return tuple(_explained(row, chosen) for row in rows)
 
 
-def _best_of(job: Job, key: StrategyKey, engine: EngineName, method: str, engines: tuple[EngineName, ...]) -> Strategy:
-    tried = with_values(job, {"engine": engine, "training.method": method})
-    row = Strategy(key=key, engine=engine, method=method, reason="refused")
+def _common_batch(job: Job, own: int) -> int:
+    """The smallest global batch, not below the job's own, that data parallelism over all ranks can split.
+
+    Megatron can use it too: its number of copies divides the ranks, and every PP divides the micro-batches of a copy.
+    """
+    return -(-own // job.world_size) * job.world_size
+
+
+def _rows(job: Job, batch: int) -> list[Strategy]:
+    megatron: EngineName = job.engine if job.traits.is_megatron else "llamafactory-megatron"
+    ways: dict[StrategyKey, tuple[EngineName, str]] = {**_WAYS, "megatron": (megatron, "full")}
+    full = tuple(name for name in TRAITS if name in {engine for engine, _ in ways.values()})
+    return [_best_of(job, key, engine, method, full, batch) for key, (engine, method) in ways.items()]
+
+
+def _best_of(
+    job: Job, key: StrategyKey, engine: EngineName, method: str, engines: tuple[EngineName, ...], batch: int
+) -> Strategy:
+    # If the job sets accumulation, a plan's own edits make the batch.
+    wanted = {} if job.training.global_batch_size is None else {"training.global_batch_size": batch}
+    tried = with_values(job, {"engine": engine, "training.method": method, **wanted})
+    row = Strategy(key=key, engine=engine, method=method, global_batch=batch, reason="refused")
     try:
         # All full fine-tuning is enumerated at once: the page has these plans already.
-        # The batch is that of the job's own plan: another engine's accumulation over more copies would be more work.
-        plans = enumerate_plans(tried, engines if method == "full" else (engine,), planned_batch(job))
+        # One batch for all: with the same accumulation, more copies would mean more work.
+        plans = enumerate_plans(tried, engines if method == "full" else (engine,), batch)
     except ProblemsError as error:
         return replace(row, problem=error.problems[0])
     place = next((place for place, space in enumerate(plans.spaces) if space.job.engine == engine), None)
@@ -94,7 +124,7 @@ def _best_of(job: Job, key: StrategyKey, engine: EngineName, method: str, engine
         memory_gib=figures.reserved_gib + figures.outside_gib,
         tokens_per_s_per_gpu=figures.tokens_per_s_per_gpu,
         hours=figures.hours,
-        edits={"training.method": method, **best.edits},
+        edits={"training.method": method, **wanted, **best.edits},
     )
 
 

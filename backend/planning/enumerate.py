@@ -51,7 +51,7 @@ def enumerate_plans(
     wanted = global_batch or planned_batch(job)
     spaces = [space_of(job, shape, engine, wanted, beyond) for engine in engines or engines_of(job)]
     key = (_bare(job), shape, gpu, wanted, [(factors[0].job.engine, _identity(factors)) for factors in spaces])
-    asked = (job.training.method, job.world_size)
+    asked = (job.training.method, job.world_size, wanted)
     kept = _newest.get(asked)
     if kept is None or kept[0] != key:
         kept = (key, spaces, _enumerate(job, shape, gpu, wanted, spaces))
@@ -60,17 +60,18 @@ def enumerate_plans(
     return replace(plans, job=job)
 
 
-Known = dict[tuple[str, int], tuple[Any, ...]]
+Known = dict[tuple[str, int, int], tuple[Any, ...]]
 _newest: Known = {}
-"""The newest answer for each method and number of ranks: choosing one of its plans asks for the same plans again."""
-_legal: dict[tuple[str, int, int], tuple[Any, ...]] = {}
+"""The newest answer for each method, number of ranks and global batch: choosing one of its plans asks for the same
+plans again, and strategies may be compared at another batch meanwhile."""
+_legal: Known = {}
 """The newest answer of the rules for each engine, number of ranks and global batch: who compares micro-batches goes to
 and fro between batches, mixed.py asks about two numbers of ranks in turn."""
 _MOST_ANSWERS, _MOST_PLANS = 64, 4_000_000
 """What is kept of these at most; a plan takes some 50 bytes."""
 
 
-def _keep(known: Known, asked: tuple[str, int], found: tuple[Any, ...], most: int) -> None:
+def _keep(known: Known, asked: tuple[str, int, int], found: tuple[Any, ...], most: int) -> None:
     """Keep the newest answers."""
     known.pop(asked, None)
     known[asked] = found

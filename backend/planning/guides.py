@@ -5,14 +5,16 @@ a rule of thumb for 80 GB GPUs; claimed speeds are an A100's.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from backend.estimate import speed_up
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.presets import resolve_gpu, resolve_model
-from backend.job.problems import ProblemsError, errors
+from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check_resolved
+from backend.job.rules.vision import TRAINED_WRONGLY
 
 MODEL, NODES, PER_NODE, GLOBAL_BATCH = "qwen3-vl-8b", 4, 8, 64
 
@@ -58,6 +60,8 @@ class Checked:
     """The job with this plan; keeps the wanted global batch where there is one."""
     speed_up: float | None
     """Over one node: estimate/speed_up.py."""
+    wrong: Problem | None
+    """What the engine trains wrongly with this plan; such a plan is not among the plans."""
 
 
 def guides(job: Job) -> tuple[Checked, ...]:
@@ -73,14 +77,17 @@ def guides(job: Job) -> tuple[Checked, ...]:
         if training.global_batch_size is not None:
             del edits["training.gradient_accumulation_steps"]
         chosen = with_values(job, edits)
-        found.append(Checked(claim=claim, job=chosen, speed_up=_speed_up(chosen)))
+        found.append(_checked(claim, chosen))
     return tuple(found)
 
 
-def _speed_up(job: Job) -> float | None:
-    """None where the wanted global batch rules the plan out, too."""
-    try:
+def _checked(claim: Claim, job: Job) -> Checked:
+    """No speed-up either if the wanted global batch rules the plan out."""
+    speed, wrong = None, None
+    with suppress(ProblemsError):  # not modelled on this GPU
         shape, gpu = resolve_model(job.model), resolve_gpu(job.cluster)
-        return None if errors(check_resolved(job, shape, gpu)) else speed_up(job, shape, gpu)
-    except ProblemsError:  # not modelled on this GPU
-        return None
+        problems = check_resolved(job, shape, gpu)
+        if not errors(problems):
+            wrong = next((problem for problem in problems if problem.code in TRAINED_WRONGLY), None)
+            speed = speed_up(job, shape, gpu)
+    return Checked(claim=claim, job=job, speed_up=speed, wrong=wrong)

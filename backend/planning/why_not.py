@@ -1,7 +1,7 @@
 """Why not TP=8 PP=3? The rule that refuses such plans, or what the best of them costs against the best of all."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
@@ -14,6 +14,7 @@ from backend.job.mapping import parameters, with_values
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors, quoted
 from backend.job.rules import check_resolved
+from backend.job.rules.many import refuses
 from backend.planning.compare import Cost, cost
 from backend.planning.enumerate import enumerate_plans
 from backend.planning.order import Array
@@ -170,7 +171,9 @@ def _problems(job: Job, sizes: Mapping[str, int], plans: Plans) -> tuple[Problem
     chosen = {path: size for path, size in sizes.items() if path not in _FOLLOWING}
     if len(chosen) < len(sizes) and _having(plans, chosen).any():
         return (_no_plan_with(sizes, plans),)
-    return min((_refusals(job, found) for found in _tries(job, chosen, plans, sizes.get(COPIES))), key=len)
+    paths = {path for space in plans.spaces for path in space.place}
+    tries = _tries(job, chosen, plans, sizes.get(COPIES))
+    return min((_refusals(job, [one for one in found if refuses(one, paths)]) for found in tries), key=len)
 
 
 def _no_plan_with(sizes: Mapping[str, int], plans: Plans) -> Problem:
@@ -228,9 +231,12 @@ def _tries(job: Job, sizes: Mapping[str, int], plans: Plans, copies: int | None)
         yield check_resolved(tried, shape, gpu)
 
 
-def _refusals(job: Job, found: Iterable[Problem]) -> tuple[Problem, ...]:
-    """The errors, without what only follows from another, and at the field that the user has."""
-    refused = errors(found)
+def _refusals(job: Job, found: Sequence[Problem]) -> tuple[Problem, ...]:
+    """The problems that refuse a plan, without those that follow from another, at the field that the user sees.
+
+    If there is an error, only errors are returned.
+    """
+    refused = errors(found) or list(found)
     if any(one.code in ("ranks_not_divisible", "expert_ranks_not_divisible") for one in refused):
         # Then DP is no whole number.
         refused = [one for one in refused if one.field != WANTED]

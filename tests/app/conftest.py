@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from app.services import Draft, Services
+from app.services import FIRST_DRAFT, Draft, Services
 from backend.jobs.store import Store
 
 READY = {
@@ -20,14 +20,17 @@ READY = {
     "training.output_dir": "/runs",
     "parallel.tensor": 4,
 }
-"""Fields as they are typed: with them the first draft can be launched."""
+"""Fields as they are typed: with them the draft can be launched."""
+DRAFT = {**FIRST_DRAFT, "training": {"images_per_sample": 0}, "parallel": {"tensor": 4}}
+"""The first draft with TP in place of PP, and without images, whose gradients TP would make wrong."""
 
 
 @pytest.fixture
-def services(tmp_path: Path) -> Iterator[Services]:
-    """The first draft in a store of its own."""
+def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
+    """DRAFT in a store of its own."""
+    monkeypatch.setattr("app.services.FIRST_DRAFT", DRAFT)
     store = Store(tmp_path / "megaboard.db")
     draft = Draft(store, tmp_path)
     parts = {"home": tmp_path, "store": store, "draft": draft, "controller": None, "audit": None}
-    yield cast(Services, SimpleNamespace(**parts, clock=lambda: 0.0, told=()))
+    yield cast(Services, SimpleNamespace(**parts, clock=lambda: 0.0, told=(), demo=None))
     store.close()

@@ -10,13 +10,16 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
 from app.audit import Audit
+from app.identity import Identity
 from app.passwords import PasswordHash
 from app.server import create_app
 
 PASSWORD = "correct-horse-battery"
 HASH = PasswordHash.of(PASSWORD, cost=2)
 """Cheap to check: most tests log in, and only those of app/passwords.py ask what a guess costs."""
-OWN = "http://127.0.0.1:7860"
+IDENTITY = Identity(host="mb-k3v7q2m4x8p5t6w9.localhost", salt=b"s" * 16, secret=b"k" * 32)
+OWN = f"http://{IDENTITY.host}:7860"
+PLAIN = "http://127.0.0.1:7860"
 
 
 class Clock:
@@ -38,12 +41,13 @@ def tiny_page() -> gr.Blocks:
 
 def site(home: Path, clock: Clock, pages: Mapping[str, gr.Blocks], **more: Any) -> ASGIApp:
     """The gated application with these pages by language."""
-    return create_app(pages, home=home, password=HASH, audit=Audit(home, clock), clock=clock, **more)
+    more = {"password": HASH, "identity": IDENTITY, **more}
+    return create_app(pages, home=home, audit=Audit(home, clock), clock=clock, **more)
 
 
-def browser(app: ASGIApp, base: str = OWN) -> TestClient:
+def browser(app: ASGIApp, base: str = OWN, address: str = "127.0.0.1") -> TestClient:
     """A client that keeps cookies and says its Origin, as a browser does with a POST."""
-    one = TestClient(app, base_url=base, client=("127.0.0.1", 50000), follow_redirects=False)
+    one = TestClient(app, base_url=base, client=(address, 50000), follow_redirects=False)
     one.headers["origin"] = base
     return one
 

@@ -8,8 +8,7 @@ import pytest
 from app.i18n import LANGUAGES, render_problem
 from app.plan_words import all_plans, why_words
 from backend.engines import ENGINES
-from backend.estimate import estimate, much_padding, near_the_limit, over_memory
-from backend.job.presets import resolve_model
+from backend.estimate import estimate, may_not_fit, much_padding, near_the_limit, over_memory
 from tests.estimate.cases import job
 
 SIZES = re.compile(r"\b(TP|PP|EP)\b", re.ASCII)
@@ -58,16 +57,22 @@ def test_what_another_micro_batch_costs_is_said_in_words(lang, words):
 @pytest.mark.parametrize("lang", LANGUAGES)
 def test_a_plan_at_the_edge_of_the_gpu_is_told_how_far_such_estimates_were_off(lang):
     made = job(TOO_LARGE)
-    found, shape = estimate(made), resolve_model(made.model)
-    for share, word in ((0.97, "0.05"), (1.03, {"en": "fit all the same", "zh": "也有可能放得下"}[lang])):
+    found, may_not = estimate(made), {"en": "may not fit", "zh": "可能放不下"}[lang]
+    edges = ((0.85, may_not), (0.95, may_not), (1.03, {"en": "may still fit", "zh": "也有可能放得下"}[lang]))
+    for share, word in edges:
         limit = (found.reserved_gib + found.outside_gib) / share
         edge = dataclasses.replace(found, gpu_memory_gib=limit)
-        (told,) = near_the_limit(made, shape, edge)
+        edge = dataclasses.replace(edge, fits=share <= 1)
+        (told,) = near_the_limit(made, edge)
         words = render_problem(lang, told)
         assert f"{100 * share:.1f}%" in words["message"]
+        assert "28" in words["message"]
+        assert "16%" in words["message"]
+        assert may_not_fit(made, edge) == (share <= 1)
         assert word in words["fix"]
         settled = job(TOO_LARGE, cluster__memory_margin=0.02)
-        assert near_the_limit(settled, shape, edge) == []
-    for share in (0.9, 1.1):
+        assert near_the_limit(settled, edge) == []
+        assert not may_not_fit(settled, edge)
+    for share in (0.83, 1.1):
         far = dataclasses.replace(found, gpu_memory_gib=(found.reserved_gib + found.outside_gib) / share)
-        assert near_the_limit(made, shape, far) == []
+        assert near_the_limit(made, dataclasses.replace(far, fits=share <= 1)) == []

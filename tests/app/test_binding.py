@@ -11,6 +11,7 @@ from app.binding import Binding, ServerError
 def pem(tmp_path):
     path = tmp_path / "x.pem"
     path.write_text("")
+    path.chmod(0o600)
     return path
 
 
@@ -43,6 +44,20 @@ def test_a_certificate_without_its_key_or_one_that_cannot_be_read_is_refused(pem
         assert error.value.code == code
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o602, 0o660, 0o666])
+def test_a_tls_key_that_other_users_can_read_or_its_group_can_change_is_refused(pem, mode):
+    pem.chmod(mode)
+    with pytest.raises(ServerError) as error:
+        Binding(certificate=pem, key=pem).check()
+    assert (error.value.code, error.value.values) == ("tls_key_open", {"path": str(pem)})
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o640, 0o440])
+def test_a_tls_key_that_its_owner_and_a_group_for_it_can_read_is_accepted(pem, mode):
+    pem.chmod(mode)
+    Binding(certificate=pem, key=pem).check()
+
+
 def test_a_port_that_is_taken_is_said_with_its_number():
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
@@ -58,9 +73,11 @@ def test_port_0_takes_a_free_one():
         assert listener.getsockname()[1] > 0
 
 
-def test_the_address_names_what_the_browser_needs(pem):
-    assert Binding().address(7860) == "http://127.0.0.1:7860/"
-    assert Binding(host="::1").address(80) == "http://[::1]:80/"
-    assert (
-        Binding(host="0.0.0.0", certificate=pem, key=pem, hosts=("train.lan",)).address(443) == "https://train.lan:443/"
-    )
+def test_the_address_has_the_name_that_the_operator_chose_or_else_the_servers_own(pem):
+    own = "mb-abc.localhost"
+    assert Binding().address(7860, own) == "http://mb-abc.localhost:7860/"
+    assert Binding(host="::1").address(80, own) == "http://mb-abc.localhost:80/"
+    assert Binding(host="127.0.0.5").address(80, own) == "http://127.0.0.5:80/", "*.localhost does not lead there"
+    assert Binding(hosts=("localhost",)).address(80, own) == "http://localhost:80/"
+    public = Binding(host="0.0.0.0", certificate=pem, key=pem, hosts=("train.lan",))
+    assert public.address(443, own) == "https://train.lan:443/"

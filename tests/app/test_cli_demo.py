@@ -1,7 +1,19 @@
-"""The demo's end is the end that its user asked for, of every run on its nodes."""
+"""The demo prints correctly what its page holds; it ends as its user asked, with every run on its nodes."""
 
-from app.cli_demo import stop_runs
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli_demo import fill_in, stop_runs
+from app.demo_job import demo_job, demo_name
 from app.home import store_path
+from app.i18n import LANGUAGES, t
+from app.services import Services
+from app.wizard.start import from_recipe, recipe_list
+from app.wizard.wire import change
+from backend.cluster import demo_model
+from backend.job.mapping import load_mapping
 from backend.jobs import ledger
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
@@ -29,3 +41,51 @@ def test_runs_that_the_demo_ends_were_stopped_and_those_that_wait_go_on_waiting(
     store.close()
     assert states == [RunState.STOPPING, RunState.STOPPING, RunState.QUEUED, RunState.FINISHED]
     assert kinds.count(EventKind.STOP_REQUESTED) == 1
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> dict[str, Any]:
+    """The demo's job in a home whose model was made by hand."""
+    (tmp_path / demo_model.MODEL_FOLDER).mkdir()
+    (tmp_path / demo_model.MODEL_FOLDER / "config.json").write_text('{"model_type": "qwen3"}')
+    hosts = [{"address": "127.0.0.1", "port": 20_000 + rank} for rank in range(4)]
+    cluster = {"gpu": "cpu", "nodes": 4, "gpus_per_node": 1, "run_root": str(tmp_path / "run"), "hosts": hosts}
+    return demo_job(tmp_path, cluster)
+
+
+def draft_in(home: Path) -> dict[str, Any]:
+    store = Store(store_path(home))
+    try:
+        return dict(load_mapping(store.get_draft() or "")[0])
+    finally:
+        store.close()
+
+
+def test_a_new_demo_holds_its_job_and_says_so(tmp_path: Path, job: dict[str, Any]):
+    assert fill_in(tmp_path, job) is True
+    assert draft_in(tmp_path) == job
+    assert fill_in(tmp_path, job) is True, "started again without an edit"
+
+
+def test_a_demo_keeps_the_job_that_was_edited_and_does_not_claim_that_it_is_the_demo_s(tmp_path, job):
+    fill_in(tmp_path, job)
+    services = Services.open(tmp_path, demo=job)
+    change(services, from_recipe("qwen3-32b-zero3", services.demo).edits)
+    edited = services.draft.job_mapping()
+    services.close()
+    assert fill_in(tmp_path, job) is False
+    assert draft_in(tmp_path) == edited
+
+
+def test_ports_that_changed_reach_the_demo_s_job_and_it_still_counts_as_that(tmp_path, job):
+    fill_in(tmp_path, job)
+    moved = {**job, "cluster": {**job["cluster"], "hosts": [{"address": "127.0.0.1", "port": 30_000}]}}
+    assert fill_in(tmp_path, moved) is True
+    assert draft_in(tmp_path)["cluster"]["hosts"] == moved["cluster"]["hosts"]
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_what_the_demo_prints_names_the_recipe_as_the_page_does(job, lang):
+    first = recipe_list(lang, job)[0]
+    assert first["key"] == "demo"
+    assert first["name"] in t(lang, "cli.demo.other", name=demo_name(job, lang))

@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 
-from app.i18n import LANGUAGES
+from app.i18n import LANGUAGES, t
 from app.main import main
 from backend.estimate import estimate
 from backend.job.mapping import parse_job
@@ -81,7 +81,7 @@ def test_a_plan_that_exceeds_a_nodes_memory_does_not_fit_and_says_why(run):
 
 
 def test_rows_that_differ_in_switches_alone_say_so(run):
-    rows = run("--top=40")[1].splitlines()[3:]
+    rows = run("--top=40", model={"preset": "qwen3-8b"})[1].splitlines()[3:]
     assert len(rows) == 40
     assert len(set(rows)) == len(rows)
     assert any("SP off" in row for row in rows)
@@ -108,5 +108,23 @@ def test_the_guides_claims_stand_beside_our_figures_in_their_case_alone(run, lan
         figures = estimate(checked.job)
         assert one["ours"]["memory_gib"] == pytest.approx(figures.reserved_gib + figures.outside_gib)
         assert one["ours"]["speed"] == pytest.approx(figures.tokens_per_s_per_gpu, rel=0.02)
+    assert {(one["rank"], one["wrong"]) for one in told} == {(None, "vision_gradients_wrong")}
+    assert "TP4 PP1, TP8 PP1, TP2 PP2 VPP2" in text.splitlines()[-1]
+    frozen = {"training": {**JOB["training"], "images_per_sample": 0}}
+    offered = json.loads(run("--json", "--top=1", cluster=case, **frozen)[1])["guides"]
+    assert all(one["rank"] >= 1 and one["wrong"] is None for one in offered)
     assert "TP2 PP2 VPP2" not in run(f"--lang={lang}", "--top=1")[1]
     assert "guides" not in json.loads(run("--json", "--top=1")[1])
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_strategies_that_are_compared_at_another_global_batch_say_so(run, lang):
+    small = {"training": {"global_batch_size": 8}}
+    said = run(f"--lang={lang}", "--strategies", **small)[1].splitlines()[1]
+    assert all(number in said for number in ("16", "8"))
+    told = json.loads(run("--strategies", "--json", **small)[1])
+    assert (told["global_batch_size"], told["job_global_batch_size"]) == (16, 8)
+    assert {row["plan"]["global_batch_size"] for row in told["strategies"] if row["plan"]} == {16}
+    same = json.loads(run("--strategies", "--json")[1])
+    assert (same["global_batch_size"], same["job_global_batch_size"]) == (64, 64)
+    assert t(lang, "advice.batch", batch="64", wanted="64", ranks="16") not in run(f"--lang={lang}", "--strategies")[1]

@@ -23,15 +23,16 @@ from backend.job.mapping import dump_job, with_values
 from backend.jobs import ledger
 from backend.jobs.records import Source
 from backend.jobs.store import Store
-from tests.app.conftest import READY
+from tests.app.conftest import DRAFT, READY
 
 SIZES = ("parallel.tensor", "parallel.pipeline", "parallel.virtual_pipeline")
 MARK = Source(run="before", step=40, folder="/runs/before/checkpoint-40", bound=SIZES)
 
 
 @pytest.fixture
-def services(tmp_path: Path) -> Iterator[Services]:
+def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
     """A draft, and a run of the same job with TP 2."""
+    monkeypatch.setattr("app.services.FIRST_DRAFT", DRAFT)
     store = Store(tmp_path / "megaboard.db")
     found = SimpleNamespace(find_source=lambda run, step: MARK)
     services: Any = SimpleNamespace(home=tmp_path, store=store, draft=Draft(store, tmp_path), controller=found)

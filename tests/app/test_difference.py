@@ -11,6 +11,7 @@ from app.wizard.wire import change
 from backend.job.mapping import dump_job, with_values
 from backend.jobs import ledger
 from backend.jobs.store import Store
+from tests.app.conftest import DRAFT
 
 
 class Site(SimpleNamespace):
@@ -34,7 +35,8 @@ class Site(SimpleNamespace):
 
 
 @pytest.fixture
-def site(tmp_path):
+def site(tmp_path, monkeypatch):
+    monkeypatch.setattr("app.services.FIRST_DRAFT", DRAFT)
     store = Store(tmp_path / "megaboard.db")
     site = Site(home=tmp_path, store=store, draft=Draft(store, tmp_path), time=0.0)
     change(site, {"name": "mine", "cluster.nodes": 1, "cluster.gpus_per_node": 4})

@@ -105,7 +105,7 @@ def test_without_room_for_the_stores_index_it_is_the_full_disk_that_is_named(dis
 
 
 def test_the_monitor_says_that_nothing_new_can_be_kept_until_it_can(services: Services, disk: FullDisk) -> None:
-    bundler = Bundler(Watch(services.controller, services.store, lambda: 0.0), services.store, "en")
+    bundler = Bundler(Watch(services.controller, services.store, lambda: 0.0), services.store, "en", lambda: 0.0)
     disk.fill()
     change(services, {"name": "after"})
     told = json.loads(bundler.answer(Question.of({}), 0.0) or "")

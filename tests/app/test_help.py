@@ -31,7 +31,7 @@ def test_every_field_has_help(services: Services, lang: str) -> None:
 
 
 def test_other_values_stand_beside_the_present_one_with_what_guides_say(services: Services) -> None:
-    change(services, {"parallel.tensor": 4})
+    change(services, {"parallel.tensor": 4, "training.images_per_sample": 1})
     got = help_here(services, "parallel.recompute")
     none, _, full = got["rows"]
     assert none["own"]

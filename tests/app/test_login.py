@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from tests.app.site import PASSWORD, Clock, browser, log_in, site
+from app.passwords import PasswordHash
+from tests.app.site import HASH, PASSWORD, PLAIN, Clock, browser, log_in, site
 
 
 @pytest.fixture
@@ -86,3 +87,62 @@ def test_a_form_that_is_too_long_or_not_text_is_a_wrong_password(client, clock):
 def test_whoever_is_logged_in_is_sent_on(client):
     log_in(client)
     assert client.get("/login?lang=zh").headers["location"] == "/zh/"
+
+
+def test_a_flood_of_wrong_passwords_keeps_neither_a_known_browser_nor_the_one_who_knows_the_name_out(home, clock):
+    """90 wrong passwords a second locked the owner out in 16 of 16 attempts."""
+    app = site(home, clock, {})
+    owner, fresh, hostile = browser(app), browser(app), browser(app, PLAIN)
+    log_in(owner)
+    came_in = 0
+    for _ in range(16):
+        for _ in range(20):
+            log_in(hostile, "wrong")
+        clock.now_s += 1
+        came_in += log_in(owner).status_code == 303
+        fresh.cookies.clear()
+        came_in += log_in(fresh).status_code == 303
+        assert log_in(hostile).status_code in (200, 429)
+    assert came_in == 32
+
+
+def test_a_flood_from_one_address_keeps_no_other_address_out(home, clock):
+    app = site(home, clock, {})
+    hostile, owner = (browser(app, PLAIN, address) for address in ("192.0.2.1", "192.0.2.2"))
+    for _ in range(50):
+        log_in(hostile, "wrong")
+    assert log_in(hostile).status_code == 429
+    assert log_in(owner).status_code == 200
+
+
+def test_whoever_must_wait_at_a_shared_name_is_told_of_the_other_way_in(home, clock):
+    client = browser(site(home, clock, {}), PLAIN)
+    for _ in range(3):
+        log_in(client, "wrong")
+    assert "the address that the server printed" in log_in(client).text
+    assert "请打开它" in client.post("/login?lang=zh", data={"password": "x"}).text
+
+
+def test_a_device_cookie_gives_a_count_of_its_own_and_opens_nothing(home, clock):
+    app = site(home, clock, {})
+    client = browser(app)
+    log_in(client)
+    client.post("/logout")
+    assert client.get("/", headers={"accept": "text/html"}).headers["location"] == "/login"
+    for _ in range(3):
+        assert log_in(client, "wrong").status_code == 401
+    assert log_in(client).status_code == 429, "its own guesses are slowed too"
+    assert log_in(browser(app)).status_code == 303
+
+
+def test_a_device_cookie_of_another_password_or_a_made_up_one_is_a_strangers(home, clock):
+    other = site(home, clock, {}, password=PasswordHash.of("another-password", cost=2, salt=HASH.salt))
+    known = browser(other)
+    assert log_in(known, "another-password").status_code == 303
+    app = site(home, clock, {})
+    for _ in range(3):
+        log_in(browser(app), "wrong")
+    for cookies in (dict(known.cookies), {f"megaboard_device_{HASH.name}": "0" * 32 + "." + "0" * 64}):
+        client = browser(app)
+        client.cookies.update(cookies)
+        assert log_in(client).status_code == 429

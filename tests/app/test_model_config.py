@@ -5,16 +5,20 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import constants, try_to_load_from_cache
 
 from app.main import main
 from app.model_config import MAXIMUM_BYTES, from_hub, read_config
 from backend.job.presets import models
 from backend.job.problems import ProblemsError
-from tests.hub import hub
+from tests.hub import HOSTILE, hub
+from tests.waiting import wait_for
 
 QWEN = json.dumps(dict(models()["qwen3-8b"].hf_config)).encode()
 FILES = {
@@ -119,6 +123,41 @@ def test_a_hub_that_says_nothing_is_given_up(monkeypatch, tmp_path):
         with pytest.raises(ProblemsError) as caught:
             from_hub("Qwen/Qwen3-8B", timeout_s=0.1)
     assert caught.value.problems[0].code == "hub_unreachable"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hub_that_means_harm_is_given_up_within_a_deadline_and_a_limit(ours, name):
+    """Whatever it says of the size, and however it sends it."""
+    tracemalloc.start()
+    started = time.monotonic()
+    try:
+        with pytest.raises(ProblemsError) as caught:
+            from_hub(f"someone/{name}", whole_s=0.5 if "dripping" in name else 60.0)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+    [problem] = caught.value.problems
+    expected = {"dripping": "hub_unreachable", "dripping-headers": "hub_unreachable"}
+    assert problem.code == expected.get(name, "bad_model_config")
+    assert time.monotonic() - started < 50
+    assert (len([path for path in ours if path.startswith("GET")]) == 0) is (name in ("endless", "dripping-headers"))
+    wait_for(lambda: not [thread for thread in threading.enumerate() if thread.name == "hub"])
+
+
+def test_a_file_that_was_fetched_before_is_not_fetched_again(ours):
+    assert from_hub("Qwen/Qwen3-8B") == from_hub("Qwen/Qwen3-8B")
+    assert len([path for path in ours if path.startswith("GET")]) == 1
+
+
+def test_the_library_finds_in_its_cache_what_was_fetched(ours, tmp_path):
+    fetched = from_hub("Qwen/Qwen3-8B")
+    assert Path(try_to_load_from_cache("Qwen/Qwen3-8B", "config.json")).read_text() == fetched
+
+
+def test_a_cache_that_cannot_be_written_costs_nothing(ours, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
+    assert json.loads(from_hub("Qwen/Qwen3-8B")) == json.loads(QWEN)
 
 
 def test_a_deeply_nested_configuration_is_refused(ours):

@@ -5,6 +5,9 @@ import math
 
 import pytest
 
+from app.monitor import curves
+from app.monitor import log as log_section
+from app.monitor import run as run_section
 from app.monitor.bundle import Bundler
 from app.monitor.question import Question
 from app.monitor.watch import LOOK_S, Watch
@@ -13,6 +16,7 @@ from backend.jobs import series
 from backend.jobs.controller import Controller
 from backend.jobs.states import EventKind
 from backend.jobs.store import Store
+from tests.waiting import wait_for
 from tools.stored_runs import StoredRun, heartbeat, problem
 
 RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
@@ -27,14 +31,14 @@ class Desk:
         known_hosts = KnownHosts(tmp_path / "known_hosts", None)
         self.reads = 0
         controller = Controller(tmp_path, self.store, known_hosts, clock=lambda: self.now)
-        snapshot = controller.snapshot
+        snapshot, clock = controller.snapshot, lambda: self.now
 
         def counted(run: str):
             self.reads += 1
             return snapshot(run)
 
         controller.snapshot = counted
-        self.bundler = Bundler(Watch(controller, self.store, lambda: self.now), self.store, lang)
+        self.bundler = Bundler(Watch(controller, self.store, clock), self.store, lang, clock)
 
     def run(self, **options) -> StoredRun:
         run = StoredRun(self.store, RUN, now=self.now - 100, **options)
@@ -93,7 +97,7 @@ def test_a_tab_that_has_everything_is_sent_nothing(desk):
     run.steps(1, 5)
     run.log(0, "rank0.log", b"hello\n")
     tab = Tab(desk)
-    sections = {"head", "progress", "compare", "standstill", "slowdown", "nodes", "events", "points", "log"}
+    sections = {"head", "progress", "compare", "standstill", "slowdown", "unseen", "nodes", "events", "points", "log"}
     assert set(tab.tick()) == {"run", "now", "versions", *sections}
     assert tab.tick() is None
     assert tab.tick() is None
@@ -121,6 +125,41 @@ def test_many_tabs_cost_one_look(desk):
     assert desk.reads == 1
     desk.ask(run=RUN)
     assert desk.reads == 2
+
+
+def test_tabs_that_lack_the_same_get_one_text_that_was_made_once(desk, monkeypatch):
+    desk.run(nodes=128, gpus_per_node=8).beat()
+    made = []
+    for module, name in ((run_section, "nodes"), (curves, "part"), (log_section, "part")):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *all, real=real, name=name: [made.append(name), real(*all)][1])
+    first = desk.ask(run=RUN)
+    assert all(desk.ask_now(run=RUN) == first for _ in range(10))
+    assert sorted(made) == ["nodes", "part", "part"]
+
+
+def test_a_run_that_an_older_version_stored_is_taken_in_while_it_is_shown(desk):
+    desk.run()
+    desk.store.write(
+        lambda c: c.executemany(
+            "INSERT INTO points (run, attempt, rank, step, time, loss) VALUES (?, 1, 0, ?, 1, 2.0)",
+            [(RUN, step) for step in range(1, 2001)],
+        )
+    )
+    tab = Tab(desk)
+    assert tab.tick()["points"]["series"]["loss"]["x"] == []
+    wait_for(lambda: (desk.ask(run=RUN)["points"]["series"]["loss"]["x"] or [0])[-1] == 2000)
+    assert "from" not in tab.tick()["points"], "the whole, for it is much"
+    assert tab.tick() is None
+
+
+def test_a_stretch_is_sent_in_detail_once_it_is_asked_for(desk):
+    desk.run().steps(1, 5000)
+    shown = desk.ask(run=RUN, detail={"first": 100, "last": 300})["detail"]
+    assert (shown["first"], shown["last"]) == (100, 300)
+    assert shown["series"]["loss"]["x"] == list(range(100, 301))
+    for nonsense in (7, {"first": 3, "last": 1}, {"first": "a", "last": 4}):
+        assert "detail" not in desk.ask(run=RUN, detail=nonsense)
 
 
 def test_node_rows_say_heartbeat_gpus_and_processes(desk):
@@ -357,6 +396,22 @@ def test_an_older_attempts_log_is_read_beside_the_newest_ones(desk):
     }  # fmt: skip
 
 
+def test_a_file_that_an_attempt_does_not_have_gives_way_to_the_first_that_it_has_until_it_is_there(desk):
+    run = desk.run()
+    run.log(0, "out.log", b"the console\n")
+    asked = {"node": 0, "file": "out.log"}
+    assert desk.ask(run=RUN, log=asked)["log"]["lines"] == ["the console"]
+    run.attempt_again(checkpoint_step=4)
+    none = desk.ask(run=RUN, log=asked)["log"]
+    assert (none["attempt"], none["file"], none["files"], none["lines"]) == (2, None, [], [])
+    run.log(0, "rank0.log", b"the second\n")
+    other = desk.ask(run=RUN, log=asked)["log"]
+    assert (other["asked"], other["file"], other["lines"]) == ("out.log", "rank0.log", ["the second"])
+    run.log(0, "out.log", b"its console\n")
+    there = desk.ask(run=RUN, log=asked)["log"]
+    assert (there["file"], there["lines"]) == ("out.log", ["its console"])
+
+
 def test_an_unknown_run_is_an_answer_not_a_failure(desk):
     answer = desk.ask(run="20200101-000000-never-0000")
     assert answer["error"]["code"] == "unknown_run"
@@ -384,5 +439,4 @@ def test_a_file_name_from_a_browser_reaches_no_file(desk):
     run = desk.run()
     run.log(0, "rank0.log", b"x\n")
     log = desk.ask(run=RUN, log={"node": 0, "file": "../../etc/passwd"})["log"]
-    assert log["lines"] == []
-    assert log["files"] == ["rank0.log"]
+    assert (log["file"], log["files"], log["lines"]) == ("rank0.log", ["rank0.log"], ["x"])

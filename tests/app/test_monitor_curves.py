@@ -2,71 +2,119 @@
 
 import math
 
-from app.monitor.curves import Curves
+import pytest
+
+from app.monitor import curves
 from app.monitor.downsample import LIMIT
-from backend.jobs.records import Point
+from backend.jobs import series
+from backend.jobs.store import Store
+from tools.stored_runs import StoredRun
 
-READERS = {"loss": lambda point: point.loss, "step_s": lambda point: point.step_s}
-
-
-def _points(first: int, last: int, *, loss=None, attempt: int = 1, seq: int | None = None) -> list[Point]:
-    begin = first if seq is None else seq
-    return [
-        Point(seq=begin + i, attempt=attempt, rank=0, step=step, time=0.0, loss=1.0 / step if loss is None else loss)
-        for i, step in enumerate(range(first, last + 1))
-    ]
+RUN = "20260101-000000-curves-aaaa"
 
 
-def _curves(*batches: list[Point]) -> Curves:
-    curves = Curves(READERS)
-    for batch in batches:
-        curves.add(batch)
-    return curves
+class Desk:
+    """A store with one run, and what a tab is answered."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        StoredRun(store, RUN, now=1.0)
+
+    def steps(self, first: int, last: int, *, attempt: int = 1, loss: float | None = None) -> None:
+        rows = [{"step": n, "time": 0.0, "loss": 1.0 / n if loss is None else loss} for n in range(first, last + 1)]
+        self.store.write(lambda connection: series.add_points(connection, RUN, attempt, 0, rows))
+
+    def ask(self, generation: int | None = None, seq: int | None = None) -> dict:
+        with self.store.read() as connection:
+            return curves.part(connection, RUN, generation, seq)
+
+    def detail(self, first: int, last: int) -> dict:
+        with self.store.read() as connection:
+            return curves.detail(connection, RUN, first, last)
 
 
-def test_a_new_tab_gets_everything_and_then_only_what_is_new():
-    curves = _curves(_points(1, 10))
-    whole = curves.to_json(None, None)
+@pytest.fixture
+def desk(tmp_path):
+    store = Store(tmp_path / "megaboard.db")
+    yield Desk(store)
+    store.close()
+
+
+def test_a_new_tab_gets_everything_and_then_only_what_is_new(desk):
+    desk.steps(1, 10)
+    whole = desk.ask()
     assert whole["series"]["loss"]["x"] == list(range(1, 11))
     assert "from" not in whole
-    curves.add(_points(11, 12))
-    more = curves.to_json(whole["generation"], whole["seq"])
-    assert more["from"] == 10
+    desk.steps(11, 12)
+    more = desk.ask(whole["generation"], whole["seq"])
+    assert more["from"] == whole["seq"]
     assert more["series"]["loss"]["x"] == [11, 12]
-    assert curves.to_json(more["generation"], more["seq"])["series"] == {}
+    assert desk.ask(more["generation"], more["seq"])["series"] == {}
 
 
-def test_a_series_that_the_engine_does_not_tell_stays_empty():
-    assert _curves(_points(1, 3)).to_json(None, None)["series"]["step_s"] == {"x": [], "y": []}
+def test_increments_are_the_same_whether_the_steps_wait_or_have_been_taken_in(desk):
+    desk.steps(1, 1)
+    has, shown = desk.ask(), {"loss": [], "loss_smooth": []}
+    for first in range(2, 300, 7):
+        desk.steps(first, first + 6)
+        has = desk.ask(has["generation"], has["seq"])
+        assert "from" in has
+        for name, values in shown.items():
+            values += has["series"][name]["y"]
+    whole = desk.ask()["series"]
+    assert shown == {name: whole[name]["y"][1:] for name in shown}
 
 
-def test_a_tab_that_is_far_behind_or_from_another_server_gets_the_whole():
-    curves = _curves(_points(1, 5 * LIMIT))
-    for generation, seq in ((0, 1), (1, 4999), (0, 999_999), (None, 4999), (0, None)):
-        whole = curves.to_json(generation, seq)
+def test_a_series_that_the_engine_does_not_tell_stays_empty(desk):
+    desk.steps(1, 3)
+    assert desk.ask()["series"]["step_s"] == {"x": [], "y": []}
+
+
+def test_a_tab_that_is_far_behind_or_from_another_server_gets_the_whole(desk):
+    desk.steps(1, 5 * LIMIT)
+    newest = desk.ask()["seq"]
+    for generation, seq in ((0, 1), (1, newest - 1), (0, 999_999), (None, newest - 1), (0, None)):
+        whole = desk.ask(generation, seq)
         assert "from" not in whole
         assert len(whole["series"]["loss"]["x"]) <= LIMIT
-    assert "from" in curves.to_json(0, 5 * LIMIT - 10)
+    assert "from" in desk.ask(0, newest - 10)
 
 
-def test_a_later_attempt_replaces_the_steps_it_goes_over_again():
-    curves = _curves(_points(1, 10, loss=9.0))
-    before = curves.to_json(None, None)
-    curves.add(_points(6, 7, loss=1.0, attempt=2, seq=11))
-    after = curves.to_json(before["generation"], before["seq"])
+def test_a_later_attempt_replaces_the_steps_it_goes_over_again(desk):
+    desk.steps(1, 10, loss=9.0)
+    before = desk.ask()
+    desk.steps(6, 7, attempt=2, loss=1.0)
+    after = desk.ask(before["generation"], before["seq"])
     assert "from" not in after
     assert after["series"]["loss"]["x"] == [1, 2, 3, 4, 5, 6, 7]
     assert after["series"]["loss"]["y"][-2:] == [1.0, 1.0]
     assert after["series"]["loss_smooth"]["x"] == [1, 2, 3, 4, 5, 6, 7]
 
 
-def test_a_loss_that_is_not_finite_is_marked_and_breaks_nothing():
-    curves = _curves(_points(1, 3, loss=2.0), _points(4, 5, loss=math.nan), _points(6, 6, loss=2.0))
-    series = curves.to_json(None, None)["series"]
-    assert series["loss"]["x"] == [1, 2, 3, 6]
-    assert series["loss_bad"] == {"x": [4, 5], "y": [2.0, 2.0]}
-    assert series["loss_smooth"]["y"] == [2.0, 2.0, 2.0, 2.0]
+def test_steps_that_were_taken_back_bring_the_whole_though_they_had_not_been_taken_in(desk):
+    desk.steps(1, 1)
+    desk.steps(2, 10)
+    before = desk.ask()
+    desk.store.write(lambda connection: series.take_back(connection, RUN, 1, 0, 5))
+    desk.steps(5, 6, loss=3.0)
+    after = desk.ask(before["generation"], before["seq"])
+    assert "from" not in after
+    assert after["series"]["loss"]["x"] == [1, 2, 3, 4, 5, 6]
 
 
-def test_the_smoothed_loss_begins_at_the_first_value():
-    assert _curves(_points(1, 1, loss=7.0)).to_json(None, None)["series"]["loss_smooth"]["y"] == [7.0]
+def test_a_loss_that_is_not_finite_is_marked_and_breaks_nothing(desk):
+    desk.steps(1, 3, loss=2.0)
+    desk.steps(4, 5, loss=math.nan)
+    desk.steps(6, 6, loss=2.0)
+    told = desk.ask()["series"]
+    assert told["loss"]["x"] == [1, 2, 3, 6]
+    assert told["loss_bad"] == {"x": [4, 5], "y": [2.0, 2.0]}
+    assert told["loss_smooth"]["y"] == [2.0, 2.0, 2.0, 2.0]
+
+
+def test_a_stretch_in_detail_has_every_step_that_the_whole_leaves_out(desk):
+    desk.steps(1, 20_000)
+    whole = desk.ask()["series"]["loss"]["x"]
+    assert sum(1000 <= step <= 1400 for step in whole) < 100
+    assert desk.detail(1000, 1400)["series"]["loss"]["x"] == list(range(1000, 1401))
+    assert len(desk.detail(1000, 15_000)["series"]["loss"]["x"]) <= LIMIT

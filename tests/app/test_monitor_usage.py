@@ -1,5 +1,7 @@
 """The chart of the nodes' use: each tab is sent what it lacks of the measure it shows, and of nothing else."""
 
+import json
+
 import pytest
 
 from app.monitor import usage as section
@@ -23,18 +25,26 @@ class Tab:
     """Does with the answers what static/run_usage.js does."""
 
     def __init__(self, store: Store, ranks: int) -> None:
-        self.store, self.ranks = store, range(ranks)
+        self.ranks = range(ranks)
+        self.looks = 0.0
         self.measure = None
+        self.usage = section.Usage(store, self.clock)
         self.have: dict[str, list[int]] = {}
         self.rows: dict[int, list] = {}
+
+    def clock(self) -> float:
+        """Every tick is later than what may be kept of the one before."""
+        self.looks += 2 * section.FRESH_S
+        return self.looks
 
     def tick(self, measure: str | None = None):
         if measure:
             self.measure, self.have, self.rows = measure, {}, {}
         asked = {"measure": self.measure, "have": self.have}
-        answer = section.part(self.store, RUN, self.ranks, Question.of({"usage": asked}).usage)
-        if answer is None:
+        text = self.usage.part(RUN, self.ranks, Question.of({"usage": asked}).usage)
+        if text is None:
             return None
+        answer = json.loads(text)
         self.measure = answer["measure"]
         for node in answer["nodes"]:
             kept = [row for row in self.rows.get(node["rank"], []) if row[0] < node.get("from", 0)]
@@ -106,12 +116,31 @@ def test_a_tab_that_is_left_behind_by_wider_stretches_gets_the_whole_again(store
 
 def test_a_tab_that_does_not_ask_is_sent_none_and_nonsense_is_asked_as_a_new_tab(store):
     run_of(store, 1, 1).beat()
-    assert section.part(store, RUN, [0], Question.of({}).usage) is None
+    usage = section.Usage(store, lambda: 0.0)
+    assert usage.part(RUN, [0], Question.of({}).usage) is None
     for nonsense in (None, 7, {"measure": 3, "have": [1]}, {"measure": "utilization", "have": {"0": [1, "x", 2]}}):
-        answer = section.part(store, RUN, [0], Question.of({"usage": nonsense}).usage)
-        assert "from" not in answer["nodes"][0]
+        answer = usage.part(RUN, [0], Question.of({"usage": nonsense}).usage)
+        assert "from" not in json.loads(answer)["nodes"][0]
 
 
 def test_a_run_whose_nodes_told_nothing_has_none(store):
     run_of(store, 1, 1)
     assert Tab(store, 1).tick() is None
+
+
+def test_of_many_nodes_each_is_sent_in_wider_stretches_and_no_dip_is_lost(store):
+    run = run_of(store, 128, 1)
+    for beat in range(16):
+        run.beat([0])
+        low = {**heartbeat(1, 1, run.now), "gpus": [{"index": 0, "utilization": 5 if beat == 7 else 100}]}
+        store.write(lambda c, low=low: series.add_heartbeats(c, run.id, 1, 1, [low], run.now))
+        run.beat(range(2, 128)) if beat == 0 else None
+        run.now += 2
+    tab = Tab(store, 128)
+    tab.tick()
+    assert [len(tab.rows[rank]) for rank in (0, 1)] == [2, 2], "four stretches of four seconds each are one"
+    assert min(row[2] for row in tab.rows[1]) == 5
+    assert tab.tick() is None
+    run.beat([0])
+    answer = tab.tick()
+    assert [(node["rank"], len(node["rows"])) for node in answer["nodes"]] == [(0, 1 if BEGUN % 16 else 2)]

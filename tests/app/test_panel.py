@@ -19,8 +19,9 @@ from app.wizard.reading import read
 from app.wizard.why_not import why_not_of
 from app.wizard.wire import change
 from backend.job.mapping import parameters, with_values
-from backend.job.presets import accuracy
+from backend.job.presets import accuracy, expected_errors
 from backend.job.problems import ProblemsError
+from backend.job.rules.vision import TRAINED_WRONGLY
 from backend.planning.space import SIZES
 
 STEPS = (hardware, model, training, plan, review, launch)
@@ -228,7 +229,8 @@ class TestBundle:
     def test_the_table_holds_the_best_of_every_split_the_guides_plans_and_the_drafts(
         self, form: Form, services: Services
     ) -> None:
-        change(services, {"parallel.tensor": 8, "parallel.context": 4, "training.global_batch_size": 64})
+        text = {"training.images_per_sample": 0}
+        change(services, {"parallel.tensor": 8, "parallel.context": 4, "training.global_batch_size": 64, **text})
         plans = shown(form, services, "plan")["data"]["plans"]
         rows = [dict(zip(plans["keys"], values, strict=True)) for values in plans["rows"]]
         assert [row["rank"] for row in rows] == sorted(row["rank"] for row in rows)
@@ -249,8 +251,53 @@ class TestBundle:
         change(services, edits_of(dict.fromkeys(KEYS, value)))
         assert bundle(form, services, "plan")
 
+    @pytest.mark.parametrize("sequence", [True, False])
+    def test_beside_a_plan_that_trains_wrongly_the_one_to_take_is_offered(
+        self, services: Services, sequence: bool
+    ) -> None:
+        seen = {"training.images_per_sample": 1, "parallel.tensor": 4, "parallel.sequence": sequence}
+        change(services, seen)
+        reading = read(services.draft.job_mapping(), services.home)
+        (problem,) = (one for one in reading.problems if one.code in TRAINED_WRONGLY)
+        assert reading.job is not None
+        assert reading.is_sound == sequence
+        assert dict(problem.edit) == {}
+        assert list(problem.choices) == ["plan"]
+        change(services, problem.choices["plan"])
+        after = read(services.draft.job_mapping(), services.home)
+        assert after.job is not None
+        assert after.estimate is not None
+        assert TRAINED_WRONGLY.isdisjoint(one.code for one in after.problems)
+        assert after.estimate.fits
+        assert after.job.global_batch == reading.job.global_batch
+        assert plan_name(plan_sizes(after.job)) == problem.values["plan"] == "TP1 PP2 VPP3 DP16"
+
+    def test_freezing_stands_beside_it_where_that_helps(self, services: Services) -> None:
+        change(services, {"training.images_per_sample": 1, "model.preset": "qwen2.5-vl-7b"})
+        (problem,) = (one for one in read(services.draft.job_mapping(), services.home).problems
+                      if one.code in TRAINED_WRONGLY)  # fmt: skip
+        assert list(problem.choices) == ["plan", "freeze"]
+        change(services, problem.choices["freeze"])
+        after = read(services.draft.job_mapping(), services.home)
+        assert TRAINED_WRONGLY.isdisjoint(one.code for one in after.problems)
+
+    @pytest.mark.parametrize("lang", LANGUAGES)
+    def test_guides_plans_that_train_wrongly_are_shown_but_not_offered(
+        self, form: Form, services: Services, lang: str
+    ) -> None:
+        change(services, {"training.images_per_sample": 1})
+        plans = shown(form, services, "plan")["data"]["plans"]
+        assert [(one["name"], one["rank"]) for one in plans["guides"]] == [
+            ("TP4 PP1", None), ("TP8 PP1", None), ("TP2 PP2 VPP2", None),
+        ]  # fmt: skip
+        assert all(one["ours"]["speed"] for one in plans["guides"])
+        assert plans["own"] is None
+        reading = read(services.draft.job_mapping(), services.home)
+        assert "encoder_sequence_parallel.py" in why_not_of(reading, "TP=2", lang)["words"]
+
     @pytest.mark.parametrize("lang", LANGUAGES)
     def test_why_not_is_answered_in_words(self, services: Services, lang: str) -> None:
+        change(services, {"training.images_per_sample": 0})
         reading = read(services.draft.job_mapping(), services.home)
         refused, legal = why_not_of(reading, "TP=8 PP=3", lang), why_not_of(reading, "tp8", lang)
         assert "24" in refused["words"]
@@ -312,9 +359,15 @@ class TestBundle:
             assert asked <= set(json.loads(opening(lang))["words"])
 
     def test_the_figures_come_with_the_error_of_measured_runs(self, form: Form, services: Services) -> None:
-        known = accuracy()["megatron"]
-        said = shown(form, services)["summary"]["accuracy"]
-        assert said == {"group": "megatron", "rows": known.rows, "median": known.median, "largest": known.max}
+        known, expected = accuracy()["megatron"], expected_errors()
+        said = shown(form, services)["summary"]
+        own = {"group": "megatron", "rows": known.rows, "median": known.median, "largest": known.max}
+        memory, time = (
+            {"error": one.median, "low": one.low_share, "sources": expected.sources}
+            for one in (expected.memory, expected.time)
+        )
+        assert said["accuracy"] == {"expected": memory, "own": own}
+        assert said["time_error"] == time
 
     def test_only_the_plan_step_carries_the_explanation(self, services: Services) -> None:
         form = Form("en")

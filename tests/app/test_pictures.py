@@ -118,3 +118,15 @@ def test_a_strategy_is_called_chosen_where_its_plan_is_the_drafts(reading: Any, 
     assert not best["is_own"], "another plan of the same engine"
     taken = read(to_mapping(with_values(found.job, best["edits"])), tmp_path)
     assert [row["name"] for row in strategies_of(taken, "en")["rows"] if row["is_own"]] == [best["name"]]
+
+
+def test_strategies_of_another_global_batch_than_the_drafts_say_so_and_none_is_called_chosen(reading: Any) -> None:
+    at_own = strategies_of(reading(accumulation=8, tensor=4), "en")
+    assert at_own["batch"] is None
+    found = strategies_of(reading(accumulation=2, tensor=4), "en")
+    assert found["batch"] is not None
+    compared, choose = found["batch"]
+    assert "global batch of 32, not at the job's 16" in compared
+    assert "32" in choose
+    assert all(row["plan"] for row in found["rows"])
+    assert not any(row["is_own"] for row in found["rows"])

@@ -8,12 +8,12 @@ from starlette.routing import Mount
 from starlette.websockets import WebSocketDisconnect
 
 from app.binding import Binding
-from app.security import BODY_LIMIT_BYTES, PUBLIC_PATHS, Door, allowed_hosts
+from app.security import BODY_LIMIT_BYTES, PUBLIC_PATHS, TLS_AGE_S, door_of
 from app.services import Services
 from app.sessions import IDLE_S
 from app.shell import build
 from app.wizard.routes import routes
-from tests.app.site import OWN, Clock, browser, log_in, site, tiny_page
+from tests.app.site import IDENTITY, OWN, PLAIN, Clock, browser, log_in, site, tiny_page
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_no_route_but_the_login_page_answers_without_a_session(app, stranger):
     for method, path in every_route(app):
         answer = stranger.request(method, path)
         if path in PUBLIC_PATHS:
-            assert answer.status_code in (200, 401), (method, path)
+            assert answer.status_code in (200, 303, 401), (method, path)
         else:
             assert answer.status_code == 401, (method, path, answer.status_code)
 
@@ -106,16 +106,66 @@ def test_a_host_that_only_looks_like_ours_is_refused(operator, host):
     assert operator.get("/en/", headers={"host": host}).status_code == 400
 
 
+def door(*hosts):
+    return door_of(IDENTITY.host, hosts, cookie="c", tls=False)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1:7860", "localhost:8080", "LOCALHOST", "[::1]:7860"])
-def test_our_names_are_served_on_any_port_for_ssh_tunnels(host):
-    assert Door(hosts=allowed_hosts(), cookie="c").allows(host)
+def test_the_loopback_names_are_answered_on_any_port_for_ssh_tunnels_and_lead_to_the_servers_own_name(host):
+    assert door().allows(host)
+    assert door().is_plain(host)
+    port = host.rpartition(":")[2] if host != "LOCALHOST" else ""
+    assert door().own_address(host) == f"http://{IDENTITY.host}" + (f":{port}" if port else "")
+
+
+def test_a_loopback_name_that_the_operator_allows_is_served_itself():
+    assert not door("localhost").is_plain("localhost:7860")
+    assert door("localhost").is_plain("127.0.0.1:7860")
+    assert not door("localhost:7860").is_plain("localhost:7860")
 
 
 def test_a_host_allowed_with_a_port_is_served_on_that_port_alone():
-    door = Door(hosts=allowed_hosts(["Train.lan:443"]), cookie="c")
-    assert door.allows("train.lan:443")
-    assert not door.allows("train.lan:80")
-    assert not door.allows("train.lan")
+    one = door("Train.lan:443")
+    assert one.allows("train.lan:443")
+    assert not one.allows("train.lan:80")
+    assert not one.allows("train.lan")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_at_a_name_that_other_programs_share_no_session_counts_and_no_cookie_is_given(app, operator, host):
+    """Browsers send the cookies of a host name to every port of it."""
+    cookie = "; ".join(f"{name}={value}" for name, value in operator.cookies.items())
+    for path in ("/en/", "/en/config", "/static/shell.js", "/api/secrets"):
+        plain = browser(app, f"http://{host}:7860")
+        assert plain.get(path, headers={"cookie": cookie}).status_code == 401, path
+    answer = log_in(plain)
+    assert answer.status_code == 200
+    assert "set-cookie" not in answer.headers
+
+
+def test_the_log_in_at_a_shared_name_leads_once_to_the_servers_own_name(app):
+    plain = browser(app, PLAIN)
+    address = re.search('url=([^"]+)"', log_in(plain).text.replace("&amp;", "&"))[1]
+    assert address.startswith(f"{OWN}/enter?")
+    assert plain.get(address.replace(OWN, "")).headers["location"] == "/login?lang=en", "not at the shared name"
+    client = browser(app)
+    del client.headers["origin"]
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    entered = client.get(address, headers=link)
+    assert entered.status_code == 200
+    assert client.get("/en/").status_code == 200
+    late = browser(app)
+    assert late.get(address).headers["location"] == "/login?lang=en"
+    assert "set-cookie" not in late.get(address).headers
+
+
+def test_nobody_without_the_password_learns_the_servers_own_name(app):
+    """A program that knew it could lead the browser to that name on its own port, and collect the cookies."""
+    plain = browser(app, PLAIN)
+    answers = [plain.request(method, path) for method, path in every_route(app)]
+    answers += [log_in(plain, "wrong") for _ in range(5)]
+    answers.append(plain.get("/", headers={"host": "evil.example"}))
+    assert not [one for one in answers if IDENTITY.host in one.text + str(one.headers)]
 
 
 def test_a_post_that_says_nothing_of_its_origin_is_refused(operator):
@@ -194,8 +244,9 @@ def test_logging_out_ends_the_session_for_whoever_kept_its_cookie(operator):
 
 
 def test_the_session_cookie_is_out_of_reach_of_scripts_and_other_sites(stranger):
-    cookie = log_in(stranger).headers["set-cookie"]
-    assert re.fullmatch(r"megaboard_[0-9a-f]{8}=[\w-]{43}; Max-Age=\d+; Path=/; HttpOnly; SameSite=Strict", cookie)
+    session, device = log_in(stranger).headers.get_list("set-cookie")
+    assert re.fullmatch(r"megaboard_[0-9a-f]{8}=[\w-]{43}; Max-Age=\d+; Path=/; HttpOnly; SameSite=Strict", session)
+    assert re.fullmatch(r"megaboard_device_\w{8}=[0-9a-f.]{97}; Max-Age=\d+; Path=/; HttpOnly; SameSite=Strict", device)
 
 
 def test_under_tls_the_cookie_is_secure_and_a_plain_origin_is_foreign(tmp_path):
@@ -203,8 +254,21 @@ def test_under_tls_the_cookie_is_secure_and_a_plain_origin_is_foreign(tmp_path):
     binding = Binding(host="0.0.0.0", certificate=certificate, key=certificate, hosts=("train.lan",))
     app = site(tmp_path, Clock(), {"en": tiny_page()}, binding=binding)
     client = browser(app, "https://train.lan")
-    assert log_in(client).headers["set-cookie"].endswith("; Secure")
+    cookies = log_in(client).headers.get_list("set-cookie")
+    assert all(cookie.endswith("; Secure") for cookie in cookies)
     assert client.get("/en/", headers={"origin": "http://train.lan"}).status_code == 403
+
+
+def test_under_tls_browsers_are_told_to_come_by_tls_alone_but_not_to_names_of_this_machine(tmp_path):
+    certificate = tmp_path / "cert.pem"
+    binding = Binding(host="0.0.0.0", certificate=certificate, key=certificate, hosts=("train.lan",))
+    app = site(tmp_path, Clock(), {}, binding=binding)
+    header = "strict-transport-security"
+    assert browser(app, "https://train.lan").get("/login").headers[header] == f"max-age={TLS_AGE_S}"
+    for host in ("localhost", IDENTITY.host):
+        assert header not in browser(app, f"https://{host}:7860").get("/login").headers
+    plain = site(tmp_path, Clock(), {}, binding=Binding(hosts=("train.lan",)))
+    assert header not in browser(plain, "http://train.lan").get("/login").headers
 
 
 @pytest.mark.parametrize("path", ["/login", "/en/", "/en/config", "/static/shell.js", "/nothing"])

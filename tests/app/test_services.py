@@ -10,6 +10,7 @@ from backend.job.mapping import load_mapping, parse_job
 from backend.job.problems import ProblemsError
 from backend.job.rules import check
 from backend.jobs.store import Store
+from backend.planning import enumerate_plans, recommended
 
 
 @pytest.fixture
@@ -25,11 +26,17 @@ def test_the_first_draft_is_a_job_without_a_problem(store, tmp_path):
     assert check(job) == []
 
 
+def test_the_first_drafts_plan_is_the_recommended_one(store, tmp_path):
+    job, _ = parse_job(Draft(store, tmp_path).job_mapping())
+    plans = enumerate_plans(job)
+    assert plans.rank_of(job) == recommended(plans)
+
+
 def test_an_edit_is_there_after_a_restart(store, tmp_path):
     Draft(store, tmp_path).edit("parallel.tensor", 4)
     Draft(store, tmp_path).edit("name", "名字-run")
     again = Draft(store, tmp_path).job_mapping()
-    assert (again["parallel"], again["name"]) == ({"tensor": 4}, "名字-run")
+    assert (again["parallel"], again["name"]) == ({**FIRST_DRAFT["parallel"], "tensor": 4}, "名字-run")
     assert again["cluster"] == FIRST_DRAFT["cluster"]
 
 
@@ -45,7 +52,7 @@ def test_what_is_given_out_and_taken_in_is_a_copy(store, tmp_path):
 def test_wrong_values_are_kept_because_the_user_is_still_typing(store, tmp_path):
     draft = Draft(store, tmp_path)
     draft.edit_all({"training.micro_batch_size": "x", "model.preset": None})
-    assert draft.job_mapping()["training"] == {"micro_batch_size": "x"}
+    assert draft.job_mapping()["training"] == {**FIRST_DRAFT["training"], "micro_batch_size": "x"}
     assert draft.job_mapping()["model"] == {"preset": None}
 
 

@@ -1,6 +1,6 @@
-"""Sessions end by themselves; the table does not grow with those that ended."""
+"""Sessions and tickets end by themselves; their tables do not grow with those that ended."""
 
-from app.sessions import IDLE_S, LONGEST_S, RENEW_S, Sessions, Throttle
+from app.sessions import IDLE_S, LONGEST_S, RENEW_S, Sessions, Tickets
 from tests.app.site import Clock
 
 
@@ -52,25 +52,22 @@ def test_a_session_in_constant_use_is_over_after_a_week():
     assert not sessions.use(token)
 
 
-def test_each_wrong_password_beyond_a_few_doubles_the_wait_up_to_a_limit():
+def test_a_ticket_is_good_once_and_for_a_minute():
     clock = Clock()
-    throttle = Throttle(clock)
-    assert [throttle.admit() for _ in range(Throttle.FREE)] == [0] * Throttle.FREE
-    for wait_s in (1, 2, 4, 8, 16, 30, 30):
-        assert throttle.admit() == wait_s
-        clock.now_s += wait_s
-        assert throttle.admit() == 0
+    tickets = Tickets(clock)
+    first, late = tickets.make(), tickets.make()
+    assert tickets.take(first)
+    assert not tickets.take(first)
+    clock.now_s += Tickets.VALID_S + 1
+    assert not tickets.take(late)
+    assert not tickets.take("")
 
 
-def test_wrong_passwords_are_forgotten_after_a_quiet_while_and_after_a_right_one():
+def test_tickets_that_nobody_took_are_forgotten():
     clock = Clock()
-    throttle = Throttle(clock)
-    for forget in (throttle.succeeded, lambda: setattr(clock, "now_s", clock.now_s + Throttle.FORGET_S + 1)):
-        assert [throttle.admit() for _ in range(Throttle.FREE)] == [0] * Throttle.FREE
-        assert throttle.admit() > 0
-        forget()
-
-
-def test_many_attempts_at_once_gain_nothing():
-    throttle = Throttle(Clock())
-    assert sum(throttle.admit() == 0 for _ in range(50)) == Throttle.FREE
+    tickets = Tickets(clock)
+    for _ in range(20):
+        tickets.make()
+    clock.now_s += Tickets.VALID_S + 1
+    tickets.make()
+    assert len(tickets._table) == 1

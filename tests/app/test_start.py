@@ -52,6 +52,44 @@ def test_a_recipe_fills_in_the_plan_and_leaves_the_nodes(services: Services, key
     assert job.parallel.pipeline == wanted["parallel"].get("pipeline", 1)
 
 
+DEMO = {
+    "version": 1,
+    "name": "demo",
+    "cluster": {"gpu": "cpu", "nodes": 2, "gpus_per_node": 1, "hosts": [{"address": "127.0.0.1", "port": 20001}] * 2},
+    "model": {"preset": "qwen3-0.6b", "path": "/home/demo/model"},
+    "training": {"dataset": "demo", "output_dir": "/home/demo/output"},
+    "engine": "llamafactory-ddp",
+}
+
+
+@pytest.mark.parametrize("lang", LANGUAGES)
+def test_the_demo_s_job_is_the_first_recipe_and_only_where_the_server_is_a_demo(lang: str) -> None:
+    names = [entry["name"] for entry in recipe_list(lang, DEMO)]
+    assert "2" in names[0]
+    assert names[1:] == [entry["name"] for entry in recipe_list(lang)]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("other", list(recipes()))
+def test_the_demo_s_job_can_be_chosen_again_whole_after_any_recipe(tmp_path: Path, other: str) -> None:
+    services = Services.open(tmp_path, demo=DEMO)
+    try:
+        services.draft.replace(DEMO)
+        wanted = read(services.draft.job_mapping(), services.home).job
+        job, _ = job_after(services, {"kind": "recipe", "key": other})
+        assert job.training.output_dir is None
+        job, found = job_after(services, {"kind": "recipe", "key": "demo"})
+    finally:
+        services.close()
+    assert job == wanted
+    assert found.note == {"key": "demo"}
+
+
+def test_a_server_that_is_no_demo_does_not_know_the_demo_s_recipe(services: Services) -> None:
+    found = fetch(services, {"kind": "recipe", "key": "demo"})
+    assert [problem.code for problem in found.problems] == ["unknown_recipe"]
+
+
 def test_a_yaml_runs_on_the_draft_s_machines_and_reports_its_keys(services: Services) -> None:
     services.draft.edit_all({"cluster.gpu": "a100-80g", "cluster.nodes": 2})
     job, found = job_after(services, {"kind": "import", "text": YAML})

@@ -121,4 +121,4 @@ def test_memory_that_a_run_corrects_names_the_run_in_place_of_published_errors(s
     change(services, {"cluster.calibration": known})
     assert summarise(read(services.draft.job_mapping(), services.home))["accuracy"] == {"run": "r-1"}
     change(services, {"engine": "llamafactory-ddp"})
-    assert "rows" in summarise(read(services.draft.job_mapping(), services.home))["accuracy"]
+    assert "expected" in summarise(read(services.draft.job_mapping(), services.home))["accuracy"]

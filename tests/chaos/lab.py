@@ -136,6 +136,14 @@ class Lab:
         address = f"{SUBNET}.254" if towards is None else self.addresses[towards]
         self._misdirect(self.init(rank), address, "eth0")
 
+    def forbid(self, rank: int) -> None:
+        """The server's own machine refuses to send to the node, as by a route or a firewall there."""
+        self._run(["-t", str(self.first), "-n"], "ip", "route", "add", "prohibit", f"{self.addresses[rank]}/32")
+
+    def allow(self, rank: int) -> None:
+        """Undo forbid."""
+        self._run(["-t", str(self.first), "-n"], "ip", "route", "del", "prohibit", f"{self.addresses[rank]}/32")
+
     def heal(self, rank: int) -> None:
         """Undo set_link, deafen and silence of a node."""
         self.set_link(rank, "up")

@@ -18,6 +18,7 @@ from backend.jobs import attempts, ledger, series
 from backend.jobs.controller import Controller
 from backend.jobs.gang import Timing
 from backend.jobs.records import Event, NodeRecord
+from backend.jobs.series import STEPS_KEPT
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.store import Store
 from tests.chaos.lab import Lab
@@ -176,7 +177,12 @@ class Scene:
         return row
 
     def _lost(self) -> int:
-        return sum(len(set(self.on_disk(record)) - set(stored)) for record, stored in self._steps())
+        """Steps that a node wrote and the store lacks; of ranks other than 0 it keeps the newest alone."""
+        lost = 0
+        for record, stored in self._steps():
+            oldest = max(stored, default=0) - STEPS_KEPT if record.rank else 0
+            lost += len({step for step in self.on_disk(record) if step > oldest} - set(stored))
+        return lost
 
     def _steps(self) -> list[tuple[NodeRecord, list[int]]]:
         """The nodes of every attempt, and the steps that are stored of each."""

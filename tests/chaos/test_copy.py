@@ -17,7 +17,7 @@ from backend.jobs.copying import Missing, find_missing
 from backend.jobs.store import Store
 from tests.chaos.lab import Lab
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos]
 
 LOCAL = "/run/local"
 WEIGHTS = os.urandom(2 << 20)

@@ -20,7 +20,7 @@ from tests.chaos.lab import Lab
 from tests.chaos.scene import TRAINERS, Scene, scene
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos]
 
 STALL_S = 10
 """In place of half an hour."""

@@ -16,7 +16,7 @@ from tests.chaos.lab import Lab
 from tests.chaos.scene import NODES, Scene, scene
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos]
 
 HISTORIES = 10
 ACTS = 6

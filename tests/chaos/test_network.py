@@ -17,7 +17,7 @@ from tests.chaos.lab import Lab, why_not
 from tests.cluster.jobs import make_job
 from tests.waiting import wait_for, while_it_runs
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.chaos]
 
 NODES = 4
 SEEN_WITHIN_S = 50.0

@@ -18,7 +18,7 @@ from tests.chaos.lab import Lab
 from tests.chaos.scene import Scene, scene
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.chaos]
 
 ENDS = (EventKind.FINISHED, EventKind.STOPPED, EventKind.FAILED, EventKind.LOST)
 

@@ -15,7 +15,7 @@ from tests.chaos.proxy import SlicingProxy
 from tests.chaos.scene import NODES, TRAINERS, Scene, scene
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.chaos]
 
 STEPS = 400
 """At 50 ms: the run outlives the fault."""

@@ -17,7 +17,12 @@ from tests.fakes import FakeNode
 PORT = 29500
 MODULES = {"torch": "2.13.0", "transformers": "5.6.0", "llamafactory": "0.9.5"}
 PYTHON = Environment(python="/opt/swift/bin/python")
-PATHS: dict[str, Any] = {"model": True, "dataset": {"info": True, "unknown": [], "missing": []}, "not_writable": {}}
+PATHS: dict[str, Any] = {
+    "model": True,
+    "dataset": {"info": True, "unknown": [], "missing": []},
+    "not_writable": {},
+    "parts": {"unbuilt": [], "locks": [], "compiler": True},
+}
 
 
 PRINTS = {"model": {"config.json": "10 aa", "model.safetensors": "99 bb"}, "data": {"/data/a.json": "5 cc"}}

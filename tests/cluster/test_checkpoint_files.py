@@ -11,6 +11,7 @@ import pytest
 from backend.cluster import checkpoint_files, checkpoints
 from backend.cluster.group import GroupError
 from backend.cluster.node import NodeError
+from backend.cluster.regular_file import MOST_JSON_BYTES
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 
@@ -83,6 +84,46 @@ def test_the_state_of_another_step_and_an_index_of_missing_parts_are_damaged(res
     (results / "checkpoint-6/trainer_state.json").write_text('{"global_step": 5}')
     (results / "checkpoint-6/model.safetensors").unlink()
     assert _look(results)["6"]["damaged"] == ["pytorch_model.bin.index.json", "trainer_state.json"]
+
+
+def _long_state(step: int) -> bytes:
+    """As the Trainer writes it (sorted keys, two spaces) after many logged steps: more than is ever read at once."""
+    record = {"epoch": 0.5, "grad_norm": 1.25, "learning_rate": 1e-05, "loss": 2.5, "step": 3}
+    state = {"best_global_step": 2, "best_metric": None, "epoch": 1.0, "global_step": step}
+    few = json.dumps({**state, "log_history": [record]}, indent=2, sort_keys=True) + "\n"
+    one = json.dumps(record, indent=2, sort_keys=True).replace("\n", "\n    ")
+    many = f"{one},\n    " * (MOST_JSON_BYTES // len(one))
+    return few.replace(one, many + one).encode()
+
+
+def _large_safetensors() -> bytes:
+    pad = "x" * MOST_JSON_BYTES
+    header = json.dumps({"__metadata__": {"pad": pad}, "w": {"dtype": "F32", "data_offsets": [0, 16]}}).encode()
+    return struct.pack("<Q", len(header)) + header + bytes(16)
+
+
+LARGE = {
+    "trainer_state.json": _long_state(6),
+    "model.safetensors": _large_safetensors(),
+    "tokenizer.json": json.dumps({"vocab": "x" * MOST_JSON_BYTES}).encode(),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_whole_file_that_is_too_large_to_be_read_is_not_damaged(results: Path, name: str) -> None:
+    (results / "checkpoint-6" / name).write_bytes(LARGE[name])
+    assert _look(results)["6"]["damaged"] == []
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_a_large_file_that_was_cut_in_what_would_be_read_is_damaged(results: Path, name: str) -> None:
+    (results / "checkpoint-6" / name).write_bytes(LARGE[name][: MOST_JSON_BYTES + 5])
+    assert _look(results)["6"]["damaged"] == [name]
+
+
+def test_a_large_state_of_another_step_is_damaged(results: Path) -> None:
+    (results / "checkpoint-6/trainer_state.json").write_bytes(_long_state(5))
+    assert _look(results)["6"]["damaged"] == ["trainer_state.json"]
 
 
 def test_no_results_yet_are_no_checkpoints(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_large_file_is_told_apart_by_its_middle_and_its_end(tmp_path: Path) ->
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.safetensors")
-    assert print_of(str(tmp_path / "model.safetensors")) == "no file"
+    assert print_of(str(tmp_path / "model.safetensors")) == "no regular file"
 
 
 def test_a_description_counts_and_a_missing_file_is_left_to_others(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
+import subprocess
+import sys
 import threading
 
 import pytest
 
-from backend.cluster.group import GroupError, on_all, try_all
+from backend.cluster.group import POOL, GroupError, on_all, try_all
 from backend.cluster.node import NodeError
+from tests.threads import without_threads
 
 
 def test_answers_come_by_rank() -> None:
@@ -41,3 +44,50 @@ def test_one_that_hangs_is_a_timeout_and_holds_up_no_other() -> None:
 def test_a_bug_is_not_taken_for_a_node_that_failed() -> None:
     with pytest.raises(ZeroDivisionError):
         try_all([0], lambda rank, item: 1 / item, 5)
+
+
+HANGING = """\
+import threading
+from backend.cluster.group import try_all
+print(try_all([0, 1], lambda rank, item: rank and threading.Event().wait(), 0.2)[1][1].code, flush=True)
+"""
+
+
+def test_a_call_that_hangs_keeps_no_process_from_ending() -> None:
+    done = subprocess.run([sys.executable, "-c", HANGING], capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.returncode) == ("timeout\n", 0), done.stderr
+
+
+def test_no_more_than_the_pool_work_at_once_and_all_have_their_turn() -> None:
+    lock, now, most = threading.Lock(), [0], [0]
+
+    def work(rank: int, item: int) -> int:
+        with lock:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+        threading.Event().wait(0.005)
+        with lock:
+            now[0] -= 1
+        return item
+
+    assert on_all(range(5 * POOL), work, 60) == {rank: rank for rank in range(5 * POOL)}
+    assert 1 < most[0] <= POOL
+
+
+def test_what_has_not_begun_when_the_time_is_over_is_never_begun() -> None:
+    release, begun = threading.Event(), []
+
+    def work(rank: int, item: int) -> None:
+        begun.append(rank)
+        release.wait()
+
+    _, failures = try_all(range(2 * POOL), work, 0.3)
+    release.set()
+    assert len(failures) == 2 * POOL
+    assert len(begun) == POOL
+
+
+def test_a_machine_without_a_thread_left_blames_no_node() -> None:
+    with without_threads():
+        _, failures = try_all(["a", "b"], lambda rank, item: item, 5)
+    assert [(one.code, one.is_local) for one in failures.values()] == [("local_resources", True)] * 2

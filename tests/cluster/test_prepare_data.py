@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from backend.cluster import prepare_data
+from backend.cluster.programs import node_program
 
 GANG = ["/bin/sh", "-c", "echo the gang starts"]
 MAKES = "import os, sys; os.mkdir(sys.argv[2]); open(sys.argv[2] + '/rows', 'w').write(sys.argv[3])"
@@ -33,7 +34,9 @@ def folder(tmp_path: Path, target: Path) -> Path:
 def start(folder: Path, rank: int, maker: int, program: str = MAKES, **variables: str) -> subprocess.Popen[str]:
     """prepare_data.py of one node; `program` stands where LLaMA-Factory's tokenising does."""
     (folder / prepare_data.MAKER).write_text(program)
-    command = [sys.executable, prepare_data.__file__, str(folder), str(rank), str(maker), *GANG]
+    program_file = folder / "prepare_data.py"
+    program_file.write_bytes(node_program(program_file.name))
+    command = [sys.executable, str(program_file), str(folder), str(rank), str(maker), *GANG]
     environment = {**os.environ, **variables}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 

@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from backend.cluster.answers import Facts
 from backend.cluster.node import NodeError, Result
 from backend.cluster.probe import NodeFacts, inspect, needed_modules, probe, probe_all, python_command
 from backend.job.cluster import Environment
@@ -108,7 +109,7 @@ def test_setup_is_sourced_first_and_the_home_folder_is_the_nodes() -> None:
 def test_what_a_program_is_asked_holds_nothing_that_csh_or_fish_reads_in_quotes(text: str) -> None:
     """csh looks for `!` even there, and fish takes two backslashes for one."""
     node = FakeNode().on("facts", reply=facts())
-    inspect(node, ENVIRONMENT, "facts", {"name": text, text: [text]})
+    inspect(node, ENVIRONMENT, Facts, "facts", {"name": text, text: [text]})
     argument = node.ran[0][node.ran[0].index("facts") + 1]
     assert json.loads(argument) == {"name": text, text: [text]}
     assert "!" not in argument

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import paramiko
 import pytest
 
 from backend.cluster.demo import DemoCluster
@@ -116,10 +117,10 @@ def test_a_connection_that_is_dropped_before_the_banner_is_tried_three_times(
 
 
 class Dropping:
-    """A door before an sshd that shuts on the first `drops` who come."""
+    """A door before an sshd that shuts on the first `drops` who come, and on others after so many bytes of theirs."""
 
-    def __init__(self, port: int, drops: int) -> None:
-        self._port, self._drops = port, drops
+    def __init__(self, port: int, drops: int, *, after_bytes: int | None = None) -> None:
+        self._port, self._drops, self._after_bytes = port, drops, after_bytes
         self._server = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -146,13 +147,18 @@ class Dropping:
                 continue
             there = socket.create_connection(("127.0.0.1", self._port))
             self._open += [here, there]
-            for source, sink in ((here, there), (there, here)):
-                threading.Thread(target=_pass_on, args=(source, sink), daemon=True).start()
+            for source, sink, limit in ((here, there, self._after_bytes), (there, here, None)):
+                threading.Thread(target=_pass_on, args=(source, sink, limit), daemon=True).start()
 
 
-def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+def _pass_on(source: socket.socket, sink: socket.socket, limit: int | None) -> None:
+    passed = 0
     try:
         while data := source.recv(1 << 16):
+            passed += len(data)
+            if limit is not None and passed > limit:
+                source.shutdown(socket.SHUT_RDWR)
+                return
             sink.sendall(data)
     except OSError:
         pass
@@ -184,6 +190,40 @@ def channels(node: SshNode) -> int:
     """Those that are in use; paramiko keeps one that was closed until the server has said so too."""
     link = node._link
     return sum(not channel.closed for channel in link.transport._channels.values()) if link else 0
+
+
+@pytest.mark.parametrize("failure", [EOFError(), TimeoutError("not done within 1 s")])
+def test_a_file_channel_that_cannot_be_closed_locks_no_files_and_hides_no_error(
+    cluster: DemoCluster, known_hosts: KnownHosts, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    """Both ways in which it is given up: to make room for a command, and after a failed answer."""
+
+    def fail() -> None:
+        raise failure
+
+    def answers_nonsense(path: str) -> None:
+        raise paramiko.SFTPError("nonsense")
+
+    node = connect(cluster.hosts()[0], known_hosts)
+    assert node.exists("/tmp")
+    assert node._link
+    assert node._sftp
+    opened = node._link.transport.open_session
+
+    def has_no_room_at_first(**options: float) -> paramiko.Channel:
+        monkeypatch.setattr(node._link.transport, "open_session", opened)  # type: ignore[union-attr]
+        raise paramiko.ChannelException(4, "no room")
+
+    monkeypatch.setattr(node._link.transport, "open_session", has_no_room_at_first)
+    monkeypatch.setattr(node._sftp, "close", fail)
+    assert node.run(["echo", "done"], timeout_s=60).out == "done\n"
+    assert node.exists("/tmp")
+    monkeypatch.setattr(node._sftp, "close", fail)
+    monkeypatch.setattr(node._sftp, "stat", answers_nonsense)
+    with pytest.raises(NodeError, match="shell_prints"):
+        node.exists("/tmp")
+    assert node.exists("/tmp")
+    node.close()
 
 
 @pytest.fixture

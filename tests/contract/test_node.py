@@ -1,5 +1,6 @@
 """What every node promises: the same cases against the fake one and over a real sshd."""
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from backend.cluster.demo import DemoCluster
 from backend.cluster.hostkeys import KnownHosts
-from backend.cluster.node import Node, NodeError, Result, ask
+from backend.cluster.node import OUTPUT_BYTES, Node, NodeError, Result, ask
 from backend.cluster.ssh import connect
 from tests.fakes import FakeNode
 
@@ -39,6 +40,8 @@ def _fake() -> FakeNode:
     node.on("cat", reply=lambda argv, stdin: Result(code=0, out=stdin.decode(), err=""))
     node.on("sh", "echo out; echo err >&2; exit 3", reply=Result(code=3, out="out\n", err="err\n"))
     node.on("printf", "%s", reply=lambda argv, stdin: Result(code=0, out=argv[-1], err=""))
+    node.on("yes", reply=lambda argv, stdin: Result(code=0, out="", err="y\n" * (4 << 20)))
+    node.on("head", reply=lambda argv, stdin: Result(code=0, out="\0" * int(argv[2]), err=""))
     node.on("sleep", reply=NodeError("timeout", node.name, seconds=1))
     node.on("python3", reply={"answer": 42})
     return node
@@ -64,6 +67,39 @@ def test_a_command_that_does_not_end_is_a_timeout(node: Node) -> None:
         node.run(["sleep", "60"], timeout_s=0.2)
     assert caught.value.code == "timeout"
     assert caught.value.node == node.name
+
+
+@pytest.mark.parametrize("script", ["exec yes", "exec yes >&2", "exec yes 2>&1 >&2", "cat /dev/zero"])
+def test_a_command_that_prints_without_end_is_ended_and_named(node: Node, script: str) -> None:
+    if isinstance(node, FakeNode):
+        script = "yes"
+    with pytest.raises(NodeError) as caught:
+        node.run(["sh", "-c", script] if script != "yes" else ["yes"], timeout_s=60)
+    problem = caught.value.problem
+    assert (problem.code, problem.node, problem.values["limit"]) == ("too_much_output", node.name, OUTPUT_BYTES)
+    assert problem.values["command"] in ("sh", "yes")
+    assert node.run(["printf", "%s", "again"], timeout_s=20).out == "again"
+
+
+def test_a_caller_that_needs_more_output_says_so(node: Node) -> None:
+    command = ["head", "-c", str(2 * OUTPUT_BYTES), "/dev/zero"]
+    assert len(node.run(command, timeout_s=60, max_bytes=2 * OUTPUT_BYTES).out) == 2 * OUTPUT_BYTES
+    with pytest.raises(NodeError, match="too_much_output"):
+        node.run(command, timeout_s=60, max_bytes=2 * OUTPUT_BYTES - 1)
+
+
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(node: Node, folder: str) -> None:
+    pipe = f"{folder}/pipe"
+    if isinstance(node, FakeNode):
+        node.special.add(pipe)
+    else:
+        os.mkfifo(pipe)
+    for path in (pipe, folder, "/dev/zero"):
+        with pytest.raises(NodeError) as caught:
+            node.read(path)
+        assert (caught.value.code, caught.value.values["path"]) == ("not_a_file", path)
+    node.write(f"{folder}/file", b"still served")
+    assert node.read(f"{folder}/file") == b"still served"
 
 
 def test_an_answer_is_found_among_what_the_shell_prints(node: Node) -> None:

@@ -20,12 +20,12 @@ from tests.jobs.gangs import marked
 from tests.waiting import wait_for
 from tools.programs import NODE_PYTHON
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e]
 
 NODES = 2
-STEPS = 250
+STEPS = 120
 WARMUP_STEPS = 8
-FIRST_STEP_S = 240.0
+FIRST_STEP_S = 600.0
 """Two interpreters import torch and LLaMA-Factory at once, on what may be two busy cores."""
 
 

@@ -5,6 +5,7 @@ ranks print the token, as careless programs do.
 """
 
 import hashlib
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,13 +21,13 @@ from tests.jobs.gangs import stand_in_job
 from tests.nodes import ssh_nodes
 from tests.ui.browser import expect, go, needs_chromium
 from tests.waiting import wait_for
-from tools.browser import Site, logged_in
+from tools.browser import Site, fetched, logged_in
 
 ENGINE = Path(__file__).parents[1] / "jobs" / "engine"
 TOKEN = "canary.T0ken=of/the+ranks"
 PASSPHRASE = "canary horse 'battery' $taple"
 
-pytestmark = [pytest.mark.e2e, needs_chromium, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, needs_chromium]
 
 PYTHON = """\
 if [ "$1" = -m ]; then
@@ -133,15 +134,13 @@ def test_a_token_and_a_passphrase_are_typed_once_and_found_nowhere(site: Site, c
             assert said == {hashlib.sha256(TOKEN.encode()).hexdigest()}, "both ranks have the token"
             assert command_lines() == []
             written = [path for path in (folder / "run").rglob("*") if path.is_file()]
-            assert [path.name for path in written if has_canary(path.read_bytes())] == ["out.log", "out.log"]
+            wait_for(lambda: not any(has_canary(path.read_bytes()) for path in written))
             assert not list((folder / "run").rglob("secrets.json"))
             wait_for(lambda: "my token is ****" in shown_log(site, run))
             page.wait_for_function("() => document.body.innerText.includes('secretive')")
             assert not has_canary(page.content().encode())
-            answer = page.request.get(f"{site.url}/api/archive")
-            assert answer.ok
-            assert not has_canary(answer.body())
-            assert page.request.get(f"{site.url}/api/secrets").json()["names"] == ["HF_TOKEN"]
+            assert not has_canary(fetched(page, "/api/archive"))
+            assert json.loads(fetched(page, "/api/secrets"))["names"] == ["HF_TOKEN"]
             stored = "JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])"
             assert not has_canary(page.evaluate(stored).encode())
             assert not has_canary(str(page.context.storage_state(indexed_db=True)).encode())
@@ -177,8 +176,8 @@ def shown_log(site: Site, run: str) -> str:
 
 def test_a_server_that_starts_again_knows_no_secret(site: Site) -> None:
     with logged_in(site) as page:
-        assert page.request.get(f"{site.url}/api/secrets").json()["names"] == ["HF_TOKEN"]
+        assert json.loads(fetched(page, "/api/secrets"))["names"] == ["HF_TOKEN"]
     site.end()
     site.start()
     with logged_in(site) as page:
-        assert page.request.get(f"{site.url}/api/secrets").json()["names"] == []
+        assert json.loads(fetched(page, "/api/secrets"))["names"] == []

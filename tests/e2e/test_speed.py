@@ -15,7 +15,7 @@ from backend.job.problems import ProblemsError, errors
 from backend.jobs.controller import Controller
 from tools.programs import NODE_PYTHON
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e]
 
 NODES = 4
 

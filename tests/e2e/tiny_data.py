@@ -6,16 +6,21 @@ Run by a node's Python to make a tiny model more: `python tiny_data.py FOLDER vi
 import json
 import random
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from backend.cluster.demo_model import DATA_FOLDER, make_rows
 
-PREFERENCE, TEXT, PICTURES = "preference", "text", "pictures"
+PREFERENCE, TEXT, PICTURES, GALLERIES = "preference", "text", "pictures", "galleries"
 MODELS = {"vision": "vision-model", "experts": "experts-model"}
 VISION_TEMPLATE = "qwen3_vl_nothink"
 ROWS = 200
+IMAGES = (1, 2, 4)
+"""Of GALLERIES: the samples have so many images, in turn."""
 
 _ROLES = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
+_SEEN = {"formatting": "sharegpt", "columns": {"messages": "messages", "images": "images"}, "tags": _ROLES}
 
 
 def write_datasets(folder: Path) -> None:
@@ -31,24 +36,14 @@ def write_datasets(folder: Path) -> None:
         }
         for row, other in zip(rows, wrong, strict=True)
     ]
-    pictures = [
-        {
-            "messages": [
-                {"role": "user", "content": f"<image>{row['instruction']}"},
-                {"role": "assistant", "content": row["output"]},
-            ],
-            "images": [f"{number % 4}.png"],
-        }
-        for number, row in enumerate(rows)
-    ]
+    pictures = [_seen(row, number, 1) for number, row in enumerate(rows)]
+    galleries = [_seen(row, number, IMAGES[number % len(IMAGES)]) for number, row in enumerate(rows)]
     columns = {"messages": "conversations", "chosen": "chosen", "rejected": "rejected"}
     written = {
         PREFERENCE: (preference, {"ranking": True, "formatting": "sharegpt", "columns": columns}),
         TEXT: ([{"text": " ".join(row.values())} for row in rows], {"columns": {"prompt": "text"}}),
-        PICTURES: (
-            pictures,
-            {"formatting": "sharegpt", "columns": {"messages": "messages", "images": "images"}, "tags": _ROLES},
-        ),
+        PICTURES: (pictures, _SEEN),
+        GALLERIES: (galleries, _SEEN),
     }
     data = folder / DATA_FOLDER
     info = json.loads((data / "dataset_info.json").read_text())
@@ -56,6 +51,15 @@ def write_datasets(folder: Path) -> None:
         (data / f"{name}.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
         info[name] = {"file_name": f"{name}.json", **entry}
     (data / "dataset_info.json").write_text(json.dumps(info, indent=1))
+
+
+def _seen(row: Mapping[str, str], number: int, images: int) -> dict[str, Any]:
+    """A row about some of the four pictures."""
+    messages = [
+        {"role": "user", "content": "<image>" * images + row["instruction"]},
+        {"role": "assistant", "content": row["output"]},
+    ]
+    return {"messages": messages, "images": [f"{(number + image) % 4}.png" for image in range(images)]}
 
 
 def write_vision_model(folder: Path, text_model: Path, pictures: Path) -> None:

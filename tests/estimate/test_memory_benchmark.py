@@ -8,10 +8,10 @@ import pytest
 
 from backend.estimate import accuracy_of
 from backend.job.presets import accuracy, resolve_model
+from benchmarks.errors import Result, Skip, by_group, summary
 from benchmarks.golden import ABOVE_STATIC, PEAK, SMALL_PEAK, golden_results, replay, within_tolerance
 from benchmarks.measured import measured_results
 from benchmarks.shapes import DATA
-from benchmarks.statistics import Result, Skip, by_group, summary
 from tests.estimate.cases import job
 
 GOLDEN = json.loads((DATA / "megatron_golden.json").read_text())

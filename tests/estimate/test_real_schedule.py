@@ -35,7 +35,7 @@ print(json.dumps(found))
 
 def test_warm_up_and_order_of_chunks_are_megatrons():
     command = [str(NODE_PYTHON), "-W", "ignore", "-c", MEGATRON, json.dumps(CASES)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     answers = iter(json.loads(done.stdout.splitlines()[-1]))
     for pipeline, virtual, micro_batches in CASES:

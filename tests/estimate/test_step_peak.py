@@ -23,14 +23,15 @@ pytestmark = [pytest.mark.e2e, needs_node_environment]
 def _printed_by(module: str, *arguments: str) -> dict[str, Any]:
     command = [NODE_PYTHON, "-W", "ignore", "-m", module, *arguments]
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
-    found = subprocess.run(command, cwd=ROOT, env=one_thread, capture_output=True, text=True, timeout=300, check=True)
+    found = subprocess.run(command, cwd=ROOT, env=one_thread, capture_output=True, text=True, check=True)
     printed: dict[str, Any] = json.loads(found.stdout.splitlines()[-1])
     return printed
 
 
-def test_the_peak_of_every_small_model_is_within_five_percent_of_torchs_tracker() -> None:
-    peaks = _printed_by("benchmarks.step_peak", "--json")
-    assert len(peaks) == 12
+@pytest.mark.parametrize(("model", "cases"), [("llama", 6), ("qwen3", 2), ("qwen3_moe", 2), ("qwen3_vl", 2)])
+def test_the_peak_of_a_small_model_is_within_five_percent_of_torchs_tracker(model: str, cases: int) -> None:
+    peaks = _printed_by("benchmarks.step_peak", "--model", model, "--json")
+    assert len(peaks) == cases
     off = {case: ours / torchs - 1 for case, (torchs, ours) in peaks.items()}
     assert {case: error for case, error in off.items() if abs(error) > 0.05} == {}
 

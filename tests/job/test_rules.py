@@ -12,6 +12,8 @@ from backend.job.problems import ProblemsError, errors
 from backend.job.rules import RULES, check
 
 VISION = {"cluster": {"gpu": "h100-80g", "nodes": 4, "gpus_per_node": 8}, "model": {"preset": "qwen3-vl-8b"}}
+TEXT = {**VISION, "training": {"images_per_sample": 0}}
+QWEN25_VL = {**VISION, "model": {"preset": "qwen2.5-vl-7b"}}
 MOE = {**VISION, "model": {"preset": "qwen3-30b-a3b"}}
 DENSE = {**VISION, "model": {"preset": "qwen3-8b"}}
 
@@ -79,6 +81,11 @@ CASES = [
     (VISION, {"parallel.pipeline": 2, "parallel.virtual_pipeline": 18}, "deep_stack_beyond_first_stage"),
     (VISION, {"parallel.pipeline": 12}, "deep_stack_beyond_first_stage"),
     (VISION, {"parallel.overlap_grad_reduce": True}, "overlap_with_vision"),
+    (VISION, {"parallel.tensor": 4}, "vision_gradients_wrong"),
+    (VISION, {"parallel.tensor": 2, "parallel.context": 2}, "vision_gradients_wrong"),
+    (QWEN25_VL, {"parallel.tensor": 2, "training.freeze.vision_tower": True}, "vision_gradients_wrong"),
+    (VISION, {"parallel.tensor": 4, "parallel.sequence": False}, "vision_replicas_drift"),
+    (QWEN25_VL, {"parallel.tensor": 4, "parallel.sequence": False}, "vision_replicas_drift"),
     (VISION, {"parallel.expert": 2}, "expert_parallel_without_experts"),
     (VISION, {"training.method": "lora"}, "method_not_supported"),
     (VISION, {"cluster.gpu": "v100-32g"}, "no_bf16"),
@@ -197,9 +204,9 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
 @pytest.mark.parametrize(
     ("base", "values"),
     [
-        (VISION, {"parallel.tensor": 4}),
-        (VISION, {"parallel.tensor": 8, "training.micro_batch_size": 2}),
-        (VISION, {"parallel.tensor": 2, "parallel.pipeline": 2, "parallel.virtual_pipeline": 2}),
+        (TEXT, {"parallel.tensor": 4}),
+        (TEXT, {"parallel.tensor": 8, "training.micro_batch_size": 2}),
+        (VISION, {"parallel.pipeline": 2, "parallel.virtual_pipeline": 3, "training.gradient_accumulation_steps": 4}),
         (MOE, {"parallel.pipeline": 4, "parallel.expert": 8}),
         (DENSE, {"engine": "llamafactory-ddp", "training.method": "lora"}),
         (MOE, {"engine": "llamafactory-zero3"}),
@@ -215,7 +222,7 @@ def test_a_rule_names_what_is_out_and_its_buttons_remove_it(base, values, code):
     ids=[
         "tp4",
         "tp8",
-        "tp2 pp2 vpp2",
+        "pp2 vpp3",
         "moe",
         "ddp lora",
         "moe zero3",

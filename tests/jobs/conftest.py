@@ -19,7 +19,7 @@ from backend.job.problems import Problem
 from backend.jobs import attempts, ledger, series
 from backend.jobs.collect import Collector
 from backend.jobs.controller import Controller
-from backend.jobs.follow import Follower
+from backend.jobs.follow import Follower, tell_link, was_away
 from backend.jobs.gang import Timing
 from backend.jobs.lead import Lead
 from backend.jobs.records import Event, NodeRecord, Point
@@ -54,6 +54,8 @@ class Gang:
     reports: list[tuple[int, bool]] = field(default_factory=list)
     followers: list[Follower] = field(default_factory=list)
     timing: Timing = field(default_factory=Timing)
+    record_reports: bool = False
+    """Whether what a follower reports of its node is recorded with the run, as a server does."""
 
     def collector(self, rank: int = 0, store: Store | None = None) -> Collector:
         """One more collector of a node, as another process would have."""
@@ -63,9 +65,15 @@ class Gang:
         return Follower(
             self.collector(rank),
             lambda: self.nodes[rank],
-            lambda problem: self.reports.append((rank, problem is None)),
+            lambda error: self._report(rank, error),
             monotonic=self.clock,
+            was_away=was_away(self.events(), 1, rank),
         )
+
+    def _report(self, rank: int, error: NodeError | None) -> None:
+        self.reports.append((rank, error is None))
+        if self.record_reports:
+            tell_link(self.store, RUN, 1, rank, error, self.clock.now)
 
     def lead(self) -> Lead:
         """The lead of a freshly started server, with its followers."""
@@ -163,6 +171,11 @@ def store(home: Path) -> Iterator[Store]:
 @pytest.fixture
 def gang(store: Store, home: Path) -> Gang:
     """Three nodes, running."""
+    return make_gang(store, home)
+
+
+def make_gang(store: Store, home: Path) -> Gang:
+    """For tests that need many."""
     nodes = [FakeNode(f"10.0.0.{rank + 1}") for rank in range(3)]
     records = tuple(
         NodeRecord(rank=rank, address=f"{node.name}:22", folder=f"/r/node{rank}", python="/py", mark=f"m.{rank}")

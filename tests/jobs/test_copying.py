@@ -76,7 +76,11 @@ def test_a_description_of_any_size_is_read_whole(monkeypatch: pytest.MonkeyPatch
     assert roots_to_copy(JOB, Missing(data=(1,)), node) == [{"root": "/d", "names": ["mine.json"]}]
 
 
-@pytest.mark.parametrize("text", [b'{"mine": {"file_na', b"[]", b"\xff{}"], ids=["cut", "a list", "no text"])
+@pytest.mark.parametrize(
+    "text",
+    [b'{"mine": {"file_na', b"[]", b"\xff{}", b"{" * 10_000, b" " * (17 << 20)],
+    ids=["cut", "a list", "no text", "deep", "huge"],
+)
 def test_a_description_that_was_damaged_since_the_check_is_named(text: bytes) -> None:
     node = FakeNode()
     node.files["/d/dataset_info.json"] = text

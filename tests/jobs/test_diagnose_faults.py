@@ -19,7 +19,7 @@ def test_a_process_that_stands_still_is_told_once_and_blamed_for_the_stall_of_al
         _beat_stuck(gang, 2)
         gang.pass_time(lead, 2)
     assert [(event.rank, event.detail["stuck"]) for event in gang.events() if event.kind is EventKind.NODE_STUCK] == [
-        (2, STOOD)
+        (2, [(41, "python3", "T", 2)])
     ]
     gang.nodes[2].files["/r/node2/rank2.log"] = b"[step 7]\n"
     gang.exit(0, None, reason="stalled")

@@ -33,7 +33,7 @@ from tests.cluster.jobs import make_job
 from tests.jobs.by_hand import Server, ServerDied
 from tests.jobs.simulated import Cluster
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e]
 
 NODES = 3
 STEPS = 120

@@ -7,6 +7,7 @@ import pytest
 
 from backend.cluster.glance import read_glance
 from backend.jobs.collect import Collector, Source
+from backend.jobs.node_records import TrainerLine, read_lines
 from backend.jobs.outside_logs import megatron_rows, trainer_log_rows
 from backend.jobs.records import Point
 from tests.jobs.conftest import RUN, Gang
@@ -46,22 +47,26 @@ def by_step(gang: Gang) -> list[Point]:
     return sorted(gang.points(), key=lambda point: point.step)
 
 
+def _lines(data: bytes):  # type: ignore[no-untyped-def]
+    return read_lines(data, TrainerLine).rows
+
+
 def test_trainer_log_tells_steps_their_time_and_their_tokens() -> None:
     before: dict[str, Any] = {}
-    first, second = trainer_log_rows(TRAINER_LOG, 1000.0, before)
+    first, second = trainer_log_rows(_lines(TRAINER_LOG), 1000.0, before)
     assert (first["step"], first["total_steps"], first["loss"], first["learning_rate"]) == (2, 8, 5.69, 9.6e-05)
     assert "step_s" not in first
     assert (second["step"], second["time"], second["step_s"], second["tokens"]) == (4, 1000.0, 2.0, 384)
     assert first["time"] == 996.0
     line = b'{"current_steps": 6, "total_steps": 8, "loss": 5.5, "elapsed_time": "0:00:20", "total_tokens": 2304}\n'
-    assert trainer_log_rows(line, 1006.0, before)[0]["step_s"] == 3.0, "the line before came in another poll"
+    assert trainer_log_rows(_lines(line), 1006.0, before)[0]["step_s"] == 3.0, "the line before came in another poll"
 
 
 @pytest.mark.parametrize(
     "line", [b"", b"{", b"[]", b'{"current_steps": "x", "loss": 1}', b'{"loss": 1}', b"\xff\xfe\n"]
 )
 def test_a_line_that_is_none_of_its_own_is_passed_over(line: bytes) -> None:
-    assert trainer_log_rows(line, 1.0, {}) == []
+    assert trainer_log_rows(_lines(line), 1.0, {}) == []
     assert megatron_rows(line, 1.0) == []
 
 

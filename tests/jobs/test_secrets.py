@@ -10,7 +10,7 @@ from backend.cluster.node import Node, NodeError
 from backend.job.cluster import Host
 from backend.job.mapping import dump_job
 from backend.job.problems import ProblemsError
-from backend.jobs import launch, ledger, redact
+from backend.jobs import collect, launch, ledger, redact
 from backend.jobs.connections import Connections
 from backend.jobs.redact import MARK, hide, masked, settled
 from backend.jobs.secrets import FILE, SECRETS, Secrets
@@ -107,6 +107,61 @@ def test_a_log_that_says_a_secret_is_stored_without_it_however_it_arrives(gang: 
     assert _log(gang).endswith(b"*" * len(CANARY) + b" again, and the beginning " + CANARY[:9].encode())
     files = [file.read_bytes() for file in store.path.parent.glob("megaboard.db*")]
     assert not any(CANARY.encode() in one or CANARY[:20].encode() in one for one in files)
+
+
+def test_a_server_that_does_not_know_the_secrets_takes_of_a_log_what_the_node_has_masked(gang: Gang) -> None:
+    _start_with_secrets(gang)
+    collector = gang.collector()
+    said = b"my token is unknown-here-0123, and on\n"
+    masked_on_node = said.replace(b"unknown-here-0123", 17 * b"*")
+    gang.nodes[0].files["/r/node0/out.log"] = said
+    collector.poll(gang.nodes[0])
+    gang.write(0, "heartbeat.jsonl", {"time": 1.0, "members": [], "gpus": [], "masked": {"out.log": 12}})
+    collector.poll(gang.nodes[0])
+    assert _log(gang) == b"my token is "
+    gang.nodes[0].files["/r/node0/out.log"] = masked_on_node
+    gang.write(0, "heartbeat.jsonl", {"time": 2.0, "members": [], "gpus": [], "masked": {"out.log": len(said)}})
+    assert collector.poll(gang.nodes[0]).more is False
+    assert _log(gang) == masked_on_node
+    gang.nodes[0].files["/r/node0/out.log"] += b"the end\n"
+    gang.exit(0)
+    assert collector.poll(gang.nodes[0]).ended
+    assert _log(gang) == masked_on_node + b"the end\n"
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_what_a_dead_supervisor_has_not_masked_is_withheld_and_said(gang: Gang, gone: bool) -> None:
+    _start_with_secrets(gang)
+    gang.nodes[0].files["/r/node0/out.log"] = b"masked, and unknown-here-0123"
+    gang.write(0, "heartbeat.jsonl", {"time": 1.0, "members": [], "gpus": [], "masked": {"out.log": 8}})
+    gang.exit(0, **({"gone": "supervisor"} if gone else {"left": [[7, "python", "D"]]}))
+    assert gang.collector().poll(gang.nodes[0]).ended
+    assert _log(gang) == b"masked, "
+    assert [event.detail["files"] for event in gang.events() if event.kind is EventKind.LOG_WITHHELD] == [["out.log"]]
+
+
+def test_a_long_masked_backlog_is_read_without_a_wait(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collect, "READ_LIMIT", 100)
+    _start_with_secrets(gang)
+    gang.nodes[0].files["/r/node0/out.log"] = b"x" * 1000
+    gang.write(0, "heartbeat.jsonl", {"time": 1.0, "masked": {"out.log": 150}})
+    collector = gang.collector()
+    assert collector.poll(gang.nodes[0]).more is True
+    assert collector.poll(gang.nodes[0]).more is False
+    assert _log(gang) == b"x" * 150
+
+
+def test_a_supervisor_of_an_older_version_masks_nothing_and_its_logs_come_in_all_the_same(gang: Gang) -> None:
+    _start_with_secrets(gang)
+    gang.nodes[0].files["/r/node0/out.log"] = b"a line\n"
+    gang.write(0, "heartbeat.jsonl", {"time": 1.0, "members": [], "gpus": []})
+    gang.collector().poll(gang.nodes[0])
+    assert _log(gang) == b"a line\n"
+
+
+def _start_with_secrets(gang: Gang) -> None:
+    rendered = json.dumps({"secrets": ["HF_TOKEN"]})
+    gang.store.write(lambda c: c.execute("UPDATE attempts SET rendered = ?", (rendered,)))
 
 
 def test_an_event_that_quotes_a_node_does_not_quote_a_secret(gang: Gang, store: Store) -> None:

@@ -140,7 +140,7 @@ def with_rows(met: Meeting) -> Meeting:
     """Every rank has left its row."""
     row = {"node": 0, "local_rank": 0, "device": "CPU", "precision": "fp32", "matmul_tflops": 0.1, "intra": {}}
     for rank, node in met.nodes.items():
-        content = json.dumps({**row, "node": rank, "inter": {"1": 2.0}, "pairs": {}})
+        content = json.dumps({**row, "rank": rank, "node": rank, "inter": {"1": 2.0}, "pairs": {}})
         node.files[f"/home/me/.megaboard/run/1/node{rank}/measured.rank{rank}.json"] = content.encode()  # type: ignore[attr-defined]
     return met
 

@@ -2,10 +2,12 @@
 
 import json
 
+import pytest
+
 from backend.cluster.node import NodeError
-from backend.jobs import attempts
+from backend.jobs import attempts, ledger
 from backend.jobs.connections import Connections
-from backend.jobs.snapshot import snapshot
+from backend.jobs.snapshot import snapshot, summaries
 from backend.jobs.states import EventKind, RunState
 from backend.jobs.sweep import FIRST_PAUSE_S, FORGOTTEN_AFTER_S, LONGEST_PAUSE_S, Sweeper
 from tests.jobs.conftest import RUN, Gang
@@ -81,7 +83,7 @@ def test_processes_that_no_signal_could_end_are_looked_for_again(gang: Gang) -> 
     assert gang.pass_time(lead, 300)
     sweeper = _sweeper(gang)
     _pass(gang, sweeper, 60)
-    assert _left(gang) == [[77, "python", "D"]]
+    assert _left(gang) == [(77, "python", "D")]
     gang.on_stop(1)
     _pass(gang, sweeper, 120)
     assert _left(gang) == []
@@ -128,3 +130,58 @@ def test_a_node_with_processes_that_would_not_end_is_not_shown_as_stopped(gang: 
     gang.on_stop(1)
     _pass(gang, _sweeper(gang), 30)
     assert _node_state(gang, 1) == "stopped"
+
+
+def test_an_ended_run_that_cannot_be_read_is_logged_once_and_hides_no_other(
+    gang: Gang, caplog: pytest.LogCaptureFixture
+) -> None:
+    _lose(gang)
+    gang.nodes[1].broken = None
+    columns = "(run, attempt, rank, kind, time, detail)"
+    gang.store.write(
+        lambda c: c.execute(f"INSERT INTO events {columns} VALUES (?, 1, 0, 'of a newer version', 0, '{{}}')", (RUN,))
+    )
+    sweeper, asked = _sweeper(gang), len(gang.nodes[1].ran)
+    _pass(gang, sweeper, 3600)
+    assert [record.levelname for record in caplog.records if RUN in record.getMessage()] == ["ERROR"]
+    assert "of a newer version" in caplog.text
+    assert len(gang.nodes[1].ran) == asked, "nobody knows what may be ended"
+    with gang.store.read() as connection:
+        (line,) = summaries(connection, {}, gang.clock.now)
+    assert (line.state, line.why and line.why.code) == (RunState.BROKEN, "run_unreadable")
+
+
+def test_a_run_that_can_be_read_again_is_swept_again(gang: Gang) -> None:
+    _lose(gang)
+    gang.nodes[1].broken = None
+    with gang.store.read() as connection:
+        job = ledger.run_row(connection, RUN)["job"]
+    _set_job(gang, "version: [of, a, newer, one]")
+    sweeper = _sweeper(gang)
+    _pass(gang, sweeper, 60)
+    assert _node_proof(gang, 1) is None
+    _set_job(gang, job)
+    _pass(gang, sweeper, 2 * LONGEST_PAUSE_S)
+    assert _node_proof(gang, 1) == {"left": []}
+
+
+def test_a_stored_exit_that_cannot_be_read_is_no_proof(gang: Gang) -> None:
+    """Older servers stored records unchecked: an exit with NaN ended the whole sweep."""
+    _lose(gang)
+    gang.nodes[1].broken = None
+    stored = "UPDATE nodes SET exit = ? WHERE run = ? AND rank = 1"
+    for text in ('{"code": 0, "left": [], "time": NaN', "null", '{"code": 1, "left": "none"}', "no json"):
+        gang.store.write(lambda c, text=text: c.execute(stored, (text, RUN)))
+        sweeper = _sweeper(gang)
+        gang.store.write(lambda c: c.execute("UPDATE nodes SET stop = NULL WHERE run = ? AND rank = 1", (RUN,)))
+        _pass(gang, sweeper, 30)
+        assert _node_proof(gang, 1) == {"left": []}, text
+
+
+def _set_job(gang: Gang, job: str) -> None:
+    gang.store.write(lambda c: c.execute("UPDATE runs SET job = ? WHERE id = ?", (job, RUN)))
+
+
+def _node_proof(gang: Gang, rank: int) -> object:
+    with gang.store.read() as connection:
+        return attempts.nodes(connection, RUN, 1)[rank].stop

@@ -11,10 +11,11 @@ from backend.job.mapping import with_values
 from backend.job.pipeline_layout import even_layers, layout_of
 from backend.job.problems import errors
 from backend.job.rules import check
-from backend.planning import arrange, best_of_splits, enumerate_plans, front, why_not
+from backend.job.rules.vision import TRAINED_WRONGLY
+from backend.planning import arrange, best_of_splits, enumerate_plans, front, recommended, why_not
 from backend.planning import enumerate as enumerate_module
 from backend.planning.enumerate import engines_of
-from tests.estimate.cases import TP4, job
+from tests.estimate.cases import NO_IMAGES, TP4, job
 
 MODELS = ["qwen3-vl-8b", "llama-3.1-70b", "mixtral-8x7b"]
 MEGATRON = ["llamafactory-megatron"]
@@ -109,9 +110,40 @@ def test_every_engine_and_method_is_enumerated_or_refused_by_name(engine, method
 
 
 def test_the_seeds_three_plans_are_among_them():
-    plans = enumerate_plans(job(TP4), MEGATRON)
+    plans = enumerate_plans(job(TP4, NO_IMAGES), MEGATRON)
     paths = [f"parallel.{name}" for name in ("tensor", "pipeline", "virtual_pipeline")]
     assert {(4, 1, 1), (8, 1, 1), (2, 2, 2)} <= {*zip(*(plans.column(path).tolist() for path in paths), strict=True)}
+
+
+VISION_MODELS = ["qwen3-vl-8b", "qwen3-vl-30b-a3b", "qwen2.5-vl-7b"]
+
+
+@pytest.mark.parametrize("preset", VISION_MODELS)
+@pytest.mark.parametrize("tower", [False, True], ids=["trained", "frozen tower"])
+def test_no_plan_trains_vision_parts_wrongly(preset, tower):
+    plans = enumerate_plans(job(TP4, model__preset=preset, training__freeze__vision_tower=tower))
+    assert plans.fitting
+    assert {*plans.column("parallel.tensor").tolist()} == {*plans.column("parallel.context").tolist()} == {1}
+    assert (plans.column("parallel.pipeline") > 1).any()
+    assert {one.code for one in some(plans) for one in one.warnings} & TRAINED_WRONGLY == set()
+    assert plans.rejected["vision_gradients_wrong"] > 0
+    assert plans.rejected["vision_replicas_drift"] > 0
+
+
+def test_where_every_vision_part_is_frozen_tp_is_among_the_plans():
+    frozen = {"training.freeze.vision_tower": True, "training.freeze.projector": True}
+    plans = enumerate_plans(job(TP4, frozen, model__preset="qwen2.5-vl-7b"), MEGATRON)
+    assert {1, 2, 4} <= {*plans.column("parallel.tensor").tolist()}
+
+
+def test_the_recommended_plan_of_the_seed_trains_right_and_is_no_slower_than_the_plan_asked_for():
+    plans = enumerate_plans(job(TP4))
+    rank = recommended(plans)
+    assert rank is not None
+    assert rank < plans.fitting
+    best = plans[rank]
+    assert TRAINED_WRONGLY.isdisjoint(one.code for one in best.warnings)
+    assert best.estimate.tokens_per_s_per_gpu > estimate(job(TP4)).tokens_per_s_per_gpu
 
 
 def test_what_fits_comes_first_by_speed_and_what_does_not_by_its_need():
@@ -141,7 +173,7 @@ def test_the_wanted_global_batch_decides_the_accumulation():
 
 
 def test_a_global_batch_that_replicas_cannot_share_is_counted_as_a_refusal():
-    plans = enumerate_plans(job(TP4, training__global_batch_size=12))
+    plans = enumerate_plans(job(TP4, NO_IMAGES, training__global_batch_size=12))
     assert plans.rejected["global_batch_not_divisible"] > 0
     assert len(plans)
     assert all(12 % item.estimate.data_parallel == 0 for item in some(plans))
@@ -212,8 +244,8 @@ def test_an_answer_that_another_thread_has_forgotten_meanwhile_is_no_error():
 
 
 def test_a_job_finds_its_own_plan_by_what_takes_effect():
-    plans = enumerate_plans(job(TP4))
-    own = plans.rank_of(job(TP4))
+    plans = enumerate_plans(job(TP4, NO_IMAGES))
+    own = plans.rank_of(job(TP4, NO_IMAGES))
     assert own is not None
     assert plans[own].job.parallel.tensor == 4
     # Without TP, sequence parallel has no effect.
@@ -255,7 +287,7 @@ def test_no_plan_beats_one_of_the_front_in_both_memory_and_speed():
 
 
 def test_each_way_to_split_the_model_is_listed_once_with_its_best_plan():
-    plans = enumerate_plans(job(TP4))
+    plans = enumerate_plans(job(TP4, NO_IMAGES))
     ranks = best_of_splits(plans, len(plans))
     assert ranks == sorted(ranks)
     assert ranks[0] == 0
@@ -265,7 +297,7 @@ def test_each_way_to_split_the_model_is_listed_once_with_its_best_plan():
 
 
 def test_no_legal_split_of_a_vision_model_over_nodes_is_missing():
-    base = job(model__preset="qwen3-vl-8b", training__global_batch_size=96)
+    base = job(NO_IMAGES, model__preset="qwen3-vl-8b", training__global_batch_size=96)
     plans = enumerate_plans(base, MEGATRON)
     legal = {*zip(*(plans.column(f"parallel.{name}").tolist() for name in ("tensor", "pipeline")), strict=True)}
     for tensor, pipeline in itertools.product((1, 2, 4, 8), (1, 2, 4, 8, 16, 32)):

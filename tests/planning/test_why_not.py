@@ -60,6 +60,14 @@ def test_the_rule_that_refuses_it_is_told_and_no_other_that_only_follows():
     assert asked(job_of(), "VPP2").best is not None
 
 
+@pytest.mark.parametrize("sizes", ["TP4", "TP2 PP2", "CP2", "TP2 CP2"])
+def test_of_a_plan_that_would_train_vision_parts_wrongly_that_is_the_answer(sizes):
+    found = asked(job_of(model="qwen3-vl-8b"), sizes)
+    assert codes(found) == ["vision_gradients_wrong"]
+    assert found.nearest is not None
+    assert found.nearest.job.parallel.tensor == found.nearest.job.parallel.context == 1
+
+
 @pytest.mark.parametrize("sizes", ["EP2", "ETP2"])
 def test_a_dense_model_has_no_experts_to_split(sizes):
     assert codes(asked(job_of(), sizes)) == ["expert_parallel_without_experts"]

@@ -1,7 +1,7 @@
 """The page in Chromium, as tests read it and act on it."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from tools.browser import CHROMIUM, READY_S, Site
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the playwright package is not installed")
 expect = playwright.expect
-expect.set_options(timeout=60_000)  # five seconds, its default, are not enough on two busy cores
+expect.set_options(timeout=180_000)  # five seconds, its default, are not enough on two busy cores
 
 needs_chromium = pytest.mark.skipif(
     not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"
@@ -30,12 +30,15 @@ def go(page: Any, site: Site, step: str, lang: str = "en") -> None:
     page.wait_for_function("() => Megaboard.wizard?.bundle() && Megaboard.draft.isResting()")
 
 
-def begin_anew(page: Any) -> None:
-    """The draft of a new home, and the tabs that it opens with: which test ran before is no matter."""
+def begin_anew(page: Any, changes: Mapping[str, Any] | None = None) -> None:
+    """The draft of a new home, and the tabs that it opens with: which test ran before is no matter.
+
+    `changes`: sections of the job that take the place of the draft's.
+    """
     page.wait_for_function("() => Megaboard.wizard?.bundle() && Megaboard.draft.isResting()")
     page.evaluate(
         "(text) => { sessionStorage.clear(); Megaboard.wizard.send('fetch', { kind: 'import', text }); }",
-        dump_mapping(FIRST_DRAFT),
+        dump_mapping({**FIRST_DRAFT, **(changes or {})}),
     )
     until(page, "b.fetched?.kind === 'import' && Megaboard.draft.isResting()")
 

@@ -32,7 +32,7 @@ class Server:
             assert line, f"it ended: {self.said}"
             assert time.monotonic() < deadline, self.said
             self.said += line
-        self.address = re.search(r"http://127\.0\.0\.1:\d+", self.said)[0]
+        self.address = re.search(r"http://mb-\w+\.localhost:\d+", self.said)[0]
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -72,7 +72,7 @@ def open_page(browser, server, password):
 
     def open_page(locale="en-US", scheme="light", path="/"):
         context = browser.new_context(locale=locale, color_scheme=scheme, viewport=VIEWPORT)
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(180_000)
         contexts.append(context)
         page = context.new_page()
         page.faults = []

@@ -243,7 +243,31 @@ def test_a_failure_names_its_node_and_shows_its_last_lines(site, page, lang):
     expect(page.locator(".mbm-proof")).to_contain_text(proof[lang])
     expect(page.locator(".mbm-log")).to_contain_text("ValueError: <b>bad</b> shape")
     offered = page.locator(".mbm-title .mb-button:visible")
-    expect(offered).to_have_text({"en": ["Continue with changes…", "Resume…"], "zh": ["修改后继续…", "恢复…"]}[lang])
+    buttons = {"en": ["Delete…", "Continue with changes…", "Resume…"], "zh": ["删除…", "修改后继续…", "恢复…"]}
+    expect(offered).to_have_text(buttons[lang])
+
+
+def test_a_long_curve_shows_its_spike_and_every_step_of_the_stretch_that_it_is_zoomed_into(site, page):
+    run = site.run("20260101-000250-spike-dd")
+    run.start()
+    run.steps(1, 12_000, step_s=0.01)
+    run.steps(12_001, 12_001, loss=40.0)
+    run.steps(12_002, 20_000, step_s=0.01)
+    open_run(page, site, run.id)
+    page.wait_for_function("() => Megaboard.monitor.view().charts.data('loss').x.length > 400")
+    shown = shown_loss(page)
+    assert (len(shown["x"]) <= 1000, max(shown["y"])) == (True, 40.0)
+    page.evaluate(
+        """() => { window.plot = document.querySelector('.mbm-wide .mbm-plot');
+        window.within = () => plot.data[0].x.filter((step) => step >= 11900 && step <= 12100).length;
+        return Plotly.relayout(plot, {'xaxis.range': [11900, 12100]}); }"""
+    )
+    page.wait_for_function("() => within() === 201")
+    run.steps(20_001, 20_001)
+    page.wait_for_function("() => plot.data[0].x.at(-1) === 20001")
+    assert page.evaluate("() => [within(), ...plot.layout.xaxis.range]") == [201, 11900, 12100]
+    page.evaluate("() => Plotly.relayout(plot, {'xaxis.autorange': true})")
+    assert page.evaluate("() => within() < 50 && plot.data[0].x.at(-1) === 20001")
 
 
 @pytest.mark.parametrize("lang", ["en", "zh"])

@@ -18,6 +18,7 @@ from tests.nodes import ssh_nodes
 from tests.ui.browser import expect, needs_chromium
 from tests.ui.test_monitor import Monitored, context, open_run, page, site
 from tests.waiting import WITHIN_S
+from tools.stored_runs import problem
 
 __all__ = ["context", "page", "site"]
 pytestmark = [pytest.mark.ui, needs_chromium]
@@ -207,6 +208,54 @@ def test_automatic_restarts_are_shown_and_their_number_can_be_changed(page, site
     expect(page.locator(".mbm-attempts")).to_contain_text("1 used")
     expect(page.locator(".mbm-events")).to_contain_text("Automatic restart, 1 of 5")
     expect(page.locator(".mbm-trouble strong")).to_contain_text(run.addresses[2])
+
+
+@pytest.mark.parametrize(
+    ("lang", "node", "file", "none"),
+    [
+        ("en", "Node", "File", "Attempt 2 has no log of this node so far."),
+        ("zh", "节点", "文件", "第 2 次启动目前没有该节点的日志。"),
+    ],
+)
+def test_after_a_restart_the_panel_shows_the_new_attempts_log_of_the_node_that_failed(
+    page, site, lang, node, file, none
+) -> None:
+    run = site.run(f"20260103-000001-restarted-{lang}00")
+    run.start()
+    run.log(2, "rank2.log", b"step 1\n")
+    run.log(2, "out.log", b"signal 9\n")
+    open_run(page, site, run.id, lang)
+    why = problem("killed", run.addresses[2], rank=2, file="out.log", exit=-9, lines="signal 9")
+    run.tell(EventKind.FAILING, 2, problem=why)
+    box, files = page.locator(".mbm-log"), page.get_by_label(file, exact=True)
+    expect(box).to_have_text("signal 9\n")
+    run.attempt_again(checkpoint_step=30, rank=2)
+    expect(box).to_have_attribute("data-empty", none)
+    run.log(2, "rank2.log", b"step 31\n")
+    expect(box).to_have_text("step 31\n")
+    expect(page.locator(".mbm-logs").get_by_label(node, exact=True)).to_have_value("2")
+    expect(files).to_have_value("rank2.log")
+    run.log(2, "out.log", b"a warning\n")
+    run.log(2, "rank2.log", b"step 32\n")
+    expect(box).to_have_text("step 31\nstep 32\n")
+
+
+def test_a_file_that_the_user_chose_is_shown_again_once_the_new_attempt_has_it(page, site) -> None:
+    run = site.run("20260103-000002-chosen-0000")
+    run.start()
+    run.log(0, "rank0.log", b"step 1\n")
+    run.log(0, "out.log", b"console\n")
+    open_run(page, site, run.id)
+    box, files = page.locator(".mbm-log"), page.get_by_label("File", exact=True)
+    files.select_option("out.log")
+    expect(box).to_have_text("console\n")
+    run.attempt_again(checkpoint_step=30)
+    run.log(0, "rank0.log", b"step 31\n")
+    expect(box).to_have_text("step 31\n")
+    expect(files).to_have_value("rank0.log")
+    run.log(0, "out.log", b"the console of the second attempt\n")
+    expect(box).to_have_text("the console of the second attempt\n")
+    expect(files).to_have_value("out.log")
 
 
 @pytest.mark.parametrize(

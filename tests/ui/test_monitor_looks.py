@@ -4,9 +4,11 @@ import time
 
 import pytest
 
+from backend.job.problems import Problem
 from backend.jobs import series
+from backend.jobs.records import problem_to_json
 from backend.jobs.states import EventKind
-from tests.ui.browser import needs_chromium
+from tests.ui.browser import expect, needs_chromium
 from tests.ui.test_monitor import context, open_run, page, site
 from tools.stored_runs import heartbeat
 
@@ -65,3 +67,23 @@ def test_figures_of_the_heat_map_stand_out_from_every_colour_of_its_scale(site, 
     page.locator(".mbm-heat td").first.wait_for()
     assert page.evaluate("() => document.body.classList.contains('dark')") == (theme == "dark")
     assert min(page.evaluate(CONTRASTS)) >= 4.5
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_fault_of_the_servers_own_machine_is_shown_with_its_fix_until_it_is_mended(site, page, lang):
+    page.set_viewport_size({"width": 1280, "height": 900})
+    run = site.run(f"20260101-002200-unseen-{lang}", nodes=3, gpus_per_node=2)
+    run.start()
+    run.now = time.time() - 60
+    run.beat()
+    run.now = time.time()
+    run.beat([0, 2])
+    values = {"node": "10.0.0.2", "identity_file": "/home/me/.ssh/id_ed25519"}
+    run.tell(EventKind.NODE_UNSEEN, 1, problem=problem_to_json(Problem(code="passphrase_needed", values=values)))
+    open_run(page, site, run.id, lang)
+    notice = page.locator(".mbm-standstill:visible")
+    notice.get_by_text("ssh-add /home/me/.ssh/id_ed25519").wait_for()
+    page.locator(".mbm-nodes [data-state=unseen]").first.wait_for()
+    assert page.evaluate(CUT) == []
+    run.tell(EventKind.NODE_REACHABLE, 1)
+    expect(notice).to_have_count(0)

@@ -138,6 +138,10 @@ def test_a_learning_rate_follows_another_batch_by_one_click(page, site):
 
 
 def test_review_compares_with_the_recommended_plan_and_says_what_it_costs(page, site):
+    go(page, site, "hardware")
+    page.select_option("#mb-recipe", "qwen3-vl-8b-pp4")
+    page.click("#mb-recipe-use")
+    expect(page.locator(".mb-start-answer .mb-good")).to_be_visible()
     go(page, site, "review")
     told = page.locator(".mb-difference-told")
     told.locator(".mb-difference-figures").wait_for()

@@ -38,6 +38,8 @@ def mean_tokens(rows: list[Any], columns: Mapping[str, Any] | None, model: str, 
 
 def read_tokenizer(model: str) -> Any:
     path = os.path.join(os.path.expanduser(model), "tokenizer.json")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise Unmeasured(f"{path}: no regular file")  # the library would wait for a pipe
     try:
         from tokenizers import Tokenizer
 
@@ -53,7 +55,7 @@ def as_mapping(row: Any) -> Mapping[str, Any]:
     if isinstance(row, bytes):
         try:
             row = json.loads(row)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
     return row if isinstance(row, dict) else {}
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
+from ..regular_file import read_json
 from .drawn import EACH, Drawn
 
 CHUNK = 1 << 22
@@ -31,8 +32,7 @@ class Refused(Exception):
 
 def read_table(folder: str) -> dict[str, Any]:
     try:
-        with open(os.path.join(folder, "dataset_info.json"), encoding="utf-8") as file:
-            table = json.load(file)
+        table = read_json(os.path.join(folder, "dataset_info.json"))
     except (OSError, ValueError):
         table = None
     if not isinstance(table, dict):
@@ -73,7 +73,7 @@ def rows_in(path: str, drawn: Drawn) -> int:
         raise Refused("dataset_kind", path=path, kinds=", ".join(KINDS))
     try:
         return KINDS[kind](path, drawn)
-    except (ValueError, csv.Error) as error:
+    except (ValueError, RecursionError, csv.Error) as error:
         raise Refused("dataset_unreadable", path=path, reason=str(error)[:300]) from error
     except ImportError as error:
         raise Refused("dataset_needs_module", path=path, module=error.name or "pyarrow") from error
@@ -88,7 +88,15 @@ def rows_of_json(path: str, drawn: Drawn) -> int:
         if start == "[":
             return drawn.offer_all(elements(file))
     with open(path, "rb") as raw:
-        return drawn.offer_all(line for line in raw if line.strip())
+        return drawn.offer_all(line for line in lines_of(raw) if line.strip())
+
+
+def lines_of(file: IO[bytes]) -> Iterator[bytes]:
+    """ValueError for one that is longer than any sample: a file without line ends may be larger than the memory."""
+    while line := file.readline(LONGEST):
+        if len(line) == LONGEST:
+            raise ValueError(f"a line of more than {LONGEST >> 20} MiB")
+        yield line
 
 
 def elements(file: IO[str]) -> Iterator[Any]:
@@ -124,7 +132,7 @@ def rows_of_csv(path: str, drawn: Drawn) -> int:
 
 def rows_of_text(path: str, drawn: Drawn) -> int:
     with open(path, "rb") as file:
-        return drawn.offer_all({"text": line.decode("utf-8", "replace")} for line in file)
+        return drawn.offer_all({"text": line.decode("utf-8", "replace")} for line in lines_of(file))
 
 
 def rows_of_parquet(path: str, drawn: Drawn) -> int:

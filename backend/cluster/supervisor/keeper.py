@@ -16,6 +16,7 @@ from .files import PROTOCOL, RESERVE_BYTES, read_json, say, write_json
 from .gpus import GpuReader, gpus_given_back
 from .heartbeat import HEARTBEAT_S, HEARTBEATS_BYTES, LOGS, host_facts
 from .locks import release_lock, take_lock
+from .masking import LogMask
 from .processes import MARK, Process, boot_id, catches, end_tree, members, own_start, rank_of, send_signal
 from .work import Work
 
@@ -50,6 +51,8 @@ class Supervisor:
         try:
             with open(f"{self.folder}/reserve", "wb") as file:
                 file.write(bytes(RESERVE_BYTES))
+            # Now: the child removes the file with the secrets.
+            self.log_mask = LogMask(self.folder, self.spec)
             # Kept, because subprocess buries the children of forgotten objects, and their exit status with them.
             self.child = self._spawn()
         except OSError as error:
@@ -88,6 +91,7 @@ class Supervisor:
         while status is None and not left:
             time.sleep(TICK_S)
             status = self._reap()
+            self.log_mask.mask()
             self._beat()
             if os.path.exists(f"{self.folder}/control/kill"):
                 reason = "stopped"
@@ -99,6 +103,7 @@ class Supervisor:
                 # Which node ended first is asked for, and what stood still then; clearing up wakes and takes its time.
                 ended, stuck = ended or time.time(), stuck or self.stuck
                 left = self._end()
+        self.log_mask.mask(ended=not left)
         gpus = gpus_given_back(self.folder)
         # What cannot be ended still holds the GPUs: the node is free once it is gone (see `holder`).
         if not left:
@@ -146,6 +151,8 @@ class Supervisor:
             # By the clock as it is now: somebody may have set it since.
             past = {"wrote": round(zero + self.log_grew, 1), "worked": self.work.told(zero)}
             line = {**line, "stuck": self.stuck, **past}
+            if self.log_mask.values:
+                line["masked"] = self.log_mask.clean
             if self.gpus.gpus and not os.path.exists(f"{self.folder}/gpus"):
                 write_json(f"{self.folder}/gpus", {"gpus": self.gpus.named(), "log_end": self.gpus.log_end})
             beats = f"{self.folder}/heartbeat.jsonl"

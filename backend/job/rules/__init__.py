@@ -9,12 +9,13 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError
-from backend.job.rules import common, extra, megatron, prepare, sharded, sizes, stages
+from backend.job.rules import common, extra, megatron, prepare, sharded, sizes, stages, vision
 from backend.job.rules.bound import BoundRule
 
 RULES: tuple[BoundRule, ...] = (
     *common.RULES,
     *sharded.RULES,
+    *vision.RULES,
     *sizes.RULES,
     *stages.RULES,
     *megatron.RULES,

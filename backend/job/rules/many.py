@@ -123,9 +123,8 @@ class Legal:
 def legal(factors: Factors, shape: ModelShape, gpu: Gpu, rules: Sequence[BoundRule]) -> Legal:
     """The plans that no rule refuses.
 
-    A warning that would move a plan to another value of an axis refuses it too: that value is among the plans, and
-    this one would be the same under another name. A rule that no axis and no engine changes says something about the
-    job, not about its plans, and is left to `check`.
+    A warning also refuses a plan if its edit changes the plan's value on an axis (`refuses`). A rule that depends on no
+    axis and no engine concerns the job, not its plans, and is left to `check`.
     """
     job, rejected = factors[0].job, Counter[str]()
     paths = {path for space in factors for path in space.place}
@@ -141,7 +140,7 @@ def legal(factors: Factors, shape: ModelShape, gpu: Gpu, rules: Sequence[BoundRu
             continue
         refused = np.zeros(max(asked.answers, default=0) + 1, bool)
         for key, problem in asked.answers.items():
-            refused[key] = problem is not None and _refuses(problem, paths)
+            refused[key] = problem is not None and refuses(problem, paths)
         counts = np.bincount(asked.keys) * (_size(factors) // space.size)
         for key in np.flatnonzero(refused).tolist():
             rejected[cast(Problem, asked.answers[key]).code] += int(counts[key])
@@ -158,7 +157,12 @@ def _verdict(rule: BoundRule, shape: ModelShape, gpu: Gpu, job: Job) -> Problem 
     return rule.function(job, shape, gpu)
 
 
-def _refuses(problem: Problem, paths: Collection[str]) -> bool:
+def refuses(problem: Problem, paths: Collection[str]) -> bool:
+    """Whether a problem removes a plan from a set of plans that differ in these paths.
+
+    A warning does so if its edit changes one of the paths. The edit then leads to another plan of the set; this plan is
+    either the same plan under another name, or trains something wrongly.
+    """
     return problem.severity == "error" or any(path in paths for path in problem.edit)
 
 

@@ -1,11 +1,12 @@
 """Megatron-Core on CPU ranks: what it asks of torch.cuda by name is answered by the CPU. No arithmetic changes.
 
 For tests of the real launch path, with megatron-core 0.16.1 and mcore_adapter 0.10.0.dev0: tensor, pipeline, expert and
-data parallelism, and checkpoints. Megatron's sequence parallel and virtual pipeline need real GPUs.
+data parallelism, and checkpoints; sequence parallel too, with patch_norms. Megatron's virtual pipeline needs real GPUs.
 """
 
 import builtins
 import contextlib
+import copy
 import types
 
 import torch
@@ -44,6 +45,26 @@ def patch():
     _patch_exchange()
     # moe_utils.py names it, and defines it only where Transformer Engine is installed.
     builtins.te_general_gemm = None
+
+
+def patch_norms():
+    """Megatron's plain norm refuses sequence parallel only because nobody marks its weights: here they are marked.
+
+    The mark is what its fused norms set: the gradients of the ranks, each of a part of the sequence, are added up.
+    """
+    from megatron.core.transformer.torch_norm import WrappedTorchNorm
+
+    make = WrappedTorchNorm.__new__
+
+    def make_marked(cls, config, *arguments, **options):
+        plain = copy.copy(config)
+        plain.sequence_parallel = False
+        norm = make(cls, plain, *arguments, **options)
+        for parameter in norm.parameters():
+            parameter.sequence_parallel = config.sequence_parallel
+        return norm
+
+    WrappedTorchNorm.__new__ = make_marked
 
 
 def _patch_device():

@@ -14,12 +14,21 @@ def _add_callback():
     from transformers import TrainerCallback, trainer
 
     class Proof(TrainerCallback):
+        def __init__(self):
+            self.gradients = []
+
+        def on_step_end(self, args, state, control, model=None, **kwargs):
+            if "megatron.core" in sys.modules:
+                self.gradients.append(_gradients(getattr(model, "models", [model])[0]))
+
         def on_train_end(self, args, state, control, model=None, **kwargs):
             distributed = torch.distributed
             proof = {
                 "ranks": distributed.get_world_size() if distributed.is_initialized() else 1,
                 "engine_ranks": args.world_size,
                 "groups": _groups(),
+                "gradients": self.gradients,
+                "weights": _weights(getattr(model, "models", [model])[0]) if self.gradients else {},
                 # mcore_adapter's model is a list of chunks, one of them without a virtual pipeline.
                 **_held(getattr(model, "models", [model])[0]),
             }
@@ -40,6 +49,29 @@ def _groups():
         "expert": state.get_expert_model_parallel_world_size(),
         "data": state.get_data_parallel_world_size(),
     }
+
+
+def _gradients(model):
+    """The norm of a step's gradient by part of the model, as this rank holds it; Megatron keeps it in a buffer."""
+    squares = {}
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "main_grad"):
+            part = _part(name)
+            squares[part] = squares.get(part, 0.0) + parameter.main_grad.double().square().sum().item()
+    return {part: square**0.5 for part, square in squares.items()}
+
+
+def _weights(model):
+    """The sum of the weights by part: equal on ranks that hold the same."""
+    sums = {}
+    for name, parameter in model.named_parameters():
+        sums[_part(name)] = sums.get(_part(name), 0.0) + parameter.detach().double().sum().item()
+    return sums
+
+
+def _part(name):
+    parts = {"deepstack_merger": "deep_stack", "merger": "projector", "vision_model": "tower"}
+    return next((part for piece, part in parts.items() if piece in name), "language")
 
 
 def _held(model):
@@ -108,5 +140,7 @@ if os.environ.get("MEGATRON_ON_CPU") == "1":
     megatron_on_cpu.patch()
 if "RANK" in os.environ:
     _add_callback()
+    if os.environ.get("MEGATRON_ON_CPU") == "1":
+        megatron_on_cpu.patch_norms()
     if os.environ.get("ACCELERATE_USE_FSDP") == "true":
         _let_accelerate_shard_on_cpu()

@@ -1,4 +1,4 @@
-"""What a benchmark says of its errors: by source, how many rows, how many not, and how far off."""
+"""Errors of a benchmark by source: how many rows were compared, how many were left out, how far off ours are."""
 
 import math
 import statistics

@@ -1,0 +1,136 @@
+"""Deadlines for whole calls, including library calls without a time-out: one thread ends what they wait for.
+
+deadline = Deadline(10.0)
+with ended_at(deadline, channel.close):
+    channel.exec_command(command)        # waits for ever; after 10 s it is a TimeoutError
+"""
+
+import heapq
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import paramiko
+
+from backend.cluster.threads import start_thread
+
+_log = logging.getLogger(__name__)
+
+FORCE_AFTER_S = 1.0
+"""Closing a channel may itself wait for the other side: so long after the deadline the connection is cut."""
+RETRY_S = 0.5
+"""Until the next try to end a call for which there was no thread."""
+
+
+class Deadline:
+    """The moment by which a call must end, for all of its waits together."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+        self.at = time.monotonic() + timeout_s
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the call should have ended by now."""
+        return time.monotonic() >= self.at
+
+    def left_s(self) -> float:
+        """Seconds until then. Raises TimeoutError when none is left."""
+        left_s = self.at - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(f"not done within {self.timeout_s:g} s")
+        return left_s
+
+
+@contextmanager
+def ended_at(deadline: Deadline, end: Callable[[], object], *, later_s: float = 0.0) -> Iterator[None]:
+    """Calls `end` from another thread at the deadline, or `later_s` after it, unless the body is done before.
+
+    Errors that `end` causes in the body become a TimeoutError; paramiko raises such errors when a channel closes.
+    Raises OSError, without starting the body, if no thread is left to keep the deadline.
+    """
+    watch = _Watch(deadline.at + later_s, end)
+    _watchdog.add(watch)
+    try:
+        yield
+    except (EOFError, OSError, paramiko.SSHException, ValueError) as error:
+        if watch.has_expired:
+            raise TimeoutError(f"not done within {deadline.timeout_s:g} s") from error
+        raise
+    finally:
+        watch.is_over = True
+
+
+class _Watch:
+    def __init__(self, at: float, end: Callable[[], object]) -> None:
+        self.at = at
+        self.end = end
+        self.is_over = False
+        self.has_expired = False
+
+    def expire(self) -> None:
+        """Raises OSError where there is no thread for it."""
+        self.has_expired = True
+        # `end` itself may wait; it must not delay other deadlines.
+        start_thread(self._end, "past a deadline")
+
+    def _end(self) -> None:
+        try:
+            self.end()
+        except (EOFError, OSError, paramiko.SSHException) as error:
+            _log.info("the connection was lost while a call over it was ended: %r", error)
+
+
+class _Watchdog:
+    """Keeps all deadlines in one thread, which lives while there are any: one thread per call would be expensive.
+
+    The watch of a finished call stays until its time comes.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._watches: list[tuple[float, int, _Watch]] = []
+        self._numbers = itertools.count()
+        self._thread: threading.Thread | None = None
+
+    def add(self, watch: _Watch) -> None:
+        """Raises OSError where there is no thread to keep the deadline."""
+        with self._changed:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = start_thread(self._run, "deadlines")
+            self._push(watch.at, watch)
+
+    def _push(self, at: float, watch: _Watch) -> None:
+        heapq.heappush(self._watches, (at, next(self._numbers), watch))
+        if self._watches[0][2] is watch:
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while (watch := self._next()) is not None:
+            try:
+                watch.expire()
+            except OSError as error:
+                _log.warning("a call past its deadline cannot be ended yet: %s", error)
+                with self._changed:
+                    self._push(time.monotonic() + RETRY_S, watch)
+
+    def _next(self) -> _Watch | None:
+        """Wait for the next watch that expires; None if none is left, which ends the thread."""
+        with self._changed:
+            while self._watches:
+                at, _, watch = self._watches[0]
+                left_s = at - time.monotonic()
+                if watch.is_over or left_s <= 0:
+                    heapq.heappop(self._watches)
+                    if not watch.is_over:
+                        return watch
+                else:
+                    self._changed.wait(left_s)
+            self._thread = None
+            return None
+
+
+_watchdog = _Watchdog()

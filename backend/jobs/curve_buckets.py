@@ -1,0 +1,100 @@
+"""Down-sampling of curves: many points become a few buckets, each with its first, lowest, highest and last value.
+
+Pure functions on arrays. A bucket of width 2**bits begins at a multiple of its width. So buckets of one level merge
+exactly into those of a wider level, and a point belongs to the same bucket whenever it arrives.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+SERIES = ("loss", "grad_norm", "learning_rate", "tokens_per_s", "step_s", "loss_smooth", "loss_bad")
+"""In the order of their places in a bucket. A change here makes stored buckets unreadable: it needs a migration that
+empties the tables of curve_levels.py, which are then filled again from the points."""
+SMOOTHING = 0.8
+"""Weight of the past in the smoothed loss."""
+WINDOW = 64
+"""Losses that the smoothed loss is made of: those before weigh less than a millionth together."""
+
+Floats = NDArray[np.float64]
+"""Buckets: (bucket, series, first-lowest-highest-last, step-value); NaN where a series has no value."""
+Steps = NDArray[np.int64]
+
+_STEP, _VALUE = range(2)
+_PICKS = ((_STEP, np.fmin), (_VALUE, np.fmin), (_VALUE, np.fmax), (_STEP, np.fmax))
+"""What first, lowest, highest and last are chosen by; of what is equal the other one of step and value decides."""
+_BY_STEP = np.array([True, False, False, True])
+_SIGNS = np.array([1.0, 1.0, -1.0, -1.0])[:, None]
+_SHAPE = (len(SERIES), 4, 2)
+_WEIGHTS = SMOOTHING ** np.arange(WINDOW)
+
+
+def of_points(steps: Steps, values: Floats) -> Floats:
+    """One bucket per point; `values` has one column per series."""
+    found = np.empty((len(steps), *_SHAPE))
+    found[..., _STEP] = np.where(np.isnan(values), np.nan, steps[:, None])[..., None]
+    found[..., _VALUE] = values[..., None]
+    return found
+
+
+def join(numbers: Steps, buckets: Floats) -> tuple[Steps, Floats]:
+    """Merge neighbours with the same number into one bucket; the numbers ascend."""
+    starts = np.flatnonzero(numbers[1:] != numbers[:-1]) + 1
+    if len(starts) + 1 == len(numbers):
+        return numbers, buckets
+    starts = np.concatenate(([0], starts))
+    place = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(numbers))))
+    found = np.empty((len(starts), *_SHAPE))
+    for kind, (key, pick) in enumerate(_PICKS):
+        column = buckets[:, :, kind, :]
+        best = pick.reduceat(column[..., key], starts)
+        others = np.where(column[..., key] == best[place], column[..., 1 - key], np.nan)
+        found[:, :, kind, key] = best
+        found[:, :, kind, 1 - key] = pick.reduceat(others, starts)
+    return numbers[starts], found
+
+
+def merge(some: Floats, others: Floats) -> Floats:
+    """Merge each bucket of `some` with the one at the same index of `others`."""
+    mine, theirs = some * _SIGNS, others * _SIGNS
+    key, key_of_other = (np.where(_BY_STEP, one[..., _STEP], one[..., _VALUE]) for one in (mine, theirs))
+    tie, tie_of_other = (np.where(_BY_STEP, one[..., _VALUE], one[..., _STEP]) for one in (mine, theirs))
+    wins = (key < key_of_other) | ((key == key_of_other) & (tie <= tie_of_other)) | np.isnan(key_of_other)
+    return np.where(wins[..., None], some, others)
+
+
+def to_bytes(bucket: Floats) -> bytes:
+    """One bucket in the form of the store."""
+    return bucket.astype("<f8").tobytes()
+
+
+def from_bytes(rows: list[bytes]) -> Floats:
+    """Buckets that the store kept."""
+    return np.frombuffer(b"".join(rows), "<f8").reshape(-1, *_SHAPE)
+
+
+def candidates(buckets: Floats, series: int) -> tuple[Steps, Floats]:
+    """The points of one series that the buckets keep, by step, each once."""
+    flat = buckets[:, series].reshape(-1, 2)
+    flat = flat[~np.isnan(flat[:, _STEP])]
+    steps, places = np.unique(flat[:, _STEP].astype(np.int64), return_index=True)
+    return steps, flat[places, _VALUE]
+
+
+def within(buckets: Floats, first: int, last: int) -> Floats:
+    """The same buckets, limited to `first` to `last`; extremes outside are lost."""
+    outside = (buckets[..., _STEP] < first) | (buckets[..., _STEP] > last)
+    return np.where(outside[..., None], np.nan, buckets)
+
+
+def smooth(losses: Floats, told: NDArray[np.bool_], before: Floats) -> tuple[Floats, Floats]:
+    """(smoothed loss, mark of a loss that is not finite) of points in the order of their steps; NaN elsewhere.
+
+    `told`: whether a point has a loss. `before`: the newest finite losses before these points, oldest first.
+    """
+    good = told & np.isfinite(losses)
+    # The leading zero means "none yet".
+    finite = np.concatenate(([0.0], before, losses[good]))
+    means = np.convolve(finite, _WEIGHTS)[: len(finite)]
+    means[1:] *= (1 - SMOOTHING) / (1 - SMOOTHING ** np.minimum(WINDOW, np.arange(1, len(means))))
+    shown = means[len(before) + np.cumsum(good)]
+    return np.where(good, shown, np.nan), np.where(told & ~good, shown, np.nan)

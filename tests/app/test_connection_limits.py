@@ -1,0 +1,354 @@
+"""Silent or slow sockets lock nobody out, and take no file descriptor that nodes need."""
+
+import asyncio
+import resource
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+
+from app.connection_limits import Connections, LimitedListener, Limits
+from app.descriptors import KEPT_BACK, MOST_CONNECTIONS, connections_for
+from app.log_limit import LogLimit
+from app.timed_protocol import TimedProtocol
+from tests.app.site import IDENTITY, PASSWORD, Clock
+
+FOREVER_S = 3600.0
+SOON_S = 0.2
+PATIENCE_S = 60.0
+"""Far above what any of this takes; nothing hangs on it but how long a failure takes."""
+
+
+async def _app(scope, receive, send) -> None:
+    """Answers whoever says `operator` as an operator; /wait answers once the other side has gone."""
+    assert scope["type"] in ("http", "lifespan")
+    if scope["type"] == "lifespan":
+        return
+    if (b"cookie", b"operator") in scope["headers"]:
+        scope["state"]["operator"] = "operator"
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"transfer-encoding", b"chunked")]})
+    await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+    while scope["path"] == "/wait" and (await receive())["type"] != "http.disconnect":
+        continue
+    await send({"type": "http.response.body", "body": b""})
+
+
+class Server:
+    """The limits at work on a real socket, in a thread."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.connections = Connections(limits)
+        config = uvicorn.Config(
+            _app,
+            http=partial(TimedProtocol, connections=self.connections),  # type: ignore[arg-type]
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            timeout_graceful_shutdown=1,
+        )
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        self._server = uvicorn.Server(config)
+        sockets = [LimitedListener(listener, self.connections)]
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve(sockets=sockets)))
+        self._thread.start()
+
+    def end(self) -> None:
+        self._server.should_exit = True
+        self._thread.join()
+
+
+@contextmanager
+def server(**limits: float) -> Iterator[Server]:
+    patient = dict.fromkeys(("request_s", "stranger_body_s", "body_s", "stranger_answer_s", "idle_s"), FOREVER_S)
+    one = Server(Limits(**{"most": 8, "look_every_s": 0.02, **patient, **limits}))  # type: ignore[arg-type]
+    try:
+        yield one
+    finally:
+        one.end()
+
+
+def dial(port: int, said: bytes = b"") -> socket.socket:
+    one = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+    one.sendall(said)
+    return one
+
+
+def request(path: str = "/", *, more: str = "") -> bytes:
+    return f"GET {path} HTTP/1.1\r\nhost: x\r\n{more}\r\n".encode()
+
+
+OPERATOR = "cookie: operator\r\n"
+
+
+def is_ended(one: socket.socket) -> bool:
+    """Whether the other side ends it, however long that takes."""
+    try:
+        while one.recv(1 << 16):
+            continue
+    except ConnectionResetError:
+        return True
+    return True
+
+
+def is_open(one: socket.socket) -> bool:
+    one.setblocking(False)
+    try:
+        while one.recv(1 << 16):
+            continue
+    except BlockingIOError:
+        return True
+    except ConnectionResetError:
+        return False
+    finally:
+        one.settimeout(PATIENCE_S)
+    return False
+
+
+def drip(one: socket.socket, part: bytes) -> None:
+    """Send a little again and again until the other side ends it."""
+    one.settimeout(0.02)
+    for _ in range(int(PATIENCE_S / 0.02)):
+        try:
+            one.sendall(part)
+            if not one.recv(1 << 16):
+                return
+        except TimeoutError:
+            continue
+        except OSError:
+            return
+    raise AssertionError("it was never ended")
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n"])
+def test_a_connection_that_does_not_say_what_it_wants_is_ended(said):
+    with server(request_s=SOON_S) as one, dial(one.port, said) as silent:
+        assert is_ended(silent)
+        assert len(one.connections) == 0
+
+
+def test_headers_that_drip_are_ended_after_a_first_request_too():
+    with server(request_s=SOON_S) as one:
+        with dial(one.port) as slow:
+            drip(slow, b"x")
+        with dial(one.port, request()) as slow:
+            slow.recv(1 << 16)
+            drip(slow, b"x")
+
+
+def test_a_body_that_drips_is_ended_even_when_it_was_answered_already():
+    post = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 100000\r\n"
+    with server(stranger_body_s=SOON_S, body_s=SOON_S) as one:
+        for more in (b"\r\n", OPERATOR.encode() + b"\r\n"):
+            with dial(one.port, post + more) as slow:
+                drip(slow, b"x")
+
+
+def test_an_answer_may_last_for_the_operator_alone():
+    with server(stranger_answer_s=SOON_S, request_s=SOON_S) as one:
+        live = dial(one.port, request("/wait", more=OPERATOR))
+        with live, dial(one.port, request("/wait")) as stranger:
+            assert is_ended(stranger)
+            assert is_open(live)
+
+
+def test_at_the_limit_silent_connections_go_first_the_oldest_before_the_others_and_the_operators_stay():
+    with server(most=4) as one, ExitStack() as opened:
+        live = opened.enter_context(dial(one.port, request("/wait", more=OPERATOR)))
+        assert live.recv(1 << 16)
+        asking = opened.enter_context(dial(one.port, request("/wait")))
+        assert asking.recv(1 << 16)
+        silent = [opened.enter_context(dial(one.port)) for _ in range(40)]
+        assert all(is_ended(old) for old in silent[:-2])
+        with dial(one.port, request()) as late:
+            assert b"200" in late.recv(1 << 16)
+        assert is_open(live)
+        assert is_open(asking)
+        assert len(one.connections) <= 4
+
+
+def test_with_the_operators_connections_alone_a_newcomer_is_refused_unless_one_is_idle():
+    with server(most=2) as one, ExitStack() as opened:
+        lives = [opened.enter_context(dial(one.port, request("/wait", more=OPERATOR))) for _ in range(2)]
+        assert all(live.recv(1 << 16) for live in lives)
+        with dial(one.port) as refused:
+            assert is_ended(refused)
+        lives[0].close()
+        idle = opened.enter_context(dial_until_answered(one, request(more=OPERATOR)))
+        with dial(one.port, request()) as late:
+            assert b"200" in late.recv(1 << 16)
+        assert is_ended(idle)
+        assert is_open(lives[1])
+
+
+def dial_until_answered(one: Server, said: bytes) -> socket.socket:
+    """A place is free once the server has seen that another has gone."""
+    for _ in range(1000):
+        sock = dial(one.port, said)
+        try:
+            if b"200" in sock.recv(1 << 16):
+                return sock
+        except ConnectionResetError:
+            pass
+        sock.close()
+    raise AssertionError("no place became free")
+
+
+def test_at_the_limit_the_client_that_holds_most_loses_one():
+    """Loopback has many addresses."""
+    with server(most=8) as one, ExitStack() as opened:
+        others = opened.enter_context(socket.create_connection(("127.0.0.1", one.port), 60, ("127.0.0.2", 0)))
+        crowd = [opened.enter_context(dial(one.port)) for _ in range(50)]
+        assert all(is_ended(old) for old in crowd[:-7])
+        assert is_open(others)
+
+
+@pytest.mark.usefixtures("_many_files")
+def test_without_a_descriptor_left_asyncio_is_told_once_and_not_thousands_of_times():
+    """asyncio asks again at once, and logs and schedules a retry each time (2,048 times)."""
+    listener = LimitedListener(socket.create_server(("127.0.0.1", 0)), Connections(Limits(most=8)))
+    with listener, dial(listener.getsockname()[1]), ExitStack() as opened:
+        listener.setblocking(False)
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        with suppress(OSError):
+            while True:
+                opened.enter_context(Path(__file__).open())
+        with pytest.raises(OSError, match="Too many open files"):
+            listener.accept()
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_of_what_the_system_lets_us_open_enough_stays_for_nodes():
+    assert connections_for(4096, 60) == MOST_CONNECTIONS
+    assert 1024 - 60 - 2 * connections_for(1024, 60) >= KEPT_BACK
+    for limit in (64, 128, 256, 512):
+        kept = limit - 40 - 2 * connections_for(limit, 40)
+        assert connections_for(limit, 40) > 0
+        assert kept >= min(KEPT_BACK, (limit - 40) // 2)
+
+
+def test_a_message_that_comes_without_end_is_logged_a_few_times_a_minute_with_how_many_there_were(caplog):
+    import logging
+
+    clock = Clock()
+    logger = logging.getLogger("tests.flood")
+    limit = LogLimit(clock)
+    logger.addFilter(limit)
+    for _ in range(1000):
+        logger.warning("Invalid request of %s", "somebody")
+    logger.warning("Something else")
+    clock.now_s += LogLimit.WINDOW_S + 1
+    logger.warning("Invalid request of %s", "somebody")
+    logger.removeFilter(limit)
+    assert len(caplog.messages) == LogLimit.MOST + 2
+    assert f"({1000 - LogLimit.MOST} more like this" in caplog.messages[-1]
+
+
+class Process:
+    """The real application in a process of its own that may open `most_files` files."""
+
+    def __init__(self, home: Path, most_files: int, *tls: Path) -> None:
+        def limit() -> None:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most_files // 2, most_files))
+
+        self.log = home / "log"
+        argv = [sys.executable, "-m", "tests.app.tiny_server", str(home), *map(str, tls)]
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=log, preexec_fn=limit)
+        self.port = int(self._process.stdout.readline() or self.fail())
+
+    def fail(self) -> int:
+        raise AssertionError(self.log.read_text())
+
+    def end(self) -> None:
+        self._process.terminate()
+        self._process.wait(PATIENCE_S)
+        self._process.stdout.close()
+
+
+@pytest.fixture
+def process(tmp_path) -> Iterator[Callable[..., Process]]:
+    with ExitStack() as started:
+
+        def start(*given) -> Process:
+            one = Process(tmp_path, *given)
+            started.callback(one.end)
+            return one
+
+        yield start
+
+
+@pytest.fixture
+def _many_files() -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, before[1]), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def owner(port: int, scheme: str = "http", **more) -> httpx.Client:
+    """As a browser does it: the own name leads to this machine."""
+    host = f"{IDENTITY.host}:{port}"
+    headers = {"host": host, "origin": f"{scheme}://{host}"}
+    return httpx.Client(base_url=f"{scheme}://127.0.0.1:{port}", headers=headers, timeout=PATIENCE_S, **more)
+
+
+def comes_in(client: httpx.Client) -> None:
+    assert client.post("/login", data={"password": PASSWORD}).status_code == 303
+    name, value = next((name, value) for name, value in client.cookies.items() if "device" not in name)
+    client.headers["cookie"] = f"{name}={value}"
+    assert client.get("/en/").status_code == 200
+    assert client.get("/open", params={"count": 60}).text == "60", "descriptors are left for nodes and the database"
+
+
+@pytest.mark.usefixtures("_many_files")
+def test_at_256_files_700_hostile_sockets_keep_nobody_out_and_fill_no_log(process):
+    one = process(256)
+    with ExitStack() as opened:
+        hostile = []
+
+        def more(count: int, said: bytes) -> None:
+            hostile.extend(opened.enter_context(dial(one.port, said)) for _ in range(count))
+
+        post = b"POST /login HTTP/1.1\r\nhost: 127.0.0.1\r\norigin: http://127.0.0.1\r\ncontent-length: 500\r\n\r\npass"
+        more(400, b"")
+        more(150, b"GET /login HTTP/1.1\r\nhost: 127.0.0.1\r\nx: ")
+        more(150, post)
+        with owner(one.port) as client:
+            comes_in(client)
+            more(100, b"no HTTP at all\r\n\r\n")
+            comes_in(client)
+    assert len(one.log.read_text().splitlines()) < 50, one.log.read_text()[:3000]
+
+
+@pytest.mark.usefixtures("_many_files")
+def test_handshakes_that_never_end_keep_nobody_out_under_tls(process, tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", f"/CN={IDENTITY.host}", "-addext", f"subjectAltName=DNS:{IDENTITY.host}", "-keyout", str(key),
+         "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    key.chmod(0o600)
+    one = process(256, certificate, key)
+    with ExitStack() as opened:
+        for said in (b"", b"\x16\x03\x01\x02\x00\x01"):
+            for _ in range(200):
+                opened.enter_context(dial(one.port, said))
+        context = ssl.create_default_context(cafile=str(certificate))
+        context.check_hostname = False
+        with owner(one.port, "https", verify=context) as client:
+            comes_in(client)
+    assert len(one.log.read_text().splitlines()) < 50

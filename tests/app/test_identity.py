@@ -1,0 +1,39 @@
+"""The server's own name and keys stay over restarts, and nobody else reads them."""
+
+import pytest
+
+from app.device_cookie import DeviceCookies
+from app.identity import identity_file, load_identity
+from app.passwords import PasswordHash
+
+
+def test_a_home_folder_keeps_its_name_and_two_have_different_ones(tmp_path):
+    first = load_identity(tmp_path / "a")
+    assert load_identity(tmp_path / "a") == first
+    assert load_identity(tmp_path / "b").host != first.host
+    assert identity_file(tmp_path / "a").stat().st_mode & 0o777 == 0o600
+    assert first.secret.hex() not in repr(first)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "\xff", '{"host": "evil.example", "salt": "", "secret": ""}'])
+def test_a_damaged_file_gives_way_to_a_new_one(tmp_path, text):
+    identity_file(tmp_path).write_text(text, encoding="latin-1")
+    assert load_identity(tmp_path) == load_identity(tmp_path)
+
+
+def test_where_nothing_can_be_written_it_lasts_as_long_as_the_process_and_that_is_logged(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    assert load_identity(tmp_path / "file" / "home").host.endswith(".localhost")
+    assert "cannot be written" in caplog.text
+
+
+def test_a_device_cookie_ends_with_the_password_and_lives_over_a_restart(tmp_path):
+    identity = load_identity(tmp_path)
+    old, new = (PasswordHash.of(word, 2, identity.salt) for word in ("old-password", "new-password"))
+    cookies = DeviceCookies(identity.device_key(old), "device")
+    known = {"device": cookies.make()}
+    again = DeviceCookies(
+        load_identity(tmp_path).device_key(PasswordHash.of("old-password", 2, identity.salt)), "device"
+    )
+    assert again.device(known) is not None
+    assert DeviceCookies(identity.device_key(new), "device").device(known) is None

@@ -1,0 +1,256 @@
+"""An SSH agent that hangs holds up nothing: it is named, by a real sshd's log-in and by a process that must end."""
+
+import json
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from backend.cluster import link
+from backend.cluster.agent import Agent
+from backend.cluster.deadlines import Deadline
+from backend.cluster.demo import DemoCluster
+from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.link import Link, open_link
+from backend.cluster.node import NodeError
+from backend.cluster.passphrases import Passphrases
+from backend.job.cluster import Host
+from tests.contract.test_ssh import make_key
+from tests.jobs.gangs import stand_in_job
+
+pytestmark = pytest.mark.contract
+
+TIMEOUT_S = 2.5
+LIST, SIGN = 11, 13
+
+
+@contextmanager
+def speaking(place: Path, monkeypatch: pytest.MonkeyPatch, talk: Callable[[socket.socket], None]) -> Iterator[None]:
+    """A program behind SSH_AUTH_SOCK that talks as it is told to."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.bind(str(place))
+    server.listen(8)
+    taken: list[socket.socket] = []
+
+    def hold(one: socket.socket) -> None:
+        with suppress(OSError):
+            talk(one)
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                taken.append(server.accept()[0])
+                threading.Thread(target=hold, args=(taken[-1],), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(place))
+    try:
+        yield
+    finally:
+        for one in (server, *taken):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+
+def question(one: socket.socket) -> bytes:
+    (length,) = struct.unpack(">I", one.recv(4, socket.MSG_WAITALL))
+    return one.recv(length, socket.MSG_WAITALL)
+
+
+def says_nothing(one: socket.socket) -> None:
+    while one.recv(4096):
+        pass
+
+
+def drips(one: socket.socket) -> None:
+    """Each byte comes well within any time-out for one read."""
+    question(one)
+    one.sendall(struct.pack(">I", 5000) + b"\x0c")
+    for _ in range(5000):
+        one.sendall(b"\0")
+        time.sleep(0.05)
+
+
+def _answer(body: bytes) -> Callable[[socket.socket], None]:
+    def talk(one: socket.socket) -> None:
+        question(one)
+        one.sendall(struct.pack(">I", len(body)) + body)
+        says_nothing(one)
+
+    return talk
+
+
+@contextmanager
+def real_agent(place: Path) -> Iterator[None]:
+    if shutil.which("ssh-agent") is None:
+        pytest.skip("there is no ssh-agent")
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", place], stdout=subprocess.DEVNULL)
+    while not place.exists():
+        assert process.poll() is None
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _open(cluster: DemoCluster, ssh_folder: Path, identity_file: str | None = None) -> Link:
+    host = replace(cluster.hosts()[0], identity_file=identity_file)
+    known = KnownHosts(cluster.folder / "known_hosts")
+    return open_link(host, known, timeout_s=TIMEOUT_S, ssh_folder=ssh_folder, passphrases=Passphrases())
+
+
+def _failure(cluster: DemoCluster, ssh_folder: Path, identity_file: str | None = None) -> NodeError:
+    with pytest.raises(NodeError) as caught:
+        _open(cluster, ssh_folder, identity_file)
+    return caught.value
+
+
+@pytest.mark.parametrize("talk", [says_nothing, drips])
+def test_an_agent_that_does_not_answer_is_named(
+    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, talk: Callable[[socket.socket], None]
+) -> None:
+    with speaking(tmp_path / "agent", monkeypatch, talk):
+        error = _failure(cluster, tmp_path)
+    assert (error.code, error.is_local, error.values["agent"]) == ("agent_hangs", True, f"{tmp_path}/agent")
+
+
+def test_an_agent_that_hangs_is_named_though_most_of_the_time_was_over_before(
+    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a slow name service or handshake."""
+    late = Deadline(600)
+    late.at -= 600 - TIMEOUT_S
+    monkeypatch.setattr(link, "Deadline", lambda timeout_s: late)
+    with speaking(tmp_path / "agent", monkeypatch, says_nothing):
+        assert _failure(cluster, tmp_path).code == "agent_hangs"
+
+
+def test_an_agent_that_lists_its_keys_and_hangs_at_signing_is_named(
+    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with real_agent(tmp_path / "real"):
+        environment = {**os.environ, "SSH_AUTH_SOCK": str(tmp_path / "real")}
+        subprocess.run(["ssh-add", "-q", cluster.identity_file], env=environment, check=True)
+
+        def lists_only(one: socket.socket) -> None:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as behind:
+                behind.connect(str(tmp_path / "real"))
+                while (asked := question(one))[0] == LIST:
+                    behind.sendall(struct.pack(">I", len(asked)) + asked)
+                    answer = question(behind)
+                    one.sendall(struct.pack(">I", len(answer)) + answer)
+                assert asked[0] == SIGN
+                says_nothing(one)
+
+        with speaking(tmp_path / "agent", monkeypatch, lists_only):
+            error = _failure(cluster, tmp_path)
+        assert (error.code, error.values["agent"]) == ("agent_hangs", f"{tmp_path}/agent")
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "real"))
+        _open(cluster, tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"\x05", b"\x0c", b"\x0c\xff\xff\xff\xff", b"\x0c\0\0\0\x01\0\0\0\x04bla!\0\0\0\x01\xff", b"\x00" * 300_000, b""],
+    ids=("refuses", "empty", "too many keys", "no key", "too long", "nothing"),
+)
+def test_an_agent_that_answers_nonsense_is_named_or_has_no_keys(
+    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    with speaking(tmp_path / "agent", monkeypatch, _answer(body)):
+        error = _failure(cluster, tmp_path)
+    assert error.code in ("agent_failed", "agent_hangs", "authentication")
+    assert error.is_local
+
+
+def test_a_key_that_needs_no_agent_is_used_though_the_agent_hangs(
+    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with speaking(tmp_path / "agent", monkeypatch, says_nothing):
+        _open(cluster, tmp_path, str(cluster.identity_file)).close()
+        key = make_key(tmp_path / "locked", "-t", "ed25519", "-a", "1", "-N", "correct horse")
+        assert _failure(cluster, tmp_path, key).code == "agent_hangs"
+
+
+def test_an_agent_that_has_ended_is_none(cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "gone"))
+    assert Agent("node", Deadline(5)).listed() == ()
+    assert _failure(cluster, tmp_path).code == "authentication"
+
+
+def test_an_agent_with_no_room_for_another_caller_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
+        server.bind(str(tmp_path / "agent"))
+        server.listen(0)
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "agent"))
+        callers = [Agent("node", Deadline(0.2)) for _ in range(8)]
+        with pytest.raises(NodeError, match="agent_hangs"):
+            all(one._connected() for one in callers)
+        for one in callers:
+            one.close()
+
+
+ASKING = """\
+import sys
+from pathlib import Path
+from backend.cluster.group import try_all
+from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.ssh import connect
+from backend.job.cluster import Host
+hosts = [Host(address="127.0.0.1", port=int(sys.argv[1])) for _ in range(20)]
+known = KnownHosts(Path(sys.argv[2]))
+_, failures = try_all(hosts, lambda _, host: connect(host, known, timeout_s=2), 600)
+print(sorted({failure.code for failure in failures.values()}), len(failures))
+"""
+
+
+def test_a_command_ends_by_itself_though_the_agent_hangs(
+    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with speaking(tmp_path / "agent", monkeypatch, says_nothing):
+        done = subprocess.run(
+            [sys.executable, "-c", ASKING, str(cluster.hosts()[0].port), str(cluster.folder / "known_hosts")],
+            capture_output=True, text=True, timeout=300, env={**os.environ, "HOME": str(tmp_path)},
+        )  # fmt: skip
+    assert done.stdout == "['agent_hangs'] 20\n", done.stderr
+
+
+def test_the_host_of_an_error_is_the_one_that_was_asked_for(
+    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with speaking(tmp_path / "agent", monkeypatch, says_nothing):
+        error = _failure(cluster, tmp_path)
+    assert error.node == Host(address="127.0.0.1", port=cluster.hosts()[0].port).name
+
+
+def test_check_names_the_agent_in_place_of_the_nodes_and_ends(
+    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapping = stand_in_job(tmp_path, "exit 1") | {"cluster": cluster.cluster_mapping(f"{tmp_path}/python")}
+    for host in mapping["cluster"]["hosts"]:
+        host.pop("identity_file")
+    (tmp_path / "job.yaml").write_text(json.dumps(mapping))
+    (tmp_path / "home").mkdir(mode=0o700)
+    shutil.copy(cluster.folder / "known_hosts", tmp_path / "home")
+    environment = {**os.environ, "HOME": str(tmp_path), "MEGABOARD_HOME": str(tmp_path / "home")}
+    with speaking(tmp_path / "agent", monkeypatch, says_nothing):
+        done = subprocess.run(
+            [sys.executable, "-m", "app.main", "check", "--lang", "en", str(tmp_path / "job.yaml")],
+            capture_output=True, text=True, timeout=300, env={**environment, "SSH_AUTH_SOCK": str(tmp_path / "agent")},
+        )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert done.returncode not in (0, None), said
+    assert f"The SSH agent at {tmp_path}/agent did not answer" in said
+    assert "sshd listens" not in said

@@ -1,0 +1,93 @@
+"""Storage in a real browser: what runs take, a deletion by its buttons, and the rules."""
+
+import time
+
+import pytest
+
+from backend.jobs.deleting import deleted_runs
+from backend.jobs.retention import Retention, Rules
+from backend.jobs.states import EventKind
+from tests.ui.browser import expect, needs_chromium
+from tests.ui.test_monitor import Monitored, context, open_run, page, site
+from tests.waiting import wait_for
+
+__all__ = ["context", "page", "site"]
+pytestmark = [pytest.mark.ui, needs_chromium]
+
+NASTY = "<img src=x onerror=alert(1)>'\"; DROP TABLE runs; --"
+
+
+def finished(site: Monitored, run: str, name: str = "tiny") -> str:
+    made = site.run(run, name=name, nodes=1, now=time.time() - 900)
+    made.start()
+    made.steps(1, 10)
+    made.exit(0)
+    made.tell(EventKind.FINISHED)
+    return run
+
+
+def is_deleted(site: Monitored, run: str) -> bool:
+    with site.store.read() as connection:
+        return run in {one.run for one in deleted_runs(connection)}
+
+
+@pytest.mark.parametrize(("lang", "button", "sure"), [("en", "Delete…", "Delete"), ("zh", "删除…", "删除")])
+def test_a_run_is_deleted_from_its_page_after_the_page_said_what_goes(site, page, lang, button, sure):
+    run = finished(site, f"20260201-000000-{lang}-aaaa")
+    open_run(page, site, run, lang)
+    page.locator(".mbm-head").get_by_role("button", name=button).click()
+    dialog = page.locator("dialog[open]")
+    expect(dialog).to_contain_text("tiny")
+    expect(dialog.locator("li").first).to_contain_text("rank 0")
+    page.keyboard.press("Escape")
+    assert not is_deleted(site, run)
+    page.locator(".mbm-head").get_by_role("button", name=button).click()
+    dialog.get_by_role("button", name=sure, exact=True).click()
+    page.wait_for_function("() => location.hash === '#runs'")
+    wait_for(lambda: is_deleted(site, run))
+    expect(page.locator(".mbm-deletions [data-tone=good]").last).to_contain_text(f"{run}.zip")
+    expect(page.locator(f'.mbm-list [data-key="{run}"]')).to_have_count(0)
+
+
+def test_a_second_tab_that_deletes_the_same_run_is_told(site, page, context):
+    run = finished(site, "20260202-000000-twice-aaaa", NASTY)
+    other = context.new_page()
+    for tab in (page, other):
+        tab.goto(f"{site.url}/en/#runs")
+        tab.locator(f'.mbm-list [data-key="{run}"] [data-do=delete]').click()
+        expect(tab.locator("dialog[open]")).to_contain_text(NASTY)
+        tab.locator("dialog[open] input[type=checkbox]").set_checked(False)
+    for tab in (page, other):
+        tab.locator("dialog[open]").get_by_role("button", name="Delete", exact=True).click()
+        wait_for(lambda: is_deleted(site, run))
+    expect(other.locator(".mbm-deletions")).to_contain_text(run)
+    expect(other.locator(f'.mbm-list [data-key="{run}"]')).to_have_count(0)
+    other.close()
+
+
+def test_a_run_that_goes_on_has_no_button_and_storage_says_why(site, page):
+    made = site.run("20260203-000000-live-aaaa", name="live", nodes=1)
+    made.start()
+    page.goto(f"{site.url}/en/#runs")
+    expect(page.locator(f'.mbm-list [data-key="{made.id}"] [data-do=delete]')).to_be_hidden()
+    page.locator(".mbm-storage > summary").click()
+    button = page.locator(f'.mbm-storage-runs [data-key="{made.id}"] button')
+    expect(button).to_be_disabled()
+    expect(button).to_have_attribute("title", f"Run {made.id} has not ended, so it cannot be deleted.")
+
+
+def test_rules_are_saved_and_say_what_they_would_delete_now(site, page):
+    finished(site, "20260204-000000-old-aaaa")
+    page.goto(f"{site.url}/en/#runs")
+    page.locator(".mbm-storage > summary").click()
+    rules = page.locator(".mbm-storage-rules")
+    page.wait_for_selector('.mbm-storage-runs [data-key="20260204-000000-old-aaaa"]')
+    raw, days = rules.locator("input[type=number]").nth(0), rules.locator("input[type=number]").nth(1)
+    expect(raw).to_have_value("14")
+    raw.fill("3")
+    days.fill("0")
+    expect(rules).to_contain_text("1 runs are deleted at once")
+    days.fill("")
+    rules.get_by_role("button").click()
+    expect(rules).to_contain_text("Saved.")
+    assert Retention(site.home, site.store).rules() == Rules(raw_days=3)
