@@ -105,12 +105,18 @@ class DemoCluster:
             "nodes": self.nodes,
             "gpus_per_node": 1,
             "run_root": str(self.run_root),
+            "port_range": self._port_range(),
             "environments": {"llamafactory": {"python": python}},
             "hosts": [
                 {"address": host.address, "port": host.port, "user": host.user, "identity_file": host.identity_file}
                 for host in self.hosts()
             ],
         }
+
+    def _port_range(self) -> tuple[int, int]:
+        """Hundred ports below the ephemeral ones, so that two clusters on one machine seldom take the same port."""
+        first = 20000 + 100 * (self.hosts()[0].port % 100)
+        return first, first + 99
 
     def stop(self) -> list[int]:
         """Ends the jobs that were started here and the servers with their sessions; the ids of what would not end."""

@@ -54,9 +54,13 @@ def free_port(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def listen(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Answer each caller with its own word, until all `callers` came or `seconds` are over; dial it too, as `dial`."""
+    """Answer each caller that says one of `words` with its word; dial the port too, as `dial`.
+
+    Ends when every word was heard or `seconds` are over. The words are this launch's own: a caller of another launch
+    gets no answer and does not count.
+    """
     deadline = time.monotonic() + wanted["seconds"]
-    heard: set[bytes] = set()
+    missing = {word.encode() for word in wanted["words"]}
     try:
         server = bound(wanted["port"])
     except OSError as error:
@@ -65,15 +69,16 @@ def listen(wanted: dict[str, Any]) -> dict[str, Any]:
     dialling = threading.Thread(target=lambda: dialled.update(dial(wanted["dial"])))
     dialling.start()
     with server:
-        while len(heard) < wanted["callers"] and time.monotonic() < deadline:
+        while missing and time.monotonic() < deadline:
             server.settimeout(max(0.01, deadline - time.monotonic()))
             try:
                 caller, _ = server.accept()
                 with caller:
                     caller.settimeout(1)
                     word = caller.recv(64)
-                    caller.sendall(word)
-                    heard.add(word)
+                    if word in missing:
+                        caller.sendall(word)
+                        missing.remove(word)
             except OSError:
                 continue
     dialling.join()

@@ -39,11 +39,12 @@ def check_port(
     if 0 not in nodes:
         return [of.skipped("master_port") for of in checks.values()]
     address = job.cluster.hosts[0].dialled_address
+    words = {rank: secrets.token_hex(8) for rank in nodes}
 
     def work(rank: int, node: Node) -> Listened | Dialled:
-        dialled = {"address": address, "port": port, "seconds": DIAL_S, "word": secrets.token_hex(8)}
+        dialled = {"address": address, "port": port, "seconds": DIAL_S, "word": words[rank]}
         if rank == 0:  # both in one command: its sshd may allow no second one
-            wanted = {"port": port, "seconds": DIAL_S + 2, "callers": len(nodes), "dial": dialled}
+            wanted = {"port": port, "seconds": DIAL_S + 2, "words": [*words.values()], "dial": dialled}
             return _try_port(job, 0, node, Listened, "listen", wanted)
         return _try_port(job, rank, node, Dialled, "dial", dialled)
 

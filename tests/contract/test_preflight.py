@@ -66,7 +66,7 @@ def make(cluster: DemoCluster, tmp_path: Path) -> Callable[..., Job]:
 
 
 def check(job: Job, nodes: dict[int, Node], port: int | None = None) -> list[CheckResult]:
-    chosen = port or choose_port(job, nodes[0], range(29500, 29600))
+    chosen = port or choose_port(job, nodes[0], range(job.cluster.port_range[0], job.cluster.port_range[1] + 1))
     return preflight(job, nodes, probe_all(job, nodes), survey_all(job, nodes), chosen)
 
 
