@@ -9,36 +9,36 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NoReturn
 
-from app.cli_output import FAILED, WRONG_INPUT, drop_output, print_json, print_problems, write_every_letter
-from app.i18n import LANGUAGES, render_problem, t
+from app.cli.output import FAILED, WRONG_INPUT, drop_output, print_json, print_problems, write_every_letter
 from app.private_file import PrivateFileError
+from app.text import LANGUAGES, render_problem, t
 from backend import __version__
 from backend.job.problems import Problem, ProblemsError
 
 COMMANDS = {
-    "serve": "app.cli_serve",
-    "demo": "app.cli_demo",
-    "estimate": "app.cli_plan",
-    "plan": "app.cli_plan",
-    "render": "app.cli_render",
-    "model": "app.cli_model",
-    "import": "app.cli_import",
-    "preset": "app.cli_preset",
-    "check": "app.cli_check",
-    "copy": "app.cli_copy",
-    "probe": "app.cli_calibrate",
-    "launch": "app.cli_launch",
-    "watch": "app.cli_watch",
-    "status": "app.cli_status",
-    "logs": "app.cli_logs",
-    "stop": "app.cli_stop",
-    "resume": "app.cli_resume",
-    "queue": "app.cli_queue",
-    "export": "app.cli_export",
-    "storage": "app.cli_storage",
-    "delete": "app.cli_delete",
-    "calibrate": "app.cli_calibrate",
-    "notify": "app.cli_notify",
+    "serve": "app.cli.serve",
+    "demo": "app.cli.demo",
+    "estimate": "app.cli.plan",
+    "plan": "app.cli.plan",
+    "render": "app.cli.render",
+    "model": "app.cli.model",
+    "import": "app.cli.import_yaml",
+    "preset": "app.cli.preset",
+    "check": "app.cli.check",
+    "copy": "app.cli.copy_files",
+    "probe": "app.cli.calibrate",
+    "launch": "app.cli.launch",
+    "watch": "app.cli.watch",
+    "status": "app.cli.status",
+    "logs": "app.cli.logs",
+    "stop": "app.cli.stop",
+    "resume": "app.cli.resume",
+    "queue": "app.cli.queue_runs",
+    "export": "app.cli.export",
+    "storage": "app.cli.storage",
+    "delete": "app.cli.delete",
+    "calibrate": "app.cli.calibrate",
+    "notify": "app.cli.notify",
 }
 DEFAULT = "serve"
 _NOT_TYPED = (
@@ -130,7 +130,7 @@ def _language(given: Sequence[str]) -> str:
 
 
 def _log_to_stderr() -> None:
-    from backend.jobs.redact import RedactingFormatter
+    from backend.runs.redact import RedactingFormatter
 
     handler = logging.StreamHandler()
     handler.setFormatter(RedactingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from app.audit import Audit
 from app.home import store_path, with_readable_cluster
-from backend.cluster.hostkeys import HostKey, KnownHosts
+from app.web.audit import Audit
+from backend.cluster.ssh.host_keys import HostKey, KnownHosts
 from backend.engines.checks import without_secrets
 from backend.job.mapping import MAXIMUM_TEXT, dump_mapping, load_mapping
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs.controller import Controller
-from backend.jobs.records import Source
-from backend.jobs.retention import Retention
-from backend.jobs.store import Store
+from backend.runs.controller import Controller
+from backend.runs.records import Source
+from backend.runs.store.retention import Retention
+from backend.runs.store.store import Store
 
 FIRST_DRAFT: Mapping[str, object] = {
     "version": 1,

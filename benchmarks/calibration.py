@@ -19,7 +19,7 @@ from statistics import median
 
 import yaml
 
-from backend.estimate.efficiency import default_efficiency
+from backend.estimate.time.efficiency import default_efficiency
 from backend.job.presets import data_folder
 from benchmarks.fit import carried_rows
 from benchmarks.timed import timed_rows

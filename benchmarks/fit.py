@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from backend.estimate.efficiency import Efficiency
-from backend.estimate.numeric import Number
-from backend.estimate.schedule import iteration_time
-from backend.estimate.step_time import ChunkTimes
+from backend.estimate.array_ops import Number
+from backend.estimate.time.efficiency import Efficiency
+from backend.estimate.time.schedule import iteration_time
+from backend.estimate.time.step_time import ChunkTimes
 from backend.job.presets import data_folder
 from benchmarks.shapes import DATA
 from benchmarks.timed import timed_rows
@@ -263,7 +263,7 @@ def write(found: Efficiency, seen: Sequence[Timed], held: Sequence[Timed]) -> No
         "rows": {"in_sample": len(seen), "held_out": len(held)},
         "errors": errors,
     }
-    text = "# The constants of the time model: backend/estimate/efficiency.py says what each is.\n"
+    text = "# The constants of the time model: backend/estimate/time/efficiency.py says what each is.\n"
     text += "# Written by: python -m benchmarks.fit --write. typical_error: the median, over the sources, of the\n"
     text += "# median absolute error on a source's dense models where it was not fitted to, as a user's cluster\n"
     text += "# is; typical_error_of_experts: the same on its mixtures of experts.\n"

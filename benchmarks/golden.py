@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backend.estimate.fit import kind_of_run
-from backend.estimate.layers import ModelLayers
-from backend.estimate.megatron import pipeline_memory
-from backend.estimate.megatron_work import cached_gradients
+from backend.estimate.memory.fit import kind_of_run
+from backend.estimate.memory.megatron import pipeline_memory
+from backend.estimate.memory.megatron_workspace import cached_gradients
+from backend.estimate.memory.stage import Trained, rank_parameters, stages
+from backend.estimate.memory.terms import GROUPED_BYTES, STATIC_BYTES, StageMemory
+from backend.estimate.model.layers import ModelLayers
 from backend.estimate.plan import Plan
-from backend.estimate.stage import Trained, rank_parameters, stages
-from backend.estimate.terms import GROUPED_BYTES, STATIC_BYTES, StageMemory
 from backend.job.pipeline_layout import layers_of
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, MemoryTraits

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backend.estimate.layers import Keep, LayerKind, Linear, ModelLayers, Norm, Operator
-from backend.estimate.model_layers import model_layers
+from backend.estimate.model.layers import Keep, LayerKind, Linear, ModelLayers, Norm, Operator
+from backend.estimate.model.model_layers import model_layers
 from backend.job.model import Mla, parse_model
 
 VOCABULARIES = {

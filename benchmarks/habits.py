@@ -55,7 +55,7 @@ _OLD = Habits(gpt=True, flash=False, gradient_bytes=2, whole_attention=True, sca
 # reentrant; the tables of 2023-07, in bf16, with torch before 2.1 and all communication in 16 bits (PURE).
 _MPT = Habits(gpt=True, overlap=True, gradient_bytes=2, fsdp=True, fused_loss=True, attention_pace=FIRST_FLASH)
 # Those of 2023-10, in amp_bf16, with torch 2.1 (sweep.sh) and gradients summed in fp32 (composer's mixed precision
-# DEFAULT); those of 2024-01, on 128 H100 and more, with FlashAttention 2 (sweep.py).
+# DEFAULT); those of 2024-01, on 128 H100 and more, with FlashAttention 2 (reaper.py).
 _MPT_LATER = replace(_MPT, gradient_bytes=4, stops_early=True)
 _MPT_LARGE = replace(_MPT_LATER, attention_pace=1.0)
 

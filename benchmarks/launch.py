@@ -77,11 +77,11 @@ def show(nodes: int, rounds: dict[str, list[dict[str, float]]]) -> None:
 
 def measure(nodes: int, rounds: int, pythons: dict[str, str]) -> dict[str, list[dict[str, float]]]:
     """Every contender in turn, `rounds` times, against the same servers."""
-    from backend.cluster.demo import DemoCluster
+    from app.demo.local_nodes import LocalNodes
 
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in pythons}
     with tempfile.TemporaryDirectory() as folder:
-        cluster = DemoCluster(Path(folder) / "nodes", nodes=nodes)
+        cluster = LocalNodes(Path(folder) / "nodes", nodes=nodes)
         hosts = cluster.start()
         try:
             for number in range(rounds):
@@ -150,9 +150,9 @@ def contend(name: str, spec_path: str) -> None:
 
 def by_megaboard(spec: dict[str, Any]) -> Any:
     """As a launch does: a pool, a connection a node that is kept, the files in one go, the supervisor's start."""
-    from backend.cluster.group import POOL, on_all
-    from backend.cluster.hostkeys import KnownHosts
-    from backend.cluster.ssh import SshNode, connect
+    from backend.cluster.node_group import POOL, on_all
+    from backend.cluster.ssh.host_keys import KnownHosts
+    from backend.cluster.ssh.node import SshNode, connect
     from backend.job.cluster import Host
 
     assert POOL == AT_ONCE
@@ -239,8 +239,8 @@ def cpu_s() -> float:
 
 def servers_cpu_s(cluster: Any) -> float:
     """Of the sshd processes and of the sessions that have ended."""
-    from backend.cluster.demo import _with_children
-    from backend.cluster.supervisor.processes import read_process, read_stat
+    from app.demo.local_nodes import _with_children
+    from backend.node.supervisor.processes import read_process, read_stat
 
     listeners = [read_process(one["pid"]) for one in json.loads((cluster.folder / "nodes.json").read_text()).values()]
     processes = [one for listener in listeners if listener for one in _with_children(listener)]

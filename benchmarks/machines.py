@@ -6,7 +6,7 @@ GPU figures are those of presets/gpus.yaml where it has the GPU, else of the sam
 
 from dataclasses import replace
 
-from backend.estimate.efficiency import Machine, machine_of
+from backend.estimate.time.efficiency import Machine, machine_of
 from backend.job.cluster import Cluster
 from backend.job.presets import Gpu, gpus
 from benchmarks.shapes import NotModelled

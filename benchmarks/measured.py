@@ -11,14 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 from backend.estimate.estimate import RESERVED_PER_ALLOCATED
-from backend.estimate.fit import kind_of_run
-from backend.estimate.fullest import fullest
-from backend.estimate.layers import ModelLayers
-from backend.estimate.megatron import Run, pipeline_memory
-from backend.estimate.megatron_adapters import Adapters
-from backend.estimate.model_layers import model_layers
-from backend.estimate.outside import FIRST_GIB, groups_gib
-from backend.estimate.parameters import model_parameters
+from backend.estimate.memory.fit import kind_of_run
+from backend.estimate.memory.megatron import Run, pipeline_memory
+from backend.estimate.memory.megatron_adapters import Adapters
+from backend.estimate.memory.non_torch_memory import FIRST_GIB, groups_gib
+from backend.estimate.memory.worst_microbatch import fullest
+from backend.estimate.model.layers import ModelLayers
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.parameters import model_parameters
 from backend.estimate.plan import Plan
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, MemoryTraits

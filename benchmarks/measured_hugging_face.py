@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from backend.estimate.hugging_face import Tuning, data_parallel_memory
-from backend.estimate.layers import Activation, Attention, ModelLayers
+from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
+from backend.estimate.memory.stage import Trained
+from backend.estimate.model.layers import Activation, Attention, ModelLayers
 from backend.estimate.plan import Plan
-from backend.estimate.stage import Trained
 from backend.job.traits import MemoryTraits
 from benchmarks.rows import needed, rank, recompute, reference, sequences, targets, trained, traits
 from benchmarks.shapes import NotModelled

@@ -6,10 +6,10 @@ Who publishes a speed has looked for it.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from backend.estimate.efficiency import default_efficiency
-from backend.estimate.hugging_face import Tuning, data_parallel_memory
-from backend.estimate.megatron import pipeline_memory
-from backend.estimate.stage import Trained
+from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
+from backend.estimate.memory.megatron import pipeline_memory
+from backend.estimate.memory.stage import Trained
+from backend.estimate.time.efficiency import default_efficiency
 from benchmarks.machines import published_gpu
 from benchmarks.shapes import NotModelled
 from benchmarks.timed_plan import number

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from backend.cluster.node import NodeError
-from backend.jobs import attempts, ledger
-from backend.jobs.collect import Collector
-from backend.jobs.records import NodeRecord
-from backend.jobs.store import Store
+from backend.runs.collect.collector import Collector
+from backend.runs.records import NodeRecord
+from backend.runs.store import attempts, run_store
+from backend.runs.store.store import Store
 from tools import monitor_server
 from tools.stored_runs import heartbeat, step_row
 
@@ -57,7 +57,7 @@ class GrowingNode:
 
 
 class Follower:
-    """One thread that polls a node every second, as follow.py does."""
+    """One thread that polls a node every second, as poller.py does."""
 
     def __init__(self, store: Store, run: str, record: NodeRecord, gpus: int) -> None:
         self.node = GrowingNode(record.rank, gpus, record.folder)
@@ -76,7 +76,7 @@ def main(port: int, home: Path, tick_s: float, word: str, run: str) -> None:
     store = Store(home / "megaboard.db")
     with store.read() as connection:
         records = attempts.nodes(connection, run, 1)
-        gpus = ledger.job_of(connection, run).cluster.gpus_per_node
+        gpus = run_store.job_of(connection, run).cluster.gpus_per_node
     for record in records:
         threading.Thread(target=Follower(store, run, record, gpus).work, daemon=True).start()
     monitor_server.main(port, home, tick_s, word)

@@ -24,11 +24,11 @@ from typing import Any
 
 import httpx
 
-from backend.cluster.supervisor.processes import read_stat
-from backend.jobs import attempts, series
-from backend.jobs.collect import Collector
-from backend.jobs.states import EventKind
-from backend.jobs.store import Store
+from backend.node.supervisor.processes import read_stat
+from backend.runs.collect.collector import Collector
+from backend.runs.states import EventKind
+from backend.runs.store import attempts, metrics
+from backend.runs.store.store import Store
 from benchmarks.monitor_live import GrowingNode
 from tools.browser import PASSWORD, Site
 from tools.stored_runs import StoredRun
@@ -322,12 +322,12 @@ def _rows(count: int) -> Iterator[dict[str, Any]]:
 
 
 def _add(store: Store, run: str, rows: list[dict[str, Any]]) -> None:
-    store.write(lambda connection: series.add_points(connection, run, 1, 0, rows))
+    store.write(lambda connection: metrics.add_points(connection, run, 1, 0, rows))
 
 
 def _add_usage(store: Store, nodes: int) -> None:
     """The rows of a day of heartbeats: as many stretches per node as the store keeps."""
-    from backend.jobs import usage
+    from backend.runs.store import utilization as usage
     from tools.stored_runs import heartbeat
 
     width = 256

@@ -14,8 +14,8 @@ from typing import Any
 
 from playwright.sync_api import CDPSession, Page
 
-from backend.cluster.supervisor.processes import read_stat
-from backend.jobs.store import Store
+from backend.node.supervisor.processes import read_stat
+from backend.runs.store.store import Store
 from tools.browser import PASSWORD, Site, logged_in
 from tools.stored_runs import StoredRun
 

@@ -76,17 +76,17 @@ def main() -> None:
 
 def serve(port: int, home: Path, gpus: int, model: str | None) -> None:
     """The page with one more widget on it, whose event does nothing."""
-    from app.binding import Binding
-    from app.gradio_settings import prepare_gradio
+    from app.web.binding import Binding
+    from app.web.gradio_settings import prepare_gradio
 
     prepare_gradio(home)
     import gradio as gr
 
-    from app.passwords import PasswordHash
-    from app.server import create_app
-    from app.server import serve as answer
     from app.services import Services
-    from app.shell import build
+    from app.web.passwords import PasswordHash
+    from app.web.server import create_app
+    from app.web.server import serve as answer
+    from app.web.shell import build
 
     services = Services.open(home)
     services.draft.edit_all(

@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from backend.estimate.megatron import pipeline_memory
-from backend.estimate.model_layers import model_layers
-from backend.estimate.parameters import model_parameters
+from backend.estimate.memory.megatron import pipeline_memory
+from backend.estimate.memory.stage import Trained
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.parameters import model_parameters
 from backend.estimate.plan import Plan
-from backend.estimate.stage import Trained
 from backend.job.model import parse_model
 from backend.job.traits import MEGATRON_LM_MEMORY
 from benchmarks.shapes import DATA

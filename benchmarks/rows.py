@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from backend.estimate.stage import Trained
+from backend.estimate.memory.stage import Trained
 from backend.job.traits import TRAITS, MemoryTraits
 from benchmarks.shapes import NotModelled
 

@@ -27,11 +27,11 @@ from transformers import (
     Qwen3VLConfig,
 )
 
-from backend.estimate.hugging_face import Tuning, data_parallel_memory
-from backend.estimate.model_layers import model_layers
+from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
+from backend.estimate.memory.stage import Trained
+from backend.estimate.memory.terms import STATIC_BYTES
+from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
-from backend.estimate.stage import Trained
-from backend.estimate.terms import STATIC_BYTES
 from backend.job.model import parse_model
 from backend.job.traits import TRAITS
 

@@ -13,8 +13,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from backend.jobs import series
-from backend.jobs.store import Store
+from backend.runs.store import metrics
+from backend.runs.store.store import Store
 from tools.stored_runs import StoredRun, heartbeat, step_row
 
 POLL_S, BEAT_S = 10, 2
@@ -57,18 +57,18 @@ def grow(folder: Path, chosen: argparse.Namespace) -> dict[str, float]:
 def _take_in(connection, node, now, chosen) -> None:  # type: ignore[no-untyped-def]
     times = range(now - POLL_S + BEAT_S, now + 1, BEAT_S)
     beats = [heartbeat(node, chosen.gpus, START + time) for time in times]
-    series.add_heartbeats(connection, RUN, 1, node, beats, START + now)
+    metrics.add_heartbeats(connection, RUN, 1, node, beats, START + now)
     steps = range(int((now - POLL_S) / chosen.step) + 1, int(now / chosen.step) + 1)
     for local in range(chosen.gpus):
         rows = [
             {**step_row(step, START + step * chosen.step, chosen.step), "allocated_gib": 61.2, "reserved_gib": 66.4}
             for step in steps
         ]
-        series.add_points(connection, RUN, 1, node * chosen.gpus + local, rows)
+        metrics.add_points(connection, RUN, 1, node * chosen.gpus + local, rows)
         if node == local == 0:
             for step in steps:
-                key = series.FileKey(run=RUN, attempt=1, rank=0, file="rank0.log")
-                series.add_log(connection, key, series.Place(offset=200 * step), b"x" * 200)
+                key = metrics.FileKey(run=RUN, attempt=1, rank=0, file="rank0.log")
+                metrics.add_log(connection, key, metrics.FileOffset(offset=200 * step), b"x" * 200)
 
 
 def _bytes(store: Store) -> int:

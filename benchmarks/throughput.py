@@ -23,7 +23,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from backend.estimate.efficiency import Efficiency, default_efficiency
+from backend.estimate.time.efficiency import Efficiency, default_efficiency
 from benchmarks.errors import Result, Skip, summary
 from benchmarks.fit import carried_rows, fit_rows, halves
 from benchmarks.shapes import DATA

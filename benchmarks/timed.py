@@ -8,14 +8,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from backend.estimate.data_parallel import bucket_of
-from backend.estimate.efficiency import default_efficiency
-from backend.estimate.layers import Linear, ModelLayers
-from backend.estimate.model_layers import model_layers
+from backend.estimate.memory.stage import Trained, rank_parameters, stages
+from backend.estimate.model.layers import Linear, ModelLayers
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.work import flops_per_token
 from backend.estimate.plan import Plan, unsplit
-from backend.estimate.setting import Execution, Setting
-from backend.estimate.stage import Trained, rank_parameters, stages
-from backend.estimate.work import flops_per_token
+from backend.estimate.time.data_parallel import bucket_of
+from backend.estimate.time.efficiency import default_efficiency
+from backend.estimate.time.time_context import Execution, Setting
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
 from benchmarks.errors import Skip

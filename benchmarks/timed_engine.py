@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from backend.estimate.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun, Traffic
-from backend.estimate.data_parallel import bucket_of
-from backend.estimate.layers import ModelLayers
-from backend.estimate.setting import Execution
+from backend.estimate.model.layers import ModelLayers
+from backend.estimate.time.adapter_run import DROPPED, PACKED, PLAIN, AdapterRun, Traffic
+from backend.estimate.time.data_parallel import bucket_of
+from backend.estimate.time.time_context import Execution
 from backend.job.traits import LIGER_LOSS_MOVED, TRAITS
 from benchmarks.shapes import NotModelled
 

@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass, replace
 
-from backend.estimate.efficiency import Efficiency
-from backend.estimate.layer_time import layer_passes
-from backend.estimate.layers import ModelLayers
-from backend.estimate.load import load_of
-from backend.estimate.schedule import iteration_time
-from backend.estimate.setting import Setting
-from backend.estimate.stage import RankParameters, Trained
-from backend.estimate.step_time import Schedule, step_time
+from backend.estimate.memory.stage import RankParameters, Trained
+from backend.estimate.model.layers import ModelLayers
+from backend.estimate.model.load import load_of
+from backend.estimate.time.efficiency import Efficiency
+from backend.estimate.time.layer_time import layer_passes
+from backend.estimate.time.schedule import iteration_time
+from backend.estimate.time.step_time import Schedule, step_time
+from backend.estimate.time.time_context import Setting
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

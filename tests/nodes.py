@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster.demo import DemoCluster, DemoError
+from app.demo.local_nodes import DemoError, LocalNodes
 from tools.programs import NODE_ENVIRONMENT
 
 _MISSING = "" if (NODE_ENVIRONMENT / ".ready").exists() else "no .venv-node: run `make environments`"
@@ -20,9 +20,9 @@ def skip_without_node_environment() -> None:
 
 
 @contextmanager
-def ssh_nodes(folder: Path, nodes: int) -> Iterator[DemoCluster]:
-    """A running DemoCluster in `folder`; at the end it must stop without leaving a process."""
-    demo = DemoCluster(folder, nodes=nodes)
+def ssh_nodes(folder: Path, nodes: int) -> Iterator[LocalNodes]:
+    """A running LocalNodes in `folder`; at the end it must stop without leaving a process."""
+    demo = LocalNodes(folder, nodes=nodes)
     try:
         demo.start()
     except DemoError as error:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.i18n import LANGUAGES
 from app.main import COMMANDS
+from app.text import LANGUAGES
 from backend.job.launch_rules import check_launch
 from backend.job.mapping import load_job
 from backend.job.problems import errors

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from app.identity import load_identity
+from app.web.identity import load_identity
 
 CHECKOUT = Path(__file__).parents[1]
 CHROMIUM = Path("/usr/bin/chromium")

@@ -7,9 +7,9 @@ The controller reads the store and takes orders, but watches no nodes: runs are 
 import sys
 from pathlib import Path
 
-from app.binding import Binding
-from app.gradio_settings import prepare_gradio
-from app.passwords import PasswordHash
+from app.web.binding import Binding
+from app.web.gradio_settings import prepare_gradio
+from app.web.passwords import PasswordHash
 
 
 def main(port: int, home: Path, tick_s: float, word: str) -> None:
@@ -18,10 +18,10 @@ def main(port: int, home: Path, tick_s: float, word: str) -> None:
     import gradio as gr
 
     import app.monitor
-    from app.i18n import LANGUAGES
-    from app.server import create_app, serve
     from app.services import Services
-    from app.shell import frame
+    from app.text import LANGUAGES
+    from app.web.server import create_app, serve
+    from app.web.shell import frame
 
     services = Services.open(home)
 

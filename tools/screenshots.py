@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.job.mapping import dump_mapping
-from backend.jobs.store import Store
+from backend.runs.store.store import Store
 from tools.browser import CHECKOUT, Site, chromium, log_in
 
 IMAGES = CHECKOUT / "docs" / "images"

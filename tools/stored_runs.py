@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from backend.job.mapping import dump_mapping
-from backend.jobs import attempts, ledger, series
-from backend.jobs.records import NodeRecord
-from backend.jobs.series import FileKey, Place
-from backend.jobs.states import EventKind
-from backend.jobs.store import Store
+from backend.runs.records import NodeRecord
+from backend.runs.states import EventKind
+from backend.runs.store import attempts, metrics, run_store
+from backend.runs.store.metrics import FileKey, FileOffset
+from backend.runs.store.store import Store
 
 TOTAL_STEPS = 400
 
@@ -44,7 +44,7 @@ class StoredRun:
         engine = "llamafactory-megatron"
         job = {"version": 1, "name": name, "cluster": cluster, "model": {"preset": "qwen3-vl-8b"}, "engine": engine}
         store.write(
-            lambda c: ledger.create_run(
+            lambda c: run_store.create_run(
                 c, run, name=name, engine=engine, job=dump_mapping(job), addresses=self.addresses, time=now
             )
         )
@@ -69,7 +69,7 @@ class StoredRun:
 
     def tell(self, kind: EventKind, rank: int | None = None, **detail: Any) -> None:
         """Append an event."""
-        self.store.write(lambda c: ledger.append(c, self.id, kind, time=self.now, rank=rank, detail=detail))
+        self.store.write(lambda c: run_store.append(c, self.id, kind, time=self.now, rank=rank, detail=detail))
 
     def start(self) -> None:
         """All nodes come up."""
@@ -83,7 +83,7 @@ class StoredRun:
     def steps(self, first: int, last: int, *, step_s: float = 0.9, attempt: int = 1, **fixed: Any) -> None:
         """Steps first..last of rank 0, a loss that falls; `fixed` replaces values."""
         rows = [{**step_row(step, self.now, step_s), **fixed} for step in range(first, last + 1)]
-        self.store.write(lambda c: series.add_points(c, self.id, attempt, 0, rows))
+        self.store.write(lambda c: metrics.add_points(c, self.id, attempt, 0, rows))
         self.now += step_s * len(rows)
 
     def beat(self, ranks: Sequence[int] | None = None) -> None:
@@ -91,14 +91,14 @@ class StoredRun:
         for rank in range(len(self.addresses)) if ranks is None else ranks:
             row = heartbeat(rank, self.gpus_per_node, self.now)
             self.store.write(
-                lambda c, rank=rank, row=row: series.add_heartbeats(c, self.id, self.attempt, rank, [row], self.now)
+                lambda c, rank=rank, row=row: metrics.add_heartbeats(c, self.id, self.attempt, rank, [row], self.now)
             )
 
     def log(self, rank: int, file: str, data: bytes) -> None:
         """Bytes appended to a log."""
         offset = self._offsets.get((self.attempt, rank, file), 0)
         key = FileKey(run=self.id, attempt=self.attempt, rank=rank, file=file)
-        self.store.write(lambda c: series.add_log(c, key, Place(offset=offset), data))
+        self.store.write(lambda c: metrics.add_log(c, key, FileOffset(offset=offset), data))
         self._offsets[self.attempt, rank, file] = offset + len(data)
 
     def exit(self, rank: int, **record: Any) -> None:

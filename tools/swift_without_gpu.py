@@ -2,7 +2,7 @@
 
     python swift_without_gpu.py parse|keys JSON --token T
 
-Everything of transformer_engine and triton is an empty class; then engine_word.py runs as it does on a node.
+Everything of transformer_engine and triton is an empty class; then engine_args.py runs as it does on a node.
 """
 
 import importlib.machinery
@@ -61,4 +61,4 @@ def version(name, real=importlib.metadata.version):
 
 sys.meta_path.insert(0, Finder())
 importlib.metadata.version = version
-runpy.run_path(str(Path(__file__).parents[1] / "backend" / "cluster" / "engine_word.py"), run_name="__main__")
+runpy.run_path(str(Path(__file__).parents[1] / "backend" / "node" / "checks" / "engine_args.py"), run_name="__main__")

@@ -20,7 +20,7 @@ from tools.programs import NODE_PYTHON, mcore_adapter_source, swift_python
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "presets" / "engine_keys.yaml"
 WITHOUT_GPU = Path(__file__).with_name("swift_without_gpu.py")
-ENGINE_WORD = ROOT / "backend" / "cluster" / "engine_word.py"
+ENGINE_WORD = ROOT / "backend" / "node" / "checks" / "engine_args.py"
 SOURCES = {
     "llamafactory": "https://github.com/hiyouga/LLaMA-Factory/tree/v{}/src/llamafactory/hparams",
     "llamafactory_trainer": "https://github.com/hiyouga/LLaMA-Factory/blob/v{}/src/llamafactory/hparams/training_args.py",

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from app.i18n import LANGUAGES, t
-from app.reference import EFFECTS, HOSTS, Entry, documented, entry, sentences, since_words, table
+from app.text import LANGUAGES, t
+from app.text.reference import EFFECTS, HOSTS, Entry, documented, entry, sentences, since_words, table
 from backend.engines import ENGINES
 from backend.engines.checks import check_passed_on
 from backend.engines.engine import Target, target_of

@@ -10,16 +10,16 @@ from typing import Any
 
 import gradio as gr
 
-from app.i18n import catalogue
-from app.monitor import acts
-from app.monitor.bundle import Bundler
+from app.monitor import actions
 from app.monitor.compare import Compare
 from app.monitor.exports import exports_of
-from app.monitor.question import Question
+from app.monitor.poll_request import Question
+from app.monitor.poll_response import Bundler
 from app.monitor.resuming import resuming_of
 from app.monitor.storage import storage_of
 from app.monitor.watch import watch_of
 from app.services import Services
+from app.text import catalogue
 
 TICK_S = 2.0
 
@@ -44,7 +44,7 @@ def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
         values = values if isinstance(values, dict) else {}
         # A button of the list says which run it means; one of a run's own view need not.
         run = values.get("run") if isinstance(values.get("run"), str) else question.run
-        refused = acts.act(services, compare, event._data.get("name"), run, values)
+        refused = actions.act(services, compare, event._data.get("name"), run, values)
         watch.forget(run)
         answer = bundler.answer(question, services.clock(), refused)
         return gr.skip() if answer is None else answer

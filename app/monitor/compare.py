@@ -3,16 +3,16 @@
 from typing import Any
 
 from app.calibration import as_mapping, keep_in_draft, known_of_draft, today
-from app.i18n import render_problem
-from app.monitor.shared import Shared
+from app.monitor.shared_answers import Shared
 from app.services import Services
+from app.text import render_problem
 from backend.estimate import estimate
-from backend.estimate.calibrated import calibrated_on
-from backend.estimate.lengths import computed_length
+from backend.estimate.model.lengths import computed_length
+from backend.estimate.time.calibrated import calibrated_on
 from backend.job.cluster import Calibration
 from backend.job.job import Job
 from backend.job.problems import ProblemsError
-from backend.jobs.calibrate import RunMeasured, calibration_of
+from backend.runs.tasks.calibration import RunMeasured, calibration_of
 
 COMPARE_S = 10.0
 """Two ticks within this time see the same comparison: it costs an estimate."""

@@ -4,8 +4,8 @@ import sqlite3
 from typing import Any
 
 from app.monitor.downsample import LIMIT, downsample
-from backend.jobs import curve_view
-from backend.jobs.curve_view import END, Curves
+from backend.runs.store import curve_view
+from backend.runs.store.curve_view import END, Curves
 
 
 def part(connection: sqlite3.Connection, run: str, generation: int | None, seq: int | None) -> dict[str, Any]:

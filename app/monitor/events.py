@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from app.alert_words import figures
-from app.i18n import render_problem, t
-from backend.jobs import gpu_errors
-from backend.jobs.diagnose import stuck_words
-from backend.jobs.records import Event, RunSnapshot, problem_from_json
-from backend.jobs.states import EventKind
+from app.text import render_problem, t
+from app.text.alerts import figures
+from backend.runs.diagnosis import gpu_errors
+from backend.runs.diagnosis.diagnose import stuck_words
+from backend.runs.records import Event, RunSnapshot, problem_from_json
+from backend.runs.states import EventKind
 
 SHOWN = 50
 ALIKE = 8

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Protocol
 
-from app.export_words import export_words
-from app.i18n import render_problem
+from app.text import render_problem
+from app.text.exports import export_words
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs.controller import Controller
-from backend.jobs.exporting import Exported
-from backend.jobs.records import RunSnapshot
-from backend.jobs.redact import redact
-from backend.jobs.states import RunState
+from backend.runs.controller import Controller
+from backend.runs.records import RunSnapshot
+from backend.runs.redact import redact
+from backend.runs.states import RunState
+from backend.runs.tasks.export import Exported
 
 _log = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from app.i18n import render_problem, t
+from app.text import render_problem, t
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs.beginning import Found
-from backend.jobs.controller import Controller
-from backend.jobs.records import RunSnapshot
+from backend.runs.controller import Controller
+from backend.runs.launch.resume import Found
+from backend.runs.records import RunSnapshot
 
 _log = logging.getLogger(__name__)
 

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.i18n import render_problem
-from app.preparing_words import preparing_words
+from app.text import render_problem
+from app.text.preparation import preparing_words
 from backend.job.problems import Problem
-from backend.jobs import history
-from backend.jobs.checkup import warning_key
-from backend.jobs.diagnose import stuck_words
-from backend.jobs.progress import WATCHED
-from backend.jobs.records import NodeSnapshot, Preparing, RunSnapshot
-from backend.jobs.states import RunState
+from backend.runs.diagnosis.diagnose import stuck_words
+from backend.runs.launch.preflight import warning_key
+from backend.runs.records import NodeSnapshot, Preparing, RunSnapshot
+from backend.runs.states import RunState
+from backend.runs.view import history
+from backend.runs.view.progress import WATCHED
 
 
 def head(run: RunSnapshot, lang: str) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from app.i18n import render_problem
-from backend.jobs.records import RunSummary
+from app.text import render_problem
+from backend.runs.records import RunSummary
 
 
 def rows(runs: list[RunSummary], lang: str) -> list[dict[str, Any]]:

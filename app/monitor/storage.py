@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from app.i18n import render_problem
 from app.services import Services
-from app.storage_words import kind_words, places_on_nodes, size_words
+from app.text import render_problem
+from app.text.storage import kind_words, places_on_nodes, size_words
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs.retention import Retention, Rules
-from backend.jobs.storage import RunSize, Storage
-from backend.jobs.store import Store
+from backend.runs.store.retention import Retention, Rules
+from backend.runs.store.sizes import RunSize, Storage
+from backend.runs.store.store import Store
 
 _log = logging.getLogger(__name__)
 

@@ -8,14 +8,14 @@ from functools import lru_cache
 from typing import Any
 
 from app.monitor import curves
-from app.monitor.answer import to_json
-from app.monitor.shared import Shared
+from app.monitor.json_parts import to_json
+from app.monitor.shared_answers import Shared
 from backend.job.problems import ProblemsError
-from backend.jobs import curve_levels, curve_view
-from backend.jobs.controller import Controller
-from backend.jobs.curve_view import State
-from backend.jobs.records import RunSnapshot, RunSummary
-from backend.jobs.store import Store
+from backend.runs.controller import Controller
+from backend.runs.records import RunSnapshot, RunSummary
+from backend.runs.store import curve_levels, curve_view
+from backend.runs.store.curve_view import State
+from backend.runs.store.store import Store
 
 LOOK_S = 1.0
 """Two ticks within this time see the same snapshot."""

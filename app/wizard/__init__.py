@@ -1,18 +1,18 @@
 """The wizard: six steps that edit one draft; what follows from the draft is drawn by the scripts in static/.
 
 In order: fields.py (widgets from the parameter table), one file a step, reading.py (draft -> job and problems),
-panel.py (the bundle that pages draw), wire.py (events).
+payload.py (the bundle that pages draw), events.py (events).
 """
 
 import gradio as gr
 
 from app.services import Services
-from app.shell_parts import step_column
+from app.web.shell_parts import step_column
 from app.wizard import hardware, launch, model, plan, review, training
+from app.wizard.events import CARRIER_SCRIPT, wire
 from app.wizard.fields import Form
 from app.wizard.layout import place
-from app.wizard.panel import opening
-from app.wizard.wire import CARRIER_SCRIPT, wire
+from app.wizard.payload import opening
 
 _STEPS = (hardware, model, training, plan, review, launch)
 

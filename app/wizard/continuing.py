@@ -9,13 +9,13 @@ from typing import Any
 
 from app.services import Services
 from app.wizard.fields import Form, label_of, table
+from app.wizard.problems import in_words
 from app.wizard.start import Begun, from_text
-from app.wizard.words import in_words
 from backend.engines.resharding import check_source
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs.ledger import run_row
-from backend.jobs.snapshot import run_job
+from backend.runs.store.run_store import run_row
+from backend.runs.view.snapshot import run_job
 
 
 def begin(services: Services, run: str, step: int) -> Begun:

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from app.wizard.draft_state import job_of
 from app.wizard.fields import look_up
-from app.wizard.reading import job_of
 
 _COUNTED = ("training.samples", "training.dataset", "training.dataset_dir")
 _RATE, _BATCH, _SOURCE = "training.learning_rate", "training.learning_rate_batch", "training.samples_from"

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.i18n import render_problem, t
-from app.plan_words import all_plans, need_gib, plan_name, plan_sizes
 from app.services import Services
+from app.text import render_problem, t
+from app.text.plans import all_plans, need_gib, plan_name, plan_sizes
+from app.wizard.draft_state import Reading
 from app.wizard.fields import label_of, table
-from app.wizard.reading import Reading
 from backend.engines import export
 from backend.estimate import estimate
 from backend.job.batch import written
@@ -18,9 +18,9 @@ from backend.job.job import Job
 from backend.job.mapping import dump_job, parameters, to_mapping
 from backend.job.parameters import Parameter
 from backend.job.problems import ProblemsError
-from backend.jobs.ledger import run_row
-from backend.jobs.snapshot import run_job
 from backend.planning import recommended
+from backend.runs.store.run_store import run_row
+from backend.runs.view.snapshot import run_job
 
 RECOMMENDED = "recommended"
 """The base that is no run: the plan that the Plan step offers. No run has this id."""

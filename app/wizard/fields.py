@@ -11,8 +11,7 @@ from typing import Any
 import gradio as gr
 from gradio.components import Component
 
-from app import reference
-from app.i18n import has, t
+from app.text import has, reference, t
 from app.wizard.hosts import FIELD as HOSTS
 from app.wizard.hosts import to_form
 from app.wizard.texts import TEXTS, text_of

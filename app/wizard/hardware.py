@@ -5,11 +5,11 @@ from typing import Any
 
 from app.home import cluster_names
 from app.own_presets import own_presets
-from app.reference import ENVIRONMENTS, GPU_FIGURES
 from app.services import Services
+from app.text.reference import ENVIRONMENTS, GPU_FIGURES
+from app.wizard.draft_state import Reading
 from app.wizard.fields import Form
 from app.wizard.layout import grid, more, place, section
-from app.wizard.reading import Reading
 from app.wizard.speed import card
 from app.wizard.start import recipe_list
 from backend.job.cluster import Cluster, Host

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.i18n import t
-from app.plan_words import problem_words
-from app.reference import EFFECTS, Entry, documented, entry, sentences
+from app.text import t
+from app.text.plans import problem_words
+from app.text.reference import EFFECTS, Entry, documented, entry, sentences
+from app.wizard.draft_state import Reading
 from app.wizard.fields import table, value_words
-from app.wizard.reading import Reading
 from backend.engines import ENGINES
 from backend.engines.checks import check_passed_on
 from backend.engines.known_keys import keys_of

@@ -4,20 +4,20 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from app.copy_words import copy_words
-from app.i18n import t
 from app.services import Services
+from app.text import t
+from app.text.copies import copy_words
 from app.wizard import continuing
-from app.wizard.desk import Desk, DeskState, desk_of
+from app.wizard.draft_state import Reading, read
 from app.wizard.fields import Form
+from app.wizard.launch_session import Desk, DeskState, desk_of
 from app.wizard.layout import place
-from app.wizard.reading import Reading, read
-from app.wizard.words import in_words
-from backend.cluster.checks import CheckResult
-from backend.cluster.hostkeys import HostKey
+from app.wizard.problems import in_words
+from backend.cluster.preflight.results import CheckResult
+from backend.cluster.ssh.host_keys import HostKey
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs import ledger
-from backend.jobs.checkup import PreflightReport
+from backend.runs.launch.preflight import PreflightReport
+from backend.runs.store import run_store
 
 STEP = "launch"
 SSH_PORT = 22
@@ -133,7 +133,7 @@ def _in_words(form: Form, services: Services, problem: Problem) -> dict[str, Any
     """As words.in_words, with the run that a node is in use by, where that has a page of its own here."""
     run = str(problem.values.get("run", ""))
     with services.store.read() as connection:
-        is_ours = bool(run) and ledger.state_of(connection, run) is not None
+        is_ours = bool(run) and run_store.state_of(connection, run) is not None
     return {**in_words(form, problem), "run": run if is_ours else None}
 
 

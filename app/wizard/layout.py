@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import gradio as gr
 
-from app.i18n import has, t
+from app.text import has, t
 
 
 @contextmanager

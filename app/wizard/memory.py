@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from app.wizard.reading import Reading
+from app.wizard.draft_state import Reading
 from backend.estimate import Estimate, Part, StageEstimate, explain
 from backend.estimate.plan import plan_of
 from backend.job.job import Job

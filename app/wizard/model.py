@@ -3,11 +3,11 @@
 from typing import Any
 
 from app.services import Services
+from app.wizard.draft_state import Reading
 from app.wizard.fields import Form
 from app.wizard.layout import grid, place, section
-from app.wizard.reading import Reading
-from backend.estimate.model_layers import model_layers
-from backend.estimate.parameters import model_parameters
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.parameters import model_parameters
 from backend.job.model import ModelShape
 from backend.job.presets import models
 

@@ -4,13 +4,13 @@ from typing import Any
 
 from app.services import Services
 from app.wizard import continuing
+from app.wizard.draft_state import Reading
 from app.wizard.fields import Form
 from app.wizard.layout import grid, more, section, tabs
 from app.wizard.memory import memory
 from app.wizard.placement import placement
 from app.wizard.plans import SIZES, plans_of
-from app.wizard.reading import Reading
-from app.wizard.spent import spent
+from app.wizard.time_breakdown import spent
 from app.wizard.timeline import timeline
 
 STEP = "plan"

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from app.guide_words import guide_rows
-from app.i18n import render_problem, t
-from app.plan_words import all_plans, instead_words, plan_name, plan_sizes, why_words
-from app.wizard.reading import Reading
+from app.text import render_problem, t
+from app.text.guides import guide_rows
+from app.text.plans import all_plans, instead_words, plan_name, plan_sizes, why_words
+from app.wizard.draft_state import Reading
 from backend.estimate import doubtful_above_gib
-from backend.estimate.many import PARTS, Figures
-from backend.estimate.timing import COMMUNICATION, hours_of
+from backend.estimate.batched import PARTS, Figures
+from backend.estimate.time.timing import COMMUNICATION, hours_of
 from backend.job.problems import Problem, ProblemsError
 from backend.planning import Plans, best_of_splits, front, recommended
 from backend.planning.space import CUT, RECOMPUTE, SIZES

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from app.reference import ENVIRONMENTS, GPU_FIGURES
+from app.text.reference import ENVIRONMENTS, GPU_FIGURES
+from app.wizard.draft_state import Reading
 from app.wizard.fields import Form
-from app.wizard.reading import Reading
-from app.wizard.words import place_of
+from app.wizard.problems import place_of
 from backend.job.job import Job
 
 _VISION = (

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.services import Services
+from app.wizard.draft_state import Reading
 from app.wizard.fields import Form
 from app.wizard.hosts import node_name
 from app.wizard.layout import place
-from app.wizard.reading import Reading
-from app.wizard.words import in_words
-from backend.engines import NodeCommand, NodePlace, Place, export, render
+from app.wizard.problems import in_words
+from backend.engines import NodeCommand, NodePlacement, Placement, export, render
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.mapping import dump_job, to_mapping
@@ -54,7 +54,7 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
     return {"review": review}
 
 
-def sample_place(job: Job, checkpoint: str | None = None) -> Place:
+def sample_place(job: Job, checkpoint: str | None = None) -> Placement:
     """Where a run of this job would be put, with `RUN-ID` for its id and the first port of the range."""
     nodes = []
     for rank, host in enumerate(job.cluster.hosts):
@@ -62,11 +62,11 @@ def sample_place(job: Job, checkpoint: str | None = None) -> Place:
         if environment is None:
             raise ProblemsError([])
         folder = f"{job.cluster.run_root}/{RUN}/1/node{rank}"
-        nodes.append(NodePlace(rank=rank, folder=folder, python=environment.python, setup=environment.setup,
+        nodes.append(NodePlacement(rank=rank, folder=folder, python=environment.python, setup=environment.setup,
                                address=host.address))  # fmt: skip
     master = job.cluster.hosts[0].dialled_address
     port = job.cluster.port_range[0]
-    return Place(
+    return Placement(
         run_id=RUN, attempt=1, master_address=master, master_port=port, nodes=tuple(nodes), checkpoint=checkpoint
     )
 

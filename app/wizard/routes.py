@@ -7,15 +7,15 @@ from urllib.parse import quote
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import Response
 
-from app.i18n import LANGUAGES
 from app.own_presets import read_preset
 from app.services import Services
+from app.text import LANGUAGES
 from app.wizard import continuing
 from app.wizard.difference import difference_of
+from app.wizard.draft_state import Reading, read
 from app.wizard.help import help_of
-from app.wizard.reading import Reading, read
 from app.wizard.review import archive
-from app.wizard.secrets import secret_routes
+from app.wizard.secret_fields import secret_routes
 from app.wizard.strategies import strategies_of
 from app.wizard.why_not import why_not_of
 from backend.job.problems import ProblemsError

@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from app.found_words import table
 from app.home import named_cluster, with_readable_cluster
 from app.model_config import MAXIMUM_BYTES, from_hub, pretty, read_config, refuse_large
 from app.services import A, Services, ask_nodes
+from app.text.detected import table
 from app.wizard import continuing, speed, start
-from app.wizard.found import hardware_edits, power_notes, proposals
+from app.wizard.detected_hardware import hardware_edits, power_notes, proposals
+from app.wizard.draft_state import read
 from app.wizard.hosts import to_form, with_gpu_memory
-from app.wizard.reading import read
-from backend.cluster.hostkeys import HostKey
+from backend.cluster.ssh.host_keys import HostKey
 from backend.engines.importing import ImportLine
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError

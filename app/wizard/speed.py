@@ -6,14 +6,14 @@ from functools import lru_cache
 from typing import Any
 
 from app.calibration import keep_in_draft, today
-from app.i18n import t
 from app.services import Services
-from app.wizard.reading import Reading
+from app.text import t
+from app.wizard.draft_state import Reading
 from backend.job.cluster import Calibration, Host
 from backend.job.job import Job
 from backend.job.presets import calibration_figures
-from backend.jobs.controller import Controller
-from backend.jobs.speed import Measurement, calibration_of
+from backend.runs.controller import Controller
+from backend.runs.tasks.benchmark import Measurement, calibration_of
 
 
 @dataclass(frozen=True, slots=True)

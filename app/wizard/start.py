@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from app import home
-from app.demo_job import demo_name
+from app.demo.job import demo_name
 from app.home import with_cluster
-from app.i18n import has, t
 from app.own_presets import delete_preset, keep_preset, read_preset, refuse_secrets
 from app.services import Services
-from app.wizard.reading import read
+from app.text import has, t
+from app.wizard.draft_state import read
 from app.wizard.texts import read_texts
 from backend.engines.importing import ASSUMED, ImportLine, import_llamafactory, is_llamafactory
 from backend.job.job import Job

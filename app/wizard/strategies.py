@@ -3,12 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from app.i18n import render_problem, t
-from app.plan_words import compared_words, plan_in_full, reason_words
-from app.wizard.reading import Reading
+from app.text import render_problem, t
+from app.text.plans import compared_words, plan_in_full, reason_words
+from app.wizard.draft_state import Reading
 from backend.estimate import may_not_fit, over_gpu_gib
-from backend.estimate.model_layers import model_layers
-from backend.estimate.parameters import model_parameters
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.parameters import model_parameters
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError

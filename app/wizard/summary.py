@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from app.error_words import memory_error, time_error
-from app.plan_words import need_gib, plan_name, plan_sizes
-from app.wizard.reading import Reading
+from app.text.errors import memory_error, time_error
+from app.text.plans import need_gib, plan_name, plan_sizes
+from app.wizard.draft_state import Reading
 from backend.estimate import Estimate, accuracy_of, may_not_fit, over_gpu_gib, over_host_gib
-from backend.estimate.calibrated import reserved_ratio
-from backend.estimate.model_layers import model_layers
-from backend.estimate.parameters import model_parameters
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.parameters import model_parameters
+from backend.estimate.time.calibrated import reserved_ratio
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.problems import errors

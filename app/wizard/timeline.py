@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from app.wizard.reading import Reading
+from app.wizard.draft_state import Reading
 from backend.estimate import Estimate
-from backend.estimate.schedule import bubble_fraction, iteration_time
-from backend.estimate.simulate import Event, simulate
+from backend.estimate.time.schedule import bubble_fraction, iteration_time
+from backend.estimate.time.simulate import Event, simulate
 from backend.job.job import Job
 
 DRAWN_PASSES = 3000

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from app.error_words import time_error
 from app.services import Services
+from app.text.errors import time_error
+from app.wizard.draft_state import Reading
 from app.wizard.fields import Form
 from app.wizard.layout import card, grid, more, place, section
-from app.wizard.reading import Reading
 from backend.job.batch import sequences, steps_per_epoch, total_steps
 
 STEP = "training"

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.i18n import t
-from app.plan_words import all_plans, plan_in_full, problem_words, why_not_words
-from app.wizard.reading import Reading
+from app.text import t
+from app.text.plans import all_plans, plan_in_full, problem_words, why_not_words
+from app.wizard.draft_state import Reading
 from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
 from backend.planning import parse_sizes, why_not

@@ -1,6 +1,6 @@
 """What Megaboard asks of a node, whatever carries it: run a command, read and write files.
 
-`Node` is the whole contract; SshNode (ssh.py) and the tests' FakeNode keep it and pass the same cases.
+`Node` is the whole contract; SshNode (node.py) and the tests' FakeNode keep it and pass the same cases.
 """
 
 import secrets
@@ -61,7 +61,7 @@ class NodeError(Exception):
 
     Codes of this layer: LOCAL_CODES and unreachable, host_key_changed, timeout, lost, refused, missing_file,
     not_a_file, node_io, bad_answer, too_much_output, shell_leaves, shell_prints, no_environment, no_python, bad_python,
-    no_free_port, and what data_size.py says of data sets.
+    no_free_port, and what dataset_size.py says of data sets.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class NodeError(Exception):
         self.field = field
         """Path in the job file, where it is none of the host's keys."""
         self.rank: int | None = None
-        """Node rank; known to those who talk to a whole gang (group.py)."""
+        """Node rank; known to those who talk to a whole gang (node_group.py)."""
         self.values = values
         super().__init__(f"{node}: {code} {values or ''}".rstrip())
 

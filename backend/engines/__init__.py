@@ -17,7 +17,7 @@ from backend.engines.checks import check_passed_on
 from backend.engines.engine import Engine, Target, target_of
 from backend.engines.environment import merged, node_variables, shared_variables
 from backend.engines.export import exported_files, with_placeholders
-from backend.engines.place import NodeCommand, NodePlace, Place, Rendered
+from backend.engines.placement import NodeCommand, NodePlacement, Placement, Rendered
 from backend.engines.torchrun import ENTRY, torchrun_command
 from backend.engines.yaml_text import to_yaml
 from backend.job.job import Job
@@ -30,8 +30,8 @@ __all__ = [
     "ENGINES",
     "ENTRY",
     "NodeCommand",
-    "NodePlace",
-    "Place",
+    "NodePlacement",
+    "Placement",
     "Rendered",
     "check_all",
     "check_engine",
@@ -78,7 +78,7 @@ def engine_notes(job: Job) -> tuple[Problem, ...]:
     return (*ENGINES[job.engine].notes(target_of(job)), *([prepared] if job.prepares_data else ()))
 
 
-def render(job: Job, place: Place) -> Rendered:
+def render(job: Job, place: Placement) -> Rendered:
     """The job's files, and the command and environment of each node; the same job and place give the same bytes.
 
     Raises ProblemsError when the job is not ready to be launched.

@@ -1,11 +1,11 @@
 """The command that starts one node of a gang."""
 
-from backend.engines.place import NodePlace, Place
+from backend.engines.placement import NodePlacement, Placement
 
 ENTRY = "entry.py"
 
 
-def torchrun_command(place: Place, node: NodePlace, *, ranks: int, program: str = ENTRY) -> tuple[str, ...]:
+def torchrun_command(place: Placement, node: NodePlacement, *, ranks: int, program: str = ENTRY) -> tuple[str, ...]:
     """torchrun with static rendezvous: the node rank is the host order, and no agent restarts its ranks by itself.
 
     `ranks` are the processes on this node. Each runs the entry script of the run folder, or another `program` there.

@@ -1,12 +1,13 @@
 """Pure functions from a job to what its plan costs; they take numbers or NumPy arrays alike.
 
-Reading order: estimate.py, model_layers.py, saved.py, megatron.py (or hugging_face.py), schedule.py, simulate.py; for
-time: timing.py, step_time.py, layer_time.py, setting.py, communication.py, collectives.py, efficiency.py.
+Reading order: estimate.py, model_layers.py, saved_activations.py, megatron.py (or hugging_face.py), schedule.py,
+simulate.py; for time: timing.py, step_time.py, layer_time.py, time_context.py, communication.py, collectives.py,
+efficiency.py.
 """
 
 from backend.estimate.estimate import Estimate, StageEstimate, estimate, estimate_resolved
-from backend.estimate.explain import explain
-from backend.estimate.fit import (
+from backend.estimate.memory.explain import explain
+from backend.estimate.memory.fit import (
     accuracy_of,
     doubtful_above_gib,
     kind_of_run,
@@ -18,10 +19,10 @@ from backend.estimate.fit import (
     over_host_memory,
     over_memory,
 )
-from backend.estimate.gradient_exchange import gradient_exchange
-from backend.estimate.part import Part
+from backend.estimate.memory.memory_term import Part
 from backend.estimate.report import to_json
-from backend.estimate.speed_up import speed_up
+from backend.estimate.time.gradient_exchange import gradient_exchange
+from backend.estimate.time.speed_up import speed_up
 
 __all__ = [
     "Estimate",

@@ -5,23 +5,23 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from backend.estimate.calibrated import calibrated_on, probed_on, reserved_ratio
-from backend.estimate.engine_memory import memory_traits
-from backend.estimate.hugging_face import Tuning, data_parallel_memory
-from backend.estimate.layers import ModelLayers
-from backend.estimate.megatron import PlanCosts, Run, pipeline_memory
-from backend.estimate.megatron_adapters import Adapters
-from backend.estimate.model_layers import model_layers
-from backend.estimate.numeric import Number, largest
-from backend.estimate.outside import outside_gib
+from backend.estimate.array_ops import Number, largest
+from backend.estimate.frozen_dataclass import record
+from backend.estimate.memo import Shared
+from backend.estimate.memory.engine_memory import memory_traits
+from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
+from backend.estimate.memory.megatron import PlanCosts, Run, pipeline_memory
+from backend.estimate.memory.megatron_adapters import Adapters
+from backend.estimate.memory.non_torch_memory import outside_gib
+from backend.estimate.memory.stage import Trained, trained_parts
+from backend.estimate.memory.terms import StageMemory
+from backend.estimate.model.layers import ModelLayers
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.work import flops_of_last_layers, flops_per_token, pipeline_work
 from backend.estimate.plan import Plan, plan_of, unsplit
-from backend.estimate.record import record
-from backend.estimate.schedule import bubble_fraction, textbook_bubble
-from backend.estimate.shared import Shared
-from backend.estimate.stage import Trained, trained_parts
-from backend.estimate.terms import StageMemory
-from backend.estimate.timing import Speed, speed_of
-from backend.estimate.work import flops_of_last_layers, flops_per_token, pipeline_work
+from backend.estimate.time.calibrated import calibrated_on, probed_on, reserved_ratio
+from backend.estimate.time.schedule import bubble_fraction, textbook_bubble
+from backend.estimate.time.timing import Speed, speed_of
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, expected_errors, resolve_gpu, resolve_model

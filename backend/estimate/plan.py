@@ -5,9 +5,9 @@ from typing import Literal
 
 import numpy as np
 
-from backend.estimate.fullest import fullest_length
-from backend.estimate.numeric import Number, choose
-from backend.estimate.record import record
+from backend.estimate.array_ops import Number, choose
+from backend.estimate.frozen_dataclass import record
+from backend.estimate.memory.worst_microbatch import fullest_length
 from backend.job.job import Job, Parallel
 from backend.job.model import VisionShape
 from backend.job.pipeline_layout import layers_of

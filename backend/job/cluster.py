@@ -113,7 +113,7 @@ class Cluster:
     """RAM of the smallest node; null where it is not known."""
     outside_gib: float | None = parameter(None, minimum=0, maximum=64, unit="GiB")
     """Context, NCCL: memory outside torch's allocator. None: by the communicators of the plan
-    (backend/estimate/outside.py)."""
+    (backend/estimate/memory/non_torch_memory.py)."""
     memory_margin: float = parameter(0.0, minimum=0, maximum=0.9, source="ours")
     """Share of a GPU's memory that plans leave free."""
     port_range: tuple[int, ...] = parameter((29500, 29599), minimum=1024, maximum=65535, source="torch")

@@ -1,6 +1,6 @@
 """Which plans a job has, and how they compare.
 
-Reading order: space.py, backend/job/rules/many.py, backend/estimate/many.py, arrange.py, enumerate.py, order.py,
+Reading order: space.py, backend/job/rules/batched.py, backend/estimate/batched.py, arrange.py, enumerate.py, order.py,
 plans.py, pareto.py, compare.py, recommended.py; then what is answered with them: why_not.py, advice.py, mixed.py,
 guides.py. even_out.py and effects.py need none of these: they change the stages, or one value, of a job.
 """

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from backend.estimate.many import OF_LAYERS, OF_STAGES, Columns, Lines, Many, Rows, many_of
+from backend.estimate.batched import OF_LAYERS, OF_STAGES, Columns, Lines, Many, Rows, many_of
 from backend.job.job import Job
-from backend.job.rules.many import Legal, Space
+from backend.job.rules.batched import Legal, Space
 from backend.planning.order import Array
 from backend.planning.space import ACCUMULATION, CHOSEN, MICRO_BATCH, SHARDED
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from backend.estimate.many import PARTS
+from backend.estimate.batched import PARTS
 from backend.planning.order import LEAST
 from backend.planning.plans import Plans
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from backend.estimate.many import Figures, Many, Parts, evaluate
+from backend.estimate.batched import Figures, Many, Parts, evaluate
 from backend.job.batch import planned_batch
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu, resolve_gpu, resolve_model
 from backend.job.problems import ProblemsError
 from backend.job.rules import RULES
-from backend.job.rules.many import Factors, Legal, Space, legal
+from backend.job.rules.batched import Factors, Legal, Space, legal
 from backend.job.traits import TRAITS, EngineName
 from backend.planning.arrange import in_order
 from backend.planning.order import Array, Group, Order

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from backend.estimate import Estimate, estimate_resolved
-from backend.estimate.schedule import equal_pieces
+from backend.estimate.time.schedule import equal_pieces
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.model import ModelShape

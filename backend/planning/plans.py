@@ -9,14 +9,14 @@ from typing import Any, overload
 import numpy as np
 
 from backend.estimate import Estimate, estimate_resolved
-from backend.estimate.many import PARTS, Figures, Parts
+from backend.estimate.batched import PARTS, Figures, Parts
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules import check_resolved
-from backend.job.rules.many import Space
+from backend.job.rules.batched import Space
 from backend.planning.order import LEAST, Array, Order
 from backend.planning.pareto import front_of
 from backend.planning.space import (

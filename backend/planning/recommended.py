@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from backend.estimate.fit import ROOM, is_memory_settled
+from backend.estimate.memory.fit import ROOM, is_memory_settled
 from backend.planning.plans import Plans
 
 

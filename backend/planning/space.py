@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backend.estimate.layers import Activation, Attention, LayerKind, Norm
-from backend.estimate.model_layers import model_layers
+from backend.estimate.model.layers import Activation, Attention, LayerKind, Norm
+from backend.estimate.model.model_layers import model_layers
 from backend.job.job import Job, Parallel
 from backend.job.model import ModelShape
 from backend.job.pipeline_layout import even_layers, layout_of, readable_layers
-from backend.job.rules.many import Axis, Codes, Factors, Space
+from backend.job.rules.batched import Axis, Codes, Factors, Space
 from backend.job.traits import EngineName
 
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")

@@ -14,7 +14,7 @@ from backend.job.mapping import parameters, with_values
 from backend.job.presets import resolve_gpu, resolve_model
 from backend.job.problems import Problem, ProblemsError, errors, quoted
 from backend.job.rules import check_resolved
-from backend.job.rules.many import refuses
+from backend.job.rules.batched import refuses
 from backend.planning.compare import Cost, cost
 from backend.planning.enumerate import enumerate_plans
 from backend.planning.order import Array

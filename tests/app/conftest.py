@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from app.services import FIRST_DRAFT, Draft, Services
-from backend.jobs.store import Store
+from backend.runs.store.store import Store
 
 READY = {
     "cluster.hosts.lines": "10.0.0.1\n10.0.0.2\n10.0.0.3\n10.0.0.4",

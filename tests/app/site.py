@@ -9,14 +9,14 @@ import httpx
 from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
-from app.audit import Audit
-from app.identity import Identity
-from app.passwords import PasswordHash
-from app.server import create_app
+from app.web.audit import Audit
+from app.web.identity import Identity
+from app.web.passwords import PasswordHash
+from app.web.server import create_app
 
 PASSWORD = "correct-horse-battery"
 HASH = PasswordHash.of(PASSWORD, cost=2)
-"""Cheap to check: most tests log in, and only those of app/passwords.py ask what a guess costs."""
+"""Cheap to check: most tests log in, and only those of app/web/passwords.py ask what a guess costs."""
 IDENTITY = Identity(host="mb-k3v7q2m4x8p5t6w9.localhost", salt=b"s" * 16, secret=b"k" * 32)
 OWN = f"http://{IDENTITY.host}:7860"
 PLAIN = "http://127.0.0.1:7860"

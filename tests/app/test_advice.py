@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from app.i18n import LANGUAGES, render_problem
-from app.plan_words import all_plans, why_words
+from app.text import LANGUAGES, render_problem
+from app.text.plans import all_plans, why_words
 from backend.engines import ENGINES
 from backend.estimate import estimate, may_not_fit, much_padding, near_the_limit, over_memory
 from tests.estimate.cases import job

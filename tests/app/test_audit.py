@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from app import audit as audit_module
-from app.audit import Audit
 from app.main import main
+from app.web import audit as audit_module
+from app.web.audit import Audit
 from backend.job.problems import ProblemsError
-from backend.jobs.redact import hide
+from backend.runs.redact import hide
 
 
 def lines(audit: Audit) -> list[dict[str, object]]:

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from app.binding import Binding, ServerError
+from app.web.binding import Binding, ServerError
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from string import Formatter
 
 import pytest
 
-from app.i18n import FOLDER, LANGUAGES, catalogue, render_problem
+from app.text import FOLDER, LANGUAGES, catalogue, render_problem
 from backend.job.mapping import parameters, parse_job
 from backend.job.problems import Problem
 

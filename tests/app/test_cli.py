@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.cli_output import table
-from app.i18n import LANGUAGES
+from app.cli.output import table
 from app.main import COMMANDS, main
-from app.plan_words import rounded
+from app.text import LANGUAGES
+from app.text.plans import rounded
 from backend import __version__
 
 JOB = {

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.cli_calibrate import speeds_text
-from app.i18n import render_problem
+from app.cli.calibrate import speeds_text
 from app.main import main
-from backend.cluster.speed import Slow, Speeds
+from app.text import render_problem
+from backend.cluster.benchmark import Slow, Speeds
 from backend.estimate import estimate
 from backend.job.mapping import load_job, parse_job, with_values
-from backend.jobs import ledger
-from backend.jobs.speed import slow_problems
-from backend.jobs.store import Store
+from backend.runs.store import run_store
+from backend.runs.store.store import Store
+from backend.runs.tasks.benchmark import slow_problems
 from tools.stored_runs import StoredRun
 
 RUN = "20261121-101500-job-0a1b"
@@ -37,7 +37,7 @@ def predicted_s(home: Path) -> float:
     run = StoredRun(store, RUN, now=1000.0, addresses=["10.0.0.1", "10.0.0.2"], gpus_per_node=4)
     run.start()
     with store.read() as connection:
-        job, _ = load_job(ledger.run_row(connection, RUN)["job"])
+        job, _ = load_job(run_store.run_row(connection, RUN)["job"])
     assert job is not None
     seconds = estimate(with_values(job, {"training.cutoff_len": 1024})).iteration_s
     assert seconds is not None
@@ -45,7 +45,7 @@ def predicted_s(home: Path) -> float:
     run.steps(1, 40, **fixed)
     for rank in range(2):
         run.exit(rank)
-    run.tell(ledger.EventKind.FINISHED)
+    run.tell(run_store.EventKind.FINISHED)
     store.close()
     return seconds
 

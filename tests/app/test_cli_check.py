@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from app.cli_check import print_report, report_json
-from app.found_words import COLUMNS
-from app.i18n import LANGUAGES, t
-from backend.cluster.survey import Survey, read_survey
+from app.cli.check import print_report, report_json
+from app.text import LANGUAGES, t
+from app.text.detected import COLUMNS
+from backend.cluster.inventory.hardware import Survey, read_survey
 from backend.job.job import Job
 from backend.job.mapping import parse_job, to_mapping
-from backend.jobs.checkup import PreflightReport
-from tests.app.test_found import GIDS, interface, port
+from backend.runs.launch.preflight import PreflightReport
+from tests.app.test_detected_hardware import GIDS, interface, port
 from tests.cluster.gang import make_facts, smi, surveyed
 from tests.cluster.jobs import make_job
 
@@ -82,7 +82,7 @@ def test_json_has_the_nodes_as_they_were_read_and_the_same_lines(job: Job) -> No
     assert told["proposed"]["environment"]["NCCL_IB_GID_INDEX"] == "3"
 
 
-@pytest.mark.parametrize("modules", ["app.cli_launch", "app.cli_notify, app.messages.messenger"])
+@pytest.mark.parametrize("modules", ["app.cli.launch", "app.cli.notify, app.notifications.sender"])
 def test_runs_and_messages_without_the_page_do_not_wait_for_gradio(modules: str) -> None:
     script = f"import sys, {modules}; print(sorted({{'gradio', 'plotly', 'fastapi'}} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from app.cli_demo import fill_in, stop_runs
-from app.demo_job import demo_job, demo_name
+from app.cli.demo import fill_in, stop_runs
+from app.demo import tiny_model
+from app.demo.job import demo_job, demo_name
 from app.home import store_path
-from app.i18n import LANGUAGES, t
 from app.services import Services
+from app.text import LANGUAGES, t
+from app.wizard.events import change
 from app.wizard.start import from_recipe, recipe_list
-from app.wizard.wire import change
-from backend.cluster import demo_model
 from backend.job.mapping import load_mapping
-from backend.jobs import ledger
-from backend.jobs.states import EventKind, RunState
-from backend.jobs.store import Store
+from backend.runs.states import EventKind, RunState
+from backend.runs.store import run_store
+from backend.runs.store.store import Store
 from tools.stored_runs import StoredRun
 
 NOW = 1_800_000_000.0
@@ -36,8 +36,8 @@ def test_runs_that_the_demo_ends_were_stopped_and_those_that_wait_go_on_waiting(
     stop_runs(tmp_path, NOW + 10)
     store = Store(store_path(tmp_path))
     with store.read() as connection:
-        states = [ledger.state_of(connection, run.id) for run in (trains, stops, waits, over)]
-        kinds = [event.kind for event in ledger.events(connection, trains.id)]
+        states = [run_store.state_of(connection, run.id) for run in (trains, stops, waits, over)]
+        kinds = [event.kind for event in run_store.events(connection, trains.id)]
     store.close()
     assert states == [RunState.STOPPING, RunState.STOPPING, RunState.QUEUED, RunState.FINISHED]
     assert kinds.count(EventKind.STOP_REQUESTED) == 1
@@ -46,8 +46,8 @@ def test_runs_that_the_demo_ends_were_stopped_and_those_that_wait_go_on_waiting(
 @pytest.fixture
 def job(tmp_path: Path) -> dict[str, Any]:
     """The demo's job in a home whose model was made by hand."""
-    (tmp_path / demo_model.MODEL_FOLDER).mkdir()
-    (tmp_path / demo_model.MODEL_FOLDER / "config.json").write_text('{"model_type": "qwen3"}')
+    (tmp_path / tiny_model.MODEL_FOLDER).mkdir()
+    (tmp_path / tiny_model.MODEL_FOLDER / "config.json").write_text('{"model_type": "qwen3"}')
     hosts = [{"address": "127.0.0.1", "port": 20_000 + rank} for rank in range(4)]
     cluster = {"gpu": "cpu", "nodes": 4, "gpus_per_node": 1, "run_root": str(tmp_path / "run"), "hosts": hosts}
     return demo_job(tmp_path, cluster)

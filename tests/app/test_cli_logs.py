@@ -6,9 +6,9 @@ import pytest
 
 from app.main import main
 from backend.job.problems import Problem
-from backend.jobs.records import problem_to_json
-from backend.jobs.states import EventKind
-from backend.jobs.store import Store
+from backend.runs.records import problem_to_json
+from backend.runs.states import EventKind
+from backend.runs.store.store import Store
 from tools.stored_runs import StoredRun
 
 RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"

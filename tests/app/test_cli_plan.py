@@ -5,8 +5,8 @@ import json
 import pytest
 import yaml
 
-from app.i18n import LANGUAGES, t
 from app.main import main
+from app.text import LANGUAGES, t
 from backend.estimate import estimate
 from backend.job.mapping import parse_job
 from backend.planning import guides

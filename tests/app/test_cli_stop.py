@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from app.main import main
-from backend.jobs.outside import register, watched_job
-from backend.jobs.store import Store
+from backend.runs.collect.external_run import register, watched_job
+from backend.runs.store.store import Store
 
 RUN = "20260101-000000-mine-aaaa"
 

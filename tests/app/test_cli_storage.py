@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from app.main import main
-from backend.jobs.states import EventKind
-from backend.jobs.store import Store
+from backend.runs.states import EventKind
+from backend.runs.store.store import Store
 from tools.stored_runs import StoredRun
 
 RUN = "20260101-000000-tiny-aaaa"

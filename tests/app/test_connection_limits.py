@@ -16,10 +16,10 @@ import httpx
 import pytest
 import uvicorn
 
-from app.connection_limits import Connections, LimitedListener, Limits
-from app.descriptors import KEPT_BACK, MOST_CONNECTIONS, connections_for
-from app.log_limit import LogLimit
-from app.timed_protocol import TimedProtocol
+from app.web.connection_limits import Connections, LimitedListener, Limits
+from app.web.descriptors import KEPT_BACK, MOST_CONNECTIONS, connections_for
+from app.web.log_limit import LogLimit
+from app.web.timed_protocol import TimedProtocol
 from tests.app.site import IDENTITY, PASSWORD, Clock
 
 FOREVER_S = 3600.0

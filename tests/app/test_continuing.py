@@ -13,16 +13,16 @@ import pytest
 from app.services import Draft, Services
 from app.wizard import continuing
 from app.wizard.difference import difference_of
+from app.wizard.draft_state import Reading, read
+from app.wizard.events import change
 from app.wizard.plans import KEYS, plans_of
-from app.wizard.reading import Reading, read
 from app.wizard.review import archive
 from app.wizard.strategies import strategies_of
-from app.wizard.wire import change
 from backend.engines.resharding import check_source
 from backend.job.mapping import dump_job, with_values
-from backend.jobs import ledger
-from backend.jobs.records import Source
-from backend.jobs.store import Store
+from backend.runs.records import Source
+from backend.runs.store import run_store
+from backend.runs.store.store import Store
 from tests.app.conftest import DRAFT, READY
 
 SIZES = ("parallel.tensor", "parallel.pipeline", "parallel.virtual_pipeline")
@@ -41,7 +41,7 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
     assert job is not None
     text = dump_job(with_values(job, {"name": "job", "training.learning_rate": 3e-6}))
     create = {"name": "job", "engine": job.engine, "job": text, "addresses": [], "time": 1.0}
-    store.write(lambda connection: ledger.create_run(connection, "before", **create))
+    store.write(lambda connection: run_store.create_run(connection, "before", **create))
     yield cast(Services, services)
     store.close()
 
@@ -81,7 +81,7 @@ def test_plans_are_marked_by_the_rule_that_the_launch_asks(services: Services) -
     assert found.job is not None
     shown = plans_of(found, "en", continuing.loads(services, found.job))
     with services.store.read() as connection:
-        before = ledger.job_of(connection, "before")
+        before = run_store.job_of(connection, "before")
     marked = set()
     for row in (dict(zip(KEYS, values, strict=True)) for values in shown["rows"]):
         plan = {"engine": row["engine"], **{path: row[path.removeprefix("parallel.")] for path in SIZES}}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from app.plan_words import all_plans
+from app.text.plans import all_plans
+from app.wizard.draft_state import read
+from app.wizard.events import change
 from app.wizard.plans import plans_of
-from app.wizard.reading import read
-from app.wizard.wire import change
 
 
 def training(services):

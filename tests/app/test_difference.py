@@ -6,11 +6,11 @@ import pytest
 
 from app.services import Draft
 from app.wizard.difference import RECOMMENDED, difference_of
-from app.wizard.reading import read
-from app.wizard.wire import change
+from app.wizard.draft_state import read
+from app.wizard.events import change
 from backend.job.mapping import dump_job, with_values
-from backend.jobs import ledger
-from backend.jobs.store import Store
+from backend.runs.store import run_store
+from backend.runs.store.store import Store
 from tests.app.conftest import DRAFT
 
 
@@ -25,7 +25,7 @@ class Site(SimpleNamespace):
         )
         self.time += 1
         self.store.write(
-            lambda c: ledger.create_run(
+            lambda c: run_store.create_run(
                 c, run, name=name, engine=job.engine, job=dump_job(job), addresses=[run], time=self.time
             )
         )

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from app.main import main
-from app.monitor import acts
-from app.monitor.bundle import Bundler
-from app.monitor.question import Question
+from app.monitor import actions
+from app.monitor.poll_request import Question
+from app.monitor.poll_response import Bundler
 from app.monitor.watch import Watch
 from app.services import Services
+from app.wizard.events import change
 from app.wizard.routes import routes
-from app.wizard.wire import change
-from backend.jobs.store import Store, StoreError
+from backend.runs.store.store import Store, StoreError
 from tests.app.site import Clock, browser, log_in, site, tiny_page
 from tests.full_disk import FullDisk, full_disk
 
@@ -77,7 +77,7 @@ def test_an_edit_of_the_draft_is_refused_with_its_reason_and_the_draft_stays(
 
 def test_an_act_of_the_monitor_is_refused_with_its_reason(services: Services, disk: FullDisk) -> None:
     disk.fill()
-    refused = acts.act(services, None, "restarts", "no-such-run", {"restarts": 3})  # type: ignore[arg-type]
+    refused = actions.act(services, None, "restarts", "no-such-run", {"restarts": 3})  # type: ignore[arg-type]
     assert refused is not None
     assert refused.code == "audit_failed"
 

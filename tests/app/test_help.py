@@ -6,14 +6,14 @@ import pytest
 from fastapi import FastAPI
 from starlette.testclient import TestClient
 
-from app.i18n import LANGUAGES
-from app.reference import table
 from app.services import Services
+from app.text import LANGUAGES
+from app.text.reference import table
+from app.wizard.draft_state import read
+from app.wizard.events import change
 from app.wizard.fields import value_words
 from app.wizard.help import help_of
-from app.wizard.reading import read
 from app.wizard.routes import routes
-from app.wizard.wire import change
 from backend.job.mapping import parameters
 
 

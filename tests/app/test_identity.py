@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.device_cookie import DeviceCookies
-from app.identity import identity_file, load_identity
-from app.passwords import PasswordHash
+from app.web.device_cookie import DeviceCookies
+from app.web.identity import identity_file, load_identity
+from app.web.passwords import PasswordHash
 
 
 def test_a_home_folder_keeps_its_name_and_two_have_different_ones(tmp_path):

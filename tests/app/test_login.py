@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from app.passwords import PasswordHash
+from app.web.passwords import PasswordHash
 from tests.app.site import HASH, PASSWORD, PLAIN, Clock, browser, log_in, site
 
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from app.login_throttle import PasswordChecks, Throttle, network_of
+from app.web.login_throttle import PasswordChecks, Throttle, network_of
 from tests.app.site import Clock
 
 

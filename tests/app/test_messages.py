@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from app.cli_notify import telling
+from app.cli.notify import telling
 from app.main import main
-from app.messages.addresses import Address, read_addresses
-from app.messages.messenger import AGAIN_S, LATEST_S, RETRIES_S, Messenger
+from app.notifications.addresses import Address, read_addresses
+from app.notifications.sender import AGAIN_S, LATEST_S, RETRIES_S, Messenger
 from app.private_file import PrivateFileError
 from app.services import Services
-from backend.jobs import ledger, series
-from backend.jobs.states import EventKind
-from backend.jobs.store import Store, StoreError
+from backend.runs.states import EventKind
+from backend.runs.store import metrics, run_store
+from backend.runs.store.store import Store, StoreError
 from tests.inbox import TOKEN, Inbox
 from tools.stored_runs import StoredRun, heartbeat, problem
 
@@ -169,7 +169,7 @@ def test_an_address_that_takes_nothing_stands_in_the_run_s_history_and_holds_up_
     assert inbox.titles == ["Loss is not finite at step 30: qwen3-vl-8b-sft", "Lost: qwen3-vl-8b-sft"]
     assert waited == list(RETRIES_S), "once it was found silent it is tried once a message"
     with store.read() as connection:
-        noted = [event for event in ledger.events(connection, RUN) if event.kind is EventKind.MESSAGE_FAILED]
+        noted = [event for event in run_store.events(connection, RUN) if event.kind is EventKind.MESSAGE_FAILED]
     assert [event.detail["to"] for event in noted] == ["JSON 1", "JSON 1"]
     assert "127.0.0.1" in noted[0].detail["reason"]
     assert TOKEN not in caplog.text + str([event.detail for event in noted])
@@ -211,7 +211,7 @@ def test_a_run_that_became_slow_is_told_once_with_the_gpu_that_holds_it_up(store
     cards = [{"index": 0, "utilization": 99, "clock_mhz": 1980, "clock_limits": 0}]
     cards += [{"index": 1, "utilization": 99, "clock_mhz": 1100, "clock_limits": 64}]
     row = {**heartbeat(1, 0, run.now), "gpus": cards}
-    store.write(lambda c: series.add_heartbeats(c, RUN, 1, 1, [row], run.now))
+    store.write(lambda c: metrics.add_heartbeats(c, RUN, 1, 1, [row], run.now))
     one = messenger(store, places, "zh", now=run.now)
     one.tell()
     one.tell()
@@ -325,13 +325,13 @@ def test_a_command_that_waits_tells_what_happens_meanwhile_to_the_last(tmp_path,
 )
 def test_a_command_that_ends_at_once_takes_no_addresses(write, inbox, capsys, monkeypatch, tmp_path, command):
     monkeypatch.setenv("MEGABOARD_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("app.cli_launch.launchable", lambda file, lang: None)
+    monkeypatch.setattr("app.cli.launch.launchable", lambda file, lang: None)
     assert main(["--lang", "en", *command, "--notify-file", str(write(inbox.address))]) == 2
     assert "serve --notify-file" in capsys.readouterr().err
 
 
 def test_a_command_that_waits_begins_nothing_with_a_file_of_addresses_that_will_not_do(write, capsys, monkeypatch):
-    monkeypatch.setattr("app.cli_launch.launchable", lambda file, lang: None)
+    monkeypatch.setattr("app.cli.launch.launchable", lambda file, lang: None)
     path = write("json://127.0.0.1:9", mode=0o644)
     assert main(["--lang", "en", "launch", "job.yaml", "--wait", "--notify-file", str(path)]) == 2
     assert str(path) in capsys.readouterr().err

@@ -6,8 +6,8 @@ import pytest
 
 from app.monitor import curves
 from app.monitor.downsample import LIMIT
-from backend.jobs import series
-from backend.jobs.store import Store
+from backend.runs.store import metrics
+from backend.runs.store.store import Store
 from tools.stored_runs import StoredRun
 
 RUN = "20260101-000000-curves-aaaa"
@@ -22,7 +22,7 @@ class Desk:
 
     def steps(self, first: int, last: int, *, attempt: int = 1, loss: float | None = None) -> None:
         rows = [{"step": n, "time": 0.0, "loss": 1.0 / n if loss is None else loss} for n in range(first, last + 1)]
-        self.store.write(lambda connection: series.add_points(connection, RUN, attempt, 0, rows))
+        self.store.write(lambda connection: metrics.add_points(connection, RUN, attempt, 0, rows))
 
     def ask(self, generation: int | None = None, seq: int | None = None) -> dict:
         with self.store.read() as connection:
@@ -95,7 +95,7 @@ def test_steps_that_were_taken_back_bring_the_whole_though_they_had_not_been_tak
     desk.steps(1, 1)
     desk.steps(2, 10)
     before = desk.ask()
-    desk.store.write(lambda connection: series.take_back(connection, RUN, 1, 0, 5))
+    desk.store.write(lambda connection: metrics.take_back(connection, RUN, 1, 0, 5))
     desk.steps(5, 6, loss=3.0)
     after = desk.ask(before["generation"], before["seq"])
     assert "from" not in after

@@ -9,11 +9,11 @@ import pytest
 
 from app.monitor.exports import Exports
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs.exporting import Exported
-from backend.jobs.records import RunSnapshot
-from backend.jobs.snapshot import snapshot
-from backend.jobs.states import EventKind
-from backend.jobs.store import Store
+from backend.runs.records import RunSnapshot
+from backend.runs.states import EventKind
+from backend.runs.store.store import Store
+from backend.runs.tasks.export import Exported
+from backend.runs.view.snapshot import snapshot
 from tools.stored_runs import StoredRun
 
 RUN = "20261121-101500-job-0a1b"

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from app.monitor import acts
-from app.monitor.bundle import Bundler
-from app.monitor.question import Question
+from app.monitor import actions
+from app.monitor.poll_request import Question
+from app.monitor.poll_response import Bundler
 from app.monitor.storage import LOOK_S, StorageView, storage_of
 from app.monitor.watch import Watch
 from app.services import Services
-from app.storage_words import size_words
+from app.text.storage import size_words
 from backend.job.problems import Problem
-from backend.jobs.retention import Rules
-from backend.jobs.states import EventKind
+from backend.runs.states import EventKind
+from backend.runs.store.retention import Rules
 from tests.waiting import wait_for
 from tools.stored_runs import StoredRun
 
@@ -69,7 +69,7 @@ def ask(services: Services, **question: Any) -> dict[str, Any]:
 
 
 def act(services: Services, name: str, run: str = "", **values: Any) -> Problem | None:
-    return acts.act(services, None, name, run, values)  # type: ignore[arg-type]
+    return actions.act(services, None, name, run, values)  # type: ignore[arg-type]
 
 
 def test_sizes_are_measured_when_somebody_looks_and_again_after_a_while(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.i18n import LANGUAGES, catalogue
-from app.monitor import usage
-from backend.jobs.states import EventKind, RunState
+from app.monitor import utilization
+from app.text import LANGUAGES, catalogue
+from backend.runs.states import EventKind, RunState
 
 STATIC = Path(__file__).parents[2] / "static"
 SCRIPTS = (
@@ -37,7 +37,7 @@ def _keys() -> set[str]:
         f"standstill.{kind}"
         for kind in ("title", "unbegun", "waiting", "stuck", "silent", "behind", "earlier", "working", "idle", "none")
     }
-    keys |= {f"usage.{kind}{name}" for kind in ("", "value.", "unit.") for name in usage.MEASURES}
+    keys |= {f"usage.{kind}{name}" for kind in ("", "value.", "unit.") for name in utilization.MEASURES}
     keys |= {f"usage.{kind}.{name}" for kind in ("now", "worst", "note") for name in ("utilization", "memory", "power")}
     keys |= {f"usage.{name}" for name in ("node", "last", "lowest", "highest", "worst")}
     keys |= {f"trend.{trend}" for trend in ("falling", "rising", "flat", "none")}

@@ -8,10 +8,10 @@ import pytest
 from app.calibration import keep_in_cluster
 from app.home import named_cluster
 from app.services import Services
+from app.wizard.draft_state import read
+from app.wizard.events import change
 from app.wizard.hardware import own_clusters
-from app.wizard.reading import read
 from app.wizard.sources import Fetched, fetch
-from app.wizard.wire import change
 from backend.job.cluster import Calibration
 from backend.job.job import Job
 

@@ -6,11 +6,11 @@ import pytest
 
 from app.own_presets import delete_preset, keep_preset, own_presets, read_preset
 from app.services import Draft
+from app.wizard.events import change
 from app.wizard.sources import fetch
-from app.wizard.wire import change
 from backend.job.mapping import load_job
 from backend.job.problems import ProblemsError
-from backend.jobs.store import Store
+from backend.runs.store.store import Store
 
 SOUND = "name: shared\ncluster: {gpu: h100-80g, nodes: 1, gpus_per_node: 8}\nmodel: {preset: qwen3-8b}\n"
 

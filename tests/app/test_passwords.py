@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from app.passwords import PasswordError, PasswordHash, load_hash, random_password, read_password, store_hash
 from app.private_file import PrivateFileError
+from app.web.passwords import PasswordError, PasswordHash, load_hash, random_password, read_password, store_hash
 
 
 def test_a_made_password_is_different_each_time_and_easy_to_type():

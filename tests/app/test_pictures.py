@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from app.i18n import LANGUAGES
+from app.text import LANGUAGES
 from app.wizard import strategies
-from app.wizard.reading import Reading, read
-from app.wizard.spent import spent
+from app.wizard.draft_state import Reading, read
 from app.wizard.strategies import strategies_of
+from app.wizard.time_breakdown import spent
 from app.wizard.timeline import drawn_micro_batches, timeline
 from backend.job.mapping import to_mapping, with_values
 

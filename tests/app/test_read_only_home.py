@@ -7,12 +7,12 @@ import pytest
 
 from app.home import make_home, why_read_only
 from app.main import main
-from app.passwords import PasswordHash, store_hash
 from app.services import Services
-from app.shell import build
+from app.web.passwords import PasswordHash, store_hash
+from app.web.shell import build
+from app.wizard.events import change
 from app.wizard.routes import routes
-from app.wizard.wire import change
-from backend.jobs.store import Store, StoreError
+from backend.runs.store.store import Store, StoreError
 from tests.app.site import Clock, browser, log_in, site
 from tests.full_disk import read_only
 from tools.browser import PASSWORD, Site

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from app.i18n import LANGUAGES, catalogue
-from app.reference import EFFECTS, SENTENCES, documented, entry, table
+from app.text import LANGUAGES, catalogue
+from app.text.reference import EFFECTS, SENTENCES, documented, entry, table
 from backend.engines.keys import owned_keys
 from backend.engines.known_keys import programs, versions
 from backend.job.job import Job

@@ -9,10 +9,10 @@ import pytest
 
 from app.services import Services
 from app.wizard import review
+from app.wizard.draft_state import read
+from app.wizard.events import change
 from app.wizard.fields import Form
-from app.wizard.panel import bundle
-from app.wizard.reading import read
-from app.wizard.wire import change
+from app.wizard.payload import bundle
 from backend.job.mapping import parse_job
 from backend.job.problems import ProblemsError
 from tests.app.conftest import READY

@@ -2,7 +2,7 @@
 
 import re
 
-from app.i18n import catalogue
+from app.text import catalogue
 from backend.job.presets import data_folder
 
 

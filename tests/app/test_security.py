@@ -7,11 +7,11 @@ import pytest
 from starlette.routing import Mount
 from starlette.websockets import WebSocketDisconnect
 
-from app.binding import Binding
-from app.security import BODY_LIMIT_BYTES, PUBLIC_PATHS, TLS_AGE_S, door_of
 from app.services import Services
-from app.sessions import IDLE_S
-from app.shell import build
+from app.web.binding import Binding
+from app.web.security import BODY_LIMIT_BYTES, PUBLIC_PATHS, TLS_AGE_S, door_of
+from app.web.sessions import IDLE_S
+from app.web.shell import build
 from app.wizard.routes import routes
 from tests.app.site import IDENTITY, OWN, PLAIN, Clock, browser, log_in, site, tiny_page
 

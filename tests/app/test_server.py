@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.binding import Binding
-from app.gradio_settings import prepare_gradio
+from app.web.binding import Binding
+from app.web.gradio_settings import prepare_gradio
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -24,7 +24,7 @@ def _own_signals() -> Iterator[None]:
 def test_a_signal_that_comes_before_the_first_answer_ends_it(tmp_path, number: signal.Signals) -> None:
     """Its end was told by then; the signal was lost, and the server stayed."""
     prepare_gradio(tmp_path)
-    from app.server import serve
+    from app.web.server import serve
 
     async def app(scope, receive, send) -> None:
         raise AssertionError("nobody asked")

@@ -9,8 +9,8 @@ from app.services import FIRST_DRAFT, Draft, Services
 from backend.job.mapping import load_mapping, parse_job
 from backend.job.problems import ProblemsError
 from backend.job.rules import check
-from backend.jobs.store import Store
 from backend.planning import enumerate_plans, recommended
+from backend.runs.store.store import Store
 
 
 @pytest.fixture

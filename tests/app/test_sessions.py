@@ -1,6 +1,6 @@
 """Sessions and tickets end by themselves; their tables do not grow with those that ended."""
 
-from app.sessions import IDLE_S, LONGEST_S, RENEW_S, Sessions, Tickets
+from app.web.sessions import IDLE_S, LONGEST_S, RENEW_S, Sessions, Tickets
 from tests.app.site import Clock
 
 

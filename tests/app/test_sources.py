@@ -7,14 +7,14 @@ import pytest
 
 from app.model_config import MAXIMUM_BYTES
 from app.services import Draft
-from app.wizard.reading import read
+from app.wizard.draft_state import read
+from app.wizard.events import change
 from app.wizard.sources import fetch
-from app.wizard.wire import change
-from backend.cluster.hostkeys import HostKey, UnknownHostKey
 from backend.cluster.node import NodeError, Result
+from backend.cluster.ssh.host_keys import HostKey, UnknownHostKey
 from backend.job.presets import gpus, models
-from backend.jobs.controller import Controller
-from backend.jobs.store import Store
+from backend.runs.controller import Controller
+from backend.runs.store.store import Store
 from tests.cluster.gang import smi, surveyed
 from tests.fakes import FakeNode
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from app.i18n import LANGUAGES
 from app.services import Services
-from app.wizard.reading import read
+from app.text import LANGUAGES
+from app.wizard.draft_state import read
+from app.wizard.events import change
 from app.wizard.sources import Fetched, fetch
 from app.wizard.start import recipe_list
-from app.wizard.wire import change
 from backend.job.job import Job
 from backend.job.presets import recipes
 

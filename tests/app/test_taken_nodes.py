@@ -7,14 +7,14 @@ import pytest
 
 from app.services import Services
 from app.wizard import hardware, launch
+from app.wizard.draft_state import read
+from app.wizard.events import change
 from app.wizard.fields import Form
-from app.wizard.reading import read
-from app.wizard.wire import change
-from backend.cluster.checks import Checks
+from backend.cluster.preflight.results import Checks
 from backend.job.problems import Problem
-from backend.jobs.checkup import PreflightReport
+from backend.runs.launch.preflight import PreflightReport
 from tests.app.conftest import READY
-from tests.app.test_desk import Nodes, rest
+from tests.app.test_launch_session import Nodes, rest
 from tools.stored_runs import StoredRun
 
 OURS = "20260101-000000-mine-aaaa"

@@ -8,22 +8,22 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from app import cli_secrets, cli_serve
-from app.audit import Audit
-from app.passwords import load_hash
-from app.wizard import secrets
-from backend.cluster.passphrases import Passphrases
+from app.cli import secret_input, serve
+from app.web.audit import Audit
+from app.web.passwords import load_hash
+from app.wizard import secret_fields
+from backend.cluster.ssh.passphrases import Passphrases
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs.secrets import Secrets
+from backend.runs.launch.rank_secrets import Secrets
 
 VALUE = "a-value-of-no-known-shape"
 
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TestClient:
-    monkeypatch.setattr(secrets, "SECRETS", Secrets())
+    monkeypatch.setattr(secret_fields, "SECRETS", Secrets())
     app = FastAPI()
-    app.include_router(secrets.secret_routes(Audit(tmp_path)))
+    app.include_router(secret_fields.secret_routes(Audit(tmp_path)))
     return TestClient(app)
 
 
@@ -61,9 +61,9 @@ def test_what_is_kept_and_forgotten_is_audited_by_name(client: TestClient, tmp_p
 def test_what_the_command_line_is_given_is_audited_by_name_and_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli_secrets, "SECRETS", Secrets())
+    monkeypatch.setattr(secret_input, "SECRETS", Secrets())
     monkeypatch.setenv("MY_TOKEN", VALUE)
-    cli_secrets.take_secrets(Namespace(secret=["MY_TOKEN"]), "en", Audit(tmp_path), job="sft")
+    secret_input.take_secrets(Namespace(secret=["MY_TOKEN"]), "en", Audit(tmp_path), job="sft")
     line = json.loads((tmp_path / "audit.jsonl").read_text())
     assert (line["action"], line["name"], line["job"]) == ("put_secret", "MY_TOKEN", "sft")
     assert VALUE not in str(line)
@@ -72,9 +72,9 @@ def test_what_the_command_line_is_given_is_audited_by_name_and_job(
 def test_a_key_that_is_unlocked_at_the_terminal_is_audited_by_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli_secrets, "PASSPHRASES", Passphrases())
-    monkeypatch.setattr(cli_secrets.getpass, "getpass", lambda words: VALUE)
-    monkeypatch.setattr(cli_secrets.sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(secret_input, "PASSPHRASES", Passphrases())
+    monkeypatch.setattr(secret_input.getpass, "getpass", lambda words: VALUE)
+    monkeypatch.setattr(secret_input.sys.stdin, "isatty", lambda: True)
     locked = [ProblemsError([Problem(code="passphrase_needed", values={"identity_file": "/key"})])]
 
     def act() -> str:
@@ -82,7 +82,7 @@ def test_a_key_that_is_unlocked_at_the_terminal_is_audited_by_its_file(
             raise locked.pop()
         return "done"
 
-    assert cli_secrets.unlocked("en", Audit(tmp_path), act) == "done"
+    assert secret_input.unlocked("en", Audit(tmp_path), act) == "done"
     line = json.loads((tmp_path / "audit.jsonl").read_text())
     assert (line["action"], line["identity_file"]) == ("unlock_key", "/key")
     assert VALUE not in str(line)
@@ -91,9 +91,9 @@ def test_a_key_that_is_unlocked_at_the_terminal_is_audited_by_its_file(
 def test_a_new_password_of_the_page_is_audited_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv(cli_serve.PASSWORD_FILE_VARIABLE, raising=False)
+    monkeypatch.delenv(serve.PASSWORD_FILE_VARIABLE, raising=False)
     given = Namespace(new_password=True, password_file=None)
-    cli_serve._password(tmp_path, given, "en")
+    serve._password(tmp_path, given, "en")
     line = json.loads((tmp_path / "audit.jsonl").read_text())
     assert line["action"] == "new_password"
     (handed,) = tmp_path.glob("password-*.txt")
@@ -104,9 +104,9 @@ def test_a_new_password_of_the_page_is_audited_without_it(
 def test_a_password_that_could_not_be_handed_over_is_not_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(cli_serve.PASSWORD_FILE_VARIABLE, raising=False)
-    monkeypatch.setattr(cli_serve.time, "time", lambda: 5.0)
+    monkeypatch.delenv(serve.PASSWORD_FILE_VARIABLE, raising=False)
+    monkeypatch.setattr(serve.time, "time", lambda: 5.0)
     (tmp_path / "password-5.txt").touch()
     with pytest.raises(FileExistsError):
-        cli_serve._password(tmp_path, Namespace(new_password=True, password_file=None), "en")
+        serve._password(tmp_path, Namespace(new_password=True, password_file=None), "en")
     assert load_hash(tmp_path) is None

@@ -6,15 +6,15 @@ import pytest
 
 from app.services import Draft
 from app.wizard import speed
-from app.wizard.reading import read
+from app.wizard.draft_state import read
+from app.wizard.events import change
 from app.wizard.sources import fetch
 from app.wizard.summary import summarise
-from app.wizard.wire import change
-from backend.cluster.hostkeys import HostKey
-from backend.cluster.speed import Speeds
+from backend.cluster.benchmark import Speeds
+from backend.cluster.ssh.host_keys import HostKey
 from backend.job.problems import Problem, ProblemsError
-from backend.jobs.speed import Measurement
-from backend.jobs.store import Store
+from backend.runs.store.store import Store
+from backend.runs.tasks.benchmark import Measurement
 
 SPEEDS = Speeds(
     device="NVIDIA H100 80GB HBM3",

@@ -6,11 +6,11 @@ import gradio as gr
 import orjson
 import pytest
 
-from app.i18n import LANGUAGES, render_problem, t
 from app.services import FIRST_DRAFT, Services
+from app.text import LANGUAGES, render_problem, t
 from app.wizard import hardware, launch, model, plan, review, training
 from app.wizard.fields import Form
-from app.wizard.panel import bundle
+from app.wizard.payload import bundle
 from backend.job.mapping import parse_job
 from backend.job.problems import errors
 

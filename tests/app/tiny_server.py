@@ -9,14 +9,14 @@ from pathlib import Path
 
 from fastapi import APIRouter
 
-from app.audit import Audit
-from app.binding import Binding
-from app.gradio_settings import prepare_gradio
+from app.web.audit import Audit
+from app.web.binding import Binding
+from app.web.gradio_settings import prepare_gradio
 
 
 def main(home: Path, certificate: Path | None = None, key: Path | None = None) -> None:
     prepare_gradio(home)
-    from app.server import create_app, serve
+    from app.web.server import create_app, serve
     from tests.app.site import HASH, IDENTITY, tiny_page
 
     router = APIRouter()

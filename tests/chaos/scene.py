@@ -10,19 +10,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from backend.cluster.hostkeys import KnownHosts
-from backend.cluster.supervisor.processes import members
+from backend.cluster.ssh.host_keys import KnownHosts
 from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
-from backend.jobs import attempts, ledger, series
-from backend.jobs.controller import Controller
-from backend.jobs.gang import Timing
-from backend.jobs.records import Event, NodeRecord
-from backend.jobs.series import STEPS_KEPT
-from backend.jobs.states import EventKind, RunState
-from backend.jobs.store import Store
+from backend.node.supervisor.processes import members
+from backend.runs.controller import Controller
+from backend.runs.records import Event, NodeRecord
+from backend.runs.states import EventKind, RunState
+from backend.runs.store import attempts, metrics, run_store
+from backend.runs.store.metrics import STEPS_KEPT
+from backend.runs.store.store import Store
+from backend.runs.supervise.gang_rules import Timing
 from tests.chaos.lab import Lab
-from tests.jobs.gangs import stand_in_job
+from tests.runs.gangs import stand_in_job
 from tests.waiting import WITHIN_S, wait_for
 from tools.programs import NODE_PYTHON
 
@@ -110,7 +110,7 @@ class Scene:
 
     def events(self) -> list[Event]:
         with self.opened[-1][1].read() as connection:
-            return ledger.events(connection, self.run)
+            return run_store.events(connection, self.run)
 
     def attempts(self) -> dict[int, tuple[NodeRecord, ...]]:
         """The nodes of every attempt."""
@@ -121,7 +121,7 @@ class Scene:
     def stored(self, rank: int, attempt: int = 1) -> list[int]:
         """Steps of a rank in the store."""
         with self.opened[-1][1].read() as connection:
-            points = series.points(connection, self.run, rank=rank)
+            points = metrics.points(connection, self.run, rank=rank)
         return [point.step for point in points if point.attempt == attempt]
 
     def on_disk(self, record: NodeRecord) -> list[int]:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.ssh.host_keys import KnownHosts
 from backend.job.job import Job
 from backend.job.mapping import parse_job
 from backend.job.problems import ProblemsError
-from backend.jobs.controller import Controller
-from backend.jobs.copying import Missing, find_missing
-from backend.jobs.store import Store
+from backend.runs.controller import Controller
+from backend.runs.store.store import Store
+from backend.runs.tasks.file_copy import Missing, find_missing
 from tests.chaos.lab import Lab
 
 pytestmark = [pytest.mark.chaos]

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from backend.job.problems import ProblemsError
-from backend.jobs import launch as launching
-from backend.jobs.gang import LOST_AFTER_S
-from backend.jobs.states import EventKind, RunState
+from backend.runs.launch import launch as launching
+from backend.runs.states import EventKind, RunState
+from backend.runs.supervise.gang_rules import LOST_AFTER_S
 from tests.chaos.lab import Lab
 from tests.chaos.scene import TRAINERS, Scene, scene
 from tests.waiting import wait_for

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backend.job.problems import ProblemsError
-from backend.jobs.states import EventKind, RunState
+from backend.runs.states import EventKind, RunState
 from tests.chaos.lab import Lab
 from tests.chaos.scene import NODES, Scene, scene
 from tests.waiting import wait_for

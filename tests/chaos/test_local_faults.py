@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.jobs.states import EventKind, RunState
+from backend.runs.states import EventKind, RunState
 from tests.chaos.lab import Lab
 from tests.chaos.scene import TRAINERS, Scene, scene
 from tests.waiting import wait_for

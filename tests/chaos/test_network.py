@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster.group import on_all
-from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.inventory.hardware import survey_all
+from backend.cluster.inventory.software import NodeFacts, probe_all
 from backend.cluster.node import NodeError
-from backend.cluster.preflight import preflight
-from backend.cluster.probe import NodeFacts, probe_all
-from backend.cluster.ssh import SshNode, connect
-from backend.cluster.survey import survey_all
+from backend.cluster.node_group import on_all
+from backend.cluster.preflight.preflight import preflight
+from backend.cluster.ssh.host_keys import KnownHosts
+from backend.cluster.ssh.node import SshNode, connect
 from backend.job.cluster import Host
 from tests.chaos.lab import Lab, why_not
 from tests.cluster.jobs import make_job

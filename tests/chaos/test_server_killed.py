@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from backend.job.mapping import to_mapping, with_values
-from backend.jobs import restart
-from backend.jobs.gang import Timing
-from backend.jobs.states import EventKind, RunState
+from backend.runs.states import EventKind, RunState
+from backend.runs.supervise import restart
+from backend.runs.supervise.gang_rules import Timing
 from tests.chaos.lab import Lab
 from tests.chaos.scene import Scene, scene
 from tests.waiting import wait_for
@@ -143,17 +143,18 @@ def start(it: Scene, folder: Path, death: Death) -> "subprocess.Popen[bytes]":
 SERVER = """
 import json, os, sys, time
 from pathlib import Path
-from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.ssh.host_keys import KnownHosts
 from backend.job.mapping import parse_job
-from backend.jobs import ledger, restart
-from backend.jobs.controller import Controller
-from backend.jobs.gang import Timing
-from backend.jobs.store import Store
+from backend.runs.store import run_store
+from backend.runs.supervise import restart
+from backend.runs.controller import Controller
+from backend.runs.supervise.gang_rules import Timing
+from backend.runs.store.store import Store
 
 home, job_file, plan = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
 kind, before, act = plan["kind"], plan["before"], plan["act"]
 restart.FIRST_WAIT_S = plan["restart_wait_s"]
-append, write, reached = ledger.append, Store.write, []
+append, write, reached = run_store.append, Store.write, []
 
 def die():
     os.kill(os.getpid(), 9)
@@ -172,7 +173,7 @@ def dying_write(store, change):
         die()
     return result
 
-ledger.append, Store.write = dying_append, dying_write
+run_store.append, Store.write = dying_append, dying_write
 job, _ = parse_job(json.loads(job_file.read_text()))
 timing = Timing(**plan["patience"])
 controller = Controller(home, Store(home / "megaboard.db"), KnownHosts(home / "known_hosts"), timing=timing)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.jobs.states import EventKind, RunState
+from backend.runs.states import EventKind, RunState
 from tests.chaos.lab import SUBNET, Lab
 from tests.chaos.proxy import SlicingProxy
 from tests.chaos.scene import NODES, TRAINERS, Scene, scene

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.i18n import LANGUAGES, render_problem, t
-from backend.cluster.checks import CheckResult
+from app.text import LANGUAGES, render_problem, t
+from backend.cluster.inventory.hardware import survey_all
+from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
-from backend.cluster.preflight import preflight
-from backend.cluster.probe import NodeFacts
-from backend.cluster.survey import survey_all
+from backend.cluster.preflight.preflight import preflight
+from backend.cluster.preflight.results import CheckResult
 from backend.job.cluster import Environment
 from backend.job.problems import Problem
 from tests.cluster.jobs import make_job
@@ -38,7 +38,7 @@ def smi(query: str, **more: str) -> dict[str, Any]:
 
 
 def surveyed(**more: Any) -> dict[str, Any]:
-    """survey_node.py's answer on a sound node."""
+    """hardware.py's answer on a sound node."""
     return {"smi": smi(H100), "owners": {}, "rdma": [], "interfaces": [], "default_routes": [], "quota": "",
             "shm": {**DISK, "kind": "tmpfs"}, "memlock": -1, "nofile": 65536, "cpus": 8,
             "memory_mib": 1000, "ends_at_logout": False, "disks": {"/out": DISK}, **more}  # fmt: skip

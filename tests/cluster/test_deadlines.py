@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from backend.cluster import deadlines
-from backend.cluster.connect_errors import explain
 from backend.cluster.deadlines import Deadline, ended_at
-from backend.cluster.dialling import dial_address
-from backend.cluster.hostkeys import KnownHosts
-from backend.cluster.link import open_link
 from backend.cluster.node import NodeError
-from backend.cluster.ssh_config import Target
+from backend.cluster.ssh.config import Target
+from backend.cluster.ssh.connect_errors import explain
+from backend.cluster.ssh.connection import open_link
+from backend.cluster.ssh.dialling import dial_address
+from backend.cluster.ssh.host_keys import KnownHosts
 from backend.job.cluster import Host
 from tests.threads import without_threads
 from tests.waiting import WITHIN_S, wait_for

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from backend.cluster.fabric import Fabric, common_network, is_inside, is_tunnel, read_fabric
+from backend.cluster.inventory.fabric import Fabric, common_network, is_inside, is_tunnel, read_fabric
 
 
 def port(device: str, **more: Any) -> dict[str, Any]:

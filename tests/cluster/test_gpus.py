@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from backend.cluster.gpus import Gpus, link_words, number, read_gpus
+from backend.cluster.inventory.gpus import Gpus, link_words, number, read_gpus
 
 
 def said(query: str, **more: str) -> dict[str, Any]:

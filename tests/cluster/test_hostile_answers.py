@@ -9,21 +9,22 @@ from typing import Any
 
 import pytest
 
-from app.i18n import LANGUAGES, render_problem
-from backend.cluster import answers, checkpoints
-from backend.cluster.checks import Checks
-from backend.cluster.data_size import data_size_on
-from backend.cluster.engine_check import check_configuration
-from backend.cluster.fabric import common_network
-from backend.cluster.group import GroupError
-from backend.cluster.master_port import choose_port
+from app.text import LANGUAGES, render_problem
+from backend.cluster import program_answers
+from backend.cluster.inventory import checkpoints
+from backend.cluster.inventory.dataset_size import data_size_on
+from backend.cluster.inventory.fabric import common_network
+from backend.cluster.inventory.hardware import survey_all
+from backend.cluster.inventory.software import probe
 from backend.cluster.node import NodeError, Result
-from backend.cluster.preflight import preflight
-from backend.cluster.probe import probe
-from backend.cluster.shapes import answer_of
-from backend.cluster.survey import survey_all
+from backend.cluster.node_group import GroupError
+from backend.cluster.preflight.engine_args import check_configuration
+from backend.cluster.preflight.master_port import choose_port
+from backend.cluster.preflight.preflight import preflight
+from backend.cluster.preflight.results import Checks
+from backend.cluster.typed_json import answer_of
 from backend.engines import Rendered
-from backend.jobs.errand import read_answer
+from backend.runs.tasks.one_off_task import read_answer
 from tests.cluster.gang import H100, MODULES, PORT, PRINTS, PYTHON, Gang, make_facts, smi, surveyed
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
@@ -176,9 +177,9 @@ def test_every_misshapen_port_is_a_nodes_error() -> None:
 @pytest.mark.parametrize(
     ("shape", "good"),
     [
-        (answers.Measured, MEASURED),
-        (answers.Progress, {"done": 1, "total": 2}),
-        (answers.Copied, {"code": "copy_refused", "status": 403}),
+        (program_answers.Measured, MEASURED),
+        (program_answers.Progress, {"done": 1, "total": 2}),
+        (program_answers.Copied, {"code": "copy_refused", "status": 403}),
     ],
 )
 def test_every_misshapen_file_of_an_errand_is_a_nodes_error(shape: Any, good: Mapping[str, Any]) -> None:

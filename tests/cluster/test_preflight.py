@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.i18n import LANGUAGES, render_problem
-from backend.cluster.master_port import choose_port
+from app.text import LANGUAGES, render_problem
 from backend.cluster.node import NodeError, Result
-from backend.cluster.preflight import lock_path
+from backend.cluster.preflight.master_port import choose_port
+from backend.cluster.preflight.preflight import lock_path
 from backend.job.cluster import Host
 from backend.job.mapping import with_values
 from tests.cluster.gang import H100, MODULES, PATHS, PORT, PYTHON, Gang, good_node, make_facts, smi, surveyed

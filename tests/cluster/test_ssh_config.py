@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from backend.cluster.node import NodeError
-from backend.cluster.ssh_config import ALLOWED, find_target
-from backend.cluster.ssh_config_file import Undecided, read_settings
+from backend.cluster.ssh.config import ALLOWED, find_target
+from backend.cluster.ssh.config_file import Undecided, read_settings
 from backend.job.cluster import Host
 
 CONFIG = """\

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from backend.cluster.channel import _collect
 from backend.cluster.deadlines import Deadline
 from backend.cluster.node import Result
+from backend.cluster.ssh.channel import _collect
 
 
 class EndedStreams:

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster.demo import DemoCluster
-from backend.cluster.hostkeys import KnownHosts
+from app.demo.local_nodes import LocalNodes
+from backend.cluster.ssh.host_keys import KnownHosts
 from tests.nodes import ssh_nodes
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNodes]:
     with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=4) as demo:
         yield demo
 
 
 @pytest.fixture(scope="session")
-def known_hosts(cluster: DemoCluster) -> KnownHosts:
+def known_hosts(cluster: LocalNodes) -> KnownHosts:
     return KnownHosts(cluster.folder / "app_known_hosts", cluster.folder / "known_hosts")
 
 

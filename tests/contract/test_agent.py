@@ -16,17 +16,17 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster import link
-from backend.cluster.agent import Agent
+from app.demo.local_nodes import LocalNodes
 from backend.cluster.deadlines import Deadline
-from backend.cluster.demo import DemoCluster
-from backend.cluster.hostkeys import KnownHosts
-from backend.cluster.link import Link, open_link
 from backend.cluster.node import NodeError
-from backend.cluster.passphrases import Passphrases
+from backend.cluster.ssh import connection
+from backend.cluster.ssh.agent import Agent
+from backend.cluster.ssh.connection import Link, open_link
+from backend.cluster.ssh.host_keys import KnownHosts
+from backend.cluster.ssh.passphrases import Passphrases
 from backend.job.cluster import Host
 from tests.contract.test_ssh import make_key
-from tests.jobs.gangs import stand_in_job
+from tests.runs.gangs import stand_in_job
 
 pytestmark = pytest.mark.contract
 
@@ -105,13 +105,13 @@ def real_agent(place: Path) -> Iterator[None]:
         process.wait()
 
 
-def _open(cluster: DemoCluster, ssh_folder: Path, identity_file: str | None = None) -> Link:
+def _open(cluster: LocalNodes, ssh_folder: Path, identity_file: str | None = None) -> Link:
     host = replace(cluster.hosts()[0], identity_file=identity_file)
     known = KnownHosts(cluster.folder / "known_hosts")
     return open_link(host, known, timeout_s=TIMEOUT_S, ssh_folder=ssh_folder, passphrases=Passphrases())
 
 
-def _failure(cluster: DemoCluster, ssh_folder: Path, identity_file: str | None = None) -> NodeError:
+def _failure(cluster: LocalNodes, ssh_folder: Path, identity_file: str | None = None) -> NodeError:
     with pytest.raises(NodeError) as caught:
         _open(cluster, ssh_folder, identity_file)
     return caught.value
@@ -119,7 +119,7 @@ def _failure(cluster: DemoCluster, ssh_folder: Path, identity_file: str | None =
 
 @pytest.mark.parametrize("talk", [says_nothing, drips])
 def test_an_agent_that_does_not_answer_is_named(
-    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, talk: Callable[[socket.socket], None]
+    cluster: LocalNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, talk: Callable[[socket.socket], None]
 ) -> None:
     with speaking(tmp_path / "agent", monkeypatch, talk):
         error = _failure(cluster, tmp_path)
@@ -127,18 +127,18 @@ def test_an_agent_that_does_not_answer_is_named(
 
 
 def test_an_agent_that_hangs_is_named_though_most_of_the_time_was_over_before(
-    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a slow name service or handshake."""
     late = Deadline(600)
     late.at -= 600 - TIMEOUT_S
-    monkeypatch.setattr(link, "Deadline", lambda timeout_s: late)
+    monkeypatch.setattr(connection, "Deadline", lambda timeout_s: late)
     with speaking(tmp_path / "agent", monkeypatch, says_nothing):
         assert _failure(cluster, tmp_path).code == "agent_hangs"
 
 
 def test_an_agent_that_lists_its_keys_and_hangs_at_signing_is_named(
-    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with real_agent(tmp_path / "real"):
         environment = {**os.environ, "SSH_AUTH_SOCK": str(tmp_path / "real")}
@@ -167,7 +167,7 @@ def test_an_agent_that_lists_its_keys_and_hangs_at_signing_is_named(
     ids=("refuses", "empty", "too many keys", "no key", "too long", "nothing"),
 )
 def test_an_agent_that_answers_nonsense_is_named_or_has_no_keys(
-    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes
+    cluster: LocalNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes
 ) -> None:
     with speaking(tmp_path / "agent", monkeypatch, _answer(body)):
         error = _failure(cluster, tmp_path)
@@ -176,7 +176,7 @@ def test_an_agent_that_answers_nonsense_is_named_or_has_no_keys(
 
 
 def test_a_key_that_needs_no_agent_is_used_though_the_agent_hangs(
-    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with speaking(tmp_path / "agent", monkeypatch, says_nothing):
         _open(cluster, tmp_path, str(cluster.identity_file)).close()
@@ -184,7 +184,7 @@ def test_a_key_that_needs_no_agent_is_used_though_the_agent_hangs(
         assert _failure(cluster, tmp_path, key).code == "agent_hangs"
 
 
-def test_an_agent_that_has_ended_is_none(cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_has_ended_is_none(cluster: LocalNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSH_AUTH_SOCK", str(tmp_path / "gone"))
     assert Agent("node", Deadline(5)).listed() == ()
     assert _failure(cluster, tmp_path).code == "authentication"
@@ -205,9 +205,9 @@ def test_an_agent_with_no_room_for_another_caller_is_named(tmp_path: Path, monke
 ASKING = """\
 import sys
 from pathlib import Path
-from backend.cluster.group import try_all
-from backend.cluster.hostkeys import KnownHosts
-from backend.cluster.ssh import connect
+from backend.cluster.node_group import try_all
+from backend.cluster.ssh.host_keys import KnownHosts
+from backend.cluster.ssh.node import connect
 from backend.job.cluster import Host
 hosts = [Host(address="127.0.0.1", port=int(sys.argv[1])) for _ in range(20)]
 known = KnownHosts(Path(sys.argv[2]))
@@ -217,7 +217,7 @@ print(sorted({failure.code for failure in failures.values()}), len(failures))
 
 
 def test_a_command_ends_by_itself_though_the_agent_hangs(
-    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with speaking(tmp_path / "agent", monkeypatch, says_nothing):
         done = subprocess.run(
@@ -228,7 +228,7 @@ def test_a_command_ends_by_itself_though_the_agent_hangs(
 
 
 def test_the_host_of_an_error_is_the_one_that_was_asked_for(
-    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with speaking(tmp_path / "agent", monkeypatch, says_nothing):
         error = _failure(cluster, tmp_path)
@@ -236,7 +236,7 @@ def test_the_host_of_an_error_is_the_one_that_was_asked_for(
 
 
 def test_check_names_the_agent_in_place_of_the_nodes_and_ends(
-    cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mapping = stand_in_job(tmp_path, "exit 1") | {"cluster": cluster.cluster_mapping(f"{tmp_path}/python")}
     for host in mapping["cluster"]["hosts"]:

@@ -14,12 +14,12 @@ from pathlib import Path
 import paramiko
 import pytest
 
-from backend.cluster.demo import DemoCluster
-from backend.cluster.hostkeys import KnownHosts, UnknownHostKey
-from backend.cluster.link import open_link
+from app.demo.local_nodes import LocalNodes
 from backend.cluster.node import NodeError
-from backend.cluster.ssh import SshNode, connect
-from backend.cluster.ssh_config import ALLOWED, find_target
+from backend.cluster.ssh.config import ALLOWED, find_target
+from backend.cluster.ssh.connection import open_link
+from backend.cluster.ssh.host_keys import KnownHosts, UnknownHostKey
+from backend.cluster.ssh.node import SshNode, connect
 from backend.job.cluster import Host
 from tests.contract.test_ssh import make_key
 
@@ -42,7 +42,7 @@ def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 def test_a_key_that_the_agent_holds_needs_no_passphrase_and_the_agent_stays_here(
-    agent: None, cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
+    agent: None, cluster: LocalNodes, known_hosts: KnownHosts, tmp_path: Path
 ) -> None:
     key = make_key(tmp_path / "key", "-t", "ed25519", "-a", "1", "-N", "correct horse")
     with (cluster.folder / "authorized_keys").open("a") as file:
@@ -59,7 +59,7 @@ def test_a_key_that_the_agent_holds_needs_no_passphrase_and_the_agent_stays_here
         node.close()
 
 
-def test_the_key_of_a_host_in_between_is_verified_too(cluster: DemoCluster, tmp_path: Path) -> None:
+def test_the_key_of_a_host_in_between_is_verified_too(cluster: LocalNodes, tmp_path: Path) -> None:
     first, second = cluster.hosts()[:2]
     kinds = (cluster.folder / "host1.pub").read_text().split()
     (tmp_path / "known").write_text(f"[127.0.0.1]:{second.port} {kinds[0]} {kinds[1]}\n")
@@ -68,7 +68,7 @@ def test_the_key_of_a_host_in_between_is_verified_too(cluster: DemoCluster, tmp_
     assert (caught.value.host_key.port, caught.value.key) == (first.port, "proxy_jump")
 
 
-def test_two_hosts_in_between_are_passed_in_their_order(cluster: DemoCluster, known_hosts: KnownHosts) -> None:
+def test_two_hosts_in_between_are_passed_in_their_order(cluster: LocalNodes, known_hosts: KnownHosts) -> None:
     first, second, third = cluster.hosts()[:3]
     jumps = f"{first.user}@127.0.0.1:{first.port},{second.user}@127.0.0.1:{second.port}"
     node = connect(replace(third, proxy_jump=jumps), known_hosts)
@@ -77,7 +77,7 @@ def test_two_hosts_in_between_are_passed_in_their_order(cluster: DemoCluster, kn
 
 
 def test_a_host_in_between_has_keys_of_its_own_in_the_ssh_configuration(
-    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
+    cluster: LocalNodes, known_hosts: KnownHosts, tmp_path: Path
 ) -> None:
     """And where it has none it is offered all of those of the node behind it."""
     first, second = cluster.hosts()[:2]
@@ -96,7 +96,7 @@ def test_a_host_in_between_has_keys_of_its_own_in_the_ssh_configuration(
 
 @pytest.mark.parametrize(("drops", "works"), [(2, True), (3, False)])
 def test_a_connection_that_is_dropped_before_the_banner_is_tried_three_times(
-    cluster: DemoCluster, tmp_path: Path, drops: int, works: bool
+    cluster: LocalNodes, tmp_path: Path, drops: int, works: bool
 ) -> None:
     """As sshd does with those beyond MaxStartups."""
     host = cluster.hosts()[0]
@@ -164,9 +164,7 @@ def _pass_on(source: socket.socket, sink: socket.socket, limit: int | None) -> N
         pass
 
 
-def test_a_node_never_has_more_than_four_channels(
-    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
-) -> None:
+def test_a_node_never_has_more_than_four_channels(cluster: LocalNodes, known_hosts: KnownHosts, tmp_path: Path) -> None:
     node = connect(cluster.hosts()[0], known_hosts)
     together = threading.Barrier(9)
 
@@ -194,7 +192,7 @@ def channels(node: SshNode) -> int:
 
 @pytest.mark.parametrize("failure", [EOFError(), TimeoutError("not done within 1 s")])
 def test_a_file_channel_that_cannot_be_closed_locks_no_files_and_hides_no_error(
-    cluster: DemoCluster, known_hosts: KnownHosts, monkeypatch: pytest.MonkeyPatch, failure: Exception
+    cluster: LocalNodes, known_hosts: KnownHosts, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     """Both ways in which it is given up: to make room for a command, and after a failed answer."""
 
@@ -227,7 +225,7 @@ def test_a_file_channel_that_cannot_be_closed_locks_no_files_and_hides_no_error(
 
 
 @pytest.fixture
-def config(tmp_path: Path, cluster: DemoCluster) -> Path:
+def config(tmp_path: Path, cluster: LocalNodes) -> Path:
     """~/.ssh/config that reaches node 0 by programs alone."""
     host = cluster.hosts()[0]
     ran = tmp_path / "ran"
@@ -256,7 +254,7 @@ def test_programs_of_the_ssh_configuration_are_refused(config: Path, monkeypatch
 
 
 def test_programs_of_the_ssh_configuration_run_where_the_operator_allows_them(
-    config: Path, cluster: DemoCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    config: Path, cluster: LocalNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if shutil.which("ssh") is None:
         pytest.skip("there is no ssh")

@@ -9,37 +9,37 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster import demo as demo_module
-from backend.cluster.demo import DemoCluster, DemoError
-from backend.cluster.hostkeys import KnownHosts
+from app.demo import local_nodes as demo_module
+from app.demo.local_nodes import DemoError, LocalNodes
 from backend.cluster.node import ask
-from backend.cluster.programs import node_program
-from backend.cluster.ssh import connect
-from backend.cluster.supervisor.processes import Process, find_process, members
+from backend.cluster.node_programs import node_program
+from backend.cluster.ssh.host_keys import KnownHosts
+from backend.cluster.ssh.node import connect
+from backend.node.supervisor.processes import Process, find_process, members
 from tests.nodes import ssh_nodes
 
 pytestmark = pytest.mark.contract
 
 
 @pytest.fixture
-def demo(tmp_path: Path) -> Iterator[DemoCluster]:
+def demo(tmp_path: Path) -> Iterator[LocalNodes]:
     with ssh_nodes(tmp_path / "demo", nodes=2) as demo:
         yield demo
 
 
-def servers(demo: DemoCluster) -> list[Process | None]:
+def servers(demo: LocalNodes) -> list[Process | None]:
     nodes = json.loads((demo.folder / "nodes.json").read_text())
     return [find_process(node["pid"], node["start"]) for node in nodes.values()]
 
 
-def test_starting_again_finds_the_same_servers(demo: DemoCluster) -> None:
+def test_starting_again_finds_the_same_servers(demo: LocalNodes) -> None:
     before = [(server.pid, server.start) for server in servers(demo) if server]
-    assert DemoCluster(demo.folder, nodes=2).start() == demo.hosts()
+    assert LocalNodes(demo.folder, nodes=2).start() == demo.hosts()
     assert [(server.pid, server.start) for server in servers(demo) if server] == before
     assert len(before) == 2
 
 
-def test_a_server_that_died_is_started_again_on_its_port(demo: DemoCluster) -> None:
+def test_a_server_that_died_is_started_again_on_its_port(demo: LocalNodes) -> None:
     hosts = demo.hosts()
     first = servers(demo)[0]
     assert first
@@ -49,7 +49,7 @@ def test_a_server_that_died_is_started_again_on_its_port(demo: DemoCluster) -> N
     assert None not in servers(demo)
 
 
-def test_stop_ends_servers_and_sessions_by_identity_and_twice_is_no_error(demo: DemoCluster) -> None:
+def test_stop_ends_servers_and_sessions_by_identity_and_twice_is_no_error(demo: LocalNodes) -> None:
     known = KnownHosts(demo.folder / "app", demo.folder / "known_hosts")
     node = connect(demo.hosts()[0], known)
     assert node.exists("/tmp")
@@ -65,13 +65,13 @@ def test_stop_ends_servers_and_sessions_by_identity_and_twice_is_no_error(demo: 
     node.close()
 
 
-def test_the_next_start_has_the_same_addresses_so_confirmed_host_keys_stay_known(demo: DemoCluster) -> None:
+def test_the_next_start_has_the_same_addresses_so_confirmed_host_keys_stay_known(demo: LocalNodes) -> None:
     before = demo.hosts()
     assert demo.stop() == []
     assert demo.start() == before
 
 
-def test_stop_does_not_touch_a_process_that_got_a_recorded_id(demo: DemoCluster) -> None:
+def test_stop_does_not_touch_a_process_that_got_a_recorded_id(demo: LocalNodes) -> None:
     with subprocess.Popen(["sleep", "60"]) as stranger:
         path = demo.folder / "nodes.json"
         recorded = json.loads(path.read_text())
@@ -81,7 +81,7 @@ def test_stop_does_not_touch_a_process_that_got_a_recorded_id(demo: DemoCluster)
         stranger.kill()
 
 
-def test_stop_ends_the_jobs_that_run_on_it(demo: DemoCluster) -> None:
+def test_stop_ends_the_jobs_that_run_on_it(demo: LocalNodes) -> None:
     known = KnownHosts(demo.folder / "app", demo.folder / "known_hosts")
     node = connect(demo.hosts()[0], known)
     folder = demo.run_root / "run" / "1" / "node0"
@@ -99,7 +99,7 @@ def test_stop_ends_the_jobs_that_run_on_it(demo: DemoCluster) -> None:
     assert members(f"{demo.folder}.0") == []
 
 
-def test_each_node_says_which_it_is(demo: DemoCluster) -> None:
+def test_each_node_says_which_it_is(demo: LocalNodes) -> None:
     known = KnownHosts(demo.folder / "app", demo.folder / "known_hosts")
     for rank, host in enumerate(demo.hosts()):
         node = connect(host, known)
@@ -110,4 +110,4 @@ def test_each_node_says_which_it_is(demo: DemoCluster) -> None:
 def test_a_missing_sshd_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_module.shutil, "which", lambda *_, **__: None)
     with pytest.raises(DemoError, match="apt-get install openssh-server"):
-        DemoCluster(tmp_path).start()
+        LocalNodes(tmp_path).start()

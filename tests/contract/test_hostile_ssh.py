@@ -11,14 +11,14 @@ from typing import Any
 import paramiko
 import pytest
 
+from app.demo.local_nodes import LocalNodes
 from backend.cluster.deadlines import Deadline
-from backend.cluster.demo import DemoCluster
-from backend.cluster.dialling import dial_by_program
-from backend.cluster.hostkeys import KnownHosts
-from backend.cluster.link import Link, _negotiate
 from backend.cluster.node import NodeError
-from backend.cluster.ssh import SshNode, connect
-from backend.cluster.ssh_config import Target
+from backend.cluster.ssh.config import Target
+from backend.cluster.ssh.connection import Link, _negotiate
+from backend.cluster.ssh.dialling import dial_by_program
+from backend.cluster.ssh.host_keys import KnownHosts
+from backend.cluster.ssh.node import SshNode, connect
 from backend.job.cluster import Host
 from tests.contract import hostile_ssh as hostile
 from tests.contract.hostile_ssh import Hooks, hostile_server
@@ -145,13 +145,13 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def good(cluster: DemoCluster, known_hosts: KnownHosts) -> Iterator[SshNode]:
+def good(cluster: LocalNodes, known_hosts: KnownHosts) -> Iterator[SshNode]:
     node = connect(cluster.hosts()[0], known_hosts)
     yield node
     node.close()
 
 
-def node_of(port: int, cluster: DemoCluster, folder: Path, *, connect_s: float, file_s: float) -> SshNode:
+def node_of(port: int, cluster: LocalNodes, folder: Path, *, connect_s: float, file_s: float) -> SshNode:
     known = folder / "known"
     known.write_text(f"[127.0.0.1]:{port} {hostile.HOST_KEY.get_name()} {hostile.HOST_KEY.get_base64()}\n")
     host = Host(
@@ -189,7 +189,7 @@ def client_threads() -> list[threading.Thread]:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_a_call_to_a_hostile_server_ends_in_time_names_it_and_leaves_nothing(
-    case: Case, cluster: DemoCluster, good: SshNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: Case, cluster: LocalNodes, good: SshNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     good.open()
@@ -214,14 +214,14 @@ def test_a_call_to_a_hostile_server_ends_in_time_names_it_and_leaves_nothing(
         tracemalloc.stop()
 
 
-def test_an_exit_without_a_close_is_an_exit(cluster: DemoCluster, tmp_path: Path) -> None:
+def test_an_exit_without_a_close_is_an_exit(cluster: LocalNodes, tmp_path: Path) -> None:
     with hostile_server(Hooks(runs=hostile.no_close)) as port:
         node = node_of(port, cluster, tmp_path, connect_s=LONG_S, file_s=LONG_S)
         assert node.run(["true"], timeout_s=LONG_S).out == "done\n"
         node.close()
 
 
-def test_no_more_is_read_than_was_asked_for(cluster: DemoCluster, tmp_path: Path) -> None:
+def test_no_more_is_read_than_was_asked_for(cluster: LocalNodes, tmp_path: Path) -> None:
     with hostile_server(Hooks(sftp=hostile.sftp(hostile.more_than_asked))) as port:
         node = node_of(port, cluster, tmp_path, connect_s=LONG_S, file_s=LONG_S)
         assert node.read("/file", limit=100) == b"x" * 100
@@ -229,7 +229,7 @@ def test_no_more_is_read_than_was_asked_for(cluster: DemoCluster, tmp_path: Path
 
 
 def test_a_thread_that_waits_for_the_file_channel_waits_no_longer_than_its_deadline(
-    cluster: DemoCluster, tmp_path: Path
+    cluster: LocalNodes, tmp_path: Path
 ) -> None:
     with hostile_server(Hooks(sftp=hostile.sftp(hostile.drips_an_answer))) as port:
         node = node_of(port, cluster, tmp_path, connect_s=LONG_S, file_s=SHORT_S)
@@ -246,7 +246,7 @@ def test_a_thread_that_waits_for_the_file_channel_waits_no_longer_than_its_deadl
         node.close()
 
 
-def test_a_jump_host_that_stalls_holds_up_no_call(cluster: DemoCluster, tmp_path: Path) -> None:
+def test_a_jump_host_that_stalls_holds_up_no_call(cluster: LocalNodes, tmp_path: Path) -> None:
     """Between us and a node that means well."""
     with hostile_server(Hooks(opens=hostile.stalls)) as port:
         node = node_of(port, cluster, tmp_path, connect_s=LONG_S, file_s=SHORT_S)

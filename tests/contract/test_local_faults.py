@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster.connect_errors import explain
+from app.demo.local_nodes import LocalNodes
 from backend.cluster.deadlines import Deadline
-from backend.cluster.demo import DemoCluster
-from backend.cluster.dialling import dial_address
-from backend.cluster.hostkeys import KnownHosts
 from backend.cluster.node import NodeError
-from backend.cluster.ssh import SshNode, connect
-from backend.cluster.ssh_config import Target
+from backend.cluster.ssh.config import Target
+from backend.cluster.ssh.connect_errors import explain
+from backend.cluster.ssh.dialling import dial_address
+from backend.cluster.ssh.host_keys import KnownHosts
+from backend.cluster.ssh.node import SshNode, connect
 from tests.contract.test_connections import Dropping
 from tests.threads import without_threads
 
@@ -28,9 +28,9 @@ TARGET = Target(node="n", address="127.0.0.1", port=22, user="u", identity_files
 EXHAUSTED = """\
 import json, os, resource, sys
 from pathlib import Path
-from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.ssh.host_keys import KnownHosts
 from backend.cluster.node import NodeError
-from backend.cluster.ssh import SshNode
+from backend.cluster.ssh.node import SshNode
 from backend.job.cluster import Host
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
@@ -71,7 +71,7 @@ print(json.dumps(said), flush=True)
 """
 
 
-def test_a_process_without_descriptors_says_so_wherever_the_connection_needs_one(cluster: DemoCluster) -> None:
+def test_a_process_without_descriptors_says_so_wherever_the_connection_needs_one(cluster: LocalNodes) -> None:
     """The run of the attack: its reconnect found no descriptor, and the node was called lost."""
     host = cluster.hosts()[0]
     values = {"address": host.address, "port": host.port, "user": host.user, "identity_file": host.identity_file}
@@ -88,7 +88,7 @@ def test_a_process_without_descriptors_says_so_wherever_the_connection_needs_one
 
 
 def test_a_process_without_threads_says_so_and_connects_once_there_are_some(
-    cluster: DemoCluster, known_hosts: KnownHosts
+    cluster: LocalNodes, known_hosts: KnownHosts
 ) -> None:
     node = SshNode(cluster.hosts()[0], known_hosts)
     with without_threads(), pytest.raises(NodeError) as caught:
@@ -98,7 +98,7 @@ def test_a_process_without_threads_says_so_and_connects_once_there_are_some(
     node.close()
 
 
-def test_a_known_hosts_file_that_cannot_be_read_is_named(cluster: DemoCluster, tmp_path: Path) -> None:
+def test_a_known_hosts_file_that_cannot_be_read_is_named(cluster: LocalNodes, tmp_path: Path) -> None:
     with pytest.raises(NodeError) as caught:
         connect(cluster.hosts()[0], KnownHosts(tmp_path))  # a folder
     assert (caught.value.code, caught.value.is_local) == ("bad_known_hosts", True)
@@ -106,7 +106,7 @@ def test_a_known_hosts_file_that_cannot_be_read_is_named(cluster: DemoCluster, t
 
 
 def test_a_key_that_is_gone_or_not_let_in_says_nothing_of_the_node(
-    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
+    cluster: LocalNodes, known_hosts: KnownHosts, tmp_path: Path
 ) -> None:
     for name, code in (("none", "bad_identity_file"), ("other", "authentication")):
         if name == "other":
@@ -116,7 +116,7 @@ def test_a_key_that_is_gone_or_not_let_in_says_nothing_of_the_node(
         assert (caught.value.code, caught.value.is_local) == (code, True)
 
 
-def test_a_connection_that_ends_during_the_log_in_is_no_refusal(cluster: DemoCluster, tmp_path: Path) -> None:
+def test_a_connection_that_ends_during_the_log_in_is_no_refusal(cluster: LocalNodes, tmp_path: Path) -> None:
     """A node that dies at that moment is unreachable, whatever it said last."""
     host = cluster.hosts()[0]
     kinds = (cluster.folder / "host0.pub").read_text().split()
@@ -189,9 +189,9 @@ def test_an_address_of_a_kind_that_this_machine_lacks_is_passed_over(monkeypatch
 
 WITHOUT_A_ROUTE = """\
 from pathlib import Path
-from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.ssh.host_keys import KnownHosts
 from backend.cluster.node import NodeError
-from backend.cluster.ssh import connect
+from backend.cluster.ssh.node import connect
 from backend.job.cluster import Host
 try:
     connect(Host(address="192.0.2.1"), KnownHosts(Path("/nonexistent")), timeout_s=60)

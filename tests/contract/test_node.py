@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster.demo import DemoCluster
-from backend.cluster.hostkeys import KnownHosts
+from app.demo.local_nodes import LocalNodes
 from backend.cluster.node import OUTPUT_BYTES, Node, NodeError, Result, ask
-from backend.cluster.ssh import connect
+from backend.cluster.ssh.host_keys import KnownHosts
+from backend.cluster.ssh.node import connect
 from tests.fakes import FakeNode
 
 pytestmark = pytest.mark.contract
@@ -21,7 +21,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
     if request.param == "fake":
         yield _fake()
         return
-    cluster: DemoCluster = request.getfixturevalue("cluster")
+    cluster: LocalNodes = request.getfixturevalue("cluster")
     known_hosts: KnownHosts = request.getfixturevalue("known_hosts")
     real = connect(cluster.hosts()[0], known_hosts)
     yield real
@@ -154,7 +154,7 @@ def test_a_folder_is_filled_at_once(node: Node, folder: str) -> None:
     assert node.read(f"{made}/with blank") == files["with blank"]
 
 
-def test_what_is_made_is_of_its_user_alone(cluster: DemoCluster, known_hosts: KnownHosts, free_folder: str) -> None:
+def test_what_is_made_is_of_its_user_alone(cluster: LocalNodes, known_hosts: KnownHosts, free_folder: str) -> None:
     real = connect(cluster.hosts()[0], known_hosts)
     real.fill_folder(f"{free_folder}/a/b", {"file": b"x"}, ["inside"])
     real.make_folder(f"{free_folder}/made")
@@ -165,7 +165,7 @@ def test_what_is_made_is_of_its_user_alone(cluster: DemoCluster, known_hosts: Kn
     assert modes == dict.fromkeys(folders, 0o700) | dict.fromkeys(files, 0o600)
 
 
-def test_a_folder_that_cannot_be_made_is_named(cluster: DemoCluster, known_hosts: KnownHosts, free_folder: str) -> None:
+def test_a_folder_that_cannot_be_made_is_named(cluster: LocalNodes, known_hosts: KnownHosts, free_folder: str) -> None:
     Path(free_folder, "file").write_text("in the way")
     real = connect(cluster.hosts()[0], known_hosts)
     with pytest.raises(NodeError, match="node_io") as caught:

@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from backend.cluster import master_port
-from backend.cluster.checks import CheckResult
-from backend.cluster.demo import DemoCluster
-from backend.cluster.group import on_all
-from backend.cluster.hostkeys import KnownHosts
-from backend.cluster.master_port import choose_port
+from app.demo.local_nodes import LocalNodes
+from backend.cluster.inventory.hardware import survey, survey_all
+from backend.cluster.inventory.software import NodeFacts, probe_all
 from backend.cluster.node import Node
-from backend.cluster.preflight import preflight
-from backend.cluster.probe import NodeFacts, probe_all
-from backend.cluster.ssh import connect
-from backend.cluster.survey import survey, survey_all
+from backend.cluster.node_group import on_all
+from backend.cluster.preflight import master_port
+from backend.cluster.preflight.master_port import choose_port
+from backend.cluster.preflight.preflight import preflight
+from backend.cluster.preflight.results import CheckResult
+from backend.cluster.ssh.host_keys import KnownHosts
+from backend.cluster.ssh.node import connect
 from backend.job.job import Job
 from tests.cluster.jobs import make_job
 from tests.nodes import needs_node_environment
@@ -36,7 +36,7 @@ NODES = 2
 
 
 @pytest.fixture(scope="module")
-def nodes(cluster: DemoCluster, known_hosts: KnownHosts) -> Iterator[dict[int, Node]]:
+def nodes(cluster: LocalNodes, known_hosts: KnownHosts) -> Iterator[dict[int, Node]]:
     connected = on_all(cluster.hosts()[:NODES], lambda rank, host: connect(host, known_hosts), 30)
     yield dict(connected)
     for node in connected.values():
@@ -44,7 +44,7 @@ def nodes(cluster: DemoCluster, known_hosts: KnownHosts) -> Iterator[dict[int, N
 
 
 @pytest.fixture
-def make(cluster: DemoCluster, tmp_path: Path) -> Callable[..., Job]:
+def make(cluster: LocalNodes, tmp_path: Path) -> Callable[..., Job]:
     """A job for the nodes, whose home folders are apart though they share a disk."""
     for rank in range(NODES):
         home = tmp_path / f"node{rank}"

@@ -1,6 +1,6 @@
 """Hostile text through a real sshd: 200 texts in the fields that reach a node, up to the environment of the rank.
 
-What a shell makes of our quoting is shown ten thousand times without a network in tests/jobs/test_quoting.py; only this
+What a shell makes of our quoting is shown ten thousand times without a network in tests/runs/test_quoting.py; only this
 shows the log-in shell, SFTP, the supervisor's own start and `exec`.
 """
 
@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 import yaml
 
-from backend.cluster.demo import DemoCluster
-from backend.cluster.hostkeys import KnownHosts
+from app.demo.local_nodes import LocalNodes
+from backend.cluster.inventory.software import probe
 from backend.cluster.node import Node
-from backend.cluster.probe import probe
-from backend.cluster.ssh import connect
+from backend.cluster.ssh.host_keys import KnownHosts
+from backend.cluster.ssh.node import connect
 from backend.engines import render
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.mapping import parse_job
 from backend.job.patterns import LOCAL_PATH, NODE_PATH, PRINTABLE, WORDS
-from backend.jobs import launch
+from backend.runs.launch import launch
 from tests.hostile import CANARY, text
 from tests.waiting import wait_for
 
@@ -44,7 +44,7 @@ esac
 
 
 def test_two_hundred_hostile_texts_reach_the_rank_as_they_are(
-    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
+    cluster: LocalNodes, known_hosts: KnownHosts, tmp_path: Path
 ) -> None:
     source, texts = random.Random(SEED), 0
     for number in range(JOBS):
@@ -60,7 +60,7 @@ def test_two_hundred_hostile_texts_reach_the_rank_as_they_are(
     assert not Path.home().joinpath(CANARY).exists()
 
 
-def hostile_job(source: random.Random, cluster: DemoCluster, folder: Path) -> Job:
+def hostile_job(source: random.Random, cluster: LocalNodes, folder: Path) -> Job:
     """A job of one demo node whose every text that reaches the node is hostile."""
 
     def name(pattern: str) -> str:

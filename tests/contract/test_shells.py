@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster import demo
-from backend.cluster.hostkeys import KnownHosts
+from app.demo import local_nodes
+from backend.cluster.inventory.software import probe
 from backend.cluster.node import Node, NodeError, ask
-from backend.cluster.probe import probe
-from backend.cluster.ssh import connect
+from backend.cluster.ssh.host_keys import KnownHosts
+from backend.cluster.ssh.node import connect
 from backend.job.cluster import Environment
 from tests.nodes import ssh_nodes
 
@@ -37,8 +37,8 @@ def open_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenN
                 f'*) {command}\nexec /bin/sh -c "$SSH_ORIGINAL_COMMAND" ;;\nesac\n'
             )
             login.chmod(0o755)
-            configuration = demo.CONFIGURATION.replace("internal-sftp", serve)
-            monkeypatch.setattr(demo, "CONFIGURATION", f"{configuration}ForceCommand {login}\n")
+            configuration = local_nodes.CONFIGURATION.replace("internal-sftp", serve)
+            monkeypatch.setattr(local_nodes, "CONFIGURATION", f"{configuration}ForceCommand {login}\n")
             nodes = stack.enter_context(ssh_nodes(tmp_path, nodes=1))
             node = connect(nodes.hosts()[0], KnownHosts(tmp_path / "app", nodes.folder / "known_hosts"))
             stack.callback(node.close)

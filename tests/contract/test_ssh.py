@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster.demo import DemoCluster, _with_children
-from backend.cluster.hostkeys import KnownHosts, UnknownHostKey
-from backend.cluster.link import open_link
+from app.demo.local_nodes import LocalNodes, _with_children
 from backend.cluster.node import NodeError
-from backend.cluster.passphrases import PASSPHRASES, Passphrases
-from backend.cluster.ssh import connect
-from backend.cluster.ssh_config import find_target
-from backend.cluster.supervisor.processes import Process, read_process, send_signal
+from backend.cluster.ssh.config import find_target
+from backend.cluster.ssh.connection import open_link
+from backend.cluster.ssh.host_keys import KnownHosts, UnknownHostKey
+from backend.cluster.ssh.node import connect
+from backend.cluster.ssh.passphrases import PASSPHRASES, Passphrases
 from backend.job.cluster import Host
+from backend.node.supervisor.processes import Process, read_process, send_signal
 from tests.waiting import while_it_runs
 
 pytestmark = pytest.mark.contract
@@ -42,7 +42,7 @@ def make_key(path: Path, *options: str) -> str:
     return str(path)
 
 
-def test_a_new_host_is_shown_and_let_in_once_confirmed(cluster: DemoCluster, tmp_path: Path) -> None:
+def test_a_new_host_is_shown_and_let_in_once_confirmed(cluster: LocalNodes, tmp_path: Path) -> None:
     host = cluster.hosts()[1]
     known_hosts = KnownHosts(tmp_path / "known")
     error = refused(host, known_hosts)
@@ -53,7 +53,7 @@ def test_a_new_host_is_shown_and_let_in_once_confirmed(cluster: DemoCluster, tmp
     connect(host, known_hosts).close()
 
 
-def test_a_changed_host_key_is_a_hard_stop(cluster: DemoCluster, tmp_path: Path) -> None:
+def test_a_changed_host_key_is_a_hard_stop(cluster: LocalNodes, tmp_path: Path) -> None:
     host = cluster.hosts()[0]
     other = (cluster.folder / "host1.pub").read_text().split()
     (tmp_path / "known").write_text(f"[127.0.0.1]:{host.port} {other[0]} {other[1]}\n")
@@ -63,7 +63,7 @@ def test_a_changed_host_key_is_a_hard_stop(cluster: DemoCluster, tmp_path: Path)
 
 
 def test_a_key_that_the_node_does_not_know_is_named(
-    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
+    cluster: LocalNodes, known_hosts: KnownHosts, tmp_path: Path
 ) -> None:
     host = replace(cluster.hosts()[0], identity_file=make_key(tmp_path / "wrong"))
     error = refused(host, known_hosts)
@@ -76,7 +76,7 @@ def test_a_key_that_the_node_does_not_know_is_named(
 
 @pytest.mark.parametrize(("content", "code"), [(None, "bad_identity_file"), ("nonsense", "bad_identity_file")])
 def test_a_key_file_that_is_none_is_named(
-    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path, content: str | None, code: str
+    cluster: LocalNodes, known_hosts: KnownHosts, tmp_path: Path, content: str | None, code: str
 ) -> None:
     if content:
         (tmp_path / "key").write_text(content)
@@ -86,7 +86,7 @@ def test_a_key_file_that_is_none_is_named(
 
 @pytest.mark.parametrize("options", [("-t", "ed25519"), ("-t", "rsa", "-b", "2048", "-m", "PEM"), ("-t", "ecdsa")])
 def test_a_protected_key_needs_its_passphrase(
-    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path, options: tuple[str, ...]
+    cluster: LocalNodes, known_hosts: KnownHosts, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     key = make_key(tmp_path / "key", *options, "-a", "1", "-N", "correct horse")
     host = replace(cluster.hosts()[0], identity_file=key)
@@ -105,13 +105,13 @@ def test_a_protected_key_needs_its_passphrase(
     node.close()
 
 
-def test_a_key_in_the_home_of_nobody_is_named(cluster: DemoCluster, known_hosts: KnownHosts) -> None:
+def test_a_key_in_the_home_of_nobody_is_named(cluster: LocalNodes, known_hosts: KnownHosts) -> None:
     error = refused(replace(cluster.hosts()[0], identity_file="~no-such-user/id"), known_hosts)
     assert (error.code, error.key) == ("bad_identity_file", "identity_file")
 
 
 def test_what_is_no_file_of_a_keys_size_is_not_read(
-    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
+    cluster: LocalNodes, known_hosts: KnownHosts, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "waits-for-ever")
     (tmp_path / "large").write_bytes(bytes(1 << 20))
@@ -142,7 +142,7 @@ def test_a_name_that_does_not_resolve_is_named(known_hosts: KnownHosts) -> None:
 
 
 def test_a_lost_connection_is_opened_again_by_the_next_call(
-    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
+    cluster: LocalNodes, known_hosts: KnownHosts, tmp_path: Path
 ) -> None:
     node = connect(cluster.hosts()[3], known_hosts)
     assert node.exists("/tmp")
@@ -156,7 +156,7 @@ def test_a_lost_connection_is_opened_again_by_the_next_call(
 
 
 def test_a_connection_whose_other_end_says_nothing_any_more_is_replaced(
-    cluster: DemoCluster, known_hosts: KnownHosts
+    cluster: LocalNodes, known_hosts: KnownHosts
 ) -> None:
     """Behind a jump host no kernel here can notice it: the bytes are taken by the host in between."""
     first, second = cluster.hosts()[1:3]
@@ -173,7 +173,7 @@ def test_a_connection_whose_other_end_says_nothing_any_more_is_replaced(
             send_signal(process, signal.SIGKILL)
 
 
-def signal_sessions(cluster: DemoCluster, rank: int, number: int) -> list[Process]:
+def signal_sessions(cluster: LocalNodes, rank: int, number: int) -> list[Process]:
     """To every process of the sessions, not to the listener."""
     listener = read_process(json.loads((cluster.folder / "nodes.json").read_text())[str(rank)]["pid"])
     assert listener
@@ -185,7 +185,7 @@ def signal_sessions(cluster: DemoCluster, rank: int, number: int) -> list[Proces
 
 
 def test_files_are_read_on_when_the_server_lost_their_channel_alone(
-    cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path
+    cluster: LocalNodes, known_hosts: KnownHosts, tmp_path: Path
 ) -> None:
     """sshd serves files in a process of its own, which may die while the connection lives."""
     node = connect(cluster.hosts()[3], known_hosts)
@@ -197,7 +197,7 @@ def test_files_are_read_on_when_the_server_lost_their_channel_alone(
     node.close()
 
 
-def kill_file_server(cluster: DemoCluster, rank: int) -> None:
+def kill_file_server(cluster: LocalNodes, rank: int) -> None:
     server = json.loads((cluster.folder / "nodes.json").read_text())[str(rank)]
     listener = read_process(server["pid"])
     assert listener
@@ -208,7 +208,7 @@ def kill_file_server(cluster: DemoCluster, rank: int) -> None:
         send_signal(process, 9)
 
 
-def kill_sessions(cluster: DemoCluster, rank: int) -> None:
+def kill_sessions(cluster: LocalNodes, rank: int) -> None:
     server = json.loads((cluster.folder / "nodes.json").read_text())[str(rank)]
     for path in Path("/proc").glob("[0-9]*"):
         process = read_process(int(path.name))
@@ -216,7 +216,7 @@ def kill_sessions(cluster: DemoCluster, rank: int) -> None:
             send_signal(process, 9)
 
 
-def test_a_node_behind_another_is_reached_through_it(cluster: DemoCluster, known_hosts: KnownHosts) -> None:
+def test_a_node_behind_another_is_reached_through_it(cluster: LocalNodes, known_hosts: KnownHosts) -> None:
     first, second = cluster.hosts()[:2]
     host = replace(second, proxy_jump=f"{first.user}@127.0.0.1:{first.port}")
     node = connect(host, known_hosts)
@@ -228,14 +228,14 @@ def test_a_node_behind_another_is_reached_through_it(cluster: DemoCluster, known
     ("jump", "code"), [("127.0.0.1:1", "unreachable"), ("127.0.0.1:65536", "bad_proxy_jump")], ids=("down", "no_port")
 )
 def test_a_host_in_between_that_fails_is_told_at_its_own_field(
-    cluster: DemoCluster, known_hosts: KnownHosts, jump: str, code: str
+    cluster: LocalNodes, known_hosts: KnownHosts, jump: str, code: str
 ) -> None:
     with pytest.raises(NodeError) as caught:
         connect(replace(cluster.hosts()[1], proxy_jump=jump), known_hosts, timeout_s=5)
     assert (caught.value.code, caught.value.key) == (code, "proxy_jump")
 
 
-def test_the_ssh_configuration_is_followed(cluster: DemoCluster, known_hosts: KnownHosts, tmp_path: Path) -> None:
+def test_the_ssh_configuration_is_followed(cluster: LocalNodes, known_hosts: KnownHosts, tmp_path: Path) -> None:
     host = cluster.hosts()[0]
     lines = ("Host gpu*", "HostName 127.0.0.1", f"Port {host.port}", f"User {host.user}")
     (tmp_path / "config").write_text("\n".join((*lines, f"IdentityFile {host.identity_file}", "")))

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from app.demo.local_nodes import LocalNodes
 from app.main import main
-from backend.cluster.demo import DemoCluster
-from backend.cluster.hostkeys import KnownHosts
+from backend.cluster.ssh.host_keys import KnownHosts
 from backend.job.problems import ProblemsError
-from backend.jobs.controller import Controller
-from backend.jobs.outside import watched_job
-from backend.jobs.states import RunState
-from backend.jobs.store import Store
+from backend.runs.collect.external_run import watched_job
+from backend.runs.controller import Controller
+from backend.runs.states import RunState
+from backend.runs.store.store import Store
 from tests.waiting import WITHIN_S, wait_for
 
 pytestmark = pytest.mark.contract
@@ -42,7 +42,7 @@ def training(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def controller(cluster: DemoCluster, tmp_path: Path) -> Iterator[Controller]:
+def controller(cluster: LocalNodes, tmp_path: Path) -> Iterator[Controller]:
     home = tmp_path / "home"
     home.mkdir()
     store = Store(home / "megaboard.db")
@@ -52,7 +52,7 @@ def controller(cluster: DemoCluster, tmp_path: Path) -> Iterator[Controller]:
     store.close()
 
 
-def hosts(cluster: DemoCluster) -> list[dict[str, Any]]:
+def hosts(cluster: LocalNodes) -> list[dict[str, Any]]:
     return [{"address": one.address, "port": one.port, "user": one.user, "identity_file": one.identity_file}
             for one in cluster.hosts()[:2]]  # fmt: skip
 
@@ -64,7 +64,7 @@ def look_of(folder: Path) -> dict[str, tuple[int, int]]:
 
 @pytest.mark.e2e
 def test_a_training_is_read_as_it_goes_on_and_nothing_on_its_nodes_changes(
-    cluster: DemoCluster, controller: Controller, training: Path
+    cluster: LocalNodes, controller: Controller, training: Path
 ) -> None:
     before, made = look_of(training), look_of(cluster.run_root)
     run = controller.watch(watched_job(hosts(cluster), str(training)))
@@ -93,7 +93,7 @@ def test_a_training_is_read_as_it_goes_on_and_nothing_on_its_nodes_changes(
         controller.resume(run)
 
 
-def test_megatrons_own_log_is_enough(cluster: DemoCluster, controller: Controller, training: Path) -> None:
+def test_megatrons_own_log_is_enough(cluster: LocalNodes, controller: Controller, training: Path) -> None:
     (training / "trainer_log.jsonl").unlink()
     lines = [
         f" iteration {n:8d}/      50 | elapsed time per iteration (ms): 1200.0 | lm loss: {10 - n}.0 |" for n in (1, 2)
@@ -119,7 +119,7 @@ def test_what_is_no_target_is_told(
 
 
 @pytest.mark.e2e
-def test_the_command_prints_steps_until_it_is_interrupted(cluster: DemoCluster, training: Path, tmp_path: Path) -> None:
+def test_the_command_prints_steps_until_it_is_interrupted(cluster: LocalNodes, training: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())

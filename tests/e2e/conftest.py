@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster.demo import DemoCluster
-from backend.cluster.hostkeys import KnownHosts
-from backend.jobs.controller import Controller
-from backend.jobs.store import Store
+from app.demo.local_nodes import LocalNodes
+from backend.cluster.ssh.host_keys import KnownHosts
+from backend.runs.controller import Controller
+from backend.runs.store.store import Store
 from tests.nodes import skip_without_node_environment, ssh_nodes
 
 
 @pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNodes]:
     """As many real SSH nodes as the test module's NODES says."""
     skip_without_node_environment()
     with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=request.module.NODES) as demo:
@@ -21,7 +21,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture
-def home(cluster: DemoCluster, tmp_path: Path) -> Path:
+def home(cluster: LocalNodes, tmp_path: Path) -> Path:
     """A home folder where the nodes' host keys are confirmed."""
     (tmp_path / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
     return tmp_path

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from backend.cluster import demo_model
-from backend.cluster.demo import DemoCluster
+from app.demo import tiny_model
+from app.demo.local_nodes import LocalNodes
 from backend.engines import export
 from backend.job.mapping import dump_mapping, parse_job, to_mapping, with_values
 from tests.e2e import tiny_data
@@ -67,19 +67,19 @@ class Outcome:
 class Site:
     """Demo nodes with models and data, and a home for `megaboard`."""
 
-    def __init__(self, cluster: DemoCluster) -> None:
+    def __init__(self, cluster: LocalNodes) -> None:
         self.cluster = cluster
         self.folder = cluster.folder
         self.home = self.folder / "home"
         self.home.mkdir(mode=0o700)
         (self.home / "known_hosts").write_text((self.folder / "known_hosts").read_text())
-        _node_python(demo_model.__file__, self.folder)
+        _node_python(tiny_model.__file__, self.folder)
         tiny_data.write_datasets(self.folder)
 
     def model(self, kind: str) -> Path:
         """The folder of a tiny model, made when it is first asked for."""
         if kind == "text":
-            return self.folder / demo_model.MODEL_FOLDER
+            return self.folder / tiny_model.MODEL_FOLDER
         folder = self.folder / tiny_data.MODELS[kind]
         if not folder.exists():
             _node_python(tiny_data.__file__, self.folder, kind)
@@ -96,9 +96,9 @@ class Site:
             "model": {"hf_config": json.loads((model / "config.json").read_text()), "path": str(model)},
             "engine": case.engine,
             "training": {
-                "dataset": tiny_data.PICTURES if pictures else demo_model.DATASET,
-                "dataset_dir": str(self.folder / demo_model.DATA_FOLDER),
-                "template": tiny_data.VISION_TEMPLATE if pictures else demo_model.TEMPLATE,
+                "dataset": tiny_data.PICTURES if pictures else tiny_model.DATASET,
+                "dataset_dir": str(self.folder / tiny_model.DATA_FOLDER),
+                "template": tiny_data.VISION_TEMPLATE if pictures else tiny_model.TEMPLATE,
                 "output_dir": str(self.folder / "out"),
                 "precision": "fp32",
                 "cutoff_len": 128 if pictures else 64,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from backend.cluster.demo_model import DATA_FOLDER
+from app.demo.tiny_model import DATA_FOLDER
 from tests.e2e.engine_runs import NODE_PYTHON, ROOT, STEPS, Case, Outcome, Site
 from tests.nodes import skip_without_node_environment, ssh_nodes
 from tools.programs import MCORE_ADAPTER, mcore_adapter_source

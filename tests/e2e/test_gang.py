@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster import demo_model
-from backend.cluster.demo import DemoCluster
+from app.demo import tiny_model
+from app.demo.local_nodes import LocalNodes
 from backend.job.job import Job
 from backend.job.mapping import parse_job
-from backend.jobs.controller import Controller
-from backend.jobs.records import Point
-from backend.jobs.states import RunState
-from tests.jobs.gangs import marked
+from backend.runs.controller import Controller
+from backend.runs.records import Point
+from backend.runs.states import RunState
+from tests.runs.gangs import marked
 from tests.waiting import wait_for
 from tools.programs import NODE_PYTHON
 
@@ -30,19 +30,19 @@ FIRST_STEP_S = 600.0
 
 
 @pytest.fixture(scope="module")
-def job(cluster: DemoCluster) -> Job:
-    subprocess.run([NODE_PYTHON, demo_model.__file__, cluster.folder], check=True, timeout=300)
+def job(cluster: LocalNodes) -> Job:
+    subprocess.run([NODE_PYTHON, tiny_model.__file__, cluster.folder], check=True, timeout=300)
     folder = cluster.folder
-    model = folder / demo_model.MODEL_FOLDER
+    model = folder / tiny_model.MODEL_FOLDER
     made, problems = parse_job(
         {
             "name": "gang",
             "cluster": cluster.cluster_mapping(str(NODE_PYTHON)),
             "model": {"hf_config": json.loads((model / "config.json").read_text()), "path": str(model)},
             "training": {
-                "dataset": demo_model.DATASET,
-                "dataset_dir": str(folder / demo_model.DATA_FOLDER),
-                "template": demo_model.TEMPLATE,
+                "dataset": tiny_model.DATASET,
+                "dataset_dir": str(folder / tiny_model.DATA_FOLDER),
+                "template": tiny_model.TEMPLATE,
                 "output_dir": str(folder / "out"),
                 "precision": "fp32",
                 "cutoff_len": 64,
@@ -62,7 +62,7 @@ def job(cluster: DemoCluster) -> Job:
 
 
 def test_stop_with_save_ends_both_ranks_after_the_same_step_and_a_resume_goes_on_from_there(
-    controller: Controller, job: Job, home: Path, cluster: DemoCluster, record_property: Callable[[str, object], None]
+    controller: Controller, job: Job, home: Path, cluster: LocalNodes, record_property: Callable[[str, object], None]
 ) -> None:
     controller.start()
     run = controller.launch(job)

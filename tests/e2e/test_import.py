@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster import demo_model
-from backend.cluster.demo import DemoCluster
+from app.demo import tiny_model
+from app.demo.local_nodes import LocalNodes
 from backend.job.mapping import dump_mapping
 from tools.programs import NODE_PYTHON
 
@@ -52,16 +52,16 @@ def megaboard(home: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_a_yaml_with_its_traps_is_imported_and_trains_on_two_nodes(cluster: DemoCluster, tmp_path: Path) -> None:
+def test_a_yaml_with_its_traps_is_imported_and_trains_on_two_nodes(cluster: LocalNodes, tmp_path: Path) -> None:
     folder, home = cluster.folder, tmp_path / "home"
-    subprocess.run([NODE_PYTHON, demo_model.__file__, folder], check=True)
+    subprocess.run([NODE_PYTHON, tiny_model.__file__, folder], check=True)
     (home / "clusters").mkdir(parents=True)
     machines = json.loads(json.dumps({**cluster.cluster_mapping(str(NODE_PYTHON)), "gpu": "cpu"}))
     (home / "clusters" / "demo.yaml").write_text(dump_mapping(machines))
     (home / "known_hosts").write_text((folder / "known_hosts").read_text())
-    names = {"model": demo_model.MODEL_FOLDER, "data": demo_model.DATA_FOLDER, "dataset": demo_model.DATASET}
+    names = {"model": tiny_model.MODEL_FOLDER, "data": tiny_model.DATA_FOLDER, "dataset": tiny_model.DATASET}
     source = tmp_path / "sft.yaml"
-    source.write_text(YAML.format(folder=folder, template=demo_model.TEMPLATE, **names))
+    source.write_text(YAML.format(folder=folder, template=tiny_model.TEMPLATE, **names))
     job = tmp_path / "job.yaml"
     assert "13 of 17 keys" in megaboard(home, "import", str(source), "--cluster", "demo", "--out", str(job))
     assert "Finished" in megaboard(home, "launch", str(job), "--wait")

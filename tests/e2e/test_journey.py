@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.jobs import series
-from backend.jobs.store import Store
+from backend.runs.store import metrics
+from backend.runs.store.store import Store
 from tests.nodes import needs_node_environment
 from tests.ui.browser import expect, needs_chromium
 from tests.waiting import wait_for
@@ -56,7 +56,7 @@ class Demo(Site):
         store = Store(self.folder / "megaboard.db")
         try:
             with store.read() as connection:
-                return [point.step for point in series.points(connection, run)]
+                return [point.step for point in metrics.points(connection, run)]
         finally:
             store.close()
 

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-from backend.cluster.demo import DemoCluster
+from app.demo.local_nodes import LocalNodes
 from backend.job.mapping import dump_mapping
-from backend.jobs.store import Store
-from tests.jobs.gangs import stand_in_job
+from backend.runs.store.store import Store
 from tests.nodes import ssh_nodes
+from tests.runs.gangs import stand_in_job
 from tests.ui.browser import expect, go, needs_chromium
 from tests.waiting import wait_for
 from tools.browser import Site, fetched, logged_in
 
-ENGINE = Path(__file__).parents[1] / "jobs" / "engine"
+ENGINE = Path(__file__).parents[1] / "runs" / "engine"
 TOKEN = "canary.T0ken=of/the+ranks"
 PASSPHRASE = "canary horse 'battery' $taple"
 
@@ -39,13 +39,13 @@ PYTHONPATH={engine} exec {python} -S -B "$@"
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNodes]:
     with ssh_nodes(tmp_path_factory.mktemp("secrets"), nodes=2) as demo:
         yield demo
 
 
 @pytest.fixture(scope="module")
-def site(cluster: DemoCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(cluster: LocalNodes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     home = tmp_path_factory.mktemp("home")
     (home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
     store = Store(home / "megaboard.db")
@@ -57,7 +57,7 @@ def site(cluster: DemoCluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
     site.end()
 
 
-def job(cluster: DemoCluster) -> dict[str, Any]:
+def job(cluster: LocalNodes) -> dict[str, Any]:
     """A job of the stand-in engine, whose nodes let in a protected key alone."""
     folder = cluster.folder
     key = folder / "protected"
@@ -102,7 +102,7 @@ def _ps() -> bytes:
     return subprocess.run(["ps", "-eww", "-o", "args"], capture_output=True, check=False).stdout
 
 
-def test_a_token_and_a_passphrase_are_typed_once_and_found_nowhere(site: Site, cluster: DemoCluster) -> None:
+def test_a_token_and_a_passphrase_are_typed_once_and_found_nowhere(site: Site, cluster: LocalNodes) -> None:
     seen: list[tuple[str, bytes]] = []
 
     def look(response: Any) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster.demo import DemoCluster
-from backend.cluster.supervisor.processes import MARK
+from app.demo.local_nodes import LocalNodes
 from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 from backend.job.problems import ProblemsError, errors
-from backend.jobs.controller import Controller
+from backend.node.supervisor.processes import MARK
+from backend.runs.controller import Controller
 from tools.programs import NODE_PYTHON
 
 pytestmark = [pytest.mark.e2e]
@@ -21,7 +21,7 @@ NODES = 4
 
 
 @pytest.fixture
-def job(cluster: DemoCluster) -> Job:
+def job(cluster: LocalNodes) -> Job:
     mapping = {"cluster": cluster.cluster_mapping(str(NODE_PYTHON)), "engine": "llamafactory-ddp"}
     made, problems = parse_job(mapping)
     assert made is not None, problems
@@ -29,7 +29,7 @@ def job(cluster: DemoCluster) -> Job:
 
 
 def test_the_nodes_are_measured_together_and_nothing_is_left(
-    controller: Controller, job: Job, cluster: DemoCluster, record_property: Callable[[str, object], None]
+    controller: Controller, job: Job, cluster: LocalNodes, record_property: Callable[[str, object], None]
 ) -> None:
     found = controller.measure_speed(job)
     assert errors(found.problems) == []  # on shared cores one node may well be slower than the others
@@ -47,7 +47,7 @@ def test_the_nodes_are_measured_together_and_nothing_is_left(
 
 
 def test_a_node_that_fails_ends_the_whole_gang_and_its_words_are_told(
-    controller: Controller, job: Job, cluster: DemoCluster, tmp_path: Path
+    controller: Controller, job: Job, cluster: LocalNodes, tmp_path: Path
 ) -> None:
     python = tmp_path / "python"
     fails = 'case "$*" in *torch.distributed.run*) echo no fabric here >&2; exit 7;; esac'
@@ -74,6 +74,6 @@ def _marked() -> list[str]:
             command = (process / "cmdline").read_bytes()
         except OSError:
             continue
-        if f"{MARK}=".encode() in environment and b"measure_node.py" in command:
+        if f"{MARK}=".encode() in environment and b"benchmark.py" in command:
             found.append(process.name)
     return found

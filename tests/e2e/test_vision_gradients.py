@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from backend.cluster import demo_model
+from app.demo import tiny_model
 from tests.e2e import tiny_data
 from tests.e2e.engine_runs import EXTRA, PROOF, ROOT
 from tests.nodes import skip_without_node_environment
@@ -60,7 +60,7 @@ class Runs:
         self.folder = folder
         self.source = source
         self.known: dict[str, list[dict[str, Any]]] = {}
-        self.python(demo_model.__file__, folder)
+        self.python(tiny_model.__file__, folder)
         tiny_data.write_datasets(folder)
         self.python(tiny_data.__file__, folder, "vision")
 
@@ -104,7 +104,7 @@ class Runs:
             "do_train": True,
             "finetuning_type": "full",
             "dataset": tiny_data.GALLERIES,
-            "dataset_dir": str(self.folder / demo_model.DATA_FOLDER),
+            "dataset_dir": str(self.folder / tiny_model.DATA_FOLDER),
             "template": tiny_data.VISION_TEMPLATE,
             "cutoff_len": 256,
             "image_max_pixels": 16384,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from backend.cluster.demo_model import DATA_FOLDER, make_rows
+from app.demo.tiny_model import DATA_FOLDER, make_rows
 
 PREFERENCE, TEXT, PICTURES, GALLERIES = "preference", "text", "pictures", "galleries"
 MODELS = {"vision": "vision-model", "experts": "experts-model"}

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from backend.engines import NodePlace, Place
+from backend.engines import NodePlacement, Placement
 from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 
@@ -38,15 +38,15 @@ def sharded(engine: str, preset: str = "qwen3-0.6b", **values: Any) -> Job:
     return job(preset, engine=f"llamafactory-{engine}", **values)
 
 
-def place(made: Job, *, interface: str | None = "eth1") -> Place:
+def place(made: Job, *, interface: str | None = "eth1") -> Placement:
     """The job's nodes, as launch would find them."""
-    return Place(
+    return Placement(
         run_id=RUN,
         attempt=1,
         master_address=made.cluster.hosts[0].dialled_address,
         master_port=29511,
         nodes=tuple(
-            NodePlace(
+            NodePlacement(
                 rank=rank,
                 folder=f"/home/me/.megaboard/{RUN}/1/node{rank}",
                 python="/opt/lf/bin/python",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.i18n import LANGUAGES, STRICT_VARIABLE, render_problem
+from app.text import LANGUAGES, STRICT_VARIABLE, render_problem
 from backend.engines import check_engine
 from backend.job.job import Job
 from backend.job.mapping import with_values

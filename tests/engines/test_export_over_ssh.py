@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from backend.cluster import demo_model
-from backend.cluster.demo import DemoCluster
-from backend.cluster.demo_model import DATA_FOLDER, DATASET, MODEL_FOLDER, TEMPLATE
+from app.demo import tiny_model
+from app.demo.local_nodes import LocalNodes
+from app.demo.tiny_model import DATA_FOLDER, DATASET, MODEL_FOLDER, TEMPLATE
 from backend.engines import export
 from backend.job.mapping import parse_job
 from tests.nodes import needs_node_environment, ssh_nodes
@@ -38,7 +38,7 @@ exec sleep 300
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[DemoCluster]:
+def cluster(tmp_path: Path) -> Iterator[LocalNodes]:
     """Two sshd servers, and in tmp_path/bin the ssh that knows their host keys."""
     options = f"-F none -o StrictHostKeyChecking=accept-new -o UserKnownHostsFile={tmp_path}/known_hosts"
     write_program(tmp_path / "bin" / "ssh", f'#!/bin/sh\nexec /usr/bin/ssh {options} "$@"\n')
@@ -71,7 +71,7 @@ def launch(folder: Path, mapping: dict[str, Any]) -> "subprocess.Popen[str]":
     )
 
 
-def job_mapping(cluster: DemoCluster, python: Path, folder: Path) -> dict[str, Any]:
+def job_mapping(cluster: LocalNodes, python: Path, folder: Path) -> dict[str, Any]:
     return {
         "name": "plain",
         "cluster": cluster.cluster_mapping(str(python)),
@@ -101,7 +101,7 @@ def recorded(folder: Path, rank: int) -> list[int]:
 
 
 @pytest.mark.e2e
-def test_ending_the_launcher_ends_every_process_on_every_node(cluster: DemoCluster, tmp_path: Path) -> None:
+def test_ending_the_launcher_ends_every_process_on_every_node(cluster: LocalNodes, tmp_path: Path) -> None:
     python = write_program(tmp_path / "bin" / "python", LASTING.format(folder=tmp_path))
     launcher = launch(tmp_path, job_mapping(cluster, python, tmp_path))
     processes = recorded(tmp_path, 0) + recorded(tmp_path, 1)
@@ -113,7 +113,7 @@ def test_ending_the_launcher_ends_every_process_on_every_node(cluster: DemoClust
 
 
 @pytest.mark.e2e
-def test_one_nodes_failure_ends_the_others_and_is_reported(cluster: DemoCluster, tmp_path: Path) -> None:
+def test_one_nodes_failure_ends_the_others_and_is_reported(cluster: LocalNodes, tmp_path: Path) -> None:
     python = write_program(tmp_path / "bin" / "python", FAILING_ON_1.format(folder=tmp_path))
     launcher = launch(tmp_path, job_mapping(cluster, python, tmp_path))
     output, _ = launcher.communicate(timeout=30)
@@ -123,8 +123,8 @@ def test_one_nodes_failure_ends_the_others_and_is_reported(cluster: DemoCluster,
 
 @pytest.mark.e2e
 @needs_node_environment
-def test_the_plain_scripts_train_on_both_nodes(cluster: DemoCluster, tmp_path: Path) -> None:
-    subprocess.run([NODE_PYTHON, demo_model.__file__, tmp_path], check=True)
+def test_the_plain_scripts_train_on_both_nodes(cluster: LocalNodes, tmp_path: Path) -> None:
+    subprocess.run([NODE_PYTHON, tiny_model.__file__, tmp_path], check=True)
     mapping = job_mapping(cluster, NODE_PYTHON, tmp_path)
     mapping["training"] |= {"max_steps": 4, "save_steps": 4, "learning_rate": 1e-3, "cutoff_len": 64, "warmup_ratio": 0}
     mapping["training"] |= {"gradient_accumulation_steps": 1, "workers": {"preprocessing": 1, "data_loader": 0}}

@@ -10,8 +10,8 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from app.i18n import LANGUAGES, has
-from app.import_words import reason_of
+from app.text import LANGUAGES, has
+from app.text.imports import reason_of
 from backend.engines import ENGINES
 from backend.engines.engine import target_of
 from backend.engines.importing import ASSUMED, Imported, ImportLine, import_llamafactory

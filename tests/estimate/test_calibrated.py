@@ -3,11 +3,11 @@
 import pytest
 
 from backend.estimate import estimate, to_json
-from backend.estimate.calibrated import calibrated_on, efficiency_on, probed_on, reserved_ratio, time_ratio
-from backend.estimate.communication import Group, ring_seconds
-from backend.estimate.efficiency import default_efficiency, machine_of
 from backend.estimate.plan import Plan
-from backend.estimate.setting import Execution, Setting
+from backend.estimate.time.calibrated import calibrated_on, efficiency_on, probed_on, reserved_ratio, time_ratio
+from backend.estimate.time.communication import Group, ring_seconds
+from backend.estimate.time.efficiency import default_efficiency, machine_of
+from backend.estimate.time.time_context import Execution, Setting
 from backend.job.cluster import Calibration, Cluster
 from backend.job.job import Job
 from backend.job.presets import calibration_figures, efficiency_figures, gpus, version_of

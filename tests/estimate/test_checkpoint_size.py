@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.estimate.checkpoint_size import checkpoint_bytes
+from backend.estimate.memory.checkpoint_size import checkpoint_bytes
 from backend.job.mapping import with_values
 from tests.cluster.jobs import make_job
 

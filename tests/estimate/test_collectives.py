@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from backend.estimate import gradient_exchange
-from backend.estimate.collectives import algorithm, pace, ways
-from backend.estimate.communication import Group
-from backend.estimate.efficiency import Machine, default_efficiency
+from backend.estimate.time.collectives import algorithm, pace, ways
+from backend.estimate.time.communication import Group
+from backend.estimate.time.efficiency import Machine, default_efficiency
 from backend.job.presets import resolve_gpu, resolve_model
 from tests.estimate.cases import job
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backend.estimate.megatron import Run, layer_cost, pipeline_memory
-from backend.estimate.model_layers import model_layers
+from backend.estimate.memory.megatron import Run, layer_cost, pipeline_memory
+from backend.estimate.memory.stage import Trained
+from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan
-from backend.estimate.schedule import in_flight
-from backend.estimate.stage import Trained
+from backend.estimate.time.schedule import in_flight
 from backend.job.job import Model
 from backend.job.presets import resolve_model
 from backend.job.traits import TRAITS

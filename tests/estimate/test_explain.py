@@ -4,10 +4,10 @@ from math import prod
 
 import pytest
 
-from app.i18n import LANGUAGES, catalogue
+from app.text import LANGUAGES, catalogue
 from backend.estimate import estimate_resolved
 from backend.estimate.estimate import GIB
-from backend.estimate.explain import TERMS, explain
+from backend.estimate.memory.explain import TERMS, explain
 from backend.job.presets import resolve_gpu, resolve_model
 from tests.estimate.cases import TP2_PP2_VPP2, TP4, job
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from backend.estimate import estimate, much_padding
-from backend.estimate.fullest import fullest_length
-from backend.estimate.lengths import attended_length, computed_length, slowest_share
+from backend.estimate.memory.worst_microbatch import fullest_length
+from backend.estimate.model.lengths import attended_length, computed_length, slowest_share
 from backend.estimate.plan import plan_of
 from tests.estimate.cases import TP2_PP2_VPP2, TP4, job
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from backend.estimate.adapter_run import PLAIN, UPCAST
-from backend.estimate.operations import RMS_NORM_MOVED
+from backend.estimate.time.adapter_run import PLAIN, UPCAST
+from backend.estimate.time.kernels import RMS_NORM_MOVED
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
 

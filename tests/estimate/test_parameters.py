@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from backend.estimate.model_layers import model_layers
-from backend.estimate.parameters import model_parameters, padded_vocabulary, vision_parameters
+from backend.estimate.memory.stage import Trained, rank_parameters, stages
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.parameters import model_parameters, padded_vocabulary, vision_parameters
 from backend.estimate.plan import Plan
-from backend.estimate.stage import Trained, rank_parameters, stages
 from backend.job.job import Model
 from backend.job.model import parse_model
 from backend.job.presets import models, resolve_model

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from backend.estimate.model_layers import model_layers
-from backend.estimate.parameters import model_parameters
+from backend.estimate.memory.stage import Trained, rank_parameters, stages
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.parameters import model_parameters
 from backend.estimate.plan import Plan
-from backend.estimate.stage import Trained, rank_parameters, stages
 from backend.job.model import parse_model
 from backend.job.presets import models
 from tests.nodes import needs_node_environment

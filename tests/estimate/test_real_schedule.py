@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from backend.estimate.simulate import passes
+from backend.estimate.time.simulate import passes
 from tests.nodes import needs_node_environment
 from tools.programs import NODE_PYTHON
 

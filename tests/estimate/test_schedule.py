@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from backend.estimate.schedule import (
+from backend.estimate.time.schedule import (
     _distinct,
     bubble_fraction,
     chunk_layers,
@@ -14,7 +14,7 @@ from backend.estimate.schedule import (
     iteration_time,
     textbook_bubble,
 )
-from backend.estimate.simulate import duration, simulate
+from backend.estimate.time.simulate import duration, simulate
 
 CUTS = {
     (pipeline, virtual): [count for count in (1, 2, 4, 8, 16, 24) if virtual == 1 or count % pipeline == 0]
@@ -123,7 +123,7 @@ def test_passes_that_are_not_followed_take_what_following_them_gives(pipeline, v
 def test_a_pipeline_whose_last_stage_sets_the_pace_is_not_followed(monkeypatch):
     there, behind = stages(4, 2, head=0.2)
     expected = duration(there, behind, 2, 8)
-    monkeypatch.setattr("backend.estimate.schedule.duration", None)
+    monkeypatch.setattr("backend.estimate.time.schedule.duration", None)
     assert iteration_time(there, behind, 2, 8) == pytest.approx(expected)
 
 

@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.estimate import estimate, over_host_memory
-from backend.estimate.adapters import SCALES_BYTES
 from backend.estimate.estimate import GIB
-from backend.estimate.terms import STATIC_BYTES
+from backend.estimate.memory.terms import STATIC_BYTES
+from backend.estimate.model.adapters import SCALES_BYTES
 from tests.estimate.cases import job
 
 PARAMETERS = 8190735360

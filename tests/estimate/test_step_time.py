@@ -8,16 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend.estimate import estimate, speed_up
-from backend.estimate.adapters import NF4_BYTES
-from backend.estimate.communication import Group, exchange_seconds, merged_exchange_seconds, ring_seconds, send_seconds
-from backend.estimate.efficiency import Machine, assumed_power, default_efficiency, machine_of
-from backend.estimate.model_layers import model_layers
-from backend.estimate.parameters import layer_counts
+from backend.estimate.memory.stage import Trained, rank_parameters, stages
+from backend.estimate.model.adapters import NF4_BYTES
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.model.parameters import layer_counts
 from backend.estimate.plan import Plan
-from backend.estimate.products import UNPACKING
-from backend.estimate.setting import Execution, Setting
-from backend.estimate.stage import Trained, rank_parameters, stages
-from backend.estimate.step_time import kind_passes, step_time
+from backend.estimate.time.communication import (
+    Group,
+    exchange_seconds,
+    merged_exchange_seconds,
+    ring_seconds,
+    send_seconds,
+)
+from backend.estimate.time.efficiency import Machine, assumed_power, default_efficiency, machine_of
+from backend.estimate.time.gemm import UNPACKING
+from backend.estimate.time.step_time import kind_passes, step_time
+from backend.estimate.time.time_context import Execution, Setting
 from backend.job.cluster import Cluster
 from backend.job.job import Model
 from backend.job.presets import accuracy, efficiency_figures, expected_errors, gpus, resolve_model

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import pytest
 
-from backend.estimate.efficiency import default_efficiency
+from backend.estimate.time.efficiency import default_efficiency
 from backend.job.presets import efficiency_figures
 from benchmarks.fit import halves, single_node_rows
 from benchmarks.shapes import DATA

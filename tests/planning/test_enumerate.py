@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backend.estimate import estimate
-from backend.estimate.many import PARTS
+from backend.estimate.batched import PARTS
 from backend.job.mapping import with_values
 from backend.job.pipeline_layout import even_layers, layout_of
 from backend.job.problems import errors

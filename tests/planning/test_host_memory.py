@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app.i18n import LANGUAGES, t
-from app.plan_words import explain, reason_words, why_not_words
+from app.text import LANGUAGES, t
+from app.text.plans import explain, reason_words, why_not_words
 from backend.estimate import estimate, over_memory
 from backend.job.cluster import Cluster
 from backend.job.job import Job, Model, Parallel

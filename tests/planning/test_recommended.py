@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.plan_words import explain
+from app.text.plans import explain
+from app.wizard.draft_state import read
 from app.wizard.plans import plans_of
-from app.wizard.reading import read
 from backend.job.cluster import Calibration, Cluster
 from backend.job.job import Job, Model
 from backend.job.mapping import to_mapping

@@ -5,8 +5,8 @@ from math import prod
 
 import pytest
 
-from app.i18n import LANGUAGES
-from app.plan_words import why_not_words
+from app.text import LANGUAGES
+from app.text.plans import why_not_words
 from backend.job.cluster import Cluster
 from backend.job.job import Job, Model
 from backend.job.mapping import with_values

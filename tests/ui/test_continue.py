@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from backend.cluster.demo import DemoCluster
+from app.demo.local_nodes import LocalNodes
 from backend.job.mapping import dump_mapping
-from backend.jobs import attempts, ledger
-from backend.jobs.records import NodeRecord
-from backend.jobs.states import EventKind
-from backend.jobs.store import Store
+from backend.runs.records import NodeRecord
+from backend.runs.states import EventKind
+from backend.runs.store import attempts, run_store
+from backend.runs.store.store import Store
 from tests.nodes import ssh_nodes
 from tests.ui.browser import box, expect, go, needs_chromium, problems
 from tools.browser import Site, logged_in, served
@@ -27,13 +27,13 @@ DIVIDED = ("mp_rank_00/model_optim_rng.pt", "mp_rank_01/model_optim_rng.pt", "di
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory) -> Iterator[DemoCluster]:
+def cluster(tmp_path_factory) -> Iterator[LocalNodes]:
     with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=1) as demo:
         yield demo
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory, cluster: DemoCluster) -> Iterator[Site]:
+def site(tmp_path_factory, cluster: LocalNodes) -> Iterator[Site]:
     """A server that knows a failed run on Megatron with TP 2, and its checkpoint of step 40 on a real node."""
     home = tmp_path_factory.mktemp("home")
     (home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
@@ -48,7 +48,7 @@ def site(tmp_path_factory, cluster: DemoCluster) -> Iterator[Site]:
         yield site
 
 
-def _failed_run(connection: Any, cluster: DemoCluster) -> None:
+def _failed_run(connection: Any, cluster: LocalNodes) -> None:
     machines = {"gpu": "h100-80g", "nodes": 1, "gpus_per_node": 8}
     job = {
         "version": 1,
@@ -62,11 +62,11 @@ def _failed_run(connection: Any, cluster: DemoCluster) -> None:
     }  # fmt: skip
     now = time.time()
     create = {"name": "before", "engine": "llamafactory-megatron", "job": dump_mapping(job), "time": now}
-    ledger.create_run(connection, RUN, addresses=[], **create)
+    run_store.create_run(connection, RUN, addresses=[], **create)
     record = NodeRecord(rank=0, address="a", folder=f"/r/{RUN}", python="/p", mark="m.0", stop={"left": []})
     attempts.create(connection, RUN, 1, master=("a", 1), rendered={}, nodes=[record], time=now)
     for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED, EventKind.FAILING, EventKind.FAILED):
-        ledger.append(connection, RUN, kind, time=now)
+        run_store.append(connection, RUN, kind, time=now)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from backend.cluster import demo_model
+from app.demo import tiny_model
 from tests.nodes import needs_node_environment
 from tests.ui.browser import box, expect, go, needs_chromium, until
 from tools.browser import Site, logged_in
@@ -63,7 +63,7 @@ def test_the_demo_s_job_is_the_first_recipe_and_brings_back_all_that_another_too
     expect(page.locator(".mb-start-answer .mb-good")).to_be_visible()
     expect(box(page, "cluster.nodes")).to_have_value("2")
     until(page, "!b.problems.some((one) => ['error', 'missing'].includes(one.severity))")
-    model = Path(demo.home, "demo", demo_model.MODEL_FOLDER)
+    model = Path(demo.home, "demo", tiny_model.MODEL_FOLDER)
     go(page, demo, "model", lang)
     expect(box(page, "model.path")).to_have_value(str(model))
     go(page, demo, "training", lang)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from backend.jobs import ledger
-from backend.jobs.states import EventKind
-from backend.jobs.store import Store
+from backend.runs.states import EventKind
+from backend.runs.store import run_store
+from backend.runs.store.store import Store
 from tests.inbox import TOKEN, Inbox
 from tests.waiting import wait_for
 from tools.browser import Site
@@ -35,7 +35,7 @@ def test_a_killed_server_tells_after_its_restart_what_happened_meanwhile(tmp_pat
         runs[0].tell(EventKind.FAILED)
         # A server that is killed before it noted what it sent tells it again.
         with store.read() as connection:
-            told = ledger.events_of(connection, [EventKind.FAILED], after=0)[-1].seq
+            told = run_store.events_of(connection, [EventKind.FAILED], after=0)[-1].seq
         wait_for(lambda: _noted(store) == told)
         assert inbox.titles == ["失败：mine-1"]
         site.kill()
@@ -53,4 +53,4 @@ def test_a_killed_server_tells_after_its_restart_what_happened_meanwhile(tmp_pat
 
 def _noted(store: Store) -> int | None:
     with store.read() as connection:
-        return ledger.messages_sent(connection)
+        return run_store.messages_sent(connection)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from backend.jobs import series
-from backend.jobs.states import EventKind
-from backend.jobs.store import Store
+from backend.runs.states import EventKind
+from backend.runs.store import metrics
+from backend.runs.store.store import Store
 from tests.ui.browser import expect, needs_chromium
 from tools.browser import PASSWORD, Site, log_in, logged_in, without_faults
 from tools.stored_runs import StoredRun, heartbeat, problem
@@ -72,7 +72,7 @@ def wait_for_points(page, count: int) -> None:
 
 def stored_steps(site: Monitored, run: str) -> list[int]:
     with site.store.read() as connection:
-        return [point.step for point in series.points(connection, run)]
+        return [point.step for point in metrics.points(connection, run)]
 
 
 def test_an_empty_list_says_what_to_do(tmp_path):
@@ -301,7 +301,7 @@ def test_of_32_nodes_the_one_that_holds_up_the_others_is_named_and_listed(site, 
     run.now = time.time()
     run.beat([rank for rank in range(32) if rank != 17])
     row = {**heartbeat(17, 8, run.now), "stuck": [[4711, "python", "T", 141]], "disk_free_mib": 2048}
-    site.store.write(lambda c: series.add_heartbeats(c, run.id, 1, 17, [row], run.now))
+    site.store.write(lambda c: metrics.add_heartbeats(c, run.id, 1, 17, [row], run.now))
     run.tell(EventKind.NODE_STUCK, 17, stuck=row["stuck"])
     open_run(page, site, run.id, lang)
     stands = page.locator(".mbm-standstill[role=alert]")
@@ -411,7 +411,7 @@ def test_use_over_time_is_a_line_a_node_and_names_the_gpu_that_lags(site, page, 
         run.beat([0])
         row = heartbeat(1, 4, run.now)
         row["gpus"][2]["utilization"] = 31
-        site.store.write(lambda c, row=row: series.add_heartbeats(c, run.id, 1, 1, [row], run.now))
+        site.store.write(lambda c, row=row: metrics.add_heartbeats(c, run.id, 1, 1, [row], run.now))
         run.now += 2
     open_run(page, site, run.id, lang)
     chart = page.locator(".mbm-usage")

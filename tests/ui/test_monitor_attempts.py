@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster.demo import DemoCluster
+from app.demo.local_nodes import LocalNodes
 from backend.job.mapping import dump_mapping
 from backend.job.problems import Problem
-from backend.jobs import attempts, ledger, queued, restart
-from backend.jobs.records import NodeRecord, problem_to_json
-from backend.jobs.states import EventKind, RunState
+from backend.runs.records import NodeRecord, problem_to_json
+from backend.runs.states import EventKind, RunState
+from backend.runs.store import attempts, queue_order, run_store
+from backend.runs.supervise import restart
 from tests.nodes import ssh_nodes
 from tests.ui.browser import expect, needs_chromium
 from tests.ui.test_monitor import Monitored, context, open_run, page, site
@@ -27,7 +28,7 @@ FILES = ("trainer_state.json", "scheduler.pt", "optimizer.pt", "pytorch_model.bi
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory) -> Iterator[DemoCluster]:
+def cluster(tmp_path_factory) -> Iterator[LocalNodes]:
     with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=1) as demo:
         yield demo
 
@@ -37,13 +38,13 @@ def _empty_queue(site: Monitored) -> None:
     """What other tests left waiting is cancelled."""
 
     def write(connection) -> None:
-        for one in queued.waiting(connection):
-            ledger.append(connection, one.run, EventKind.STOP_REQUESTED, time=time.time())
+        for one in queue_order.waiting(connection):
+            run_store.append(connection, one.run, EventKind.STOP_REQUESTED, time=time.time())
 
     site.store.write(write)
 
 
-def _failed_run(site: Monitored, cluster: DemoCluster, run: str) -> Path:
+def _failed_run(site: Monitored, cluster: LocalNodes, run: str) -> Path:
     """A run on the node that was killed after step 30; the folder of its results."""
     (site.home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
     job = {
@@ -59,10 +60,10 @@ def _failed_run(site: Monitored, cluster: DemoCluster, run: str) -> Path:
     def write(connection) -> None:
         now = time.time()
         create = {"name": "killed", "engine": "llamafactory-ddp", "job": dump_mapping(job), "time": now, "restarts": 3}
-        ledger.create_run(connection, run, addresses=[run], **create)
+        run_store.create_run(connection, run, addresses=[run], **create)
         attempts.create(connection, run, 1, master=("a", 1), rendered={}, nodes=[record], time=now)
         for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED, EventKind.FAILING, EventKind.FAILED):
-            ledger.append(connection, run, kind, time=now)
+            run_store.append(connection, run, kind, time=now)
 
     site.store.write(write)
     return cluster.folder / "out" / run
@@ -75,19 +76,19 @@ def _save(results: Path, step: int, *lacking: str) -> None:
         (folder / file).write_bytes(json.dumps({"global_step": step}).encode() if file.endswith("json") else b".")
 
 
-def _events(site: Monitored, run: str) -> list[ledger.Event]:
+def _events(site: Monitored, run: str) -> list[run_store.Event]:
     with site.store.read() as connection:
-        return ledger.events(connection, run)
+        return run_store.events(connection, run)
 
 
 def _state(site: Monitored, run: str) -> RunState | None:
     with site.store.read() as connection:
-        return ledger.state_of(connection, run)
+        return run_store.state_of(connection, run)
 
 
 def _order(site: Monitored) -> list[str]:
     with site.store.read() as connection:
-        return [one.run for one in queued.waiting(connection)]
+        return [one.run for one in queue_order.waiting(connection)]
 
 
 def _eventually(page, holds) -> None:
@@ -129,7 +130,7 @@ def test_resume_shows_what_is_complete_and_goes_on_from_the_chosen_checkpoint(pa
 def test_the_queue_is_shown_ordered_and_cancelled_in_the_list(page, site) -> None:
     names = ("first", "second", "third")
     runs = [site.run(f"20260102-00000{i}-{name}-000{i}", name=name, attempted=False).id for i, name in enumerate(names)]
-    site.store.write(lambda c: [queued.add(c, run) for run in runs])
+    site.store.write(lambda c: [queue_order.add(c, run) for run in runs])
     page.goto(f"{site.url}/en/#runs")
     row = {name: page.locator(f'tr[data-key="{run}"]') for name, run in zip(names, runs, strict=True)}
     expect(row["second"]).to_contain_text("place 2")
@@ -146,13 +147,13 @@ def test_the_queue_is_shown_ordered_and_cancelled_in_the_list(page, site) -> Non
     expect(row["first"]).to_contain_text("place 3")
     busy = problem_to_json(Problem(code="node_taken", node="10.0.0.1", values={"node": "10.0.0.1", "run": "x"}))
     for kind in (EventKind.FAILING, EventKind.FAILED):
-        site.store.write(lambda c, kind=kind: ledger.append(c, runs[0], kind, time=1.0, detail={"problem": busy}))
+        site.store.write(lambda c, kind=kind: run_store.append(c, runs[0], kind, time=1.0, detail={"problem": busy}))
     expect(row["first"].locator(".mbm-why")).to_contain_text("10.0.0.1")
     expect(row["first"].locator('[data-do="again"]')).to_be_visible()
     open_run(page, site, runs[0])
     page.get_by_role("button", name="Queue again").click()
     expect(page.locator(".mbm-waits")).to_contain_text("Place 3 in the queue")
-    site.store.write(lambda c: ledger.append(c, runs[0], EventKind.STOP_REQUESTED, time=time.time()))
+    site.store.write(lambda c: run_store.append(c, runs[0], EventKind.STOP_REQUESTED, time=time.time()))
     open_run(page, site, runs[1])
     expect(page.locator(".mbm-waits")).to_contain_text("Place 2 in the queue")
     page.locator(".mbm-danger").first.click()
@@ -171,7 +172,7 @@ def test_a_run_that_warnings_kept_back_is_queued_from_beside_them_alone(page, si
     off = Problem(code="clock_off", severity="warning", node="a", values={"node": "a", "seconds": 3, "command": "x"})
     kept = {"problem": problem_to_json(Problem(code="warnings_not_accepted")), "warnings": [problem_to_json(off)]}
     for kind in (EventKind.PREFLIGHT, EventKind.FAILING, EventKind.FAILED):
-        site.store.write(lambda c, kind=kind: ledger.append(c, run, kind, time=time.time(), detail=kept))
+        site.store.write(lambda c, kind=kind: run_store.append(c, run, kind, time=time.time(), detail=kept))
     page.goto(f"{site.url}/{lang}/#runs")
     row = page.locator(f'tr[data-key="{run}"]')
     expect(row.locator(".mbm-why")).not_to_be_empty()
@@ -198,7 +199,7 @@ def test_automatic_restarts_are_shown_and_their_number_can_be_changed(page, site
     _eventually(page, lambda: _allowed(site, run.id) == 5)
 
     def lose(connection) -> None:
-        ledger.append(connection, run.id, EventKind.LOSING, time=time.time(), rank=2)
+        run_store.append(connection, run.id, EventKind.LOSING, time=time.time(), rank=2)
         values = {"node": run.addresses[2], "seconds": 31}
         problem = Problem(code="node_lost", node=run.addresses[2], values=values)
         restart.end(connection, run.id, 1, EventKind.LOST, rank=2, problem=problem, time=time.time())

@@ -5,9 +5,9 @@ import time
 import pytest
 
 from backend.job.problems import Problem
-from backend.jobs import series
-from backend.jobs.records import problem_to_json
-from backend.jobs.states import EventKind
+from backend.runs.records import problem_to_json
+from backend.runs.states import EventKind
+from backend.runs.store import metrics
 from tests.ui.browser import expect, needs_chromium
 from tests.ui.test_monitor import context, open_run, page, site
 from tools.stored_runs import heartbeat
@@ -47,7 +47,7 @@ def test_long_names_of_runs_and_nodes_are_not_cut_off_at_1280_pixels(site, page,
     run.now = time.time()
     run.beat([rank for rank in range(32) if rank != 17])
     row = {**heartbeat(17, 8, run.now), "stuck": [[4711, "python", "T", 141]], "disk_free_mib": 2048}
-    site.store.write(lambda c: series.add_heartbeats(c, run.id, 1, 17, [row], run.now))
+    site.store.write(lambda c: metrics.add_heartbeats(c, run.id, 1, 17, [row], run.now))
     run.tell(EventKind.NODE_STUCK, 17, stuck=row["stuck"])
     open_run(page, site, run.id, lang)
     page.locator(".mbm-nodes .mbm-table tbody tr:visible", has_text=addresses[17]).wait_for()

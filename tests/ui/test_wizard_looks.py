@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from backend.job.mapping import dump_mapping
-from backend.jobs.store import Store
+from backend.runs.store.store import Store
 from tests.ui.browser import expect, go, needs_chromium, until
 from tools.browser import Site, logged_in, served
 

@@ -34,6 +34,6 @@ def check(job: Job) -> list[Problem]:
 
 
 def check_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> list[Problem]:
-    """`check` for a model and a GPU that are at hand. Many plans at once: many.py."""
+    """`check` for a model and a GPU that are at hand. Many plans at once: batched.py."""
     found = (rule.function(job, shape, gpu) for rule in RULES if rule.binds(job.traits))
     return [problem for problem in found if problem is not None]

@@ -1,7 +1,7 @@
 """Rules for the vision parts of a model on Megatron-Core: plans that an engine trains wrongly.
 
-The list of plans (many.py) leaves out such plans, whatever the severity of the problem in a job file. The edit of the
-warning leads to a plan that trains correctly.
+The list of plans (batched.py) leaves out such plans, whatever the severity of the problem in a job file. The edit of
+the warning leads to a plan that trains correctly.
 """
 
 from backend.job.job import Job

@@ -1,0 +1,67 @@
+"""`megaboard delete`: delete an ended run from the database, and archive it first on request."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from app.cli.common import find_run, opened_services
+from app.cli.output import DONE, WRONG_INPUT, plain, print_json, printable
+from app.services import Services
+from app.text import t
+from app.text.storage import kind_words, places_on_nodes, size_words
+
+
+def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
+    """Options of `delete`."""
+    option = parser.add_argument
+    option("run_id", metavar="RUN", help=t(lang, "cli.run.help"))
+    option("--archive", nargs="?", type=Path, const=Path(), metavar="DIR", help=t(lang, "cli.delete.archive.help"))
+    option("--yes", action="store_true", help=t(lang, "cli.delete.yes.help"))
+    option("--json", action="store_true", help=t(lang, "cli.json.help"))
+    parser.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace, lang: str) -> int:
+    """Print what is deleted and what stays, ask, and delete."""
+    with opened_services() as services:
+        run = find_run(services, chosen.run_id)
+        folder = _folder(services, chosen.archive)
+        services.retention.refuse_unless_over(run)
+        print(_plan(services, run, folder, lang), file=sys.stderr)
+        if not chosen.yes and not _confirmed(lang):
+            return WRONG_INPUT
+        record = services.retention.delete(run, by="command", archive_to=folder)
+    if chosen.json:
+        print_json(plain(record))
+    else:
+        rows = sum(record.row_counts.values())
+        print(t(lang, "cli.delete.done", run=run, rows=f"{rows:,}"))
+        if record.archive:
+            print(t(lang, "cli.delete.archived", path=record.archive, sha256=record.sha256))
+    return DONE
+
+
+def _folder(services: Services, given: Path | None) -> Path | None:
+    if given is None:
+        return None
+    return services.retention.default_archive() if given == Path() else given.expanduser().absolute()
+
+
+def _plan(services: Services, run: str, folder: Path | None, lang: str) -> str:
+    size = services.retention.run_size(run)
+    lines = [t(lang, "cli.delete.goes", run=run, size=size_words(size.total))]
+    lines += [f"  {line}" for line in kind_words(size.kinds, lang)]
+    if folder is not None:
+        lines.append(t(lang, "cli.delete.first", folder=folder))
+    with services.store.read() as connection:
+        places = places_on_nodes(connection, run)
+    lines += [t(lang, "cli.delete.stays"), *(f"  {printable(place)}" for place in places)]
+    return "\n".join(lines)
+
+
+def _confirmed(lang: str) -> bool:
+    if not sys.stdin.isatty():
+        print(t(lang, "cli.delete.needs_yes"), file=sys.stderr)
+        return False
+    print(t(lang, "cli.delete.sure"), end=" ", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes", "是")

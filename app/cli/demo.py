@@ -1,0 +1,140 @@
+"""`megaboard demo`: four SSH nodes on this machine and the page, filled in and ready to launch."""
+
+import argparse
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from app.cli.output import FAILED
+from app.cli.serve import add_binding, binding_of, explain, given_password, serve_page
+from app.demo import tiny_model
+from app.demo.job import demo_job, demo_name
+from app.demo.local_nodes import DemoError, LocalNodes
+from app.home import home_path, make_home, store_path
+from app.private_file import PrivateFileError
+from app.text import t
+from app.web.binding import ServerError
+from app.web.passwords import PasswordHash, random_password
+from backend.job.mapping import dump_mapping, load_mapping
+from backend.runs.states import RunState
+from backend.runs.store import run_store, transitions
+from backend.runs.store.store import Store
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
+    """Options of `demo`."""
+    add_binding(parser, lang)
+    option = parser.add_argument
+    python = CHECKOUT / ".venv-node" / "bin" / "python"
+    option("--node-python", type=Path, default=python, help=t(lang, "cli.demo.node_python.help", default=python))
+    option("--nodes", type=int, default=4, choices=range(1, 9), help=t(lang, "cli.demo.nodes.help"))
+    option("--keep", action="store_true", help=t(lang, "cli.demo.keep.help"))
+    parser.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace, lang: str) -> int:
+    """Start the nodes, serve the page, and stop the nodes with their jobs when the page ends."""
+    if not chosen.node_python.is_file():
+        print(t(lang, "cli.error.no_node_python", path=chosen.node_python), file=sys.stderr)
+        return FAILED
+    try:
+        binding = binding_of(chosen)
+        made = None if (password := given_password(chosen, home_path() / "demo")) else random_password()
+        listener = binding.listen()
+    except (ServerError, PrivateFileError) as error:
+        return explain(error, lang)
+    # Until the page answers signals itself, an end by SIGTERM must pass through the cleaning up below too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))
+    told = t(lang, "cli.demo.password", password=made) if made else t(lang, "cli.serve.password.given")
+    end = t(lang, "cli.demo.keeps" if chosen.keep else "cli.demo.ends")
+    with listener:
+        home = make_home(home_path() / "demo")
+        # Not the home itself: there the page keeps the host keys that its user has confirmed.
+        cluster = LocalNodes(home / "cluster", chosen.nodes)
+        try:
+            job = _make_ready(home, cluster, str(chosen.node_python.absolute()), lang)
+            filled = "cli.demo.filled" if fill_in(home, job) else "cli.demo.other"
+            name = demo_name(job, lang)
+            print(t(lang, "cli.demo.ready", nodes=chosen.nodes), t(lang, filled, name=name), told, sep="\n", flush=True)
+            hashed = password or PasswordHash.of(str(made))
+            return serve_page(home, binding, listener, hashed, lang, end, demo=job)
+        except (DemoError, subprocess.CalledProcessError) as error:
+            print(t(lang, "cli.error.demo", reason=_reason(error)), file=sys.stderr)
+            return FAILED
+        finally:
+            _end(cluster, home, lang, keep=chosen.keep)
+
+
+def _make_ready(home: Path, cluster: LocalNodes, python: str, lang: str) -> dict[str, Any]:
+    """Build the model, start the nodes, and return the demo's job."""
+    print(t(lang, "cli.demo.building"), flush=True)
+    subprocess.run([python, tiny_model.__file__, str(home)], check=True, capture_output=True, text=True)
+    cluster.start()
+    return demo_job(home, cluster.cluster_mapping(python))
+
+
+def fill_in(home: Path, job: dict[str, Any]) -> bool:
+    """Save the demo's cluster under its name, and put its job in the page unless another is being edited.
+
+    Returns whether the page holds the demo's job as it was made.
+    """
+    cluster = job["cluster"]
+    clusters = home / "clusters"
+    clusters.mkdir(mode=0o700, exist_ok=True)
+    (clusters / "demo.yaml").write_text(dump_mapping(cluster), encoding="utf-8")
+    store = Store(store_path(home))
+    try:
+        text = store.get_draft()
+        draft, problem = load_mapping(text) if text else (job, None)
+        if problem:
+            # The page replaces what it cannot read.
+            draft = job
+        if _is_demo(draft.get("cluster"), cluster):
+            # The ports are those of the last start unless something took them meanwhile.
+            draft = {**draft, "cluster": {**draft["cluster"], "hosts": cluster["hosts"]}}
+        store.set_draft(dump_mapping(draft))
+    finally:
+        store.close()
+    return draft == job
+
+
+def _is_demo(edited: Any, cluster: dict[str, Any]) -> bool:
+    return isinstance(edited, dict) and edited.get("run_root") == cluster["run_root"]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError):
+        return (error.stderr or "").strip().rpartition("\n")[2] or str(error)
+    return str(error)
+
+
+def _end(cluster: LocalNodes, home: Path, lang: str, *, keep: bool) -> None:
+    if keep:
+        print(t(lang, "cli.demo.kept", folder=cluster.folder), flush=True)
+        return
+    try:
+        stop_runs(home, time.time())
+    finally:
+        left = cluster.stop()
+    print(t(lang, "cli.demo.left", left=left) if left else t(lang, "cli.demo.stopped"), flush=True)
+
+
+def stop_runs(home: Path, now: float) -> None:
+    """Record that the runs on the nodes are to end: the next demo would take their end for a failure and go on."""
+    store = Store(store_path(home))
+
+    def stop(connection: sqlite3.Connection) -> None:
+        for run in run_store.unfinished_runs(connection):
+            if run_store.state_of(connection, run) is not RunState.QUEUED:
+                transitions.end(connection, run, save=False, now=now)
+
+    try:
+        store.write(stop)
+    finally:
+        store.close()

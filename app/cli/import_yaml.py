@@ -1,0 +1,100 @@
+"""`megaboard import`: a LLaMA-Factory configuration as a job file, with a report of every key."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.cli.output import DONE, print_json, print_problems, printable, table
+from app.home import home_path, with_cluster
+from app.jobfile import STDIN, read_json, read_text
+from app.text import render_problem, t
+from app.text.imports import line_json, reason_of, shown, target_of
+from backend.engines import check_engine
+from backend.engines.importing import ASSUMED, Imported, ImportLine, import_llamafactory, is_llamafactory
+from backend.job.mapping import dump_job, load_mapping, parse_job
+from backend.job.problems import Problem, ProblemsError
+from backend.job.rules import check
+
+_ORDER = ("kept", "changed", "renamed", "dropped", "passed_on", "default")
+
+
+def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
+    """Options of the command."""
+    parser.add_argument("file", metavar="YAML", help=t(lang, "cli.import.file.help"))
+    parser.add_argument("--out", type=Path, metavar="FILE", help=t(lang, "cli.import.out.help"))
+    parser.add_argument("--cluster", metavar="NAME", help=t(lang, "cli.import.cluster.help"))
+    parser.add_argument("--gpu", help=t(lang, "cli.import.gpu.help", default=ASSUMED["gpu"]))
+    parser.add_argument("--nodes", type=int, help=t(lang, "cli.import.nodes.help", default=ASSUMED["nodes"]))
+    ranks = t(lang, "cli.import.gpus_per_node.help", default=ASSUMED["gpus_per_node"])
+    parser.add_argument("--gpus-per-node", type=int, help=ranks)
+    parser.add_argument("--json", action="store_true", help=t(lang, "cli.json.help"))
+    parser.set_defaults(run=run_import)
+
+
+def run_import(chosen: argparse.Namespace, lang: str) -> int:
+    """Write the job file to FILE or standard output; the report goes to the other of standard output and error."""
+    config, problem = load_mapping(read_text(chosen.file))
+    if problem:
+        raise ProblemsError([problem])
+    if not is_llamafactory(config):
+        raise ProblemsError([Problem(code="import_is_job")])
+    cluster, assumed = _cluster(chosen)
+    folder = Path.cwd() if chosen.file == STDIN else Path(chosen.file).parent
+    imported = import_llamafactory(config, cluster, lambda path: _json_beside(folder, path))
+    job, problems = parse_job(imported.mapping)
+    if job is None:
+        raise ProblemsError(problems)
+    problems = [*assumed, *problems, *check(job), *check_engine(job)]
+    if chosen.json:
+        print_json(_to_json(imported, problems, lang))
+        return DONE
+    text = dump_job(job)
+    if chosen.out is None:
+        print(text, end="")
+    else:
+        chosen.out.write_text(text, encoding="utf-8")
+    print(printable(report(imported.lines, lang)), file=sys.stderr if chosen.out is None else sys.stdout)
+    print_problems(lang, problems)
+    return DONE
+
+
+def report(lines: Sequence[ImportLine], lang: str) -> str:
+    """A table of what is not simply kept, why, and how much is."""
+    rows = [
+        [t(lang, f"import.outcome.{line.outcome}"), line.key, shown(line.value), target_of(line), reason_of(line, lang)]
+        for outcome in _ORDER
+        for line in lines
+        if line.outcome == outcome and not (outcome == "kept" and line.reason is None)
+    ]
+    in_file = [line for line in lines if line.outcome != "default"]
+    kept = t(lang, "import.kept", count=sum(line.outcome == "kept" for line in in_file), all=len(in_file))
+    head = [t(lang, f"import.column.{name}") for name in ("outcome", "key", "value", "became", "why")]
+    return f"{table(head, rows, left=True)}\n{kept}" if rows else kept
+
+
+def _to_json(imported: Imported, problems: Sequence[Problem], lang: str) -> dict[str, Any]:
+    return {
+        "job": imported.mapping,
+        "lines": [line_json(line, lang) for line in imported.lines],
+        "problems": [render_problem(lang, problem) for problem in problems],
+    }
+
+
+def _cluster(chosen: argparse.Namespace) -> tuple[Mapping[str, Any], list[Problem]]:
+    """The machines that were named, and a note where none were."""
+    given = {"gpu": chosen.gpu, "nodes": chosen.nodes, "gpus_per_node": chosen.gpus_per_node}
+    given = {key: value for key, value in given.items() if value is not None}
+    if chosen.cluster:
+        return {**with_cluster({"cluster": chosen.cluster}, home_path())["cluster"], **given}, []
+    cluster = {**ASSUMED, **given}
+    return cluster, [] if given else [Problem(code="import_cluster", field="cluster", severity="note", values=cluster)]
+
+
+def _json_beside(folder: Path, path: str) -> Mapping[str, Any] | None:
+    try:
+        loaded = read_json(folder / path)
+    except (OSError, ValueError):
+        return None
+    return loaded if isinstance(loaded, dict) else None

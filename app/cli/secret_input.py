@@ -1,0 +1,78 @@
+"""Secrets and passphrases at the command line: from the environment or typed unseen, never as arguments.
+
+Arguments stand in the list of processes, which every user of the machine can read.
+"""
+
+import argparse
+import getpass
+import os
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+from app.text import t
+from app.web.audit import Audit
+from backend.cluster.ssh.passphrases import PASSPHRASES
+from backend.job.problems import Problem, ProblemsError
+from backend.runs.launch.rank_secrets import FIELD, SECRETS, refuse
+
+A = TypeVar("A")
+
+ASKED_FOR = frozenset({"passphrase_needed", "passphrase_wrong"})
+TRIES = 3
+"""How often a passphrase is asked for."""
+
+
+def add_secret_option(parser: argparse.ArgumentParser, lang: str) -> None:
+    """--secret NAME, once for each."""
+    parser.add_argument("--secret", action="append", default=[], metavar="NAME", help=t(lang, "cli.secret.help"))
+
+
+def take_secrets(chosen: argparse.Namespace, lang: str, audit: Audit, **about: str) -> None:
+    """Keep what --secret names; audited by name, with `about`: the job or the run.
+
+    ProblemsError: secret_in_argument, secret_not_given, audit_failed, and those of Secrets.put.
+    """
+    for name in chosen.secret:
+        if "=" in name:
+            raise ProblemsError([Problem(code="secret_in_argument", field=FIELD, values={"name": name.split("=")[0]})])
+        value = os.environ.get(name)
+        if value is None and sys.stdin.isatty():
+            value = getpass.getpass(t(lang, "cli.secret.ask", name=name))
+        if value is None:
+            raise ProblemsError([Problem(code="secret_not_given", field=FIELD, values={"name": name})])
+        refuse(name, value.strip())
+        audit.record("put_secret", name=name, **about)
+        SECRETS.put(name, value.strip())
+
+
+def refuse_in_queue(chosen: argparse.Namespace) -> None:
+    """ProblemsError(secret_in_queue): what another process starts later would not know this one's secrets."""
+    if chosen.queue and chosen.secret and not chosen.wait:
+        raise ProblemsError([Problem(code="secret_in_queue", field=FIELD, values={"name": chosen.secret[0]})])
+
+
+def unlocked(lang: str, audit: Audit, act: Callable[[], A], action: str = "unlock_key") -> A:
+    """What `act` answers; asked for the passphrases that it lacks, and done again, where somebody can type them.
+
+    `action`: as which that is audited.
+    """
+    for _ in range(TRIES):
+        try:
+            answer = act()
+            locked = _locked(getattr(answer, "problems", ()))
+        except ProblemsError as error:
+            locked = _locked(error.problems)
+            if not locked or not sys.stdin.isatty():
+                raise
+        else:
+            if not locked or not sys.stdin.isatty():
+                return answer
+        for path in locked:
+            audit.record(action, identity_file=path)
+            PASSPHRASES.put(path, getpass.getpass(t(lang, "cli.passphrase.ask", path=path)))
+    return act()
+
+
+def _locked(problems: tuple[Problem, ...]) -> list[str]:
+    return sorted({str(problem.values["identity_file"]) for problem in problems if problem.code in ASKED_FOR})

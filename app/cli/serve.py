@@ -1,0 +1,178 @@
+"""`megaboard serve`: the page, until it is told to end."""
+
+import argparse
+import os
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.cli.notify import add_notify_option, given_addresses
+from app.cli.output import DONE, FAILED, WRONG_INPUT
+from app.cli.secret_input import add_secret_option, take_secrets
+from app.home import home_path, make_home, why_read_only
+from app.private_file import PrivateFileError
+from app.text import LANGUAGES, t
+from app.web.audit import Audit
+from app.web.binding import DEFAULT_PORT, Binding, ServerError
+from app.web.gradio_settings import prepare_gradio
+from app.web.identity import load_identity
+from app.web.passwords import PasswordHash, load_hash, random_password, read_password, store_hash
+
+if TYPE_CHECKING:
+    from app.notifications.sender import Recipient
+
+PASSWORD_FILE_VARIABLE = "MEGABOARD_PASSWORD_FILE"  # noqa: S105 - the name of a variable
+
+
+def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
+    """Options of `serve`."""
+    add_binding(parser, lang)
+    add_notify_option(parser, lang)
+    add_secret_option(parser, lang)
+    parser.add_argument("--new-password", action="store_true", help=t(lang, "cli.serve.new_password.help"))
+    parser.set_defaults(run=run)
+
+
+def add_binding(parser: argparse.ArgumentParser, lang: str) -> None:
+    """Where to listen, and the password."""
+    defaults = Binding()
+    option = parser.add_argument
+    option("--host", default=defaults.host, help=t(lang, "cli.serve.host.help"))
+    option("--port", type=int, default=DEFAULT_PORT, help=t(lang, "cli.serve.port.help", port=DEFAULT_PORT))
+    option("--certificate", type=Path, metavar="FILE", help=t(lang, "cli.serve.certificate.help"))
+    option("--key", type=Path, metavar="FILE", help=t(lang, "cli.serve.key.help"))
+    option("--allowed-host", action="append", default=[], metavar="NAME", help=t(lang, "cli.serve.allowed_host.help"))
+    option("--password-file", type=Path, metavar="FILE", help=t(lang, "cli.serve.password_file.help"))
+
+
+def run(chosen: argparse.Namespace, lang: str) -> int:
+    """Serve the home folder's page."""
+    try:
+        binding = binding_of(chosen)
+        home = make_home(home_path())
+        if reason := why_read_only(home):
+            print(t(lang, "cli.serve.read_only", path=home, reason=reason), file=sys.stderr, flush=True)
+        take_secrets(chosen, lang, Audit(home))
+        places = given_addresses(chosen)
+        with binding.listen() as listener:
+            password = _password(home, chosen, lang)
+            return serve_page(home, binding, listener, password, lang, t(lang, "cli.serve.end"), places)
+    except (ServerError, PrivateFileError) as error:
+        return explain(error, lang)
+
+
+def binding_of(chosen: argparse.Namespace) -> Binding:
+    """The checked binding of the options; raises ServerError."""
+    binding = Binding(
+        host=chosen.host,
+        port=chosen.port,
+        certificate=chosen.certificate,
+        key=chosen.key,
+        hosts=tuple(chosen.allowed_host),
+    )
+    binding.check()
+    return binding
+
+
+def given_password(chosen: argparse.Namespace, home: Path) -> PasswordHash | None:
+    """The password of --password-file or MEGABOARD_PASSWORD_FILE, if one is named; raises PrivateFileError.
+
+    The same password gets the same hash at every start.
+    """
+    path = chosen.password_file or os.environ.get(PASSWORD_FILE_VARIABLE)
+    return PasswordHash.of(read_password(Path(path)), salt=load_identity(home).salt) if path else None
+
+
+def serve_page(
+    home: Path,
+    binding: Binding,
+    listener: socket.socket,
+    password: PasswordHash,
+    lang: str,
+    end: str,
+    places: Sequence["Recipient"] = (),
+    demo: Mapping[str, Any] | None = None,
+) -> int:
+    """Build the page, print its address and how to end it, and answer requests until a signal comes.
+
+    `places` are notified of what happens to runs. `demo`: a job that the page offers as its first recipe.
+    """
+    # It takes 5 to 10 s.
+    print(t(lang, "cli.serve.building"), flush=True)
+    prepare_gradio(home)
+    from app.notifications.sender import Messenger
+    from app.services import Services
+    from app.web.server import create_app, serve
+    from app.web.shell import build
+    from app.wizard.routes import routes
+    from backend.runs.store.backup import SpareKeeper
+    from backend.runs.store.retention import RetentionKeeper
+
+    identity = load_identity(home)
+    services = Services.open(home, told=[place.name for place in places], demo=demo)
+    spare = SpareKeeper(services.store.path, services.clock)
+    retention = RetentionKeeper(services.retention)
+    messenger = Messenger(services.store, places, lang, clock=services.clock)
+    try:
+        pages = {lang: build(lang, services) for lang in LANGUAGES}
+        app = create_app(
+            pages,
+            home=home,
+            password=password,
+            audit=services.audit,
+            binding=binding,
+            identity=identity,
+            routers=[routes(services)],
+        )
+        services.controller.start()
+        spare.start()
+        retention.start()
+        if places:
+            messenger.start()
+            print(t(lang, "cli.serve.messages", to=services.told))
+        address = binding.address(listener.getsockname()[1], identity.host)
+        told = (t(lang, "cli.serve.address", address=address), end)
+        serve(app, binding, listener, lambda: print(*told, sep="\n", flush=True))
+    finally:
+        messenger.close()
+        spare.close()
+        retention.close()
+        services.close()
+    return DONE
+
+
+def explain(error: ServerError | PrivateFileError, lang: str) -> int:
+    """Say what is wrong with the options and what to do; the exit status."""
+    print(t(lang, f"cli.error.{error.code}", **error.values), file=sys.stderr)
+    return FAILED if error.code == "cannot_listen" else WRONG_INPUT
+
+
+def _password(home: Path, chosen: argparse.Namespace, lang: str) -> PasswordHash:
+    """The password's hash; the user is told at once what the password is, or which."""
+    given = given_password(chosen, home)
+    stored = None if given or chosen.new_password else load_hash(home)
+    if known := given or stored:
+        print(t(lang, "cli.serve.password.given" if given else "cli.serve.password.known"), flush=True)
+        return known
+    if why_read_only(home):
+        raise ServerError("password_not_kept", path=str(home))
+    made = random_password()
+    Audit(home).record("new_password")
+    # Told first: one that is stored and that nobody was told would lock the page.
+    print(_hand_over(lang, home, made), flush=True)
+    hashed = PasswordHash.of(made)
+    store_hash(home, hashed)
+    return hashed
+
+
+def _hand_over(lang: str, home: Path, made: str) -> str:
+    if sys.stdout.isatty():
+        return t(lang, "cli.serve.password.made", password=made)
+    # Not a terminal: what is printed ends in a log, and a log is no place for a password.
+    path = home / f"password-{int(time.time())}.txt"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(made + "\n")
+    return t(lang, "cli.serve.password.file", path=path)

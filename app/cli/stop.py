@@ -1,0 +1,76 @@
+"""`megaboard stop`: also where the database cannot even be opened; the nodes are told all the same."""
+
+import argparse
+from contextlib import closing
+
+from app.cli.common import find_run, state_words
+from app.cli.output import DONE, FAILED
+from app.cli.secret_input import unlocked
+from app.home import home_path, make_home, store_path
+from app.jobfile import read_job
+from app.services import Services, known_hosts_of
+from app.text import t, unmonitored
+from app.web.audit import Audit
+from backend.cluster.ssh.node import connect
+from backend.job.problems import ProblemsError
+from backend.runs.connections import Connections
+from backend.runs.states import RunState
+from backend.runs.store.store import StoreError
+from backend.runs.supervise import emergency_stop
+from backend.runs.supervise.gang_rules import Timing, nothing_left
+
+WITHIN_S = 120.0
+
+
+def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
+    """Options of `stop`."""
+    option = parser.add_argument
+    option("run_id", metavar="RUN", help=t(lang, "cli.run.help"))
+    option("--save", action="store_true", help=t(lang, "cli.stop.save.help"))
+    option("--job", metavar="FILE", help=t(lang, "cli.stop.job.help"))
+    parser.set_defaults(run=run)
+
+
+def run(chosen: argparse.Namespace, lang: str) -> int:
+    """Stop a run and wait for the nodes' proof that nothing of it is left, where anything of it was on them."""
+    try:
+        services = Services.open(make_home(home_path()))
+    except StoreError as why:
+        raise stop_unopened(chosen, lang, why) from why
+    with closing(services):
+        run = find_run(services, chosen.run_id)
+        services.controller.stop(run, save=chosen.save)
+        state = services.controller.wait(run, WITHIN_S)
+        snapshot = services.controller.snapshot(run)
+        if state is RunState.UNWATCHED or (state.is_final and not snapshot.nodes):
+            print(t(lang, "cli.ended", run=run, state=state_words(lang, state)))
+            return DONE
+        proved = sum(nothing_left(node.stop, node.exit) for node in snapshot.nodes)
+        if not state.is_final or proved < len(snapshot.nodes):
+            print(t(lang, "cli.stop.open", run=run))
+            for line in unmonitored.lines(snapshot, lang):
+                print(line)
+            return FAILED
+        words = {"run": run, "state": state_words(lang, state), "proved": proved, "nodes": len(snapshot.nodes)}
+        print(t(lang, "cli.stopped", **words))
+        return DONE
+
+
+def stop_unopened(chosen: argparse.Namespace, lang: str, why: StoreError) -> ProblemsError:
+    """Stop the run that is meant, and answer what to raise: what was done and could not be recorded."""
+    home = home_path()
+    given = read_job(chosen.job, home)[0] if chosen.job else None
+    run, job = emergency_stop.find_run(store_path(home), chosen.run_id, given, why)
+    known_hosts = known_hosts_of(home)
+    connections = Connections(lambda host: connect(host, known_hosts))
+    audit = Audit(home)
+    audit.record("stop", run=run, save=chosen.save)
+
+    def stop() -> ProblemsError:
+        return emergency_stop.stop(run, job, connections, save=chosen.save, grace_s=Timing().grace_s, why=why)
+
+    try:
+        # Not as unlock_key, which a full disk refuses to record.
+        return unlocked(lang, audit, stop, "stop")
+    finally:
+        connections.close()

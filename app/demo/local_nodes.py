@@ -1,0 +1,275 @@
+"""A cluster on one machine: OpenSSH servers of the current user on 127.0.0.1, one port a node.
+
+    python -m app.demo.local_nodes start|stop FOLDER
+
+Everything lies in FOLDER: keys, known_hosts, configuration, logs, and nodes.json with each server's process id and
+start time, by which alone it is stopped. Linux only. As root sshd wants /run/sshd, which is made where it is missing
+and stays.
+"""
+
+import argparse
+import getpass
+import json
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from backend.job.cluster import Host
+from backend.node.supervisor.processes import Process, find_process, read_process, send_signal
+
+_log = logging.getLogger(__name__)
+
+READY_WITHIN_S = 10.0
+STOP_WITHIN_S = 10.0
+PORT_TRIES = 5
+PRIVILEGE_SEPARATION = Path("/run/sshd")
+
+# StrictModes: the folder may lie under /tmp (1777). PermitTTY: nothing here asks for a terminal, and devpts may be
+# mounted so that one kills the connection. SetEnv: how a process knows which node it is on; at shell level 1 bash does
+# not read ~/.bashrc, which on a developer's machine can take longer than the command.
+CONFIGURATION = """\
+ListenAddress 127.0.0.1:{port}
+HostKey {folder}/host{rank}
+PidFile none
+AuthorizedKeysFile {folder}/authorized_keys
+AllowUsers {user}
+UsePAM no
+StrictModes no
+PubkeyAuthentication yes
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+UseDNS no
+PermitTTY no
+X11Forwarding no
+AllowTcpForwarding local
+PrintMotd no
+PrintLastLog no
+MaxStartups 64:30:128
+MaxSessions 64
+SetEnv MEGABOARD_NODE=node{rank} SHLVL=1
+Subsystem sftp internal-sftp
+"""
+
+
+class DemoError(Exception):
+    """The demo cluster cannot run here; the message says why and what to do."""
+
+
+class LocalNodes:
+    """`nodes` SSH servers; start() and stop() may be called again, and from another process.
+
+    Host keys and the client key are kept between starts, as are the ports where they are still free.
+    """
+
+    def __init__(self, folder: Path, nodes: int = 4) -> None:
+        self.folder = folder.absolute()
+        self.nodes = nodes
+        self.identity_file = self.folder / "id_ed25519"
+        self.run_root = self.folder / "run"
+
+    def start(self) -> list[Host]:
+        """The nodes, ready to be dialled. Raises DemoError."""
+        sshd = _find_sshd()
+        self._prepare()
+        recorded = self._recorded()
+        try:
+            for rank in range(self.nodes):
+                before = recorded.get(rank)
+                if before is None or find_process(before["pid"], before["start"]) is None:
+                    recorded[rank] = self._start_node(sshd, rank, before["port"] if before else 0)
+                    self._record(recorded)
+        except BaseException:
+            self.stop()
+            raise
+        return self.hosts()
+
+    def hosts(self) -> list[Host]:
+        """The nodes of nodes.json, in rank order; host 0 is the master that all others dial."""
+        return [
+            Host(address="127.0.0.1", port=node["port"], user=getpass.getuser(), identity_file=str(self.identity_file))
+            for _, node in sorted(self._recorded().items())
+        ]
+
+    def cluster_mapping(self, python: str) -> dict[str, Any]:
+        """The `cluster` part of a job file that runs here; `python` is an interpreter with LLaMA-Factory."""
+        return {
+            "gpu": "cpu",
+            "nodes": self.nodes,
+            "gpus_per_node": 1,
+            "run_root": str(self.run_root),
+            "port_range": self._port_range(),
+            "environments": {"llamafactory": {"python": python}},
+            "hosts": [
+                {"address": host.address, "port": host.port, "user": host.user, "identity_file": host.identity_file}
+                for host in self.hosts()
+            ],
+        }
+
+    def _port_range(self) -> tuple[int, int]:
+        """Hundred ports below the ephemeral ones, so that two clusters on one machine seldom take the same port."""
+        first = 20000 + 100 * (self.hosts()[0].port % 100)
+        return first, first + 99
+
+    def stop(self) -> list[int]:
+        """Ends the jobs that were started here and the servers with their sessions; the ids of what would not end."""
+        self._stop_jobs()
+        listeners = [find_process(node["pid"], node["start"]) for node in self._recorded().values()]
+        trees = [process for listener in listeners if listener for process in _with_children(listener)]
+        for process in trees:
+            send_signal(process, 15)
+        return [process.pid for process in _wait_gone(trees, STOP_WITHIN_S)]
+
+    def _prepare(self) -> None:
+        self.run_root.mkdir(parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+        if os.geteuid() == 0:
+            PRIVILEGE_SEPARATION.mkdir(mode=0o755, exist_ok=True)
+        for key in [self.identity_file, *(self.folder / f"host{rank}" for rank in range(self.nodes))]:
+            if not key.exists():
+                comment = f"megaboard-demo-{key.name}"
+                command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(key)]
+                subprocess.run(command, check=True)
+        shutil.copyfile(self.identity_file.with_suffix(".pub"), self.folder / "authorized_keys")
+
+    def _start_node(self, sshd: str, rank: int, port: int) -> dict[str, int]:
+        for _ in range(PORT_TRIES):
+            port = _free_port(port)
+            configuration = self.folder / f"sshd{rank}.conf"
+            text = CONFIGURATION.format(folder=self.folder, rank=rank, port=port, user=getpass.getuser())
+            configuration.write_text(text)
+            with (self.folder / f"sshd{rank}.log").open("ab") as log:
+                # -D keeps the id that we record; the absolute path is what sshd asks for, it executes itself again.
+                server = subprocess.Popen(
+                    [sshd, "-D", "-e", "-f", configuration],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
+            if _wait_ready(server, port):
+                return {"pid": server.pid, "start": _start_of(server.pid), "port": port}
+            port = 0
+        lines = (self.folder / f"sshd{rank}.log").read_text(errors="replace").splitlines()
+        raise DemoError(f"sshd does not start: {' / '.join(lines[-3:])}")
+
+    def _stop_jobs(self) -> None:
+        for folder in self.run_root.glob("*/*/node*"):
+            if (folder / "pid").exists() and not (folder / "exit").exists():
+                command = [sys.executable, str(folder / "supervisor.py"), "stop", str(folder), "--grace", "5"]
+                answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+                _log.info("stopped %s: %s", folder, answer.stdout.strip())
+
+    def _recorded(self) -> dict[int, dict[str, int]]:
+        try:
+            nodes = json.loads((self.folder / "nodes.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return {int(rank): node for rank, node in nodes.items()}
+
+    def _record(self, nodes: Mapping[int, Mapping[str, int]]) -> None:
+        _replace(self.folder / "nodes.json", json.dumps(nodes))
+        keys = {rank: (self.folder / f"host{rank}.pub").read_text().split()[:2] for rank in nodes}
+        lines = [f"[127.0.0.1]:{node['port']} {' '.join(keys[rank])}\n" for rank, node in nodes.items()]
+        _replace(self.folder / "known_hosts", "".join(lines))
+
+
+def _find_sshd() -> str:
+    if not sys.platform.startswith("linux"):
+        raise DemoError("the demo cluster needs Linux: what runs on a node reads /proc")
+    path = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+    if path is None:
+        raise DemoError("there is no sshd; install it: sudo apt-get install openssh-server")
+    return os.path.abspath(path)
+
+
+def _replace(path: Path, text: str) -> None:
+    part = path.with_name(path.name + ".part")
+    part.write_text(text)
+    part.replace(path)
+
+
+def _start_of(pid: int) -> int:
+    process = read_process(pid)
+    if process is None:
+        raise DemoError(f"process {pid} ended at once")
+    return process.start
+
+
+def _free_port(wanted: int) -> int:
+    """`wanted` where it is free, else any free one; another program may still take it first, hence the tries."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind(("127.0.0.1", wanted))
+        except OSError:
+            sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def _wait_ready(server: "subprocess.Popen[bytes]", port: int) -> bool:
+    """Whether `server` greets on `port`; False when it ended first."""
+    deadline = time.monotonic() + READY_WITHIN_S
+    while server.poll() is None and time.monotonic() < deadline:
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1) as sock:
+                if sock.recv(4) == b"SSH-":
+                    return server.poll() is None
+        except OSError:
+            time.sleep(0.01)
+    server.kill()
+    server.wait()
+    return False
+
+
+def _with_children(root: Process) -> list[Process]:
+    """A server and its sessions; each session is a child of the one that was listening."""
+    alive = [process for name in os.listdir("/proc") if name.isdigit() and (process := read_process(int(name)))]
+    tree, grown = {root.pid: root}, True
+    while grown:
+        more = {process.pid: process for process in alive if process.parent in tree}
+        grown = not more.keys() <= tree.keys()
+        tree |= more
+    return list(tree.values())
+
+
+def _wait_gone(processes: list[Process], within_s: float) -> list[Process]:
+    """Those that are still alive at the end."""
+    deadline = time.monotonic() + within_s
+    left = processes
+    while left and time.monotonic() < deadline:
+        left = [process for process in left if find_process(process.pid, process.start)]
+        time.sleep(0.005 if left else 0)
+    return left
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m app.demo.local_nodes", description="SSH servers on this machine")
+    parser.add_argument("action", choices=("start", "stop"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--nodes", type=int, default=4)
+    options = parser.parse_args(arguments)
+    cluster = LocalNodes(options.folder, options.nodes)
+    if options.action == "start":
+        try:
+            print(json.dumps([f"{host.address}:{host.port}" for host in cluster.start()]))
+        except DemoError as error:
+            print(error, file=sys.stderr)
+            return 1
+        return 0
+    left = cluster.stop()
+    if left:
+        print(f"still running: {left}", file=sys.stderr)
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""What the monitor's buttons do. Nothing that a browser sends is trusted."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, get_args
+
+from app.monitor.compare import Compare
+from app.monitor.exports import exports_of
+from app.monitor.resuming import resuming_of
+from app.monitor.storage import storage_of
+from app.services import Services
+from backend.job.problems import Problem, ProblemsError
+from backend.runs.store.queue_order import Move
+from backend.runs.store.retention import Rules
+
+Act = Callable[[str, Mapping[str, Any]], object]
+"""(run, what the button says beside its name) -> nothing of interest; ProblemsError when it is refused."""
+
+
+def act(services: Services, compare: Compare, name: object, run: str, values: Mapping[str, Any]) -> Problem | None:
+    """Do what a button asks; the reason when it was refused."""
+    controller = services.controller
+    acts: dict[object, Act] = {
+        "save": lambda run, values: controller.stop(run, save=True),
+        "stop": lambda run, values: controller.stop(run),
+        "calibrate": lambda run, values: compare.use(run),
+        "export": lambda run, values: exports_of(controller).begin(run),
+        "checkpoints": lambda run, values: resuming_of(controller).look(run),
+        "accept": lambda run, values: controller.accept_warnings(run, _texts(values.get("keys"))),
+        "resume": lambda run, values: controller.resume(run, checkpoint=_count(values.get("step")), queue=True),
+        "move": lambda run, values: controller.move(run, _where(values.get("where"))),
+        "delete": lambda run, values: storage_of(services).delete(run, archive=values.get("archive") is True),
+        "compact": lambda run, values: storage_of(services).compact(),
+        "retention": lambda run, values: storage_of(services).set_rules(_rules(values)),
+        "restarts": lambda run, values: controller.allow_restarts(run, _count(values.get("restarts")) or 0),
+    }
+    try:
+        if name in acts:
+            acts[name](run, values)
+    except ProblemsError as error:
+        return error.problems[0]
+    return None
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else None
+
+
+def _rules(values: Mapping[str, Any]) -> Rules:
+    return Rules(
+        **{name: values.get(name) for name in ("raw_days", "run_days")}, archive=values.get("archive") is not False
+    )
+
+
+def _texts(value: object) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+
+
+def _where(value: object) -> Move:
+    where: Move = next((one for one in get_args(Move) if one == value), "last")
+    return where

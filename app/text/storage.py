@@ -1,0 +1,42 @@
+"""Texts about the sizes of runs and of the database, for the page and the command line."""
+
+import sqlite3
+from collections.abc import Mapping
+
+from app.text import t
+from backend.engines import results_folder
+from backend.job.problems import ProblemsError
+from backend.runs.store import run_store
+from backend.runs.store.sizes import KINDS
+from backend.runs.view.progress import WATCHED
+
+_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+
+
+def size_words(size: float) -> str:
+    """Bytes with three digits: 1.23 GB."""
+    for unit, name in _UNITS:
+        if abs(size) >= 0.9995 * unit:
+            figure = size / unit
+            return f"{figure:.{2 if abs(figure) < 9.995 else 1 if abs(figure) < 99.95 else 0}f} {name}"
+    return f"{size:.0f} B"
+
+
+def kind_words(kinds: Mapping[str, int], lang: str) -> list[str]:
+    """One line for each kind of data: its name and size."""
+    return [
+        t(lang, "monitor.storage.of", kind=t(lang, f"monitor.storage.kind.{kind}"), size=size_words(kinds[kind]))
+        for kind in KINDS
+        if kinds[kind]
+    ]
+
+
+def places_on_nodes(connection: sqlite3.Connection, run: str) -> list[str]:
+    """Folders on the nodes that may hold files of the run; a deletion does not touch them."""
+    try:
+        job = run_store.job_of(connection, run)
+    except ProblemsError:
+        return []
+    if job.engine == WATCHED:
+        return [job.training.output_dir or ""]
+    return [results_folder(job, run), f"{job.cluster.run_root}/{run}"]

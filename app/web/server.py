@@ -1,0 +1,194 @@
+"""The web server: one FastAPI application with a page a language, the gate in front, served by uvicorn.
+
+Imports Gradio: call `app.web.gradio_settings.prepare_gradio` before importing this.
+"""
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import gradio as gr
+import plotly
+import uvicorn
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import FileResponse, RedirectResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from app.text import LANGUAGES
+from app.web.audit import Audit
+from app.web.binding import Binding
+from app.web.connection_limits import Connections, LimitedListener, Limits
+from app.web.descriptors import connections_for, count_open, raise_limit
+from app.web.device_cookie import DeviceCookies
+from app.web.identity import Identity, load_identity
+from app.web.log_limit import limit_server_logs
+from app.web.login import LANGUAGE_COOKIE, LogIn, language_of, routes
+from app.web.login_throttle import PasswordChecks, Throttle
+from app.web.passwords import PasswordHash
+from app.web.security import AccessPolicy, AuthMiddleware, door_of, operator_of
+from app.web.sessions import Sessions, Tickets
+from app.web.steady_clock import steady_s
+from app.web.theme import THEME, WithHead
+from app.web.timed_protocol import TimedProtocol
+from backend.job.presets import data_folder
+
+_UPLOAD_LIMIT = "1mb"
+_END_STREAMS_S = 3
+_LOOK_S = 0.05
+"""Gradio's queue looks for work this often, as its own does on Windows: every millisecond took 6% of a core a page."""
+
+
+def create_app(
+    pages: Mapping[str, gr.Blocks],
+    *,
+    home: Path,
+    password: PasswordHash,
+    audit: Audit,
+    clock: Callable[[], float] = steady_s,
+    binding: Binding | None = None,
+    identity: Identity | None = None,
+    routers: Iterable[APIRouter] = (),
+) -> ASGIApp:
+    """The whole application behind its gate, one Blocks a language mounted at /<language>; `routers` beside them.
+
+    `clock` is a monotonic clock for the age of sessions and the waits after wrong passwords. The default of `identity`
+    is that of the home folder.
+    """
+    binding = binding or Binding()
+    identity = identity or load_identity(home)
+    door = door_of(
+        identity.host,
+        binding.names,
+        cookie=f"megaboard_{password.name}",
+        tls=binding.certificate is not None,
+    )
+    sessions = Sessions(clock)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.include_router(routes(_log_in(door, identity, sessions, password, audit, clock)))
+    for router in routers:
+        app.include_router(router)
+    _serve_files(app)
+    _choose_language(app)
+    for lang, blocks in pages.items():
+        _mount(app, blocks, f"/{lang}", home)
+    return AuthMiddleware(WithHead(app, {f"/{lang}/": lang for lang in pages}), door, sessions)
+
+
+def _log_in(
+    door: AccessPolicy,
+    identity: Identity,
+    sessions: Sessions,
+    password: PasswordHash,
+    audit: Audit,
+    clock: Callable[[], float],
+) -> LogIn:
+    return LogIn(
+        door=door,
+        sessions=sessions,
+        tickets=Tickets(clock),
+        checks=PasswordChecks(password),
+        throttle=Throttle(clock),
+        devices=DeviceCookies(identity.device_key(password), f"megaboard_device_{password.name}"),
+        audit=audit,
+    )
+
+
+def serve(app: ASGIApp, binding: Binding, listener: socket.socket, tell: Callable[[], None] = lambda: None) -> None:
+    """Answer requests until SIGINT or SIGTERM, then return; open streams get a few seconds.
+
+    The number of connections leaves enough file descriptors for nodes and the database. `tell` is called once a signal
+    can end the server, which is before the first answer.
+    """
+    limits = Limits(most=connections_for(raise_limit(), count_open()))
+    connections = Connections(limits)
+    limit_server_logs()
+    config = uvicorn.Config(
+        app,
+        # A factory is accepted like a class.
+        http=cast(type[asyncio.Protocol], partial(TimedProtocol, connections=connections)),
+        loop="asyncio",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        log_config=None,
+        timeout_graceful_shutdown=_END_STREAMS_S,
+        ssl_certfile=binding.certificate,
+        ssl_keyfile=binding.key,
+    )
+    server = uvicorn.Server(config)
+
+    def end(*_: object) -> None:
+        """Before uvicorn handles signals itself; and at its end, when it raises them again for whoever did before."""
+        server.should_exit = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    tell()
+    server.run(sockets=[LimitedListener(listener, connections)])
+
+
+def _mount(app: FastAPI, blocks: gr.Blocks, path: str, home: Path) -> None:
+    gr.mount_gradio_app(
+        app,
+        blocks,
+        path,
+        auth_dependency=operator_of,
+        run_history=False,
+        footer_links=[],
+        enable_monitoring=False,
+        show_error=False,
+        mcp_server=False,
+        ssr_mode=False,
+        pwa=False,
+        allowed_paths=[],
+        blocked_paths=[str(Path("~/.ssh").expanduser()), *_private(home)],
+        max_file_size=_UPLOAD_LIMIT,
+        theme=THEME,
+    )
+    blocks._queue.sleep_when_free = _LOOK_S
+
+
+def _private(home: Path) -> list[str]:
+    """What lies in the home folder beside Gradio's own part, which holds downloads on their way."""
+    names = (
+        "archive",
+        "audit.jsonl",
+        "clusters",
+        "demo",
+        "identity.json",
+        "known_hosts",
+        "megaboard.db",
+        "password.json",
+    )
+    return [str(home / name) for name in names]
+
+
+def _serve_files(app: FastAPI) -> None:
+    plotly_script = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+
+    @app.get("/static/plotly.min.js")
+    def plotly_js() -> FileResponse:
+        return FileResponse(plotly_script, media_type="text/javascript")
+
+    @app.get("/favicon.ico")
+    def icon() -> FileResponse:
+        return FileResponse(data_folder("static") / "logo.svg", media_type="image/svg+xml")
+
+    app.mount("/static", StaticFiles(directory=data_folder("static")))
+
+
+def _choose_language(app: FastAPI) -> None:
+    @app.get("/")
+    def start(request: Request) -> RedirectResponse:
+        lang = language_of(request)
+        answer = RedirectResponse(f"/{lang}/", 303)
+        if request.query_params.get("lang") in LANGUAGES:
+            age_s = 365 * 24 * 3600
+            answer.set_cookie(LANGUAGE_COOKIE, lang, max_age=age_s, path="/", samesite="strict", httponly=True)
+        return answer

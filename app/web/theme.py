@@ -1,0 +1,119 @@
+"""How every page looks before a component is on it: Gradio's theme, and what goes into the page's head."""
+
+import hashlib
+import html
+
+import gradio as gr
+import plotly
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.web.login import HTML_LANG
+from backend.job.presets import data_folder
+
+# System fonts only: the page must look the same without a network. The Chinese ones by platform.
+_FONT = (
+    "ui-sans-serif",
+    "system-ui",
+    "-apple-system",
+    "Segoe UI",
+    "PingFang SC",
+    "Microsoft YaHei",
+    "Noto Sans SC",
+    "Noto Sans CJK SC",
+    "sans-serif",
+)
+_MONO = ("ui-monospace", "SFMono-Regular", "Consolas", "DejaVu Sans Mono", "Noto Sans Mono CJK SC", "monospace")
+
+THEME = gr.themes.Default(
+    primary_hue="blue",
+    secondary_hue="slate",
+    neutral_hue="slate",
+    radius_size="sm",
+    text_size="md",
+    spacing_size="sm",
+    font=_FONT,
+    font_mono=_MONO,
+).set(
+    body_background_fill="*neutral_50",
+    body_background_fill_dark="*neutral_950",
+    # The theme's own quiet text is too faint to read on a light page (2.6:1); this is 7:1.
+    body_text_color_subdued="*neutral_600",
+    body_text_color_subdued_dark="*neutral_400",
+    color_accent="*primary_600",
+    button_large_text_size="*text_md",
+    block_shadow="none",
+    block_label_text_weight="500",
+    block_title_text_weight="500",
+    button_primary_background_fill="*primary_600",
+    button_primary_background_fill_hover="*primary_700",
+    button_primary_text_color="white",
+    input_background_fill="white",
+    input_background_fill_dark="*neutral_900",
+)
+
+
+class WithHead:
+    """Puts our styles and scripts into the HTML that Gradio answers at the given paths.
+
+    Gradio's own `head=` is added by its script once the page runs: styles would flash, and scripts would come
+    after the components that need them. Ours run first, in order, and the page says its language.
+    """
+
+    def __init__(self, app: ASGIApp, pages: dict[str, str]) -> None:
+        self._app = app
+        self._pages = pages
+        self._head = head().encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        lang = self._pages.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
+        if lang is None:
+            await self._app(scope, receive, send)
+            return
+        plain = [(name, value) for name, value in scope["headers"] if name != b"accept-encoding"]
+        start: Message = {}
+        body = b""
+
+        async def held(message: Message) -> None:
+            nonlocal start, body
+            if message["type"] == "http.response.start":
+                start = message
+            if message["type"] != "http.response.body":
+                return
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                if Headers(raw=start["headers"]).get("content-type", "").startswith("text/html"):
+                    body = self._with_head(body, lang)
+                MutableHeaders(scope=start)["content-length"] = str(len(body))
+                await send(start)
+                await send({"type": "http.response.body", "body": body})
+
+        await self._app({**scope, "headers": plain}, receive, held)
+
+    def _with_head(self, page: bytes, lang: str) -> bytes:
+        page = page.replace(b'lang="en"', f'lang="{HTML_LANG[lang]}"'.encode(), 1)
+        return page.replace(b'<meta charset="utf-8" />', b'<meta charset="utf-8" />' + self._head, 1)
+
+
+def head() -> str:
+    """Link and script tags of every file in static/ but the log-in's, plotly first: a new script is on the page."""
+    names = sorted(path.name for path in data_folder("static").iterdir() if path.stem != "login")
+    styles = [name for name in names if name.endswith(".css")]
+    scripts = ["plotly.min.js", *(name for name in names if name.endswith(".js"))]
+    # shell.js decides theme and step before anything is painted; the others wait for the document.
+    tags = ['<link rel="icon" href="/static/logo.svg">']
+    tags += [f'<link rel="stylesheet" href="{_address(name)}">' for name in styles]
+    tags += [_script(name) for name in sorted(scripts, key=lambda name: name != "shell.js")]
+    return "".join(tags)
+
+
+def _script(name: str) -> str:
+    defer = "" if name == "shell.js" else " defer"
+    return f'<script src="{_address(name)}"{defer}></script>'
+
+
+def _address(name: str) -> str:
+    """With the file's own digest: a browser that keeps an older version's scripts must not run them on this page."""
+    path = data_folder("static") / name
+    content = path.read_bytes() if path.exists() else plotly.__version__.encode()
+    return f"/static/{html.escape(name)}?v={hashlib.sha256(content).hexdigest()[:12]}"

@@ -1,0 +1,101 @@
+"""The bundle: everything on the page that follows from the draft, as one JSON string for the scripts in static/."""
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from app.services import Services
+from app.text import catalogue
+from app.web.shell_parts import STEPS
+from app.wizard import continuing, hardware, launch, model, plan, review, training
+from app.wizard.draft_state import Reading, read
+from app.wizard.fields import Form
+from app.wizard.problems import in_words
+from app.wizard.relevance import hidden
+from app.wizard.summary import summarise
+from backend.job.problems import Problem
+
+Section = Callable[[Reading, Form, Services], dict[str, Any]]
+
+SECTIONS: Mapping[str, Section] = {
+    hardware.STEP: hardware.data,
+    model.STEP: model.data,
+    training.STEP: training.data,
+    plan.STEP: plan.data,
+    review.STEP: review.data,
+    launch.STEP: launch.data,
+}
+"""What each step shows beyond its fields; asked for the step that is on screen alone."""
+
+_WORDS = (
+    "wizard.",
+    "import.outcome.",
+    "import.column.",
+    "advice.",
+    "term.",
+    "explain.",
+    "accuracy.",
+    "check.status.",
+    "step.",
+)
+
+
+def opening(lang: str) -> str:
+    """What a page starts with: the words that its scripts need."""
+    words = {key: text for key, text in catalogue(lang).items() if key.startswith(_WORDS)}
+    return json.dumps({"words": words}, ensure_ascii=False)
+
+
+def bundle(form: Form, services: Services, step: str, refused: Iterable[Problem] = (), **answer: Any) -> str:
+    """The draft as it is now, for a page that shows `step`.
+
+    `refused` says why an edit was not taken; `answer` tells a script how its own request went: `span` the versions of
+    the draft that its edit went from and to, `synced` that every widget shows the draft (static/draft.js).
+    """
+    stamp, version = _stamp(), services.draft.version
+    reading = read(services.draft.job_mapping(), services.home)
+    unfit = continuing.against(services, reading.job)
+    problems = [in_words(form, problem) for problem in (*refused, *reading.problems, *unfit)]
+    missing = [in_words(form, problem, for_launch=True) for problem in reading.missing]
+    section = SECTIONS.get(step)
+    return json.dumps(
+        {
+            "at": stamp,
+            "draft": version,
+            "step": step,
+            "problems": problems + missing,
+            "marks": _marks(problems, missing),
+            "hidden": hidden(form, reading),
+            "summary": summarise(reading),
+            "source": continuing.shown(services, form, unfit),
+            "data": section(reading, form, services) if section else {},
+            "refusal": None,
+            **answer,
+        },
+        ensure_ascii=False,
+        separators=(",", ":"),
+    )
+
+
+def _marks(problems: Iterable[Mapping[str, Any]], missing: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    marks = {step: {"errors": 0, "missing": 0} for step in STEPS}
+    for problem in itertools.chain(problems, missing):
+        kind = "missing" if problem["severity"] == "missing" else "errors" if problem["severity"] == "error" else None
+        if kind:
+            marks[problem["step"]][kind] += 1
+    return marks
+
+
+_stamp_lock = threading.Lock()
+_last_stamp = 0
+
+
+def _stamp() -> int:
+    """A number that grows with every bundle, over restarts too, and that JavaScript holds exactly."""
+    global _last_stamp
+    with _stamp_lock:
+        _last_stamp = max(_last_stamp + 1, time.time_ns() // 1000)
+        return _last_stamp

@@ -1,0 +1,62 @@
+"""The checkpoints of a run, as its nodes see them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from backend.cluster.inventory.software import ask_program, needed_environment
+from backend.cluster.node import Node, NodeError
+from backend.cluster.node_group import on_all
+from backend.cluster.program_answers import Checkpoints, SetAside
+from backend.engines.checkpoints import Saved
+from backend.job.job import Job
+
+T = TypeVar("T", Checkpoints, SetAside)
+
+PROGRAM = "checkpoint_files.py"
+LIST_BYTES = 16 << 20
+"""For the names of 200,000 files: 100 checkpoints of 256 ranks have some 50,000."""
+LOOK_S = 120.0
+"""A checkpoint of 256 ranks has more than a thousand files, and a shared disk may be slow."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """What one node sees of a run's results."""
+
+    folder: str
+    """Absolute."""
+    steps: Mapping[int, Saved]
+
+
+def look(job: Job, nodes: Mapping[int, Node], folder: str) -> dict[int, Seen]:
+    """The checkpoints in `folder`, by node rank. Raises GroupError."""
+    return on_all(nodes, lambda rank, node: _look(job, rank, node, folder), LOOK_S + 10)
+
+
+def set_aside(job: Job, nodes: Mapping[int, Node], folder: str, steps: Sequence[int], prefix: str) -> None:
+    """Rename the checkpoints of `steps` on every node that sees them: engines take the newest folder they find.
+
+    Raises GroupError.
+    """
+    wanted = {"folder": folder, "steps": list(steps), "prefix": prefix}
+    on_all(nodes, lambda rank, node: _ask(job, rank, node, SetAside, "set_aside", wanted), LOOK_S + 10)
+
+
+def _look(job: Job, rank: int, node: Node, folder: str) -> Seen:
+    answer = _ask(job, rank, node, Checkpoints, "look", {"folder": folder})
+    if "folder" not in answer or "checkpoints" not in answer:
+        raise NodeError("bad_answer", node.name, command=PROGRAM, exit=0, detail="checkpoints are missing")
+    steps = {
+        int(step): Saved(files=frozenset(saved["files"]), damaged=tuple(saved["damaged"]))
+        for step, saved in answer["checkpoints"].items()
+    }
+    return Seen(folder=answer["folder"], steps=steps)
+
+
+def _ask(job: Job, rank: int, node: Node, shape: type[T], action: str, wanted: Mapping[str, object]) -> T:
+    environment = needed_environment(job, rank, node)
+    answer = ask_program(node, environment, shape, PROGRAM, action, wanted, LOOK_S, max_bytes=LIST_BYTES)
+    if "error" in answer:
+        raise NodeError("node_io", node.name, path=str(wanted["folder"]), detail=answer["error"])
+    return answer

@@ -1,0 +1,47 @@
+"""What a node does right now, in the words of a heartbeat, for nodes that run no supervisor of ours; it only reads."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from backend.cluster.node import Node
+from backend.node.supervisor.gpus import GPU_KEYS, GPU_QUERY, read_number
+
+GLANCE_S = 20.0
+_SCRIPT = f"""\
+cat /proc/loadavg
+grep -E '^Mem(Total|Available):' /proc/meminfo
+df -Pk -- "$0" 2> /dev/null | tail -n 1
+command -v nvidia-smi > /dev/null && timeout 10 nvidia-smi --query-gpu={GPU_QUERY} --format=csv,noheader,nounits
+exit 0
+"""
+
+
+def glance(node: Node, folder: str) -> dict[str, Any]:
+    """A heartbeat without members, unchecked: load, memory, the disk of `folder`, GPUs by nvidia-smi. NodeError."""
+    result = node.run(["sh", "-c", _SCRIPT, folder], timeout_s=GLANCE_S)
+    return read_glance(result.out.splitlines())
+
+
+def read_glance(lines: Sequence[str]) -> dict[str, Any]:
+    """The heartbeat in what the script printed; what a line does not tell is left out."""
+    beat: dict[str, Any] = {"time": time.time(), "members": [], "gpus": []}
+    memory: dict[str, int] = {}
+    for line in lines:
+        words = line.split()
+        if line.startswith("Mem") and len(words) > 1:
+            memory[words[0]] = _mib(words[1])
+        elif line.count(",") == len(GPU_KEYS) - 1:
+            beat["gpus"].append(dict(zip(GPU_KEYS, map(read_number, line.split(",")), strict=True)))
+        elif len(words) >= 6 and words[4].endswith("%"):
+            beat["disk_free_mib"] = _mib(words[3])
+        elif len(words) == 5 and "/" in words[3]:
+            beat["load1"] = read_number(words[0])
+    if memory.keys() == {"MemTotal:", "MemAvailable:"}:
+        beat["memory_total_mib"] = memory["MemTotal:"]
+        beat["memory_used_mib"] = memory["MemTotal:"] - memory["MemAvailable:"]
+    return beat
+
+
+def _mib(kib: str) -> int:
+    return int(kib) // 1024 if kib.isdecimal() and len(kib) < 18 else 0

@@ -1,0 +1,84 @@
+"""The port that ranks meet at: chosen on node 0, and tried by every node before a launch."""
+
+import secrets
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import TypeVar, cast
+
+from backend.cluster.inventory.software import ask_program, needed_environment
+from backend.cluster.node import Node, NodeError
+from backend.cluster.node_group import ends_of_all
+from backend.cluster.preflight.results import CheckResult, Checks
+from backend.cluster.program_answers import Dialled, FreePort, Listened
+from backend.job.job import Job
+
+T = TypeVar("T")
+
+ASK_S = 30.0
+DIAL_S = 8.0
+"""How long nodes try to reach the master's port; a listener is up after less than one."""
+DIAL = "dial.py"
+
+
+def choose_port(job: Job, node: Node, ports: Sequence[int]) -> int:
+    """The first of `ports` that is free on `node`, which is node 0. Raises NodeError(no_free_port)."""
+    answer = _try_port(job, 0, node, FreePort, "free_port", {"ports": list(ports)})
+    if "port" not in answer:
+        first, last = job.cluster.port_range
+        raise NodeError("no_free_port", node.name, field="cluster.port_range", first=first, last=last)
+    return answer["port"]
+
+
+def check_port(
+    job: Job, checks: Mapping[int, Checks], nodes: Mapping[int, Node], port: int, own: str | None
+) -> list[CheckResult]:
+    """Node 0 listens on the port as the job's master will, and every node, itself too, dials it.
+
+    `own`: an address of node 0, for nodes that do not know its name.
+    """
+    if 0 not in nodes:
+        return [of.skipped("master_port") for of in checks.values()]
+    address = job.cluster.hosts[0].dialled_address
+    words = {rank: secrets.token_hex(8) for rank in nodes}
+
+    def work(rank: int, node: Node) -> Listened | Dialled:
+        dialled = {"address": address, "port": port, "seconds": DIAL_S, "word": words[rank]}
+        if rank == 0:  # both in one command: its sshd may allow no second one
+            wanted = {"port": port, "seconds": DIAL_S + 2, "words": [*words.values()], "dial": dialled}
+            return _try_port(job, 0, node, Listened, "listen", wanted)
+        return _try_port(job, rank, node, Dialled, "dial", dialled)
+
+    answers = ends_of_all(nodes, work, ASK_S + 10)
+    listener = answers.pop(0)
+    if isinstance(listener, NodeError):
+        wrong = checks[0].raised("master_port", listener)
+    elif not (bound := cast(Listened, listener))["bound"]:
+        wrong = checks[0].wrong("master_port", "port_taken", "cluster.port_range", port=port)
+    else:
+        dials = cast(dict[int, Dialled | NodeError], answers)
+        own_dial = {0: bound["dialled"]} if "dialled" in bound else {}
+        dials |= own_dial
+        return [_judge_dial(of, dials.get(rank), address, port, own) for rank, of in checks.items()]
+    return [wrong, *(of.skipped("master_port") for rank, of in checks.items() if rank != 0)]
+
+
+def _judge_dial(
+    of: Checks, answer: Dialled | NodeError | None, address: str, port: int, own: str | None
+) -> CheckResult:
+    if answer is None:
+        return of.skipped("master_port")
+    if isinstance(answer, NodeError):
+        return of.raised("master_port", answer)
+    if answer["reached"]:
+        return of.ok("master_port", address=address, port=port)
+    field = "cluster.hosts[0].fabric_address"
+    detail = answer.get("detail", "")
+    if not answer.get("is_named", True):
+        line = shlex.quote(f"{own or 'ADDRESS'} {address}")
+        command = f"echo {line} | sudo tee -a /etc/hosts"
+        return of.wrong("master_port", "master_not_resolved", field, address=address, detail=detail, command=command)
+    return of.wrong("master_port", "master_not_reached", field, address=address, port=port, detail=detail)
+
+
+def _try_port(job: Job, rank: int, node: Node, shape: type[T], action: str, wanted: Mapping[str, object]) -> T:
+    return ask_program(node, needed_environment(job, rank, node), shape, DIAL, action, wanted, ASK_S)

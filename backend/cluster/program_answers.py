@@ -1,0 +1,320 @@
+"""Answers of the short programs on a node (node_programs.py) as typed records (typed_json.py).
+
+Records that a node writes for a run are in jobs/node_records.py.
+"""
+
+from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
+
+from backend.cluster.typed_json import Between, Count, Epoch, Like, Longest, Strict
+
+Word = Annotated[str, Longest(255)]
+Line = Annotated[str, Longest(1000)]
+Said = Annotated[str, Longest(1 << 19)]
+"""All that a tool printed."""
+Names = Annotated[list[str], Longest(1 << 18)]
+Version = Annotated[str, Like(r"(\d{1,4}(\.\d{1,4}){0,3})?")]
+"""`12.8`, or empty."""
+Digits = Annotated[str, Like(r"\d{1,6}")]
+Folder = Annotated[str, Like(r"/.*")]
+Bytes = Annotated[int, Between(0, 1 << 62)]
+Limit = Annotated[int, Between(-1, 1 << 64)]
+"""Of a process; -1 and what no machine has are no limit."""
+
+
+class OriginAnswer(TypedDict, total=False):
+    """Where a package comes from; empty for one that is not installed."""
+
+    version: Word
+    url: Line
+    commit: Word
+    subdirectory: Line
+    folder: str
+
+
+class Facts(TypedDict):
+    """software.py facts"""
+
+    home: Folder
+    hostname: Word
+    python: Word
+    modules: dict[str, Word | None]
+    origins: dict[str, OriginAnswer]
+    cuda: NotRequired[Version]
+    nccl: NotRequired[Word]
+    interface: NotRequired[Word]
+    machine: Word
+    time: Epoch
+
+
+class Datasets(TypedDict):
+    """Of the folder of data sets."""
+
+    info: bool
+    unknown: list[str]
+    missing: list[str]
+
+
+class Parts(TypedDict):
+    """Of DeepSpeed."""
+
+    unbuilt: list[Word]
+    locks: list[str]
+    compiler: bool
+
+
+class Paths(TypedDict):
+    """software.py paths"""
+
+    model: bool
+    dataset: Datasets
+    not_writable: dict[str, Line]
+    parts: Parts
+
+
+class Prints(TypedDict, total=False):
+    """fingerprints.py prints"""
+
+    model: Annotated[dict[str, Word], Longest(1 << 14)]
+    data: Annotated[dict[str, Word], Longest(1 << 14)]
+
+
+class Written(TypedDict):
+    """fingerprints.py write"""
+
+    written: bool
+
+
+class Seen(TypedDict):
+    """fingerprints.py read"""
+
+    seen: bool
+
+
+class Nothing(TypedDict):
+    """An answer that only confirms that the work is done."""
+
+
+class HolderOfLock(TypedDict):
+    """Who holds a node."""
+
+    run: Word
+
+
+class Lock(TypedDict, total=False):
+    """supervisor.py holder"""
+
+    holder: HolderOfLock
+
+
+class Tool(TypedDict):
+    """How a tool ended."""
+
+    code: NotRequired[Annotated[int, Between(-255, 255)]]
+    """Missing where it did not answer."""
+    out: Said
+    err: Said
+
+
+class Smi(TypedDict):
+    """What nvidia-smi said to each question."""
+
+    query: Tool
+    more: Tool
+    errors: Tool
+    power: Tool
+    rows: Tool
+    apps: Tool
+    list: Tool
+    topo: Tool
+    table: Tool
+
+
+class RdmaAnswer(TypedDict):
+    """A port of an RDMA device."""
+
+    device: Word
+    port: Digits
+    gids: Annotated[dict[Digits, tuple[Word, Word]], Longest(1024)]
+    state: Word
+    rate: Word
+    link_layer: Word
+    interfaces: list[Word]
+
+
+class InterfaceAnswer(TypedDict):
+    """A network interface."""
+
+    name: Word
+    state: Word
+    speed: Word
+    tunnel: bool
+    bonded: bool
+    networks: list[Word]
+
+
+class DiskAnswer(TypedDict):
+    """A file system."""
+
+    free: Bytes
+    total: Bytes
+    source: str
+    kind: Word
+
+
+class Surveyed(TypedDict):
+    """hardware.py survey"""
+
+    smi: NotRequired[Smi]
+    owners: Annotated[dict[str, Word], Longest(1 << 16)]
+    rdma: Annotated[list[RdmaAnswer], Longest(1024)]
+    interfaces: list[InterfaceAnswer]
+    default_routes: list[Word]
+    shm: NotRequired[DiskAnswer]
+    memlock: Limit
+    nofile: Limit
+    disks: dict[str, DiskAnswer]
+    quota: Said
+    cpus: Annotated[int, Between(1, 1 << 20)]
+    memory_mib: Annotated[int, Between(0, 1 << 40)]
+    ends_at_logout: bool
+
+
+class SavedFiles(TypedDict):
+    """A checkpoint."""
+
+    files: Names
+    damaged: Names
+
+
+class Checkpoints(TypedDict, total=False):
+    """checkpoint_files.py look"""
+
+    error: Line
+    folder: str
+    checkpoints: Annotated[dict[Annotated[str, Like(r"\d{1,15}")], SavedFiles], Longest(1 << 16)]
+
+
+class SetAside(TypedDict, total=False):
+    """checkpoint_files.py set_aside"""
+
+    error: Line
+    moved: Annotated[list[Count], Longest(1 << 16)]
+
+
+class WhyNot(TypedDict, total=False):
+    """Why a program failed."""
+
+    path: str
+    paths: str
+    name: Word
+    names: Word
+    kinds: Line
+    reason: Line
+    module: Word
+
+
+class Counted(TypedDict, total=False):
+    """samples/main.py count"""
+
+    code: Literal[
+        "dataset_info_missing",
+        "dataset_unknown",
+        "dataset_not_local",
+        "dataset_file_missing",
+        "dataset_kind",
+        "dataset_unreadable",
+        "dataset_needs_module",
+    ]
+    values: WhyNot
+    samples: Count
+    rows: dict[str, Count]
+    tokens: Count
+    unmeasured: Line
+
+
+class KeyAnswer(TypedDict):
+    """A key of an engine's configuration."""
+
+    type: Word
+    default: NotRequired[Any]
+    choices: NotRequired[list[Any]]
+
+
+class Program(TypedDict):
+    """The keys of one program of an engine."""
+
+    version: Word
+    keys: dict[str, KeyAnswer]
+
+
+class Parsed(TypedDict, total=False):
+    """engine_args.py parse"""
+
+    error: Line
+    message: str
+    programs: dict[str, Program]
+
+
+class FreePort(TypedDict, total=False):
+    """dial.py free_port"""
+
+    port: Annotated[int, Between(0, 65_535)]
+
+
+class Dialled(TypedDict):
+    """dial.py dial"""
+
+    reached: bool
+    detail: NotRequired[Line]
+    is_named: NotRequired[bool]
+
+
+class Listened(TypedDict):
+    """dial.py listen"""
+
+    bound: bool
+    detail: NotRequired[Line]
+    dialled: NotRequired[Dialled]
+
+
+class Digest(TypedDict):
+    """prepare_data.py look"""
+
+    digest: Annotated[str, Like("[0-9a-z]{1,64}")]
+
+
+class Progress(TypedDict):
+    """progress.json of the copier"""
+
+    done: Count
+    total: Count
+
+
+class Copied(TypedDict, total=False):
+    """result.json of the copier: why it gave up"""
+
+    code: Required[Literal["copy_refused", "copy_no_room", "copy_differs", "copy_corrupt"]]
+    path: str
+    paths: list[str]
+    count: Count
+    status: int | str
+    needed_gib: Annotated[float, Between(0.0, 1e9)]
+    free_gib: Annotated[float, Between(0.0, 1e9)]
+
+
+Speed = Annotated[float, Between(0.0, 1e9)]
+OfSizes = Annotated[dict[Digits, Speed], Longest(64), Strict]
+
+
+class Measured(TypedDict):
+    """measured.rank<k>.json of benchmark.py"""
+
+    rank: Count
+    node: Count
+    local_rank: Count
+    device: Word
+    precision: Literal["bf16", "fp16", "fp32"]
+    matmul_tflops: Speed
+    intra: OfSizes
+    inter: OfSizes
+    pairs: OfSizes

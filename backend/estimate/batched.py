@@ -1,0 +1,305 @@
+"""The figures of many plans at once, by the formulas that estimate one: the sizes are arrays with one entry a plan.
+
+What layers cost is computed for all plans together. What stages cost is computed for those together whose layers are
+cut into stages alike: that alone changes how formulas are put together and not just the numbers in them. Where plans
+come with every choice of recompute, with and without the distributed optimizer, these choices have a dimension each:
+what they do not change is computed once for all.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from backend.estimate.array_ops import largest
+from backend.estimate.estimate import (
+    GIB,
+    RESERVED_PER_ALLOCATED,
+    bubble_of_work,
+    host_memory_gib,
+    is_held,
+    modelled,
+    run_of,
+)
+from backend.estimate.memo import Shared
+from backend.estimate.memory.engine_memory import memory_traits
+from backend.estimate.memory.megatron import PlanCosts, plan_costs
+from backend.estimate.memory.non_torch_memory import outside_gib
+from backend.estimate.memory.stage import trained_parts
+from backend.estimate.model.model_layers import model_layers
+from backend.estimate.plan import Plan, plan_of
+from backend.estimate.time.calibrated import reserved_ratio, time_ratio
+from backend.estimate.time.efficiency import Machine, machine_of
+from backend.estimate.time.step_time import MicroBatch
+from backend.estimate.time.timing import COMMUNICATION, micro_batch_of, setting_of, step_of
+from backend.job.job import Job
+from backend.job.model import ModelShape
+from backend.job.presets import Gpu
+
+Array = npt.NDArray[Any]
+Rows = Array | slice
+Columns = Mapping[str, Array]
+"""Path of the job -> every plan's value."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """As in Estimate, an array each; those of time are None where the GPU's speed is not known.
+
+    host_memory_gib is None where the RAM of a node is not known: then nothing is compared with it.
+    """
+
+    reserved_gib: Array
+    outside_gib: Array
+    fits: Array
+    bubble_fraction: Array
+    iteration_s: Array | None
+    host_memory_gib: Array | None = None
+
+    @property
+    def need_gib(self) -> Array:
+        """Of a GPU, in all."""
+        needed: Array = self.reserved_gib + self.outside_gib
+        return needed
+
+
+PARTS = ("compute", "recompute", "bubble", "optimizer", "offload", *COMMUNICATION)
+"""As in Estimate.time_s."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Base:
+    """The plans of a cut on the first of the lines: others differ from one of these in the choices of `lines` alone.
+
+    Cuts that differ in VPP and what counts as a layer often have the same.
+    """
+
+    columns: Columns
+    kind: Array
+    """Of each of these: its place in `alike`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """Plans whose layers are cut into stages alike; they stand beside each other."""
+
+    rows: slice
+    stages: Mapping[str, Any]
+    """How: values of STATIC."""
+    base: "Base"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Many:
+    """Plans of one engine, none of which changes with what no rule reads."""
+
+    choices: tuple[tuple[str, tuple[str, ...]], ...]
+    """Every (recompute, modules) that occurs."""
+    cuts: tuple[Cut, ...]
+    lines: Columns
+    """Values of the choices that every plan of `base` comes with, each along a dimension of its own before the last."""
+    shape: tuple[int, ...]
+    """How many values these have."""
+    place: Array
+    """Of each plan: its place among the results of its cut, lines of `base` one after the other."""
+    alike: Columns
+    """One of each kind of plan in which a layer costs the same but for `lines`: values of OF_LAYERS."""
+
+
+OF_LAYERS = (
+    *(f"parallel.{name}" for name in ("tensor", "context", "expert", "expert_tensor")),
+    "training.micro_batch_size",
+    "parallel.recompute",
+    "parallel.recompute_num_layers",
+    "parallel.sequence",
+)
+"""What the cost of a layer depends on, whichever stage it is on."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lines:
+    """Choices that all plans of a cut come with alike: Many.lines and Many.shape."""
+
+    values: Columns
+    shape: tuple[int, ...]
+    order: Array
+    """The plans cut by cut, in each line after line, all lines in the same order."""
+
+
+STATIC = ("pipeline", "virtual_pipeline", "account_for_embedding", "account_for_loss", "pipeline_layout")
+"""How the layers are cut into stages: keys of `parallel`."""
+OF_STAGES = tuple(f"parallel.{name}" for name in STATIC)
+
+
+def many_of(
+    columns: Callable[[Rows], Columns],
+    choices: tuple[tuple[str, tuple[str, ...]], ...],
+    cut: Array,
+    alike: Array,
+    lines: Lines,
+) -> Many:
+    """Plans as numbers: equal in `cut` where OF_STAGES are, in `alike` where OF_LAYERS but for `lines` are.
+
+    `columns` are the sizes of some plans by path, the micro-batches of a step under
+    training.gradient_accumulation_steps, and under parallel.recompute the place of each plan's (recompute, modules) in
+    `choices`. Those cut alike stand together. What is in `alike` begins at 0 and leaves few numbers out.
+    """
+    begins = np.flatnonzero(np.diff(cut, prepend=-1))
+    stages = {path: values.tolist() for path, values in columns(begins).items() if path in OF_STAGES}
+    first = np.full(alike.max() + 1, -1)
+    # What is written last stays: the first plan of each kind.
+    first[alike[::-1]] = np.arange(len(alike))[::-1]
+    occurs = first >= 0
+    kind, place = (np.cumsum(occurs) - 1)[alike], np.empty(len(cut), np.intp)
+    cuts, bases = list[Cut](), dict[tuple[Any, ...], Base]()
+    for number, (begin, end) in enumerate(pairwise([*begins.tolist(), len(cut)])):
+        rows = lines.order[begin:end]
+        place[rows] = np.arange(end - begin)
+        own = rows[: (end - begin) // prod(lines.shape)]
+        sizes = {path: values for path, values in columns(own).items() if path not in OF_STAGES}
+        how = {path.removeprefix("parallel."): values[number] for path, values in stages.items()}
+        key = (how.get("pipeline"), *(values.tobytes() for values in sizes.values()))
+        base = bases.setdefault(key, Base(columns=sizes, kind=kind[own]))
+        cuts.append(Cut(rows=slice(begin, end), stages=how, base=base))
+    return Many(
+        choices=choices,
+        cuts=tuple(cuts),
+        lines=lines.values,
+        shape=lines.shape,
+        place=place,
+        alike={path: values for path, values in columns(first[occurs]).items() if path in OF_LAYERS},
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Costs:
+    """What does not depend on how layers are cut into stages."""
+
+    memory: PlanCosts | None
+    time: MicroBatch | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What the iteration_s of plans is the sum of: for each cut the values of PARTS, put in lines for who asks."""
+
+    many: Many
+    of_cuts: tuple[tuple[Array, ...], ...]
+
+    def at(self, rows: Array) -> Array:
+        """A line for each of PARTS with an entry for each of the plans."""
+        cuts, found = self.many.cuts, np.empty((len(PARTS), len(rows)))
+        cut_of = np.searchsorted([cut.rows.start for cut in cuts], rows, side="right") - 1
+        for number in np.unique(cut_of).tolist():
+            chosen = np.flatnonzero(cut_of == number)
+            shape = (*self.many.shape, len(cuts[number].base.kind))
+            place = np.unravel_index(self.many.place[rows[chosen]], shape)
+            for line, values in zip(found, self.of_cuts[number], strict=True):
+                line[chosen] = np.broadcast_to(values, shape)[place]
+        return found
+
+
+def evaluate(job: Job, shape: ModelShape, gpu: Gpu, many: Many) -> tuple[Figures, Parts | None]:
+    """The figures of plans that no rule refuses, and what iteration_s is the sum of.
+
+    The job says what they have in common. Raises what `estimate` raises.
+    """
+    machine = machine_of(job.cluster, gpu, job.training.precision)
+    costs = _costs(job, shape, gpu, many, machine)
+    size, found, parts = len(many.place), dict[str, Array](), []
+    known: dict[int, tuple[_Costs, Shared]] = {}
+    for cut in many.cuts:
+        base = cut.base
+        if id(base) not in known:
+            known[id(base)] = _take(costs, base.kind), Shared()
+        columns = {**base.columns, **many.lines}
+        part = _job_of(job, columns, cut.stages)
+        plan = _plan_of(part, shape, gpu, many.choices, columns)
+        figures, times = _together(part, shape, gpu, plan, machine, *known[id(base)])
+        parts.append(times)
+        place, lines = many.place[cut.rows], (*many.shape, len(base.kind))
+        for name, values in figures.items():
+            flat = np.broadcast_to(values, lines).reshape(-1)
+            found.setdefault(name, np.empty(size, flat.dtype))[cut.rows] = flat.take(place)
+    figures_of = Figures(**{field.name: found.get(field.name) for field in fields(Figures)})  # type: ignore[arg-type]
+    return figures_of, Parts(many=many, of_cuts=tuple(parts)) if machine else None
+
+
+def _job_of(job: Job, columns: Columns, cut: Mapping[str, Any] | None = None) -> Job:
+    """A job whose sizes are arrays; it means what a job with one entry of each means."""
+    recompute = {"recompute": "none", "recompute_modules": (), "recompute_num_layers": None}
+    parts: dict[str, dict[str, Any]] = {"parallel": {}, "training": {}}
+    for path, values in columns.items():
+        part, name = path.split(".")
+        parts[part][name] = values
+    parallel = replace(job.parallel, **{**parts["parallel"], **recompute, **(cut or {})})
+    return replace(job, parallel=parallel, training=replace(job.training, global_batch_size=None, **parts["training"]))
+
+
+def _costs(job: Job, shape: ModelShape, gpu: Gpu, many: Many, machine: Machine | None) -> _Costs:
+    columns = {**many.alike, **{path: values for path, values in many.lines.items() if path in OF_LAYERS}}
+    # Nor is a layout read, which the rules may have refused.
+    job = _job_of(job, columns, {"pipeline_layout": None})
+    layers, trained, memory = model_layers(shape), trained_parts(job, shape), memory_traits(job)
+    # What a layer's cost does not depend on is not a number: a formula that asks for it fails.
+    unknown: dict[str, Any] = dict.fromkeys(("data", "micro_batches", "distributed_optimizer", *STATIC))
+    plan = replace(_plan_of(job, shape, gpu, many.choices, columns), **unknown)
+    megatron = job.traits.is_megatron
+    return _Costs(
+        memory=plan_costs(layers, plan, memory, run_of(job, trained)) if megatron else None,
+        time=micro_batch_of(job, setting_of(job, machine, plan, memory, layers), layers, trained) if machine else None,
+    )
+
+
+def _plan_of(
+    job: Job, shape: ModelShape, gpu: Gpu, choices: tuple[tuple[str, tuple[str, ...]], ...], columns: Columns
+) -> Plan:
+    return replace(
+        plan_of(job, shape.vision, flash_attention=gpu.supports_bf16),
+        recompute_choices=choices,
+        recompute_choice=columns["parallel.recompute"],
+        recompute_layers=columns["parallel.recompute_num_layers"],
+    )
+
+
+def _together(
+    job: Job, shape: ModelShape, gpu: Gpu, plan: Plan, machine: Machine | None, costs: _Costs, shared: Shared
+) -> tuple[dict[str, Array], tuple[Array, ...]]:
+    """Figures of plans whose layers are cut alike, and the values of PARTS where there are times."""
+    found = modelled(job, shape, gpu, plan, costs.memory, shared)
+    ratio = reserved_ratio(job) or RESERVED_PER_ALLOCATED
+    reserved = ratio / GIB * largest(*(memory.peak for memory in found.memories))
+    host = 0.0 if job.cluster.host_memory_gib is None else host_memory_gib(job, found.memories)
+    outside = outside_gib(job, plan)
+    fits = is_held(job, gpu, reserved + outside, host)
+    figures = {"reserved_gib": reserved, "outside_gib": outside, "fits": fits}
+    parts: tuple[Array, ...] = ()
+    if job.cluster.host_memory_gib is not None:
+        figures["host_memory_gib"] = host
+    if machine:
+        setting = setting_of(job, machine, plan, found.traits, found.layers)
+        step = step_of(job, setting, found.layers, found.trained, found.memories, costs.time, shared)
+        scale = time_ratio(job.cluster) or 1.0
+        figures["bubble_fraction"] = step.bubble
+        figures["iteration_s"] = scale * step.iteration_s
+        parts = tuple(scale * np.asarray(step.parts[name]) for name in PARTS)
+    else:
+        figures["bubble_fraction"] = bubble_of_work(job, found)
+    return figures, parts
+
+
+def _take(value: Any, rows: Array) -> Any:
+    """Of every array in a tree of dataclasses and named tuples these entries of the last dimension alone."""
+    if isinstance(value, np.ndarray):
+        # What differs by line alone has one entry for all.
+        return value if value.shape[-1] == 1 else value.take(rows, axis=-1)
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in fields(value)]
+        return replace(value, **{name: _take(getattr(value, name), rows) for name in names})
+    if hasattr(value, "_fields"):
+        return type(value)(*(_take(item, rows) for item in value))
+    return value

@@ -1,0 +1,75 @@
+"""An engine's bytes of weights, gradients, optimizer and logits under the options of a job."""
+
+from dataclasses import replace
+
+from backend.estimate.array_ops import choose
+from backend.job.job import Job
+from backend.job.problems import Problem, ProblemsError
+from backend.job.traits import FUSED_LOSS_MOVED, LIGER_LOSS_MOVED, MemoryTraits, Offload
+
+
+def memory_traits(job: Job) -> MemoryTraits:
+    """The engine's memory facts under the job's options; raises estimate_not_modelled."""
+    training, traits, parallel = job.training, job.traits, job.parallel
+    if traits.memory is None:
+        raise _not_modelled("engine", job.engine)
+    if training.method not in traits.methods:
+        raise _not_modelled("training.method", f"{training.method}, {job.engine}")
+    memory = _in_precision(traits.memory, training.precision, megatron=traits.is_megatron)
+    # mcore_adapter's fused loss works at TP 1 alone.
+    fusable = (parallel.tensor == 1) | (traits.environment == "swift")
+    if traits.is_megatron and parallel.cross_entropy_fusion and memory.fused_logits_bytes:
+        forward, backward = (
+            choose(fusable, memory.fused_logits_bytes, each)
+            for each in (memory.logits_forward_bytes, memory.logits_backward_bytes)
+        )
+        there, back = (
+            choose(fusable, fused, each)
+            for fused, each in zip(
+                FUSED_LOSS_MOVED, (memory.loss_forward_moved, memory.loss_backward_moved), strict=True
+            )
+        )
+        memory = replace(
+            memory,
+            logits_forward_bytes=forward,
+            logits_backward_bytes=backward,
+            loss_forward_moved=there,
+            loss_backward_moved=back,
+        )
+    if job.fuses_loss:
+        there, back = LIGER_LOSS_MOVED
+        memory = replace(memory, loss_forward_moved=there, loss_backward_moved=back)
+    if job.extra.get("optim") == "adamw_torch" and not traits.is_megatron and not traits.zero_stage:
+        # torch 2.13 optim/adam.py _multi_tensor_adam, exp_avg_sq_sqrt; the default, adamw_torch_fused, has none.
+        memory = replace(memory, step_gradient_bytes=4)
+    return _fsdp_memory(job, memory) if job.traits.is_fsdp else memory
+
+
+def _fsdp_memory(job: Job, memory: MemoryTraits) -> MemoryTraits:
+    fsdp = job.parallel.fsdp
+    kept = memory.live_elements if fsdp.reshard_after_forward else float("inf")
+    offloads: Offload = "everything" if fsdp.offload else memory.offloads
+    # accelerate 1.11 utils/fsdp_utils.py fsdp2_prepare_model: all weights, and DPO's reference, become fp32.
+    frozen = 4 if fsdp.version == 2 else memory.frozen_bytes
+    # LLaMA-Factory 0.9.5 model/model_utils/checkpointing.py: never reentrant with FSDP 2.
+    keeps = fsdp.version == 1 and job.extra.get("use_reentrant_gc") is not False
+    return replace(memory, live_elements=kept, offloads=offloads, frozen_bytes=frozen, keeps_inputs=keeps)
+
+
+def _not_modelled(field: str, what: str) -> ProblemsError:
+    problem = Problem(code="estimate_not_modelled", field=field, severity="warning", values={"what": what})
+    return ProblemsError([problem])
+
+
+def _in_precision(memory: MemoryTraits, precision: str, *, megatron: bool) -> MemoryTraits:
+    """An engine's bytes in another precision than bf16.
+
+    fp32 needs neither master copies nor autocast, and has no flash attention. Megatron accumulates fp16 gradients in
+    fp16, because mcore_adapter asks for fp32 only with bf16.
+    """
+    if precision == "fp32":
+        single = replace(memory, weight_bytes=4, gradient_bytes=4, optimizer_bytes=8, autocast_bytes=0)
+        return replace(single, logits_forward_bytes=8, logits_backward_bytes=8) if megatron else single
+    if precision == "fp16" and megatron:
+        return replace(memory, gradient_bytes=2)
+    return memory

@@ -1,0 +1,312 @@
+"""Memory of a rank under LLaMA-Factory's Hugging Face path (DDP, DeepSpeed ZeRO, FSDP), term by term, in bytes.
+
+Under DDP trainable parameters are fp32 and run under autocast (model/adapter.py); ZeRO and FSDP run 16-bit parameters.
+Gradient checkpointing reaches only layers with something to train (model/model_utils/checkpointing.py). What ranks
+divide is in sharding.py; the saved tensors of the modules are those of saved_activations.py.
+"""
+
+from typing import Literal
+
+from backend.estimate.array_ops import Number, choose, larger, largest
+from backend.estimate.frozen_dataclass import record
+from backend.estimate.memory.saved_activations import Eager, eager_bytes
+from backend.estimate.memory.sharding import States, largest_unit, shared_states
+from backend.estimate.memory.stage import RankParameters, Trained
+from backend.estimate.memory.terms import STATIC_BYTES, Moment, StageMemory, fullest_moment
+from backend.estimate.model.adapters import NF4_BYTES, adapter_parameters, quantised_parameters
+from backend.estimate.model.layers import Activation, LayerKind, Linear, ModelLayers
+from backend.estimate.model.parameters import layer_counts, model_parameters, vision_parameters
+from backend.estimate.plan import Plan
+from backend.job.traits import MemoryTraits
+
+MOMENTS = ("loss", "loss_backward", "output_backward", "layer_backward", "last_backward", "tower_backward", "step")
+"""Of a training step, in this order; the peak is in one of them."""
+
+
+@record
+class Tuning:
+    """What is trained, and how."""
+
+    trained: Trained
+    method: Literal["full", "lora", "qlora", "partial"] = "full"
+    lora_rank: int = 8
+    lora_targets: str = "all"
+    last_layers: int = 0
+    """Layers that `partial` trains."""
+    liger: bool = False
+    """Liger's fused output layer and loss, which never hold all logits."""
+    single_precision: bool = False
+    """fp32 without autocast."""
+    pairs: bool = False
+    """DPO: a chosen and a rejected answer a sample, whose log-probabilities the loss is made of."""
+    reference: bool = False
+    """A frozen model judges them too."""
+
+    @property
+    def adapters(self) -> bool:
+        return self.method in ("lora", "qlora")
+
+    @property
+    def trains_output(self) -> bool:
+        """Whether the embedding and the output layer are trained."""
+        return self.method == "full" and self.trained.language
+
+
+def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> StageMemory:
+    """The memory of one rank; `memory` in the precision of the run."""
+    parameters = _parameters(layers, tuning)
+    frozen = frozen_bytes(layers, memory, tuning, parameters)
+    states = shared_states(layers, plan, memory, parameters, frozen, packed_elements(layers, tuning))
+    reference, reference_host = _reference(plan, memory, tuning, parameters)
+    fullest = fullest_moment(step_moments(layers, plan, memory, tuning, parameters, states))
+    return StageMemory(
+        stage=0,
+        layers=layers.dense_count + layers.sparse_count,
+        parameters=parameters,
+        weights=states.weights + reference,
+        gradients=states.buckets + fullest.gradients,
+        optimizer=states.optimizer,
+        activations=fullest.activations,
+        logits=fullest.logits,
+        workspace=fullest.workspace + STATIC_BYTES,
+        host=states.host + reference_host,
+    )
+
+
+def _reference(plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters) -> tuple[Number, Number]:
+    """Bytes of DPO's reference model on the GPU and on the host: a 16-bit copy; adapters switch off and need none.
+
+    LLaMA-Factory's train/trainer_utils.py create_ref_model and train/dpo/trainer.py, which shards it too.
+    """
+    if not tuning.reference or tuning.adapters:
+        return 0.0, 0.0
+    copy = memory.frozen_bytes * (parameters.dense + parameters.expert)
+    if memory.shards == "parameters":
+        copy = copy / plan.data
+        return (0.0, copy) if memory.offloads == "everything" else (copy, 0.0)
+    return copy, 0.0
+
+
+def _parameters(layers: ModelLayers, tuning: Tuning) -> RankParameters:
+    expert = layers.sparse_count * layer_counts(layers.sparse).expert if layers.sparse else 0
+    total = model_parameters(layers)
+    trained, trained_expert = 0, 0
+    if tuning.adapters:
+        trained = adapter_parameters(layers, tuning.lora_rank, tuning.lora_targets, tuning.trained)
+        total += trained
+    elif tuning.method == "partial":
+        for kind, count in _last(layers, tuning.last_layers):
+            trained += count * (layer_counts(kind).total - layer_counts(kind).expert)
+            trained_expert += count * layer_counts(kind).expert
+    else:
+        vision = vision_parameters(layers.vision) if layers.vision else (0, 0, 0)
+        flags = (tuning.trained.tower, tuning.trained.merger, tuning.trained.deep_stack)
+        trained = sum(part for part, flag in zip(vision, flags, strict=True) if flag)
+        if tuning.trained.language:
+            trained += total - expert - sum(vision)
+            trained_expert = expert
+    return RankParameters(dense=total - expert, expert=expert, trained_dense=trained, trained_expert=trained_expert)
+
+
+def _last(layers: ModelLayers, wanted: int) -> list[tuple[LayerKind, int]]:
+    """The kinds of the last `wanted` layers, with their counts."""
+    if layers.sparse is None:
+        return [(layers.dense, min(wanted, layers.dense_count))]
+    sparse = min(wanted, layers.sparse_count)
+    return [(layers.sparse, sparse), (layers.dense, min(wanted - sparse, layers.dense_count))]
+
+
+def frozen_bytes(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters) -> Number:
+    frozen = parameters.dense + parameters.expert - parameters.trained_dense - parameters.trained_expert
+    each = 4 if tuning.single_precision else memory.frozen_bytes
+    packed = packed_elements(layers, tuning)
+    return NF4_BYTES * packed + each * (frozen - packed)
+
+
+def packed_elements(layers: ModelLayers, tuning: Tuning) -> int:
+    """Weights held in 4 bits."""
+    return quantised_parameters(layers) if tuning.method == "qlora" else 0
+
+
+def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> Eager:
+    """How the modules of a part run."""
+    if tuning.single_precision:
+        return Eager(element=4, residual=4, trained=part_trained)
+    autocast = memory.autocast_bytes > 0
+    if tuning.adapters:
+        return Eager(trained=False, adapters=part_trained, casts=part_trained and autocast)
+    # The residual stream is fp32 where the fp32 embedding is trained; the frozen one of `partial` hands on bf16.
+    whole = part_trained and autocast and tuning.method == "full"
+    return Eager(residual=4 if whole else 2, trained=part_trained, casts=part_trained and autocast)
+
+
+def step_moments(
+    layers: ModelLayers,
+    plan: Plan,
+    memory: MemoryTraits,
+    tuning: Tuning,
+    parameters: RankParameters,
+    states: States,
+) -> list[Moment]:
+    """What each of MOMENTS needs."""
+    form = form_of(tuning, memory, tuning.trained.language)
+    saved, live, tower_saved, tower_live = activation_bytes(layers, plan, memory, tuning, form)
+    everything = saved + tower_saved + plan.tokens * eager_bytes(layers.output, form)
+    gradients = states.gradients
+    held = held_gradients(plan, memory, parameters, states, form)
+    copies, kept_copies = cast_copies(layers, plan, memory, tuning, parameters)
+    forward_logits, backward_logits, gradient_logits = _logits(layers, plan, memory, tuning, form)
+    head = (passing_bytes(memory) + form.element) * layers.embedding if tuning.trains_output else 0
+    waiting = waiting_gradient(layers, plan, memory, tuning, form)
+    work = waiting + largest(*(one.total for one in layer_works(layers, plan, memory, tuning, form)))
+    after = larger(gradients, held)
+    copies, kept_copies = copies + states.gathered, kept_copies + states.gathered
+    last = work + states.gathered
+    kept = kept_inputs(plan, memory, tuning, saved)
+    return [
+        Moment(gradients=held, activations=everything, logits=forward_logits, workspace=copies),
+        Moment(gradients=held, activations=everything, logits=backward_logits, workspace=kept_copies),
+        Moment(gradients=held, activations=everything, logits=gradient_logits, workspace=head + kept_copies),
+        Moment(gradients=held, activations=saved + tower_saved + live, workspace=work + kept_copies),
+        Moment(gradients=after, activations=tower_saved + live + kept, workspace=last),
+        Moment(gradients=after, activations=tower_saved + tower_live, workspace=waiting + states.gathered),
+        Moment(gradients=gradients, workspace=states.step),
+    ]
+
+
+def kept_inputs(plan: Plan, memory: MemoryTraits, tuning: Tuning, saved: Number) -> Number:
+    """Of all layers with their gradients, when backward comes to the first one."""
+    return choose(plan.full_recompute, 2 * saved, 0) if memory.keeps_inputs and tuning.adapters else 0
+
+
+def held_gradients(plan: Plan, memory: MemoryTraits, parameters: RankParameters, states: States, form: Eager) -> Number:
+    """Gradients of earlier micro-batches while another one runs."""
+    whole = form.element * (parameters.trained_dense + parameters.trained_expert)
+    kept = states.gradients if memory.keeps_gradients else 0
+    return choose(plan.micro_batches > 1, whole if memory.reduces_layers else states.gradients, kept)
+
+
+def waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager) -> Number:
+    """FSDP's outermost unit is reduced last: the output layer's gradient waits for that of the embedding.
+
+    While micro-batches are accumulated it is among the whole gradients.
+    """
+    if not (memory.reduces_layers and tuning.trains_output):
+        return 0
+    return choose(plan.micro_batches > 1, 0, form.element * layers.embedding)
+
+
+def passing_bytes(memory: MemoryTraits) -> float:
+    """Bytes of a new gradient beside its 16-bit form."""
+    return memory.gradient_bytes if memory.passing_gradient_bytes is None else memory.passing_gradient_bytes
+
+
+def cast_copies(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
+) -> tuple[Number, Number]:
+    """16-bit copies of fp32 weights: those that autocast caches until the end of forward, those kept for backward.
+
+    Under checkpointing nothing saves them, and experts, which are slices of one parameter, are never cached.
+    """
+    if tuning.adapters:
+        return 0, 0
+    # An embedding is looked up in fp32; a tied one is cast for the output layer.
+    looked_up = layers.embedding if tuning.trains_output and not layers.tied else 0
+    dense = memory.autocast_bytes * (parameters.trained_dense - looked_up)
+    every = dense + memory.autocast_bytes * parameters.trained_expert
+    return choose(plan.full_recompute, dense, every), choose(plan.full_recompute, 0, every)
+
+
+def _logits(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager
+) -> tuple[Number, Number, Number]:
+    """Bytes of logits at the loss in forward, at the loss in backward and in the output layer's backward."""
+    hidden = layers.output.hidden
+    if tuning.liger:
+        # Chunks of tokens sized so that their fp32 logits are about as large as the hidden states.
+        chunk = 4 * plan.tokens * hidden
+        return chunk, chunk, chunk
+    logits = plan.tokens * (layers.embedding // hidden)
+    forward = memory.logits_forward_bytes
+    if tuning.pairs:
+        forward = memory.pairs_forward_bytes + (memory.pairs_kept_bytes if tuning.reference else 0)
+    return forward * logits, memory.logits_backward_bytes * logits, form.element * logits
+
+
+def activation_bytes(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager
+) -> tuple[Number, Number, Number, Number]:
+    """Bytes that the decoder saves, that its largest layer revives, and the same of the vision tower."""
+    checkpointed = plan.full_recompute
+    saved: Number = 0.0
+    live: Number = 0.0
+    for kind, count in saving_layers(layers, tuning):
+        full = plan.tokens * eager_bytes(kind, form)
+        # Checkpointing passes by layers without trainable parameters: they save all that they need.
+        reached = checkpointed & tuning.trained.language
+        saved = saved + count * choose(reached, form.residual * kind.hidden * plan.tokens, full)
+        live = choose(reached, largest(live, full), live)
+    tower_saved, tower_live = _tower(layers, plan, memory, tuning, checkpointed)
+    return saved, live, tower_saved, tower_live
+
+
+def saving_layers(layers: ModelLayers, tuning: Tuning) -> list[tuple[LayerKind, int]]:
+    """The kinds of layers that save something, with their counts: below the first trained one nothing is saved."""
+    counts = [(layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count)]
+    if tuning.method == "partial":
+        counts = _last(layers, tuning.last_layers)  # type: ignore[assignment]
+    return [(kind, count) for kind, count in counts if kind and count]
+
+
+def _tower(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, checkpointed: Number
+) -> tuple[Number, Number]:
+    vision, trained = layers.vision, tuning.trained
+    if vision is None or tuning.method == "partial":
+        return 0.0, 0.0
+    merged = vision.merger.hidden // vision.block.hidden
+    form = form_of(tuning, memory, part_trained=True)
+    per_patch = eager_bytes(vision.merger, form) * trained.merger / merged
+    per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged
+    live: Number = 0.0
+    if trained.tower:
+        block = eager_bytes(vision.block, form)
+        per_patch = per_patch + vision.depth * choose(checkpointed, form.residual * vision.block.hidden, block)
+        live = choose(checkpointed, block, 0.0)
+    return plan.vision_patches * per_patch, plan.vision_patches * live
+
+
+@record
+class LayerWork:
+    """Bytes that the backward pass of one layer needs beside what is saved."""
+
+    ffn: Number
+    """Gradients inside the FFN."""
+    weight: float
+    """One weight's gradient in 16 bits and its fp32 copy."""
+    unpacked: float
+    """A weight of 4 bits in 16."""
+
+    @property
+    def total(self) -> Number:
+        return self.ffn + self.weight + self.unpacked
+
+
+def layer_works(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager) -> list[LayerWork]:
+    """Of each kind of layer that there is."""
+    found = []
+    for kind, count in ((layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count)):
+        if kind is None or not count:
+            continue
+        widths = [op.width * (2 if op.gated else 1) for op in kind.operators if isinstance(op, Activation)]
+        # Routed experts are one parameter of three dimensions in transformers 5: their gradient comes whole.
+        sizes = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
+        elements = (largest_unit(layers) if memory.reduces_layers else max(sizes)) if form.trained else 0
+        found.append(
+            LayerWork(
+                ffn=plan.tokens * form.element * max(widths),
+                weight=elements * (passing_bytes(memory) + form.element),
+                unpacked=max(sizes) * form.element if tuning.method == "qlora" else 0,
+            )
+        )
+    return found

@@ -1,0 +1,284 @@
+"""Memory of every stage of a plan under Megatron-Core, term by term, in bytes on one rank.
+
+Formulas: Korthikanti et al. 2022 (arXiv 2205.05198) for the schedule and tensor/sequence parallel shares; the saved
+tensors of Transformer Engine's modules are those of saved_activations.py. Checked against published B200 runs.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+
+from backend.estimate.array_ops import Number, choose, larger
+from backend.estimate.frozen_dataclass import record
+from backend.estimate.memo import Shared
+from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes, adapter_counts, tower_adapters
+from backend.estimate.memory.megatron_workspace import cached_gradients, expert_copies, ffn_gradients, largest_weight
+from backend.estimate.memory.saved_activations import Eager, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
+from backend.estimate.memory.stage import RankParameters, Stage, Trained, rank_parameters, stages
+from backend.estimate.memory.terms import GROUPED_BYTES, STATIC_BYTES, Moment, StageMemory, fullest_moment
+from backend.estimate.model.layers import Attention, LayerKind, ModelLayers, VisionLayers, operators_of
+from backend.estimate.plan import Plan
+from backend.estimate.time.schedule import in_flight
+from backend.job.traits import MemoryTraits
+
+
+@record
+class LayerCost:
+    """One layer of a kind on one rank."""
+
+    kept: Number
+    """Saved activations of one micro-batch, without full recompute."""
+    moment: Moment
+    """What its backward pass needs besides."""
+
+
+@record
+class PlanCosts:
+    """What is the same on every stage of a plan."""
+
+    dense: LayerCost | None
+    """None where the model has no such layers; likewise `sparse`."""
+    sparse: LayerCost | None
+    unit: Number
+    """Input of one unit of full recompute."""
+    tower: Number
+    """Saved activations of the vision tower for one micro-batch."""
+
+
+@record
+class Run:
+    """What is trained of a Megatron model, and beside what."""
+
+    trained: Trained
+    adapters: Adapters | None = None
+    """LoRA; all other weights are then frozen."""
+    reference: bool = False
+    """A frozen copy of the model beside it (DPO)."""
+
+    @property
+    def weights_trained(self) -> bool:
+        """Whether the decoder's own weights are."""
+        return self.trained.language and not self.adapters
+
+
+def pipeline_memory(
+    layers: ModelLayers,
+    plan: Plan,
+    memory: MemoryTraits,
+    trained: Trained | Run,
+    costs: PlanCosts | None = None,
+    shared: Shared | None = None,
+) -> list[StageMemory]:
+    """The memory of each stage, first to last; memory traits in the precision of the run.
+
+    `costs` are the plan's where they are known: they do not depend on how the layers are cut into stages.
+    """
+    run = Run(trained=trained) if isinstance(trained, Trained) else trained
+    costs = costs or plan_costs(layers, plan, memory, run)
+    held: dict[tuple[bool, bool, int, int], _Held] = shared.held if shared else {}
+    kept: dict[tuple[int, ...], Number] = shared.kept if shared else {}
+    found = []
+    for stage in stages(layers, plan):
+        # Stages between the ends hold the same: only what is in flight differs.
+        alike = (stage.first, stage.last, stage.dense, stage.sparse)
+        if alike not in held:
+            held[alike] = _held(layers, plan, memory, run, stage, costs)
+        saved = _saved(plan, stage, costs, kept)
+        found.append(_stage_memory(plan, memory, stage, saved, held[alike]))
+    return found
+
+
+def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> PlanCosts:
+    """What the layers of a plan cost, whichever stage they are on."""
+    return PlanCosts(
+        dense=layer_cost(layers.dense, plan, memory, run) if layers.dense_count else None,
+        sparse=layer_cost(layers.sparse, plan, memory, run) if layers.sparse else None,
+        unit=element_bytes(memory) * layers.output.hidden * plan.tokens * plan.whole_share,
+        tower=tower_bytes(layers.vision, plan, memory, run.trained) if layers.vision else 0.0,
+    )
+
+
+def element_bytes(memory: MemoryTraits) -> float:
+    """Of an activation: as wide as a weight."""
+    return memory.weight_bytes
+
+
+@record
+class _Held:
+    """What a stage holds whichever micro-batches are in flight, in bytes."""
+
+    parameters: RankParameters
+    weights: Number
+    gradients: Number
+    optimizer: Number
+    """Wherever it is."""
+    workspace: Number
+    fullest: Moment
+
+
+def _held(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage: Stage, costs: PlanCosts) -> _Held:
+    parameters = _stage_parameters(layers, plan, memory, run, stage)
+    count = parameters.trained_dense + parameters.trained_expert
+    frozen = parameters.dense + parameters.expert - count
+    reference = frozen + count if run.reference else 0
+    shards = plan.optimizer_share(parameters.trained_dense, parameters.trained_expert)
+    cached = cached_gradients(layers, plan, stage) if memory.cached_weight_gradients and run.weights_trained else 0.0
+    present = ((costs.dense, stage.dense), (costs.sparse, stage.sparse))
+    moments = [cost.moment for cost, layers_of_kind in present if cost and layers_of_kind]
+    if stage.last:
+        moments += head_moments(layers, plan, memory, run)
+    return _Held(
+        parameters=parameters,
+        weights=memory.weight_bytes * (count + reference) + element_bytes(memory) * frozen,
+        gradients=memory.gradient_bytes * count,
+        optimizer=memory.optimizer_bytes * shards,
+        workspace=cached + STATIC_BYTES + (GROUPED_BYTES if stage.sparse else 0.0),
+        fullest=fullest_moment(moments),
+    )
+
+
+def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, saved: Number, held: _Held) -> StageMemory:
+    fullest, offloaded = held.fullest, held.optimizer * plan.offload_fraction
+    return StageMemory(
+        stage=stage.index,
+        layers=stage.dense + stage.sparse,
+        parameters=held.parameters,
+        weights=held.weights,
+        gradients=held.gradients,
+        optimizer=held.optimizer - offloaded,
+        activations=saved + fullest.activations,
+        logits=fullest.logits,
+        workspace=held.workspace + fullest.workspace,
+        # The host's Adam also needs the gradients in fp32.
+        host=offloaded * (1 + 4 / memory.optimizer_bytes),
+    )
+
+
+def _stage_parameters(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage: Stage) -> RankParameters:
+    """On one rank; with adapters only these are trained."""
+    parameters = rank_parameters(layers, plan, stage, run.trained, memory.vocabulary_padding)
+    if not run.adapters:
+        return parameters
+    dense: Number = 0
+    expert: Number = 0
+    for kind, count in stage.kinds(layers) if run.trained.language else ():
+        counts = adapter_counts(kind, run.adapters)
+        dense = dense + count * (counts.split // plan.tensor + counts.whole)
+        expert = expert + count * (counts.expert // (plan.expert * plan.expert_tensor))
+    if stage.first and layers.vision and run.trained.tower:
+        dense = dense + tower_adapters(layers.vision, run.adapters)
+    return RankParameters(
+        dense=parameters.dense + dense,
+        expert=parameters.expert + expert,
+        trained_dense=dense,
+        trained_expert=expert,
+    )
+
+
+def _saved(plan: Plan, stage: Stage, costs: PlanCosts, kept: dict[tuple[int, ...], Number]) -> Number:
+    """Activations of every micro-batch in flight; `kept` remembers those in a chunk of (dense, sparse) layers."""
+    counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
+    total: Number = counts[0] * costs.tower if stage.first else 0.0
+    for chunk, flying in zip(stage.chunks, counts, strict=True):
+        sizes = (chunk.dense, chunk.sparse)
+        if sizes not in kept:
+            kept[sizes] = _kept(plan, costs, *sizes)
+        if isinstance(flying, int) and len(counts) > 2:
+            # All chunks but the last mostly keep those of PP micro-batches.
+            full = (*sizes, flying)
+            if full not in kept:
+                kept[full] = flying * kept[sizes]
+            total = total + kept[full]
+        else:
+            total = total + flying * kept[sizes]
+    return total
+
+
+def _kept(plan: Plan, costs: PlanCosts, dense: int, sparse: int) -> Number:
+    """Saved activations of one micro-batch in a chunk of so many layers."""
+    inputs = -(-(dense + sparse) // plan.recompute_layers) * costs.unit
+    every = (dense * costs.dense.kept if costs.dense else 0.0) + (sparse * costs.sparse.kept if costs.sparse else 0.0)
+    return choose(plan.full_recompute, inputs, every)
+
+
+def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> LayerCost:
+    """Beside what a layer keeps: in its backward what it recomputes, the FFN's gradients and one weight's gradient, or,
+    if that is more, in its forward the copies of tokens on their way to experts and back."""
+    [attention] = operators_of(kind, Attention)
+    scale = element_bytes(memory) / 2
+    adapters = run.adapters if run.trained.language else None
+
+    def kept_without(modules: tuple[str, ...]) -> SavedBytes:
+        return fused_bytes(kind, modules, run.trained.language, plan.context_a2a)
+
+    kept = scale * _spread(_by_modules(plan, kept_without), plan, attention)
+    if adapters:
+        outputs, gathered, masked = adapter_bytes(kind, adapters)
+        kept = kept + scale * plan.tokens * (outputs + gathered * (1 - plan.whole_share))
+        kept = kept + scale * _spread(masked, plan, attention)
+    again = _by_modules(plan, lambda modules: recomputed_bytes(kind, modules))
+    revived = scale * _spread(again, plan, attention)
+    work = scale * ffn_gradients(kind, plan, adapters)
+    if not plan.flash_attention:
+        each = plan.tokens * attention.heads * plan.sequence_length / plan.context / plan.tensor
+        probabilities = 2 * scale * each
+        work = larger(work, probabilities)
+        recomputed = plan.by_recompute(lambda _, modules: "core_attn" in modules)
+        revived = revived + choose(recomputed, probabilities, 0.0)
+        # Dropout keeps a mask of bytes and the probabilities that it leaves.
+        dropped = (1 + 2 * scale) * each if plan.attention_dropout else 0.0
+        kept = kept + choose(recomputed, 0.0, probabilities + dropped)
+    revived = choose(plan.full_recompute, plan.recompute_layers * kept, revived)
+    if run.weights_trained and not memory.cached_weight_gradients:
+        work = work + 2 * scale * largest_weight(kind, plan)
+    work = larger(work, scale * expert_copies(kind, plan, adapters))
+    return LayerCost(kept=kept, moment=Moment(activations=revived, workspace=work))
+
+
+def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> SavedBytes:
+    """`saved(recomputed modules)` of the plan, entry by entry where plans differ in them."""
+    if not plan.recompute_choices:
+        return saved(plan.recompute_modules)
+
+    def of(name: str) -> Number:
+        return plan.by_recompute(lambda _, modules: float(getattr(saved(modules), name)))
+
+    return SavedBytes(**{field.name: of(field.name) for field in fields(SavedBytes)})
+
+
+def _spread(saved: SavedBytes, plan: Plan, attention: Attention) -> Number:
+    """Bytes on one rank for a micro-batch, from bytes a token."""
+    whole = saved.whole + saved.routed + saved.dispatched * plan.expert_tensor
+    shared = saved.split / plan.tensor + saved.groups * larger(1 / plan.tensor, 1 / attention.kv_heads)
+    return plan.tokens * (whole * plan.whole_share + shared)
+
+
+def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> Number:
+    """The vision tower is the Hugging Face module, whole on each rank; only full recompute reaches it."""
+    each = int(element_bytes(memory))
+    form = Eager(element=each, residual=each)
+    per_merged_token = eager_bytes(vision.merger, form) * trained.merger
+    per_merged_token += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack
+    merged = vision.merger.hidden // vision.block.hidden
+    per_patch = per_merged_token / merged
+    if trained.tower:
+        block = choose(plan.full_recompute, each * vision.block.hidden, eager_bytes(vision.block, form))
+        per_patch = per_patch + vision.depth * block + eager_bytes(vision.patch_embedding, form)
+    return plan.vision_patches * per_patch
+
+
+def head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> list[Moment]:
+    """The loss, and the backward of the output layer."""
+    hidden = layers.output.hidden
+    vocabulary = layers.embedding // hidden
+    each = element_bytes(memory)
+    norm = 2 * each * hidden * plan.tokens * plan.whole_share
+    logits = plan.tokens * vocabulary / plan.tensor
+    # With sequence parallel the gathered input and the gradient before its reduction are whole.
+    gathered = choose(plan.sequence_parallel, 2 * each * hidden * plan.tokens, 0.0)
+    own_gradient = run.weights_trained and not memory.cached_weight_gradients
+    weight = each * vocabulary * hidden / plan.tensor if own_gradient else 0.0
+    most = larger(memory.logits_forward_bytes, memory.logits_backward_bytes)
+    return [
+        Moment(activations=norm, logits=most * logits),
+        Moment(activations=norm, logits=each * logits, workspace=gathered + weight),
+    ]

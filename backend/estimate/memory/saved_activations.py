@@ -1,0 +1,172 @@
+"""What one layer keeps for its backward pass, in bytes a token, derived from its operators.
+
+Two implementations: Transformer Engine's fused modules (`fused_bytes`) and Hugging Face's modules (`eager_bytes`).
+The fused sums were checked against published B200 runs (benchmarks/accuracy.py), the eager ones against the tensors
+that torch's autograd saves.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from backend.estimate.frozen_dataclass import record
+from backend.estimate.model.layers import Activation, Attention, Dispatch, Keep, LayerKind, Linear, Norm, Operator
+
+Spread = Literal["whole", "split", "groups", "routed", "dispatched"]
+
+
+@record
+class SavedBytes:
+    """Bytes a token of one layer, by how they spread over ranks (without context parallelism, which divides all)."""
+
+    whole: float = 0.0
+    """Divided by TP with sequence parallel only."""
+    split: float = 0.0
+    """Divided by TP."""
+    groups: float = 0.0
+    """Keys and values: divided by TP, but at least one head a rank."""
+    routed: float = 0.0
+    """Of tokens at their experts: spread like `whole`; EP does not divide them, each rank brings its own tokens."""
+    dispatched: float = 0.0
+    """Copies handed to the experts: like `routed`, and ETP ranks each hold all."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Item:
+    spread: Spread
+    bytes: float
+    dropped_by: tuple[str, ...] = ()
+    """Recompute modules that do not keep it."""
+    weight_only: bool = False
+    """Needed for a weight's gradient alone: not kept where the weight is frozen."""
+
+
+@lru_cache(maxsize=1024)
+def fused_bytes(
+    kind: LayerKind, recomputed: tuple[str, ...] = (), trained: bool = True, context_a2a: bool = False
+) -> SavedBytes:
+    """Saved bytes under Transformer Engine with flash attention, in bf16 or fp16."""
+    items = _items(kind, context_a2a)
+    return _sum(item for item in items if (trained or not item.weight_only) and not {*item.dropped_by} & {*recomputed})
+
+
+@lru_cache(maxsize=1024)
+def recomputed_bytes(kind: LayerKind, recomputed: tuple[str, ...]) -> SavedBytes:
+    """What the recomputed modules of one layer bring back to life while its backward runs."""
+    return _sum(item for item in _items(kind, False) if {*item.dropped_by} & {*recomputed})
+
+
+def _items(kind: LayerKind, context_a2a: bool) -> Iterator[_Item]:
+    for operator, after in zip(kind.operators, (*kind.operators[1:], None), strict=True):
+        if isinstance(operator, Norm):
+            yield from _norm_items(operator, in_mlp=isinstance(after, Linear) and after.name == "up")
+        elif isinstance(operator, Attention):
+            yield from _attention_items(operator, context_a2a)
+        elif isinstance(operator, Activation):
+            yield from _activation_items(operator)
+        elif isinstance(operator, Dispatch):
+            bytes_sent = 2 * operator.top_k * operator.hidden
+            yield _Item(spread="dispatched", bytes=bytes_sent, dropped_by=("moe",), weight_only=True)
+            yield _Item(spread="routed", bytes=8 * operator.experts, dropped_by=("moe",))
+        elif isinstance(operator, Keep):
+            yield _Item(spread="whole", bytes=operator.bytes * operator.width)
+
+
+def _norm_items(norm: Norm, *, in_mlp: bool) -> Iterator[_Item]:
+    """The input, and the output, which the next projection needs for its weight's gradient."""
+    if norm.heads:
+        yield _Item(spread="split", bytes=2 * norm.width)
+        return
+    # mcore's `mlp` recompute wraps the fused norm too; `layernorm` reaches only norms that are modules of their own.
+    dropped = ("mlp",) if in_mlp else ("layernorm",) if norm.detached else ()
+    yield _Item(spread="whole", bytes=2 * norm.width)
+    yield _Item(spread="whole", bytes=2 * norm.width, dropped_by=dropped, weight_only=True)
+
+
+def _attention_items(attention: Attention, context_a2a: bool) -> Iterator[_Item]:
+    """Query, key, value, output and the softmax statistics in fp32; an all-to-all for CP keeps the output twice."""
+    up = ("mla_up_proj",) if attention.latent else ()
+    outputs = 2 * attention.heads * attention.value_dim
+    keys = 2 * attention.kv_heads * (attention.key_dim + attention.value_dim)
+    yield _Item(spread="split", bytes=2 * attention.heads * attention.key_dim, dropped_by=up)
+    yield _Item(spread="groups", bytes=keys, dropped_by=up)
+    yield _Item(spread="split", bytes=outputs * (2 if context_a2a else 1))
+    yield _Item(spread="split", bytes=4 * attention.heads, dropped_by=("core_attn",))
+
+
+def _activation_items(activation: Activation) -> Iterator[_Item]:
+    """Its input, and its output, which the down-projection needs for its weight's gradient."""
+    modules = {"mlp": ("mlp",), "shared_experts": ("shared_experts", "moe"), "moe": ("moe",)}[activation.module]
+    recomputed_output = (*modules, "moe_act") if activation.module == "moe" else modules
+    spread: Spread = "routed" if activation.module == "moe" else "split"
+    yield _Item(spread=spread, bytes=2 * activation.width * (2 if activation.gated else 1), dropped_by=modules)
+    yield _Item(spread=spread, bytes=2 * activation.width, dropped_by=recomputed_output, weight_only=True)
+
+
+def _sum(items: Iterator[_Item]) -> SavedBytes:
+    sums: dict[str, float] = {}
+    for item in items:
+        sums[item.spread] = sums.get(item.spread, 0.0) + item.bytes
+    return SavedBytes(**sums)
+
+
+class Eager(NamedTuple):
+    """In what form Hugging Face's modules run: bytes of an element and what is trained."""
+
+    element: int = 2
+    """Bytes of what projections read and write."""
+    residual: int = 2
+    """Bytes of the residual stream: 4 where autocast runs over fp32 weights."""
+    trained: bool = True
+    """Whether norms and projections themselves are trained."""
+    adapters: bool = False
+    """Whether every projection has a LoRA adapter, which keeps its own copy of its input."""
+    casts: bool = False
+    """Whether each projection makes a low-precision copy of the norm's output for itself: with fp32 weights under
+    autocast the norm's output is fp32, and adapters are fp32."""
+
+
+@lru_cache(maxsize=1024)
+def eager_bytes(kind: LayerKind, form: Eager) -> float:
+    """Bytes a token that one layer of Hugging Face modules keeps."""
+    return sum(_eager(operator, form) for operator in kind.operators)
+
+
+def _eager(operator: Operator, form: Eager) -> float:
+    e = form.element
+    if isinstance(operator, Norm):
+        return operator.width * _eager_norm(operator, form)
+    if isinstance(operator, Linear):
+        return _eager_linear(operator, form)
+    if isinstance(operator, Attention):
+        keys = operator.kv_heads * (operator.key_dim + operator.value_dim)
+        queries = operator.heads * (operator.key_dim + operator.value_dim)
+        # A packed projection's output stays alive as a whole because the value is a view of it; the tower then joins
+        # the images' outputs into a copy, and keeps the rotary tables in fp32.
+        packed = (3 * e * operator.heads + 8) * operator.key_dim if operator.packed else 0
+        return e * (queries + keys) + packed + 4 * operator.heads
+    if isinstance(operator, Activation):
+        # SwiGLU in three kernels: gate, its activation, the other half; the product is the next projection's input.
+        return e * operator.width * (4 if operator.gated else 2)
+    if isinstance(operator, Dispatch):
+        return 2 * e * operator.top_k * operator.hidden + 12 * operator.experts
+    return e * operator.width
+
+
+def _eager_norm(norm: Norm, form: Eager) -> float:
+    """Bytes per element: RMSNorm in fp32 keeps its fp32 input, and, where its weight is trained, the normalised one."""
+    if norm.layer_norm:
+        return form.residual
+    normalised = form.element if norm.heads else form.residual
+    return 4 + (normalised if form.trained else 0)
+
+
+def _eager_linear(linear: Linear, form: Eager) -> float:
+    if linear.share == "expert":
+        return 0.0
+    if linear.after_norm:
+        copies = linear.parts if form.casts else 1
+        return form.element * linear.inputs * copies if form.trained or form.adapters else 0.0
+    # The output projection reads the attention's output, which is counted there; an adapter copies it.
+    return form.element * linear.inputs if form.adapters and linear.name == "o" else 0.0

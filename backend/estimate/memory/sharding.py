@@ -1,0 +1,108 @@
+"""What a data-parallel rank of a Hugging Face engine holds of the model states, and what it gathers besides, in bytes.
+
+torch DDP holds everything; DeepSpeed ZeRO (arXiv 1910.02054) and FSDP divide optimizer, gradients and parameters among
+the ranks, and gather 16-bit parameters while a layer runs. What an engine divides is its traits'.
+"""
+
+from backend.estimate.array_ops import Number, choose, least
+from backend.estimate.frozen_dataclass import record
+from backend.estimate.memory.stage import RankParameters
+from backend.estimate.model.adapters import SCALES_BYTES, matrices
+from backend.estimate.model.layers import LayerKind, Linear, ModelLayers, operators_of
+from backend.estimate.model.parameters import layer_counts
+from backend.estimate.plan import Plan
+from backend.job.traits import MemoryTraits
+
+
+@record
+class States:
+    """Bytes of one rank; on the GPU, unless said."""
+
+    weights: Number
+    """Trained and frozen."""
+    gradients: Number
+    """Accumulated over micro-batches."""
+    buckets: Number
+    """That stay allocated beside the gradients."""
+    optimizer: Number
+    gathered: Number
+    """Whole 16-bit parameters while layers run."""
+    step: Number
+    """fp32 gradients while the optimizer steps."""
+    host: Number
+    """Of this rank in host memory."""
+
+
+def shared_states(
+    layers: ModelLayers,
+    plan: Plan,
+    memory: MemoryTraits,
+    parameters: RankParameters,
+    frozen_bytes: Number,
+    packed: int = 0,
+) -> States:
+    """The states of one rank; `parameters` are those of the whole model, `packed` of them in 4 bits."""
+    count = parameters.trained_dense + parameters.trained_expert
+    sharded = memory.shards != "none"
+    held = count / plan.data if sharded else count
+    whole = memory.shards != "parameters"
+    weights = memory.weight_bytes * (count if whole else held)
+    scales = SCALES_BYTES * packed
+    frozen = frozen_bytes - scales if whole else (frozen_bytes - scales) / plan.data
+    gradients = memory.gradient_bytes * (held if memory.shards in ("gradients", "parameters") else count)
+    optimizer, stepping = memory.optimizer_bytes * held, least(held, memory.step_elements)
+    moved, host = 0.0, 0.0
+    if memory.offloads != "none":
+        # Masters, moments and the fp32 gradients that the host's Adam reads.
+        moved, host = 1.0, optimizer + 4 * held
+    if memory.offloads == "everything":
+        host = host + weights + frozen
+        weights, frozen = 0.0, 0.0
+    return States(
+        weights=weights + frozen + scales,
+        gradients=gradients * (1 - moved),
+        buckets=memory.bucket_bytes * count * choose(plan.data > 1, 1, 0) + reduce_bytes(layers, memory, count),
+        optimizer=optimizer * (1 - moved),
+        gathered=_gathered(layers, memory, parameters, packed) if not whole else 0.0,
+        step=memory.step_gradient_bytes * stepping * (1 - moved),
+        host=host,
+    )
+
+
+def reduce_bytes(layers: ModelLayers, memory: MemoryTraits, count: Number) -> Number:
+    """Of buffers that stay allocated for 16-bit gradients on their way; ZeRO-2 that offloads has another one for the
+    largest weight (0.18.4 runtime/zero/stage_1_and_2.py temp_grad_buffer_for_gpu_offload)."""
+    to_host = least(count, largest_module(layers)) if memory.offloads == "optimizer" else 0
+    return 2 * (memory.reduce_bucket_elements * choose(count > 0, 1, 0) + to_host)
+
+
+def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParameters, packed: int) -> Number:
+    """Bytes; weights of 4 bits travel as they are (bnb_4bit_quant_storage), and are unpacked by the layer."""
+    total = parameters.dense + parameters.expert
+    spared = 2 - 0.5
+    if memory.live_elements:
+        return 2 * least(total, largest_module(layers) + memory.live_elements) - spared * packed
+    ends = layers.embedding * (1 if layers.tied else 2)
+    units = [2 * layer_counts(kind).total - (spared * matrices(kind) if packed else 0) for kind in _units(layers)]
+    return least(2 * total - spared * packed, 2 * ends + 2 * max(units))
+
+
+def largest_module(layers: ModelLayers) -> int:
+    """Elements that DeepSpeed fetches whatever else is there (0.18.4 runtime/zero/partitioned_param_coordinator.py
+    fetch_sub_module): the weights of one module, where a layer's experts are one."""
+    sizes = [layers.embedding]
+    for kind in _units(layers):
+        linears = operators_of(kind, Linear)
+        sizes += [one.inputs * one.outputs // one.parts for one in linears if one.share != "expert"]
+        sizes.append(layer_counts(kind).expert)
+    return max(sizes)
+
+
+def largest_unit(layers: ModelLayers) -> int:
+    """Elements of the largest decoder layer: what FSDP gathers at a time."""
+    return max(layer_counts(kind).total for kind in _units(layers))
+
+
+def _units(layers: ModelLayers) -> list[LayerKind]:
+    kinds = (layers.dense if layers.dense_count else None, layers.sparse if layers.sparse_count else None)
+    return [kind for kind in kinds if kind]

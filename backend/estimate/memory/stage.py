@@ -1,0 +1,143 @@
+"""What one pipeline stage of a plan holds: its layers, its parameters on one rank, and what of them is trained."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from backend.estimate.array_ops import Number
+from backend.estimate.frozen_dataclass import record
+from backend.estimate.model.layers import LayerKind, ModelLayers
+from backend.estimate.model.parameters import layer_counts, padded_vocabulary, vision_parameters
+from backend.estimate.plan import Plan
+from backend.estimate.time.schedule import chunk_layers, equal_pieces
+from backend.job.trained import Trained as Trained
+from backend.job.trained import trained_parts as trained_parts
+
+
+class Chunk(NamedTuple):
+    """A model chunk of a stage; equal ones do the same work."""
+
+    dense: int
+    """Dense layers in it."""
+    sparse: int
+    first: bool
+    """It begins the model: the embedding and the vision tower are in it."""
+    last: bool
+    """It ends the model: the output layer is in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """One stage."""
+
+    index: int
+    first: bool
+    last: bool
+    chunks: tuple[Chunk, ...]
+
+    dense: int
+    """Dense layers of all chunks."""
+    sparse: int
+
+    def kinds(self, layers: ModelLayers) -> tuple[tuple[LayerKind, int], ...]:
+        """The layer kinds that occur on the stage, with their counts."""
+        counts = ((layers.dense, self.dense), (layers.sparse, self.sparse))
+        return tuple((kind, count) for kind, count in counts if kind and count)
+
+
+def stages(layers: ModelLayers, plan: Plan) -> tuple[Stage, ...]:
+    """The stages of a plan, first to last."""
+    return _stages(
+        layers.dense_count,
+        layers.sparse_count,
+        plan.pipeline,
+        plan.virtual_pipeline,
+        plan.account_for_embedding,
+        plan.account_for_loss,
+        plan.pipeline_layout,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _stages(
+    dense_count: int,
+    sparse_count: int,
+    pipeline: int,
+    virtual: int,
+    with_embedding: bool,
+    with_loss: bool,
+    layout: tuple[int, ...] | None,
+) -> tuple[Stage, ...]:
+    found = []
+    pieces = layout or equal_pieces(
+        dense_count + sparse_count, pipeline * virtual, with_embedding=with_embedding, with_loss=with_loss
+    )
+    for index, bounds in enumerate(chunk_layers(pieces, pipeline)):
+        chunks = tuple(
+            Chunk(
+                *_split(begin, end, dense_count),
+                first=index == 0 and place == 0,
+                last=index == pipeline - 1 and place == virtual - 1,
+            )
+            for place, (begin, end) in enumerate(bounds)
+        )
+        found.append(
+            Stage(
+                index=index,
+                first=index == 0,
+                last=index == pipeline - 1,
+                chunks=chunks,
+                dense=sum(chunk.dense for chunk in chunks),
+                sparse=sum(chunk.sparse for chunk in chunks),
+            )
+        )
+    return tuple(found)
+
+
+def _split(begin: int, end: int, dense_layers: int) -> tuple[int, int]:
+    dense = max(0, min(end, dense_layers) - begin)
+    return dense, end - begin - dense
+
+
+@record
+class RankParameters:
+    """Parameters on one rank of a stage."""
+
+    dense: Number
+    """All but the experts, the vision tower included."""
+    expert: Number
+    trained_dense: Number
+    trained_expert: Number
+
+
+def rank_parameters(
+    layers: ModelLayers, plan: Plan, stage: Stage, trained: Trained, vocabulary_padding: int = 1
+) -> RankParameters:
+    """Exact counts as Megatron-Core lays them out; the tower is whole on every TP rank of the first stage."""
+    dense: Number = 0
+    expert: Number = 0
+    for kind, count in stage.kinds(layers):
+        counts = layer_counts(kind)
+        dense = dense + count * (counts.split // plan.tensor + counts.whole)
+        if counts.expert:
+            expert = expert + count * (counts.expert // (plan.expert * plan.expert_tensor))
+    table = _table(layers, plan, vocabulary_padding)
+    if stage.first:
+        dense = dense + table + layers.positions
+    if stage.last:
+        dense = dense + layers.output.hidden
+        # One copy of a tied weight where both ends meet; with PP > 1 the first and the last stage each hold one.
+        if not (layers.tied and stage.first):
+            dense = dense + table
+    language_dense, language_expert = (dense, expert) if trained.language else (0, 0)
+    if stage.first and layers.vision:
+        parts = vision_parameters(layers.vision)
+        flags = (trained.tower, trained.merger, trained.deep_stack)
+        dense = dense + sum(parts)
+        language_dense = language_dense + sum(part for part, flag in zip(parts, flags, strict=True) if flag)
+    return RankParameters(dense=dense, expert=expert, trained_dense=language_dense, trained_expert=language_expert)
+
+
+def _table(layers: ModelLayers, plan: Plan, padding: int) -> Number:
+    hidden = layers.output.hidden
+    return padded_vocabulary(layers.embedding // hidden, plan.tensor, padding) * hidden // plan.tensor

@@ -1,0 +1,91 @@
+"""LoRA adapters and 4-bit base weights, as LLaMA-Factory 0.9.5 sets them up through PEFT and bitsandbytes."""
+
+from collections.abc import Iterator
+
+from backend.estimate.memory.stage import Trained
+from backend.estimate.model.layers import LayerKind, Linear, ModelLayers
+
+SCALES_BYTES = 1 / 64 + 4 / (64 * 256)
+"""Of a 4-bit weight with double quantisation: an 8-bit scale for 64 weights, an fp32 scale for 256 scales (QLoRA, arXiv
+2305.14314, section 3). bitsandbytes keeps them in the module (Linear4bit.quant_state), where FSDP divides nothing."""
+NF4_BYTES = 0.5 + SCALES_BYTES
+"""A 4-bit weight and its scales."""
+
+_NAMES = {
+    "o": "o_proj",
+    "up": "up_proj",
+    "down": "down_proj",
+    "shared_down": "down_proj",
+    "shared_gate": "shared_expert_gate",
+    "q": "q_proj",
+    "q_down": "q_a_proj",
+    "q_up": "q_b_proj",
+    "kv_down": "kv_a_proj_with_mqa",
+    "kv_up": "kv_b_proj",
+}
+
+
+def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Trained) -> int:
+    """Parameters of LoRA adapters of this rank on the named modules (Hugging Face's names, or `all`).
+
+    `all` is every nn.Linear but the output layer (model/model_utils/misc.py find_all_linear_modules). Routed experts
+    and routers are bare parameters in transformers 5 and get none. In a vision tower that is not frozen the blocks get
+    them, and so do Qwen3-VL's mergers, whose modules are named like those of the blocks.
+    """
+    total = 0
+    if trained.language:
+        total += layers.dense_count * _adapters(layers.dense, rank, targets)
+        total += layers.sparse_count * _adapters(layers.sparse, rank, targets) if layers.sparse else 0
+    vision = layers.vision
+    if vision and trained.tower:
+        total += vision.depth * _adapters(vision.block, rank, targets)
+        total += vision.deep_stack * _adapters(vision.deep_stack_merger, rank, targets)
+        if vision.deep_stack and trained.merger:
+            total += _adapters(vision.merger, rank, targets)
+    return total
+
+
+def quantised_parameters(layers: ModelLayers) -> int:
+    """Elements that 4-bit loading packs: the matrices of every nn.Linear but the output layer."""
+    total = layers.dense_count * matrices(layers.dense)
+    total += layers.sparse_count * matrices(layers.sparse) if layers.sparse else 0
+    vision = layers.vision
+    if vision:
+        total += vision.depth * matrices(vision.block) + matrices(vision.merger)
+        total += vision.deep_stack * matrices(vision.deep_stack_merger)
+    return total
+
+
+def _modules(kind: LayerKind) -> list[Linear]:
+    operators = (operator for operator in kind.operators if isinstance(operator, Linear))
+    return [linear for linear in operators if linear.share != "expert" and linear.name != "router"]
+
+
+def matrices(kind: LayerKind) -> int:
+    """Elements of a layer that 4-bit loading packs."""
+    return sum(linear.inputs * linear.outputs for linear in _modules(kind))
+
+
+def _adapters(kind: LayerKind, rank: int, targets: str) -> int:
+    return sum(rank * (linear.inputs + outputs) for linear, outputs in adapted_linears(kind, targets))
+
+
+def adapted_linears(kind: LayerKind, targets: str) -> Iterator[tuple[Linear, int]]:
+    """Every module of a layer that gets an adapter: the projection that it is, or is joined in, and its outputs."""
+    wanted = None if targets == "all" else {name.strip() for name in targets.split(",")}
+    for linear in _modules(kind):
+        for name, outputs in _parts(linear, kind):
+            if wanted is None or name in wanted:
+                yield linear, outputs
+
+
+def _parts(linear: Linear, kind: LayerKind) -> Iterator[tuple[str, int]]:
+    """The Hugging Face modules joined in a projection, with their outputs."""
+    if linear.parts == 3:
+        queries = next(other.inputs for other in _modules(kind) if other.name == "o")
+        keys = (linear.outputs - queries) // 2
+        yield from (("q_proj", queries), ("k_proj", keys), ("v_proj", keys))
+    elif linear.parts == 2:
+        yield from (("gate_proj", linear.outputs // 2), ("up_proj", linear.outputs // 2))
+    else:
+        yield _NAMES.get(linear.name, linear.name), linear.outputs

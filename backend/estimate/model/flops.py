@@ -1,0 +1,43 @@
+"""Floating-point operations a token, from the operators of the layers; a multiply-add counts as two.
+
+Forward 2 a weight and token. Backward the same again for the gradient of the input, where something before it is
+trained, and again for the gradient of the weight, where it is trained itself. Attention has no weights: 2 x forward.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from backend.estimate.model.layers import Attention, LayerKind, Linear
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flops:
+    """Operations of one token (or patch) through one layer, forward."""
+
+    weights: float
+    """In projections."""
+    attention: float
+    """In the attention core, for each token of context; causal attention sees half of them."""
+
+    def forward(self, context: float) -> float:
+        """Forward operations with `context` tokens in a sequence."""
+        return self.weights + self.attention * context
+
+    def backward(self, context: float, *, weights_trained: bool, inputs_need: bool) -> float:
+        """Backward operations; none where neither the layer nor anything before it is trained."""
+        if not (weights_trained or inputs_need):
+            return 0.0
+        return self.weights * (weights_trained + inputs_need) + 2 * self.attention * context
+
+
+@lru_cache(maxsize=1024)
+def layer_flops(kind: LayerKind) -> Flops:
+    """Of one layer of this kind."""
+    weights = attention = 0.0
+    for operator in kind.operators:
+        if isinstance(operator, Linear):
+            weights += 2.0 * operator.inputs * operator.outputs * operator.active
+        elif isinstance(operator, Attention):
+            both = 2.0 * operator.heads * (operator.key_dim + operator.value_dim)
+            attention += both / 2 if operator.causal else both
+    return Flops(weights=weights, attention=attention)

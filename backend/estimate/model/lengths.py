@@ -1,0 +1,108 @@
+"""How long the sequences are that a step computes where samples are shorter than cutoff_len: padding, and the copy of
+the model that drew the longest ones, for which the others wait.
+
+Lengths spread as an exponential that is cut at cutoff_len (backend/job/lengths.py), and every copy draws its own.
+"""
+
+from functools import lru_cache
+from math import exp
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from backend.estimate.array_ops import Number, choose, larger, least
+from backend.estimate.memory.worst_microbatch import DOUBLINGS, highest_of
+from backend.estimate.plan import Plan, plan_of
+from backend.job.job import Job
+
+Curve = npt.NDArray[Any]
+
+_MULTIPLE = 64
+"""Of tokens that mcore_adapter's sequences are filled up to in sft and dpo (LLaMA-Factory train/mca/workflow.py)."""
+
+
+def computed_length(job: Job) -> Number:
+    """Tokens of a mean sequence as micro-batches pad it; sizes of the job may be arrays.
+
+    What a step and the other copies of the model add to it: `slowest_share`.
+    """
+    training = job.training
+    if not _varies(job):
+        return training.cutoff_len
+    if job.traits.pads == "nothing":
+        return job.sequence_tokens
+    count = training.micro_batch_size * job.sequences_per_sample
+    longest = _longest(job, count)[0]
+    if job.traits.pads == "micro_batch" or training.stage == "pt":
+        return longest
+    # Those that are cut need no filling.
+    uncut = (1 - exp(-training.cutoff_len / (training.sample_tokens or 1))) ** count
+    return choose(job.parallel.expert > 1, training.cutoff_len, longest + uncut * (_MULTIPLE - 1) / 2)
+
+
+def attended_length(job: Job) -> float | None:
+    """Tokens of the sample that a mean token is in, where attention stays in samples that follow each other.
+
+    ms-swift's padding_free, and LLaMA-Factory's packing with neat_packing. None: it goes over the whole sequence.
+    """
+    training = job.training
+    packed = training.packing and any(job.extra.get(key) for key in ("neat_packing", "sequence_packing"))
+    if training.sample_tokens is None or not (packed or job.traits.pads == "nothing"):
+        return None
+    mean, cut = training.sample_tokens, exp(-training.cutoff_len / training.sample_tokens)
+    return 2 * mean * (1 - cut * (1 + training.cutoff_len / mean)) / (1 - cut)
+
+
+def slowest_share(job: Job, plan: Plan) -> Number:
+    """How much longer the sequences of the slowest copy of the model are than `computed_length` in a step.
+
+    Copies wait for each other at the end of a step; in ZeRO-3, FSDP and between experts in every micro-batch.
+    """
+    if not _varies(job):
+        return 1.0
+    longest_of, draws, waits = plan.micro_batch, plan.micro_batches, plan.expert > 1
+    if job.traits.pads == "nothing":
+        longest_of, draws = 1, plan.micro_batch * plan.micro_batches
+    elif job.traits.pads == "step" and not job.extra.get("variable_seq_lengths"):
+        together = plan.pipeline > 1
+        longest_of, draws = choose(together, longest_of * draws, longest_of), choose(together, 1, draws)
+    if job.traits.zero_stage == 3 or job.traits.is_fsdp:
+        waits = True
+    draws = choose(waits, draws / plan.micro_batches, draws)
+    mean, deviation = _longest(job, longest_of)
+    # Sums of several draws are nearly normal; one draw is as the lengths are.
+    one, sums = _longest(job, longest_of * plan.data)[0], mean + highest_of(plan.data) * deviation / draws**0.5
+    slowest = least(choose(draws <= 1, one, sums), job.training.cutoff_len)
+    return larger(1.0, slowest / computed_length(job))
+
+
+def padding_share(job: Job) -> float:
+    """Of what a step computes or waits for, padding's part; 0 while nobody says how long samples are."""
+    return 1 - float(job.sequence_tokens / longest_length(job))
+
+
+def longest_length(job: Job) -> float:
+    """Tokens of a mean sequence on the slowest copy, padding included."""
+    return float(computed_length(job) * slowest_share(job, plan_of(job, None)))
+
+
+def _varies(job: Job) -> bool:
+    return job.training.sample_tokens is not None and not job.training.packing
+
+
+def _longest(job: Job, count: Number) -> tuple[Number, Number]:
+    """Mean and standard deviation of the longest of so many cut samples."""
+    means, deviations = _curves(float(job.training.sample_tokens or 0), job.training.cutoff_len)
+    doublings = np.log2(count)
+    return np.interp(doublings, DOUBLINGS, means), np.interp(doublings, DOUBLINGS, deviations)
+
+
+@lru_cache(maxsize=16)
+def _curves(mean: float, cutoff: int) -> tuple[Curve, Curve]:
+    """By doublings: integrals of P(longest > x) and of 2 x P(longest > x), without the tail that nobody sees."""
+    length = np.linspace(0, min(cutoff, 40 * mean), 2049)
+    longer = 1 - (1 - np.exp(-length / mean)) ** (2.0 ** DOUBLINGS[:, None])
+    first = np.trapezoid(longer, length)
+    second = np.trapezoid(2 * length * longer, length)
+    return first, np.sqrt(np.maximum(second - first**2, 0))

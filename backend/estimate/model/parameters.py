@@ -1,0 +1,58 @@
+"""How many parameters a layer kind has: of the whole model, and on one rank."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from backend.estimate.array_ops import Number
+from backend.estimate.model.layers import LayerKind, Linear, ModelLayers, Norm, VisionLayers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counts:
+    """Parameters of one layer, by how tensor and expert parallelism treat them."""
+
+    split: int
+    whole: int
+    expert: int
+
+    @property
+    def total(self) -> int:
+        """Of the unsharded layer."""
+        return self.split + self.whole + self.expert
+
+
+@lru_cache(maxsize=1024)
+def layer_counts(kind: LayerKind) -> Counts:
+    """Weights, biases and norms of one layer of this kind."""
+    sums = {"split": 0, "whole": 0, "expert": 0}
+    for operator in kind.operators:
+        if isinstance(operator, Norm):
+            sums["whole"] += operator.parameters
+        elif isinstance(operator, Linear):
+            sums[operator.share] += operator.copies * (operator.inputs * operator.outputs + operator.bias)
+            sums["whole"] += operator.whole_bias
+    return Counts(**sums)
+
+
+def model_parameters(layers: ModelLayers) -> int:
+    """Every parameter of the model, counted as its Hugging Face class counts them."""
+    output = layer_counts(layers.output).total - (layers.embedding if layers.tied else 0)
+    total = layers.embedding + output + layers.dense_count * layer_counts(layers.dense).total
+    if layers.sparse:
+        total += layers.sparse_count * (layer_counts(layers.sparse).total + layers.sparse.buffer)
+    return total + (sum(vision_parameters(layers.vision)) if layers.vision else 0)
+
+
+@lru_cache(maxsize=256)
+def vision_parameters(vision: VisionLayers) -> tuple[int, int, int]:
+    """Parameters of the tower (patches, positions, blocks), of the main merger and of the deep-stack mergers."""
+    tower = layer_counts(vision.patch_embedding).total + vision.positions
+    tower += vision.depth * layer_counts(vision.block).total
+    deep_stack = vision.deep_stack * layer_counts(vision.deep_stack_merger).total
+    return tower, layer_counts(vision.merger).total, deep_stack
+
+
+def padded_vocabulary(vocab: int, tensor: Number, padding: int) -> Number:
+    """The vocabulary as the engine lays it out: a multiple of `padding` x TP (megatron-core pads to 128 x TP)."""
+    unit = padding * tensor if padding > 1 else 1
+    return -(-vocab // unit) * unit

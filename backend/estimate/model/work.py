@@ -1,0 +1,120 @@
+"""The work of an iteration in FLOPs: of each pipeline stage for its bubble, and of one token for throughput."""
+
+from functools import lru_cache
+
+from backend.estimate.array_ops import Number, choose
+from backend.estimate.frozen_dataclass import record
+from backend.estimate.memory.stage import Trained, stages
+from backend.estimate.model.flops import layer_flops
+from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers
+from backend.estimate.plan import Plan
+
+
+@record
+class Work:
+    """FLOPs of one micro-batch."""
+
+    forward: Number
+    backward: Number
+    """Gradients, without what is recomputed."""
+    recomputed: Number
+
+    def times(self, count: int) -> "Work":
+        """The work of `count` such layers."""
+        return Work(forward=count * self.forward, backward=count * self.backward, recomputed=count * self.recomputed)
+
+    def __add__(self, other: "Work") -> "Work":
+        return Work(
+            forward=self.forward + other.forward,
+            backward=self.backward + other.backward,
+            recomputed=self.recomputed + other.recomputed,
+        )
+
+
+NONE = Work(forward=0.0, backward=0.0, recomputed=0.0)
+
+
+def pipeline_work(layers: ModelLayers, plan: Plan, trained: Trained, *, adapters: bool = False) -> list[Work]:
+    """FLOPs on one rank of each stage: its layers, the output layer on the last, the vision tower on the first.
+
+    With `adapters` every weight is frozen, and those of trained parts are on the gradient's path; the adapters'
+    own work is too small to count.
+    """
+    language = trained.language and not adapters
+    inputs_need = trained.language or (trained.vision and layers.vision is not None)
+    dense = _layer(layers.dense, plan, language, inputs_need)
+    sparse = _layer(layers.sparse, plan, language, inputs_need) if layers.sparse else NONE
+    works = []
+    for stage in stages(layers, plan):
+        work = dense.times(stage.dense) + sparse.times(stage.sparse)
+        if stage.last:
+            work += _layer(layers.output, plan, language, True, recomputable=False)
+        if stage.first and layers.vision:
+            work += _tower(layers.vision, plan, trained, adapters)
+        works.append(work)
+    return works
+
+
+def _layer(kind: LayerKind, plan: Plan, trained: bool, inputs_need: bool, *, recomputable: bool = True) -> Work:
+    flops = layer_flops(kind)
+    scale = plan.tokens / plan.tensor
+    forward = scale * flops.forward(plan.sequence_length)
+    core = flops.attention * plan.sequence_length
+    attention = plan.by_recompute(lambda _, modules: core if "core_attn" in modules else 0.0)
+    backward = scale * flops.backward(plan.sequence_length, weights_trained=trained, inputs_need=inputs_need or trained)
+    again = choose(plan.full_recompute, flops.forward(plan.sequence_length), attention) if recomputable else 0.0
+    return Work(forward=forward, backward=backward, recomputed=scale * again)
+
+
+def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -> Work:
+    """The tower sees every patch of an image at once and is not split over TP."""
+    patches, merged = plan.vision_patches, vision.merger.hidden // vision.block.hidden
+    parts = [
+        (vision.patch_embedding, 1, patches, trained.tower, False),
+        (vision.block, vision.depth, patches, trained.tower, trained.tower),
+        (vision.merger, 1, patches / merged, trained.merger, trained.tower),
+        (vision.deep_stack_merger, vision.deep_stack, patches / merged, trained.deep_stack, trained.tower),
+    ]
+    work = NONE
+    for kind, count, rows, weights_trained, inputs_need in parts:
+        flops = layer_flops(kind)
+        forward = count * rows * flops.forward(plan.patches)
+        backward = flops.backward(
+            plan.patches, weights_trained=weights_trained and not adapters, inputs_need=inputs_need
+        )
+        backward *= count * rows
+        again = choose(plan.full_recompute, forward, 0.0) if kind is vision.block and trained.tower else 0.0
+        work += Work(forward=forward, backward=backward, recomputed=again)
+    return work
+
+
+def flops_per_token(layers: ModelLayers, plan: Plan, trained: Trained, adapters: bool = False) -> Number:
+    """Training FLOPs of one token of the sequence, the images' share included, nothing recomputed counted.
+
+    6 a weight that is trained, 4 a frozen one that a gradient passes through, 2 any other; attention 6 s a d a layer.
+    How ranks share the work changes nothing.
+    """
+    images = plan.images / plan.micro_batch
+    return _flops_of_sequence(layers, plan.sequence_length, images, plan.patches, trained, adapters) / (
+        plan.sequence_length
+    )
+
+
+@lru_cache(maxsize=1024)
+def _flops_of_sequence(
+    layers: ModelLayers, length: float, images: float, patches: int, trained: Trained, adapters: bool
+) -> float:
+    alone = Plan(sequence_length=length, micro_batches=1, images=images, patches=patches)
+    [work] = pipeline_work(layers, alone, trained, adapters=adapters)
+    return float(work.forward + work.backward)
+
+
+def flops_of_last_layers(layers: ModelLayers, plan: Plan, last: int) -> Number:
+    """The same where only the last layers of a language model are trained: the gradient ends at the lowest of them."""
+    [work] = pipeline_work(layers, plan, Trained())
+    sparse = min(last, layers.sparse_count)
+    backward = _layer(layers.dense, plan, True, True).times(min(last - sparse, layers.dense_count)).backward
+    if layers.sparse:
+        backward += _layer(layers.sparse, plan, True, True).times(sparse).backward
+    backward += _layer(layers.output, plan, False, True, recomputable=False).backward
+    return (work.forward + backward) / plan.tokens

@@ -1,0 +1,98 @@
+"""Seconds of collectives from what each rank holds, by the topology of their group.
+
+Ranks are numbered as in Megatron-Core: TP varies first, then CP, then DP, then PP (experts: ETP, EP, their copies); a
+group's members are `stride` ranks apart. Inside a node they talk over its links; a ring that leaves the node shares
+the node's network ports with the rings beside it, and is as fast as its slowest edge.
+"""
+
+from backend.estimate.array_ops import Number, choose, clip, larger, least
+from backend.estimate.frozen_dataclass import short_record
+from backend.estimate.time.efficiency import Efficiency, Machine
+
+DEEPEP_LINK_SHARE = 0.8
+"""Of the links inside a node, measured: 153 to 158 GB/s of an H800's 200, 726 to 740 of a B200's 900
+(https://github.com/deepseek-ai/DeepEP, README.md and docs/legacy.md)."""
+
+DEEPEP_NETWORK_SHARE = 0.9
+"""Of the network ports, measured there: 90 and 61 GB/s to 2 and 4 nodes, a half and a fourth of which stays inside, of
+50."""
+
+
+@short_record
+class Group:
+    """Ranks that communicate."""
+
+    size: Number
+    stride: Number
+    """Ranks between two neighbours of the group."""
+
+
+def alone(size: Number) -> bool:
+    """Whether a group is one rank, in every plan."""
+    return isinstance(size, int) and size == 1
+
+
+def ring_seconds(received: Number, group: Group, machine: Machine, efficiency: Efficiency) -> Number:
+    """A gather or a reduce-scatter of `received` bytes in all: each rank passes on all but its own part.
+
+    An all-reduce is both, one after the other.
+    """
+    return received * ring_pace(group, machine, efficiency)
+
+
+def ring_pace(group: Group, machine: Machine, efficiency: Efficiency) -> Number:
+    """Seconds a byte of `ring_seconds`, which many messages over one group have in common; 0 for a rank alone."""
+    return (group.size - 1) / group.size / _ring_speed(group, machine, efficiency)
+
+
+def exchange_seconds(sent: Number, group: Group, machine: Machine, efficiency: Efficiency) -> Number:
+    """An all-to-all in which each rank sends `sent` bytes in all, its own part included.
+
+    What stays in the node and what leaves it travel at the same time.
+    """
+    local = _local(group, machine)
+    inside = sent * (local - 1) / group.size / (machine.link * efficiency.link_share)
+    outside = sent * (1 - local / group.size) / (machine.network * efficiency.network_share)
+    return larger(inside, outside)
+
+
+def merged_exchange_seconds(sent: Number, copies: Number, group: Group, machine: Machine) -> Number:
+    """The same by DeepEP or HybridEP, where `sent` are `copies` equal ones of every token for experts chosen evenly.
+
+    Those for one rank, and those for one other node, travel as one.
+    """
+    local = _local(group, machine)
+    inside = sent * _merged(group.size, copies) * (local - 1) / group.size / (machine.link * DEEPEP_LINK_SHARE)
+    nodes = group.size / local
+    leaving = sent * _merged(nodes, copies) * (1 - 1 / nodes)
+    return larger(inside, leaving / (machine.network * DEEPEP_NETWORK_SHARE))
+
+
+def _merged(places: Number, copies: Number) -> Number:
+    """Places that at least one copy goes to, over copies."""
+    return places * (1 - (1 - 1 / places) ** copies) / copies
+
+
+def send_seconds(size: Number, group: Group, machine: Machine, efficiency: Efficiency) -> Number:
+    """One message to the next stage; the slowest boundary sets the pace."""
+    link, network = machine.link * efficiency.link_share, machine.network * efficiency.network_share
+    speed = choose(group.size * group.stride <= machine.node, link, least(link, network))
+    return size / speed
+
+
+def exposed(seconds: Number, window: Number, efficiency: Efficiency) -> Number:
+    """What remains of communication that runs beside `window` seconds of computation."""
+    return seconds - efficiency.overlap_share * least(seconds, window)
+
+
+def _local(group: Group, machine: Machine) -> Number:
+    """Ranks of a group in one node."""
+    return clip(machine.node / group.stride, 1, group.size)
+
+
+def _ring_speed(group: Group, machine: Machine, efficiency: Efficiency) -> Number:
+    link = machine.link * efficiency.link_share
+    local = _local(group, machine)
+    # The group's ring leaves the node once; its members there share the ports of as many GPUs.
+    leaving = least(link, machine.network * efficiency.network_share * local)
+    return choose(local >= group.size, link, leaving)

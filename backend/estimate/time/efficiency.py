@@ -1,0 +1,132 @@
+"""How fast a machine really is: hardware figures of the job's cluster, and the few constants that relate them to runs.
+
+The constants are the same for every model, plan, GPU and network. benchmarks/fit.py fits them once on half of the
+published runs that the project carries, and writes them with their errors into presets/efficiency.yaml.
+"""
+
+from functools import lru_cache
+from typing import Literal
+
+from backend.estimate.array_ops import Number, least
+from backend.estimate.frozen_dataclass import record
+from backend.job.cluster import Cluster
+from backend.job.presets import Gpu, efficiency_figures
+
+HOST_MEMORY_GB_PER_S = 300.0
+"""Of a node, for an optimizer that steps on the CPU; assumed: eight to twelve channels of DDR4 or DDR5 per socket."""
+
+UNMEASURED_PRODUCTS = 0.8
+"""The best matrix product's share of the peak on a GPU for which presets/gpus.yaml has no measurement: an H100's."""
+
+
+@record
+class Efficiency:
+    """Global constants, none of them of a model, a plan or a source; shares are of a hardware figure.
+
+    Tried, and left out because runs that were not fitted to did not get better by it: a share of the memory's
+    bandwidth (it came out near 1).
+    """
+
+    product_share: float
+    """Of the best matrix product, in the shapes of layers."""
+    attention_share: float
+    """Of the peak, in Transformer Engine's attention: cuDNN's kernels on Hopper and later (its
+    pytorch/attention/dot_product_attention/utils.py prefers them there)."""
+    flash_attention_share: float
+    """The same in FlashAttention 2 and torch's own attention, which Hugging Face's modules call: of the peak that its
+    instructions reach, or of what the power limit leaves, whichever is lower."""
+    decline: float
+    """How far the power limit holds a GPU below its best when all of them are busy for long: matrix products and
+    attention go with (watts per FLOP/s over those of an A100) to this power."""
+    kernel_s: float
+    """Of each kernel on the GPU, on top of its work: launch, ramp, tail."""
+    host_s: float
+    """Until the host has started one more kernel, Python and autograd included."""
+    link_share: float
+    """Of the bandwidth inside a node, in collectives."""
+    network_share: float
+    """Of the bandwidth of the network ports, in collectives."""
+    overlap_share: float
+    """Of communication that is meant to run beside computation and does."""
+
+    def sustained(self, machine: "Machine") -> Number:
+        """What `decline` leaves of a machine's speed: 1 on an A100 and where a FLOP/s has as many watts."""
+        return least(1.0, (machine.power / machine.peak / A100_POWER) ** self.decline)
+
+
+A100_POWER = 400 / 312e12
+"""W for a FLOP/s."""
+
+
+def assumed_power(peak: float) -> float:
+    """W of a GPU of which only the peak in FLOP/s is known: as those of A100, H100 and B200 grow with their peaks."""
+    return float(400 * (peak / 312e12) ** 0.5)
+
+
+@lru_cache(maxsize=1)
+def default_efficiency() -> Efficiency:
+    """The fitted constants."""
+    return Efficiency(**efficiency_figures().constants)
+
+
+@record
+class Machine:
+    """Speeds of one GPU and its connections in SI units, one direction, before any efficiency."""
+
+    products: Number
+    """FLOP/s of the best matrix product."""
+    peak: Number
+    """FLOP/s."""
+    mma_sync: Number
+    """FLOP/s of the instructions that FlashAttention 2 is written in."""
+    power: Number
+    """W that the GPU may draw."""
+    memory: Number
+    """Bytes/s."""
+    link: Number
+    """Bytes/s to GPUs of the same node."""
+    network: Number
+    """Bytes/s to other nodes: a GPU's share of the node's ports."""
+    host: Number
+    """Bytes/s to host memory."""
+    node: int
+    """GPUs of a node."""
+    multicast: bool = False
+    """The switch inside a node adds up what its GPUs send (NVLink SHARP)."""
+    warm: bool = False
+    """`products` was measured on GPUs that were all busy, by the probe: nothing declines from it."""
+
+
+def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "fp32"] = "bf16") -> Machine | None:
+    """The machine of a cluster; None where the GPU's speed in this precision is not known.
+
+    What the probe measured there counts more than any figure; where no peak is known it stands for it.
+    """
+    single = precision == "fp32"
+    peak = gpu.fp32_tflops if single else gpu.bf16_tflops
+    measured = _measured_products(cluster, single=single)
+    best = measured or (None if single else gpu.matmul_tflops)
+    if peak is None and best is None:
+        return None
+    known = 1e12 * (peak or best or 0.0)
+    return Machine(
+        products=1e12 * (best or UNMEASURED_PRODUCTS * (peak or 0.0)),
+        peak=known,
+        mma_sync=known * gpu.mma_sync_share,
+        power=gpu.power_w or assumed_power(known),
+        memory=1e9 * gpu.hbm_gb_per_s,
+        link=1e9 * cluster.intra_node_gb_per_s / 2,
+        network=1e9 / 8 * cluster.inter_node_gbit_per_s * cluster.nics_per_node / cluster.gpus_per_node,
+        host=1e9 * gpu.host_gb_per_s,
+        node=cluster.gpus_per_node,
+        multicast=gpu.nvlink_sharp,
+        warm=measured is not None,
+    )
+
+
+def _measured_products(cluster: Cluster, *, single: bool) -> float | None:
+    """TFLOP/s of the probe's matrix product in this precision."""
+    known = cluster.calibration
+    if not known.holds_for(cluster.gpu) or (known.matmul_precision == "fp32") != single:
+        return None
+    return known.matmul_tflops

@@ -1,0 +1,258 @@
+"""What one layer does on a GPU besides arithmetic: bytes it moves and kernels it starts, from its operators.
+
+A matrix product reads both operands and writes the result; everything else (norms, activations, residual sums, routing)
+is bound by memory. Two implementations (saved_activations.py): fused kernels (Transformer Engine) and Hugging
+Face's modules.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from backend.estimate.model.layers import Activation, Attention, Dispatch, LayerKind, Linear, Norm, Operator
+
+STREAMS = 4
+"""Products of experts that run side by side: Transformer Engine's grouped products start one an expert on so many
+streams (common/include/transformer_engine/gemm.h, num_streams)."""
+
+MOVED_BACKWARD = 1.6
+"""Bytes of memory-bound kernels, backward over forward, where they are not counted: a norm reads its input and a
+gradient and writes one (6 against 4 bytes an element), a residual sum is as large, SwiGLU reads three and writes two
+(10 against 6)."""
+
+RMS_NORM_MOVED = (36, 92)
+"""Bytes an element, there and back, of an RMS norm in Hugging Face's modules: to fp32, square, mean, scaled, to 16
+bits, weighted. Counted operation by operation in transformers' own (benchmarks/moved_bytes.py)."""
+
+CAST_NORM_MOVED = (20, 32)
+"""The same of llm-foundry's layer norm with the casts around it."""
+
+Routing = Literal["plain", "fused", "in_exchange"]
+"""How tokens are routed on Megatron: by torch's operations, its default; by Transformer Engine's router kernels
+(moe_router_fusion); by an exchange that itself sorts tokens by expert (HybridEP), after those kernels."""
+
+_DISPATCH_KERNELS: Mapping[Routing, int] = {"plain": 24, "fused": 14, "in_exchange": 6}
+"""Started between the router's product and the experts: a third of those of forward and backward together. Counted
+operation by operation in megatron-core 0.16.1 (moe/router.py 27 there, token_dispatcher.py 20; 25 back), with fused
+permutation; less what the two others fuse."""
+
+_ROPE_KERNELS = 16
+"""Of rotary embedding by torch's operations, a third of those there and back: twelve each for queries and for keys in
+megatron-core's rope_utils.py (_apply_rotary_pos_emb_bshd), about as many back; fused it is one kernel each."""
+
+_ROW_PARALLEL = ("o", "down", "shared_down", "expert_down", "proj", "merge_out")
+"""Projections whose input is split over TP and whose output is whole; all others the reverse."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operations:
+    """One layer, forward, for one token unless said otherwise; `split` is divided by TP, `expert` goes by the experts'
+    tokens, `whole` by TP with sequence parallel only."""
+
+    products_split: float = 0.0
+    """Multiply-adds in projections."""
+    products_whole: float = 0.0
+    products_expert: float = 0.0
+    weights_split: float = 0.0
+    """Elements of those weights, whatever the number of tokens."""
+    weights_whole: float = 0.0
+    weights_expert: float = 0.0
+    operands_split: float = 0.0
+    """Elements of inputs and outputs of the projections."""
+    operands_full: float = 0.0
+    """The same, gathered over TP."""
+    operands_expert: float = 0.0
+    packed_split: float = 0.0
+    """Elements of weights that 4-bit loading packs."""
+    packed_whole: float = 0.0
+    packed: int = 0
+    """Modules that hold them."""
+    fused: bool = True
+    """In Transformer Engine's kernels, not Hugging Face's modules."""
+    attention: float = 0.0
+    """FLOPs of the attention core for a token of context, all tokens seen."""
+    causal: bool = False
+    window: int = 0
+    """As the attention's."""
+    windowed: float = 0.0
+    scores: float = 0.0
+    """Attention heads: entries of the score matrix for a token of context."""
+    moved_split: float = 0.0
+    """Bytes that memory-bound kernels read and write."""
+    moved_whole: float = 0.0
+    moved_expert: float = 0.0
+    moved_back_split: float = 0.0
+    """The same in backward."""
+    moved_back_whole: float = 0.0
+    moved_back_expert: float = 0.0
+    kernels: int = 0
+    """Started, whatever the number of tokens."""
+    kernels_expert: float = 0.0
+    """The same for each expert; those of the rank's experts are started."""
+    modules: int = 0
+    """That hold parameters, in Hugging Face's modules."""
+    tensors: int = 0
+    """Parameters as the optimizer sees them."""
+    tensors_expert: int = 0
+    """The same of all experts."""
+    outputs_gathered: int = 0
+    """Pairs of a gather before and a reduction after TP-split projections."""
+    gathered: float = 0.0
+    """Elements that each of these exchanges."""
+    dispatched: float = 0.0
+    """Elements sent to experts, and back."""
+    hidden: int = 0
+    """Elements of one of those copies."""
+    keys: float = 0.0
+    """Elements of keys and values: what a ring of context parallelism passes on."""
+    queries: float = 0.0
+    """Elements of queries and outputs: with the keys, what its all-to-all exchanges."""
+
+
+@lru_cache(maxsize=2048)
+def operations(
+    kind: LayerKind,
+    fused: bool,
+    only: tuple[str, ...] | None = None,
+    *,
+    routing: Routing = "plain",
+    rope_fused: bool = True,
+) -> Operations:
+    """The layer's sums; `only`: of the operators that these recompute modules run again."""
+    sums: dict[str, float] = {}
+    causal, window, windowed = True, 0, 0.0
+    for index, operator in enumerate(kind.operators):
+        if only is not None and not {*_modules(kind, index)} & {*only}:
+            continue
+        if isinstance(operator, Attention):
+            causal, window, windowed = operator.causal, operator.window, operator.windowed
+        found = _of(operator, kind.hidden, fused, routing, rope_fused)
+        for where in ("split", "whole", "expert"):
+            if f"moved_{where}" in found:
+                found.setdefault(f"moved_back_{where}", MOVED_BACKWARD * found[f"moved_{where}"])
+        for name, value in found.items():
+            sums[name] = sums.get(name, 0) + value
+    return Operations(**sums, fused=fused, causal=causal, window=window, windowed=windowed)  # type: ignore[arg-type]
+
+
+def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:
+    """The recompute modules that contain an operator."""
+    operator = kind.operators[index]
+    if isinstance(operator, Attention):
+        return ("core_attn",)
+    if isinstance(operator, Activation):
+        return {"mlp": ("mlp",), "moe": ("moe", "moe_act"), "shared_experts": ("moe", "shared_experts")}[
+            operator.module
+        ]
+    if isinstance(operator, Linear):
+        if operator.name in ("q_up", "kv_up"):
+            return ("mla_up_proj",)
+        if operator.name.startswith("shared"):
+            return ("moe", "shared_experts")
+        if operator.name.startswith("expert") or operator.name == "router":
+            return ("moe",)
+        return ("mlp",) if operator.name in ("up", "down") else ()
+    if isinstance(operator, Dispatch):
+        return ("moe",)
+    return ("layernorm",) if isinstance(operator, Norm) and operator.detached else ()
+
+
+def _of(operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fused: bool) -> dict[str, float]:
+    if isinstance(operator, Linear):
+        return _linear(operator, fused)
+    if isinstance(operator, Attention):
+        width = operator.heads * (operator.key_dim + operator.value_dim)
+        keys = operator.kv_heads * (operator.key_dim + operator.value_dim)
+        # Rotary embedding reads and writes queries and keys.
+        return {
+            "attention": 2.0 * width,
+            "scores": operator.heads,
+            "moved_split": (4 if fused and rope_fused else 16)
+            * (operator.heads + operator.kv_heads)
+            * operator.key_dim,
+            "kernels": (3 if rope_fused else 1 + _ROPE_KERNELS) if fused else 12,
+            "keys": keys,
+            "queries": width,
+        }
+    if isinstance(operator, Norm):
+        return _norm(operator, hidden, fused)
+    if isinstance(operator, Activation):
+        # Fused: reads its input, writes its output. In modules: one kernel for the function, one for the product.
+        parts = 2 if operator.gated else 1
+        moved = 2 * operator.width * (parts + 1 + (0 if fused else 2 * (parts - 1)))
+        kernels = 1 if fused else parts
+        if operator.clamped:
+            # Two kernels, each for a half of its input, and one that joins the halves again.
+            moved, kernels = moved + 8 * parts * operator.width, kernels + 3
+        return {"moved_expert" if operator.module == "moe" else "moved_split": moved, "kernels": kernels}
+    if isinstance(operator, Dispatch):
+        # By rank before the exchange, by expert after it, and both back: four times every copy is read and written;
+        # only once where the exchange sorts. The router's softmax, top-k and counts are in fp32.
+        return {
+            "moved_expert": (4.0 if routing == "in_exchange" else 16.0) * operator.top_k * operator.hidden,
+            "moved_whole": 24.0 * operator.experts,
+            "dispatched": operator.top_k * operator.hidden,
+            "hidden": operator.hidden,
+            "kernels": _DISPATCH_KERNELS[routing] if fused else 30,
+        }
+    return {}
+
+
+def _norm(norm: Norm, hidden: int, fused: bool) -> dict[str, float]:
+    """A norm of the residual stream comes with the sum that updates it."""
+    if fused or norm.layer_norm:
+        moved, back, kernels = 4.0, MOVED_BACKWARD * 4, 1
+    else:
+        moved, back = CAST_NORM_MOVED if norm.cast else RMS_NORM_MOVED
+        kernels = 7
+    if norm.heads:
+        # Of queries and of keys.
+        found = {"moved_split": moved * norm.width, "moved_back_split": back * norm.width}
+        return found | {"kernels": 2 * kernels, "tensors": 2, "modules": 2}
+    residual = 6 if norm.width == hidden else 0
+    return {
+        "moved_whole": (moved + residual) * norm.width,
+        "moved_back_whole": (back + MOVED_BACKWARD * residual) * norm.width,
+        "kernels": kernels + (kernels == 1),
+        "tensors": max(1, norm.parameters // norm.width),
+        "modules": 1,
+    }
+
+
+def _linear(linear: Linear, fused: bool) -> dict[str, float]:
+    size = float(linear.inputs * linear.outputs)
+    where = linear.share
+    tensors = 1 + bool(linear.bias or linear.whole_bias)
+    found = {
+        f"products_{where}": size * linear.active,
+        f"weights_{where}": size * linear.copies,
+        "kernels": 1 if fused else linear.parts,
+        "tensors": tensors,
+    }
+    if where == "expert":
+        found["operands_expert"] = (linear.inputs + linear.outputs) * linear.active
+        found |= {"tensors": 0, "tensors_expert": tensors * linear.copies, "modules": 1}
+        if not fused:
+            # transformers' integrations/moe.py: one grouped product of all experts, gates included; a bias is gathered
+            # by copy and added.
+            biased = bool(linear.bias)
+            moved = 10.0 * linear.outputs * linear.active * biased
+            return found | {"kernels": 1 + 2 * biased, "moved_expert": moved}
+        found |= {"kernels": 0, "kernels_expert": linear.copies / STREAMS}
+        if linear.bias and linear.name in _ROW_PARALLEL:
+            # megatron-core's experts.py adds the output's bias by expert, in fp32: weighted, added, joined, cast.
+            found["kernels_expert"] += 2 * linear.copies
+            found |= {"kernels": 2, "moved_expert": 28.0 * linear.outputs * linear.active}
+        return found
+    found["modules"] = linear.parts
+    if linear.name not in ("output", "router", "patch"):
+        found |= {f"packed_{where}": size, "packed": linear.parts}
+    if where == "whole":
+        found["operands_full"] = linear.inputs + linear.outputs
+    elif linear.name in _ROW_PARALLEL:
+        found |= {"operands_split": linear.inputs, "operands_full": linear.outputs}
+        found |= {"outputs_gathered": 1, "gathered": linear.outputs}
+    else:
+        found |= {"operands_split": linear.outputs, "operands_full": linear.inputs}
+    return found

@@ -1,0 +1,189 @@
+"""An event simulation of Megatron's pipeline schedules, 1F1B and interleaved, over unequal stages and chunks.
+
+A stage runs its passes in the order of megatron-core 0.16.1's core/pipeline_parallel/schedules.py
+(get_pp_rank_microbatches, get_schedule_table, with micro-batch groups of PP) and waits for what a pass needs; sending
+takes no time. One run serves many plans at once: times may be NumPy arrays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from backend.estimate.array_ops import Number
+
+Times = Sequence[Number | list[Number] | tuple[Number, ...]]
+"""For each stage the time of one micro-batch: one figure, spread evenly over its model chunks, or one for each."""
+
+
+class Pass(NamedTuple):
+    """The forward or backward pass of one micro-batch through one model chunk of a stage."""
+
+    is_forward: bool
+    chunk: int
+    micro_batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A pass where and when it runs, in the unit of the given times."""
+
+    stage: int
+    chunk: int
+    micro_batch: int
+    is_forward: bool
+    start: float
+    end: float
+
+
+def simulate(forward: Times, backward: Times, virtual: int, micro_batches: int) -> list[Event]:
+    """Every pass of an iteration, in an order in which they can run; times are plain numbers.
+
+    Raises ValueError where interleaved micro-batches do not fill groups of PP, as Megatron does.
+    """
+    order = _order(len(forward), virtual, micro_batches)
+    times = _times(forward, backward, virtual)
+    return [
+        Event(stage, one.chunk, one.micro_batch, one.is_forward, end - times[which], end)
+        for (stage, one), (_, _, which), end in zip(order.passes, order.steps, _ends(order, times), strict=True)
+    ]
+
+
+def duration(forward: Times, backward: Times, virtual: int, micro_batches: int) -> Number:
+    """When the last pass of an iteration ends; times may be arrays, one entry a plan. Raises as `simulate`."""
+    order = _order(len(forward), virtual, micro_batches)
+    times = _times(forward, backward, virtual)
+    if [time for time in times if isinstance(time, np.ndarray)]:
+        return _end_of_many(order, np.stack(np.broadcast_arrays(*times)).astype(float))
+    return max(_ends(order, times))
+
+
+def chunk_times(times: Times, virtual: int) -> list[list[Number]]:
+    """Every stage's time of each of its chunks."""
+    return [list(one) if isinstance(one, list | tuple) else [one / virtual] * virtual for one in times]
+
+
+def passes(pipeline: int, virtual: int, micro_batches: int, stage: int) -> list[Pass]:
+    """The order in which a stage runs its passes: warm-up forwards, pairs of one forward and one backward, the rest."""
+    group, count = pipeline * virtual, micro_batches * virtual
+
+    def unit(index: int, *, is_forward: bool) -> Pass:
+        chunk = index % group // pipeline
+        micro_batch = index // group * pipeline + index % pipeline
+        return Pass(is_forward, chunk if is_forward else virtual - 1 - chunk, micro_batch)
+
+    ahead = pipeline - stage - 1
+    warm_up = min(ahead if virtual == 1 else 2 * ahead + (virtual - 1) * pipeline, count)
+    forward = [unit(index, is_forward=True) for index in range(count)]
+    backward = [unit(index, is_forward=False) for index in range(count)]
+    steady = [one for pair in zip(forward[warm_up:], backward, strict=False) for one in pair]
+    return [*forward[:warm_up], *steady, *backward[count - warm_up :]]
+
+
+def waits_for(one: Pass, stage: int, pipeline: int, virtual: int) -> tuple[int, Pass] | None:
+    """The stage and the pass whose result a pass needs; None for what begins a micro-batch."""
+    _, chunk, index = one
+    if one.is_forward:
+        if stage:
+            return stage - 1, one
+        return (pipeline - 1, Pass(True, chunk - 1, index)) if chunk else None
+    if stage < pipeline - 1:
+        return stage + 1, one
+    if chunk < virtual - 1:
+        return 0, Pass(False, chunk + 1, index)
+    return stage, Pass(True, chunk, index)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """Which pass waits for which, in levels: those of a level wait for earlier levels alone, so they run at once."""
+
+    passes: list[tuple[int, Pass]]
+    """(stage, pass), level by level."""
+    durations: Any
+    """For each pass, the index of its (direction, stage, chunk)."""
+    own: Any
+    """For each pass, the one before it on its stage; the number of passes for none."""
+    needed: Any
+    """For each pass, the one whose result it needs."""
+    finals: Any
+    """The last pass of each stage."""
+    bounds: list[tuple[int, int]]
+    """[first, last) pass of each level."""
+    steps: list[tuple[int, int, int]]
+    """(own, needed, duration) of each pass, as plain numbers; places from 1 on, 0 for none."""
+
+
+@lru_cache(maxsize=512)
+def _order(pipeline: int, virtual: int, micro_batches: int) -> _Order:
+    if virtual > 1 and micro_batches % pipeline:
+        raise ValueError(f"{micro_batches} micro-batches do not fill groups of {pipeline}")
+    orders = [passes(pipeline, virtual, micro_batches, stage) for stage in range(pipeline)]
+    found, awaited, levels = _followed(orders, virtual)
+    by_level = np.argsort(levels, kind="stable")
+    place = np.empty(len(found) + 1, dtype=int)
+    place[[*by_level, len(found)]] = np.arange(len(found) + 1)
+    ordered = [found[index] for index in by_level]
+    durations = [((not one.is_forward) * pipeline + stage) * virtual + one.chunk for stage, one in ordered]
+    edges = [0, *np.flatnonzero(np.diff(np.array(levels)[by_level])) + 1, len(found)]
+    pairs = place[np.array(awaited)[by_level]]
+    own, needed = np.ascontiguousarray(pairs.T)
+    # The last pass of a stage is one that no other follows there.
+    finals = np.setdiff1d(np.arange(len(found)), own)
+    places = [1 + index if index < len(found) else 0 for index in range(len(found) + 1)]
+    steps = [(places[one], places[other], which) for one, other, which in zip(own, needed, durations, strict=True)]
+    return _Order(ordered, np.array(durations), own, needed, finals, [*pairwise(edges)], steps)
+
+
+def _followed(
+    orders: list[list[Pass]], virtual: int
+) -> tuple[list[tuple[int, Pass]], list[tuple[int, int]], list[int]]:
+    """The passes of all stages in an order in which they can run, what each awaits, and the level of each."""
+    pipeline, nothing = len(orders), sum(map(len, orders))
+    found: list[tuple[int, Pass]] = []
+    awaited: list[tuple[int, int]] = []
+    levels: list[int] = []
+    number: dict[tuple[int, Pass] | None, int] = {None: nothing}
+    places, last = [0] * pipeline, [nothing] * pipeline
+    while len(found) < nothing:
+        for stage, order in enumerate(orders):
+            while places[stage] < len(order):
+                one = order[places[stage]]
+                needed = number.get(waits_for(one, stage, pipeline, virtual))
+                if needed is None:
+                    break
+                pair = last[stage], needed
+                levels.append(1 + max((levels[index] for index in pair if index != nothing), default=-1))
+                awaited.append(pair)
+                last[stage] = number[stage, one] = len(found)
+                found.append((stage, one))
+                places[stage] += 1
+    return found, awaited, levels
+
+
+def _times(forward: Times, backward: Times, virtual: int) -> list[Number]:
+    """The time of a pass by (direction, stage, chunk)."""
+    tables = chunk_times(forward, virtual), chunk_times(backward, virtual)
+    return [time for table in tables for stage in table for time in stage]
+
+
+def _ends(order: _Order, times: list[float]) -> list[float]:
+    """When each pass ends."""
+    ends = [0.0]
+    for own, needed, which in order.steps:
+        first, second = ends[own], ends[needed]
+        ends.append((first if first > second else second) + times[which])
+    return ends[1:]
+
+
+def _end_of_many(order: _Order, times: Any) -> Any:
+    """When the last pass ends, for many plans, a level at once; `times` with one column a plan."""
+    ends = np.zeros((len(order.own) + 1, times.shape[1]))
+    for first, last in order.bounds:
+        level = ends[first:last]
+        np.maximum(ends[order.own[first:last]], ends[order.needed[first:last]], out=level)
+        level += times[order.durations[first:last]]
+    return ends[order.finals].max(axis=0)

@@ -1,0 +1,281 @@
+"""Seconds of a training step and its parts: stages of a pipeline, data parallelism, optimizer, host memory."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from backend.estimate.array_ops import Number, larger, largest
+from backend.estimate.frozen_dataclass import record
+from backend.estimate.memo import Shared
+from backend.estimate.memory.stage import Chunk, RankParameters, Trained, stages
+from backend.estimate.model.layers import ModelLayers, VisionLayers
+from backend.estimate.model.load import Load, load_of
+from backend.estimate.time.communication import Group, ring_seconds, send_seconds
+from backend.estimate.time.data_parallel import data_seconds, offload_seconds, optimizer_seconds
+from backend.estimate.time.layer_time import layer_passes
+from backend.estimate.time.passes import NO_PASSES, NOTHING, Pass, Passes
+from backend.estimate.time.schedule import iteration_time
+from backend.estimate.time.time_context import Setting
+
+ChunkTimes = tuple[tuple[Number, ...], ...]
+Schedule = Callable[[ChunkTimes, ChunkTimes, int, Number], Number]
+
+
+@record
+class StepTime:
+    """One optimizer step of a plan, in seconds."""
+
+    iteration_s: Number
+    parts: Mapping[str, Number]
+    """compute, recompute, bubble, tensor, pipeline, data, context, expert, optimizer, offload: a rank's mean over the
+    stages; they add up to iteration_s."""
+    forward: tuple[Number, ...]
+    """Of one micro-batch on each stage, its communication included."""
+    backward: tuple[Number, ...]
+    chunk_forward: ChunkTimes
+    """The same for each model chunk of each stage."""
+    chunk_backward: ChunkTimes
+    bubble: Number
+    """1 - mean busy time of the stages / the part of the iteration in which passes run."""
+
+
+class KindPasses(NamedTuple):
+    """One micro-batch through one layer of each kind, through the output layer with the loss, and through the tower."""
+
+    dense: Passes
+    sparse: Passes
+    head: Passes
+    tower: Passes
+
+
+class KindSeconds(NamedTuple):
+    """KindPasses in one direction as seconds in all."""
+
+    dense: Number
+    sparse: Number
+    head: Number
+    tower: Number
+
+
+class ModelSeconds(NamedTuple):
+    """One micro-batch through the whole model, there and back."""
+
+    compute: Number
+    recompute: Number
+    tensor: Number
+    context: Number
+    expert: Number
+
+
+@record
+class MicroBatch:
+    """Seconds of one micro-batch, as far as they do not depend on how the layers are cut into stages."""
+
+    forward: KindSeconds
+    backward: KindSeconds
+    """What is recomputed included."""
+    model: ModelSeconds
+
+    def times(self, share: Number) -> "MicroBatch":
+        """One that takes so much longer in everything."""
+        if type(share) is float and share == 1:
+            return self
+        return MicroBatch(
+            forward=KindSeconds(*(share * seconds for seconds in self.forward)),
+            backward=KindSeconds(*(share * seconds for seconds in self.backward)),
+            model=ModelSeconds(*(share * seconds for seconds in self.model)),
+        )
+
+
+def step_time(
+    layers: ModelLayers,
+    setting: Setting,
+    trained: Trained,
+    parameters: Sequence[RankParameters],
+    *,
+    adapters: bool = False,
+    micro_batch: MicroBatch | None = None,
+    shared: Shared | None = None,
+    schedule: Schedule = iteration_time,
+) -> StepTime:
+    """The time of a step; `parameters` of one rank of each stage.
+
+    `micro_batch` is the plan's where it is known. `schedule` says how long all passes take from those of the chunks.
+    """
+    plan = setting.plan
+    micro_batch = micro_batch or micro_batch_time(layers, kind_passes(layers, setting, trained, adapters=adapters))
+    chunks = [stage.chunks for stage in stages(layers, plan)]
+    sends = _sends(layers, setting)
+    chunk_forward, chunk_backward = _seconds(chunks, micro_batch, sends / plan.virtual_pipeline)
+    forward, backward = tuple(map(sum, chunk_forward)), tuple(map(sum, chunk_backward))
+    scheduled = schedule(chunk_forward, chunk_backward, plan.virtual_pipeline, plan.micro_batches)
+    # Those of a stage, on average.
+    times = plan.micro_batches / plan.pipeline
+    parts = {name: times * seconds for name, seconds in micro_batch.model._asdict().items()}
+    parts["pipeline"] = 2 * plan.micro_batches * sends
+    bubble = larger(0.0, scheduled - sum(parts.values())) if len(chunks) > 1 else 0.0
+    data = data_seconds(setting, parameters, forward, backward, shared)
+    # Stages between the ends hold the same.
+    distinct = {id(rank): rank for rank in parameters}.values()
+    optimizer, offload = (
+        shared.once((_after, *map(shared.number, distinct)), _after, setting, distinct)
+        if shared
+        else _after(setting, distinct)
+    )
+    parts |= {"bubble": bubble, "data": data, "optimizer": optimizer, "offload": offload}
+    return StepTime(
+        iteration_s=scheduled + data + optimizer + offload,
+        parts=parts,
+        forward=forward,
+        backward=backward,
+        chunk_forward=chunk_forward,
+        chunk_backward=chunk_backward,
+        bubble=bubble / scheduled,
+    )
+
+
+def _after(setting: Setting, ranks: Collection[RankParameters]) -> tuple[Number, Number]:
+    """Of the optimizer's step, and of offloading: those of the slowest rank."""
+    optimizer = largest(*(optimizer_seconds(setting, rank) for rank in ranks))
+    return optimizer, largest(*(offload_seconds(setting, rank) for rank in ranks))
+
+
+def kind_passes(
+    layers: ModelLayers, setting: Setting, trained: Trained, *, adapters: bool = False, last_layers: int | None = None
+) -> KindPasses:
+    """What one micro-batch takes through each kind of layer, whichever stage it is on.
+
+    Where only the last layers are trained, all together go back through their share.
+    """
+    language = trained.language and not adapters
+    inputs_need = trained.language or (trained.vision and layers.vision is not None)
+    load = load_of(setting)
+    dense, sparse = (
+        layer_passes(
+            kind,
+            setting,
+            load,
+            weights_trained=language,
+            inputs_need=inputs_need,
+            adapted=adapters and trained.language,
+        )
+        if kind and count
+        else NO_PASSES
+        for kind, count in ((layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count))
+    )
+    tower = _tower(layers.vision, setting, trained, adapters) if layers.vision else NO_PASSES
+    kinds = KindPasses(dense, sparse, _head(layers, setting, load, language), tower)
+    if last_layers is None and not setting.run.reference:
+        return kinds
+    share = 1.0 if last_layers is None else min(1.0, last_layers / max(1, layers.dense_count + layers.sparse_count))
+    judged = 2 if setting.run.reference else 1
+    return KindPasses(
+        *(
+            Passes(kind.forward.times(judged), kind.backward.times(share), kind.recomputed.times(share))
+            for kind in kinds
+        )
+    )
+
+
+def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
+    """What a micro-batch takes from what it takes through each kind of layer."""
+    compute, recompute, tensor, context, expert = 0.0, 0.0, 0.0, 0.0, 0.0
+    for count, kind in zip((layers.dense_count, layers.sparse_count, 1, 1), kinds, strict=True):
+        if kind is not NO_PASSES:
+            there, back, again = kind.forward, kind.backward, kind.recomputed
+            compute = compute + count * (there.compute + back.compute)
+            recompute = recompute + count * again.compute
+            tensor = tensor + count * (there.tensor + back.tensor + again.tensor)
+            context = context + count * (there.context + back.context + again.context)
+            expert = expert + count * (there.expert + back.expert + again.expert)
+    return MicroBatch(
+        forward=KindSeconds(*(kind.forward.total for kind in kinds)),
+        backward=KindSeconds(*(kind.backward.total + kind.recomputed.total for kind in kinds)),
+        model=ModelSeconds(compute, recompute, tensor, context, expert),
+    )
+
+
+def _seconds(chunks: Sequence[Sequence[Chunk]], each: MicroBatch, sends: Number) -> tuple[ChunkTimes, ChunkTimes]:
+    """Forward and backward of one micro-batch for each chunk of each stage, sends included.
+
+    A chunk is its layers, the tower in the first, the output layer in the last.
+    """
+    # Equal chunks have one object for a time: those who follow the schedule compare plans by it.
+    forward: dict[Chunk, Number] = {}
+    backward: dict[Chunk, Number] = {}
+    for stage in chunks:
+        for chunk in stage:
+            if chunk not in forward:
+                forward[chunk] = sends + _times(chunk, each.forward)
+                backward[chunk] = sends + _times(chunk, each.backward)
+    return (
+        tuple([tuple([forward[chunk] for chunk in stage]) for stage in chunks]),
+        tuple([tuple([backward[chunk] for chunk in stage]) for stage in chunks]),
+    )
+
+
+def _times(chunk: Chunk, kinds: KindSeconds) -> Number:
+    dense, sparse, head, tower = kinds
+    total = chunk.dense * dense + chunk.sparse * sparse
+    if chunk.first:
+        total = total + tower
+    return total + head if chunk.last else total
+
+
+def _head(layers: ModelLayers, setting: Setting, load: Load, trained: bool) -> Passes:
+    """The output layer and the loss."""
+    memory = setting.run.memory
+    passes = layer_passes(layers.output, setting, load, weights_trained=trained, inputs_need=True, recomputable=False)
+    entries = load.tokens * (layers.embedding // layers.output.hidden) / load.tensor / setting.machine.memory
+    there = passes.forward.computing(memory.loss_forward_moved * entries)
+    return Passes(there, passes.backward.computing(memory.loss_backward_moved * entries), NOTHING)
+
+
+def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: bool) -> Passes:
+    """The tower is whole on every TP rank, and sees all patches of an image at once."""
+    plan = setting.plan
+    if not (plan.images.any() if isinstance(plan.images, np.ndarray) else plan.images):
+        return NO_PASSES
+    there, back, again = 0.0, 0.0, 0.0
+    patches = Load(tokens=plan.vision_patches, length=plan.patches)
+    merged = Load(tokens=patches.tokens / (vision.merger.hidden // vision.block.hidden), length=plan.patches)
+    parts = (
+        (vision.patch_embedding, 1, patches, trained.tower, False),
+        (vision.block, vision.depth, patches, trained.tower, trained.tower),
+        (vision.merger, 1, merged, trained.merger, trained.tower),
+        (vision.deep_stack_merger, vision.deep_stack, merged, trained.deep_stack, trained.tower),
+    )
+    for kind, count, load, weights_trained, inputs_need in parts:
+        if count:
+            passes = layer_passes(
+                kind,
+                setting,
+                load,
+                weights_trained=weights_trained and not adapters,
+                inputs_need=inputs_need,
+                adapted=adapters and kind is vision.block and trained.tower,
+                tower=True,
+                recomputable=kind is vision.block and trained.tower,
+            )
+            # No part of the tower talks to another rank.
+            there = there + count * passes.forward.compute
+            back = back + count * passes.backward.compute
+            again = again + count * passes.recomputed.compute
+    return Passes(*(Pass(seconds, 0.0, 0.0, 0.0) for seconds in (there, back, again)))
+
+
+def _sends(layers: ModelLayers, setting: Setting) -> Number:
+    """Handing one micro-batch's activations, or their gradients, to the next stage, once a model chunk."""
+    plan = setting.plan
+    if plan.pipeline == 1:
+        return 0.0
+    machine, efficiency = setting.machine, setting.efficiency
+    size = setting.run.element_bytes * plan.tokens * layers.output.hidden
+    share = 1 / plan.tensor if setting.run.scattered_sends else plan.whole_share
+    group = Group(plan.pipeline, plan.tensor * plan.context * plan.data)
+    each = send_seconds(size * share, group, machine, efficiency)
+    if setting.run.scattered_sends:
+        each = each + ring_seconds(size, Group(plan.tensor, 1), machine, efficiency)
+    seconds = plan.virtual_pipeline * each
+    return seconds * (1 - efficiency.overlap_share) if setting.run.overlap_sends else seconds

@@ -1,0 +1,157 @@
+"""A job's time: how its engine runs a step on its machine, seconds of an iteration, speed, hours for the data set."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from backend.estimate.array_ops import Number
+from backend.estimate.frozen_dataclass import record
+from backend.estimate.memo import Shared
+from backend.estimate.memory.stage import Trained
+from backend.estimate.memory.terms import StageMemory
+from backend.estimate.model.layers import ModelLayers
+from backend.estimate.model.lengths import attended_length, computed_length, slowest_share
+from backend.estimate.plan import Plan
+from backend.estimate.time.adapter_run import adapters_of
+from backend.estimate.time.calibrated import efficiency_on, is_timed, time_ratio
+from backend.estimate.time.data_parallel import bucket_of
+from backend.estimate.time.efficiency import Machine, machine_of
+from backend.estimate.time.step_time import MicroBatch, StepTime, kind_passes, micro_batch_time, step_time
+from backend.estimate.time.time_context import Execution, Setting
+from backend.job.batch import total_steps
+from backend.job.job import Job
+from backend.job.presets import Gpu, calibration_figures, expected_errors
+from backend.job.traits import MemoryTraits
+
+COMMUNICATION = ("tensor", "pipeline", "data", "context", "expert")
+
+
+@record
+class Speed:
+    """The figures of time of an estimate."""
+
+    iteration_s: float
+    tokens_per_s_per_gpu: float
+    model_tflops_per_gpu: float
+    mfu: float
+    hours: float | None
+    communication_s: Mapping[str, float]
+    time_s: Mapping[str, float]
+    stage_times: tuple[tuple[float, float], ...]
+    chunk_times: tuple[tuple[tuple[float, float], ...], ...]
+    time_error: float
+    """Where a run corrects the times, that of times corrected so."""
+    bubble_fraction: float
+
+
+def speed_of(
+    job: Job,
+    gpu: Gpu,
+    layers: ModelLayers,
+    plan: Plan,
+    memory: MemoryTraits,
+    trained: Trained,
+    memories: Sequence[StageMemory],
+    flops_per_token: float,
+) -> Speed | None:
+    """The job's speed; None where the GPU's figures do not tell. A calibrated cluster corrects every time."""
+    time_scale = time_ratio(job.cluster)
+    machine = machine_of(job.cluster, gpu, job.training.precision)
+    if machine is None:
+        return None
+    found = step_of(job, setting_of(job, machine, plan, memory, layers), layers, trained, memories)
+    seconds = time_scale * float(found.iteration_s)
+    rate = job.step_tokens / seconds / job.world_size
+    parts = {name: time_scale * float(value) for name, value in found.parts.items() if value}
+    return Speed(
+        iteration_s=seconds,
+        tokens_per_s_per_gpu=rate,
+        model_tflops_per_gpu=rate * flops_per_token / 1e12,
+        mfu=rate * flops_per_token / machine.peak,
+        hours=hours_of(job, job.global_batch, seconds),
+        communication_s={name: parts.get(name, 0.0) for name in COMMUNICATION},
+        time_s=parts,
+        stage_times=_pairs(found.forward, found.backward, time_scale),
+        chunk_times=tuple(
+            [
+                _pairs(there, back, time_scale)
+                for there, back in zip(found.chunk_forward, found.chunk_backward, strict=True)
+            ]
+        ),
+        time_error=_error(job),
+        bubble_fraction=float(found.bubble),
+    )
+
+
+def _error(job: Job) -> float:
+    """The median error of such times: on published runs if a run corrects them, else on independent sources."""
+    return calibration_figures().typical_error if is_timed(job.cluster) else expected_errors().time.median
+
+
+def setting_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits, layers: ModelLayers) -> Setting:
+    """What the formulas of a job's time read; sequences are as long as they are on average, padding included."""
+    timed = replace(plan, sequence_length=computed_length(job), attended=attended_length(job))
+    return Setting(
+        plan=timed, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory, layers)
+    )
+
+
+def step_of(
+    job: Job,
+    setting: Setting,
+    layers: ModelLayers,
+    trained: Trained,
+    memories: Sequence[StageMemory],
+    micro_batch: MicroBatch | None = None,
+    shared: Shared | None = None,
+) -> StepTime:
+    """The time of a job's step; its plan may be many, `micro_batch` theirs where it is known, with what they share."""
+    micro_batch = micro_batch or micro_batch_of(job, setting, layers, trained)
+    micro_batch = micro_batch.times(slowest_share(job, setting.plan))
+    parameters = [stage.parameters for stage in memories]
+    return step_time(layers, setting, trained, parameters, micro_batch=micro_batch, shared=shared)
+
+
+def micro_batch_of(job: Job, setting: Setting, layers: ModelLayers, trained: Trained) -> MicroBatch:
+    """What a micro-batch takes, however the layers are cut into stages."""
+    method = job.training.method
+    last_layers = job.training.trainable_layers if method == "partial" else None
+    adapters = method in ("lora", "qlora")
+    return micro_batch_time(layers, kind_passes(layers, setting, trained, adapters=adapters, last_layers=last_layers))
+
+
+def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
+    """How the job's engine runs a step."""
+    parallel, megatron = job.parallel, job.traits.is_megatron
+    training = job.training
+    return Execution(
+        fused=megatron,
+        memory=memory,
+        element_bytes=4 if training.precision == "fp32" else 2,
+        rope_fused=parallel.rope_fusion,
+        sums_apart=megatron and not memory.cached_weight_gradients,
+        fetches_modules=job.traits.zero_stage == 3,
+        bucket=0.0 if megatron else bucket_of(memory, layers),
+        # accelerate 1.11.0 utils/dataclasses.py set_mixed_precision: reduce_dtype.
+        reduced_bytes=(4 if training.precision == "fp32" else 2) if job.traits.is_fsdp else None,
+        reduces_once=job.traits.is_fsdp,
+        megatron=megatron,
+        overlap_gradients=parallel.overlap_grad_reduce if megatron else job.traits.overlaps,
+        overlap_parameters=parallel.overlap_param_gather if megatron else job.traits.overlaps,
+        overlap_sends=parallel.virtual_pipeline > 1,
+        reference=job.has_reference,
+        adapters=adapters_of(job),
+        unpacked=training.method == "qlora",
+    )
+
+
+def _pairs(forward: Sequence[Number], backward: Sequence[Number], scale: float) -> tuple[tuple[float, float], ...]:
+    return tuple([(scale * float(there), scale * float(back)) for there, back in zip(forward, backward, strict=True)])
+
+
+def hours_of(job: Job, global_batch: int, seconds: float) -> float | None:
+    """Of the whole run, from the seconds of a step: its steps, or those that its epochs over the samples take.
+
+    None where neither is known.
+    """
+    steps = total_steps(job, global_batch)
+    return steps * seconds / 3600 if steps else None

@@ -1,0 +1,139 @@
+"""Runs on a node, read from standard input: which checkpoints this machine sees, and which are to be out of the way.
+
+    python - look|set_aside JSON --token T
+
+Standard library only, Python >= 3.8. Prints one line, `T{json}`. JSON holds `folder`, the results of a run; for
+`set_aside` also the `steps` of the checkpoints to rename and the `prefix` that their folders get.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import struct
+import sys
+from typing import Any
+
+from backend.node.regular_file import MOST_JSON_BYTES, open_regular
+
+NAME = re.compile(r"checkpoint-(\d+)")
+END_OF_ZIP = b"PK\x05\x06"
+"""Where the last 22 bytes of what torch.save wrote begin; without it the file was cut."""
+STEP = re.compile(rb'"global_step"\s*:\s*(\d+)')
+HEAD_BYTES, TAIL_BYTES = 64 << 10, 1 << 10
+"""Read of a JSON file that is too large to be read whole."""
+
+
+def look(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Step -> the files of its checkpoint, and those that were not written to their end."""
+    folder = os.path.expanduser(wanted["folder"])
+    found = {}
+    for name in os.listdir(folder) if os.path.isdir(folder) else ():
+        match = NAME.fullmatch(name)
+        if match and os.path.isdir(os.path.join(folder, name)):
+            found[match.group(1)] = look_into(os.path.join(folder, name), int(match.group(1)))
+    return {"folder": folder, "checkpoints": found}
+
+
+def look_into(folder: str, step: int) -> dict[str, list[str]]:
+    files = sorted(
+        os.path.relpath(os.path.join(place, name), folder) for place, _, names in os.walk(folder) for name in names
+    )
+    return {"files": files, "damaged": [file for file in files if is_damaged(folder, file, step)]}
+
+
+def is_damaged(folder: str, file: str, step: int) -> bool:
+    """Whether a file was plainly not written to its end; False for kinds of files that do not show it."""
+    try:
+        with open_regular(os.path.join(folder, file)) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if file.endswith((".pt", ".pth", ".bin")):
+                return is_cut(stream, size)
+            if file.endswith(".safetensors"):
+                return is_other_size(stream, size)
+            if file.endswith(".json") and size > MOST_JSON_BYTES:
+                return is_wrong_at_its_ends(stream, size, os.path.basename(file), step)
+            if file.endswith(".json"):
+                return lacks(folder, os.path.basename(file), json.loads(stream.read(size)), step)
+            if file == "latest":  # DeepSpeed's word for the folder beside it
+                name = stream.read(100).decode()
+                return not (name and os.path.isdir(os.path.join(folder, name)))
+            return size == 0 and os.path.basename(file) in (".metadata", "latest_checkpointed_iteration.txt")
+    except FileNotFoundError:  # rotated away meanwhile
+        return True
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, struct.error):
+        return True
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # a pipe, a device
+            return True
+        raise
+
+
+def is_cut(stream: Any, size: int) -> bool:
+    start = stream.read(2)
+    stream.seek(max(0, size - 22))
+    end = stream.read()
+    # Before its zip format torch.save wrote pickles, which end with a full stop.
+    return bool(end[:4] != END_OF_ZIP if start == b"PK" else end[-1:] != b".")
+
+
+def is_other_size(stream: Any, size: int) -> bool:
+    """Whether a safetensors file of `size` has another size than its header says.
+
+    A header that is too large to be read is only required to fit into the file.
+    """
+    (length,) = struct.unpack("<Q", stream.read(8))
+    if length > MOST_JSON_BYTES:
+        return bool(size < 8 + length)
+    tensors = json.loads(stream.read(length))
+    ends = [int(tensor["data_offsets"][1]) for name, tensor in tensors.items() if name != "__metadata__"]
+    return bool(size != 8 + length + max(ends, default=0))
+
+
+def is_wrong_at_its_ends(stream: Any, size: int, name: str, step: int) -> bool:
+    """Whether a large JSON file was cut, or is the trainer's state of another step.
+
+    A trainer's state gains a record with every logged step, and `global_step` stands before these records.
+    """
+    head = stream.read(HEAD_BYTES)
+    stream.seek(size - TAIL_BYTES)
+    if not stream.read(TAIL_BYTES).rstrip().endswith((b"}", b"]")):
+        return True
+    found = STEP.search(head.split(b'"log_history"')[0]) if name == "trainer_state.json" else None
+    return found is not None and int(found.group(1)) != step
+
+
+def lacks(folder: str, name: str, content: Any, step: int) -> bool:
+    """Whether an index names a part that is not there, or the trainer's state is of another step."""
+    if name.endswith(".index.json"):
+        return not all(os.path.exists(os.path.join(folder, part)) for part in set(content["weight_map"].values()))
+    return name == "trainer_state.json" and bool(content["global_step"] != step)
+
+
+def set_aside(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Rename checkpoints so that no trainer takes or counts them; on a shared disk another node may be faster."""
+    folder, moved = os.path.expanduser(wanted["folder"]), []
+    for step in wanted["steps"]:
+        name = f"checkpoint-{step}"
+        try:
+            os.rename(os.path.join(folder, name), os.path.join(folder, f"{wanted['prefix']}{name}"))
+            moved.append(step)
+        except FileNotFoundError:
+            continue
+    return {"moved": moved}
+
+
+def main() -> None:
+    _, action, wanted, _, token = sys.argv
+    actions = {"look": look, "set_aside": set_aside}
+    try:
+        answer = actions[action](json.loads(wanted))
+    except OSError as error:
+        answer = {"error": f"{error.strerror}: {error.filename}"}
+    print(token + json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""Takes what this node lacks, several files at once, and says how far it is."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any, Callable, TypeVar  # noqa: UP035 - Python 3.8
+
+from .files import CHUNK, sha256_of
+from .place import CopyError, Destination, make_room
+
+STREAMS = 4
+"""Files that a taker takes at once: one TCP stream does not fill a fast network."""
+TELL_S = 2.0
+TRIES = 5
+
+T = TypeVar("T")
+
+
+class Taker:
+    """Takes what this node lacks."""
+
+    def __init__(self, folder: str, wanted: dict[str, Any]) -> None:
+        self.folder, self.wanted = folder, wanted
+        self.done = self.total = 0
+        self.lock = threading.Lock()
+
+    def take(self) -> None:
+        """Everything, or a CopyError; what was taken of files stays for the next try."""
+        offered = list(enumerate(json.loads(self.ask("/list"))))
+        places = [Destination(root["root"]) for root in self.wanted["roots"]]
+        for _, file in offered:
+            places[file["root"]].check(file["path"])
+        found = [(number, file) for number, file in offered if os.path.lexists(places[file["root"]].name(file["path"]))]
+        if differing := [path for number, file in found if (path := self.differing(places, number, file))]:
+            raise CopyError("copy_differs", paths=differing[:5], count=len(differing))
+        has = {number for number, _ in found}
+        lacking = [(number, file) for number, file in offered if number not in has]
+        self.total = sum(file["size"] for _, file in lacking)
+        make_room(places, [file for _, file in lacking])
+        telling = threading.Event()
+        teller = threading.Thread(target=self.tell_on, args=(telling,), daemon=True)
+        teller.start()
+        try:
+            self.take_files(places, lacking)
+        finally:
+            telling.set()
+            teller.join()
+        for number, place in enumerate(places):
+            place.settle([file["path"] for _, file in lacking if file["root"] == number])
+
+    def differing(self, places: list[Destination], number: int, file: dict[str, Any]) -> str:
+        """Path of a file that is not what the giver has; empty where it is."""
+        path = places[file["root"]].name(file["path"])
+        same_size = os.path.isfile(path) and os.path.getsize(path) == file["size"]
+        return "" if same_size and sha256_of(path) == self.ask(f"/sha256/{number}").decode() else path
+
+    def take_files(self, places: list[Destination], lacking: list[tuple[int, dict[str, Any]]]) -> None:
+        with ThreadPoolExecutor(STREAMS) as pool:
+            tasks = [pool.submit(self.take_file, places[file["root"]], number, file) for number, file in lacking]
+            try:
+                for task in tasks:
+                    task.result()
+            finally:  # after the first failure the rest need not be tried
+                for task in tasks:
+                    task.cancel()
+
+    def take_file(self, place: Destination, number: int, file: dict[str, Any]) -> None:
+        part = place.part_of(file["path"])
+        os.makedirs(os.path.dirname(part), exist_ok=True)
+        persist(lambda: self.stream(part, number, file["size"]))
+        if sha256_of(part) != self.ask(f"/sha256/{number}").decode():
+            os.unlink(part)
+            raise CopyError("copy_corrupt", path=place.name(file["path"]))
+
+    def stream(self, part: str, number: int, size: int) -> None:
+        """From where the last try ended."""
+        with open(part, "ab") as out:
+            if out.tell() > size:
+                out.truncate(0)
+            start = out.tell()
+            self.count(start)
+            try:
+                with self.response(f"/file/{number}", {"Range": f"bytes={start}-"}) as answer:
+                    self.receive(answer, out)
+                if out.tell() != size:
+                    raise http.client.IncompleteRead(b"", size - out.tell())
+            except BaseException:
+                self.count(-out.tell())
+                raise
+
+    def receive(self, answer: IO[bytes], out: IO[bytes]) -> None:
+        for block in iter(lambda: answer.read(CHUNK), b""):
+            out.write(block)
+            self.count(len(block))
+
+    def ask(self, path: str) -> bytes:
+        def read() -> bytes:
+            with self.response(path, {}) as answer:
+                return answer.read()
+
+        return persist(read)
+
+    def response(self, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:
+        # Not urllib, which would go through the proxy that the environment may name.
+        connection = http.client.HTTPConnection(self.wanted["address"], self.wanted["port"], timeout=600)
+        authorization = {"Authorization": f"Bearer {self.wanted['token']}", "Connection": "close"}
+        connection.request("GET", path, headers={**headers, **authorization})
+        answer = connection.getresponse()
+        if answer.status >= 300:
+            raise CopyError("copy_refused", status=answer.status)
+        return answer
+
+    def count(self, size: int) -> None:
+        with self.lock:
+            self.done += size
+
+    def tell_on(self, over: threading.Event) -> None:
+        told = -1
+        while True:
+            is_last = over.wait(TELL_S)
+            if self.done != told:
+                told = self.done
+                print(f"megaboard: took {told} of {self.total} bytes", flush=True)
+                write_json(f"{self.folder}/progress.json", {"done": told, "total": self.total})
+            if is_last:
+                return
+
+
+def persist(act: Callable[[], T]) -> T:
+    """What `act` answers; done again where it fails, as the giver may only just be starting."""
+    for _ in range(TRIES - 1):
+        try:
+            return act()
+        except (OSError, http.client.HTTPException):
+            time.sleep(1)
+    return act()
+
+
+def write_json(path: str, content: dict[str, Any]) -> None:
+    with open(f"{path}.part", "w") as file:
+        json.dump(content, file)
+    os.replace(f"{path}.part", path)

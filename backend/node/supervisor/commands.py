@@ -1,0 +1,155 @@
+"""What the supervisor is asked on a command line, and its answers."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import time
+import traceback
+from typing import Any, NoReturn
+
+from .files import PROTOCOL, free_reserve, is_full, read_json, say, write_json
+from .gpus import gpus_given_back
+from .heartbeat import last_members
+from .keeper import Supervisor
+from .locks import holder, release_lock
+from .processes import GIVE_UP_S, MARK, boot_id, end_tree, find_process, members
+from .shutdown import PIPES, drop_secrets, has_pipes, write_exit
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def start(folder: str) -> dict[str, Any]:
+    """Leave a supervisor behind that runs FOLDER/spec.json, and answer what it says of the start."""
+    spec = read_json(f"{folder}/spec.json")
+    if spec is None or spec["protocol"] > PROTOCOL:
+        return {"ok": False, "reason": "start_failed", "detail": "spec.json is missing or newer than this program"}
+    if os.path.exists(f"{folder}/control/kill"):
+        drop_secrets(spec)
+        return {"ok": False, "reason": "start_failed", "detail": "stop was requested"}
+    try:
+        log = os.open(f"{folder}/supervisor.log", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+    except FileExistsError:
+        return {"ok": False, "reason": "start_failed", "detail": "this attempt was already started"}
+    here, there = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.close(here)
+            _supervise(folder, spec, there, log)
+        os._exit(0)
+    os.close(there)
+    os.wait()
+    with open(here) as file:
+        answer = file.read()
+    return json.loads(answer) if answer else {"ok": False, "reason": "start_failed", "detail": "see supervisor.log"}
+
+
+def _supervise(folder: str, spec: dict[str, Any], answer_to: int, log: int) -> None:
+    try:
+        # Whoever started us waits for the end of these streams.
+        for number, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
+            os.dup2(target, number)
+        # Ours to outlive; not SIG_IGN, which the child would inherit.
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        supervisor = Supervisor(folder, spec)
+        try:
+            answer = supervisor.start()
+        except OSError as error:  # a full disk, a run root that another user made
+            say(traceback.format_exc())
+            answer = {"ok": False, "reason": "start_failed", "detail": str(error)}
+        with open(answer_to, "w") as file:
+            file.write(json.dumps(answer))
+        if answer["ok"]:
+            supervisor.run()
+    except BaseException:
+        say(traceback.format_exc())
+    finally:
+        os._exit(0)
+
+
+def execute(folder: str) -> NoReturn:
+    """Becomes the spec's program, after the node's `setup`: its environment, then the secrets, which leave the disk."""
+    spec = read_json(f"{folder}/spec.json") or {}
+    os.environ.update(spec["environment"])
+    if spec.get("secrets"):
+        with open(spec["secrets"]) as file:
+            os.environ.update(json.load(file))
+        os.unlink(spec["secrets"])
+    if "TORCH_NCCL_DUMP_ON_TIMEOUT" in spec["environment"] and has_pipes(folder):
+        os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_PIPE_FILE", f"{folder}/{PIPES}")
+    os.environ[MARK] = spec["mark"]
+    os.execv(spec["argv"][0], spec["argv"])  # noqa: S606 - the job itself, no shell wanted
+
+
+def status(folder: str) -> dict[str, Any]:
+    spec, me = read_json(f"{folder}/spec.json") or {}, read_json(f"{folder}/pid") or {}
+    here = me.get("boot") == boot_id()
+    alive = here and find_process(me["pid"], me["start"]) is not None
+    found = members(spec["mark"], last_members(folder) if here else (), me["pid"] if alive else -1) if spec else []
+    return {
+        "supervisor": bool(alive),
+        "rebooted": bool(me) and not here,
+        "members": [[p.pid, p.start, p.name] for p in found],
+        "exit": read_json(f"{folder}/exit"),
+    }
+
+
+def stop(folder: str, grace_s: float, mark: str = "") -> dict[str, Any]:
+    """End the run on this node: by its supervisor, or in its place where it is gone or does not answer.
+
+    `mark`: what the processes are known by where nothing in the folder says it, because somebody removed it.
+    """
+    spec, me = read_json(f"{folder}/spec.json"), read_json(f"{folder}/pid") or {}
+    if spec is None:
+        left = end_tree(mark, (), -1, grace_s) if mark else []
+        return {"left": [[p.pid, p.name, p.state] for p in left], "exit": None}
+    os.makedirs(f"{folder}/control", mode=0o700, exist_ok=True)
+    if not os.path.exists(f"{folder}/exit"):
+        if is_full(folder):
+            free_reserve(folder)
+        write_json(f"{folder}/control/kill", {"grace_s": grace_s})
+    here = me.get("boot") == boot_id()
+    # Whose end this is, when the node itself cannot say so any more.
+    gone = "" if not me else "restart" if not here else "" if find_process(me["pid"], me["start"]) else "supervisor"
+    deadline = time.monotonic() + grace_s + GIVE_UP_S + 5
+    while here and find_process(me["pid"], me["start"]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    drop_secrets(spec)
+    left = end_tree(spec["mark"], last_members(folder) if here else (), -1, 0 if here else grace_s)
+    if not os.path.exists(f"{folder}/exit"):
+        write_exit(folder, "stopped", None, left, gone=gone, gpus=gpus_given_back(folder) if here else [])
+        if not left:
+            release_lock(spec["lock"], spec["mark"])
+    return {"left": [[p.pid, p.name, p.state] for p in left], "exit": read_json(f"{folder}/exit")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("action", choices=("start", "status", "stop", "holder", "exec"))
+    parser.add_argument("path")
+    parser.add_argument("--token", default="")
+    parser.add_argument("--grace", type=float, default=10.0)
+    parser.add_argument("--mark", default="")
+    options = parser.parse_args()
+    path = os.path.abspath(os.path.expanduser(options.path))
+    if options.action == "exec":
+        execute(path)
+    elif options.action == "start":
+        answer = start(path)
+    elif options.action == "stop":
+        answer = stop(path, options.grace, options.mark)
+    elif options.action == "status":
+        answer = status(path)
+    else:
+        answer = {"holder": holder(path)}
+    print(options.token + json.dumps({"protocol": PROTOCOL, **answer}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

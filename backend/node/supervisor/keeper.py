@@ -1,0 +1,178 @@
+"""Keeps one run on this node: starts its program, beats, and ends all that belongs to it."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import Any, Iterable  # noqa: UP035 - Python 3.8
+
+from .activity import Work
+from .files import PROTOCOL, RESERVE_BYTES, read_json, say, write_json
+from .gpus import GpuReader, gpus_given_back
+from .heartbeat import HEARTBEAT_S, HEARTBEATS_BYTES, LOGS, host_facts
+from .locks import release_lock, take_lock
+from .masking import LogMask
+from .processes import MARK, Process, boot_id, catches, end_tree, members, own_start, rank_of, send_signal
+from .shutdown import ask_for_records, drop_secrets, write_exit
+
+TICK_S = 0.1
+STUCK_SCANS = 3
+"""A process found standing still (stopped, or waiting in the kernel) by so many scans in a row is reported."""
+STACKS_S = 2.0
+"""For a stalled program to write its stacks, where it listens for the request."""
+
+
+class Supervisor:
+    """Runs the child of one spec to its end, in this process, which adopts the child's orphans."""
+
+    def __init__(self, folder: str, spec: dict[str, Any]) -> None:
+        self.folder, self.spec, self.mark = folder, spec, spec["mark"]
+        self.gpus = GpuReader()
+        self.known = []  # type: list[tuple[int, int]]
+        self.next_scan = self.next_beat = 0.0
+        self.log_bytes, self.log_grew = -1, time.monotonic()
+        self.work = Work()
+        self.still = {}  # type: dict[tuple[int, int], int]
+        self.stuck = []  # type: list[list[Any]]
+
+    def start(self) -> dict[str, Any]:
+        """Take the node and start the child; the answer for whoever asked."""
+        me = {"pid": os.getpid(), "start": own_start(), "boot": boot_id(), "mark": self.mark}
+        who = {name: self.spec[name] for name in ("run", "attempt", "node_rank")}
+        held = take_lock(self.spec["lock"], {**me, **who, "folder": self.folder})
+        if held:
+            self.write_exit("lock_held")
+            return {"ok": False, "reason": "lock_held", "holder": held}
+        try:
+            with open(f"{self.folder}/reserve", "wb") as file:
+                file.write(bytes(RESERVE_BYTES))
+            # Now: the child removes the file with the secrets.
+            self.log_mask = LogMask(self.folder, self.spec)
+            # Kept, because subprocess buries the children of forgotten objects, and their exit status with them.
+            self.child = self._spawn()
+        except OSError as error:
+            release_lock(self.spec["lock"], self.mark)
+            self.write_exit("start_failed")
+            return {"ok": False, "reason": "start_failed", "detail": str(error)}
+        write_json(f"{self.folder}/pid", {**me, "child": {"pid": self.child.pid}})
+        return {"ok": True, **me}
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        program = self.spec["argv"][0]
+        if not os.access(program, os.X_OK):
+            raise FileNotFoundError(f"{program} is not there or cannot be run")
+        command = [sys.executable, os.path.abspath(__file__), "exec", self.folder]
+        if self.spec.get("setup"):
+            command = ["/bin/bash", "-c", '. "$0" && exec "$@"', self.spec["setup"], *command]
+        environment = {name: os.environ[name] for name in ("HOME", "USER", "LANG") if name in os.environ}
+        environment["PATH"] = os.path.dirname(program) + os.pathsep + os.environ.get("PATH", os.defpath)
+        with open(os.open(f"{self.folder}/out.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as log:
+            return subprocess.Popen(
+                command,
+                env={"LANG": "C.UTF-8", **environment, MARK: self.mark},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                start_new_session=True,
+            )
+
+    def run(self) -> None:
+        """Until the child and all that belongs to it have ended; then the node is free and `exit` is there."""
+        self.gpus.start()
+        status, reason = None, ""
+        left: list[Process] = []
+        ended, stuck = 0.0, []  # type: tuple[float, list[list[Any]]]
+        while status is None and not left:
+            time.sleep(TICK_S)
+            status = self._reap()
+            self.log_mask.mask()
+            self._beat()
+            if os.path.exists(f"{self.folder}/control/kill"):
+                reason = "stopped"
+            elif status is None and time.monotonic() - self.log_grew > self.spec["stall_s"]:
+                reason = "stalled"
+                self._ask_for_stacks()
+                ask_for_records(self.folder)
+            if status is not None or reason:
+                # Which node ended first is asked for, and what stood still then; clearing up wakes and takes its time.
+                ended, stuck = ended or time.time(), stuck or self.stuck
+                left = self._end()
+        self.log_mask.mask(ended=not left)
+        gpus = gpus_given_back(self.folder)
+        # What cannot be ended still holds the GPUs: the node is free once it is gone (see `holder`).
+        if not left:
+            release_lock(self.spec["lock"], self.mark)
+        self.write_exit(reason, status, left, time=ended, stuck=stuck, gpus=gpus)
+
+    def _ask_for_stacks(self) -> None:
+        """entry.py answers SIGUSR1 with the stacks of all threads, in the rank's log."""
+        asked = [p for p in members(self.mark, self.known, os.getpid()) if catches(p, signal.SIGUSR1)]
+        for process in asked:
+            send_signal(process, signal.SIGUSR1)
+        time.sleep(STACKS_S if asked else 0)
+
+    def _reap(self) -> int | None:
+        """Buries what has ended, orphans too; the exit status of the child once it is among them."""
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == self.child.pid:
+                return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+            if pid == 0:
+                return None
+
+    def _end(self) -> list[Process]:
+        grace_s = (read_json(f"{self.folder}/control/kill") or self.spec)["grace_s"]
+        return end_tree(self.mark, self.known, os.getpid(), grace_s)
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        if now < self.next_beat:
+            return
+        self.next_beat, zero = now + HEARTBEAT_S, time.time() - now
+        if now >= self.next_scan:
+            found = members(self.mark, self.known, os.getpid())
+            self.known = [(p.pid, p.start) for p in found]
+            self._note_stuck(found)
+            self.work.note(found, now)
+            # A node with thousands of processes takes long to look through: at most a twentieth of a core for it.
+            self.next_scan = now + 20 * (time.monotonic() - now)
+        try:
+            paths = [path for logs in LOGS for path in glob.glob(f"{self.folder}/{logs}")]
+            size = sum(map(os.path.getsize, paths))
+            if size != self.log_bytes:
+                self.log_bytes, self.log_grew = size, now
+            line = {"protocol": PROTOCOL, "time": time.time(), "members": self.known, "gpus": self.gpus.gpus}
+            # By the clock as it is now: somebody may have set it since.
+            past = {"wrote": round(zero + self.log_grew, 1), "worked": self.work.told(zero)}
+            line = {**line, "stuck": self.stuck, **past}
+            if self.log_mask.values:
+                line["masked"] = self.log_mask.clean
+            if self.gpus.gpus and not os.path.exists(f"{self.folder}/gpus"):
+                write_json(f"{self.folder}/gpus", {"gpus": self.gpus.named(), "log_end": self.gpus.log_end})
+            beats = f"{self.folder}/heartbeat.jsonl"
+            if os.path.exists(beats) and os.path.getsize(beats) > HEARTBEATS_BYTES:
+                os.replace(beats, f"{self.folder}/heartbeat.old.jsonl")
+            with open(beats, "a") as file:
+                file.write(json.dumps({**line, **host_facts(self.folder)}) + "\n")
+        except OSError as error:  # A full disk, a log that someone removed: no reason to lose the run.
+            say("no heartbeat:", error)
+
+    def _note_stuck(self, found: Iterable[Process]) -> None:
+        """`T`: someone stopped it. `D`: it waits in the kernel for a driver or a file server, and no signal ends it."""
+        still = [process for process in found if process.state in "TtD"]
+        self.still = {(p.pid, p.start): self.still.get((p.pid, p.start), 0) + 1 for p in still}
+        found = [p for p in still if self.still[p.pid, p.start] >= STUCK_SCANS]
+        self.stuck = [[p.pid, p.name, p.state, rank_of(p.pid)] for p in found]
+
+    def write_exit(self, reason: str, status: int | None = None, left: Iterable[Process] = (), **more: Any) -> None:
+        """`reason` is empty for a child that ended by itself."""
+        drop_secrets(self.spec)
+        if not reason and os.path.exists(f"{self.folder}/control/stopped"):
+            reason = "stopped"
+        write_exit(self.folder, reason or ("failed" if status else "finished"), status, left, **more)

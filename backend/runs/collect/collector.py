@@ -1,0 +1,353 @@
+"""Takes in what a run writes on one node: steps, heartbeats, logs, and at last its exit, every byte exactly once.
+
+Files are tailed by byte offset; of a log that is far behind only what is kept is read. What one poll reads is stored in
+one transaction together with the new offsets, and the exit record only after every other file has been read to its end,
+so that a node whose exit is in the store has nothing left to tell.
+"""
+
+import hashlib
+import logging
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+from backend.cluster.node import Node, NodeError
+from backend.runs.collect import bad_records, flight_records
+from backend.runs.collect.clocks import NodeClock
+from backend.runs.collect.external_logs import Before, megatron_rows, trainer_log_rows
+from backend.runs.collect.log_offset import read_on_at
+from backend.runs.collect.node_records import Bad, Exit, Heartbeat, Lines, Step, TrainerLine, read_exit, read_lines
+from backend.runs.collect.step_tokens import RATE, count_tokens
+from backend.runs.diagnosis import alerts, gpu_errors
+from backend.runs.launch.rank_secrets import SECRETS
+from backend.runs.records import NodeRecord
+from backend.runs.redact import masked, settled
+from backend.runs.states import EventKind
+from backend.runs.store import attempts, metrics, run_store
+from backend.runs.store.metrics import FileKey, FileOffset, OffsetConflict
+from backend.runs.store.store import Store
+
+READ_LIMIT = 1 << 20
+"""Bytes taken of one file in one poll; a backlog takes several."""
+TAIL = 32
+"""Bytes re-read before the offset, by which a cut or replaced file is noticed."""
+
+OTHER_RANKS_EVERY = 5
+"""Polls between two looks at a rank that is not its node's first: a read costs 1 ms of processor time, and 32 nodes of
+8 ranks have 608 files."""
+
+_SHAPES: Mapping[str, Any] = {"points": Step, "heartbeats": Heartbeat, "trainer_log": TrainerLine}
+"""What the lines of a kind of file are."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """A file in a node's run folder and what it holds."""
+
+    file: str
+    kind: Literal["points", "heartbeats", "log", "trainer_log", "megatron_log"]
+    """trainer_log and megatron_log: of a training that we did not start; the second is shown as a log, too."""
+    rank: int = 0
+    """Global rank that the points are of."""
+    every: int = 1
+    """Read at every so many polls."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """New bytes of one file: from `start` (where they begin) to `after`; `before` is the place in the store."""
+
+    source: Source
+    before: FileOffset
+    start: FileOffset
+    after: FileOffset
+    data: bytes
+    whole: bool
+    """The file was read to its end."""
+    lines: Lines
+    """The records in the data; none in that of a log."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Polled:
+    """What one poll found."""
+
+    heartbeat: bool
+    """The node's supervisor gave a sign of life."""
+    more: bool
+    """More is waiting already: poll again at once."""
+    ended: bool
+    """The node has ended and everything it wrote is in the store."""
+
+
+def sources(ranks: Sequence[int]) -> tuple[Source, ...]:
+    """The files of a node that runs these global ranks; those of its first rank are live, the others follow."""
+    found = [Source(file="heartbeat.jsonl", kind="heartbeats"), Source(file="out.log", kind="log")]
+    for rank in ranks:
+        every = 1 if rank == ranks[0] else OTHER_RANKS_EVERY
+        found.append(Source(file=f"steps.rank{rank}.jsonl", kind="points", rank=rank, every=every))
+        found.append(Source(file=f"rank{rank}.log", kind="log", every=every))
+    return tuple(found)
+
+
+class Collector:
+    """Collects one node of one attempt. Not for several threads; several collectors of one node do no harm."""
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        attempt: int,
+        node: NodeRecord,
+        ranks: Sequence[int],
+        clock: Callable[[], float],
+        *,
+        outside: Sequence[Source] | None = None,
+    ) -> None:
+        """`outside`: the files of a training that we did not start, and whose end nobody writes down for us."""
+        self._store = store
+        self._run = run
+        self._attempt = attempt
+        self._node = node
+        self._sources = sources(ranks) if outside is None else outside
+        self._ends = outside is None
+        self._before: Before = {}
+        self._last: dict[str, int] = {}
+        """The newest step that a file of somebody else's training told."""
+        self._bad = bad_records.Counts()
+        self._clock = clock
+        self._node_clock = NodeClock(node.clock_offset_s)
+        self._places = self._load()
+        self._turn = 0
+        with store.read() as connection:
+            needed = attempts.secret_names(connection, run, attempt)
+        self._masked: Mapping[str, int] | None = {} if needed else None
+        """Up to where the supervisor has masked each log, as its newest heartbeat says; None: it masks nothing."""
+        self._knows_secrets = set(needed) <= set(SECRETS.names())
+        self._withheld: set[str] = set()
+        """Logs that go on behind what is masked."""
+        self._refused: set[str] = set()
+
+    def poll(self, node: Node) -> Polled:
+        """Read what is new on the node and store it. Raises NodeError and StoreError; nothing is half taken then."""
+        ended, bad_exit = self._read_exit(node) if self._ends else (None, Bad())
+        due = [one for one in self._sources if ended is not None or self._turn % one.every == 0]
+        self._turn += 1
+        asked = self._clock()
+        if ended is not None and (self._knows_secrets or _wrote_its_own(ended)):
+            self._masked = None
+        batches = [batch for source in due if (batch := self._read(node, source, ended is not None)) is not None]
+        more = any(not batch.whole for batch in batches)
+        fresh = [batch for batch in batches if batch.data]
+        done = ended if ended is not None and not more else None
+        self._note_clock(asked, batches)
+        if fresh or done is not None:
+            records = self._keep_flight_records(node) if done is not None else []
+            try:
+                self._store.write(lambda connection: self._commit(connection, fresh, done, bad_exit, records))
+            except OffsetConflict:
+                self._places = self._load()
+                return Polled(heartbeat=True, more=True, ended=False)
+            self._places.update({batch.source.file: batch.after for batch in fresh})
+            self._bad.settle()
+        heartbeat = any(batch.source.kind == "heartbeats" for batch in fresh)
+        return Polled(heartbeat=heartbeat, more=more, ended=done is not None)
+
+    def _note_clock(self, asked: float, batches: Sequence[Batch]) -> None:
+        beats = next((batch for batch in batches if batch.source.kind == "heartbeats"), None)
+        if beats is None:
+            return
+        time = beats.lines.rows[-1]["time"] if beats.lines.rows else None
+        offset_s = self._node_clock.note(asked, self._clock(), time, whole=beats.whole)
+        if offset_s is not None:
+            _log.warning("the clock of node %d of %s is %+.0f s off ours now", self._node.rank, self._run, offset_s)
+            self._store.write(
+                lambda c: attempts.set_clock_offset(c, self._run, self._attempt, self._node.rank, offset_s)
+            )
+            self._node_clock.offset_s = offset_s
+
+    def _keep_flight_records(self, node: Node) -> list[str]:
+        into = flight_records.folder_of(self._store.path.parent, self._run, self._attempt)
+        ranks = sorted({source.rank for source in self._sources if source.kind == "points"})
+        return [str(into / name) for name in flight_records.keep(node, self._node.folder, ranks, into)]
+
+    def _load(self) -> dict[str, FileOffset]:
+        with self._store.read() as connection:
+            return metrics.places(connection, self._run, self._attempt, self._node.rank)
+
+    def _read_exit(self, node: Node) -> tuple[Exit | None, Bad]:
+        """Any content of the file ends the node, because nothing follows it."""
+        try:
+            data = node.read(f"{self._node.folder}/exit")
+        except NodeError as error:
+            if error.code == "missing_file":
+                return None, Bad()
+            raise
+        return read_exit(data, self._clock() + self._node_clock.offset_s)
+
+    def _read(self, node: Node, source: Source, ended: bool) -> Batch | None:
+        path = f"{self._node.folder}/{source.file}"
+        before = start = self._places.get(source.file, FileOffset())
+        try:
+            data = node.read(path, before.offset - len(before.tail), READ_LIMIT)
+            if _tail_of(data[: len(before.tail)]) != before.tail:
+                start = FileOffset(generation=before.generation + 1)
+                data = node.read(path, 0, READ_LIMIT)
+            whole = len(data) < READ_LIMIT
+            if source.kind == "log" and not whole:
+                start, data = _newest(node, path, start, data)
+        except NodeError as error:
+            if error.code in ("missing_file", "not_a_file"):
+                self._note_refusal(error, source)
+                return None
+            raise
+        new = data[len(start.tail) :]
+        if source.kind != "log":
+            new = _complete_lines(new, whole)
+        elif self._masked is not None:
+            new = self._masked_part(source.file, start.offset, new)
+            whole = whole or source.file in self._withheld  # the rest is there once a heartbeat says so
+        elif not (whole and ended):
+            new = new[: settled(new)]
+        read = data[: len(start.tail) + len(new)]
+        after = replace(start, offset=start.offset + len(new), tail=_tail_of(read[-TAIL:]))
+        shape = _SHAPES.get(source.kind)
+        lines = read_lines(new, shape) if shape else Lines((), Bad())
+        if source.kind == "heartbeats":
+            self._note_masked(lines.rows)
+        return Batch(source=source, before=before, start=start, after=after, data=new, whole=whole, lines=lines)
+
+    def _masked_part(self, file: str, offset: int, new: bytes) -> bytes:
+        limit = max(0, (self._masked or {}).get(file, 0) - offset)
+        (self._withheld.add if len(new) > limit else self._withheld.discard)(file)
+        return new[: settled(new[:limit])]
+
+    def _note_masked(self, beats: Sequence[Mapping[str, Any]]) -> None:
+        if beats and self._masked is not None:
+            # A supervisor of an older version masks nothing.
+            self._masked = beats[-1].get("masked")
+
+    def _note_refusal(self, error: NodeError, source: Source) -> None:
+        """Log it once per file: a log that became a pipe or a device does not end the run."""
+        if error.code == "not_a_file" and source.file not in self._refused:
+            self._refused.add(source.file)
+            _log.warning("%s of %s is not read: %s", source.file, self._run, error)
+
+    def _commit(
+        self,
+        connection: sqlite3.Connection,
+        batches: Sequence[Batch],
+        ended: Exit | None,
+        bad_exit: Bad,
+        records: Sequence[str],
+    ) -> None:
+        for batch in batches:
+            key = FileKey(run=self._run, attempt=self._attempt, rank=self._node.rank, file=batch.source.file)
+            metrics.advance(connection, key, batch.before, batch.after)
+            self._tell_bad(connection, key, batch.lines.bad)
+            if batch.source.kind == "points":
+                self._add_points(connection, batch)
+            elif batch.source.kind == "heartbeats":
+                rows = batch.lines.rows
+                metrics.add_heartbeats(connection, self._run, self._attempt, self._node.rank, rows, self._clock())
+                self._tell_stuck(connection, rows)
+            elif batch.source.kind == "trainer_log":
+                told = trainer_log_rows(batch.lines.rows, self._clock(), self._before)
+                self._store_outside(connection, batch, told)
+            else:
+                metrics.add_log(connection, key, batch.start, masked(batch.data))
+                if batch.source.kind == "megatron_log":
+                    self._store_outside(connection, batch, megatron_rows(batch.data, self._clock()))
+        if ended is not None and attempts.set_exit(connection, self._run, self._attempt, self._node.rank, ended):
+            self._tell(connection, EventKind.NODE_EXITED, ended)
+            key = FileKey(run=self._run, attempt=self._attempt, rank=self._node.rank, file="exit")
+            self._tell_bad(connection, key, bad_exit)
+            if self._masked is not None and self._withheld:
+                self._tell(connection, EventKind.LOG_WITHHELD, {"files": sorted(self._withheld)})
+            if records:
+                self._tell(connection, EventKind.FLIGHT_RECORDS, {"files": records})
+            self._tell_gpu_errors(connection, ended)
+
+    def _tell_bad(self, connection: sqlite3.Connection, key: FileKey, bad: Bad) -> None:
+        if bad.number and (detail := self._bad.add(connection, key, bad)):
+            self._tell(connection, EventKind.BAD_RECORDS, detail)
+
+    def _tell_gpu_errors(self, connection: sqlite3.Connection, ended: Exit) -> None:
+        if xids := gpu_errors.xids_of(ended):
+            self._tell(connection, EventKind.GPU_ERROR, {"xids": xids})
+        if (reason := gpu_errors.unread(ended)) and not ended.get("stopped"):
+            self._tell(connection, EventKind.KERNEL_LOG_UNREAD, {"reason": reason})
+
+    def _tell_stuck(self, connection: sqlite3.Connection, beats: Sequence[Heartbeat]) -> None:
+        stuck = next((beat["stuck"] for beat in beats if beat.get("stuck")), None)
+        told = EventKind.NODE_STUCK
+        if stuck and not run_store.has_event(connection, self._run, self._attempt, told, self._node.rank):
+            self._tell(connection, told, {"stuck": stuck})
+
+    def _add_points(self, connection: sqlite3.Connection, batch: Batch) -> None:
+        rows = cast(Sequence[dict[str, Any]], batch.lines.rows)
+        if any(RATE in row for row in rows):
+            count_tokens(rows, run_store.job_of(connection, self._run))
+        self._store_points(connection, batch.source.rank, rows)
+
+    def _store_outside(self, connection: sqlite3.Connection, batch: Batch, rows: Sequence[dict[str, Any]]) -> None:
+        """One attempt, however often it was started: a step before the last takes back all from there on."""
+        if batch.before.offset and batch.source.file not in self._last:
+            for point in metrics.newest_points(connection, self._run, self._attempt, count=1):
+                self._last[batch.source.file] = point.step
+        for row in rows:
+            if row["step"] < self._last.get(batch.source.file, 0):
+                metrics.take_back(connection, self._run, self._attempt, 0, row["step"])
+            self._last[batch.source.file] = row["step"]
+            metrics.add_points(connection, self._run, self._attempt, 0, [row])
+        self._tell_alerts(connection, 0, rows)
+
+    def _store_points(self, connection: sqlite3.Connection, rank: int, rows: Sequence[dict[str, Any]]) -> None:
+        metrics.add_points(connection, self._run, self._attempt, rank, rows)
+        self._tell_alerts(connection, rank, rows)
+
+    def _tell_alerts(self, connection: sqlite3.Connection, rank: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        steps = alerts.Steps(run=self._run, attempt=self._attempt, node=self._node.rank, rank=rank, rows=rows)
+        for kind, detail in alerts.of_steps(connection, steps):
+            self._tell(connection, kind, detail)
+
+    def _tell(self, connection: sqlite3.Connection, kind: EventKind, detail: Mapping[str, Any]) -> None:
+        run_store.append(
+            connection,
+            self._run,
+            kind,
+            time=self._clock(),
+            attempt=self._attempt,
+            rank=self._node.rank,
+            detail=detail,
+        )
+
+
+def _wrote_its_own(ended: Exit) -> bool:
+    """The supervisor saw the end of all processes: it has masked every log to its end."""
+    return not ended.get("gone") and ended.get("left") == []
+
+
+def _newest(node: Node, path: str, start: FileOffset, data: bytes) -> tuple[FileOffset, bytes]:
+    """A place and what was read there, or where whole lines of what is kept of the log begin."""
+    at = read_on_at(node, path, start.offset, keep=metrics.LOG_BYTES_KEPT, grain=READ_LIMIT)
+    if at == start.offset:
+        return start, data
+    data = node.read(path, at, READ_LIMIT)
+    cut = data.find(b"\n") + 1
+    return FileOffset(generation=start.generation + 1, offset=at + cut), data[cut:]
+
+
+def _tail_of(data: bytes) -> bytes:
+    """What is kept of the last bytes before an offset: enough to know them again, and no secret that stood there."""
+    return hashlib.sha256(data).digest()[: len(data)]
+
+
+def _complete_lines(data: bytes, whole: bool) -> bytes:
+    """Up to the last line end: a line half written is read when it is whole."""
+    end = data.rfind(b"\n") + 1
+    # a line longer than a whole read is no record of ours; waiting for its end would wait for ever
+    return data[:end] if end or whole else data

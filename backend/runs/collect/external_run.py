@@ -1,0 +1,184 @@
+"""A training that somebody's own script started, shown like a run: its logs and its nodes are read, and nothing else.
+
+It has no supervisor, no lead and no claim on its nodes: nothing of ours is on them, and nobody here can end it.
+"""
+
+import logging
+import posixpath
+import re
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from backend.cluster.inventory.heartbeat import glance
+from backend.cluster.node import Node, sftp_path
+from backend.cluster.typed_json import read
+from backend.job.job import Job
+from backend.job.mapping import dump_job, parse_job
+from backend.job.problems import Problem, ProblemsError, errors
+from backend.runs.collect.collector import Collector, Polled, Source
+from backend.runs.collect.node_records import Heartbeat
+from backend.runs.collect.poller import LONGEST_BACK_OFF_S, Follower, tell_link, was_away
+from backend.runs.connections import Connections
+from backend.runs.records import NodeRecord
+from backend.runs.states import EventKind, RunState
+from backend.runs.store import attempts, metrics, run_store
+from backend.runs.store.store import Store
+from backend.runs.view.progress import WATCHED
+
+_log = logging.getLogger(__name__)
+
+POLL_S = 2.0
+GLANCE_EVERY_S = 10.0
+"""Between two looks at a node's GPUs: every look is a command on the node."""
+LOOK_S = 30.0
+LIST_BYTES = 16 << 20
+"""For the names in a folder that may hold 100,000 files."""
+TRAINER_LOG = "trainer_log.jsonl"
+LOGS = re.compile(r".*\.log|.*\.txt|.*\.out")
+MOST_LOGS = 8
+CLOSE_S = 5.0
+
+
+def watched_job(hosts: Sequence[Mapping[str, Any]], folder: str) -> Job:
+    """The job that stands for it: where it runs and writes, and a mark that it is not ours. ProblemsError."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", posixpath.basename(folder.rstrip("/"))).strip(".-")[:40] or "watched"
+    cluster = {"gpu": "cpu", "nodes": len(hosts), "gpus_per_node": 1, "hosts": list(hosts)}
+    job, problems = parse_job({"name": name, "cluster": cluster, "training": {"output_dir": folder}, WATCHED: True})
+    if job is None:
+        raise ProblemsError(errors(problems))
+    return job
+
+
+def find_logs(node: Node, folder: str, log: str | None) -> list[str]:
+    """What there is to read in the folder; `log` names one more file. ProblemsError(nothing_to_watch)."""
+    listed = node.run(["ls", "-1p", "--", folder], timeout_s=LOOK_S, max_bytes=LIST_BYTES)
+    names = [name for name in listed.out.splitlines() if not name.endswith("/")]
+    logs = [name for name in names if LOGS.fullmatch(name)][:MOST_LOGS]
+    found = [*(name for name in names if name == TRAINER_LOG), *logs]
+    if log and node.exists(posixpath.join(folder, log)):
+        found.append(log)
+    if not found or (log and log not in found):
+        values = {"folder": folder, "file": log or TRAINER_LOG}
+        raise ProblemsError([Problem(code="nothing_to_watch", node=node.name, values=values)])
+    return list(dict.fromkeys(found))
+
+
+def register(connection: sqlite3.Connection, run: str, job: Job, files: Sequence[str], time: float) -> None:
+    """Write it down as a run in state watched; nothing but its files is known of it."""
+    columns = "(id, name, engine, job, created)"
+    values = (run, job.name, WATCHED, dump_job(job), time)
+    connection.execute(f"INSERT INTO runs {columns} VALUES (?, ?, ?, ?, ?)", values)  # noqa: S608
+    folder = folder_of(job)
+    nodes = [
+        NodeRecord(rank=rank, address=host.name, folder=folder, python="", mark="")
+        for rank, host in enumerate(job.cluster.hosts)
+    ]
+    attempts.create(connection, run, 1, master=("", 0), rendered={}, nodes=nodes, time=time)
+    run_store.append(connection, run, EventKind.WATCHED, time=time, detail={"files": list(files)})
+
+
+def folder_of(job: Job) -> str:
+    """What is watched, as files and commands find it: both start in the home folder of the user who logs in."""
+    return sftp_path(job.training.output_dir or "/")
+
+
+def sources_of(files: Sequence[str]) -> list[Source]:
+    """How each file is read; Megatron's lines may stand in any log."""
+    return [Source(file=name, kind="trainer_log" if name == TRAINER_LOG else "megatron_log") for name in files]
+
+
+class NodeReader:
+    """Polls one node: what it does now, and on the first the logs. Keeps the contract of Collector.poll."""
+
+    def __init__(
+        self, store: Store, run: str, record: NodeRecord, files: Sequence[str], clock: Callable[[], float]
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._record = record
+        self._clock = clock
+        self._collector = Collector(store, run, 1, record, (), clock, outside=sources_of(files))
+        self._next_glance = 0.0
+
+    def poll(self, node: Node) -> Polled:
+        """Read once. Raises NodeError and StoreError."""
+        polled = self._collector.poll(node)
+        now = self._clock()
+        if now < self._next_glance:
+            return polled
+        self._next_glance = now + GLANCE_EVERY_S
+        beat, _ = read(Heartbeat, glance(node, self._record.folder))
+        if beat is None:
+            return polled
+        self._store.write(lambda c: metrics.add_heartbeats(c, self._run, 1, self._record.rank, [beat], now))
+        return Polled(heartbeat=True, more=polled.more, ended=False)
+
+
+class WatchOnly:
+    """The threads that read one watched training. start() once; they end with the watching, or at close()."""
+
+    def __init__(
+        self,
+        store: Store,
+        connections: Connections,
+        run: str,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._run = run
+        self._closing = threading.Event()
+        self.over = threading.Event()
+        with store.read() as connection:
+            job = run_store.job_of(connection, run)
+            records = attempts.nodes(connection, run, 1)
+            history = run_store.events(connection, run)
+            files = history[0].detail["files"]
+
+        def follower(record: NodeRecord) -> Follower:
+            reader = NodeReader(store, run, record, files if record.rank == 0 else (), clock)
+            host = job.cluster.hosts[record.rank]
+            return Follower(
+                reader,
+                lambda: connections.get(host),
+                lambda error: tell_link(store, run, 1, record.rank, error, clock()),
+                monotonic=monotonic,
+                poll_s=POLL_S,
+                was_away=was_away(history, 1, record.rank),
+            )
+
+        self._threads = [
+            threading.Thread(target=self._follow, args=(follower(one),), name=f"watch {run} {one.rank}", daemon=True)
+            for one in records
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def wake(self) -> None:
+        """Something was recorded: look whether it is still to be watched."""
+        with self._store.read() as connection:
+            if run_store.state_of(connection, self._run) is not RunState.WATCHED:
+                self.over.set()
+                self._closing.set()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._closing.set()
+        for thread in self._threads:
+            thread.join(CLOSE_S)
+
+    def _follow(self, follower: Follower) -> None:
+        while not self._closing.is_set():
+            try:
+                delay = follower.step()
+                self.wake()
+            except Exception:  # the edge of a thread: one strange file must not end the watch of a node
+                _log.exception("watching %s", self._run)
+                delay = LONGEST_BACK_OFF_S
+            self._closing.wait(delay)

@@ -1,0 +1,55 @@
+"""NCCL's flight records: what each rank's collectives were doing when one of them timed out, or when all stood still.
+
+Ranks write them into the node's run folder (engines/environment.py); they are kept beside the store, for torchfrtrace.
+They are pickles, and nothing here reads them.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from backend.cluster.node import Node, NodeError
+from backend.node.supervisor.shutdown import RECORDS
+
+LIMIT = 64 << 20
+"""Bytes kept of one record; twenty thousand entries take a tenth of it."""
+CHUNK = 1 << 20
+
+_log = logging.getLogger(__name__)
+
+
+def keep(node: Node, folder: str, ranks: Sequence[int], into: Path) -> list[str]:
+    """Copy the records of these global ranks from a node's run folder; the names of those there were. NodeError."""
+    kept = []
+    for name in (f"{RECORDS}{rank}" for rank in ranks):
+        try:
+            data = _read(node, f"{folder}/{name}")
+        except NodeError as error:
+            if error.code != "missing_file":
+                raise
+            continue
+        try:
+            into.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (into / name).touch(mode=0o600)
+            (into / name).write_bytes(data)
+        except OSError as error:  # a full disk here must not keep a run from ending
+            _log.error("flight record %s of %s could not be kept: %s", name, node.name, error)
+            continue
+        kept.append(name)
+    return kept
+
+
+def _read(node: Node, path: str) -> bytes:
+    data = bytearray()
+    while len(data) < LIMIT:
+        part = node.read(path, len(data), CHUNK)
+        data += part
+        if len(part) < CHUNK:
+            break
+    return bytes(data)
+
+
+def folder_of(home: str | os.PathLike[str], run: str, attempt: int) -> Path:
+    """Where the records of an attempt are kept."""
+    return Path(home) / "flight_records" / run / str(attempt)

@@ -1,0 +1,329 @@
+"""Every record that a node writes for a run: its fields, and how it is read.
+
+Only this module reads them: lines of heartbeats and steps, the exit, the supervisor's answers, and the same records
+from the store, where an older server may have put them unchecked. Users of this module need no checks of their own.
+cluster/shapes.py says which parts of a wrong record are left out. cluster/answers.py has the answers of programs that
+belong to no run.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, Required, TypedDict, TypeVar, cast
+
+from backend.cluster.node_json import parse_node_json
+from backend.cluster.typed_json import (
+    AnyFloat,
+    Between,
+    Count,
+    Epoch,
+    Longest,
+    Share,
+    Size,
+    Strict,
+    read,
+    read_or_none,
+    shown,
+)
+from backend.runs.states import EventKind
+
+T = TypeVar("T")
+
+UNREADABLE = "unreadable"
+"""Reason of an exit that nobody can read: how the node ended is not known."""
+
+Word = Annotated[str, Longest(64)]
+Line = Annotated[str, Longest(300)]
+Mib = Annotated[float, Between(0.0, 1e9)]
+Seconds = Annotated[float, Between(0.0, 1e9)]
+Gib = Annotated[float, Between(0.0, 1e6)]
+Index = Annotated[int, Between(0, 4095)]
+"""Of a GPU."""
+Rank = Annotated[int, Between(0, 1 << 24)]
+Process = tuple[Count, Word, Word]
+"""Id, name and state."""
+Stuck = tuple[Count, Word, Word, Rank | None]
+"""Id, name, state and the rank, where the supervisor tells it."""
+Processes = Annotated[list[Process], Longest(1 << 16), Strict]
+"""Those that are left after a stop. Strict: one that cannot be read must not count as none."""
+
+
+StepNumber = Annotated[int, Between(0, 10**9)]
+"""And how many there are."""
+
+
+class Gpu(TypedDict, total=False):
+    """A GPU in a heartbeat, as nvidia-smi tells it."""
+
+    index: Required[Index]
+    utilization: Share
+    memory_used_mib: Mib
+    memory_total_mib: Mib
+    power_w: Annotated[float, Between(0.0, 1e5)]
+    temperature_c: Annotated[float, Between(-100.0, 300.0)]
+    clock_mhz: Annotated[float, Between(0.0, 1e5)]
+    clock_limits: Annotated[int, Between(0, 1 << 62)]
+    """Bits of nvml.h's nvmlClocksEventReasons."""
+
+
+class Gpus(TypedDict, total=False):
+    """A heartbeat of which only the GPUs are needed."""
+
+    gpus: Annotated[list[Gpu], Longest(1024)]
+
+
+class Beat(Gpus, total=False):
+    """What a heartbeat says besides its time."""
+
+    members: Annotated[int, Size]
+    """How many processes the run has on the node; the line names them."""
+    stuck: Annotated[list[Stuck], Longest(1024)]
+    wrote: Epoch
+    worked: list[tuple[Rank | None, Epoch]]
+    load1: Annotated[float, Between(0.0, 1e6)]
+    memory_used_mib: Mib
+    memory_total_mib: Mib
+    disk_free_mib: Annotated[float, Between(0.0, 1e15)]
+
+
+class Heartbeat(Beat, total=False):
+    """A line of heartbeat.jsonl."""
+
+    time: Required[Epoch]
+    masked: Annotated[dict[str, Count], Longest(1 << 13)]
+    """Log -> up to which byte its secrets are masked; a run without secrets has none."""
+
+
+class Step(TypedDict, total=False):
+    """A line of steps.rank<k>.jsonl: one optimizer step of one rank."""
+
+    step: Required[StepNumber]
+    time: Required[Epoch]
+    total_steps: StepNumber
+    step_s: Seconds
+    tokens: Count
+    loss: Annotated[float, AnyFloat]
+    grad_norm: Annotated[float, AnyFloat]
+    learning_rate: Annotated[float, Between(-1e6, 1e6)]
+    epoch: Seconds
+    allocated_gib: Gib
+    reserved_gib: Gib
+    token_per_sec_per_gpu: Annotated[float, Between(0.0, 1e12)]
+    alloc_retries: Count
+    checkpoint_bytes: Annotated[int, Between(0, 1 << 62)]
+    free_bytes: Annotated[int, Between(0, 1 << 62)]
+    results_inode: Annotated[int, Between(0, 1 << 64)]
+
+
+class TrainerLine(TypedDict, total=False):
+    """A line of LLaMA-Factory's trainer_log.jsonl."""
+
+    current_steps: Required[StepNumber]
+    total_steps: StepNumber
+    loss: Annotated[float, AnyFloat]
+    lr: Annotated[float, Between(-1e6, 1e6)]
+    epoch: Seconds
+    elapsed_time: Word
+    total_tokens: Count
+
+
+class MegatronLine(TypedDict, total=False):
+    """What a line of Megatron's log says of a step."""
+
+    step: Required[StepNumber]
+    total_steps: StepNumber
+    step_s: Seconds
+    loss: Annotated[float, AnyFloat]
+    grad_norm: Annotated[float, AnyFloat]
+    learning_rate: Annotated[float, Between(-1e6, 1e6)]
+
+
+class Xid(TypedDict, total=False):
+    """An error of a GPU in the kernel log (supervisor/kernel_log.py)."""
+
+    pci: Required[Word]
+    xid: Required[Count]
+    time: Required[Epoch]
+    gpu: Index
+    count: Count
+    text: Line
+
+
+class KernelLog(TypedDict, total=False):
+    """What the kernel log says of the GPUs."""
+
+    xids: Annotated[list[Xid], Longest(64)]
+    unread: Line
+
+
+class Exit(TypedDict, total=False):
+    """How a node ended (supervisor/endings.py). Without `left` if it could not be read."""
+
+    code: Annotated[int, Between(0, 255)] | None
+    signal: Annotated[int, Between(1, 128)]
+    stopped: bool
+    reason: Word
+    left: Processes
+    disk_full: bool
+    time: Epoch
+    stuck: Annotated[list[Stuck], Longest(1024)]
+    gpus: Annotated[list[tuple[Index, Mib, Mib]], Longest(1024)]
+    """Index, MiB in use when the run began, and after its end."""
+    gone: Word
+    kernel_log: KernelLog
+    unreadable: bool
+    """Set here: nobody knows how the node ended, nor whether anything is left on it."""
+
+
+class Stopped(TypedDict, total=False):
+    """The supervisor's answer to `stop`."""
+
+    left: Required[Processes]
+    exit: Exit
+    started: bool
+    """False where nothing had been started on the node."""
+
+
+class Status(TypedDict, total=False):
+    """The supervisor's answer to `status`."""
+
+    supervisor: Required[bool]
+    rebooted: bool
+    exit: Exit
+
+
+class Holder(TypedDict, total=False):
+    """Who holds a node."""
+
+    run: Line
+
+
+class Started(TypedDict, total=False):
+    """The supervisor's answer to `start`."""
+
+    ok: Required[bool]
+    reason: Word
+    detail: Line
+    holder: Holder
+    pid: Count
+    start: Count
+    boot: Word
+    mark: Word
+
+
+class _Left(TypedDict, total=False):
+    left: Processes
+
+
+class _Stuck(TypedDict, total=False):
+    stuck: Annotated[list[Stuck], Longest(1024)]
+
+
+class _Xids(TypedDict, total=False):
+    xids: Annotated[list[Xid], Longest(64)]
+
+
+class _Reason(TypedDict, total=False):
+    reason: Line
+
+
+_EVENTS: Mapping[EventKind, Any] = {
+    EventKind.NODE_STARTED: Started,
+    EventKind.NODE_STUCK: _Stuck,
+    EventKind.NODE_EXITED: Exit,
+    EventKind.NODE_STOPPED: _Left,
+    EventKind.GPU_ERROR: _Xids,
+    EventKind.KERNEL_LOG_UNREAD: _Reason,
+}
+"""The events whose detail is a record of a node."""
+
+
+class Bad(NamedTuple):
+    """How many records of one file did not fit, in whole or in part, and the first of them."""
+
+    number: int = 0
+    first: str = ""
+    """Its start, in printable ASCII."""
+    why: str = ""
+    """What was wrong with it."""
+
+
+class Lines(NamedTuple):
+    """The records of complete lines, and what was left out of them."""
+
+    rows: Sequence[Any]
+    bad: Bad
+
+
+def read_lines(data: bytes, shape: Any) -> Lines:
+    """The records in lines of JSON; whole lines or fields that do not fit are left out and counted."""
+    rows, count, first, why = [], 0, "", ""
+    for line in data.splitlines():
+        faults: list[str] = []
+        found = None
+        try:
+            found, faults = read(shape, parse_node_json(line, any_number=True))
+        except ValueError as error:
+            faults = [f"no JSON: {error}"] if line.strip() else []
+        if found is not None:
+            rows.append(found)
+        if faults:
+            count += 1
+            first, why = (first, why) if first else (shown_line(line), faults[0][:200])
+    return Lines(rows, Bad(count, first, why))
+
+
+def shown_line(line: bytes) -> str:
+    """The start of a line, in printable ASCII."""
+    text = ascii(line[:120].decode(errors="replace"))[1:-1]
+    return f"{text[:160]}..." if len(line) > 120 or len(text) > 160 else text
+
+
+def read_exit(data: bytes, now: float) -> tuple[Exit, Bad]:
+    """A node's exit record, which always ends the node; `now` (node's clock) is used if it has no time."""
+    try:
+        value = parse_node_json(data, any_number=True)
+        found, faults = exit_of(value), read(Exit, value)[1]
+    except ValueError as error:
+        found, faults = _unreadable({}), [str(error)]
+    if found.get("unreadable") and not faults:
+        faults = [f"code is missing in {shown(value)}"]
+    return cast(Exit, {"time": now, **found}), Bad(1, shown_line(data), faults[0][:200]) if faults else Bad()
+
+
+def exit_of(value: object) -> Exit:
+    """The same for parsed JSON: unreadable unless it says how the node ended and which processes are left."""
+    found = read_or_none(Exit, value) or {}
+    told = cast(Mapping[str, Any], value if isinstance(value, dict) else {})
+    is_whole = "code" in told and all(key in found for key in _CRUCIAL if told.get(key) is not None)
+    return found if is_whole and not found.get("unreadable") else _unreadable(found)
+
+
+_CRUCIAL = ("code", "stopped", "left")
+
+
+def _unreadable(found: Exit) -> Exit:
+    kept = {key: value for key, value in found.items() if key not in (*_CRUCIAL, "signal")}
+    return cast(Exit, {**kept, "stopped": False, "reason": UNREADABLE, "unreadable": True})
+
+
+def stored_exit(text: str | None) -> Exit | None:
+    """An exit from the store; None if there is none."""
+    if text is None:
+        return None
+    try:
+        return exit_of(parse_node_json(text, any_number=True))
+    except ValueError:
+        return _unreadable({})
+
+
+def stored(shape: type[T], text: str | None) -> T | None:
+    """Another record from the store; None if there is no readable one."""
+    try:
+        return None if text is None else read_or_none(shape, parse_node_json(text, any_number=True))
+    except ValueError:
+        return None
+
+
+def event_detail(kind: EventKind, detail: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An event's detail with its node records checked, because an older server stored them unchecked."""
+    shape = _EVENTS.get(kind)
+    return detail if shape is None else read_or_none(shape, detail) or {}

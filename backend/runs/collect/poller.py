@@ -1,0 +1,162 @@
+"""Follows one node of a run: polls its files, and knows since when the node answers or does not.
+
+A fault on the server's side (NodeError.is_local, StoreError) says nothing about the node. Meanwhile its state is
+unknown, and neither its reachable time nor its unreachable time is counted.
+"""
+
+import logging
+import math
+import random
+import sqlite3
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from backend.cluster.node import Node, NodeError
+from backend.runs.collect.collector import Polled
+from backend.runs.records import Event, problem_to_json
+from backend.runs.states import EventKind
+from backend.runs.store import metrics, run_store
+from backend.runs.store.store import Store, StoreError
+
+_log = logging.getLogger(__name__)
+
+POLL_S = 1.0
+LONGEST_BACK_OFF_S = 15.0
+TOLERATED_FAILURES = 2
+"""One failed poll is told to nobody: connections are renewed by the next."""
+HEARD_S = 10.0
+"""A heartbeat that came within this time was read by somebody: five of the supervisor's."""
+_REPORTS = (EventKind.NODE_REACHABLE, EventKind.NODE_UNREACHABLE, EventKind.NODE_UNSEEN)
+
+
+class Reader(Protocol):
+    """What reads a node."""
+
+    def poll(self, node: Node) -> Polled:
+        """Read what is new and store it. Raises NodeError and StoreError."""
+
+
+class Follower:
+    """Polls one node. `step` is called in a loop by one thread; the rest may be read by others.
+
+    `report` gets the reason why the node cannot be read, and None when it can be read again. `was_away`: the newest
+    report, by an earlier server, was that it cannot be read.
+    """
+
+    def __init__(
+        self,
+        collector: Reader,
+        connect: Callable[[], Node],
+        report: Callable[[NodeError | None], None],
+        *,
+        monotonic: Callable[[], float],
+        poll_s: float = POLL_S,
+        was_away: bool = False,
+    ) -> None:
+        self._collector = collector
+        self._connect = connect
+        self._report = report
+        self._monotonic = monotonic
+        self._poll_s = poll_s
+        self._failing: str | None = None
+        self._failures = 0
+        """In a row, of the kind `_failing`."""
+        self._reported: str | None = "before" if was_away else None
+        self._up_since: float | None = None
+        self._down_since: float | None = None
+        self._heard = monotonic()
+        self.ended = False
+
+    def step(self) -> float:
+        """Poll once; the seconds to wait until the next. Afterwards `ended` says whether there is a next."""
+        try:
+            polled = self._collector.poll(self._connect())
+        except NodeError as error:
+            return self._note_failure(error)
+        except StoreError as error:
+            _log.error("collected rows could not be stored: %s", error)
+            self._forget()
+            return LONGEST_BACK_OFF_S
+        except Exception:
+            self._forget()
+            raise
+        self._note_success()
+        if polled.heartbeat:
+            self._heard = self._monotonic()
+        self.ended = polled.ended
+        return 0.0 if polled.more else self._poll_s
+
+    def link(self) -> tuple[float | None, float | None, float]:
+        """(up_s, down_s, silent_s) of gang.NodeView."""
+        now = self._monotonic()
+        up, down = self._up_since, self._down_since
+        return (None if up is None else now - up, None if down is None else now - down, now - self._heard)
+
+    def _note_success(self) -> None:
+        if self._reported is not None:
+            self._report(None)
+        self._reported = self._failing = None
+        self._failures = 0
+        self._down_since = None
+        if self._up_since is None:
+            self._up_since = self._monotonic()
+
+    def _note_failure(self, error: NodeError) -> float:
+        kind = error.code if error.is_local else "away"
+        self._failures = self._failures + 1 if kind == self._failing else 1
+        self._failing = kind
+        self._up_since = None
+        if error.is_local:
+            self._down_since = None
+        elif self._down_since is None:
+            self._down_since = self._monotonic()
+        if self._failures >= TOLERATED_FAILURES and (error.is_local or self._reported != kind):
+            self._report(error)
+            self._reported = kind
+        back_off = min(LONGEST_BACK_OFF_S, self._poll_s * (1 << min(self._failures - 1, 10)))
+        return back_off * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, no secret
+
+    def _forget(self) -> None:
+        """It is unknown now whether the node answers."""
+        self._up_since = self._down_since = None
+
+
+def tell_link(store: Store, run: str, attempt: int, rank: int, error: NodeError | None, now: float) -> None:
+    """Record a follower's report about its node, if it is new.
+
+    A fault of this process does not matter while another process reads the node, as a server does beside a command line
+    that lacks the passphrase.
+    """
+    kind = EventKind.NODE_REACHABLE
+    if error is not None:
+        kind = EventKind.NODE_UNSEEN if error.is_local else EventKind.NODE_UNREACHABLE
+    detail = {} if error is None else {"problem": problem_to_json(error.problem)}
+
+    def write(connection: sqlite3.Connection) -> None:
+        newest = newest_report(run_store.events(connection, run), attempt, rank)
+        if kind is EventKind.NODE_REACHABLE and (newest is None or newest.kind is kind):
+            return
+        if kind is EventKind.NODE_UNSEEN:
+            is_told = newest is not None and newest.kind is kind and _code(newest.detail) == _code(detail)
+            heard, _ = metrics.newest_heartbeats(connection, run, attempt).get(rank, (-math.inf, {}))
+            if is_told or now - heard < HEARD_S:
+                return
+        run_store.append(connection, run, kind, time=now, attempt=attempt, rank=rank, detail=detail)
+
+    store.write(write)
+
+
+def newest_report(history: Iterable[Event], attempt: int, rank: int) -> Event | None:
+    """The newest record of whether a node can be read."""
+    reports = [event for event in history if event.kind in _REPORTS and (event.attempt, event.rank) == (attempt, rank)]
+    return reports[-1] if reports else None
+
+
+def was_away(history: Iterable[Event], attempt: int, rank: int) -> bool:
+    """Whether the newest report says that the node cannot be read."""
+    newest = newest_report(history, attempt, rank)
+    return newest is not None and newest.kind is not EventKind.NODE_REACHABLE
+
+
+def _code(detail: Mapping[str, Any]) -> object:
+    return (detail.get("problem") or {}).get("code")

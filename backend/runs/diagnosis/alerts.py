@@ -1,0 +1,83 @@
+"""What the steps of a run tell that somebody should hear of while it still runs."""
+
+import math
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backend.runs.diagnosis import loss_spikes
+from backend.runs.states import EventKind
+from backend.runs.store import metrics, run_store
+
+GIB = 1 << 30
+LEAST_CHECKPOINTS = 2
+"""Room for fewer is told: the next one may fill the disk, or somebody else before it."""
+_ROOM = ("checkpoint_bytes", "free_bytes", "results_inode")
+Told = tuple[EventKind, Mapping[str, Any]]
+"""An event and its detail."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Steps:
+    """New steps of one global rank, which are in the store already."""
+
+    run: str
+    attempt: int
+    node: int
+    rank: int
+    rows: Sequence[Mapping[str, Any]]
+
+
+def of_steps(connection: sqlite3.Connection, steps: Steps) -> Iterator[Told]:
+    """What they tell that has not been told before; each is to be recorded before the next is asked for."""
+    yield from _not_finite(connection, steps)
+    if steps.rank == 0:
+        for name in loss_spikes.EVENTS:
+            yield from _risen(connection, steps, name)
+    yield from _disk_low(connection, steps)
+    yield from _retries(connection, steps)
+
+
+def _not_finite(connection: sqlite3.Connection, steps: Steps) -> Iterator[Told]:
+    """Not of a gradient norm: where fp16's scale is too large it is infinite, and the step is left out."""
+    lost = next((row for row in steps.rows if not math.isfinite(row.get("loss") or 0.0)), None)
+    if lost and not run_store.has_event(connection, steps.run, steps.attempt, EventKind.LOSS_NOT_FINITE):
+        yield EventKind.LOSS_NOT_FINITE, {"step": lost["step"], "loss": str(lost["loss"])}
+
+
+def _risen(connection: sqlite3.Connection, steps: Steps, name: str) -> Iterator[Told]:
+    if all(row.get(name) is None for row in steps.rows):
+        return
+    kind, step = loss_spikes.EVENTS[name], max(row["step"] for row in steps.rows)
+    told = run_store.newest_detail(connection, steps.run, steps.attempt, kind)
+    if told and step < told["step"] + loss_spikes.AGAIN_STEPS:
+        return
+    count = loss_spikes.BEFORE + loss_spikes.NEWEST
+    values = metrics.newest_logged(connection, steps.run, steps.attempt, name, count=count)
+    if found := loss_spikes.rise(values, loss_spikes.LEAST_SHARE[name]):
+        newest, usual = found
+        yield kind, {"step": step, name: newest, "usual": usual}
+
+
+def _disk_low(connection: sqlite3.Connection, steps: Steps) -> Iterator[Told]:
+    """Once for all nodes that share the disk, and again when it has room for one less."""
+    row = next((row for row in reversed(steps.rows) if all(type(row.get(name)) is int for name in _ROOM)), None)
+    if row is None or row["checkpoint_bytes"] <= 0:
+        return
+    room = row["free_bytes"] // row["checkpoint_bytes"]
+    if room >= LEAST_CHECKPOINTS:
+        return
+    history = run_store.events(connection, steps.run)
+    told = [one.detail for one in history if one.kind is EventKind.DISK_LOW and one.attempt == steps.attempt]
+    if not any(one["inode"] == row["results_inode"] and one["room"] <= room for one in told):
+        sizes = {"free_gib": row["free_bytes"] / GIB, "checkpoint_gib": row["checkpoint_bytes"] / GIB}
+        yield EventKind.DISK_LOW, {"step": row["step"], "room": room, "inode": row["results_inode"], **sizes}
+
+
+def _retries(connection: sqlite3.Connection, steps: Steps) -> Iterator[Told]:
+    """Once a node. torch's allocator found no room, emptied its cache and tried again: num_alloc_retries in
+    https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html."""
+    row = next((row for row in steps.rows if row.get("alloc_retries")), None)
+    if row and not run_store.has_event(connection, steps.run, steps.attempt, EventKind.ALLOC_RETRIES, steps.node):
+        yield EventKind.ALLOC_RETRIES, {"step": row["step"], "of_rank": steps.rank, "retries": row["alloc_retries"]}

@@ -1,0 +1,127 @@
+"""Data made ready once before the ranks start: tokenised, and in the order of the seed where the job says so.
+
+It is part of what each node runs, in front of torchrun and under the same supervisor, so that it is watched, stopped
+and outlives this process as the training does. Nodes that see node 0's disk wait for it; the others make their own.
+"""
+
+import hashlib
+import json
+import posixpath
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import yaml
+
+from backend.cluster.inventory.software import NodeFacts, ask_program
+from backend.cluster.node import Node, NodeError
+from backend.cluster.node_group import GroupError, on_all
+from backend.cluster.node_programs import node_program
+from backend.cluster.preflight.results import dataset_names
+from backend.cluster.program_answers import Digest
+from backend.engines import CONFIG, NodeCommand, Placement, Rendered
+from backend.engines.data_keys import data_part
+from backend.engines.yaml_text import to_yaml
+from backend.job.cluster import Environment
+from backend.job.job import Job
+from backend.job.problems import ProblemsError
+
+PROGRAMS = ("prepare_data.py", "tokenise.py")
+FOLDER = "tokenized"
+"""Below the job's output_dir, which nodes of a cluster usually share."""
+LOOK_S = 60.0
+SKEW_S = 1800
+"""How much longer one node may need than another where each makes its own data; supervisors call more a stall."""
+VERSION = 1
+"""Part of what data is named after; counted up when the same job is to be tokenised differently."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Preparation:
+    """Where the data of a launch lies, and who makes it unless it is there."""
+
+    target: str
+    """Folder of the tokenised data, absolute, equal on all nodes."""
+    makers: Mapping[int, int]
+    """Node rank -> the rank whose data it uses: its own or 0."""
+    shuffle: int | None
+    """Seed of the order; None keeps the file's."""
+
+
+def prepared(
+    job: Job, rendered: Rendered, place: Placement, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts]
+) -> Rendered:
+    """What the nodes run, with the preparation in front of it where the job asks for one. Raises ProblemsError."""
+    if not job.prepares_data:
+        return rendered
+    try:
+        plan = make_plan(job, rendered, place, nodes, facts)
+    except NodeError as error:
+        raise ProblemsError([error.problem]) from error
+    except GroupError as error:
+        raise ProblemsError(error.problems) from error
+    return with_preparation(rendered, place, plan)
+
+
+def make_plan(
+    job: Job, rendered: Rendered, place: Placement, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts]
+) -> Preparation:
+    """Name the data after all that it is made from, and find out which nodes see node 0's. Raises NodeError."""
+    base = f"{str(job.training.output_dir).rstrip('/')}/{FOLDER}"
+    seed = job.training.seed if job.training.prepare.shuffle else None
+    name = data_name(job, rendered, _look(job, place, nodes[0]), facts[0].modules, seed)
+    seeing = _nodes_that_see(base, nodes)
+    makers = {rank: 0 if rank in seeing else rank for rank in nodes}
+    return Preparation(target=f"{base}/{name}", makers=makers, shuffle=seed)
+
+
+def data_name(job: Job, rendered: Rendered, digest: str, modules: Mapping[str, str | None], seed: int | None) -> str:
+    """Equal for data that must be equal: same files, same keys that shape it, same programs, same order."""
+    config = yaml.safe_load(rendered.files[CONFIG])
+    parts = (VERSION, digest, data_part(config, job.extra), job.traits.is_megatron, seed, sorted(modules.items()))
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def with_preparation(rendered: Rendered, place: Placement, plan: Preparation) -> Rendered:
+    """The commands behind prepare_data.py, and the engine told to take what it makes."""
+    told = {"target": plan.target, "run": f"{place.run_id}-{place.attempt}", "shuffle": plan.shuffle}
+    files = dict(rendered.files)
+    files[CONFIG] += to_yaml({"tokenized_path": plan.target})
+    files["prepare.json"] = json.dumps(told, indent=1)
+    files |= {name: node_program(name).decode() for name in PROGRAMS}
+    alone = len(set(plan.makers.values())) == 1
+    commands = tuple(_behind(command, place, plan.makers[command.rank], alone) for command in rendered.commands)
+    return replace(rendered, files=files, commands=commands)
+
+
+def _behind(command: NodeCommand, place: Placement, maker: int, alone: bool) -> NodeCommand:
+    folder, python = place.nodes[command.rank].folder, command.argv[0]
+    gang = command.argv
+    if not alone:  # torchrun waits 600 s for its other nodes
+        gang = (*gang[:3], "--rdzv_conf", f"timeout={SKEW_S}", *gang[3:])
+    argv = (python, f"{folder}/{PROGRAMS[0]}", folder, str(command.rank), str(maker), *gang)
+    return replace(command, argv=argv)
+
+
+def _look(job: Job, place: Placement, node: Node) -> str:
+    master = place.nodes[0]
+    evaluated = str(job.extra.get("eval_dataset") or "")
+    names = [*dataset_names(job), *(name.strip() for name in evaluated.split(",") if name.strip())]
+    wanted: dict[str, Any] = {
+        "dataset_dir": job.training.dataset_dir, "datasets": names, "model": job.model.path
+    }  # fmt: skip
+    environment = Environment(python=master.python, setup=master.setup)
+    return ask_program(node, environment, Digest, PROGRAMS[0], "look", wanted, LOOK_S)["digest"]
+
+
+def _nodes_that_see(base: str, nodes: Mapping[int, Node]) -> set[int]:
+    """The nodes to which a file that node 0 has just written is there."""
+    probe = posixpath.join(base, f".{secrets.token_hex(8)}")
+    nodes[0].make_folder(base)
+    nodes[0].write(probe, b"")
+    try:
+        seen = on_all(nodes, lambda rank, node: node.exists(probe), LOOK_S)
+    finally:
+        nodes[0].run(["rm", "-f", "--", probe], timeout_s=LOOK_S)
+    return {rank for rank, is_there in seen.items() if is_there}

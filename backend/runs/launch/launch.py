@@ -1,0 +1,283 @@
+"""Starts one attempt on all nodes at once: folders, files, supervisors. Every act is recorded before and after it."""
+
+import json
+import logging
+import posixpath
+import random
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from backend.cluster.inventory.software import NodeFacts, expand, python_command
+from backend.cluster.node import Node, NodeError, ask
+from backend.cluster.node_group import on_all
+from backend.cluster.node_programs import FALLBACK_STOP, SUPERVISOR, node_program
+from backend.cluster.preflight.preflight import lock_path
+from backend.cluster.typed_json import answer_of, read_or_none
+from backend.engines import ENTRY, NodePlacement, Placement, Rendered
+from backend.job.cluster import Environment
+from backend.job.job import Job
+from backend.job.launch_rules import environment_of
+from backend.job.problems import Problem, ProblemsError
+from backend.runs.collect.node_records import Started, Status, Stopped
+from backend.runs.launch.rank_secrets import FILE as SECRETS_FILE
+from backend.runs.launch.rank_secrets import TakenSecrets
+from backend.runs.records import NodeRecord
+from backend.runs.states import EventKind
+from backend.runs.store import attempts, run_store
+from backend.runs.store.store import Store
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+PROTOCOL = 1
+BESIDE_ENTRY = ("rank_facts.py", "swift_entry.py")
+UPLOAD_S = 60.0
+START_S = 60.0
+STOP_CALL_S = 60.0
+"""For one call of `supervisor.py stop`."""
+PORTS_TRIED = 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Attempt:
+    """One start of the gang, ready to be put on its nodes."""
+
+    run: str
+    number: int
+    job: Job
+    place: Placement
+    rendered: Rendered
+    records: tuple[NodeRecord, ...]
+    grace_s: float
+    stall_s: float | None = None
+    """None takes the job's."""
+    secrets: TakenSecrets = field(default_factory=TakenSecrets)
+    checkpoint_step: int | None = None
+    """Of the checkpoint that it goes on from; None begins at the start."""
+
+
+def new_run_id(job: Job, now: float) -> str:
+    """`YYYYMMDD-HHMMSS-name-xxxx`, in UTC; the last part keeps two launches in one second apart."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
+    return f"{stamp}-{job.name}-{secrets.token_hex(2)}"
+
+
+def candidate_ports(job: Job) -> list[int]:
+    """Some ports of the job's range, from a random start, so that two launches at once seldom meet."""
+    first, last = job.cluster.port_range
+    ports = range(first, last + 1)
+    return random.sample(ports, min(PORTS_TRIED, len(ports)))
+
+
+def make_place(
+    job: Job, run: str, attempt: int, facts: Mapping[int, NodeFacts], port: int, checkpoint: str | None = None
+) -> Placement:
+    """Where the attempt is put: run folders below each node's own home, the master at host 0."""
+    nodes = []
+    for rank, host in enumerate(job.cluster.hosts):
+        environment = environment_of(job, rank)
+        if environment is None:
+            raise ProblemsError([Problem(code="no_environment", values={"name": job.traits.environment})])
+        home = facts[rank].home
+        nodes.append(
+            NodePlacement(
+                rank=rank,
+                address=host.address,
+                folder=f"{expand(job.cluster.run_root, home)}/{run}/{attempt}/node{rank}",
+                python=expand(environment.python, home),
+                setup=expand(environment.setup, home) if environment.setup else None,
+                interface=facts[rank].interface,
+            )
+        )
+    master = job.cluster.hosts[0].dialled_address
+    return Placement(
+        run_id=run,
+        attempt=attempt,
+        master_address=master,
+        master_port=port,
+        nodes=tuple(nodes),
+        checkpoint=checkpoint,
+    )
+
+
+def make_records(job: Job, place: Placement, facts: Mapping[int, NodeFacts]) -> tuple[NodeRecord, ...]:
+    """The nodes as the store keeps them; each gets a mark of its own, for demo nodes share one process table."""
+    random_part = secrets.token_hex(8)
+    return tuple(
+        NodeRecord(
+            rank=node.rank,
+            address=job.cluster.hosts[node.rank].name,
+            folder=node.folder,
+            python=node.python,
+            setup=node.setup,
+            mark=f"{random_part}.{node.rank}",
+            clock_offset_s=facts[node.rank].clock_offset_s,
+        )
+        for node in place.nodes
+    )
+
+
+def ranks_of(job: Job, node_rank: int) -> range:
+    """The global ranks on a node."""
+    size = job.cluster.gpus_per_node
+    return range(node_rank * size, (node_rank + 1) * size)
+
+
+def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
+    """Write down everything that is about to be started, before anything is.
+
+    ProblemsError (launch_stopped), and nothing is written, when the run has been stopped meanwhile.
+    """
+    rendered = {
+        "files": dict(attempt.rendered.files),
+        "commands": [list(command.argv) for command in attempt.rendered.commands],
+        "environment": [dict(command.environment) for command in attempt.rendered.commands],
+        "secrets": attempt.secrets.names(),
+    }
+    master = (attempt.place.master_address, attempt.place.master_port)
+
+    def write(connection: sqlite3.Connection) -> None:
+        attempts.create(
+            connection,
+            attempt.run,
+            attempt.number,
+            master=master,
+            rendered=rendered,
+            nodes=attempt.records,
+            time=now,
+            checkpoint_step=attempt.checkpoint_step,
+        )
+        if not run_store.append(connection, attempt.run, EventKind.STARTING, time=now, attempt=attempt.number):
+            raise stopped_meanwhile(attempt.run)
+
+    store.write(write)
+
+
+def stopped_meanwhile(run: str) -> ProblemsError:
+    """Somebody stopped the run while it was being launched."""
+    return ProblemsError([Problem(code="launch_stopped", values={"run": run})])
+
+
+def start_all(
+    attempt: Attempt, nodes: Mapping[int, Node], tell: Callable[[EventKind, int, Mapping[str, object]], object]
+) -> None:
+    """Upload to all nodes, then start all supervisors; nothing is started unless every upload succeeded.
+
+    Raises GroupError with the nodes that failed; the others may have been started.
+    """
+    on_all(nodes, lambda rank, node: upload(attempt, rank, node), UPLOAD_S)
+
+    def start(rank: int, node: Node) -> None:
+        tell(EventKind.NODE_STARTING, rank, {"folder": attempt.records[rank].folder})
+        if attempt.secrets:
+            node.write(f"{attempt.records[rank].folder}/{SECRETS_FILE}", attempt.secrets.file())
+        tell(EventKind.NODE_STARTED, rank, start_supervisor(attempt.records[rank], node))
+
+    on_all(nodes, start, START_S)
+
+
+def upload(attempt: Attempt, rank: int, node: Node) -> None:
+    """Make the node's run folder and put its files there."""
+    folder = attempt.records[rank].folder
+    files = {name: text.encode() for name, text in attempt.rendered.files.items()}
+    files |= {name: node_program(name) for name in (SUPERVISOR, ENTRY, *BESIDE_ENTRY)}
+    files["spec.json"] = json.dumps(make_spec(attempt, rank), indent=1).encode()
+    node.fill_folder(folder, files, ["control"])
+
+
+def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:
+    """What the supervisor of a node is told to run (protocol 1)."""
+    command, place = attempt.rendered.commands[rank], attempt.place.nodes[rank]
+    root = posixpath.dirname(posixpath.dirname(posixpath.dirname(place.folder)))
+    return {
+        "protocol": PROTOCOL,
+        "run": attempt.run,
+        "attempt": attempt.number,
+        "node_rank": rank,
+        "mark": attempt.records[rank].mark,
+        "argv": list(command.argv),
+        "environment": dict(command.environment),
+        "setup": place.setup,
+        "secrets": f"{place.folder}/{SECRETS_FILE}" if attempt.secrets else None,
+        "lock": lock_path(root, attempt.job.cluster.hosts[rank]),
+        "grace_s": attempt.grace_s,
+        "stall_s": attempt.stall_s or attempt.job.stall_s,
+    }
+
+
+def start_supervisor(record: NodeRecord, node: Node) -> Started:
+    """Start the node's supervisor, which starts its part of the gang. NodeError when it refuses."""
+    answer = answer_of(node.name, Started, ask(node, supervisor_command(record, "start"), timeout_s=START_S))
+    if answer["ok"]:
+        return answer
+    if answer.get("reason") == "lock_held":
+        raise NodeError("node_locked", node.name, run=answer.get("holder", {}).get("run", "?"))
+    raise NodeError("start_failed", node.name, detail=answer.get("detail", ""))
+
+
+def ask_status(record: NodeRecord, node: Node, timeout_s: float) -> Status:
+    """Whether a node's supervisor lives, or how the node ended. NodeError."""
+    return stop_answer(node, Status, ask(node, supervisor_command(record, "status"), timeout_s=timeout_s))
+
+
+def stop_supervisor(record: NodeRecord, node: Node, grace_s: float, *, by_shell: bool = False) -> Stopped:
+    """End what is left of an attempt on a node; `left` of the answer is empty when nothing is. NodeError.
+
+    Where its Python does not start any more (the environment was deleted, `setup` is broken), and where that is known
+    beforehand, `by_shell`.
+    """
+    try:
+        return _stop_by_shell(record, node, grace_s) if by_shell else _stop_by_program(record, node, grace_s)
+    except NodeError as error:
+        if by_shell or error.code != "bad_answer":
+            raise
+        _log.warning("stopping by a shell, for its Python does not answer: %s", error)
+        return _stop_by_shell(record, node, grace_s)
+
+
+def _stop_by_shell(record: NodeRecord, node: Node, grace_s: float) -> Stopped:
+    argv = ["/bin/sh", "-s", record.folder, record.mark, f"{grace_s:g}"]
+    try:
+        return stop_answer(node, Stopped, ask(node, argv, timeout_s=STOP_CALL_S, stdin=node_program(FALLBACK_STOP)))
+    except NodeError as error:
+        if error.code != "bad_answer" or not record.mark:
+            raise
+        mark, detail = f"MEGABOARD_RUN={record.mark}", error.values.get("detail", "")
+        raise NodeError("stop_failed", node.name, mark=mark, detail=detail) from error
+
+
+def _stop_by_program(record: NodeRecord, node: Node, grace_s: float) -> Stopped:
+    if not node.exists(f"{record.folder}/{SUPERVISOR}"):
+        # Never uploaded, or removed from under the run, whose processes live on: the mark alone finds them.
+        environment = Environment(python=record.python, setup=record.setup)
+        options = ["stop", record.folder, "--mark", record.mark, "--grace", f"{grace_s:g}"]
+        argv = python_command(environment, ["-", *options])
+        answer = ask(node, argv, timeout_s=STOP_CALL_S, stdin=node_program(SUPERVISOR))
+        return {**stop_answer(node, Stopped, answer), "started": False}
+    command = supervisor_command(record, "stop", "--grace", f"{grace_s:g}")
+    return stop_answer(node, Stopped, ask(node, command, timeout_s=STOP_CALL_S))
+
+
+def stop_answer(node: Node, shape: type[T], answer: object) -> T:
+    """A supervisor's answer about an end. NodeError(bad_answer) if the needed fields do not fit.
+
+    Other wrong fields are left out, because they must not prevent the end of a node.
+    """
+    found = read_or_none(shape, answer)
+    return answer_of(node.name, shape, answer) if found is None else found
+
+
+def ask_for_save(record: NodeRecord, node: Node) -> None:
+    """Ask the ranks, through one of their nodes, for a checkpoint after their step and their end. NodeError."""
+    node.write(f"{record.folder}/control/stop", b"")
+
+
+def supervisor_command(record: NodeRecord, action: str, *options: str) -> list[str]:
+    """The command that asks a node's supervisor program for `action` on the run."""
+    environment = Environment(python=record.python, setup=record.setup)
+    return python_command(environment, [f"{record.folder}/{SUPERVISOR}", action, record.folder, *options])

@@ -1,0 +1,255 @@
+"""Acts on runs: launches, queues, resumes, stops and watches them.
+
+What may happen next is decided inside one transaction of the store (transitions.py), and a launch stands under the
+run's launch lock, so that two pages, a command line beside the server, or a repeated click start a run once.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from backend.job.job import Job
+from backend.job.problems import ProblemsError
+from backend.runs.collect.external_run import WatchOnly
+from backend.runs.connections import Connections
+from backend.runs.launch.accepted_warnings import kept
+from backend.runs.launch.launch_lock import is_launching, launch_lock
+from backend.runs.launch.preflight import ConnectedNodes, meet
+from backend.runs.launch.resume import ResumePolicy, choose, find_checkpoints
+from backend.runs.launch.starter import Starter
+from backend.runs.states import RunState
+from backend.runs.store import attempts, queue_order, run_store, transitions
+from backend.runs.store.store import Store, StoreError
+from backend.runs.store.transitions import LaunchRequest
+from backend.runs.supervise.gang_rules import Timing
+from backend.runs.supervise.reaper import Sweeper
+from backend.runs.supervise.unrecorded_stop import stop_unrecorded
+from backend.runs.supervise.watch import Watch
+
+_log = logging.getLogger(__name__)
+
+LOOK_FOR_RUNS_S = 2.0
+"""Between two looks for runs that another process launched, and for those whose turn it is."""
+LAUNCHING_S = 0.2
+"""Between two looks whether another process is done launching."""
+CLOSE_S = 5.0
+"""Wait for a start under way at close(); one that takes longer is taken up by the next server."""
+
+
+class Runner:
+    """The runs of one home folder. Safe for many threads; several runners of one home do no harm."""
+
+    def __init__(
+        self,
+        home: Path,
+        store: Store,
+        connections: Connections,
+        *,
+        clock: Callable[[], float],
+        monotonic: Callable[[], float],
+        audit: Callable[..., None],
+        timing: Timing,
+    ) -> None:
+        self._home = home
+        self._store = store
+        self._connections = connections
+        self._clock = clock
+        self._monotonic = monotonic
+        self._audit = audit
+        self._timing = timing
+        self._starter = Starter(store, connections, grace_s=timing.grace_s, clock=clock)
+        self._watches: dict[str, Watch | WatchOnly] = {}
+        self._starting: dict[str, threading.Thread] = {}
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._finder = threading.Thread(target=self._find_runs, name="find runs", daemon=True)
+        self._sweeper = Sweeper(store, connections, grace_s=timing.grace_s, clock=clock, monotonic=monotonic)
+        self._sweeping = threading.Thread(target=self._sweep, name="sweep", daemon=True)
+
+    def serve(self) -> None:
+        """From now on watch every unfinished run, and start those that wait when their turn comes."""
+        self._finder.start()
+        self._sweeping.start()
+
+    def close(self) -> None:
+        """Let go of everything; runs go on."""
+        self._closing.set()
+        if self._finder.is_alive():
+            self._finder.join()
+            self._sweeping.join(CLOSE_S)
+        with self._lock:
+            watches, starting = list(self._watches.values()), list(self._starting.values())
+        for thread in starting:
+            thread.join(CLOSE_S)
+        for watch in watches:
+            watch.close()
+
+    def launch(self, job: Job, run: str, asked: LaunchRequest) -> str:
+        """Start a run now; its id, or that of the run which the token stands for already. ProblemsError."""
+        with self._store.read() as connection:
+            known = run_store.run_of_token(connection, asked.token) if asked.token else None
+        if known is not None:
+            return known
+        meeting = meet(job, self._connections)
+        if meeting.failures:
+            raise ProblemsError(meeting.problems)
+        self._audit("launch", run=run, job=job.name, nodes=queue_order.addresses_of(job), restarts=asked.restarts)
+        with launch_lock(self._home, run):
+            made = self._store.write(lambda c: transitions.create(c, run, job, asked, waits=False, now=self._clock()))
+            if made != run:
+                return made
+            failure = self._start(run, meeting)
+        self._hand_over(run, failure)
+        return run
+
+    def enqueue(self, job: Job, run: str, asked: LaunchRequest) -> str:
+        """Put a run at the end of the queue; its id, or that of the run which the token stands for already."""
+        return self._store.write(lambda c: transitions.create(c, run, job, asked, waits=True, now=self._clock()))
+
+    def resume(
+        self, run: str, *, checkpoint: int | None, waits: bool, accepted_warnings: Collection[str] | None
+    ) -> None:
+        """Start the next attempt now, or put it into the queue. ProblemsError.
+
+        Nothing is recorded unless the run can be resumed and, where it starts now, the checkpoint is complete.
+        """
+        wish = {"checkpoint": checkpoint, "accepted": kept(accepted_warnings)}
+        if waits:
+            self._store.write(lambda c: transitions.wait_again(c, run, wish, now=self._clock()))
+            return
+        with self._store.read() as connection:
+            job = run_store.job_of(connection, run)
+            transitions.refuse_unless_ended(connection, run)
+            has_begun = attempts.newest(connection, run) > 0
+        meeting = meet(job, self._connections)
+        if has_begun:
+            choose(job, run, find_checkpoints(job, run, meeting.all_nodes()), ResumePolicy(step=checkpoint))
+        try:
+            with launch_lock(self._home, run):
+                self._store.write(lambda c: transitions.take_up(c, run, job, wish, now=self._clock()))
+                failure = self._start(run, meeting)
+        except BlockingIOError:
+            raise transitions.cannot_resume(run, RunState.STARTING) from None
+        self._hand_over(run, failure)
+
+    def stop(self, run: str, *, save: bool) -> None:
+        """Ask for the end of a run, or cancel one that waits; returns when that is recorded. ProblemsError.
+
+        A store that cannot be written does not stand in the way: see unrecorded_stop.py.
+        """
+
+        try:
+            self._store.write(lambda connection: transitions.end(connection, run, save=save, now=self._clock()))
+        except StoreError as error:
+            grace_s = self._timing.grace_s
+            raise stop_unrecorded(self._store, self._connections, run, save=save, grace_s=grace_s, why=error) from error
+        if not is_launching(self._home, run) and not self._state(run).is_final:
+            self._attach(run).wake()
+
+    def wait(self, run: str, timeout_s: float | None, *, takes_turn: bool) -> RunState:
+        """Wait for the end of a run, watching it meanwhile; `takes_turn`: start it when it is queued and may start."""
+        deadline = self._monotonic() + (math.inf if timeout_s is None else timeout_s)
+        while not (state := self._state(run)).is_final and (left := deadline - self._monotonic()) > 0:
+            if is_launching(self._home, run):
+                self._closing.wait(min(left, LAUNCHING_S))
+            elif state is RunState.QUEUED:
+                if takes_turn:
+                    self._take_turns(run)
+                self._closing.wait(min(left, LAUNCHING_S))
+            else:
+                self._attach(run).over.wait(None if timeout_s is None else left)
+        return self._state(run)
+
+    def _take_turns(self, only: str | None = None) -> None:
+        """Start the queued runs whose turn it is (or one of them), each in a thread of its own."""
+        with self._store.read() as connection:
+            turns = queue_order.turns(connection, self._clock())
+        for run in turns:
+            with self._lock:
+                if only in (None, run) and run not in self._starting:
+                    thread = threading.Thread(target=self._start_turn, args=(run,), name=f"start {run}", daemon=True)
+                    self._starting[run] = thread
+                    thread.start()
+
+    def _start_turn(self, run: str) -> None:
+        try:
+            with launch_lock(self._home, run):
+                if self._store.write(lambda c: transitions.take_turn(c, run, now=self._clock())):
+                    self._starter.start(run)
+        except BlockingIOError:
+            _log.info("%s is started by another process", run)
+        except ProblemsError as error:  # recorded with the run
+            _log.warning("%s could not start: %s", run, error)
+        except Exception:  # the edge of a thread
+            _log.exception("starting %s", run)
+        finally:
+            with self._lock:
+                del self._starting[run]
+
+    def _start(self, run: str, meeting: ConnectedNodes) -> BaseException | None:
+        try:
+            self._starter.start(run, meeting)
+        except BaseException as error:  # raised again once what was started has been stopped
+            return error
+        return None
+
+    def _hand_over(self, run: str, failure: BaseException | None) -> None:
+        """To the run's watch, which ends what a start that failed has left; then that is raised."""
+        watch = self._attach(run)
+        if failure is not None:
+            watch.over.wait(self._timing.stop_deadline_s)
+            raise failure
+
+    def _state(self, run: str) -> RunState:
+        with self._store.read() as connection:
+            run_store.run_row(connection, run)
+            return run_store.state_of(connection, run) or RunState.QUEUED
+
+    def _attach(self, run: str) -> Watch | WatchOnly:
+        with self._lock:
+            self._watches = {key: one for key, one in self._watches.items() if not one.over.is_set()}
+            watch = self._watches.get(run)
+            if watch is None:
+                watch = self._watches[run] = self._make_watch(run)
+                watch.start()
+            return watch
+
+    def _make_watch(self, run: str) -> Watch | WatchOnly:
+        clocks = {"clock": self._clock, "monotonic": self._monotonic}
+        if self._state(run) in (RunState.WATCHED, RunState.UNWATCHED):
+            return WatchOnly(self._store, self._connections, run, **clocks)
+        return Watch(self._store, self._connections, self._home, run, timing=self._timing, **clocks)
+
+    def _find_runs(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._look_around()
+            except StoreError as error:
+                _log.error("looking for runs to watch: %s", error)
+            except Exception:  # the edge of a thread: the next round tries again
+                _log.exception("looking for runs to watch")
+            self._closing.wait(LOOK_FOR_RUNS_S)
+
+    def _sweep(self) -> None:
+        while not self._closing.wait(LOOK_FOR_RUNS_S):
+            try:
+                self._sweeper.sweep()
+            except Exception:  # the edge of a thread: the next round tries again
+                _log.exception("asking nodes of ended runs")
+
+    def _look_around(self) -> None:
+        self._take_turns()
+        with self._store.read() as connection:
+            unfinished = run_store.unfinished_runs(connection)
+        for run in unfinished:
+            try:
+                if self._state(run) is not RunState.QUEUED and not is_launching(self._home, run):
+                    self._attach(run)
+            except StoreError:
+                raise
+            except ProblemsError as error:  # the list of runs says so too
+                _log.debug("not taken up: %s", error)
+            except Exception:  # the edge of a thread: one strange run must not hide the others
+                _log.exception("taking up %s", run)

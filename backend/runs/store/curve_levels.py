@@ -1,0 +1,229 @@
+"""The curves of a run in the store at several widths, so that a chart of a million steps reads a thousand rows.
+
+The levels follow the points of global rank 0 by a cursor. `take` adds stored points after the cursor to the levels, so
+each point is added exactly once. This happens for some dozens of steps at a time, in the transaction that stores the
+last of them. Until then, a view reads these few points themselves (curve_view.py). In a database of an older version
+the levels are far behind; app/monitor/watch.py then calls `take` repeatedly. Once added, the row of a point is needed
+only for full detail. Code that drops rows of rank 0 must call `take_all` first.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from backend.job.problems import ProblemsError
+from backend.runs.store import run_store
+from backend.runs.store.curve_buckets import WINDOW, Floats, Steps, from_bytes, join, merge, to_bytes
+from backend.runs.store.curve_points import COLUMNS, Points
+from backend.runs.view.progress import assumed_tokens
+
+LEVELS = (5, 9, 13)
+"""Widths of the buckets, as powers of two."""
+MOST_TAKEN = 20_000
+"""Points taken in by one transaction: a tenth of a second."""
+WAITING_STEPS = 64
+"""So many steps are taken in together: one at a time costs as much as collecting it."""
+LOSSES_KEPT = WINDOW + 2 * WAITING_STEPS
+"""Newest finite losses of an attempt, from which the smoothed loss goes on."""
+LOOK_BACK = 100 * WINDOW
+"""Rows that are looked through for the losses before a step: those of a run that logs every hundredth step."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """What the levels hold of one attempt."""
+
+    attempt: int
+    seq: int
+    """Cursor of the newest point taken."""
+    generation: int
+    """How often it took steps back: its own, or those of an attempt before it."""
+    first_step: int
+    last_step: int
+    losses: Floats
+    """(step, value) of the newest finite losses, oldest first."""
+
+    @property
+    def is_empty(self) -> bool:
+        """All its steps were taken back."""
+        return self.last_step < self.first_step
+
+
+def follow(connection: sqlite3.Connection, run: str, attempt: int, steps: Sequence[int]) -> None:
+    """Called after steps of rank 0 were stored: add them, unless they are the next ones and still few."""
+    newest = connection.execute(
+        "SELECT attempt, last_step FROM curve_parts WHERE run = ? ORDER BY attempt DESC LIMIT 1", (run,)
+    ).fetchone()
+    is_next = newest is not None and newest["attempt"] == attempt and min(steps) > newest["last_step"]
+    if not is_next or max(steps) >= newest["last_step"] + WAITING_STEPS:
+        take(connection, run)
+
+
+def take_all(connection: sqlite3.Connection, run: str) -> None:
+    """Add all stored points to the levels."""
+    while take(connection, run):
+        pass
+
+
+def take(connection: sqlite3.Connection, run: str, *, limit: int = MOST_TAKEN) -> bool:
+    """Add at most `limit` points that are not in the levels yet; return whether more may be waiting."""
+    known = parts(connection, run)
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    rows = cursor.execute(
+        f"SELECT attempt, seq, {COLUMNS} FROM points WHERE run = ? AND rank = 0 AND seq > ? ORDER BY seq LIMIT ?",  # noqa: S608
+        (run, newest_seq(known), limit),
+    ).fetchall()
+    if not rows:
+        return False
+    for attempt, alike in groupby(rows, key=itemgetter(0)):
+        taken = [*alike]
+        _take(connection, run, known, attempt, taken[-1][1], to_points(connection, run, [row[2:] for row in taken]))
+        if len(taken) < len(rows):
+            known = parts(connection, run)
+    return len(rows) == limit
+
+
+def take_back(connection: sqlite3.Connection, run: str, attempt: int, step: int) -> None:
+    """Forget an attempt's steps from `step` on; called when the points themselves are gone."""
+    part = next((one for one in parts(connection, run) if one.attempt == attempt), None)
+    if part is None or part.last_step < step:
+        return
+    where = (run, attempt)
+    begin = max(0, step) >> LEVELS[-1] << LEVELS[-1]
+    for bits in LEVELS:
+        connection.execute(
+            "DELETE FROM curve_levels WHERE run = ? AND attempt = ? AND bits = ? AND bucket >= ?",
+            (*where, bits, begin >> bits),
+        )
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    rows = cursor.execute(
+        f"SELECT {COLUMNS} FROM points WHERE run = ? AND attempt = ? AND rank = 0 AND step >= ? AND seq <= ?"  # noqa: S608
+        " ORDER BY step",
+        (*where, begin, part.seq),
+    ).fetchall()
+    if rows:
+        points = to_points(connection, run, rows)
+        before = _pairs(losses_before(connection, run, attempt, int(points.steps[0])))
+        _write(connection, run, attempt, points.buckets(before[:, 1]))
+    connection.execute(
+        "UPDATE curve_parts SET generation = generation + 1, last_step = ?, losses = ? WHERE run = ? AND attempt = ?",
+        (step - 1, _pairs(losses_before(connection, run, attempt, step)).tobytes(), *where),
+    )
+
+
+def to_points(connection: sqlite3.Connection, run: str, rows: Sequence[Sequence[Any]]) -> Points:
+    """Rows of COLUMNS, at least one. The run's job gives the tokens of steps whose engine does not report them."""
+    lacks = any(step_s is not None and tokens is None for _, _, _, _, step_s, tokens, _ in rows)
+    return Points.of(rows, _assumed_tokens(connection, run) if lacks else None)
+
+
+def _assumed_tokens(connection: sqlite3.Connection, run: str) -> int | None:
+    """None also if the job cannot be read; its points are still added."""
+    try:
+        return assumed_tokens(run_store.job_of(connection, run))
+    except ProblemsError:
+        return None
+
+
+def parts(connection: sqlite3.Connection, run: str) -> list[Part]:
+    """The attempts of a run that the levels know, oldest first."""
+    rows = connection.execute("SELECT * FROM curve_parts WHERE run = ? ORDER BY attempt", (run,))
+    return [
+        Part(
+            attempt=row["attempt"],
+            seq=row["seq"],
+            generation=row["generation"],
+            first_step=row["first_step"],
+            last_step=row["last_step"],
+            losses=np.frombuffer(row["losses"], "<f8").reshape(-1, 2),
+        )
+        for row in rows
+    ]
+
+
+def newest_seq(known: Sequence[Part]) -> int:
+    """Cursor of the newest point that is in the levels."""
+    return max((one.seq for one in known), default=0)
+
+
+def read_level(
+    connection: sqlite3.Connection, run: str, attempt: int, bits: int, first: int, last: int
+) -> tuple[Steps, Floats]:
+    """The buckets `first` to `last` of one level, and their numbers."""
+    rows = connection.execute(
+        "SELECT bucket, data FROM curve_levels WHERE run = ? AND attempt = ? AND bits = ? AND bucket BETWEEN ? AND ?"
+        " ORDER BY bucket",
+        (run, attempt, bits, first, last),
+    ).fetchall()
+    numbers = np.array([row["bucket"] for row in rows], dtype=np.int64)
+    return numbers, from_bytes([row["data"] for row in rows])
+
+
+def losses_before(connection: sqlite3.Connection, run: str, attempt: int, step: int) -> list[tuple[int, float]]:
+    """The newest finite losses (step, value) on a run's curve before a step of an attempt, oldest first."""
+    found: list[tuple[int, float]] = []
+    for part in reversed([one for one in parts(connection, run) if one.attempt <= attempt and not one.is_empty]):
+        rows = connection.execute(
+            "SELECT step, loss FROM (SELECT step, loss FROM points WHERE run = ? AND attempt = ? AND rank = 0"
+            " AND step < ? ORDER BY step DESC LIMIT ?) WHERE abs(loss) < 9e999 AND typeof(loss) != 'text'",
+            (run, part.attempt, step, LOOK_BACK),
+        ).fetchall()
+        found += [(row["step"], float(row["loss"])) for row in rows[: LOSSES_KEPT - len(found)]]
+        step = min(step, part.first_step)
+        if len(found) == LOSSES_KEPT:
+            break
+    return found[::-1]
+
+
+def _take(
+    connection: sqlite3.Connection, run: str, known: Sequence[Part], attempt: int, seq: int, points: Points
+) -> None:
+    part = next((one for one in known if one.attempt == attempt), None)
+    first, last = int(points.steps[0]), int(points.steps[-1])
+    newest = known[-1] if known else None
+    is_back = newest is not None and (attempt < newest.attempt or first <= newest.last_step)
+    is_next = part is not None and first > part.last_step
+    before = part.losses if part and is_next else _pairs(losses_before(connection, run, attempt, first))
+    _write(connection, run, attempt, points.buckets(before[:, 1]))
+    losses = np.concatenate((before, points.finite_losses()))
+    if part and not is_next and last <= part.last_step:
+        losses = part.losses
+    values = (
+        max(seq, part.seq if part else 0),
+        (part.generation if part else 0) + (is_back or not points.came_in_order),
+        first if part is None or part.is_empty else min(first, part.first_step),
+        max(last, part.last_step if part else last),
+        losses[-LOSSES_KEPT:].astype("<f8").tobytes(),
+    )
+    connection.execute("REPLACE INTO curve_parts VALUES (?, ?, ?, ?, ?, ?, ?)", (run, attempt, *values))
+
+
+def _write(connection: sqlite3.Connection, run: str, attempt: int, buckets: tuple[Steps, Floats]) -> None:
+    """Merge new buckets of one step each into the stored ones, level by level."""
+    numbers, found = buckets
+    width = 0
+    for bits in LEVELS:
+        numbers, found = join(numbers >> (bits - width), found)
+        width, merged = bits, found
+        older, stored = read_level(connection, run, attempt, bits, int(numbers[0]), int(numbers[-1]))
+        if len(older):
+            places = np.searchsorted(numbers, older)
+            is_ours = numbers[places] == older
+            places = places[is_ours]
+            merged = found.copy()
+            merged[places] = merge(stored[is_ours], found[places])
+        connection.executemany(
+            "REPLACE INTO curve_levels VALUES (?, ?, ?, ?, ?)",
+            [(run, attempt, bits, int(n), to_bytes(one)) for n, one in zip(numbers, merged, strict=True)],
+        )
+
+
+def _pairs(losses: Sequence[tuple[int, float]]) -> Floats:
+    return np.array(losses, dtype="<f8").reshape(-1, 2)

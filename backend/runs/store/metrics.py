@@ -1,0 +1,314 @@
+"""What collectors read on the nodes, in the store: points, heartbeats, log bytes, and how far each file was read.
+
+A batch moves a file's offset by compare-and-set in the transaction that stores what was read, so a byte is taken in
+exactly once however many collectors work and wherever one is killed.
+"""
+
+import json
+import math
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backend.runs.collect.node_records import Beat, Gpu, Gpus, Heartbeat, stored
+from backend.runs.records import Point
+from backend.runs.store import attempts, curve_levels, utilization
+
+HEARTBEATS_KEPT_S = 120.0
+"""History of heartbeats behind the newest one: twice what straggler.py reads; utilization.py condenses all."""
+STEPS_KEPT = 500
+"""Newest steps that are kept of each rank but 0: of those ranks nothing but the newest one is read, and with hundreds
+of ranks their rows are nearly all that the store takes in. The file on the node is whole."""
+_DROPPED_AT_ONCE = 2000
+"""Rows of a rank that one batch may drop: a store of an older version holds millions."""
+LOG_BYTES_KEPT = 16 << 20
+"""The newest bytes of each log file that stay in the store; the file on the node is whole."""
+
+_NUMBERS = ("step_s", "loss", "grad_norm", "learning_rate", "epoch", "allocated_gib", "reserved_gib")
+_COUNTS = ("total_steps", "tokens")
+_COLUMNS = ("run", "attempt", "rank", "step", "time", *_COUNTS, *_NUMBERS)
+
+
+class OffsetConflict(Exception):
+    """Another collector was faster: read the offsets again, then the file."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileOffset:
+    """How far a file has been read. `tail`: the last bytes taken, by which a rewritten file is known."""
+
+    generation: int = 0
+    """Grows when the file was found cut or replaced, where offsets start again at 0, and when a part was left out."""
+    offset: int = 0
+    tail: bytes = b""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileKey:
+    """A file of one node of one attempt."""
+
+    run: str
+    attempt: int
+    rank: int
+    file: str
+
+
+def places(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> dict[str, FileOffset]:
+    """How far each file of a node has been read."""
+    rows = connection.execute("SELECT * FROM offsets WHERE run = ? AND attempt = ? AND rank = ?", (run, attempt, rank))
+    return {
+        row["file"]: FileOffset(generation=row["generation"], offset=row["offset"], tail=row["tail"]) for row in rows
+    }
+
+
+def advance(connection: sqlite3.Connection, key: FileKey, before: FileOffset, after: FileOffset) -> None:
+    """Move a file's place from `before` to `after`; OffsetConflict when it is not at `before` any more."""
+    where = (key.run, key.attempt, key.rank, key.file)
+    connection.execute("INSERT OR IGNORE INTO offsets VALUES (?, ?, ?, ?, 0, 0, x'')", where)
+    moved = connection.execute(
+        "UPDATE offsets SET generation = ?, offset = ?, tail = ? WHERE run = ? AND attempt = ? AND rank = ?"
+        " AND file = ? AND generation = ? AND offset = ?",
+        (after.generation, after.offset, after.tail, *where, before.generation, before.offset),
+    )
+    if moved.rowcount != 1:
+        raise OffsetConflict(f"{key.run} node {key.rank} {key.file}")
+
+
+def add_points(
+    connection: sqlite3.Connection, run: str, attempt: int, rank: int, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """Store step rows of one global rank; a stored step stays. For ranks other than 0, only the newest are kept."""
+    marks = ", ".join("?" for _ in _COLUMNS)
+    connection.executemany(
+        f"INSERT INTO points ({', '.join(_COLUMNS)}) VALUES ({marks}) ON CONFLICT DO NOTHING",  # noqa: S608
+        [(run, attempt, rank, row["step"], row["time"], *map(row.get, _COUNTS), *_number_columns(row)) for row in rows],
+    )
+    if rank == 0 and rows:
+        curve_levels.follow(connection, run, attempt, [row["step"] for row in rows])
+    if rank and rows:
+        where = (run, attempt, rank)
+        connection.execute(
+            "DELETE FROM points WHERE seq IN (SELECT seq FROM points WHERE run = ? AND attempt = ? AND rank = ?"
+            " AND step <= (SELECT max(step) FROM points WHERE run = ? AND attempt = ? AND rank = ?) - ? LIMIT ?)",
+            (*where, *where, STEPS_KEPT, _DROPPED_AT_ONCE),
+        )
+
+
+def take_back(connection: sqlite3.Connection, run: str, attempt: int, rank: int, step: int) -> None:
+    """Forget the steps of a global rank from `step` on: they are told anew."""
+    where = (run, attempt, rank, step)
+    if rank == 0:
+        curve_levels.take_all(connection, run)
+    connection.execute("DELETE FROM points WHERE run = ? AND attempt = ? AND rank = ? AND step >= ?", where)
+    if rank == 0:
+        curve_levels.take_back(connection, run, attempt, step)
+
+
+def points(connection: sqlite3.Connection, run: str, *, rank: int | None = 0, after: int = 0) -> list[Point]:
+    """The points of one global rank (None: of all) after a cursor, in the order they came in."""
+    which, values = ("", ()) if rank is None else ("AND rank = ?", (rank,))
+    rows = connection.execute(
+        f"SELECT * FROM points WHERE run = ? {which} AND seq > ? ORDER BY seq",  # noqa: S608
+        (run, *values, after),
+    )
+    return [_point(row) for row in rows]
+
+
+def newest_points(connection: sqlite3.Connection, run: str, attempt: int, *, count: int) -> list[Point]:
+    """The newest points of global rank 0, oldest first."""
+    rows = connection.execute(
+        "SELECT * FROM points WHERE run = ? AND attempt = ? AND rank = 0 ORDER BY step DESC LIMIT ?",
+        (run, attempt, count),
+    ).fetchall()
+    return [_point(row) for row in reversed(rows)]
+
+
+def trail(connection: sqlite3.Connection, run: str, attempt: int, *, count: int) -> list[Point]:
+    """The newest points of global rank 0 that count, oldest first: an attempt replaces all steps behind the checkpoint
+    that it went on from, trained again or not."""
+    found: list[Point] = []
+    last: int | None = None
+    while attempt > 0 and len(found) < count:
+        rows = connection.execute(
+            "SELECT * FROM points WHERE run = ? AND attempt = ? AND rank = 0 AND step <= coalesce(?, step)"
+            " ORDER BY step DESC LIMIT ?",
+            (run, attempt, last, count - len(found)),
+        ).fetchall()
+        found = [_point(row) for row in reversed(rows)] + found
+        begun = attempts.checkpoint_step(connection, run, attempt)
+        if begun is None:
+            break
+        last = begun if last is None else min(last, begun)
+        attempt -= 1
+    return found
+
+
+def step_times(connection: sqlite3.Connection, run: str, attempt: int, *, count: int) -> list[tuple[int, float]]:
+    """(step, its seconds) of the newest steps of global rank 0 in an attempt, oldest first."""
+    rows = connection.execute(
+        "SELECT step, step_s FROM points WHERE run = ? AND attempt = ? AND rank = 0 AND step_s > 0"
+        " ORDER BY step DESC LIMIT ?",
+        (run, attempt, count),
+    ).fetchall()
+    return [(row["step"], row["step_s"]) for row in reversed(rows)]
+
+
+def newest_of_ranks(connection: sqlite3.Connection, run: str, attempt: int, *, ranks: int) -> list[Point]:
+    """The newest point of each global rank below `ranks` that has one."""
+    rows = (
+        connection.execute(
+            "SELECT * FROM points WHERE run = ? AND attempt = ? AND rank = ? ORDER BY step DESC LIMIT 1",
+            (run, attempt, rank),
+        ).fetchone()
+        for rank in range(ranks)
+    )
+    return [_point(row) for row in rows if row is not None]
+
+
+def newest_logged(connection: sqlite3.Connection, run: str, attempt: int, name: str, *, count: int) -> list[float]:
+    """The finite values of a Point's field `name` that global rank 0 logged last in an attempt, oldest first."""
+    if name not in _NUMBERS:
+        raise ValueError(name)
+    rows = connection.execute(
+        f"SELECT {name} AS value FROM points WHERE run = ? AND attempt = ? AND rank = 0 AND {name} IS NOT NULL"  # noqa: S608
+        " ORDER BY step DESC LIMIT ?",
+        (run, attempt, count),
+    )
+    return [value for row in reversed(rows.fetchall()) if math.isfinite(value := float(row["value"]))]
+
+
+def newest_loss(connection: sqlite3.Connection, run: str) -> float | None:
+    """The newest loss that global rank 0 logged, NaN and infinity included; None before the first."""
+    row = connection.execute(
+        "SELECT loss FROM points WHERE run = ? AND rank = 0 AND loss IS NOT NULL ORDER BY seq DESC LIMIT 1", (run,)
+    ).fetchone()
+    return None if row is None else float(row["loss"])
+
+
+def add_heartbeats(
+    connection: sqlite3.Connection,
+    run: str,
+    attempt: int,
+    rank: int,
+    rows: Sequence[Heartbeat],
+    received: float,
+) -> None:
+    """Store heartbeats of a node, in the order they were written, and drop those too old to be of use."""
+    # Its clock was set back: those of a later time are older.
+    later = max((row["time"] for row in rows[-1:]), default=math.inf)
+    connection.execute(
+        "DELETE FROM heartbeats WHERE run = ? AND attempt = ? AND rank = ? AND time > ?", (run, attempt, rank, later)
+    )
+    connection.executemany(
+        "INSERT INTO heartbeats VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        [(run, attempt, rank, row["time"], received, json.dumps(row)) for row in rows],
+    )
+    connection.execute(
+        "DELETE FROM heartbeats WHERE run = ? AND attempt = ? AND rank = ? AND received < ?",
+        (run, attempt, rank, received - HEARTBEATS_KEPT_S),
+    )
+    offset_s = connection.execute(
+        "SELECT clock_offset_s FROM nodes WHERE run = ? AND attempt = ? AND rank = ?", (run, attempt, rank)
+    ).fetchone()[0]
+    utilization.add(connection, run, rank, rows, offset_s=offset_s, received=received)
+
+
+def newest_heartbeats(connection: sqlite3.Connection, run: str, attempt: int) -> dict[int, tuple[float, Beat]]:
+    """Node rank -> (when it reached us, its content) of the newest heartbeat that can be read."""
+    nodes = connection.execute("SELECT rank FROM nodes WHERE run = ? AND attempt = ?", (run, attempt)).fetchall()
+    # A seek for each: grouped by rank the question reads a quarter of an hour of all of them.
+    rows = (
+        connection.execute(
+            "SELECT rank, received, data FROM heartbeats WHERE run = ? AND attempt = ? AND rank = ?"
+            " ORDER BY time DESC LIMIT 1",
+            (run, attempt, node["rank"]),
+        ).fetchone()
+        for node in nodes
+    )
+    told = ((row, stored(Beat, row["data"])) for row in rows if row is not None)
+    return {row["rank"]: (row["received"], beat) for row, beat in told if beat is not None}
+
+
+def recent_gpus(connection: sqlite3.Connection, run: str, attempt: int, rank: int, *, since: float) -> list[list[Gpu]]:
+    """The GPUs of a node in each heartbeat that came in since then."""
+    rows = connection.execute(
+        "SELECT data FROM heartbeats WHERE run = ? AND attempt = ? AND rank = ? AND received >= ?",
+        (run, attempt, rank, since),
+    )
+    return [gpus for row in rows if (gpus := (stored(Gpus, row["data"]) or {}).get("gpus"))]
+
+
+def add_log(connection: sqlite3.Connection, key: FileKey, place: FileOffset, data: bytes) -> None:
+    """Store the bytes of a log that begin at `place`; the oldest beyond LOG_BYTES_KEPT go."""
+    where = (key.run, key.attempt, key.rank, key.file)
+    connection.execute(
+        "INSERT INTO log_chunks VALUES (?, ?, ?, ?, ?, ?, ?)", (*where, place.generation, place.offset, data)
+    )
+    connection.execute(
+        "DELETE FROM log_chunks WHERE run = ? AND attempt = ? AND rank = ? AND file = ?"
+        " AND (generation < ? OR offset < ?)",
+        (*where, place.generation - 1, place.offset - LOG_BYTES_KEPT),
+    )
+
+
+def log_files(connection: sqlite3.Connection, run: str, attempt: int, rank: int) -> list[str]:
+    """Names of the logs of a node that something was read of."""
+    # One seek per name: DISTINCT would read the index of all chunks, a hundred thousand for a long run.
+    rows = connection.execute(
+        "WITH RECURSIVE names (file) AS ("
+        " SELECT min(file) FROM log_chunks WHERE run = :run AND attempt = :attempt AND rank = :rank UNION ALL"
+        " SELECT (SELECT min(file) FROM log_chunks WHERE run = :run AND attempt = :attempt AND rank = :rank"
+        " AND file > names.file) FROM names WHERE names.file IS NOT NULL)"
+        " SELECT file FROM names WHERE file IS NOT NULL",
+        {"run": run, "attempt": attempt, "rank": rank},
+    )
+    return [row["file"] for row in rows]
+
+
+def log_end(connection: sqlite3.Connection, key: FileKey) -> int:
+    """Offset behind the newest byte of a log; 0 where there is none."""
+    row = connection.execute(
+        "SELECT offset + length(data) FROM log_chunks WHERE run = ? AND attempt = ? AND rank = ? AND file = ?"
+        " ORDER BY generation DESC, offset DESC LIMIT 1",
+        (key.run, key.attempt, key.rank, key.file),
+    ).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def log_tail(
+    connection: sqlite3.Connection, key: FileKey, *, size: int, before: int | None = None
+) -> tuple[int, bytes]:
+    """(offset, bytes) of the newest `size` bytes of a log, or of those that end before an offset."""
+    where = (key.run, key.attempt, key.rank, key.file)
+    rows = connection.execute(
+        "SELECT generation, offset, data FROM log_chunks WHERE run = ? AND attempt = ? AND rank = ? AND file = ?"
+        " AND offset < ? ORDER BY generation DESC, offset DESC",
+        (*where, before if before is not None else 1 << 62),
+    )
+    pieces: list[bytes] = []
+    start, total, generation = 0, 0, None
+    for row in rows:
+        if generation not in (None, row["generation"]) or total >= size:
+            break
+        generation, start = row["generation"], row["offset"]
+        data = row["data"] if before is None else row["data"][: max(0, before - start)]
+        pieces.insert(0, data)
+        total += len(data)
+    whole = b"".join(pieces)
+    cut = max(0, len(whole) - size)
+    return start + cut, whole[cut:]
+
+
+def _number_columns(row: Mapping[str, Any]) -> Iterator[float | str | None]:
+    # SQLite keeps NaN as NULL, which would hide the very step that went wrong; as text it survives
+    for key in _NUMBERS:
+        value = row.get(key)
+        yield "nan" if value is not None and math.isnan(value) else value
+
+
+def _point(row: sqlite3.Row) -> Point:
+    values: dict[str, Any] = {key: row[key] for key in ("seq", "attempt", "rank", "step", "time", *_COUNTS)}
+    for key in _NUMBERS:
+        values[key] = None if row[key] is None else float(row[key])
+    return Point(**values)

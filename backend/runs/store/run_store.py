@@ -1,0 +1,266 @@
+"""Runs, their claims and their events in the store: functions on a connection, called inside write() or read()."""
+
+import json
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any
+
+from backend.job.job import Job
+from backend.job.mapping import load_job
+from backend.job.problems import Problem, ProblemsError
+from backend.runs.collect.node_records import event_detail
+from backend.runs.records import Event, problem_from_json, stored_mapping, unreadable
+from backend.runs.redact import without_told
+from backend.runs.states import FINAL, MOVING, EventKind, RunState, fold, next_state
+from backend.runs.store import attempts
+
+_LEAVING_THE_QUEUE = MOVING - {EventKind.PREFLIGHT}
+"""Not the preflight: a run whose server dies before anything was started keeps its place."""
+
+
+def create_run(
+    connection: sqlite3.Connection,
+    run: str,
+    *,
+    name: str,
+    engine: str,
+    job: str,
+    addresses: Iterable[str],
+    time: float,
+    restarts: int = 0,
+    source: Mapping[str, Any] | None = None,
+    accepted: str | Sequence[str] | None = None,
+) -> None:
+    """Record a new run and take its nodes; ProblemsError(node_taken) when another unfinished run holds one.
+
+    `source`: the checkpoint of another run that it begins with. `accepted`: as accepted.kept has it.
+    """
+    columns = "(id, name, engine, job, created, restarts)"
+    values = (run, name, engine, job, time, restarts)
+    connection.execute(f"INSERT INTO runs {columns} VALUES (?, ?, ?, ?, ?, ?)", values)  # noqa: S608
+    claim(connection, run, addresses)
+    append(connection, run, EventKind.CREATED, time=time, detail=_without_none(source=source, accepted=accepted))
+
+
+def source_of(connection: sqlite3.Connection, run: str) -> Mapping[str, Any] | None:
+    """The checkpoint of another run that this one begins with: `run`, `step` and `folder`."""
+    row = connection.execute("SELECT detail FROM events WHERE run = ? AND kind = 'created'", (run,)).fetchone()
+    source: Mapping[str, Any] | None = None if row is None else stored_mapping(run, row["detail"]).get("source")
+    return source
+
+
+def claim(connection: sqlite3.Connection, run: str, addresses: Iterable[str]) -> None:
+    """Take nodes for a run until it ends; ProblemsError(node_taken) when another unfinished run holds one."""
+    for address in addresses:
+        holder = connection.execute("SELECT run FROM claims WHERE address = ?", (address,)).fetchone()
+        if holder is None:
+            connection.execute("INSERT INTO claims VALUES (?, ?)", (address, run))
+        elif holder["run"] != run:
+            values = {"run": holder["run"], "node": address}
+            raise ProblemsError([Problem(code="node_taken", field="cluster.hosts", node=address, values=values)])
+
+
+def claims(connection: sqlite3.Connection) -> dict[str, str]:
+    """Address -> the unfinished run that holds the node."""
+    return {row["address"]: row["run"] for row in connection.execute("SELECT address, run FROM claims")}
+
+
+def run_of_token(connection: sqlite3.Connection, token: str) -> str | None:
+    """The run that a launch with this token created; None before it.
+
+    ProblemsError(run_deleted, or run_archived where an archive was kept) when it was deleted.
+    """
+    row = connection.execute("SELECT run FROM launches WHERE token = ?", (token,)).fetchone()
+    if row is None:
+        gone = connection.execute(
+            "SELECT run FROM deleted_runs, json_each(deleted_runs.tokens) one WHERE one.value = ?", (token,)
+        ).fetchone()
+        if gone is not None:
+            refuse_deleted(connection, gone["run"])
+    return None if row is None else str(row["run"])
+
+
+def keep_token(connection: sqlite3.Connection, token: str, run: str) -> None:
+    """From now on a launch with this token is this run."""
+    connection.execute("INSERT INTO launches VALUES (?, ?)", (token, run))
+
+
+def append(
+    connection: sqlite3.Connection,
+    run: str,
+    kind: EventKind,
+    *,
+    time: float,
+    attempt: int | None = None,
+    rank: int | None = None,
+    detail: Mapping[str, Any] | None = None,
+) -> bool:
+    """Append an event of the newest attempt, or of another; False, and nothing is written, when it should move the
+    state and cannot.
+
+    So of two processes that see the same end of a run, one records it. A final event frees the run's nodes and its
+    place in the queue.
+    """
+    state = state_of(connection, run)
+    after = next_state(state, kind)
+    if kind in MOVING and after is state:
+        return False
+    attempt = max(1, attempts.newest(connection, run)) if attempt is None else attempt
+    connection.execute(
+        "INSERT INTO events (run, attempt, rank, kind, time, detail) VALUES (?, ?, ?, ?, ?, ?)",
+        (run, attempt, rank, kind.value, time, without_told(json.dumps(detail or {}, default=str))),
+    )
+    if kind is EventKind.RESUMED:
+        connection.execute("UPDATE runs SET ended = NULL WHERE id = ?", (run,))
+    if after in FINAL and kind in MOVING:
+        ended = attempts.ended_at(connection, run, attempt, time)
+        connection.execute("UPDATE runs SET ended = ? WHERE id = ?", (ended, run))
+        connection.execute("DELETE FROM claims WHERE run = ?", (run,))
+    if after is not RunState.QUEUED and kind in _LEAVING_THE_QUEUE:
+        connection.execute("DELETE FROM queue WHERE run = ?", (run,))
+    return True
+
+
+def state_of(connection: sqlite3.Connection, run: str) -> RunState | None:
+    """The fold of a run's events; None for an unknown run. ProblemsError(run_unreadable)."""
+    rows = connection.execute("SELECT kind FROM events WHERE run = ? ORDER BY seq", (run,))
+    return fold(_kind(run, row["kind"]) for row in rows)
+
+
+def events(connection: sqlite3.Connection, run: str, *, after: int = 0, newest: int | None = None) -> list[Event]:
+    """A run's events in order: those after a cursor, or the newest few."""
+    rows = connection.execute(
+        "SELECT * FROM events WHERE run = ? AND seq > ? ORDER BY seq DESC LIMIT ?",
+        (run, after, -1 if newest is None else newest),
+    ).fetchall()
+    return [_event(row) for row in reversed(rows)]
+
+
+def events_of(connection: sqlite3.Connection, kinds: Collection[EventKind], *, after: int) -> list[Event]:
+    """The events of all runs of some kinds behind a cursor, in order; without those that cannot be read."""
+    asked = ", ".join("?" * len(kinds))
+    rows = connection.execute(
+        f"SELECT * FROM events WHERE seq > ? AND kind IN ({asked}) ORDER BY seq",  # noqa: S608
+        (after, *(kind.value for kind in kinds)),
+    )
+    found = []
+    for row in rows:
+        with suppress(ProblemsError):  # the list of runs says that it is broken
+            found.append(_event(row))
+    return found
+
+
+def messages_sent(connection: sqlite3.Connection) -> int:
+    """Up to which event the operator has been sent messages; from now on, where none ever was."""
+    row = connection.execute(
+        "SELECT coalesce((SELECT event FROM messages_sent), (SELECT max(seq) FROM events), 0)"
+    ).fetchone()
+    return int(row[0])
+
+
+def begin_messages(connection: sqlite3.Connection) -> None:
+    """The operator is to be sent messages about what happens from now on, unless some were sent before."""
+    connection.execute("INSERT OR IGNORE INTO messages_sent SELECT 1, coalesce(max(seq), 0) FROM events")
+
+
+def set_messages_sent(connection: sqlite3.Connection, event: int) -> None:
+    """Messages about the events up to this one are done."""
+    connection.execute("REPLACE INTO messages_sent VALUES (1, ?)", (event,))
+
+
+def has_event(connection: sqlite3.Connection, run: str, attempt: int, kind: EventKind, rank: int | None = None) -> bool:
+    """Whether the attempt has an event of this kind, on this node if one is given."""
+    row = connection.execute(
+        "SELECT 1 FROM events WHERE run = ? AND attempt = ? AND kind = ? AND rank IS coalesce(?, rank) LIMIT 1",
+        (run, attempt, kind.value, rank),
+    ).fetchone()
+    return row is not None
+
+
+def events_of_node(connection: sqlite3.Connection, run: str, attempt: int, kind: EventKind, rank: int) -> list[Event]:
+    """The attempt's events of this kind on a node, in order."""
+    rows = connection.execute(
+        "SELECT * FROM events WHERE run = ? AND attempt = ? AND kind = ? AND rank = ? ORDER BY seq",
+        (run, attempt, kind.value, rank),
+    )
+    return [_event(row) for row in rows]
+
+
+def newest_detail(connection: sqlite3.Connection, run: str, attempt: int, kind: EventKind) -> Mapping[str, Any] | None:
+    """The detail of the attempt's newest event of this kind; None where it has none."""
+    row = connection.execute(
+        "SELECT detail FROM events WHERE run = ? AND attempt = ? AND kind = ? ORDER BY seq DESC LIMIT 1",
+        (run, attempt, kind.value),
+    ).fetchone()
+    return None if row is None else stored_mapping(run, row["detail"])
+
+
+def cause_of(connection: sqlite3.Connection, run: str) -> Problem | None:
+    """Why the newest attempt fails or failed; the final word if there is one, else the first impression.
+
+    None once a user has resumed the run: what was then is over.
+    """
+    rows = connection.execute(
+        "SELECT detail FROM events WHERE run = ? AND attempt >= ?"
+        " AND seq > (SELECT coalesce(max(seq), 0) FROM events WHERE run = ? AND kind = 'resumed')"
+        " AND kind IN ('failing', 'losing', 'failed', 'lost', 'restarting', 'waiting') ORDER BY seq DESC",
+        (run, attempts.newest(connection, run), run),
+    )
+    told = (stored_mapping(run, row["detail"]).get("problem") for row in rows)
+    return next((problem_from_json(problem) for problem in told if problem is not None), None)
+
+
+def run_row(connection: sqlite3.Connection, run: str) -> sqlite3.Row:
+    """The run's row; ProblemsError(unknown_run) when there is none, run_deleted or run_archived when there was one."""
+    row = connection.execute("SELECT * FROM runs WHERE id = ?", (run,)).fetchone()
+    if row is None:
+        refuse_deleted(connection, run)
+        raise ProblemsError([Problem(code="unknown_run", values={"run": run})])
+    return row  # type: ignore[no-any-return]
+
+
+def refuse_deleted(connection: sqlite3.Connection, run: str) -> None:
+    """ProblemsError(run_deleted, run_archived) for a deleted run, so that it does not count as unknown."""
+    row = connection.execute("SELECT archive FROM deleted_runs WHERE run = ?", (run,)).fetchone()
+    if row is not None:
+        code = "run_archived" if row["archive"] else "run_deleted"
+        raise ProblemsError([Problem(code=code, values={"run": run, "path": row["archive"] or ""})])
+
+
+def job_of(connection: sqlite3.Connection, run: str) -> Job:
+    """The job that a run was launched with; ProblemsError(unknown_run)."""
+    return run_job(run_row(connection, run)["job"])
+
+
+@lru_cache(maxsize=64)
+def run_job(text: str) -> Job:
+    """The job in a run's row; what was launched once can be read for ever."""
+    job, problems = load_job(text)
+    if job is None:
+        raise ProblemsError(problems)
+    return job
+
+
+def unfinished_runs(connection: sqlite3.Connection) -> list[str]:
+    """Ids of the runs that have not ended, oldest first."""
+    rows = connection.execute("SELECT id FROM runs WHERE ended IS NULL ORDER BY created, id")
+    return [row["id"] for row in rows]
+
+
+def _event(row: sqlite3.Row) -> Event:
+    values = {key: row[key] for key in ("seq", "run", "attempt", "rank", "time")}
+    kind = _kind(row["run"], row["kind"])
+    return Event(**values, kind=kind, detail=event_detail(kind, stored_mapping(row["run"], row["detail"])))
+
+
+def _kind(run: str, kind: str) -> EventKind:
+    try:
+        return EventKind(kind)
+    except ValueError as error:
+        raise unreadable(run, f"unknown event {kind!r}") from error
+
+
+def _without_none(**values: object) -> dict[str, object]:
+    return {key: value for key, value in values.items() if value is not None}

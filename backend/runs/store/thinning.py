@@ -1,0 +1,126 @@
+"""Drops rows of ended runs that nothing reads any more; the page, the diagnosis and calibration do not change.
+
+It drops:
+- all points of ranks other than 0, except the newest
+- the logs of ranks that are not the first of their node, except the end
+- all heartbeats of a node, except the newest
+
+It keeps the curves (rank 0), the usage of each node over time (utilization.py), the events, and the logs of each node's
+first rank. It does not touch files on the nodes.
+"""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+
+from backend.runs.store import run_store
+from backend.runs.store.deletion import BLOB_ROWS, ROWS
+from backend.runs.store.store import Store
+from backend.runs.supervise.reaper import debts
+
+LOG_END_BYTES = 64 << 10
+"""Of each log: what the page shows first, and what the diagnosis reads."""
+_RANK_LOG = re.compile(r"rank(\d+)\.log")
+
+
+def due(connection: sqlite3.Connection, ended_before: float) -> list[str]:
+    """The runs that ended before that time, with proofs of all nodes, and still with raw rows."""
+    rows = connection.execute(
+        "SELECT r.id FROM runs r LEFT JOIN thinned_runs t ON t.run = r.id"
+        " WHERE r.ended < ? AND coalesce(t.time <= r.ended, 1) ORDER BY r.ended",
+        (ended_before,),
+    ).fetchall()
+    owing = {debt.run for debt in debts(connection, 0.0)} if rows else set()
+    return [row["id"] for row in rows if row["id"] not in owing]
+
+
+def thin(store: Store, run: str, *, now: float) -> int:
+    """Drop the raw rows of a run, a few at a time, and record it; return their number. Nothing if it was resumed."""
+    total = 0
+    while gone := store.write(lambda connection: _drop_some(connection, run)):
+        total += gone
+    store.write(lambda connection: _remember(connection, run, now))
+    return total
+
+
+def _drop_some(connection: sqlite3.Connection, run: str) -> int:
+    if not _is_over(connection, run):
+        return 0
+    return _drop_points(connection, run) or _drop_heartbeats(connection, run) or _drop_logs(connection, run)
+
+
+def _remember(connection: sqlite3.Connection, run: str, now: float) -> None:
+    if _is_over(connection, run):
+        connection.execute("REPLACE INTO thinned_runs VALUES (?, ?)", (run, now))
+
+
+def _is_over(connection: sqlite3.Connection, run: str) -> bool:
+    """Whether it still exists and was not resumed since the check."""
+    row = connection.execute("SELECT ended FROM runs WHERE id = ?", (run,)).fetchone()
+    state = run_store.state_of(connection, run) if row else None
+    return row is not None and row["ended"] is not None and state is not None and state.is_final
+
+
+def _drop_points(connection: sqlite3.Connection, run: str) -> int:
+    gone = 0
+    for attempt, rank in _ranks(connection, run):
+        where = (run, attempt, rank)
+        gone += connection.execute(
+            "DELETE FROM points WHERE seq IN (SELECT seq FROM points WHERE run = ? AND attempt = ? AND rank = ?"
+            " AND step < (SELECT max(step) FROM points WHERE run = ? AND attempt = ? AND rank = ?) LIMIT ?)",
+            (*where, *where, ROWS - gone),
+        ).rowcount
+        if gone >= ROWS:
+            break
+    return gone
+
+
+def _ranks(connection: sqlite3.Connection, run: str) -> Iterator[tuple[int, int]]:
+    """(attempt, global rank) of all points except those of rank 0, with one seek each."""
+    attempts = [row[0] for row in connection.execute("SELECT attempt FROM attempts WHERE run = ?", (run,))]
+    for attempt in attempts:
+        rank = 0
+        query = "SELECT min(rank) FROM points WHERE run = ? AND attempt = ? AND rank > ?"
+        while (rank := connection.execute(query, (run, attempt, rank)).fetchone()[0]) is not None:
+            yield attempt, rank
+
+
+def _drop_heartbeats(connection: sqlite3.Connection, run: str) -> int:
+    return connection.execute(
+        "DELETE FROM heartbeats WHERE (run, attempt, rank, time) IN (SELECT run, attempt, rank, time FROM heartbeats h"
+        " WHERE run = ? AND time < (SELECT max(time) FROM heartbeats n WHERE n.run = h.run AND n.attempt = h.attempt"
+        " AND n.rank = h.rank) LIMIT ?)",
+        (run, ROWS),
+    ).rowcount
+
+
+def _drop_logs(connection: sqlite3.Connection, run: str) -> int:
+    gone = 0
+    for attempt, node, file in _other_logs(connection, run):
+        where = (run, attempt, node, file)
+        newest = connection.execute(
+            "SELECT generation, offset + length(data) AS size FROM log_chunks"
+            " WHERE run = ? AND attempt = ? AND rank = ? AND file = ? ORDER BY generation DESC, offset DESC LIMIT 1",
+            where,
+        ).fetchone()
+        gone += connection.execute(
+            "DELETE FROM log_chunks WHERE rowid IN (SELECT rowid FROM log_chunks"
+            " WHERE run = ? AND attempt = ? AND rank = ? AND file = ?"
+            " AND (generation < ? OR offset + length(data) <= ?) LIMIT ?)",
+            (*where, newest["generation"], newest["size"] - LOG_END_BYTES, BLOB_ROWS - gone),
+        ).rowcount
+        if gone >= BLOB_ROWS:
+            break
+    return gone
+
+
+def _other_logs(connection: sqlite3.Connection, run: str) -> Iterator[tuple[int, int, str]]:
+    """(attempt, node, file) of the logs of ranks that are not their node's first."""
+    rows = connection.execute("SELECT DISTINCT attempt, rank, file FROM log_chunks WHERE run = ?", (run,)).fetchall()
+    ranks = {
+        (row["attempt"], row["rank"], row["file"]): found for row in rows if (found := _RANK_LOG.fullmatch(row["file"]))
+    }
+    first: dict[tuple[int, int], int] = {}
+    for (attempt, node, _), found in ranks.items():
+        first[attempt, node] = min(int(found[1]), first.get((attempt, node), int(found[1])))
+    return (place for place, found in ranks.items() if int(found[1]) != first[place[:2]])

@@ -1,0 +1,109 @@
+"""What users ask of runs, as the store takes it: each in one transaction, or refused by ProblemsError.
+
+Functions on a connection, as in run_store.py; whatever two processes ask at the same time, one of them is first.
+"""
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from backend.job.job import Job
+from backend.job.mapping import dump_job
+from backend.job.problems import Problem, ProblemsError
+from backend.runs.records import Source
+from backend.runs.states import EventKind, RunState
+from backend.runs.store import attempts, queue_order, run_store
+from backend.runs.view.history import is_saving
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LaunchRequest:
+    """What a user asks of a new run beside its job."""
+
+    token: str | None
+    restarts: int
+    source: Source | None
+    accepted: str | list[str]
+    """The warnings, as accepted.kept has them."""
+
+
+def create(connection: sqlite3.Connection, run: str, job: Job, asked: LaunchRequest, *, waits: bool, now: float) -> str:
+    """A new run that has its nodes, or `waits` in the queue for them; the run that the token stands for already."""
+    known = run_store.run_of_token(connection, asked.token) if asked.token else None
+    if known is not None:
+        return known
+    run_store.create_run(
+        connection,
+        run,
+        name=job.name,
+        engine=job.engine,
+        job=dump_job(job),
+        addresses=[] if waits else queue_order.addresses_of(job),
+        time=now,
+        restarts=asked.restarts,
+        source=asdict(asked.source) if asked.source else None,
+        accepted=asked.accepted,
+    )
+    if asked.token:
+        run_store.keep_token(connection, asked.token, run)
+    if waits:
+        queue_order.add(connection, run)
+    else:
+        run_store.append(connection, run, EventKind.PREFLIGHT, time=now)
+    return run
+
+
+def take_up(connection: sqlite3.Connection, run: str, job: Job, wish: Mapping[str, object], *, now: float) -> None:
+    """A run that has ended has its nodes again, for its next attempt."""
+    refuse_unless_ended(connection, run)
+    run_store.append(connection, run, EventKind.RESUMED, time=now, detail=wish)
+    run_store.claim(connection, run, queue_order.addresses_of(job))
+    run_store.append(connection, run, EventKind.PREFLIGHT, time=now)
+
+
+def wait_again(connection: sqlite3.Connection, run: str, wish: Mapping[str, object], *, now: float) -> None:
+    """A run that has ended waits in the queue for its next attempt."""
+    refuse_unless_ended(connection, run)
+    run_store.append(connection, run, EventKind.RESUMED, time=now, detail=wish)
+    queue_order.add(connection, run)
+
+
+def take_turn(connection: sqlite3.Connection, run: str, *, now: float) -> bool:
+    """Take a waiting run's nodes, unless its turn has passed or another process was faster."""
+    if run not in queue_order.turns(connection, now):
+        return False
+    job = run_store.job_of(connection, run)
+    run_store.claim(connection, run, queue_order.addresses_of(job))
+    return run_store.append(connection, run, EventKind.PREFLIGHT, time=now)
+
+
+def end(connection: sqlite3.Connection, run: str, *, save: bool, now: float) -> None:
+    """The end of a run, of its watching or of its waiting; without `save` also of a checkpoint that is waited for."""
+    run_store.run_row(connection, run)
+    state = run_store.state_of(connection, run)
+    if run_store.append(connection, run, EventKind.UNWATCHED, time=now):
+        return
+    if run_store.append(connection, run, EventKind.STOP_REQUESTED, time=now, detail={"save": save}):
+        if state is RunState.QUEUED and not attempts.newest(connection, run):
+            run_store.append(connection, run, EventKind.STOPPED, time=now)
+        return
+    if state is not RunState.STOPPING:
+        raise ProblemsError([Problem(code="run_ended", values={"run": run})])
+    if not save and is_saving(run_store.events(connection, run)):
+        run_store.append(connection, run, EventKind.STOP_FORCED, time=now)
+
+
+def refuse_unless_ended(connection: sqlite3.Connection, run: str) -> None:
+    """A new attempt needs the end of the previous one.
+
+    ProblemsError: cannot_resume, unknown_run, run_deleted, run_archived.
+    """
+    run_store.run_row(connection, run)
+    state = run_store.state_of(connection, run)
+    if state is None or not state.can_resume:
+        raise cannot_resume(run, state)
+
+
+def cannot_resume(run: str, state: RunState | None) -> ProblemsError:
+    """For a run in that state."""
+    return ProblemsError([Problem(code="cannot_resume", values={"run": run, "state": state and state.value})])

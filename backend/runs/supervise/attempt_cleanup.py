@@ -1,0 +1,61 @@
+"""Before the next attempt of a run: nothing of the one before is left on its nodes, and what it wrote is in the store.
+
+A node that was lost may have trained on in silence, and one that was down has logs and steps that nobody has read.
+"""
+
+import sqlite3
+from collections.abc import Callable, Mapping
+
+from backend.cluster.node import Node, NodeError
+from backend.cluster.node_group import on_all
+from backend.job.job import Job
+from backend.runs.collect.collector import OTHER_RANKS_EVERY, Collector
+from backend.runs.collect.node_records import Stopped
+from backend.runs.launch.launch import STOP_CALL_S, ranks_of, stop_supervisor
+from backend.runs.states import EventKind
+from backend.runs.store import attempts, run_store
+from backend.runs.store.store import Store
+from backend.runs.supervise.gang_rules import nothing_left
+
+
+def settle(
+    store: Store,
+    run: str,
+    attempt: int,
+    job: Job,
+    nodes: Mapping[int, Node],
+    *,
+    grace_s: float,
+    clock: Callable[[], float],
+) -> None:
+    """End what is left of an attempt and collect the rest. GroupError with the nodes that could not prove it."""
+    with store.read() as connection:
+        records = attempts.nodes(connection, run, attempt)
+
+    def work(rank: int, node: Node) -> None:
+        record = records[rank]
+        is_proved = nothing_left(record.stop, record.exit)
+        answer = None if is_proved else stop_supervisor(record, node, grace_s)
+        left = answer["left"] if answer else []
+        # Before the proof: with it nobody asks the node again, whatever comes between.
+        if record.exit is None and not left:
+            _collect(Collector(store, run, attempt, record, ranks_of(job, rank), clock), node)
+        if answer is not None:
+            store.write(lambda c: _keep(c, run, attempt, rank, answer, clock()))
+        if left:
+            raise NodeError("processes_left", node.name, processes=len(left))
+
+    on_all(nodes, work, STOP_CALL_S + 10)
+
+
+def _keep(connection: sqlite3.Connection, run: str, attempt: int, rank: int, answer: Stopped, now: float) -> None:
+    attempts.set_stop(connection, run, attempt, rank, answer)
+    detail = {"left": answer["left"]}
+    run_store.append(connection, run, EventKind.NODE_STOPPED, time=now, attempt=attempt, rank=rank, detail=detail)
+
+
+def _collect(collector: Collector, node: Node) -> None:
+    """Every file to its end; a supervisor that was killed leaves no exit, so that its files' ends are the end."""
+    for _ in range(OTHER_RANKS_EVERY):
+        while collector.poll(node).more:
+            pass

@@ -1,0 +1,136 @@
+"""A stop while the store cannot even be opened: a disk full to its last byte, a damaged file, one of a newer version.
+
+The run's job is read from what there is on this machine: the database as it lies there, its spare copy, or a job file
+that the user names. Which attempts there are the nodes say themselves: their run folders hold what ends them.
+"""
+
+import posixpath
+import re
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+from backend.cluster.node import Node
+from backend.cluster.node_group import try_all
+from backend.job.job import Job
+from backend.job.launch_rules import environment_of
+from backend.job.problems import Problem, ProblemsError
+from backend.runs.connections import Connections
+from backend.runs.launch.launch import STOP_CALL_S
+from backend.runs.records import NodeRecord
+from backend.runs.store.backup import spare_of
+from backend.runs.store.run_store import run_job
+from backend.runs.store.store import StoreError
+from backend.runs.supervise.unrecorded_stop import end_on_node, what_was_done
+
+RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._-]{1,64}-[0-9a-f]{4}")
+LIST_S = 20.0
+LIST = (
+    'cd "$0/$1" 2>/dev/null && for one in */node"$2"/supervisor.py; do [ -e "$one" ] && echo "$PWD/${one%/*}"; done; :'
+)
+"""The folders of a node's attempts, those that ended too."""
+
+
+def find_run(path: Path, given: str, job: Job | None, why: StoreError) -> tuple[str, Job]:
+    """The id of the run that is meant, or a part of it, and its job; `job`: what the user's file says.
+
+    ProblemsError: ambiguous_run, unknown_run; `why` with stop_needs_job where the database says nothing of it.
+    """
+    known = _jobs(path, spare_of(path))
+    found = [one for one in known if one == given] or [one for one in known if given and given in one]
+    if len(found) > 1:
+        raise ProblemsError([Problem(code="ambiguous_run", values={"given": given, "runs": found})])
+    if found:
+        return found[0], known[found[0]]
+    if job is not None and RUN_ID.fullmatch(given):
+        return given, job
+    code = "stop_needs_job" if job is None else "unknown_run"
+    raise ProblemsError([why.problem, Problem(code=code, field="--job", values={"run": given})])
+
+
+def stop(run: str, job: Job, connections: Connections, *, save: bool, grace_s: float, why: StoreError) -> ProblemsError:
+    """End every attempt of the run on its nodes, and answer what to raise: what was done, and what failed.
+
+    With `save` the ranks are asked for a checkpoint and end by themselves afterwards. A run of which no node holds
+    anything is left as it is, and the answer is `why`.
+    """
+    hosts = job.cluster.hosts
+
+    def end(rank: int, _: object) -> int:
+        node = connections.get(hosts[rank])
+        records = _records(job, run, rank, node)
+        for record in records:
+            end_on_node(record, node, save=save, grace_s=grace_s)
+        return len(records)
+
+    told, failures = try_all(hosts, end, STOP_CALL_S)
+    if not failures and not any(told.values()):
+        return why
+    return what_was_done(run, len(told), failures, save=save, why=why)
+
+
+def _records(job: Job, run: str, rank: int, node: Node) -> list[NodeRecord]:
+    """The attempts on a node, as far as a stop needs to know them."""
+    environment = environment_of(job, rank)
+    if environment is None:
+        raise ProblemsError([Problem(code="no_environment", values={"name": job.traits.environment})])
+    root = job.cluster.run_root
+    command = ["sh", "-c", LIST, root, run, str(rank)]
+    if root.startswith("~/"):
+        command = ["sh", "-c", 'exec sh -c "$0" "$HOME/$1" "$2" "$3"', LIST, root[2:], run, str(rank)]
+    folders = node.run(command, timeout_s=LIST_S).out.splitlines()
+    return [
+        NodeRecord(
+            rank=rank,
+            address=job.cluster.hosts[rank].name,
+            folder=folder,
+            python=environment.python,
+            setup=environment.setup,
+            mark="",
+        )
+        for folder in folders
+        if folder.endswith(f"/{run}/{posixpath.basename(posixpath.dirname(folder))}/node{rank}")
+    ]
+
+
+def _jobs(*databases: Path) -> Mapping[str, Job]:
+    """Run -> its job, from those of the databases that can be read; the first that knows a run has it right."""
+    jobs: dict[str, Job] = {}
+    for path in reversed(databases):
+        for readable in (_as_it_lies, _copied):
+            with suppress(sqlite3.Error, OSError, ProblemsError), readable(path) as connection:
+                jobs |= {run: run_job(text) for run, text in connection.execute("SELECT id, job FROM runs")}
+                for (run,) in connection.execute("SELECT run FROM deleted_runs"):
+                    jobs.pop(run, None)  # the spare copy may still have it
+    return jobs
+
+
+@contextmanager
+def _as_it_lies(path: Path) -> Iterator[sqlite3.Connection]:
+    """The database without its log, beside which nothing has to be written."""
+    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _copied(path: Path) -> Iterator[sqlite3.Connection]:
+    """The database with its log, which a server that was killed leaves: copied to where there is room for both."""
+    log = path.with_name(f"{path.name}-wal")
+    if not log.stat().st_size:
+        raise FileNotFoundError(log)
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / path.name
+        for one in (path, log):
+            shutil.copy(one, folder)
+        connection = sqlite3.connect(copy)
+        try:
+            yield connection
+        finally:
+            connection.close()

@@ -1,0 +1,58 @@
+"""A stop that cannot be recorded, because the store's disk is full or read-only: it reaches the nodes all the same.
+
+The nodes write into their exit records that they were told to stop; once the store can be written again, the run's lead
+learns it from there (gang_monitor.py).
+"""
+
+from collections.abc import Mapping
+
+from backend.cluster.node import Node, NodeError
+from backend.cluster.node_group import try_all
+from backend.job.problems import Problem, ProblemsError
+from backend.runs.connections import Connections
+from backend.runs.launch.launch import STOP_CALL_S, ask_for_save, stop_supervisor
+from backend.runs.records import NodeRecord
+from backend.runs.states import RunState
+from backend.runs.store import attempts, run_store
+from backend.runs.store.store import Store, StoreError
+
+_ON_NODES = (RunState.STARTING, RunState.RUNNING, RunState.STOPPING)
+
+
+def stop_unrecorded(
+    store: Store, connections: Connections, run: str, *, save: bool, grace_s: float, why: StoreError
+) -> ProblemsError:
+    """Stop the run on its nodes, and answer what to raise: what was done and was not recorded, and what failed.
+
+    With `save` the ranks are asked for a checkpoint and end by themselves afterwards. A run that has nothing on its
+    nodes is left as it is, and the answer is `why`.
+    """
+    with store.read() as connection:
+        job = run_store.job_of(connection, run)
+        state = run_store.state_of(connection, run)
+        records = attempts.nodes(connection, run, attempts.newest(connection, run))
+    if state not in _ON_NODES or not records:
+        return why
+
+    def end(rank: int, record: NodeRecord) -> None:
+        end_on_node(record, connections.get(job.cluster.hosts[rank]), save=save, grace_s=grace_s)
+
+    told, failures = try_all(records, end, STOP_CALL_S)
+    return what_was_done(run, len(told), failures, save=save, why=why)
+
+
+def end_on_node(record: NodeRecord, node: Node, *, save: bool, grace_s: float) -> None:
+    """Ask the ranks for a checkpoint and their end, or end them now. NodeError, also where processes are left."""
+    if save:
+        ask_for_save(record, node)
+    elif left := stop_supervisor(record, node, grace_s)["left"]:
+        raise NodeError("processes_left", node.name, processes=len(left))
+
+
+def what_was_done(
+    run: str, told: int, failures: Mapping[int, NodeError], *, save: bool, why: StoreError
+) -> ProblemsError:
+    """That so many nodes were told and `why` it was not recorded; then the nodes that could not be told."""
+    values = {**why.problem.values, "run": run, "told": told, "nodes": told + len(failures)}
+    code = "save_unrecorded" if save else "stop_unrecorded"
+    return ProblemsError([Problem(code=code, values=values), *(error.problem for error in failures.values())])

@@ -1,0 +1,176 @@
+"""Measures the speed of a cluster: a one-off task that runs backend/node/benchmark.py on every rank."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from backend.cluster.benchmark import Speeds, summarise
+from backend.cluster.inventory.gpus import BUSY_MIB
+from backend.cluster.inventory.hardware import Survey, survey_all
+from backend.cluster.inventory.software import NodeFacts
+from backend.cluster.node import Node, NodeError
+from backend.cluster.node_group import on_all
+from backend.cluster.node_programs import node_program
+from backend.cluster.program_answers import Measured
+from backend.cluster.ssh.host_keys import HostKey
+from backend.cluster.typed_json import shown
+from backend.engines import NodeCommand, Placement, Rendered
+from backend.engines.torchrun import torchrun_command
+from backend.job.cluster import Calibration
+from backend.job.job import Job
+from backend.job.problems import Problem, ProblemsError
+from backend.node.benchmark import LIMIT_S
+from backend.runs.collect.node_records import Exit
+from backend.runs.launch import launch as launching
+from backend.runs.launch.preflight import ConnectedNodes
+from backend.runs.tasks.calibration import to_four_digits
+from backend.runs.tasks.one_off_task import (
+    CALL_S,
+    all_read,
+    carry_out,
+    free_port,
+    last_words,
+    make_errand,
+    read_answer,
+    read_exit,
+    read_facts,
+)
+
+PROGRAM = "benchmark.py"
+LEFT = "measure_left"
+POLL_S = 0.5
+SPARE_S = 30.0
+"""Beyond a rank's own limit: torchrun's start and end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Clock:
+    """Time, injected."""
+
+    now: Callable[[], float] = time.monotonic
+    wait: Callable[[float], object] = time.sleep
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measurement:
+    """What came of it; without `speeds` the host keys are to be confirmed first."""
+
+    speeds: Speeds | None = None
+    unknown_host_keys: tuple[HostKey, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    """Warnings beside speeds, else why there are none."""
+
+
+def measure(job: Job, meeting: ConnectedNodes, run: str, *, clock: Clock | None = None) -> Measurement:
+    """The speeds of the job's nodes, with warnings about them; takes a minute or two.
+
+    Raises ProblemsError; whatever happens, the processes are ended and the folders removed, or the problems say on
+    which nodes they were not.
+    """
+    if meeting.unknown_host_keys:
+        return Measurement(unknown_host_keys=meeting.unknown_host_keys, problems=meeting.problems)
+    nodes = meeting.all_nodes()
+    facts, found = read_facts(job, nodes), all_read(survey_all(job, nodes))
+    attempt = _attempt(job, nodes, facts, run)
+    rows, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, clock or Clock()))
+    speeds = summarise(rows)
+    names = {rank: node.name for rank, node in nodes.items()}
+    return Measurement(speeds=speeds, problems=(*slow_problems(names, speeds), *_busy(nodes, found), *left))
+
+
+def calibration_of(job: Job, speeds: Speeds, date: str) -> Calibration:
+    """The cluster's calibration with these speeds in it.
+
+    A time ratio goes: it was of an estimate with other speeds. The memory ratio stays, with the run it is of.
+    """
+    known = job.cluster.calibration
+    kept = known if known.holds_for(job.cluster.gpu) and known.memory_ratio is not None else Calibration()
+    return Calibration(
+        gpu=job.cluster.gpu,
+        run=kept.run,
+        run_date=kept.run_date,
+        engine=kept.engine,
+        memory_ratio=kept.memory_ratio,
+        probe_date=date,
+        matmul_tflops=to_four_digits(speeds.matmul_tflops),
+        matmul_precision=speeds.precision,
+        intra_node_bus_gb_per_s=to_four_digits(speeds.intra_node_bus_gb_per_s),
+        inter_node_bus_gb_per_s=to_four_digits(speeds.inter_node_bus_gb_per_s),
+    )
+
+
+def _attempt(job: Job, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], run: str) -> launching.Attempt:
+    place = launching.make_place(job, run, 1, facts, free_port(job, nodes[0]))
+    files = {PROGRAM: node_program(PROGRAM).decode()}
+    rendered = Rendered(files=files, commands=tuple(_commands(job, place)))
+    return make_errand(job, run, place, facts, rendered, LIMIT_S)
+
+
+def _commands(job: Job, place: Placement) -> list[NodeCommand]:
+    """As the ranks of a run start, without what belongs to an engine."""
+    commands = []
+    for node in place.nodes:
+        variables = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        if node.interface:
+            variables |= {"NCCL_SOCKET_IFNAME": f"={node.interface}", "GLOO_SOCKET_IFNAME": node.interface}
+        argv = torchrun_command(place, node, ranks=job.cluster.gpus_per_node, program=PROGRAM)
+        commands.append(NodeCommand(rank=node.rank, argv=argv, environment={**variables, **job.environment}))
+    return commands
+
+
+def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], clock: Clock) -> list[Measured]:
+    """Every rank's row once all nodes have ended well; ProblemsError for the first that did not, or after the limit."""
+    deadline = clock.now() + LIMIT_S + SPARE_S
+    ended: dict[int, Exit] = {}
+    while len(ended) < len(nodes):
+        open_ = {rank: node for rank, node in nodes.items() if rank not in ended}
+        found = on_all(open_, lambda rank, node: read_exit(attempt, rank, node), CALL_S)
+        ended |= {rank: content for rank, content in found.items() if content is not None}
+        failed = [rank for rank, content in ended.items() if content.get("code") != 0]
+        if failed:
+            first = min(failed, key=lambda rank: ended[rank]["time"] - attempt.records[rank].clock_offset_s)
+            raise ProblemsError([_failure(attempt, first, nodes[first])])
+        if len(ended) < len(nodes) and clock.now() > deadline:
+            names = [attempt.records[rank].address for rank in nodes if rank not in ended]
+            raise ProblemsError([Problem(code="measure_timed_out", values={"nodes": names, "seconds": LIMIT_S})])
+        if len(ended) < len(nodes):
+            clock.wait(POLL_S)
+    read = on_all(nodes, lambda rank, node: _rows(attempt, rank, node), CALL_S)
+    return [row for rows in read.values() for row in rows]
+
+
+def _rows(attempt: launching.Attempt, rank: int, node: Node) -> list[Measured]:
+    folder = attempt.records[rank].folder
+    found = []
+    for local, one in enumerate(launching.ranks_of(attempt.job, rank)):
+        row = read_answer(node, f"{folder}/measured.rank{one}.json", Measured)
+        if row is None or (row["rank"], row["node"], row["local_rank"]) != (one, rank, local):
+            raise NodeError("bad_answer", node.name, command=PROGRAM, exit=0, detail=f"rank {one}: {shown(row)}")
+        found.append(row)
+    return found
+
+
+def _failure(attempt: launching.Attempt, rank: int, node: Node) -> Problem:
+    """The first node that failed, with the end of what its ranks and torchrun printed."""
+    names = [*(f"rank{one}.log" for one in launching.ranks_of(attempt.job, rank)), "out.log"]
+    lines = next(filter(None, (last_words(node, f"{attempt.records[rank].folder}/{name}") for name in names)), "")
+    return Problem(code="measure_failed", node=node.name, values={"node": node.name, "lines": lines})
+
+
+def slow_problems(names: Mapping[int, str], speeds: Speeds) -> Sequence[Problem]:
+    """A warning for each rank, node or port that is behind; `names` of the nodes by rank."""
+    return [
+        Problem(code=f"slow_{one.what}", severity="warning", node=None if one.node is None else names[one.node],
+                values={"rank": one.node, "gpu": one.local_rank, "measured": f"{one.measured:.3g}",
+                        "median": f"{one.median:.3g}", "share": round(100 * one.measured / one.median)})
+        for one in speeds.slow
+    ]  # fmt: skip
+
+
+def _busy(nodes: Mapping[int, Node], found: Mapping[int, Survey]) -> Sequence[Problem]:
+    """A warning for each GPU that others were using."""
+    return [
+        Problem(code="measure_busy", severity="warning", node=nodes[rank].name,
+                values={"node": nodes[rank].name, "gpu": gpu.index, "used_mib": gpu.memory_used_mib})
+        for rank, one in found.items() for gpu in one.gpus.gpus if (gpu.memory_used_mib or 0) > BUSY_MIB
+    ]  # fmt: skip

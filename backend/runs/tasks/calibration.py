@@ -1,0 +1,202 @@
+"""What a run says about the estimates of its cluster: its measured step time and memory over what was predicted.
+
+From the run's own job file and the points its ranks wrote. The same work is compared: the estimate is of
+sequences as long as the steps really had, and steps that compile, save or evaluate do not count.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from backend.estimate import Estimate, estimate
+from backend.job.cluster import Calibration
+from backend.job.job import Job
+from backend.job.mapping import with_values
+from backend.job.presets import calibration_figures, efficiency_figures, resolve_model
+from backend.job.problems import Problem, ProblemsError
+from backend.runs.records import Point
+from backend.runs.store import attempts, metrics, run_store
+
+FIRST_STEPS = 3
+"""Of an attempt, left out: they compile kernels, open connections and fill the allocator's cache."""
+LEAST_STEPS = 10
+NEWEST_STEPS = 500
+"""No older ones are looked at."""
+FULL = 0.95
+"""Of the job's sequence length: from here on samples count as full."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunMeasured:
+    """A run's figures beside those that are estimated for the same work; None where not known."""
+
+    run: str
+    steps: int
+    """That the median is taken of."""
+    step_s: float | None
+    predicted_step_s: float | None
+    """For sequences as long as they were, as the cluster is calibrated now."""
+    reserved_gib: float | None
+    """Largest over the ranks."""
+    predicted_reserved_gib: float | None
+    time_ratio: float | None
+    """Measured over estimated seconds, without an earlier run's correction."""
+    memory_ratio: float | None
+    """Measured reserved over estimated allocated memory."""
+    problems: tuple[Problem, ...]
+    """Why a ratio could not be had, and what it rests on."""
+
+    @property
+    def is_useful(self) -> bool:
+        return self.time_ratio is not None or self.memory_ratio is not None
+
+
+def read_run(connection: sqlite3.Connection, run: str, known: Calibration | None) -> tuple[Job, RunMeasured]:
+    """A run's job and what its newest attempt says about estimates; ProblemsError(unknown_run).
+
+    `known`: what is known of its cluster now, in place of what the job was launched with.
+    """
+    job = run_store.job_of(connection, run)
+    attempt = attempts.newest(connection, run)
+    steps = metrics.newest_points(connection, run, attempt, count=NEWEST_STEPS)
+    newest = metrics.newest_of_ranks(connection, run, attempt, ranks=job.world_size)
+    if known is not None:
+        job = replace(job, cluster=replace(job.cluster, calibration=known))
+    return job, measure_run(job, run, steps, newest)
+
+
+def measure_run(job: Job, run: str, steps: Sequence[Point], newest: Sequence[Point]) -> RunMeasured:
+    """What can be learned from a run.
+
+    `job`: its own job file, with the cluster's calibration as it is now. `steps`: of rank 0, of one attempt, in order;
+    `newest`: the newest point of every rank of it, whose memory figures are peaks since the start.
+    """
+    timed = [point for point in steps if point.step_s and _counts(job, point, steps[0].step)]
+    step_s = median(point.step_s for point in timed if point.step_s) if timed else None
+    reserved = [point.reserved_gib for point in newest if point.reserved_gib is not None]
+    problems: list[Problem] = []
+    if len(timed) < LEAST_STEPS:
+        values = {"steps": len(timed), "needed": LEAST_STEPS, "first": FIRST_STEPS}
+        return _nothing(run, len(timed), Problem(code="calibrate_few_steps", values=values))
+    try:
+        predicted = estimate(job)
+    except ProblemsError as error:
+        return _nothing(run, len(timed), *error.problems)
+    same = _same_work(job, timed, problems)
+    time_ratio = _time_ratio(same, step_s or 0.0, problems) if same else None
+    memory_ratio = _memory_ratio(job, predicted, timed, reserved, problems)
+    return RunMeasured(
+        run=run,
+        steps=len(timed),
+        step_s=step_s,
+        predicted_step_s=estimate(same).iteration_s if same else None,
+        reserved_gib=max(reserved, default=None),
+        predicted_reserved_gib=predicted.reserved_gib,
+        time_ratio=time_ratio,
+        memory_ratio=memory_ratio,
+        problems=tuple(problems),
+    )
+
+
+def calibration_of(job: Job, measured: RunMeasured, date: str) -> Calibration:
+    """The cluster's calibration with this run's ratios in place of an earlier run's; the probe's speeds stay.
+
+    Raises ProblemsError with the run's problems when it has no ratio.
+    """
+    if not measured.is_useful:
+        raise ProblemsError(measured.problems)
+    known = job.cluster.calibration
+    known = known if known.holds_for(job.cluster.gpu) else Calibration()
+    return replace(
+        known,
+        gpu=job.cluster.gpu,
+        run=measured.run,
+        run_date=date,
+        engine=job.engine,
+        time_ratio=to_four_digits(measured.time_ratio),
+        constants=efficiency_figures().version if measured.time_ratio is not None else None,
+        memory_ratio=to_four_digits(measured.memory_ratio),
+    )
+
+
+def to_four_digits(value: float | None) -> float | None:
+    """As a calibration is written down."""
+    return None if value is None else float(f"{value:.4g}")
+
+
+def _nothing(run: str, steps: int, *problems: Problem) -> RunMeasured:
+    return RunMeasured(
+        run=run,
+        steps=steps,
+        step_s=None,
+        predicted_step_s=None,
+        reserved_gib=None,
+        predicted_reserved_gib=None,
+        time_ratio=None,
+        memory_ratio=None,
+        problems=problems,
+    )
+
+
+def _counts(job: Job, point: Point, first: int) -> bool:
+    """Whether a step is one of many: none of the first, none that saves or evaluates, and none right after those."""
+    every = (job.training.save_steps, job.training.eval_steps)
+    disturbed = any(point.step % each in (0, 1) for each in every if each and each > 2)
+    return point.step >= first + FIRST_STEPS and not disturbed
+
+
+def _full_tokens(job: Job) -> int:
+    """Tokens of a step whose sequences are all as long as they may be."""
+    return job.global_batch * job.sequences_per_sample * job.training.cutoff_len
+
+
+def _same_work(job: Job, timed: Sequence[Point], problems: list[Problem]) -> Job | None:
+    """The job with sequences as long as they were; None where that is not known."""
+    tokens = [point.tokens for point in timed if point.tokens]
+    if not tokens and not job.training.packing:
+        problems.append(Problem(code="calibrate_tokens_unknown", values={"engine": job.engine}))
+        return None
+    full = _full_tokens(job)
+    length = job.training.cutoff_len if not tokens else round(job.training.cutoff_len * median(tokens) / full)
+    return with_values(job, {"training.cutoff_len": max(1, length), "training.sample_tokens": None})
+
+
+def _time_ratio(job: Job, step_s: float, problems: list[Problem]) -> float | None:
+    bare = replace(job.cluster, calibration=replace(job.cluster.calibration, time_ratio=None))
+    seconds = estimate(replace(job, cluster=bare)).iteration_s
+    if seconds is None:
+        problems.append(Problem(code="calibrate_no_speed", field="cluster.gpu", values={"gpu": str(job.cluster.gpu)}))
+        return None
+    if resolve_model(job.model).vision and job.training.images_per_sample:
+        values = {"images": job.training.images_per_sample, "pixels": f"{job.training.image_max_pixels:,}"}
+        problems.append(Problem(code="calibrate_images_assumed", severity="warning", values=values))
+    ratio = _plausible(step_s / seconds, 0.01, 100, problems)
+    error = calibration_figures().typical_error
+    if ratio is not None and abs(ratio - 1) < error:
+        scatter = {"error": f"{100 * error:.0f}"}
+        problems.append(Problem(code="calibrate_within_error", severity="note", values=scatter))
+    return ratio
+
+
+def _memory_ratio(
+    job: Job, predicted: Estimate, timed: Sequence[Point], reserved: Sequence[float], problems: list[Problem]
+) -> float | None:
+    if not reserved:
+        problems.append(Problem(code="calibrate_no_memory", severity="note"))
+        return None
+    longest = max((point.tokens for point in timed if point.tokens), default=0)
+    full = _full_tokens(job)
+    if not job.training.packing and longest < FULL * full:
+        values = {"longest": longest * job.training.cutoff_len // full, "cutoff": job.training.cutoff_len}
+        problems.append(Problem(code="calibrate_short_samples", severity="warning", values=values))
+        return None
+    return _plausible(max(reserved) / predicted.peak_gib, 0.1, 10, problems)
+
+
+def _plausible(ratio: float, low: float, high: float, problems: list[Problem]) -> float | None:
+    """A ratio beyond these says that something else ran than what was estimated."""
+    if low <= ratio <= high:
+        return ratio
+    problems.append(Problem(code="calibrate_far_off", values={"ratio": f"{ratio:.3g}"}))
+    return None

@@ -1,0 +1,180 @@
+"""Makes of what a run has saved a Hugging Face model that can be served: on a node, without a GPU.
+
+Adapters are merged by LLaMA-Factory, Megatron's checkpoints converted by mcore_adapter; what is a Hugging Face model
+already stays where it is.
+"""
+
+import json
+import posixpath
+import re
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from backend.cluster.inventory.software import NodeFacts
+from backend.cluster.node import Node, NodeError
+from backend.cluster.node_programs import node_program
+from backend.engines import NodeCommand, Placement, Rendered, results_folder
+from backend.job.job import Job
+from backend.job.mapping import with_values
+from backend.job.patterns import NODE_PATH, bad_format
+from backend.job.problems import Problem, ProblemsError
+from backend.runs.connections import Connections
+from backend.runs.launch import launch as launching
+from backend.runs.launch.preflight import meet
+from backend.runs.launch.resume import checkpoint_folder, find_checkpoints
+from backend.runs.tasks.one_off_task import carry_out, last_words, make_errand, read_exit, read_facts
+
+PROGRAM = "export_model.py"
+LEFT = "export_left"
+POLL_S = 1.0
+STALL_S = 1800.0
+"""Converters say little while they load and write; a model of 72B takes minutes for either."""
+FOLDER = "exported"
+"""Below the job's output_dir."""
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+
+Kind = Literal["ready", "merge", "megatron"]
+Tell = Callable[[str], object]
+"""The newest line of the converter, while it works."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Source:
+    """What a run has saved, and what is to be done with it."""
+
+    folder: str
+    kind: Kind
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exported:
+    """A model that can be served."""
+
+    folder: str
+    node: str
+    """Where the folder lies; on all nodes where they share the disk."""
+    kind: Kind
+    """`ready`: it was a Hugging Face model already."""
+    serve: tuple[str, ...]
+    """Commands for a shell of the node, each of which serves it."""
+    problems: tuple[Problem, ...] = ()
+    """Warnings about what was not cleaned up."""
+
+
+def check_target(to: str | None) -> None:
+    """ProblemsError(bad_format) unless a model can be put there; None: where models go unless the user says."""
+    if to is not None and not (to.startswith("/") and re.fullmatch(NODE_PATH, to)):
+        raise ProblemsError([bad_format("to", to, NODE_PATH)])
+
+
+def export_run(
+    job: Job, run: str, connections: Connections, tell: Tell, *, to: str | None, checkpoint: int | None
+) -> Exported:
+    """A model of what a run saved at its end, or at a step; of the newest complete checkpoint where it saved none."""
+    try:
+        node = connections.get(job.cluster.hosts[0])
+        folder = results_folder(job, run)
+        source = None if checkpoint else find_source(job, folder, node)
+        if source is None:
+            checkpoint = checkpoint or find_checkpoints(job, run, meet(job, connections).all_nodes()).newest
+        if source is None and checkpoint is not None:
+            folder = checkpoint_folder(folder, checkpoint)
+            source = find_source(job, folder, node)
+        if source is None:
+            raise ProblemsError([Problem(code="nothing_saved", node=node.name, values={"folder": folder})])
+        target = to or target_of(job, run, checkpoint)
+        return export(job, run, source, target.rstrip("/"), node, tell)
+    except NodeError as error:
+        raise ProblemsError([error.problem]) from error
+
+
+def find_source(job: Job, folder: str, node: Node) -> Source | None:
+    """What lies in a folder of results; None where no model was saved. Raises NodeError."""
+
+    def has(name: str) -> bool:
+        return node.exists(posixpath.join(folder, name))
+
+    if has("adapter_config.json"):
+        if job.traits.environment == "swift":
+            raise NodeError("export_by_swift", node.name, field="engine", folder=folder)
+        return Source(folder=folder, kind="merge")
+    if any(has(name) for name in WEIGHTS):
+        return Source(folder=folder, kind="ready")
+    return Source(folder=folder, kind="megatron") if has("mca_config.json") else None
+
+
+def export(job: Job, run: str, source: Source, target: str, node: Node, tell: Tell) -> Exported:
+    """Make the model on node 0, or say that it is one already. Raises ProblemsError; a target is whole or not there."""
+    if source.kind == "ready":
+        return Exported(folder=source.folder, node=node.name, kind="ready", serve=serve_commands(job, source.folder))
+    if node.exists(target):
+        raise ProblemsError([Problem(code="export_exists", node=node.name, values={"folder": target})])
+    alone = with_values(job, {"cluster.nodes": 1, "cluster.hosts": job.cluster.hosts[:1]})
+    nodes = {0: node}
+    attempt = _attempt(alone, run, source, target, read_facts(alone, nodes))
+    _, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, node, tell))
+    serve = serve_commands(job, target)
+    return Exported(folder=target, node=node.name, kind=source.kind, serve=serve, problems=left)
+
+
+def serve_commands(job: Job, folder: str) -> tuple[str, ...]:
+    """How the model is served over OpenAI's protocol: by vLLM, and by LLaMA-Factory with the job's template.
+
+    vLLM: https://docs.vllm.ai/en/stable/cli/serve.html. LLaMA-Factory 0.9.5: src/llamafactory/api/app.py.
+    """
+    vllm = ["vllm", "serve", folder, "--served-model-name", job.name, "--host", "127.0.0.1", "--port", "8000"]
+    environment = job.cluster.environments.get("llamafactory")
+    python = environment.python if environment else "python"
+    template = ["--template", job.training.template] if job.training.template else []
+    api = [python, "-m", "llamafactory.cli", "api", "--model_name_or_path", folder, *template]
+    return shlex.join(vllm), f"API_HOST=127.0.0.1 API_PORT=8000 {shlex.join(api)}"
+
+
+def target_of(job: Job, run: str, step: int | None) -> str:
+    """Where a model goes unless the user says."""
+    name = run if step is None else f"{run}-{step}"
+    return posixpath.join(str(job.training.output_dir), FOLDER, name)
+
+
+def _attempt(job: Job, run: str, source: Source, target: str, facts: Mapping[int, NodeFacts]) -> launching.Attempt:
+    place = launching.make_place(job, f"{run}-export", 1, facts, job.cluster.port_range[0])
+    told = {
+        "kind": source.kind,
+        "source": source.folder,
+        "target": target,
+        "model": job.model.path,
+        "template": job.training.template,
+        "dtype": _DTYPES[job.training.precision],
+    }
+    files = {PROGRAM: node_program(PROGRAM).decode(), "export.json": json.dumps(told, indent=1)}
+    rendered = Rendered(files=files, commands=(_command(job, place),))
+    return make_errand(job, f"{run}-export", place, facts, rendered, STALL_S)
+
+
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+
+def _command(job: Job, place: Placement) -> NodeCommand:
+    node = place.nodes[0]
+    # The GPUs may be another run's; the hub is not asked for what lies on the disk.
+    variables = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", **job.environment, "CUDA_VISIBLE_DEVICES": ""}
+    argv = (node.python, f"{node.folder}/{PROGRAM}", node.folder)
+    return NodeCommand(rank=0, argv=argv, environment=variables)
+
+
+def _wait(attempt: launching.Attempt, node: Node, tell: Tell) -> None:
+    """Until the converter has ended well; ProblemsError with its last words when it has not."""
+    log = f"{attempt.records[0].folder}/out.log"
+    told = ""
+    while (ended := read_exit(attempt, 0, node)) is None:
+        line = last_words(node, log).rpartition("\n")[2]
+        if line and line != told:
+            told = line
+            tell(line)
+        time.sleep(POLL_S)
+    if ended.get("code") != 0:
+        values = {"node": node.name, "lines": last_words(node, log)}
+        raise ProblemsError([Problem(code="export_failed", node=node.name, values=values)])

@@ -1,0 +1,192 @@
+"""Copies the model and the data that nodes lack from node 0 to them, on the user's word.
+
+Node 0 gives over the network that the ranks will use, to the port that the preflight has dialled, for the time of the
+copy: what a server between them could carry is a fraction of it, and no node needs a key to another. See
+cluster/copier/ for what is promised about the files.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from backend.cluster.inventory.software import NodeFacts
+from backend.cluster.node import Node, NodeError, sftp_path
+from backend.cluster.node_group import on_all
+from backend.cluster.node_json import BadJson, parse_node_json
+from backend.cluster.node_programs import COPIER, node_program
+from backend.cluster.preflight.results import CheckResult, dataset_names
+from backend.cluster.program_answers import Copied, Progress
+from backend.engines import NodeCommand, Placement, Rendered
+from backend.job.job import Job
+from backend.job.problems import Problem, ProblemsError
+from backend.runs.launch import launch as launching
+from backend.runs.launch.preflight import ConnectedNodes, PreflightReport
+from backend.runs.tasks.one_off_task import (
+    CALL_S,
+    carry_out,
+    free_port,
+    last_words,
+    make_errand,
+    read_answer,
+    read_exit,
+)
+
+LEFT = "copy_left"
+POLL_S = 1.0
+STALL_S = 600.0
+"""Without a byte given for so long node 0 stops giving by itself; hashing a large file takes minutes."""
+INFO = "dataset_info.json"
+PIECE_BYTES = 1 << 20
+INFO_BYTES = 16 << 20
+"""The most that a description of data sets may have; LLaMA-Factory's own has 20 KiB."""
+MEDIA = ("images", "videos", "audios")
+MODEL = ("model_missing",)
+DATA = ("dataset_info_missing", "dataset_file_missing")
+
+Tell = Callable[[int, int], object]
+"""(bytes taken, bytes to take) over all nodes, while they take."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Missing:
+    """What nodes lack and node 0 has."""
+
+    model: tuple[int, ...] = ()
+    """Ranks without the model."""
+    info: tuple[int, ...] = ()
+    """Ranks without dataset_info.json."""
+    data: tuple[int, ...] = ()
+    """Ranks without a file of the data sets; those without their description as well."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The nodes that lack anything."""
+        return tuple(sorted({*self.model, *self.data}))
+
+
+def find_missing(checks: Iterable[CheckResult]) -> Missing | None:
+    """What a preflight found that a copy from node 0 can mend; None where there is nothing."""
+    found = list(checks)
+    has = {one.name for one in found if one.rank == 0 and one.status == "ok"}
+    lacks = {
+        code: tuple(one.rank for one in found if one.name in has and one.problem and one.problem.code == code)
+        for code in MODEL + DATA
+    }
+    info = lacks["dataset_info_missing"]
+    data = tuple(sorted(info + lacks["dataset_file_missing"]))
+    missing = Missing(model=lacks["model_missing"], info=info, data=data)
+    return missing if missing.ranks else None
+
+
+def copy(job: Job, meeting: ConnectedNodes, report: PreflightReport, run: str, tell: Tell) -> tuple[Problem, ...]:
+    """Copy what `report` says is missing; warnings about what could not be cleaned up.
+
+    Raises ProblemsError naming the node; what it has taken so far waits there, and another copy goes on from it.
+    """
+    missing = find_missing(report.checks)
+    if missing is None or meeting.failures:
+        raise ProblemsError(meeting.problems or [Problem(code="nothing_to_copy")])
+    nodes = {rank: meeting.nodes[rank] for rank in (0, *missing.ranks)}
+    try:
+        attempt = _attempt(job, missing, nodes, report.facts, run)
+    except NodeError as error:
+        raise ProblemsError([error.problem]) from error
+    _, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, tell))
+    return left
+
+
+def roots_to_copy(job: Job, missing: Missing, node: Node) -> list[dict[str, Any]]:
+    """Folders and the names in them that are meant, null for all. Raises NodeError and ProblemsError."""
+    roots: list[dict[str, Any]] = []
+    if missing.model:
+        roots.append({"root": job.model.path, "names": None})
+    if missing.data:
+        folder = str(job.training.dataset_dir)
+        entries = _entries(job, node, folder)
+        files = [str(entry["file_name"]) for entry in entries if "file_name" in entry]
+        inside = [name for name in files if not name.startswith("/") and ".." not in name.split("/")]
+        # Rows name their pictures by paths of their own; what these are is for LLaMA-Factory to know.
+        with_media = any(
+            isinstance(entry.get("columns"), dict) and key in entry["columns"] for entry in entries for key in MEDIA
+        )
+        info = [INFO] if missing.info else []
+        roots.append({"root": folder, "names": None if with_media else [*info, *inside]})
+    return roots
+
+
+def _entries(job: Job, node: Node, folder: str) -> list[Mapping[str, Any]]:
+    path, text = f"{sftp_path(folder)}/{INFO}", b""
+    while len(text) <= INFO_BYTES and (piece := node.read(path, len(text), PIECE_BYTES)):
+        text += piece
+    try:
+        known = parse_node_json(text, max_bytes=INFO_BYTES)
+    except BadJson:
+        known = None
+    if not isinstance(known, dict):  # edited since the check, which reads it too
+        values = {"node": node.name, "path": folder}
+        raise ProblemsError(
+            [Problem(code="dataset_info_missing", field="training.dataset_dir", node=node.name, values=values)]
+        )
+    return [known[name] for name in dataset_names(job) if isinstance(known.get(name), dict)]
+
+
+def _attempt(
+    job: Job, missing: Missing, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], run: str
+) -> launching.Attempt:
+    place = launching.make_place(job, run, 1, facts, free_port(job, nodes[0]))
+    told = {
+        "address": place.master_address,
+        "port": place.master_port,
+        "token": secrets.token_hex(32),
+        "roots": roots_to_copy(job, missing, nodes[0]),
+    }
+    files = {COPIER: node_program(COPIER).decode(), "copy.json": json.dumps(told)}
+    rendered = Rendered(files=files, commands=tuple(_commands(place)))
+    return make_errand(job, run, place, facts, rendered, STALL_S)
+
+
+def _commands(place: Placement) -> list[NodeCommand]:
+    return [
+        NodeCommand(
+            rank=node.rank,
+            argv=(node.python, f"{node.folder}/{COPIER}", node.folder, "take" if node.rank else "give"),
+            environment={"PYTHONUNBUFFERED": "1"},
+        )
+        for node in place.nodes
+    ]
+
+
+def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], tell: Tell) -> None:
+    """Until every taker has ended well; ProblemsError for the first that did not, or when the giver has ended."""
+    taking = {rank: node for rank, node in nodes.items() if rank}
+    while True:
+        ended = on_all(nodes, lambda rank, node: read_exit(attempt, rank, node), CALL_S)
+        failed = [rank for rank in taking if (end := ended[rank]) is not None and end.get("code") != 0]
+        if failed:
+            raise ProblemsError([_failure(attempt, rank, nodes[rank]) for rank in failed])
+        if all(ended[rank] for rank in taking):
+            return
+        if ended[0]:
+            raise ProblemsError([_failure(attempt, 0, nodes[0])])
+        far = on_all(taking, lambda rank, node: _progress(attempt, rank, node), CALL_S)
+        known = [one for one in far.values() if one]
+        tell(sum(one["done"] for one in known), sum(one["total"] for one in known))
+        time.sleep(POLL_S)
+
+
+def _progress(attempt: launching.Attempt, rank: int, node: Node) -> Progress | None:
+    return read_answer(node, f"{attempt.records[rank].folder}/progress.json", Progress)
+
+
+def _failure(attempt: launching.Attempt, rank: int, node: Node) -> Problem:
+    """What the program said of itself, else its last words."""
+    folder = attempt.records[rank].folder
+    said = read_answer(node, f"{folder}/result.json", Copied)
+    if said is None:
+        values: dict[str, object] = {"node": node.name, "lines": last_words(node, f"{folder}/out.log")}
+        return Problem(code="copy_failed", node=node.name, values=values)
+    told = {key: said.get(key, "?") for key in Copied.__annotations__ if key != "code"}
+    return Problem(code=said["code"], node=node.name, values={**told, "node": node.name})

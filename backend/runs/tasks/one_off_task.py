@@ -1,0 +1,160 @@
+"""A short gang that is no run: a program of ours on some nodes, under the same supervisor, and then no trace.
+
+Nothing of it enters the store. The supervisors take the nodes' locks, so no run starts meanwhile, and end what they
+started if this process dies and nothing happens any more.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from backend.cluster.inventory.software import NodeFacts, probe_all
+from backend.cluster.node import Node, NodeError, ask, tail
+from backend.cluster.node_group import GroupError, try_all
+from backend.cluster.node_json import BadJson, parse_node_json
+from backend.cluster.preflight.master_port import choose_port
+from backend.cluster.typed_json import read
+from backend.engines import Placement, Rendered
+from backend.job.job import Job
+from backend.job.problems import Problem, ProblemsError
+from backend.runs.collect import node_records
+from backend.runs.collect.log_offset import read_on_at
+from backend.runs.collect.node_records import Exit, Stopped
+from backend.runs.launch import launch as launching
+from backend.runs.redact import redact
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+GRACE_S = 3.0
+CALL_S = 40.0
+LOG_BYTES = 16 << 10
+REMOVE = (
+    'grep -qsF -- "$2" "$1/spec.json" && rm -rf -- "$1"; '
+    'rmdir -- "$1/control" "$1" "$3" "$4" 2>/dev/null; [ ! -e "$1" ]'
+)
+"""(folder, mark, folders above it) for sh; false when the folder is still there."""
+
+
+def read_facts(job: Job, nodes: Mapping[int, Node]) -> dict[int, NodeFacts]:
+    """The facts of every node; ProblemsError where one could not be read."""
+    return all_read(probe_all(job, nodes))
+
+
+def all_read(read: Mapping[int, T | NodeError]) -> dict[int, T]:
+    """What was read of every node; ProblemsError where one could not be."""
+    failed = [one.problem for one in read.values() if isinstance(one, NodeError)]
+    if failed:
+        raise ProblemsError(failed)
+    return {rank: one for rank, one in read.items() if not isinstance(one, NodeError)}
+
+
+def free_port(job: Job, node: Node) -> int:
+    """A port of the job's range that is free on node 0; ProblemsError when none is."""
+    try:
+        return choose_port(job, node, launching.candidate_ports(job))
+    except NodeError as error:
+        raise ProblemsError([error.problem]) from error
+
+
+def make_errand(
+    job: Job, run: str, place: Placement, facts: Mapping[int, NodeFacts], rendered: Rendered, stall_s: float
+) -> launching.Attempt:
+    """The attempt that starts `rendered` in `place`, without the ranks' secrets: no errand needs one."""
+    return launching.Attempt(
+        run=run,
+        number=1,
+        job=job,
+        place=place,
+        rendered=rendered,
+        records=launching.make_records(job, place, facts),
+        grace_s=GRACE_S,
+        stall_s=stall_s,
+    )
+
+
+def carry_out(
+    attempt: launching.Attempt, nodes: Mapping[int, Node], code: str, wait: Callable[[], T]
+) -> tuple[T, tuple[Problem, ...]]:
+    """Start the errand and `wait` for what comes of it; whatever happens, it is ended then and its folders removed.
+
+    The second part warns, as `code`, of what could not be. ProblemsError carries these warnings behind its cause.
+    """
+    begun: set[int] = set()
+    try:
+        launching.start_all(attempt, nodes, lambda kind, rank, detail: begun.add(rank))
+        result = wait()
+    except (GroupError, NodeError, ProblemsError) as error:
+        said = (error.problem,) if isinstance(error, NodeError) else error.problems
+        raise ProblemsError((*said, *clean(attempt, nodes, begun, code))) from error
+    except BaseException:  # Ctrl-C too: what was started is ended before it is raised again
+        clean(attempt, nodes, begun, code)
+        raise
+    return result, tuple(clean(attempt, nodes, begun, code))
+
+
+def read_exit(attempt: launching.Attempt, rank: int, node: Node) -> Exit | None:
+    """The supervisor's record of how the node ended; None while it has not."""
+    data = read_file(node, f"{attempt.records[rank].folder}/exit")
+    return None if data is None else node_records.read_exit(data, time.time())[0]
+
+
+def read_answer(node: Node, path: str, shape: type[T]) -> T | None:
+    """The record in a file that is written atomically; None while there is none. NodeError, also for a bad record."""
+    data = read_file(node, path)
+    if data is None:
+        return None
+    try:
+        found, faults = read(shape, parse_node_json(data))
+    except BadJson as error:
+        found, faults = None, [str(error)]
+    if found is None or faults:
+        raise NodeError("bad_answer", node.name, command=path, exit=0, detail="; ".join(faults))
+    return found
+
+
+def read_file(node: Node, path: str) -> bytes | None:
+    """The start of a file, up to the largest size that our programs write; None while there is none."""
+    try:
+        return node.read(path)
+    except NodeError as error:
+        if error.code != "missing_file":
+            raise
+        return None
+
+
+def last_words(node: Node, path: str) -> str:
+    """The end of a log without secrets; empty where there is none."""
+    try:
+        offset = read_on_at(node, path, 0, keep=LOG_BYTES, grain=LOG_BYTES)
+        kept = node.read(path, offset, 3 * LOG_BYTES)[-LOG_BYTES:]
+    except NodeError:
+        return ""
+    return tail(redact(kept.decode(errors="replace")))
+
+
+def clean(attempt: launching.Attempt, nodes: Mapping[int, Node], begun: Collection[int], code: str) -> list[Problem]:
+    """End what is left on every node and remove its folder; what could not be, as warnings named `code`."""
+
+    def clean_one(rank: int, node: Node) -> bool:
+        record = attempt.records[rank]
+        if rank in begun:
+            stop = launching.supervisor_command(record, "stop", "--grace", str(GRACE_S))
+            if launching.stop_answer(node, Stopped, ask(node, stop, timeout_s=CALL_S))["left"]:
+                return False
+        # Nothing but a folder that holds this attempt's own mark; those above it go when they are empty.
+        above = record.folder.rpartition("/")[0]
+        places = (record.folder, record.mark, above, above.rpartition("/")[0])
+        return node.run(["sh", "-c", REMOVE, "sh", *places], timeout_s=CALL_S).code == 0
+
+    done, failures = try_all(nodes, clean_one, CALL_S + 10)
+    for failure in failures.values():
+        _log.warning("cleaning up after %s: %s", attempt.run, failure)
+    left = [*(rank for rank, is_clean in done.items() if not is_clean), *failures]
+    return [
+        Problem(code=code, severity="warning", node=nodes[rank].name,
+                values={"node": nodes[rank].name, "folder": attempt.records[rank].folder})
+        for rank in sorted(left)
+    ]  # fmt: skip

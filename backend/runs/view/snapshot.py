@@ -1,0 +1,247 @@
+"""What the page shows of a run, read from the store alone: cheap enough for every tick of every tab."""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from backend.job.problems import Problem, ProblemsError
+from backend.runs.collect.node_records import Beat
+from backend.runs.collect.poller import newest_report
+from backend.runs.diagnosis.hang import patience_s, standstill
+from backend.runs.diagnosis.straggler import slowdown
+from backend.runs.records import Event, NodeRecord, NodeSnapshot, Point, RunSnapshot, RunSummary, problem_from_json
+from backend.runs.states import EventKind, RunState
+from backend.runs.store import attempts, metrics, run_store
+from backend.runs.store.run_store import run_job
+from backend.runs.view.elapsed import elapsed
+from backend.runs.view.history import restarts_used
+from backend.runs.view.preparation_progress import preparing
+from backend.runs.view.progress import RECENT_STEPS, progress
+
+EVENTS_SHOWN = 400
+"""An attempt of 32 nodes has some 170."""
+
+
+def snapshot(connection: sqlite3.Connection, run: str, now: float) -> RunSnapshot:
+    """Everything about one run; ProblemsError(unknown_run)."""
+    row = run_store.run_row(connection, run)
+    attempt = attempts.newest(connection, run)
+    history = run_store.events(connection, run)
+    state = run_store.state_of(connection, run) or RunState.QUEUED
+    job = run_job(row["job"])
+    trail = metrics.trail(connection, run, attempt, count=RECENT_STEPS)
+    done = progress(job, trail)
+    last = _by_our_clock(connection, run, trail[-1]) if trail else None
+    nodes = _nodes(connection, run, attempt, state, history, now)
+    places = _queue_places(connection)
+    runs = state is RunState.RUNNING
+    seen = [node for node in nodes if node.state != "unseen"]
+    stands = (
+        standstill(
+            connection, run, attempt, job=job, last=last, step_s=done.step_s, nodes=seen, history=history, now=now
+        )
+        if runs and seen[:1] == list(nodes[:1])  # the steps are read from node 0
+        else None
+    )
+    return RunSnapshot(
+        id=run,
+        name=row["name"],
+        state=state,
+        created=row["created"],
+        ended=row["ended"],
+        engine=row["engine"],
+        attempt=attempt,
+        step=done.step,
+        total_steps=done.total_steps,
+        eta_s=done.eta_s if state in (RunState.RUNNING, RunState.WATCHED) else None,
+        step_s=done.step_s,
+        tokens_per_s=done.tokens_per_s,
+        loss=metrics.newest_loss(connection, run),
+        preparing=preparing(connection, run, attempt) if _waits_for_data(connection, row, attempt, state) else None,
+        cause=run_store.cause_of(connection, run),
+        warnings=_warnings(history, state),
+        nodes=nodes,
+        unseen=_unseen(history, attempt, nodes, now) if not state.is_final else (),
+        events=tuple(history[-EVENTS_SHOWN:]),
+        started=next((event.time for event in history if event.kind is EventKind.STARTING), None),
+        elapsed=elapsed(connection, run, history),
+        last_step_at=last.time if last and last.attempt == attempt else None,
+        standstill=stands,
+        slowdown=slowdown(connection, run, attempt, nodes=nodes, now=now) if runs and stands is None else None,
+        checkpoint_step=attempts.checkpoint_step(connection, run, attempt),
+        source=_source(connection, run),
+        restarts=restarts_used(history),
+        restarts_allowed=row["restarts"],
+        queue_place=places.get(run, (None, 0.0))[0],
+        not_before=places[run][1] or None if run in places else None,
+        looked_at=now,
+    )
+
+
+def summaries(connection: sqlite3.Connection, waits: Mapping[str, Problem | None], now: float) -> list[RunSummary]:
+    """All runs, newest first; `waits`: queued.why_waiting. One that cannot be read is BROKEN and says why."""
+    rows = connection.execute(
+        "SELECT r.*, (SELECT count(*) FROM nodes n WHERE n.run = r.id AND n.attempt = 1) AS nodes FROM runs r"
+        " ORDER BY created DESC, id DESC"
+    ).fetchall()
+    places = {run: place for place, run in enumerate(waits, 1)}
+    found = []
+    for row in rows:
+        try:
+            found.append(_summary(connection, row, places.get(row["id"]), waits.get(row["id"]), now))
+        except ProblemsError as error:
+            found.append(_broken(row, error.problems[0]))
+    return found
+
+
+def _broken(row: sqlite3.Row, why: Problem) -> RunSummary:
+    """What the run's row alone says."""
+    known = {key: row[key] for key in ("id", "name", "created", "ended", "engine", "nodes")}
+    return RunSummary(**known, state=RunState.BROKEN, why=why)
+
+
+def _by_our_clock(connection: sqlite3.Connection, run: str, point: Point) -> Point:
+    records = attempts.nodes(connection, run, point.attempt)
+    return replace(point, time=point.time - records[0].clock_offset_s) if records else point
+
+
+def _warnings(history: Sequence[Event], state: RunState) -> tuple[Problem, ...]:
+    failing = next((event for event in reversed(history) if event.kind is EventKind.FAILING), None)
+    if state is not RunState.FAILED or failing is None:
+        return ()
+    return tuple(problem_from_json(one) for one in failing.detail.get("warnings") or ())
+
+
+def _source(connection: sqlite3.Connection, run: str) -> tuple[str, int] | None:
+    source = run_store.source_of(connection, run)
+    return (source["run"], source["step"]) if source else None
+
+
+def _queue_places(connection: sqlite3.Connection) -> dict[str, tuple[int, float]]:
+    """Run -> (its place, when it may start at the earliest)."""
+    rows = connection.execute("SELECT run, not_before FROM queue ORDER BY position")
+    return {row["run"]: (place, row["not_before"]) for place, row in enumerate(rows, 1)}
+
+
+def _waits_for_data(connection: sqlite3.Connection, row: sqlite3.Row, attempt: int, state: RunState) -> bool:
+    if state is not RunState.RUNNING or not run_job(row["job"]).prepares_data:
+        return False
+    return not metrics.newest_points(connection, row["id"], attempt, count=1)
+
+
+def node_state(record: NodeRecord, state: RunState, history: Sequence[Event]) -> str:
+    """The state of one node, from how it ended or the newest event that names it."""
+    if record.stop["left"] if record.stop is not None else (record.exit or {}).get("left"):
+        return "lost" if state.is_final else "stopping"
+    if record.exit is not None:
+        if record.exit.get("stopped"):
+            return "stopped"
+        return "finished" if record.exit.get("code") == 0 else "failed"
+    if record.stop is not None:
+        return "stopped"
+    newest = next((event.kind for event in reversed(history) if event.rank == record.rank), None)
+    if newest is EventKind.NODE_UNSEEN and not state.is_final:
+        return "unseen"
+    if newest is EventKind.NODE_UNREACHABLE or newest is EventKind.LOSING:
+        return "lost" if state.is_final and state is not RunState.UNWATCHED else "unreachable"
+    if state in (RunState.WATCHED, RunState.UNWATCHED):
+        return state.value
+    if state.is_final:
+        return "lost"
+    if state is RunState.STOPPING:
+        return "stopping"
+    started = any(event.kind is EventKind.NODE_STARTED and event.rank == record.rank for event in history)
+    return "running" if started else "starting" if newest is EventKind.NODE_STARTING else "pending"
+
+
+def _nodes(
+    connection: sqlite3.Connection,
+    run: str,
+    attempt: int,
+    state: RunState,
+    history: Sequence[Event],
+    now: float,
+) -> tuple[NodeSnapshot, ...]:
+    beats = metrics.newest_heartbeats(connection, run, attempt)
+    of_attempt = [event for event in history if event.attempt == attempt and not _is_outdated(event, beats)]
+    return tuple(
+        _node(record, node_state(record, state, of_attempt), beats.get(record.rank), now)
+        for record in attempts.nodes(connection, run, attempt)
+    )
+
+
+def _is_outdated(event: Event, beats: Mapping[int, tuple[float, Beat]]) -> bool:
+    """Whether a heartbeat came after the report that a node cannot be read: then another process reads it."""
+    heard, _ = beats.get(-1 if event.rank is None else event.rank, (event.time, Beat()))
+    return event.kind in (EventKind.NODE_UNSEEN, EventKind.NODE_UNREACHABLE) and heard > event.time
+
+
+def _unseen(history: Sequence[Event], attempt: int, nodes: Sequence[NodeSnapshot], now: float) -> tuple[Problem, ...]:
+    """Why the server cannot read nodes, in rank order."""
+    found = []
+    for node in nodes:
+        newest = newest_report(history, attempt, node.rank)
+        if newest is None or newest.kind is not EventKind.NODE_UNSEEN or node.exit is not None:
+            continue
+        heard = None if node.heartbeat_age_s is None else now - node.heartbeat_age_s
+        if heard is None or heard <= newest.time:
+            found.append(problem_from_json(newest.detail["problem"]))
+    return tuple(found)
+
+
+def _node(record: NodeRecord, state: str, beat: tuple[float, Beat] | None, now: float) -> NodeSnapshot:
+    received, values = beat if beat is not None else (None, Beat())
+    over = record.exit is not None or state in ("stopped", "lost")
+    return NodeSnapshot(
+        rank=record.rank,
+        address=record.address,
+        state=state,
+        heartbeat_age_s=None if received is None else max(0.0, now - received),
+        gpus=tuple(values.get("gpus", ())),
+        host={key: value for key, value in values.items() if key in _HOST_KEYS},
+        members=0 if over else values.get("members", 0),
+        stuck=tuple((record.exit or {}).get("stuck", ()) if over else values.get("stuck", ())),
+        wrote=values["wrote"] - record.clock_offset_s if "wrote" in values else None,
+        worked=tuple((rank, when - record.clock_offset_s) for rank, when in values.get("worked", ())),
+        exit=record.exit,
+        stop=record.stop,
+    )
+
+
+_HOST_KEYS = ("load1", "memory_used_mib", "memory_total_mib", "disk_free_mib")
+
+
+def _summary(
+    connection: sqlite3.Connection, row: sqlite3.Row, queue_place: int | None, waits_for: Problem | None, now: float
+) -> RunSummary:
+    attempt = attempts.newest(connection, row["id"])
+    state = run_store.state_of(connection, row["id"]) or RunState.QUEUED
+    failed, goes_on = state in (RunState.FAILED, RunState.LOST), state in (RunState.RUNNING, RunState.WATCHED)
+    trail = metrics.trail(connection, row["id"], attempt, count=RECENT_STEPS if goes_on else 1)
+    newest = trail[-1] if trail else None
+    begun = newest if newest and newest.attempt == attempt else None
+    return RunSummary(
+        id=row["id"],
+        name=row["name"],
+        state=state,
+        created=row["created"],
+        ended=row["ended"],
+        engine=row["engine"],
+        nodes=row["nodes"] or len(run_job(row["job"]).cluster.hosts),
+        step=newest.step if newest else None,
+        total_steps=newest.total_steps if newest else None,
+        loss=metrics.newest_loss(connection, row["id"]),
+        eta_s=progress(run_job(row["job"]), trail).eta_s if goes_on else None,
+        stands_since=_stands_since(connection, row["id"], begun, now) if state is RunState.RUNNING else None,
+        queue_place=queue_place,
+        has_begun=attempt > 0,
+        why=run_store.cause_of(connection, row["id"]) if failed else waits_for,
+    )
+
+
+def _stands_since(connection: sqlite3.Connection, run: str, newest: Point | None, now: float) -> float | None:
+    """As the run's own page says. `newest`: its step; only one that is old, or none, is worth a look at all nodes."""
+    if newest and now - _by_our_clock(connection, run, newest).time < patience_s(newest.step_s):
+        return None
+    found = snapshot(connection, run, now).standstill
+    return found.since if found else None

@@ -1,0 +1,442 @@
+"""What the server answers to a tick, from a real store: what the tab lacks, and nothing when it lacks nothing."""
+
+import json
+import math
+
+import pytest
+
+from app.monitor import curves
+from app.monitor import log as log_section
+from app.monitor import run as run_section
+from app.monitor.poll_request import Question
+from app.monitor.poll_response import Bundler
+from app.monitor.watch import LOOK_S, Watch
+from backend.cluster.ssh.host_keys import KnownHosts
+from backend.runs.controller import Controller
+from backend.runs.states import EventKind
+from backend.runs.store import metrics
+from backend.runs.store.store import Store
+from tests.waiting import wait_for
+from tools.stored_runs import StoredRun, heartbeat, problem
+
+RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
+
+
+class Desk:
+    """A store, a controller that watches nothing, and a tab that remembers what it was sent."""
+
+    def __init__(self, tmp_path, lang: str = "en") -> None:
+        self.now = 1_800_000_000.0
+        self.store = Store(tmp_path / "megaboard.db")
+        known_hosts = KnownHosts(tmp_path / "known_hosts", None)
+        self.reads = 0
+        controller = Controller(tmp_path, self.store, known_hosts, clock=lambda: self.now)
+        snapshot, clock = controller.snapshot, lambda: self.now
+
+        def counted(run: str):
+            self.reads += 1
+            return snapshot(run)
+
+        controller.snapshot = counted
+        self.bundler = Bundler(Watch(controller, self.store, clock), self.store, lang, clock)
+
+    def run(self, **options) -> StoredRun:
+        run = StoredRun(self.store, RUN, now=self.now - 100, **options)
+        run.start()
+        return run
+
+    def ask(self, **question):
+        self.now += LOOK_S
+        return self.ask_now(**question)
+
+    def ask_now(self, **question):
+        answer = self.bundler.answer(Question.of(question), self.now)
+        return None if answer is None else json.loads(answer)
+
+
+class Tab:
+    """Does with the answers what static/monitor.js does."""
+
+    def __init__(self, desk: Desk, run: str = RUN) -> None:
+        self.desk = desk
+        self.question = {"run": run, "seen": {}, "points": {}, "log": {"node": 0, "file": None, "end": None}}
+
+    def tick(self):
+        answer = self.desk.ask(**self.question)
+        if answer is None:
+            return None
+        self.question["seen"].update(answer.get("versions", {}))
+        if "points" in answer:
+            self.question["points"] = {key: answer["points"][key] for key in ("generation", "seq")}
+        if answer.get("log", {}).get("end") is not None:
+            self.question["log"] |= {key: answer["log"][key] for key in ("file", "end")}
+        return answer
+
+
+@pytest.fixture
+def desk(tmp_path):
+    desk = Desk(tmp_path)
+    yield desk
+    desk.store.close()
+
+
+def test_the_list_is_sent_once_and_again_when_it_changes(desk):
+    desk.run().steps(1, 4)
+    first = desk.ask(run="")
+    row = first["rows"][0]
+    assert (row["state"], row["step"], row["total"], row["nodes"]) == ("running", 4, 400, 4)
+    assert row["loss"] == pytest.approx(3.5, abs=0.3)
+    assert desk.ask(run="", seen=first["versions"]) is None
+    StoredRun(desk.store, "20260101-000001-other-bbbb", now=desk.now)
+    again = desk.ask(run="", seen=first["versions"])
+    assert [row["id"][-4:] for row in again["rows"]] == ["bbbb", "aaaa"]
+
+
+def test_a_tab_that_has_everything_is_sent_nothing(desk):
+    run = desk.run()
+    run.steps(1, 5)
+    run.log(0, "rank0.log", b"hello\n")
+    tab = Tab(desk)
+    sections = {"head", "progress", "compare", "standstill", "slowdown", "unseen", "nodes", "events", "points", "log"}
+    assert set(tab.tick()) == {"run", "now", "versions", *sections}
+    assert tab.tick() is None
+    assert tab.tick() is None
+
+
+def test_a_step_sends_its_figures_and_one_point_and_no_more(desk):
+    run = desk.run()
+    run.now = desk.now - 10
+    run.steps(1, 5)
+    run.beat()
+    tab = Tab(desk)
+    tab.tick()
+    run.steps(6, 6)
+    answer = tab.tick()
+    assert set(answer) == {"run", "now", "versions", "progress", "points"}
+    assert answer["points"]["series"]["loss"]["x"] == [6]
+    assert answer["progress"]["step"] == 6
+
+
+def test_many_tabs_cost_one_look(desk):
+    desk.run()
+    desk.ask(run=RUN)
+    for _ in range(20):
+        desk.ask_now(run=RUN)
+    assert desk.reads == 1
+    desk.ask(run=RUN)
+    assert desk.reads == 2
+
+
+def test_tabs_that_lack_the_same_get_one_text_that_was_made_once(desk, monkeypatch):
+    desk.run(nodes=128, gpus_per_node=8).beat()
+    made = []
+    for module, name in ((run_section, "nodes"), (curves, "part"), (log_section, "part")):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *all, real=real, name=name: [made.append(name), real(*all)][1])
+    first = desk.ask(run=RUN)
+    assert all(desk.ask_now(run=RUN) == first for _ in range(10))
+    assert sorted(made) == ["nodes", "part", "part"]
+
+
+def test_a_run_that_an_older_version_stored_is_taken_in_while_it_is_shown(desk):
+    desk.run()
+    desk.store.write(
+        lambda c: c.executemany(
+            "INSERT INTO points (run, attempt, rank, step, time, loss) VALUES (?, 1, 0, ?, 1, 2.0)",
+            [(RUN, step) for step in range(1, 2001)],
+        )
+    )
+    tab = Tab(desk)
+    assert tab.tick()["points"]["series"]["loss"]["x"] == []
+    wait_for(lambda: (desk.ask(run=RUN)["points"]["series"]["loss"]["x"] or [0])[-1] == 2000)
+    assert "from" not in tab.tick()["points"], "the whole, for it is much"
+    assert tab.tick() is None
+
+
+def test_a_stretch_is_sent_in_detail_once_it_is_asked_for(desk):
+    desk.run().steps(1, 5000)
+    shown = desk.ask(run=RUN, detail={"first": 100, "last": 300})["detail"]
+    assert (shown["first"], shown["last"]) == (100, 300)
+    assert shown["series"]["loss"]["x"] == list(range(100, 301))
+    for nonsense in (7, {"first": 3, "last": 1}, {"first": "a", "last": 4}):
+        assert "detail" not in desk.ask(run=RUN, detail=nonsense)
+
+
+def test_node_rows_say_heartbeat_gpus_and_processes(desk):
+    run = desk.run(gpus_per_node=2)
+    run.now = desk.now - 3
+    run.beat([0])
+    node, silent = desk.ask(run=RUN)["nodes"][:2]
+    assert node["heard"] == round(run.now)
+    assert len(node["gpus"]) == 2
+    assert node["members"] == 4
+    assert node["left"] is None
+    assert (silent["heard"], silent["gpus"]) == (None, [])
+
+
+@pytest.mark.parametrize(("lang", "words"), [("en", "10.0.0.3"), ("zh", "10.0.0.3")])
+def test_a_failure_is_told_in_words_with_its_node_and_last_lines(tmp_path, lang, words):
+    desk = Desk(tmp_path, lang)
+    run = desk.run(addresses=[f"10.0.0.{i}" for i in (1, 2, 3, 4)])
+    why = problem("training_failed", "10.0.0.3", rank=2, file="rank2.log", exit=1, lines="ValueError: x")
+    run.tell(EventKind.FAILING, 2, problem=why)
+    for rank in range(4):
+        run.stopped(rank)
+    run.tell(EventKind.FAILED, 2, problem=why)
+    answer = desk.ask(run=RUN)
+    cause = answer["head"]["cause"]
+    assert words in cause["message"]
+    assert cause["fix"]
+    assert (cause["rank"], cause["file"], cause["lines"]) == (2, "rank2.log", "ValueError: x")
+    assert answer["head"]["proof"] == {"proved": 4, "nodes": 4, "left": 0}
+    assert answer["events"][0]["why"] == cause["message"]
+    desk.store.close()
+
+
+def test_what_32_nodes_do_alike_is_one_line_and_the_first_failure_stays_in_sight(desk):
+    run = desk.run(nodes=32)
+    run.exit(17, code=1, reason="failed")
+    run.tell(EventKind.FAILING, 17, problem=problem("training_failed", run.addresses[17], rank=17))
+    for rank in range(32):
+        run.tell(EventKind.NODE_STOPPING, rank)
+        if rank != 17:
+            run.exit(rank, code=None, signal=15, reason="stopped", stopped=True)
+        run.stopped(rank)
+    run.tell(EventKind.FAILED, 17)
+    told = [event["text"] for event in desk.ask(run=RUN)["events"]]
+    assert f"{run.addresses[17]}: ended with code 1" in told
+    assert "A failure: ending all nodes" in told
+    assert {"32 nodes: started", "32 nodes: stopped, 0 processes left", "31 nodes: ended by signal 15"} <= set(told)
+    assert len(told) < 16
+
+
+def test_a_gang_without_steps_names_who_the_others_wait_for_until_a_step_comes(desk):
+    run = desk.run(gpus_per_node=2)
+    run.now = desk.now
+    run.steps(1, 30)
+    tab = Tab(desk)
+    assert tab.tick()["standstill"] is None
+    desk.now += 20
+    run.now = desk.now
+    run.beat([0, 1])
+    row = {**heartbeat(2, 2, run.now), "stuck": [[4711, "python", "T", 5]]}
+    row["gpus"][1]["utilization"] = 0
+    desk.store.write(lambda c: metrics.add_heartbeats(c, RUN, 1, 2, [row], run.now))
+    run.tell(EventKind.NODE_STUCK, 2, stuck=row["stuck"])
+    answer = tab.tick()
+    assert answer["progress"]["eta_s"] is None, "nobody knows"
+    told = answer["standstill"]
+    assert (told["step"], told["ends_at"] - told["since"]) == (30, 1800 + 300)
+    stuck, silent, idle = told["suspects"]
+    assert (stuck["kind"], stuck["node"], stuck["rank"], stuck["ids"]) == ("stuck", 2, 5, "4711")
+    assert (stuck["processes"], stuck["since"]) == ("rank 5: python 4711 (T)", run.now)
+    assert (silent["kind"], silent["node"]) == ("silent", 3), "nobody has ever heard of it"
+    assert (idle["kind"], idle["address"], idle["gpu"]) == ("idle", run.addresses[2], 1)
+    assert tab.tick() is None, "how long it lasts is counted in the browser"
+    run.now = desk.now
+    run.steps(31, 31)
+    assert tab.tick()["standstill"] is None
+
+
+def test_a_slow_step_is_no_standstill_and_a_gang_that_stands_without_a_culprit_is(desk):
+    run = desk.run()
+    run.now = desk.now - 60
+    run.steps(1, 10, step_s=10.0)
+    assert desk.ask(run=RUN)["standstill"] is None, "a minute is six steps"
+    desk.now += 50
+    run.now = desk.now
+    run.beat()
+    assert desk.ask(run=RUN)["standstill"]["suspects"] == []
+    assert desk.ask(run="")["rows"][0]["stands_since"] == desk.ask(run=RUN)["standstill"]["since"]
+    run.tell(EventKind.STOP_REQUESTED, save=False)
+    assert desk.ask(run=RUN)["standstill"] is None, "somebody does something about it"
+
+
+@pytest.mark.parametrize(
+    ("state", "step", "is_told"), [("T", 0, True), ("D", 0, False), ("D", 7, True), ("D", 200, False)]
+)
+def test_a_process_that_waits_for_files_is_no_standstill_while_a_model_is_loaded_or_saved(desk, state, step, is_told):
+    run = desk.run()
+    run.now = desk.now - 20
+    if step:
+        run.steps(step, step)
+    row = {**heartbeat(1, 1, desk.now), "stuck": [[7, "python", state, 1]]}
+    desk.store.write(lambda c: metrics.add_heartbeats(c, RUN, 1, 1, [row], desk.now))
+    run.tell(EventKind.NODE_STUCK, 1, stuck=row["stuck"])
+    assert (desk.ask(run=RUN)["standstill"] is not None) is is_told
+
+
+class Quiet:
+    """A gang of four nodes with a GPU each, whose heartbeats say what they are told to."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk, self.run = desk, desk.run()
+
+    def after(self, seconds: float, *, worked: dict[int, float], busy: tuple[int, ...] = (), wrote: float = 0.0):
+        """What is told `seconds` after the start, when each rank last worked then (never, else) and a log last grew."""
+        self.desk.now = now = self.run.now + seconds
+        for rank in range(4):
+            row = {**heartbeat(rank, 1, now), "wrote": self.run.now + (wrote if rank else wrote / 2)}
+            row["worked"] = [[None, now], [rank, self.run.now + worked.get(rank, 0.0)]]
+            row["gpus"][0]["utilization"] = 100 if rank in busy else 0
+            self.desk.store.write(lambda c, rank=rank, row=row: metrics.add_heartbeats(c, RUN, 1, rank, [row], now))
+        return self.desk.ask(run=RUN)["standstill"]
+
+
+def test_before_the_first_step_who_loads_or_computes_gives_no_alarm_and_a_gang_that_does_neither_does(desk):
+    gang = Quiet(desk)
+    assert gang.after(130, worked={}, wrote=80) is None, "something was written"
+    assert gang.after(211, worked={2: 205}, wrote=80) is None, "rank 2 loads, the others wait for it"
+    assert gang.after(212, worked=dict.fromkeys(range(4), 211), busy=(0, 1, 2, 3), wrote=80) is None, (
+        "a long first step"
+    )
+    told = gang.after(330, worked={2: 205}, wrote=80)
+    assert (told["title"], told["since"], told["wrote"]) == ("waiting", gang.run.now, gang.run.now + 80)
+    assert desk.ask(run="")["rows"][0]["stands_since"] == gang.run.now
+    assert told["ends_at"] == gang.run.now + 40 + 2100, "each node ends its part by itself"
+    assert [(one["kind"], one["node"], one["others"]) for one in told["suspects"]] == [("earlier", 0, told["wrote"])]
+    told = gang.after(332, worked={0: 331, 1: 331, 3: 331}, busy=(0, 1, 3), wrote=80)
+    assert {("idle", 2)} < {(one["kind"], one["node"]) for one in told["suspects"]}, "they wait for it in a collective"
+    assert gang.after(340, worked={2: 335}, wrote=80) is None
+    told = gang.after(680, worked=dict.fromkeys(range(4), 675), busy=(0, 1, 3), wrote=80)
+    assert ("working", 2) in [(one["kind"], one["node"]) for one in told["suspects"]], "nothing is written for long"
+
+
+@pytest.mark.parametrize(
+    ("step", "worked", "is_due"), [(200, 195, None), (200, 60, False), (400, 195, None), (7, 195, False)]
+)
+def test_a_save_is_no_standstill_while_somebody_works_at_it(desk, step, worked, is_due):
+    gang = Quiet(desk)
+    gang.run.steps(step, step, step_s=0.0)
+    told = gang.after(200, worked={0: worked}, wrote=0)
+    assert (told and told["is_due"]) is is_due
+    assert (desk.ask(run="")["rows"][0]["stands_since"] is None) == (told is None), "the list says the same"
+
+
+def test_a_run_that_preflight_refused_tells_why_without_nodes(desk):
+    run = StoredRun(desk.store, RUN, now=desk.now, attempted=False)
+    run.tell(EventKind.PREFLIGHT)
+    why = problem("node_lost", "10.0.0.1", seconds=3)
+    run.tell(EventKind.FAILING, problem=why)
+    run.tell(EventKind.FAILED, problem=why)
+    answer = desk.ask(run=RUN)
+    assert (answer["head"]["attempt"], answer["head"]["proof"], answer["nodes"]) == (0, None, [])
+    assert "10.0.0.1" in answer["head"]["cause"]["message"]
+    assert answer["log"]["files"] == []
+    assert [event["text"] for event in answer["events"][:2]] == ["Failed", "It cannot be started"]
+
+
+def test_a_node_that_proved_nothing_is_counted_as_open(desk):
+    run = desk.run()
+    run.tell(EventKind.STOP_REQUESTED, save=False)
+    run.stopped(0)
+    run.stopped(1, left=[17, 18])
+    run.tell(EventKind.LOST)
+    assert desk.ask(run=RUN)["head"]["proof"] == {"proved": 1, "nodes": 4, "left": 2}
+
+
+def test_while_a_checkpoint_is_saved_a_stop_is_still_offered(desk):
+    run = desk.run()
+    head = desk.ask(run=RUN)["head"]
+    assert (head["can_save"], head["can_stop"], head["is_saving"]) == (True, True, False)
+    run.tell(EventKind.STOP_REQUESTED, save=True)
+    head = desk.ask(run=RUN)["head"]
+    assert (head["can_save"], head["can_stop"], head["is_saving"]) == (False, True, True)
+    run.tell(EventKind.STOP_FORCED)
+    head = desk.ask(run=RUN)["head"]
+    assert (head["can_save"], head["can_stop"], head["is_saving"]) == (False, False, False)
+
+
+def test_numbers_that_json_has_no_words_for_do_not_break_the_page(desk):
+    desk.run().steps(1, 3, loss=math.nan, grad_norm=math.inf)
+    answer = desk.ask(run=RUN)
+    assert answer["progress"]["loss"] is None
+    assert answer["points"]["series"]["loss_bad"]["x"] == [1, 2, 3]
+    assert desk.ask(run="")["rows"][0]["loss"] is None
+
+
+def test_log_lines_follow_each_other_without_loss_or_repeat(desk):
+    run = desk.run()
+    tab = Tab(desk)
+    assert tab.tick()["log"]["files"] == []
+    assert tab.tick() is None
+    run.log(0, "out.log", b"console\n")
+    run.log(0, "rank0.log", b"one\ntw")
+    first = tab.tick()["log"]
+    assert (first["file"], first["files"], first["lines"]) == ("rank0.log", ["rank0.log", "out.log"], ["one"])
+    run.log(0, "rank0.log", b"o\nthree\n")
+    second = tab.tick()["log"]
+    assert (second["from"], second["lines"]) == (4, ["two", "three"])
+    assert "files" not in second, "they are the same"
+    assert tab.tick() is None
+
+
+def test_earlier_lines_begin_where_a_line_begins(desk):
+    run = desk.run()
+    data = b"".join(b"line %05d\n" % n for n in range(20_000))
+    run.log(0, "rank0.log", data)
+    tab = Tab(desk)
+    newest = tab.tick()["log"]
+    assert newest["lines"][-1] == "line 19999"
+    first = int(newest["lines"][0].split()[1])
+    log = {"node": 0, "file": "rank0.log", "end": newest["end"], "before": newest["start"]}
+    earlier = desk.ask(**{**tab.question, "log": log})["log"]
+    assert earlier["before"] == newest["start"]
+    assert earlier["lines"][-1] == f"line {first - 1:05d}"
+
+
+def test_an_older_attempts_log_is_read_beside_the_newest_ones(desk):
+    run = desk.run()
+    run.log(0, "rank0.log", b"first\n")
+    run.attempt_again(checkpoint_step=4)
+    run.log(0, "rank0.log", b"second\n")
+    shown = {number: desk.ask(run=RUN, log={"attempt": number})["log"] for number in (None, 1, 2, 9)}
+    assert {number: (log["attempt"], log["lines"]) for number, log in shown.items()} == {
+        None: (2, ["second"]), 1: (1, ["first"]), 2: (2, ["second"]), 9: (2, ["second"]),
+    }  # fmt: skip
+
+
+def test_a_file_that_an_attempt_does_not_have_gives_way_to_the_first_that_it_has_until_it_is_there(desk):
+    run = desk.run()
+    run.log(0, "out.log", b"the console\n")
+    asked = {"node": 0, "file": "out.log"}
+    assert desk.ask(run=RUN, log=asked)["log"]["lines"] == ["the console"]
+    run.attempt_again(checkpoint_step=4)
+    none = desk.ask(run=RUN, log=asked)["log"]
+    assert (none["attempt"], none["file"], none["files"], none["lines"]) == (2, None, [], [])
+    run.log(0, "rank0.log", b"the second\n")
+    other = desk.ask(run=RUN, log=asked)["log"]
+    assert (other["asked"], other["file"], other["lines"]) == ("out.log", "rank0.log", ["the second"])
+    run.log(0, "out.log", b"its console\n")
+    there = desk.ask(run=RUN, log=asked)["log"]
+    assert (there["file"], there["lines"]) == ("out.log", ["its console"])
+
+
+def test_an_unknown_run_is_an_answer_not_a_failure(desk):
+    answer = desk.ask(run="20200101-000000-never-0000")
+    assert answer["error"]["code"] == "unknown_run"
+    assert desk.ask(run="20200101-000000-never-0000", seen=answer["versions"]) is None
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        None,
+        [],
+        "x",
+        {"run": 7},
+        {"seen": [1]},
+        {"points": {"seq": -1}},
+        {"points": {"seq": True}},
+        {"log": {"end": 1e99}},
+    ],
+)
+def test_nonsense_from_a_browser_counts_as_nothing_known(desk, question):
+    assert json.loads(desk.bundler.answer(Question.of(question), desk.now))["rows"] == []
+
+
+def test_a_file_name_from_a_browser_reaches_no_file(desk):
+    run = desk.run()
+    run.log(0, "rank0.log", b"x\n")
+    log = desk.ask(run=RUN, log={"node": 0, "file": "../../etc/passwd"})["log"]
+    assert (log["file"], log["files"], log["lines"]) == ("rank0.log", ["rank0.log"], ["x"])

@@ -1,0 +1,74 @@
+"""DeepSpeed's parts in C++: what is needed, what a node has of it, and what is said of that."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.text import LANGUAGES, render_problem, t
+from backend.cluster.preflight.deepspeed_extensions import check_parts, needed_parts
+from backend.cluster.preflight.results import CheckResult, Checks
+from backend.node.checks.software import find_parts
+from tests.cluster.jobs import make_job
+
+OFFLOAD = "llamafactory-zero3-offload"
+FOUND: dict[str, Any] = {"unbuilt": [], "locks": [], "compiler": True}
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "parallel", "parts"),
+    [
+        ("llamafactory-ddp", "cpu", {}, []),
+        ("llamafactory-zero3", "h100-80g", {}, []),
+        ("llamafactory-zero3", "cpu", {}, ["deepspeed_shm_comm"]),
+        ("llamafactory-zero2-offload", "h100-80g", {}, ["cpu_adam"]),
+        (OFFLOAD, "h100-80g", {"offload_device": "nvme", "offload_folder": "/nvme"}, ["cpu_adam", "async_io"]),
+    ],
+)
+def test_each_engine_names_what_it_loads(engine: str, gpu: str, parallel: dict[str, str], parts: list[str]) -> None:
+    assert needed_parts(make_job(engine=engine, cluster={"gpu": gpu}, parallel=parallel)) == parts
+
+
+def judged(**found: object) -> list[CheckResult]:
+    return check_parts(make_job(engine=OFFLOAD), Checks(0, "10.0.0.1"), {"parts": {**FOUND, **found}})
+
+
+def test_a_job_without_them_is_not_checked() -> None:
+    assert check_parts(make_job(), Checks(0, "10.0.0.1"), {"parts": FOUND}) == []
+
+
+def test_what_is_built_or_can_be_is_fine() -> None:
+    assert [result.status for result in judged() + judged(unbuilt=["cpu_adam"])] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "code"),
+    [
+        ({"unbuilt": ["cpu_adam"], "compiler": False}, "failure", "deepspeed_needs_compiler"),
+        ({"unbuilt": ["cpu_adam"], "locks": ["/x/cpu_adam/lock"]}, "warning", "deepspeed_locked"),
+    ],
+)
+def test_what_would_stop_or_hang_the_ranks_is_told(found: dict[str, object], status: str, code: str) -> None:
+    (result,) = judged(**found)
+    assert result.problem
+    assert (result.name, result.status, result.problem.code) == ("deepspeed", status, code)
+    for language in LANGUAGES:
+        assert t(language, "check.deepspeed")
+        assert "10.0.0.1" in render_problem(language, result.problem)["message"]
+        assert render_problem(language, result.problem)["fix"]
+
+
+def test_a_node_says_what_is_built_and_which_locks_are_left(tmp_path: Path) -> None:
+    for name, file in (("cpu_adam", "cpu_adam.so"), ("async_io", "lock")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).touch()
+    found = find_parts(["cpu_adam", "async_io", "deepspeed_shm_comm"], str(tmp_path))
+    assert found["unbuilt"] == ["async_io", "deepspeed_shm_comm"]
+    assert found["locks"] == [str(tmp_path / "async_io" / "lock")]
+
+
+def test_a_lock_beside_a_built_part_hangs_the_ranks_too(tmp_path: Path) -> None:
+    (tmp_path / "cpu_adam").mkdir()
+    for file in ("cpu_adam.so", "lock"):
+        (tmp_path / "cpu_adam" / file).touch()
+    assert find_parts(["cpu_adam"], str(tmp_path))["locks"] == [str(tmp_path / "cpu_adam" / "lock")]

@@ -1,0 +1,144 @@
+"""What an engine says against its configuration is told at the field that caused it; each machine is asked once."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from app.text import LANGUAGES, render_problem
+from backend.cluster.inventory.software import NodeFacts
+from backend.cluster.node import Node, NodeError
+from backend.cluster.preflight import engine_args
+from backend.cluster.preflight.engine_args import check_configuration, field_of
+from backend.cluster.preflight.results import CheckResult, Checks
+from backend.engines import Rendered, render
+from backend.engines.known_keys import programs
+from backend.job.job import Job
+from tests.engines.jobs import ddp, job, place
+from tests.fakes import FakeNode
+
+TAKEN = {"error": None, "message": ""}
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> Iterator[None]:
+    engine_args._taken.clear()
+    yield
+    engine_args._taken.clear()
+
+
+def facts(rank: int, machine: str = "") -> NodeFacts:
+    return NodeFacts(home="/home/me", hostname=f"n{rank}", python="3.11", machine=machine)
+
+
+def check(
+    made: Job, nodes: Mapping[int, Node], known: Mapping[int, NodeFacts] | None = None, rendered: Rendered | None = None
+) -> list[CheckResult]:
+    checks = {rank: Checks(rank, node.name) for rank, node in nodes.items()}
+    known = known or {rank: facts(rank) for rank in nodes}
+    return check_configuration(made, checks, nodes, known, rendered or render(made, place(made)))
+
+
+def nodes_that_say(*answers: Mapping[str, Any] | NodeError) -> dict[int, FakeNode]:
+    return {rank: FakeNode(f"10.0.0.{rank + 1}").on("parse", reply=answer) for rank, answer in enumerate(answers)}
+
+
+def refused(message: str) -> dict[str, Any]:
+    return {"error": "ValueError", "message": message}
+
+
+def test_an_engine_that_takes_its_files_passes_on_every_node() -> None:
+    nodes = nodes_that_say(TAKEN, TAKEN)
+    assert [(result.name, result.status) for result in check(ddp(), nodes)] == [("configuration", "ok")] * 2
+    assert [len(node.ran) for node in nodes.values()] == [1, 1]
+
+
+def test_a_refusal_names_the_node_and_the_field_in_the_engine_s_words() -> None:
+    made = ddp(extra={"foo_bar": 1})
+    words = "Some keys are not used by the HfArgumentParser: ['foo_bar']"
+    first, second = check(made, nodes_that_say(TAKEN, refused(words)))
+    assert (first.status, second.status) == ("ok", "failure")
+    problem = second.problem
+    assert problem is not None
+    assert (problem.code, problem.field, problem.node) == ("engine_refuses", "extra.foo_bar", "10.0.0.2")
+    for lang in LANGUAGES:
+        assert words in render_problem(lang, problem)["message"]
+
+
+@pytest.mark.parametrize(
+    ("made", "message", "field"),
+    [
+        (ddp(extra={"use_galore": True}), "GaLore and APOLLO are incompatible with deepspeed yet.", "engine"),
+        (ddp(), "Template nonsense does not exist.", "training.template"),
+        (ddp(), "Please provide `model_name_or_path`.", "model.path"),
+        (ddp(), "Please make sure eval_dataset be provided or val_size >1e-6", "engine"),
+        (ddp(extra={"val_size": 0}), "Please make sure eval_dataset be provided or val_size >1e-6", "extra.val_size"),
+        (ddp(), "Your setup doesn't support bf16/gpu. You need torch>=1.10", "training.precision"),
+        (job(), "--overlap_param_gather only supported with distributed optimizer", "parallel.overlap_param_gather"),
+        (job(), "Seed should be a positive integer.", "training.seed"),
+        (job(), "mcore_adapter is required when USE_MCA=1.", "engine"),
+        (job(), "", "engine"),
+    ],
+)
+def test_the_key_in_a_message_tells_the_field(made: Job, message: str, field: str) -> None:
+    assert field_of(made, message) == field
+
+
+def test_nodes_that_are_one_machine_are_asked_once_and_all_told() -> None:
+    nodes = nodes_that_say(refused("no"), refused("no"), TAKEN)
+    made = ddp(nodes=3)
+    known = {rank: facts(0, "boot") for rank in (0, 1)} | {2: facts(2, "other")}
+    assert [result.status for result in check(made, nodes, known)] == ["failure", "failure", "ok"]
+    assert [len(node.ran) for node in nodes.values()] == [1, 0, 1]
+
+
+def test_what_was_taken_is_not_asked_again_until_it_changes() -> None:
+    nodes, made = nodes_that_say(TAKEN, refused("no")), ddp()
+    check(made, nodes)
+    assert [result.status for result in check(made, nodes)] == ["ok", "failure"]
+    assert [len(node.ran) for node in nodes.values()] == [1, 2]
+    check(ddp(training__seed=7), nodes)
+    newer = {rank: NodeFacts(home="/", hostname="n", python="3", modules={"torch": "3"})
+             for rank in nodes}  # fmt: skip
+    check(made, nodes, newer)
+    assert len(nodes[0].ran) == 3
+
+
+def test_a_machine_that_comes_in_when_much_is_remembered_leaves_the_others_their_answer() -> None:
+    made = ddp()
+    check(made, nodes_that_say(TAKEN, TAKEN))
+    engine_args._taken.update({("another configuration", number): TAKEN for number in range(100)})
+    changed = {0: facts(0), 1: facts(1, machine="new")}
+    assert [result.status for result in check(made, nodes_that_say(TAKEN, TAKEN), changed)] == ["ok", "ok"]
+
+
+def test_a_slow_node_is_a_warning_and_a_crash_is_a_failure() -> None:
+    slow, crash = (
+        NodeError("timeout", "10.0.0.1", seconds=120),
+        NodeError("bad_answer", "10.0.0.2", exit=-11, detail=""),
+    )
+    first, second = check(ddp(), nodes_that_say(slow, crash))
+    assert (first.status, first.problem and first.problem.severity) == ("warning", "warning")
+    assert (second.status, second.problem and second.problem.code) == ("failure", "bad_answer")
+
+
+def test_a_version_that_takes_other_keys_is_noted_and_stops_nobody() -> None:
+    known = programs()["llamafactory"]
+    keys = {name: dataclasses.asdict(key) for name, key in known.keys.items() if name != "cutoff_len"}
+    keys["template"] = {"type": "str", "default": "qwen9"}
+    told = {"llamafactory": {"version": "0.9.9", "keys": {**keys, "a_new_key": {"type": "int", "default": 1}}}}
+    (result,) = check(ddp(nodes=1), nodes_that_say({**TAKEN, "programs": told}))
+    assert (result.status, result.problem and result.problem.severity) == ("ok", "note")
+    assert result.problem is not None
+    values = result.problem.values
+    assert (values["new"], values["gone"], values["changed"]) == ("a_new_key", "cutoff_len", "template")
+    for lang in LANGUAGES:
+        assert "0.9.9" in render_problem(lang, result.problem)["message"]
+
+
+def test_the_version_that_the_files_are_written_for_says_nothing() -> None:
+    told = {name: {"version": program.version, "keys": {k: dataclasses.asdict(v) for k, v in program.keys.items()}}
+            for name, program in programs().items()}  # fmt: skip
+    (result,) = check(ddp(nodes=1), nodes_that_say({**TAKEN, "programs": told}))
+    assert (result.status, result.problem) == ("ok", None)

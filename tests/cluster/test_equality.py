@@ -1,0 +1,218 @@
+"""What nodes must have in common: the odd one is named, with a command that a shell takes as it stands."""
+
+import shlex
+from typing import Any
+
+import pytest
+
+from app.text import render_problem
+from backend.cluster.inventory.software import Origin
+from backend.cluster.node import Result
+from backend.cluster.preflight.fix_commands import copy_command
+from backend.job.cluster import Host
+from tests.cluster.gang import H100, MODULES, PRINTS, Gang, make_facts, smi, surveyed
+
+LF = "/opt/lf/bin/python"
+
+
+def odd_versions(here: dict[str, Origin], there: dict[str, Origin], **job: Any) -> str:
+    """The command for node 2 of three, whose packages come from `here`, those of the others from `there`."""
+    gang = Gang(nodes=3, **job)
+
+    def facts(origins: dict[str, Origin]) -> Any:
+        texts = {n: f"{o.version} (commit {o.commit[:10]})" if o.commit else o.version for n, o in origins.items()}
+        return make_facts({**MODULES, **texts}, origins=origins)
+
+    gang.facts = {0: facts(there), 1: facts(there), 2: facts(here)}
+    failure, problem = gang.only_failure()
+    assert (failure.name, failure.rank) == ("versions", 2)
+    command = str(problem.values["command"])
+    shlex.split(command)
+    return command
+
+
+def test_other_versions_are_installed_by_the_environment_s_own_pip() -> None:
+    command = odd_versions({"torch": Origin(version="2.11.0")}, {"torch": Origin(version="2.13.0")})
+    assert command == f"{LF} -m pip install torch==2.13.0"
+
+
+def test_a_build_for_a_cuda_of_its_own_is_fetched_from_torch_s_index() -> None:
+    command = odd_versions({"torch": Origin(version="2.13.0+cpu")}, {"torch": Origin(version="2.13.0+cu128")})
+    index = "--extra-index-url https://download.pytorch.org/whl/cu128"
+    assert command == f"{LF} -m pip install {index} torch==2.13.0+cu128"
+
+
+def test_a_package_from_git_is_installed_from_the_same_commit() -> None:
+    url, one, two = "https://github.com/alibaba/roll.git", "a" * 40, "b" * 40
+    there = Origin(version="0.10.0", url=url, commit=one, subdirectory="mcore_adapter")
+    here = Origin(version="0.10.0", url=url, commit=two, subdirectory="mcore_adapter")
+    command = odd_versions({"llamafactory": here}, {"llamafactory": there})
+    assert shlex.split(command)[-1] == f"llamafactory @ git+{url}@{one}#subdirectory=mcore_adapter"
+
+
+def test_a_checkout_is_moved_to_the_others_commit() -> None:
+    there = Origin(version="0.9.5", commit="a" * 40, folder="/opt/LLaMA-Factory")
+    here = Origin(version="0.9.5", commit="b" * 40, folder="/data/my code/LLaMA-Factory")
+    command = odd_versions({"llamafactory": here}, {"llamafactory": there})
+    folder = "'/data/my code/LLaMA-Factory'"
+    assert command == f"git -C {folder} fetch && git -C {folder} checkout {'a' * 40}"
+
+
+def test_the_setup_file_and_the_home_folder_are_kept_in_the_command() -> None:
+    environments = {"environments": {"llamafactory": {"python": "~/lf/bin/python", "setup": "/opt/env.sh"}}}
+    command = odd_versions({"torch": Origin(version="1")}, {"torch": Origin(version="2")}, cluster=environments)
+    assert command == ". /opt/env.sh && ~/lf/bin/python -m pip install torch==2"
+
+
+@pytest.mark.parametrize("has_placeholder", [True, False])
+def test_the_placeholder_of_pypi_is_told_from_the_real_mcore_adapter(has_placeholder: bool) -> None:
+    gang = Gang(nodes=1, engine="llamafactory-megatron")
+    origins = {"mcore_adapter": Origin(version="0.0.1")} if has_placeholder else {}
+    gang.facts[0] = make_facts({**MODULES, "mcore_adapter": None, "megatron": "0.16.1"}, origins=origins)
+    failure, problem = gang.only_failure()
+    assert (failure.name, problem.code) == ("engine", "engine_placeholder" if has_placeholder else "engine_missing")
+    wanted = "mcore_adapter @ git+https://github.com/alibaba/roll.git#subdirectory=mcore_adapter"
+    assert shlex.split(str(problem.values["command"])) == [LF, "-m", "pip", "install", wanted]
+
+
+@pytest.mark.parametrize(
+    ("transformers", "model", "engine", "warned"),
+    [
+        ("4.57.6", "qwen3-30b-a3b", "llamafactory-zero3", True),
+        ("5.6.0", "qwen3-30b-a3b", "llamafactory-zero3", False),
+        ("4.57.6", "qwen3-8b", "llamafactory-zero3", False),
+    ],
+)
+def test_experts_that_run_one_after_the_other_are_warned_of(
+    transformers: str, model: str, engine: str, warned: bool
+) -> None:
+    gang = Gang(nodes=1, engine=engine, model={"preset": model, "path": "/m"})
+    gang.facts[0] = make_facts({**MODULES, "deepspeed": "0.18.4", "transformers": transformers})
+    problems = [result.problem for result in gang.check() if result.name == "engine" and result.problem]
+    assert [(problem.code, problem.severity) for problem in problems] == warned * [("experts_looped", "warning")]
+
+
+@pytest.mark.parametrize(
+    ("python", "query", "here"),
+    [
+        ("3.10.4", H100, "Python 3.10"),
+        ("3.11.9", H100, None),
+        ("3.11.2", H100.replace("H100 80GB HBM3", "A100-SXM4-80GB"), "1 × NVIDIA A100-SXM4-80GB"),
+        ("3.11.2", H100.replace("570.124.06", "535.54.03"), "driver 535.54.03"),
+    ],
+)
+def test_a_machine_unlike_the_others_is_named(python: str, query: str, here: str | None) -> None:
+    gang = Gang(nodes=3)
+    gang.facts[1] = make_facts(python=python)
+    gang.fakes[1].on("survey", reply=surveyed(smi=smi(query)))
+    if here is None:
+        assert {result.status for result in gang.check()} == {"ok"}
+        return
+    warning, problem = gang.only_warning()
+    assert (warning.name, warning.rank, problem.values["here"]) == ("machines", 1, here)
+
+
+def test_one_machine_under_two_names_is_named_with_the_first() -> None:
+    gang = Gang(nodes=3)
+    for rank in (0, 2):
+        gang.fakes[rank].on("survey", reply=surveyed(smi=smi(H100)))
+    warning, problem = gang.only_warning()
+    assert (warning.rank, problem.code, problem.values["first"]) == (2, "same_machine", gang.fakes[0].name)
+
+
+def test_a_model_with_another_file_is_named_with_the_copy_that_mends_it() -> None:
+    gang = Gang(nodes=3)
+    gang.fakes[1].on("prints", reply={**PRINTS, "model": {**PRINTS["model"], "model.safetensors": "99 ee"}})
+    failure, problem = gang.only_failure()
+    assert (failure.name, failure.rank, problem.values["names"]) == ("model_equal", 1, ["model.safetensors"])
+    assert (
+        problem.values["command"] == "rsync -as --checksum train@10.0.0.1:/models/qwen/model.safetensors /models/qwen/"
+    )
+
+
+def test_a_file_that_only_one_node_has_is_named() -> None:
+    gang = Gang(nodes=3)
+    gang.fakes[2].on("prints", reply={**PRINTS, "model": {**PRINTS["model"], "adapter_config.json": "9 ff"}})
+    failure, problem = gang.only_failure()
+    assert (failure.rank, problem.values["command"]) == (2, "rm -i -- /models/qwen/adapter_config.json")
+
+
+def test_a_name_that_is_no_unicode_can_be_told() -> None:
+    gang = Gang(nodes=3)
+    gang.fakes[2].on("prints", reply={**PRINTS, "model": {**PRINTS["model"], "caf\udce9": "9 ff"}})
+    problem = gang.only_failure()[1]
+    assert problem.values["names"] == ["caf?"]
+    assert render_problem("en", problem)["fix"].encode()
+
+
+def test_a_file_in_a_home_folder_is_removed_there() -> None:
+    gang = Gang(nodes=3, model={"path": "~/qwen"})
+    gang.fakes[2].on("prints", reply={**PRINTS, "model": {**PRINTS["model"], "a b": "9 ff"}})
+    assert gang.only_failure()[1].values["command"] == "rm -i -- ~/'qwen/a b'"
+
+
+def test_data_that_differs_is_named_by_its_file() -> None:
+    gang = Gang()
+    gang.second.on("prints", reply={**PRINTS, "data": {"/data/a.json": "6 dd"}})
+    failure, problem = gang.only_failure()
+    assert (failure.name, failure.rank, problem.field) == ("data_equal", 1, "training.dataset")
+    assert problem.values["command"] == "rsync -as --checksum train@10.0.0.1:/data/a.json /data/"
+
+
+def test_a_description_that_differs_is_told_by_dataset_info_json() -> None:
+    gang = Gang()
+    for node, digest in zip(gang.fakes, ("aa", "bb"), strict=True):
+        node.on("prints", reply={**PRINTS, "data": {"/data/dataset_info.json: a": digest}})
+    assert gang.only_failure()[1].values["names"] == ["dataset_info.json"]
+
+
+def test_what_a_node_lacks_is_not_told_twice() -> None:
+    gang = Gang()
+    gang.second.on("prints", reply={"model": None, "data": None})
+    assert {result.status for result in gang.check()} == {"ok"}
+
+
+def test_a_copy_goes_through_the_source_s_own_port_and_address() -> None:
+    host = Host(address="login.example", fabric_address="fd00::1", user="li", port=2222)
+    command = copy_command(host, ["/m y/a", "/m y/b", "~/c/d"])
+    assert shlex.split(command) == [
+        "rsync", "-as", "--checksum", "-e", "ssh -p 2222", "li@[fd00::1]:/m y/a", "li@[fd00::1]:/m y/b", "/m y/", "&&",
+        "rsync", "-as", "--checksum", "-e", "ssh -p 2222", "li@[fd00::1]:c/d", "~/c/",
+    ]  # fmt: skip
+
+
+def megatron() -> Gang:
+    gang = Gang(nodes=3, engine="llamafactory-megatron", cluster={"gpus_per_node": 1})
+    gang.facts = {rank: make_facts({**MODULES, "mcore_adapter": "1", "megatron": "2"}) for rank in range(3)}
+    return gang
+
+
+def test_an_output_folder_that_a_node_does_not_share_is_named_where_the_engine_needs_it() -> None:
+    gang = megatron()
+    gang.fakes[2].on("read", reply={"seen": False})
+    warning, problem = gang.only_warning()
+    assert (warning.name, warning.rank, problem.field) == ("output_shared", 2, "training.output_dir")
+    assert [argv[2] for argv in gang.first.ran if argv[2] in ("write", "read", "remove")][-2:] == ["write", "remove"]
+    plain = Gang()
+    plain.check()
+    assert not [argv for argv in plain.first.ran if argv[2] == "write"]
+
+
+def test_the_file_is_taken_away_even_when_another_node_breaks() -> None:
+    gang = megatron()
+    gang.fakes[1].on("read", reply=Result(code=1, out="", err="boom"))
+    failure, _ = gang.only_failure()
+    assert (failure.name, failure.rank) == ("output_shared", 1)
+    written, removed = ([argv for argv in gang.first.ran if argv[2] == action] for action in ("write", "remove"))
+    assert len(written) == len(removed) > 0
+
+
+def test_a_node_that_does_not_know_the_master_s_name_is_told_a_line_for_its_hosts_file() -> None:
+    gang = Gang()
+    interface = {"name": "eth0", "state": "up", "speed": "100000", "tunnel": False,
+                 "bonded": False, "networks": ["10.9.0.1/24"]}  # fmt: skip
+    gang.first.on("survey", reply=surveyed(interfaces=[interface]))
+    gang.second.on("dial", reply={"reached": False, "detail": "Name or service not known", "is_named": False})
+    failure, problem = gang.only_failure()
+    assert (failure.rank, problem.code) == (1, "master_not_resolved")
+    assert problem.values["command"] == "echo '10.9.0.1 10.0.0.1' | sudo tee -a /etc/hosts"

@@ -1,0 +1,55 @@
+"""Planning's questions to real SSH nodes: host keys first, then a model's config.json and the memory of each."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.demo.local_nodes import LocalNodes
+from backend.cluster.ssh.host_keys import KnownHosts
+from backend.job.cluster import Cluster, Environment
+from backend.job.job import Job, Model
+from backend.job.mapping import with_values
+from backend.runs.controller import Controller
+from backend.runs.store.store import Store
+
+pytestmark = pytest.mark.contract
+
+
+def test_a_configuration_and_the_memory_are_read_once_the_keys_are_confirmed(
+    cluster: LocalNodes, tmp_path: Path
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen3"}')
+    store = Store(tmp_path / "megaboard.db")
+    controller = Controller(tmp_path, store, KnownHosts(tmp_path / "known"))
+    hosts = Cluster(gpu="h100-80g", nodes=4, gpus_per_node=8, hosts=tuple(cluster.hosts()))
+    job = Job(cluster=hosts, model=Model(path=str(tmp_path / "model")))
+    try:
+        unknown = controller.model_config(job, 1000)
+        assert not unknown.answers
+        assert len(unknown.unknown_host_keys) == 4
+        controller.accept_host_keys(unknown.unknown_host_keys)
+        assert controller.model_config(job, 1000).answers == {0: b'{"model_type": "qwen3"}'}
+        assert controller.model_config(job, 5).answers == {0: b'{"mod'}
+        counted = controller.data_size(with_values(job, _data(tmp_path)))
+        assert (counted.answers[0].samples, dict(counted.answers[0].rows)) == (7, {"few": 7})
+        memory = controller.memory(job).answers
+        assert sorted(memory) == [0, 1, 2, 3]
+        assert all(0.1 < found.host_gib < 2**20 for found in memory.values())
+        has_gpu = shutil.which("nvidia-smi") is not None
+        assert all((found.gpu_gib is not None) == has_gpu for found in memory.values())
+    finally:
+        controller.close()
+        store.close()
+
+
+def _data(folder: Path) -> dict[str, Any]:
+    """What of the job says where its data lies."""
+    (folder / "few.json").write_text(json.dumps([{"instruction": str(number)} for number in range(7)]))
+    (folder / "dataset_info.json").write_text(json.dumps({"few": {"file_name": "few.json"}}))
+    environments = {"llamafactory": Environment(python=sys.executable)}
+    return {"training.dataset": "few", "training.dataset_dir": str(folder), "cluster.environments": environments}

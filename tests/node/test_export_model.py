@@ -1,0 +1,66 @@
+"""A model appears whole in its place, or not at all; what is there already stays."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backend.node.training import export_model
+
+MAKES = "import os; os.mkdir(part); open(part + '/model.safetensors', 'w').write('new')"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A run folder, with results that have what converters leave behind."""
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "generation_config.json").write_text("{}")
+    told = {"kind": "megatron", "source": str(results), "target": str(tmp_path / "exported/model")}
+    (tmp_path / "export.json").write_text(json.dumps(told))
+    return tmp_path
+
+
+def export(folder: Path, convert: str) -> subprocess.CompletedProcess[str]:
+    """export_model.py, with `convert` in the place of mcore_adapter's converter."""
+    package = folder / "lib/mcore_adapter/models/converter"
+    package.mkdir(parents=True)
+    (package / "post_converter.py").write_text(f"def convert_checkpoint_to_hf(source, part):\n    {convert}\n")
+    command = [sys.executable, export_model.__file__, str(folder)]
+    environment = {**os.environ, "PYTHONPATH": str(folder / "lib")}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_model_appears_with_what_the_converter_left_behind(folder: Path) -> None:
+    done = export(folder, MAKES)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in (folder / "exported/model").iterdir()) == [
+        "generation_config.json",
+        "model.safetensors",
+    ]
+    assert [path.name for path in (folder / "exported").iterdir()] == ["model"]
+
+
+def test_a_converter_that_fails_leaves_nothing(folder: Path) -> None:
+    done = export(folder, f"{MAKES}; raise ValueError('no part of rank 3')")
+    assert done.returncode == 1
+    assert "no part of rank 3" in done.stderr
+    assert list((folder / "exported").iterdir()) == []
+
+
+def test_what_is_there_already_stays(folder: Path) -> None:
+    (folder / "exported/model").mkdir(parents=True)
+    done = export(folder, MAKES)
+    assert done.returncode == 1
+    assert list((folder / "exported/model").iterdir()) == []
+
+
+def test_what_somebody_else_keeps_beside_the_target_stays(folder: Path) -> None:
+    kept = folder / "exported/model.part/model.safetensors"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("mine")
+    assert export(folder, MAKES).returncode == 0
+    assert kept.read_text() == "mine"

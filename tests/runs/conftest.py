@@ -1,0 +1,239 @@
+"""A run in a store and its nodes in memory, with a clock that moves only when told."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from app.demo.local_nodes import LocalNodes
+from backend.cluster.node import NodeError
+from backend.cluster.ssh.host_keys import KnownHosts
+from backend.job.job import Job
+from backend.job.mapping import parse_job
+from backend.job.problems import Problem
+from backend.runs.collect.collector import Collector
+from backend.runs.collect.poller import Follower, tell_link, was_away
+from backend.runs.controller import Controller
+from backend.runs.records import Event, NodeRecord, Point
+from backend.runs.states import EventKind, RunState
+from backend.runs.store import attempts, metrics, run_store
+from backend.runs.store.store import Store
+from backend.runs.supervise.gang_monitor import Lead
+from backend.runs.supervise.gang_rules import Timing
+from tests.fakes import FakeNode
+from tests.nodes import ssh_nodes
+from tests.runs.gangs import ENGINE, NODES, QUICK, stand_in_job
+
+RUN = "20261121-120000-job-abcd"
+
+
+class Clock:
+    """Time as the test tells it."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(kw_only=True)
+class Gang:
+    """One running attempt of `nodes` nodes, one rank each."""
+
+    store: Store
+    home: Path
+    clock: Clock
+    nodes: list[FakeNode]
+    records: tuple[NodeRecord, ...]
+    reports: list[tuple[int, bool]] = field(default_factory=list)
+    followers: list[Follower] = field(default_factory=list)
+    timing: Timing = field(default_factory=Timing)
+    record_reports: bool = False
+    """Whether what a follower reports of its node is recorded with the run, as a server does."""
+
+    def collector(self, rank: int = 0, store: Store | None = None) -> Collector:
+        """One more collector of a node, as another process would have."""
+        return Collector(store or self.store, RUN, 1, self.records[rank], [rank], self.clock)
+
+    def follower(self, rank: int) -> Follower:
+        return Follower(
+            self.collector(rank),
+            lambda: self.nodes[rank],
+            lambda error: self._report(rank, error),
+            monotonic=self.clock,
+            was_away=was_away(self.events(), 1, rank),
+        )
+
+    def _report(self, rank: int, error: NodeError | None) -> None:
+        self.reports.append((rank, error is None))
+        if self.record_reports:
+            tell_link(self.store, RUN, 1, rank, error, self.clock.now)
+
+    def lead(self) -> Lead:
+        """The lead of a freshly started server, with its followers."""
+        self.followers = [self.follower(rank) for rank in range(len(self.nodes))]
+        return Lead(
+            store=self.store,
+            home=self.home,
+            run=RUN,
+            attempt=1,
+            connect=lambda rank: self.nodes[rank],
+            link=lambda rank: self.followers[rank].link(),
+            clock=self.clock,
+            monotonic=self.clock,
+            timing=self.timing,
+        )
+
+    def pass_time(self, lead: Lead, seconds: int) -> bool:
+        """Let seconds go by, one poll of every node and one look of the lead each; True when the run is over."""
+        for _ in range(seconds):
+            self.clock.now += 1.0
+            for follower in self.followers:
+                if not follower.ended:
+                    follower.step()
+            if lead.tick():
+                return True
+        return False
+
+    def write(self, rank: int, file: str, *rows: Mapping[str, Any]) -> None:
+        """Append JSON lines on a node."""
+        path = f"{self.records[rank].folder}/{file}"
+        lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        self.nodes[rank].files[path] = self.nodes[rank].files.get(path, b"") + lines
+
+    def beat(self, *ranks: int) -> None:
+        for rank in ranks:
+            self.write(rank, "heartbeat.jsonl", {"time": self.clock.now, "members": [[1, 2]], "gpus": []})
+
+    def exit(self, rank: int, code: int | None = 0, **more: object) -> None:
+        """The supervisor of a node writes its exit."""
+        reason = "finished" if code == 0 else "failed"
+        ended = {"code": code, "stopped": False, "reason": reason, "left": [], "time": self.clock.now, **more}
+        self.nodes[rank].files[f"{self.records[rank].folder}/exit"] = json.dumps(ended).encode()
+
+    def on_stop(self, rank: int, left: list[object] | None = None) -> None:
+        """The supervisor of a node answers `stop`, and writes its exit as the real one does."""
+
+        def reply(argv, stdin):  # type: ignore[no-untyped-def]
+            if not left and f"{self.records[rank].folder}/exit" not in self.nodes[rank].files:
+                self.exit(rank, None, stopped=True, reason="stopped")
+            return FakeNode("x").on("x", reply={"left": left or []}).run(["x", *argv[-2:]], timeout_s=1)
+
+        self.nodes[rank].on("stop", reply=reply)
+
+    def break_link(self, rank: int) -> None:
+        self.nodes[rank].broken = NodeError("unreachable", self.nodes[rank].name, address="x", port=22, detail="down")
+
+    def tell(self, kind: EventKind, rank: int | None = None, **detail: object) -> bool:
+        return self.store.write(lambda c: run_store.append(c, RUN, kind, time=self.clock.now, rank=rank, detail=detail))
+
+    def state(self) -> RunState | None:
+        with self.store.read() as connection:
+            return run_store.state_of(connection, RUN)
+
+    def cause(self) -> Problem | None:
+        with self.store.read() as connection:
+            return run_store.cause_of(connection, RUN)
+
+    def events(self) -> list[Event]:
+        with self.store.read() as connection:
+            return run_store.events(connection, RUN)
+
+    def kinds(self) -> list[str]:
+        return [event.kind.value for event in self.events()]
+
+    def points(self, rank: int | None = 0) -> list[Point]:
+        with self.store.read() as connection:
+            return metrics.points(connection, RUN, rank=rank)
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """In memory where that is possible: thousands of durable commits take their time on a disk."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def store(home: Path) -> Iterator[Store]:
+    store = Store(home / "megaboard.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def gang(store: Store, home: Path) -> Gang:
+    """Three nodes, running."""
+    return make_gang(store, home)
+
+
+def make_gang(store: Store, home: Path) -> Gang:
+    """For tests that need many."""
+    nodes = [FakeNode(f"10.0.0.{rank + 1}") for rank in range(3)]
+    records = tuple(
+        NodeRecord(rank=rank, address=f"{node.name}:22", folder=f"/r/node{rank}", python="/py", mark=f"m.{rank}")
+        for rank, node in enumerate(nodes)
+    )
+    made = Gang(store=store, home=home, clock=Clock(), nodes=nodes, records=records)
+    hosts = ", ".join(f"{{address: {node.name}}}" for node in nodes)
+    cluster = f"{{gpu: cpu, nodes: 3, gpus_per_node: 1, hosts: [{hosts}]}}"
+    job = f"version: 1\nname: job\ncluster: {cluster}\nengine: llamafactory-ddp\n"
+
+    def write(connection):  # type: ignore[no-untyped-def]
+        run_store.create_run(connection, RUN, name="job", engine="e", job=job, addresses=["a", "b", "c"], time=1000.0)
+        attempts.create(connection, RUN, 1, master=("10.0.0.1", 29500), rendered={}, nodes=records, time=1000.0)
+
+    store.write(write)
+    for rank, node in enumerate(nodes):
+        node.make_folder(f"/r/node{rank}/control")
+        node.files[f"/r/node{rank}/supervisor.py"] = b"#"
+        made.on_stop(rank)
+        node.on("status", reply={"supervisor": True, "members": [], "exit": None})
+    for kind in (EventKind.PREFLIGHT, EventKind.STARTING, EventKind.STARTED):
+        made.tell(kind)
+    return made
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNodes]:
+    with ssh_nodes(tmp_path_factory.mktemp("cluster"), nodes=NODES) as demo:
+        yield demo
+
+
+@pytest.fixture(scope="module")
+def job(cluster: LocalNodes) -> Job:
+    """A job whose Python has the stand-in engine."""
+    mapping = stand_in_job(cluster.folder, f'PYTHONPATH={ENGINE} exec {sys.executable} -S -B "$@"')
+    made, problems = parse_job({**mapping, "cluster": cluster.cluster_mapping(f"{cluster.folder}/python")})
+    assert made is not None, problems
+    return made
+
+
+@pytest.fixture
+def open_controller(home: Path, cluster: LocalNodes) -> Iterator[Callable[..., Controller]]:
+    """Controllers of one home folder that knows the nodes' host keys, with the stand-in's patience."""
+    (home / "known_hosts").write_text((cluster.folder / "known_hosts").read_text())
+    opened: list[tuple[Controller, Store]] = []
+
+    def make(timing: Timing = QUICK, **more: Any) -> Controller:
+        store = Store(home / "megaboard.db")
+        controller = Controller(home, store, KnownHosts(home / "known_hosts"), timing=timing, **more)
+        opened.append((controller, store))
+        return controller
+
+    yield make
+    for controller, store in opened:
+        controller.close()
+        store.close()
+
+
+@pytest.fixture
+def controller(open_controller: Callable[..., Controller]) -> Controller:
+    return open_controller()

@@ -1,0 +1,62 @@
+"""Nothing that looks like a secret reaches a log or the audit file."""
+
+import json
+import logging
+
+import pytest
+
+from app.web.audit import Audit
+from backend.runs.redact import MARK, RedactingFormatter, redact, redact_value
+
+SECRETS = {
+    "HF_TOKEN=hf_abcdEFGH12345678": "hf_abcd",
+    "export WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567": "0123456789",
+    "Authorization: Bearer eyJhbGciOi.eyJzdWIi.x-y_z": "eyJ",
+    "https://user:hunter2pass@host/repo": "hunter2pass",
+    "password: hunter2": "hunter2",
+    "--passphrase=hunter2": "hunter2",
+    "AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI": "wJalr",
+    "key AKIAIOSFODNN7EXAMPLE in text": "AKIAIOSF",
+    "token ghp_0123456789abcdefghijABCDEFGHIJ012345 leaked": "ghp_",
+    "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----": "b3Blbn",
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIEcut off": "MIIE",
+}
+HARMLESS = ("loss 1.2, tokens_per_s: 4200", "tokens=5", "ssh://train@10.0.0.1:22", "tokenizer: qwen3", "10.0.0.1:22")
+
+
+@pytest.mark.parametrize(("text", "secret"), SECRETS.items())
+def test_a_secret_in_text_is_replaced(text, secret):
+    assert secret not in redact(text)
+    assert MARK in redact(text)
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_other_text_stays_as_it_is(text):
+    assert redact(text) == text
+
+
+def test_a_value_that_is_named_like_a_secret_goes_whole():
+    cleaned = redact_value(
+        {"passphrase": "x", "env": {"HF_TOKEN": ["a"], "NCCL_DEBUG": "WARN"}, "n": 1, "path": ("a",)}
+    )
+    assert cleaned == {"passphrase": MARK, "env": {"HF_TOKEN": MARK, "NCCL_DEBUG": "WARN"}, "n": 1, "path": ["a"]}
+
+
+def test_log_lines_are_redacted_with_their_arguments_and_tracebacks():
+    try:
+        raise ValueError("password=hunter2")
+    except ValueError as error:
+        record = logging.LogRecord("x", 40, "f", 1, "with %s", ("HF_TOKEN=abc123",), (type(error), error, None))
+    text = RedactingFormatter("%(message)s").format(record)
+    assert "hunter2" not in text
+    assert "abc123" not in text
+
+
+def test_the_audit_log_only_grows_is_private_and_redacted(tmp_path):
+    audit = Audit(tmp_path, clock=lambda: 5.0)
+    audit.record("launch", run="r1", environment={"HF_TOKEN": "hf_abcdefgh1"}, nodes=["10.0.0.1"], note="line\nbreak")
+    Audit(tmp_path, clock=lambda: 6.0).record("stop", run="r1", path=tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
+    assert [(one["time"], one["action"]) for one in lines] == [(5.0, "launch"), (6.0, "stop")]
+    assert lines[0]["environment"] == {"HF_TOKEN": MARK}
+    assert (tmp_path / "audit.jsonl").stat().st_mode & 0o777 == 0o600

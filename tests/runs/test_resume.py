@@ -1,0 +1,38 @@
+"""Where an attempt begins: what a node cannot see at the moment is not taken for lost."""
+
+import pytest
+
+from backend.job.problems import ProblemsError
+from backend.runs.launch.resume import ResumePolicy, choose, find_checkpoints
+from backend.runs.store import run_store
+from tests.runs.conftest import RUN, Gang
+
+WHOLE = ("trainer_state.json", "scheduler.pt", "optimizer.pt", "model.safetensors", "rng_state_0.pth",
+         "rng_state_1.pth", "rng_state_2.pth")  # fmt: skip
+
+
+def _begins(gang: Gang, *seen: dict[str, tuple[str, ...]]) -> int | None:
+    """Where a restart by itself begins when the nodes see these files of these steps."""
+    for node, steps in zip(gang.nodes, seen, strict=True):
+        found = {step: {"files": list(files), "damaged": []} for step, files in steps.items()}
+        node.on("look", reply={"folder": "/out", "checkpoints": found})
+    environments = "environments: {llamafactory: {python: /py}}, gpus_per_node"
+    with_python = "UPDATE runs SET job = replace(job, 'gpus_per_node', ?) WHERE job NOT LIKE '%environments%'"
+    gang.store.write(lambda connection: connection.execute(with_python, (environments,)))
+    with gang.store.read() as connection:
+        job = run_store.job_of(connection, RUN)
+    found = find_checkpoints(job, RUN, dict(enumerate(gang.nodes)))
+    return choose(job, RUN, found, ResumePolicy(at_start_without=True))
+
+
+def test_a_restart_waits_for_a_node_whose_disk_is_not_there_yet(gang: Gang) -> None:
+    assert _begins(gang, {"6": WHOLE}, {"6": WHOLE}, {"6": WHOLE}) == 6
+    with pytest.raises(ProblemsError) as told:
+        _begins(gang, {"6": WHOLE}, {"6": WHOLE}, {})
+    problem = told.value.problems[0]
+    assert (problem.code, problem.node) == ("checkpoint_incomplete", gang.nodes[2].name)
+
+
+def test_a_restart_begins_at_the_start_without_a_checkpoint_or_when_the_first_was_cut(gang: Gang) -> None:
+    assert _begins(gang, {}, {}, {}) is None
+    assert _begins(gang, *[{"6": WHOLE[:-1]}] * 3) is None
