@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.e2e]
 NODES = 3
 STEPS = 120
 """A minute of training."""
-HISTORIES = 300
+HISTORIES = 120
 SETTLED_S = 1200
 """Within which the page says what the nodes are, once everything is mended: runs may yet have to wait, train, stop."""
 TOLD_S = 60
