@@ -22,6 +22,16 @@ const present = (children) => children.flat(3).filter(isThere);
 // Replaces the children of an element.
 export const fill = (element, ...children) => element.replaceChildren(...present(children));
 
+// Draws an element anew. The child that replaces the focused one gets the focus, so that the next key acts there.
+export function keepFocus(element, redraw) {
+  const focused = /** @type {HTMLElement} */ (document.activeElement), isInside = element.contains(focused);
+  redraw();
+  if (!isInside || focused.isConnected || element.contains(document.activeElement)) return;
+  const nameOf = ({ dataset, ariaLabel, textContent }) => dataset.key ?? dataset.act ?? `${ariaLabel} ${textContent}`;
+  const isSame = (child) => nameOf(child) === nameOf(focused);
+  [...element.querySelectorAll(focused.tagName)].find(isSame)?.focus({ preventScroll: true });
+}
+
 // Writes only a text that differs, so that a poll without news changes no layout and no selection.
 export function text(node, value) {
   const words = String(value ?? "");

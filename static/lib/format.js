@@ -12,7 +12,7 @@ export const hourCount = (value) => value < 0.1 ? rounded(value, 1) : value.toFi
 
 // 7.62 B
 export function count(value) {
-  for (const [size, letter] of [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]]) {
+  for (const [size, letter] of /** @type {[number, string][]} */ ([[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "K"]])) {
     const digits = value >= 100 * size ? 0 : value >= 10 * size ? 1 : 2;
     if (value >= size) return `${(value / size).toFixed(digits)} ${letter}`;
   }

@@ -9,7 +9,7 @@ export function draftVersions() {
     // `draft`: the version of an answer; `span`: the versions before and after an edit of this page; `isSynced`: every
     // field shows the version of the answer.
     note({ draft, span, isSynced }) {
-      if (span && span[1] > span[0]) own.set(...span);
+      if (span && span[1] > span[0]) own.set(span[0], span[1]);
       if (isSynced && draft > (shown ?? 0)) shown = draft;
       while (own.has(shown)) shown = own.get(shown);
       newest = Math.max(newest, draft);

@@ -8,7 +8,7 @@ import { latestBundle, sendToServer } from "../wizard/channel.js";
 
 // Words stand under monitor.<name>. `look` asks the server to look on the nodes; `go(step, dialog)` acts, 0 being the
 // beginning, and closes the dialog; `needsNodes`: without their answer nothing can be done, not even begin anew.
-export function Checkpoints(name, { look, go, needsNodes, kind = "" }) {
+export function Checkpoints(name, { look, go, needsNodes = false, kind = "" }) {
   const button = h(`button.mb-button${kind}`, { type: "button", hidden: true, onclick: open }, w(name));
   const heading = h("h3", { id: `mbm-${name}` }, w(`${name}.title`));
   const words = h("p", { role: "status" });

@@ -38,7 +38,8 @@ export function Heat() {
     attribute(root, "data-dense", isDense());
     const parts = Array.from({ length: Math.ceil(rows.length / MANY_NODES) }, (_, part) =>
       rows.slice(part * MANY_NODES, (part + 1) * MANY_NODES));
-    [["--narrow", 2], ["--broad", 4]].forEach(([name, most]) => maps.style.setProperty(name, Math.min(most, parts.length)));
+    maps.style.setProperty("--narrow", Math.min(2, parts.length));
+    maps.style.setProperty("--broad", Math.min(4, parts.length));
     keyed(maps, parts, (part) => part[0].rank, makeMap, updateMap);
   }
 

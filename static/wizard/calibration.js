@@ -11,11 +11,9 @@ export function draw(element, bundle) {
       event.currentTarget.disabled = true;
       sendToServer("fetch", { kind });
     } }, t(`wizard.fetch.${kind}`));
-  const focused = element.contains(document.activeElement) ? document.activeElement.dataset.calibration : null;
   fill(element, h("div.mb-calibration", {},
     h("ul", {}, known.lines.map((line) => h("li", {}, line))),
     known.is_known && button("forget_calibration", "mb-tool")),
     known.waiting && h("div.mb-calibration.mb-calibration-waits", {}, h("p", {}, known.waiting),
       button("keep_speed", "mb-button mb-primary")));
-  if (focused) element.querySelector(`[data-calibration="${focused}"]`)?.focus();
 }

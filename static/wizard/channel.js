@@ -1,4 +1,5 @@
 // The wizard's channel to the server: events go out, and after every edit a payload of JSON comes back.
+/** @type {(event: string, data: object) => void} */
 let trigger = () => {};
 let latest = null;
 // The newest payload that held what a step shows, by step.
@@ -11,7 +12,7 @@ export function connect(gradioTrigger) {
 export const currentStep = () => document.documentElement.dataset.step || "hardware";
 
 // Another step shows other figures, so every event names the step.
-export const sendToServer = (event, data) => trigger(event, { ...data, step: currentStep() });
+export const sendToServer = (event, data = {}) => trigger(event, { ...data, step: currentStep() });
 export const refresh = () => sendToServer("refresh");
 
 export const latestBundle = () => latest;

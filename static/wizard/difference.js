@@ -50,6 +50,7 @@ function told(got) {
   return [figures(got.figures, before), fields(got.fields, before), got.files.length > 0 && files(got)];
 }
 
+/** @type {[string, (side: any) => any, ((value: any) => string)?][]} */
 const FIGURES = [
   ["plan", (side) => side.plan],
   ["batch", (side) => side.batch, rounded],
@@ -65,8 +66,8 @@ function figures({ before, after }, name) {
   if (!before || !after) return h("p.mb-quiet", {}, t("wizard.difference.unestimated"));
   const rows = FIGURES.map(([name, take, write]) => [name, take(before), take(after), write])
     .filter(([, old, now]) => old !== null || now !== null)
-    .map(([name, old, now, write]) => [h("th", { scope: "row" }, t(`wizard.difference.${name}`)),
-      ...[old, now].map((value) => h("td.mb-figure", {}, value === null ? "–" : write ? write(value) : value)),
+    .map(([name, old, now, write = String]) => [h("th", { scope: "row" }, t(`wizard.difference.${name}`)),
+      ...[old, now].map((value) => h("td.mb-figure", {}, value === null ? "–" : write(value))),
       h("td.mb-figure", {}, change(name, old, now))]);
   return table("mb-table mb-difference-figures", heads("figure", name, "after", "change"), rows,
     t("wizard.difference.figures"));

@@ -32,16 +32,16 @@ export const fetchAll = () => atRest(() => {
 const PAUSE_MS = 100;
 const waiting = [];
 let underWay = 0, pause = 0, isPaused = true, isLost = false, changed = () => {};
-const isEdit = (address, { body } = {}) => String(address).endsWith("/run/predict") && typeof body === "string"
-  && !body.includes('"ticket":');
+const isEdit = (address, options) => String(address).endsWith("/run/predict") && typeof options?.body === "string"
+  && !options.body.includes('"ticket":');
 
 export const isResting = () => isPaused;
 
 // `listener` runs when edits begin to be under way, and when none is left.
 export const onRestChange = (listener) => { changed = listener; };
 
-watchRequests((...request) => {
-  if (!isEdit(...request)) return null;
+watchRequests((address, options) => {
+  if (!isEdit(address, options)) return null;
   underWay += 1;
   clearTimeout(pause);
   isPaused = false;

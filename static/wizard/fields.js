@@ -132,7 +132,7 @@ function showAround({ target }) {
 }
 document.addEventListener("focusin", showAround);
 
-document.addEventListener("click", (event) => {
-  const button = event.target.closest?.("[data-more]");
+document.addEventListener("click", ({ target }) => {
+  const button = target instanceof Element && target.closest("[data-more]");
   if (button) open(button, button.getAttribute("aria-expanded") !== "true");
 });

@@ -7,12 +7,10 @@ import { sendToServer } from "./channel.js";
 export function drawClusters(element, bundle) {
   const chips = bundle.data.clusters;
   if (!chips) return;
-  const focused = element.contains(document.activeElement) ? document.activeElement.dataset.key : null;
   fill(element, h("div.mb-chips", { role: "group", "aria-label": t("wizard.clusters") },
     h("span.mb-quiet", {}, t("wizard.clusters")), chips.map((chip) =>
       h("button", { type: "button", "data-key": chip.key, "aria-pressed": String(chip.on),
         onclick: () => sendToServer("apply", { cluster: chip.key }) }, chip.name))));
-  if (focused) element.querySelector(`[data-key="${focused}"]`)?.focus();
 }
 
 export function drawHosts(element, bundle) {

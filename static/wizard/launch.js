@@ -1,6 +1,6 @@
 // Launch: check the nodes, confirm host keys, start. The server's desk decides; this shows it and asks it.
 import { commands } from "../lib/commands.js";
-import { fill, h, table } from "../lib/dom.js";
+import { fill, h, keepFocus, table } from "../lib/dom.js";
 import { gap, t } from "../lib/words.js";
 import { go } from "../web/shell.js";
 import { currentStep, sendToServer } from "./channel.js";
@@ -9,23 +9,23 @@ import { hostKeys } from "./host_keys.js";
 import { drawProblem, unlock, withRunLink } from "./problems.js";
 import { todoList } from "./review.js";
 
-let mine = false, clock = null, watched = 0, accepted = null;
+// `request`: what this page asked of the server last, until it is done.
+let request = null, clock = null, watched = 0, accepted = null;
 
 export function draw(element, bundle) {
   const desk = bundle.data.launch;
   if (!desk || currentStep() !== "launch") return;
   const isBusy = ["checking", "copying", "launching"].includes(desk.phase);
   // Somebody else began, or this page was loaded again meanwhile: look on.
-  if (isBusy && !mine && watched !== desk.version) {
+  if (isBusy && !request && watched !== desk.version) {
     watched = desk.version;
     sendToServer("desk", { act: "watch" });
   }
-  if (desk.phase === "launched" && mine === "launch") {
-    mine = false;
+  if (desk.phase === "launched" && request === "launch") {
+    request = null;
     go(`runs/${desk.run}`);
   }
-  if (!isBusy) mine = false;
-  const focused = element.contains(document.activeElement) ? document.activeElement.dataset.act : null;
+  if (!isBusy) request = null;
   fill(element, h("section.mb-card.mb-section", {},
     h("div.mb-desk", {}, checkButton(desk, isBusy), launchButton(desk, isBusy),
       queueButton(desk, isBusy),
@@ -37,7 +37,6 @@ export function draw(element, bundle) {
     !desk.complete && todoList(bundle, "missing", "error"),
     h("p.mb-quiet", {}, whoIsTold(desk.told))),
     desk.keys.length > 0 && hostKeys(desk.keys, () => accept(desk), isBusy), desk.checks && checksTable(desk));
-  if (focused) element.querySelector(`[data-act="${focused}"]`)?.focus();
   tick(element, desk, isBusy);
 }
 
@@ -55,7 +54,10 @@ function launchButton(desk, isBusy) {
 function warnings(element, bundle) {
   const desk = bundle.data.launch;
   const box = h("input", { type: "checkbox", "data-act": "accept_warnings", checked: accepted === desk.version,
-    onchange: (event) => { accepted = event.target.checked ? desk.version : null; draw(element, bundle); } });
+    onchange: () => {
+      accepted = box.checked ? desk.version : null;
+      keepFocus(element, () => draw(element, bundle));
+    } });
   return h("label.mb-accept", {}, box, " ", t("wizard.launch.accept_warnings", { count: desk.warnings }));
 }
 
@@ -82,7 +84,7 @@ function button(act, label, isOff, isPrimary) {
 }
 
 function ask(act, more = {}) {
-  mine = act;
+  request = act;
   for (const one of document.querySelectorAll("[data-act]")) one.disabled = true;
   sendToServer("desk", { act, ...more });
 }

@@ -13,7 +13,6 @@ export function draw(element, bundle) {
     return;
   }
   const isOpen = element.querySelector(".mb-twin")?.open;
-  const held = element.contains(document.activeElement) && document.activeElement.dataset.key;
   const whole = Math.max(memory.gpu_gib, ...memory.stages.map((stage) => stage.need_gib));
   fill(element,
     h("p.mb-why-note.mb-quiet", {}, t("wizard.memory.why")),
@@ -27,7 +26,6 @@ export function draw(element, bundle) {
     h("p.mb-accuracy.mb-quiet", {}, accuracy(bundle.summary.accuracy),
       counted(memory) && [gap(), counted(memory)]),
     figures(memory, isOpen));
-  if (held) element.querySelector(`[data-key="${held}"]`)?.focus({ preventScroll: true });
 }
 
 // How long the samples are taken to be; nothing where they are packed.

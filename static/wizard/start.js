@@ -142,13 +142,11 @@ export function drawOwnClusters(element, bundle) {
       h("div.mb-fetch.mb-desk.mb-keep", {}, h("label", {}, h("span", {}, t("wizard.clusters.name")), input),
         h("button.mb-button", { type: "button", id: "mb-cluster-save", onclick: save }, t("wizard.clusters.save"))));
   }
-  const chips = element.firstChild, focused = chips.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-  fill(chips, own.length > 0 && h("span.mb-quiet", {}, t("wizard.clusters.own")), own.map(({ name, on }) => [
+  fill(element.firstChild, own.length > 0 && h("span.mb-quiet", {}, t("wizard.clusters.own")), own.map(({ name, on }) => [
     h("button", { type: "button", "data-key": name, "aria-pressed": String(on), onclick: () => ask("cluster", { name }) }, name),
     on && h("button.mb-tool", { type: "button", "data-key": `- ${name}`, "aria-label": t("wizard.clusters.delete", { name }),
       title: t("wizard.clusters.delete", { name }),
       onclick: () => confirmDelete(name, "cluster_delete", "wizard.clusters.delete.sure") }, "×")]));
-  if (focused) chips.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
 }
 
 // What is simply kept needs no reason; the rest does.

@@ -2,8 +2,8 @@
 import { fill, h, table } from "../lib/dom.js";
 import { percent } from "../lib/format.js";
 import { sentences, t } from "../lib/words.js";
+import { BREAK, layoutOf, NAME, passesOf, SIDE, TOP } from "./timeline_layout.js";
 
-const NAME = 66, SIDE = 74, TOP = 24, BREAK = 26, AXIS = 20;
 let shown = null, boxes = [];
 
 export function draw(element, bundle) {
@@ -22,7 +22,7 @@ export function draw(element, bundle) {
     h("div.mb-timeline-box", {}, canvas, h("div.mb-tip", { hidden: true })),
     h("p.mb-quiet.mb-timeline-how", {}, how(plan)),
     figures(plan, isOpen));
-  shown = { plan, canvas, rows: rowsOf(plan) };
+  shown = { plan, canvas, passes: passesOf(plan) };
   watch.disconnect();
   watch.observe(canvas.parentElement);
 }
@@ -78,76 +78,40 @@ function figures(plan, isOpen) {
   return details;
 }
 
-// Passes of a stage: [first tick of the drawn part, ...] unpacked once.
-function rowsOf(plan) {
-  return plan.passes.map((flat, stage) => Array.from({ length: flat.length / 2 }, (_, at) => {
-    const code = flat[2 * at], unit = code >> 1, isBackward = code & 1, chunk = unit % plan.virtual;
-    const start = flat[2 * at + 1] * plan.tick_s;
-    const taken = (isBackward ? plan.backward_s : plan.forward_s)[stage][chunk];
-    return { stage, chunk, isBackward, micro: Math.floor(unit / plan.virtual), start, end: start + taken };
-  }));
-}
-
-// Where the drawn time lies on the canvas; where micro-batches are left out, the steady part has a gap.
-function scale(plan, width) {
-  const room = width - NAME - SIDE - (plan.left_out ? BREAK : 0), unit = room / plan.drawn_s;
-  const cut = plan.left_out ? (plan.warm_s + plan.cool_s) / 2 : Infinity;
-  return { cut, unit, x: (time, isAfter) => NAME + time * unit + (isAfter ? BREAK : 0) };
-}
-
-function paint({ plan, canvas, rows }) {
+function paint({ plan, canvas, passes }) {
   const width = canvas.parentElement.clientWidth, dots = window.devicePixelRatio || 1;
   if (!width) return;
-  const row = plan.stages <= 8 ? 30 : plan.stages <= 16 ? 22 : plan.stages <= 32 ? 15 : 11;
-  const height = TOP + plan.stages * row + AXIS;
+  const at = layoutOf(plan, passes, width), bottom = TOP + plan.stages * at.row;
   canvas.width = width * dots;
-  canvas.height = height * dots;
-  canvas.style.height = `${height}px`;
-  const pen = canvas.getContext("2d"), at = scale(plan, width), ink = colours(canvas);
+  canvas.height = at.height * dots;
+  canvas.style.height = `${at.height}px`;
+  const pen = canvas.getContext("2d"), ink = colours(canvas);
   pen.scale(dots, dots);
-  boxes = [];
-  rows.forEach((passes, stage) => {
-    const top = TOP + stage * row, tall = row - (row > 14 ? 4 : 2);
-    waiting(pen, plan, at, top, tall, ink);
-    for (const pass of passes) place(pen, plan, at, pass, top, tall, ink);
-    label(pen, plan, stage, top + tall / 2, width, row, ink);
-  });
-  phases(pen, plan, at, ink);
-  axis(pen, plan, at, TOP + plan.stages * row, ink);
-  if (plan.left_out) torn(pen, plan, at, TOP, plan.stages * row, ink);
-}
-
-function waiting(pen, plan, at, top, tall, ink) {
+  boxes = at.boxes;
   pen.fillStyle = ink.hatch;
-  for (const [from, to, isAfter] of plan.left_out
-    ? [[0, at.cut, false], [at.cut, plan.drawn_s, true]] : [[0, plan.drawn_s, false]])
-    pen.fillRect(at.x(from, isAfter), top, (to - from) * at.unit, tall);
+  for (const { left, right, top, bottom } of at.lanes) pen.fillRect(left, top, right - left, bottom - top);
+  for (const box of boxes) drawBox(pen, box, ink);
+  plan.busy_s.forEach((_, stage) => label(pen, plan, stage, at, width, ink));
+  phases(pen, at, ink);
+  axis(pen, at, bottom, ink);
+  if (plan.left_out) torn(pen, plan, at, TOP, plan.stages * at.row, ink);
 }
 
-// A pass over the cut is drawn on both sides of it.
-function place(pen, plan, at, pass, top, tall, ink) {
-  if (pass.start < at.cut) box(pen, plan, at, pass, pass.start, Math.min(pass.end, at.cut), false, top, tall, ink);
-  if (pass.end > at.cut) box(pen, plan, at, pass, Math.max(pass.start, at.cut), pass.end, true, top, tall, ink);
-}
-
-function box(pen, plan, at, pass, from, to, isAfter, top, tall, ink) {
-  const left = at.x(from, isAfter), wide = (to - from) * at.unit;
-  if (wide < 0.05) return;
-  const kind = pass.isBackward ? "backward" : "forward";
-  const number = pass.micro + 1 + (isAfter ? plan.left_out : 0);
+function drawBox(pen, { pass, number, left, right, top, bottom }, ink) {
+  const width = right - left, height = bottom - top, kind = pass.isBackward ? "backward" : "forward";
   pen.fillStyle = ink.fills[kind][pass.chunk];
-  pen.fillRect(left, top, Math.max(wide - (wide > 3 ? 1 : 0), 0.4), tall);
-  boxes.push({ pass, number, isAfter, left, right: left + wide, top, bottom: top + tall });
-  if (wide < 7 * String(number).length + 4 || tall < 12) return;
+  pen.fillRect(left, top, Math.max(width - (width > 3 ? 1 : 0), 0.4), height);
+  if (width < 7 * String(number).length + 4 || height < 12) return;
   pen.fillStyle = ink.texts[kind][pass.chunk];
-  pen.font = `${tall > 20 ? 12 : 10}px ${ink.family}`;
+  pen.font = `${height > 20 ? 12 : 10}px ${ink.family}`;
   pen.textAlign = "center";
   pen.textBaseline = "middle";
-  pen.fillText(String(number), left + wide / 2 - 0.5, top + tall / 2 + 0.5);
+  pen.fillText(String(number), left + width / 2 - 0.5, top + height / 2 + 0.5);
 }
 
-function label(pen, plan, stage, middle, width, row, ink) {
+function label(pen, plan, stage, { row, laneHeight }, width, ink) {
   if (row < 14 && stage % 4) return;
+  const middle = TOP + stage * row + laneHeight / 2;
   pen.font = `${row > 14 ? 13 : 11}px ${ink.family}`;
   pen.textBaseline = "middle";
   pen.fillStyle = ink.text;
@@ -158,51 +122,39 @@ function label(pen, plan, stage, middle, width, row, ink) {
   pen.fillText(percent(1 - plan.busy_s[stage] / plan.total_s), width, middle);
 }
 
-function phases(pen, plan, at, ink) {
-  const end = at.x(plan.drawn_s, Boolean(plan.left_out));
-  const marks = [NAME, at.x(plan.warm_s, plan.warm_s > at.cut), at.x(plan.cool_s, plan.cool_s > at.cut), end];
+function phases(pen, at, ink) {
   pen.font = `12px ${ink.family}`;
   pen.textBaseline = "middle";
   pen.lineWidth = 1;
-  ["warm_up", "steady", "cool_down"].forEach((name, part) => {
-    const from = marks[part], to = marks[part + 1], text = t(`wizard.schedule.${name}`);
-    if (to - from < 4) return;
+  for (const { name, left, right } of at.phases) {
+    const text = t(`wizard.schedule.${name}`);
+    if (right - left < 4) continue;
     pen.strokeStyle = ink.line;
     pen.beginPath();
-    pen.moveTo(from + 1, TOP - 2);
-    pen.lineTo(from + 1, TOP - 7);
-    pen.lineTo(to - 2, TOP - 7);
-    pen.lineTo(to - 2, TOP - 2);
+    pen.moveTo(left + 1, TOP - 2);
+    pen.lineTo(left + 1, TOP - 7);
+    pen.lineTo(right - 2, TOP - 7);
+    pen.lineTo(right - 2, TOP - 2);
     pen.stroke();
-    const long = pen.measureText(text).width;
-    if (long > to - from + 6) return;
+    if (pen.measureText(text).width > right - left + 6) continue;
     pen.fillStyle = ink.quiet;
     pen.textAlign = "center";
-    pen.fillText(text, (from + to) / 2, TOP - 15);
-  });
+    pen.fillText(text, (left + right) / 2, TOP - 15);
+  }
   pen.textAlign = "right";
   pen.fillStyle = ink.quiet;
-  pen.fillText(t("wizard.schedule.column.share"), end + SIDE, TOP - 15);
+  pen.fillText(t("wizard.schedule.column.share"), at.end + SIDE, TOP - 15);
 }
 
-// Seconds from the start on the left of a gap, to the end on its right.
-function axis(pen, plan, at, top, ink) {
-  const rough = plan.drawn_s / 8, power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((factor) => factor * power).find((one) => one >= rough);
-  const gap = plan.total_s - plan.drawn_s, digits = Math.max(0, -Math.floor(Math.log10(step)));
+function axis(pen, at, top, ink) {
   pen.font = `11px ${ink.family}`;
   pen.textBaseline = "top";
   pen.textAlign = "center";
   pen.fillStyle = ink.quiet;
-  const mark = (time, x) => {
+  for (const { x, words } of at.ticks) {
     pen.fillRect(x, top, 1, 4);
-    pen.fillText(`${time.toFixed(digits)} s`, Math.max(x, NAME + 12), top + 6);
-  };
-  const isCut = plan.left_out > 0, last = isCut ? at.cut : plan.drawn_s;
-  for (let time = 0; time <= last + 1e-9; time += step) mark(time, at.x(time, false));
-  if (!isCut) return;
-  const first = Math.ceil((at.cut + gap) / step + 0.3) * step;
-  for (let time = first; time <= plan.total_s + 1e-9; time += step) mark(time, at.x(time - gap, true));
+    pen.fillText(words, Math.max(x, NAME + 12), top + 6);
+  }
 }
 
 function torn(pen, plan, at, top, tall, ink) {
@@ -285,8 +237,8 @@ function hatch(line, ground) {
 function hover(event) {
   const box = event.currentTarget.parentElement, tip = box.querySelector(".mb-tip");
   const { offsetX: x, offsetY: y } = event;
-  const hit = event.type === "mousemove" && boxes.find((one) =>
-    x >= one.left && x < one.right && y >= one.top && y < one.bottom);
+  const hit = event.type === "mousemove" && boxes.find((box) =>
+    x >= box.left && x < box.right && y >= box.top && y < box.bottom);
   tip.hidden = !hit;
   if (!hit) return;
   const { pass } = hit, { plan } = shown, shift = hit.isAfter ? plan.total_s - plan.drawn_s : 0;

@@ -1,4 +1,5 @@
 // The wizard draws the newest payload of the server in the places that Python made with `place(name)`.
+import { keepFocus } from "../lib/dom.js";
 import { addWords } from "../lib/words.js";
 import { connect, currentStep, isStale, keep, latestBundle, refresh } from "./channel.js";
 import { draw as drawCalibration } from "./calibration.js";
@@ -94,7 +95,7 @@ function drawAll() {
 // Gradio's own sliders and text fields are not drawn here, and are answered while they are dragged.
 // The release of the other mouse buttons goes to the menu that they open, and never comes here.
 document.addEventListener("pointerdown", ({ button, target }) => {
-  isPressed = button === 0 && Boolean(target.closest("[data-panel], .mb-problem"));
+  isPressed = button === 0 && target instanceof Element && Boolean(target.closest("[data-panel], .mb-problem"));
 }, true);
 for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => {
   isPressed = false;
@@ -105,16 +106,7 @@ for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end,
 function draw(name, element) {
   const home = element.closest(".mb-step")?.id, isHere = !home || home === `step-${currentStep()}`;
   if (!latestBundle() || !panels[name] || !isHere || !tabs.isShown(name)) return;
-  const focused = element.contains(document.activeElement) && document.activeElement;
-  panels[name](element, latestBundle());
-  if (focused && !focused.isConnected) restoreFocus(element, focused);
-}
-
-// What had the focus and was drawn anew has it again: the next key acts there.
-function restoreFocus(element, focused) {
-  if (element.contains(document.activeElement)) return;
-  const isSame = (other) => other.textContent === focused.textContent && other.ariaLabel === focused.ariaLabel;
-  [...element.querySelectorAll(focused.tagName)].find(isSame)?.focus({ preventScroll: true });
+  keepFocus(element, () => panels[name](element, latestBundle()));
 }
 
 const redraw = (name) => places.has(name) && draw(name, places.get(name));

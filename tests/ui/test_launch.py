@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.ui.browser import expect, go, held, needs_chromium
+from tests.ui.browser import expect, go, needs_chromium
 from tools.browser import logged_in, served
 
 pytestmark = [pytest.mark.ui, needs_chromium]
@@ -37,9 +37,9 @@ def test_warnings_are_accepted_for_the_check_that_showed_them(tmp_path):
         expect(box).not_to_be_checked()
         expect(button).to_be_disabled()
         box.check()
-        with held(page, lambda body: "accepted" in str(body)) as release:
+        with page.expect_request(lambda request: "accepted" in (request.post_data or "")) as asked:
             button.click()
-            assert '"act": "launch", "accepted": 9' in json.dumps(release.first())
+        assert '"act":"launch","accepted":9' in json.dumps(asked.value.post_data_json, separators=(",", ":"))
         draw(page, version=11, phase="idle", ready=False, warnings=0)
         expect(box).to_have_count(0)
         expect(button).to_be_disabled()

@@ -167,7 +167,7 @@ def test_the_pictures_of_a_plan_say_their_figures_and_follow_another_plan(page, 
     expect(page.locator("#place-schedule")).to_contain_text("PP is 1: no pipeline, no bubble.")
     guide.filter(has_text="TP2 PP2 VPP2").get_by_role("button", name="Choose").click()
     until(page, "b.summary.plan === 'TP2 PP2 VPP2 DP8'")
-    bubble = page.evaluate("() => Megaboard.percent(Megaboard.wizard.bundle().summary.bubble)")
+    bubble = f"{page.evaluate('() => Megaboard.wizard.bundle().summary.bubble'):.1%}"
     expect(page.locator(".mb-timeline")).to_have_attribute("aria-label", re.compile(f"bubble {re.escape(bubble)}"))
     page.locator("#place-schedule .mb-twin summary").press("Enter")
     shown = page.evaluate("() => Megaboard.wizard.bundle().at")
