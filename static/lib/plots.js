@@ -5,7 +5,7 @@ export function palette(node) {
   const style = getComputedStyle(node);
   const read = (name) => style.getPropertyValue(name).trim();
   return {
-    text: read("--body-text-color"), quiet: read("--body-text-color-subdued"), grid: read("--mbm-grid"),
+    text: read("--body-text-color"), quiet: read("--body-text-color-subdued"), grid: read("--mbm-grid") || read("--border-color-primary"),
     card: read("--background-fill-primary"), line: read("--mbm-line"), raw: read("--mbm-raw"), bad: read("--mb-bad"),
     family: style.fontFamily,
   };

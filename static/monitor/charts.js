@@ -77,7 +77,7 @@ export function Charts(ask) {
 function build(spec, ask) {
   const now = h("span.mbm-now");
   const range = h("span.mb-quiet");
-  const plot = h("div.mbm-plot", { role: "img" });
+  const plot = h("div.mbm-plot", { role: "figure" });
   const empty = h("p.mbm-empty-chart.mb-quiet", {}, w(spec.wide ? "chart.waiting" : "chart.silent"));
   const legend = spec.wide ? h("span.mbm-legend.mb-quiet", { "aria-hidden": "true" },
     h("i.mbm-key-raw"), w("legend.raw"), h("i.mbm-key-smooth"), w("legend.smooth")) : null;

@@ -20,7 +20,7 @@ export function Usage(run, ask) {
   const chips = h("div.mbm-chips", { role: "group", "aria-label": w("heat.show") });
   const now = h("span.mbm-now"), worst = h("span.mb-quiet"), note = h("p.mb-quiet.mbm-usage-note");
   const legend = h("div.mbm-usage-legend.mb-quiet", { "aria-hidden": "true" });
-  const plot = h("div.mbm-plot", { role: "img" });
+  const plot = h("div.mbm-plot", { role: "figure" });
   const names = ["node", "last", "lowest", "highest", "worst"].map((name) => h("th", { scope: "col" }, w(`usage.${name}`)));
   const twin = h("table.mbm-spoken", {}, h("caption"), h("thead", {}, h("tr", {}, ...names)), h("tbody"));
   const root = h("section.mb-card.mbm-usage", { "aria-labelledby": "mbm-usage", hidden: true },

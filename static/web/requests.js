@@ -8,12 +8,10 @@ const plainFetch = window.fetch;
 
 window.fetch = async (...request) => {
   const watched = watchers.map((watcher) => watcher(...request)).filter(Boolean);
-  try {
-    const answer = await plainFetch(...request);
-    watched.forEach((one) => one.answered?.(answer));
-    return answer;
-  } catch (error) {
+  const answer = await plainFetch(...request).catch((error) => {
     watched.forEach((one) => one.failed?.(error));
     throw error;
-  }
+  });
+  watched.forEach((one) => one.answered?.(answer));
+  return answer;
 };

@@ -51,10 +51,10 @@ function stack(memory, stage, whole) {
   const isOver = stage.need_gib > memory.gpu_gib;
   const label = t("wizard.memory.why.open",
     { stage: stage.stage, need: gib(stage.need_gib), gpu: gib(memory.gpu_gib) });
-  const bar = h("summary.mb-stack", { "data-key": `stage-${stage.stage}`, "aria-label": label },
-    h("span.mb-stack-name", {}, t("wizard.memory.stage", { stage: stage.stage })),
-    h("span.mb-stack-bar", {}, memory.terms.map(part)),
-    h("span", { class: isOver ? "mb-stack-sum mb-bad" : "mb-stack-sum" }, `${gib(stage.need_gib)} GiB`));
+  const bar = h("summary.mb-stack", { "data-key": `stage-${stage.stage}` }, h("span.mb-only-read", {}, label),
+    h("span.mb-stack-name", { "aria-hidden": "true" }, t("wizard.memory.stage", { stage: stage.stage })),
+    h("span.mb-stack-bar", { "aria-hidden": "true" }, memory.terms.map(part)),
+    h(`span.mb-stack-sum${isOver ? ".mb-bad" : ""}`, { "aria-hidden": "true" }, `${gib(stage.need_gib)} GiB`));
   const details = h("details.mb-why", { "data-stage": stage.stage }, bar);
   const fillIn = () => details.children.length < 2 && details.append(why(memory, stage));
   details.addEventListener("toggle", () => {
