@@ -17,7 +17,7 @@ from backend.job.problems import errors
 from backend.job.rules import check
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("README*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 PAIRS = [(path, path.with_name(path.name.replace(".en.", ".zh."))) for path in ROOT.glob("docs/*.en.md")]
 PAIRS.append((ROOT / "README.md", ROOT / "README.zh.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
