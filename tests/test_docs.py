@@ -30,6 +30,20 @@ def test_links_lead_to_files_that_exist(page):
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_headings_that_exist(page):
+    targets = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+    assert [
+        (path, anchor) for path, anchor in targets if anchor not in anchors(page.parent / path if path else page)
+    ] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize(("english", "chinese"), PAIRS, ids=lambda page: page.name)
 def test_both_languages_have_the_same_headings_and_examples(english, chinese):
     outlines = [re.findall(r"^#+ |^```[^`]*^```$", strip_comments(page), re.MULTILINE) for page in (english, chinese)]
