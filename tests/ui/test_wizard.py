@@ -248,7 +248,7 @@ def test_the_estimate_follows_an_edit_and_says_in_words_whether_it_fits(page, si
 @pytest.mark.parametrize(
     ("lang", "near", "time", "memory"),
     [
-        ("en", "May not fit", "median error 18%, usually too fast", "error of 16%; 75% of the values were too low"),
+        ("en", "May not fit", "median error 18%, usually too fast", "was 16%; 75% of the values were too low"),
         ("zh", "可能放不下", "误差中位数 18%，多数偏快", "误差中位数为 16%，其中 75% 偏低"),
     ],
 )
