@@ -113,7 +113,9 @@ def test_a_plan_that_the_checkpoint_does_not_fit_is_said_while_it_is_chosen_and_
     page.locator(".mb-plans").focus()
     page.keyboard.press("Home")
     expect(banner).to_have_attribute("data-state", "unfit")
-    expect(banner.locator('[data-code="checkpoint_bound_to_plan"]').last).to_contain_text("distrib_optim_fully_reshardable: true")
+    expect(banner.locator('[data-code="checkpoint_bound_to_plan"]').last).to_contain_text(
+        "distrib_optim_fully_reshardable: true"
+    )
     page.click('.mb-steps a[data-step="launch"]')
     expect(page.locator('[data-act="check"]')).to_be_disabled()
     expect(page.locator('[data-act="queue"]')).to_be_disabled()
