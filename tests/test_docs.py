@@ -30,6 +30,12 @@ def test_links_lead_to_files_that_exist(page):
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+def test_the_map_of_rooms_names_every_package():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    packages = {path.parent.name for folder in ("app", "backend") for path in (ROOT / folder).rglob("__init__.py")}
+    assert {package for package in packages if f"{package}/" not in text} == set()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_to_headings_that_exist(page):
     targets = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
