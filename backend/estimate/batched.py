@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backend.estimate.array_ops import largest
+from backend.estimate.array_ops import Flag, Number, largest
 from backend.estimate.estimate import (
     GIB,
     RESERVED_PER_ALLOCATED,
@@ -268,7 +268,7 @@ def _plan_of(
 
 def _together(
     job: Job, shape: ModelShape, gpu: Gpu, plan: Plan, machine: Machine | None, costs: _Costs, shared: Shared
-) -> tuple[dict[str, Array], tuple[Array, ...]]:
+) -> tuple[dict[str, Number | Flag], tuple[Array, ...]]:
     """Figures of plans whose layers are cut alike, and the values of PARTS where there are times."""
     found = modelled(job, shape, gpu, plan, costs.memory, shared)
     ratio = reserved_ratio(job) or RESERVED_PER_ALLOCATED
@@ -276,7 +276,7 @@ def _together(
     host = 0.0 if job.cluster.host_memory_gib is None else host_memory_gib(job, found.memories)
     outside = outside_gib(job, plan)
     fits = is_held(job, gpu, reserved + outside, host)
-    figures = {"reserved_gib": reserved, "outside_gib": outside, "fits": fits}
+    figures: dict[str, Number | Flag] = {"reserved_gib": reserved, "outside_gib": outside, "fits": fits}
     parts: tuple[Array, ...] = ()
     if job.cluster.host_memory_gib is not None:
         figures["host_memory_gib"] = host

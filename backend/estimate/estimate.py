@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from backend.estimate.array_ops import Number, largest
+from backend.estimate.array_ops import Flag, Number, largest
 from backend.estimate.frozen_dataclass import record
 from backend.estimate.memo import Shared
 from backend.estimate.memory.engine_memory import memory_traits
@@ -135,11 +135,11 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
         peak_stage=worst.stage,
         stages=stages,
         host_memory_gib=host_gib,
-        data_parallel=plan.data,
-        global_batch_size=job.training.micro_batch_size * plan.micro_batches * plan.data,
-        micro_batches=plan.micro_batches,
+        data_parallel=int(plan.data),
+        global_batch_size=int(job.training.micro_batch_size * plan.micro_batches * plan.data),
+        micro_batches=int(plan.micro_batches),
         bubble_fraction=speed.bubble_fraction if speed else float(bubble_of_work(job, found)),
-        bubble_textbook=textbook_bubble(plan.pipeline, plan.virtual_pipeline, plan.micro_batches),
+        bubble_textbook=float(textbook_bubble(plan.pipeline, plan.virtual_pipeline, plan.micro_batches)),
         flops_per_token=flops,
         **(_times(speed) if speed else {}),
         memory_error=None if reserved_ratio(job) else expected_errors().memory.median,
@@ -227,7 +227,7 @@ def host_memory_gib(job: Job, memories: list[StageMemory]) -> Number:
     return job.cluster.gpus_per_node * largest(*(item.host for item in memories)) / GIB
 
 
-def is_held(job: Job, gpu: Gpu, needed_gib: Number, host_gib: Number) -> Number:
+def is_held(job: Job, gpu: Gpu, needed_gib: Number, host_gib: Number) -> Flag:
     """Whether a GPU holds what is needed of it, and a node's RAM what is offloaded to it.
 
     The RAM counts where the cluster says it.
@@ -241,15 +241,15 @@ def _stage(memory: StageMemory) -> StageEstimate:
     return StageEstimate(
         stage=memory.stage,
         layers=memory.layers,
-        parameters=parameters.dense + parameters.expert,
-        expert_parameters=parameters.expert,
-        trainable_parameters=parameters.trained_dense + parameters.trained_expert,
-        weights_gib=memory.weights / GIB,
-        gradients_gib=memory.gradients / GIB,
-        optimizer_gib=memory.optimizer / GIB,
-        activations_gib=memory.activations / GIB,
-        logits_gib=memory.logits / GIB,
-        workspace_gib=memory.workspace / GIB,
+        parameters=int(parameters.dense + parameters.expert),
+        expert_parameters=int(parameters.expert),
+        trainable_parameters=int(parameters.trained_dense + parameters.trained_expert),
+        weights_gib=float(memory.weights) / GIB,
+        gradients_gib=float(memory.gradients) / GIB,
+        optimizer_gib=float(memory.optimizer) / GIB,
+        activations_gib=float(memory.activations) / GIB,
+        logits_gib=float(memory.logits) / GIB,
+        workspace_gib=float(memory.workspace) / GIB,
         peak_gib=float(memory.peak) / GIB,
     )
 
@@ -268,5 +268,5 @@ def bubble_of_work(job: Job, found: Modelled) -> Number:
 def _flops(job: Job, layers: ModelLayers, plan: Plan, trained: Trained) -> float:
     method = job.training.method
     if method == "partial":
-        return float(flops_of_last_layers(layers, unsplit(plan), job.training.trainable_layers))
-    return float(flops_per_token(layers, plan, trained, method in ("lora", "qlora")))
+        return flops_of_last_layers(layers, unsplit(plan), job.training.trainable_layers)
+    return flops_per_token(layers, plan, trained, method in ("lora", "qlora"))

@@ -7,7 +7,7 @@ divide is in sharding.py; the saved tensors of the modules are those of saved_ac
 
 from typing import Literal
 
-from backend.estimate.array_ops import Number, choose, larger, largest
+from backend.estimate.array_ops import Flag, Number, choose, larger, largest
 from backend.estimate.frozen_dataclass import record
 from backend.estimate.memory.saved_activations import Eager, eager_bytes
 from backend.estimate.memory.sharding import States, largest_unit, shared_states
@@ -259,14 +259,14 @@ def saving_layers(layers: ModelLayers, tuning: Tuning) -> list[tuple[LayerKind, 
 
 
 def _tower(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, checkpointed: Number
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, checkpointed: Flag
 ) -> tuple[Number, Number]:
     vision, trained = layers.vision, tuning.trained
     if vision is None or tuning.method == "partial":
         return 0.0, 0.0
     merged = vision.merger.hidden // vision.block.hidden
     form = form_of(tuning, memory, part_trained=True)
-    per_patch = eager_bytes(vision.merger, form) * trained.merger / merged
+    per_patch: Number = eager_bytes(vision.merger, form) * trained.merger / merged
     per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged
     live: Number = 0.0
     if trained.tower:

@@ -222,7 +222,7 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         each = plan.tokens * attention.heads * plan.sequence_length / plan.context / plan.tensor
         probabilities = 2 * scale * each
         work = larger(work, probabilities)
-        recomputed = plan.by_recompute(lambda _, modules: "core_attn" in modules)
+        recomputed = plan.attention_recompute
         revived = revived + choose(recomputed, probabilities, 0.0)
         # Dropout keeps a mask of bytes and the probabilities that it leaves.
         dropped = (1 + 2 * scale) * each if plan.attention_dropout else 0.0
@@ -259,7 +259,7 @@ def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained:
     per_merged_token = eager_bytes(vision.merger, form) * trained.merger
     per_merged_token += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack
     merged = vision.merger.hidden // vision.block.hidden
-    per_patch = per_merged_token / merged
+    per_patch: Number = per_merged_token / merged
     if trained.tower:
         block = choose(plan.full_recompute, each * vision.block.hidden, eager_bytes(vision.block, form))
         per_patch = per_patch + vision.depth * block + eager_bytes(vision.patch_embedding, form)

@@ -4,7 +4,7 @@ torch DDP holds everything; DeepSpeed ZeRO (arXiv 1910.02054) and FSDP divide op
 the ranks, and gather 16-bit parameters while a layer runs. What an engine divides is its traits'.
 """
 
-from backend.estimate.array_ops import Number, choose, least
+from backend.estimate.array_ops import ZERO, Number, choose, smaller
 from backend.estimate.frozen_dataclass import record
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.model.adapters import SCALES_BYTES, matrices
@@ -50,8 +50,8 @@ def shared_states(
     scales = SCALES_BYTES * packed
     frozen = frozen_bytes - scales if whole else (frozen_bytes - scales) / plan.data
     gradients = memory.gradient_bytes * (held if memory.shards in ("gradients", "parameters") else count)
-    optimizer, stepping = memory.optimizer_bytes * held, least(held, memory.step_elements)
-    moved, host = 0.0, 0.0
+    optimizer, stepping = memory.optimizer_bytes * held, smaller(held, memory.step_elements)
+    moved, host = 0.0, ZERO
     if memory.offloads != "none":
         # Masters, moments and the fp32 gradients that the host's Adam reads.
         moved, host = 1.0, optimizer + 4 * held
@@ -72,7 +72,7 @@ def shared_states(
 def reduce_bytes(layers: ModelLayers, memory: MemoryTraits, count: Number) -> Number:
     """Of buffers that stay allocated for 16-bit gradients on their way; ZeRO-2 that offloads has another one for the
     largest weight (0.18.4 runtime/zero/stage_1_and_2.py temp_grad_buffer_for_gpu_offload)."""
-    to_host = least(count, largest_module(layers)) if memory.offloads == "optimizer" else 0
+    to_host = smaller(count, largest_module(layers)) if memory.offloads == "optimizer" else 0
     return 2 * (memory.reduce_bucket_elements * choose(count > 0, 1, 0) + to_host)
 
 
@@ -81,10 +81,10 @@ def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParamet
     total = parameters.dense + parameters.expert
     spared = 2 - 0.5
     if memory.live_elements:
-        return 2 * least(total, largest_module(layers) + memory.live_elements) - spared * packed
+        return 2 * smaller(total, largest_module(layers) + memory.live_elements) - spared * packed
     ends = layers.embedding * (1 if layers.tied else 2)
     units = [2 * layer_counts(kind).total - (spared * matrices(kind) if packed else 0) for kind in _units(layers)]
-    return least(2 * total - spared * packed, 2 * ends + 2 * max(units))
+    return smaller(2 * total - spared * packed, 2 * ends + 2 * max(units))
 
 
 def largest_module(layers: ModelLayers) -> int:

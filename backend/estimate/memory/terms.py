@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from backend.estimate.array_ops import Number, choose
+from backend.estimate.array_ops import ZERO, Number, choose
 from backend.estimate.frozen_dataclass import record
 from backend.estimate.memory.stage import RankParameters
 
@@ -53,7 +53,7 @@ class Moment:
 
 def fullest_moment(moments: list[Moment]) -> Moment:
     """The moment that needs most; a stage that holds the embedding alone has none."""
-    best, most = Moment(), 0.0
+    best, most = Moment(), ZERO
     for moment in moments:
         total = moment.total
         more = total > most
