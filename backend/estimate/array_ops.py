@@ -15,6 +15,13 @@ ZERO: Number = 0.0
 """Where sums begin."""
 
 
+def plain(value: Number) -> float:
+    """Return a number that is no array."""
+    if isinstance(value, np.ndarray):
+        raise TypeError("one plan was expected, not an array of plans")
+    return value
+
+
 def larger(one: Number, other: Number) -> Number:
     """Return the larger of two values, entry by entry where one of them is an array."""
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):

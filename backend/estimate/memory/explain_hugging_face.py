@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from backend.estimate.array_ops import Number
 from backend.estimate.memory.hugging_face import (
     MOMENTS,
     Tuning,
@@ -63,7 +64,7 @@ def hugging_face_parts(
     yield part("workspace_libraries", bytes=STATIC_BYTES)
 
 
-def _trained(parameters: RankParameters) -> Iterator[tuple[str, dict[str, float]]]:
+def _trained(parameters: RankParameters) -> Iterator[tuple[str, dict[str, Number]]]:
     yield "dense", {"dense_trained": parameters.trained_dense}
     yield "expert", {"expert_trained": parameters.trained_expert}
 

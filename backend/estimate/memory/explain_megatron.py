@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from backend.estimate.array_ops import Number
 from backend.estimate.memory.megatron import LayerCost, PlanCosts, Run, element_bytes, head_moments, plan_costs
 from backend.estimate.memory.megatron_workspace import cached_gradients, expert_copies, largest_weight
 from backend.estimate.memory.memory_term import Part, logits_part, part, share
@@ -93,7 +94,7 @@ def _layer(kind: LayerKind, cost: LayerCost, plan: Plan, traits: MemoryTraits, r
     if copies and moment.workspace == copies:
         yield _of_tokens("workspace_experts", plan, copies)
         return
-    weight = 0.0
+    weight: Number = 0.0
     if run.weights_trained and not traits.cached_weight_gradients:
         elements = largest_weight(kind, plan)
         weight = element_bytes(traits) * elements
@@ -117,6 +118,6 @@ def _head(layers: ModelLayers, moment: Moment, plan: Plan, traits: MemoryTraits)
     yield part("workspace_output_gradient", bytes_each=each, elements=weight / each)
 
 
-def _of_tokens(name: str, plan: Plan, bytes_on_rank: float, **more: float) -> Part:
+def _of_tokens(name: str, plan: Plan, bytes_on_rank: Number, **more: Number) -> Part:
     """A part that grows with the tokens of a micro-batch."""
     return part(name, **more, tokens=plan.tokens, bytes_per_token=bytes_on_rank / plan.tokens)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from math import prod
 
+from backend.estimate.array_ops import Number, plain
+
 GIB = 2.0**30
 
 
@@ -23,17 +25,21 @@ class Part:
         return float(prod(number for _, number in self.factors)) / GIB
 
 
-def part(name: str, **factors: float) -> Part:
+def part(name: str, **factors: Number) -> Part:
     """A part whose term is the first word of its name."""
-    return Part(term=name.partition("_")[0], name=name, factors=tuple(factors.items()))
+    return Part(
+        term=name.partition("_")[0],
+        name=name,
+        factors=tuple((factor, plain(number)) for factor, number in factors.items()),
+    )
 
 
-def share(ranks: float) -> dict[str, float]:
+def share(ranks: Number) -> dict[str, Number]:
     """The factor of what `ranks` ranks divide among themselves; none where there is nothing to divide."""
     return {} if ranks == 1 else {"ranks_share": 1 / ranks}
 
 
-def logits_part(bytes_on_rank: float, tokens: float, vocabulary: int, tensor: float = 1) -> Part:
+def logits_part(bytes_on_rank: Number, tokens: Number, vocabulary: int, tensor: Number = 1) -> Part:
     """Logits, and what the loss keeps of them, as bytes for each token and vocabulary entry."""
     each = bytes_on_rank * tensor / (tokens * vocabulary)
     return part("logits", bytes_each=each, tokens=tokens, vocabulary=vocabulary, **share(tensor))
