@@ -106,6 +106,23 @@ class Estimate:
     """The day on which the speeds in these figures were measured on the cluster."""
 
 
+@record
+class MemoryEstimate:
+    """The memory of every stage of a job in bytes, and what it was computed from."""
+
+    layers: ModelLayers
+    plan: Plan
+    traits: MemoryTraits
+    trained: Trained
+    run: Run | None
+    """None on Hugging Face engines."""
+    stages: list[StageMemory]
+
+    @property
+    def is_megatron(self) -> bool:
+        return self.run is not None
+
+
 def estimate(job: Job) -> Estimate:
     """The estimate of a legal job (rules.check finds no error in it).
 
@@ -115,16 +132,16 @@ def estimate(job: Job) -> Estimate:
     return estimate_resolved(job, resolve_model(job.model), resolve_gpu(job.cluster))
 
 
-def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
-    """`estimate` for a model and a GPU that are at hand."""
-    found = modelled(job, shape, gpu)
-    plan, memories = found.plan, found.memories
-    flops = _flops(job, found.layers, replace(plan, sequence_length=job.sequence_tokens), found.trained)
-    speed = speed_of(job, gpu, found.layers, plan, found.traits, found.trained, memories, flops)
-    stages = tuple([_stage(item) for item in memories])
+def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstimate | None = None) -> Estimate:
+    """Return the estimate of a job whose model and GPU are known; `memory` is the result of `estimate_memory`."""
+    memory = memory or estimate_memory(job, shape, gpu)
+    plan, layers, trained = memory.plan, memory.layers, memory.trained
+    flops = _flops(job, layers, replace(plan, sequence_length=job.sequence_tokens), trained)
+    speed = speed_of(job, gpu, layers, plan, memory.traits, trained, memory.stages, flops)
+    stages = tuple([_stage(stage) for stage in memory.stages])
     worst = max(stages, key=attrgetter("peak_gib"))
     reserved_gib = worst.peak_gib * (reserved_ratio(job) or RESERVED_PER_ALLOCATED)
-    outside, host_gib = float(outside_gib(job, plan)), float(host_memory_gib(job, memories))
+    outside, host_gib = float(outside_gib(job, plan)), float(host_memory_gib(job, memory.stages))
     return Estimate(
         name=job.name,
         fits=bool(is_held(job, gpu, reserved_gib + outside, host_gib)),
@@ -138,7 +155,7 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
         data_parallel=int(plan.data),
         global_batch_size=int(job.training.micro_batch_size * plan.micro_batches * plan.data),
         micro_batches=int(plan.micro_batches),
-        bubble_fraction=speed.bubble_fraction if speed else float(bubble_of_work(job, found)),
+        bubble_fraction=speed.bubble_fraction if speed else float(bubble_of_work(job, memory)),
         bubble_textbook=float(textbook_bubble(plan.pipeline, plan.virtual_pipeline, plan.micro_batches)),
         flops_per_token=flops,
         **(_times(speed) if speed else {}),
@@ -153,45 +170,29 @@ def _times(speed: Speed) -> dict[str, Any]:
     return {name: getattr(speed, name) for name in (*names, "time_s", "stage_times", "chunk_times", "time_error")}
 
 
-@record
-class Modelled:
-    """A job in the terms of the formulas, with the memory of every stage in bytes."""
-
-    layers: ModelLayers
-    plan: Plan
-    traits: MemoryTraits
-    trained: Trained
-    run: Run | None
-    """None on Hugging Face engines."""
-    memories: list[StageMemory]
-
-    @property
-    def is_megatron(self) -> bool:
-        return self.run is not None
-
-
-def modelled(
+def estimate_memory(
     job: Job,
     shape: ModelShape,
     gpu: Gpu,
     plan: Plan | None = None,
     costs: PlanCosts | None = None,
     shared: Shared | None = None,
-) -> Modelled:
-    """The job's memory, and what it was computed from.
+) -> MemoryEstimate:
+    """Return the memory of a job; raise what `estimate` raises.
 
-    `plan` in place of the job's own where many are in one, with `costs` of their layers and what they share.
+    `plan` replaces the job's own plan where it holds arrays of plans. `costs` are the costs of their layers, and
+    `shared` holds the results that these plans share.
     """
-    memory = memory_traits(job)
+    traits = memory_traits(job)
     layers, trained = model_layers(shape), trained_parts(job, shape)
     plan = plan or plan_of(job, shape.vision, flash_attention=gpu.supports_bf16)
     run = None
     if job.traits.is_megatron:
         run = run_of(job, trained)
-        memories = pipeline_memory(layers, plan, memory, run, costs, shared)
+        stages = pipeline_memory(layers, plan, traits, run, costs, shared)
     else:
-        memories = [data_parallel_memory(layers, plan, memory, tuning_of(job, trained))]
-    return Modelled(layers=layers, plan=plan, traits=memory, trained=trained, run=run, memories=memories)
+        stages = [data_parallel_memory(layers, plan, traits, tuning_of(job, trained))]
+    return MemoryEstimate(layers=layers, plan=plan, traits=traits, trained=trained, run=run, stages=stages)
 
 
 def _is_adapted(job: Job) -> bool:
@@ -220,11 +221,11 @@ def tuning_of(job: Job, trained: Trained) -> Tuning:
     )
 
 
-def host_memory_gib(job: Job, memories: list[StageMemory]) -> Number:
+def host_memory_gib(job: Job, stages: list[StageMemory]) -> Number:
     """GiB of a node's RAM for what is offloaded to it; of what goes to NVMe only buffers are there, not counted."""
     if job.parallel.offload_device == "nvme" and job.traits.zero_stage == 3:
         return 0.0
-    return job.cluster.gpus_per_node * largest(*(item.host for item in memories)) / GIB
+    return job.cluster.gpus_per_node * largest(*(stage.host for stage in stages)) / GIB
 
 
 def is_held(job: Job, gpu: Gpu, needed_gib: Number, host_gib: Number) -> Flag:
@@ -254,12 +255,12 @@ def _stage(memory: StageMemory) -> StageEstimate:
     )
 
 
-def bubble_of_work(job: Job, found: Modelled) -> Number:
-    """Of the compute part, from FLOPs where the GPU's speed is not known; stages run equally fast."""
-    plan = found.plan
-    if not found.is_megatron or plan.pipeline == 1:
+def bubble_of_work(job: Job, memory: MemoryEstimate) -> Number:
+    """Return the bubble fraction from the FLOPs of the stages, for GPUs of unknown speed."""
+    plan = memory.plan
+    if not memory.is_megatron or plan.pipeline == 1:
         return 0.0
-    works = pipeline_work(found.layers, plan, found.trained, adapters=_is_adapted(job))
+    works = pipeline_work(memory.layers, plan, memory.trained, adapters=_is_adapted(job))
     forward = [work.forward for work in works]
     backward = [work.backward + work.recomputed for work in works]
     return bubble_fraction(forward, backward, plan.virtual_pipeline, plan.micro_batches)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from backend.estimate.estimate import Modelled, modelled, tuning_of
+from backend.estimate.estimate import MemoryEstimate, estimate_memory, tuning_of
 from backend.estimate.memory.explain_hugging_face import hugging_face_parts
 from backend.estimate.memory.explain_megatron import megatron_parts
 from backend.estimate.memory.memory_term import GIB, Part
@@ -16,13 +16,18 @@ NOTHING = 1e-6
 """Relative to a stage: what is less is rounding."""
 
 
-def explain(job: Job, shape: ModelShape, gpu: Gpu) -> tuple[tuple[Part, ...], ...]:
-    """For every stage its terms taken apart; raises what estimate_resolved raises."""
-    found = modelled(job, shape, gpu)
-    return tuple(tuple(_stage(job, found, memory)) for memory in found.memories)
+def explain(
+    job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstimate | None = None
+) -> tuple[tuple[Part, ...], ...]:
+    """Return the parts of every term, for each stage; `memory` is the result of `estimate_memory`.
+
+    Raises what `estimate_resolved` raises.
+    """
+    found = memory or estimate_memory(job, shape, gpu)
+    return tuple(tuple(_stage(job, found, stage)) for stage in found.stages)
 
 
-def _stage(job: Job, found: Modelled, memory: StageMemory) -> Iterator[Part]:
+def _stage(job: Job, found: MemoryEstimate, memory: StageMemory) -> Iterator[Part]:
     """The parts that are there, term by term; what they leave of a term is shown as one number, never hidden."""
     if found.run is not None:
         parts = megatron_parts(found.layers, found.plan, found.traits, found.run, memory)
