@@ -10,7 +10,7 @@ from backend.estimate.frozen_dataclass import record
 from backend.estimate.memo import Shared
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
-from backend.estimate.memory.megatron import PlanCosts, Run, pipeline_memory
+from backend.estimate.memory.megatron import PlanCosts, Run, pipeline_memory, plan_costs
 from backend.estimate.memory.megatron_adapters import Adapters
 from backend.estimate.memory.non_torch_memory import outside_gib
 from backend.estimate.memory.stage import Trained, trained_parts
@@ -115,7 +115,8 @@ class MemoryEstimate:
     traits: MemoryTraits
     trained: Trained
     run: Run | None
-    """None on Hugging Face engines."""
+    """None on Hugging Face engines; likewise `costs`."""
+    costs: PlanCosts | None
     stages: list[StageMemory]
 
     @property
@@ -189,10 +190,11 @@ def estimate_memory(
     run = None
     if job.traits.is_megatron:
         run = run_of(job, trained)
+        costs = costs or plan_costs(layers, plan, traits, run)
         stages = pipeline_memory(layers, plan, traits, run, costs, shared)
     else:
         stages = [data_parallel_memory(layers, plan, traits, tuning_of(job, trained))]
-    return MemoryEstimate(layers=layers, plan=plan, traits=traits, trained=trained, run=run, stages=stages)
+    return MemoryEstimate(layers=layers, plan=plan, traits=traits, trained=trained, run=run, costs=costs, stages=stages)
 
 
 def _is_adapted(job: Job) -> bool:
