@@ -17,7 +17,7 @@ def memory(reading: Reading) -> dict[str, Any] | None:
     found, job = reading.estimate, reading.job
     if found is None or job is None or reading.shape is None or reading.gpu is None:
         return None
-    explained = explain(job, reading.shape, reading.gpu)
+    explained = explain(job, reading.shape, reading.gpu, reading.memory)
     is_given = job.cluster.outside_gib is not None
     stages = [
         _stage(found, stage, parts, is_given=is_given) for stage, parts in zip(found.stages, explained, strict=True)
