@@ -53,8 +53,9 @@ environments: .venv/.ready .venv-node/.ready
 	.venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-.venv-node/.ready: requirements/torch.txt requirements/node.txt requirements/node-no-deps.txt tools/node_environment.sh
-	python=$$(tools/python.sh) && tools/node_environment.sh "$$python" .venv-node
+.venv-node/.ready: requirements/torch.txt requirements/node.txt requirements/node-no-deps.txt app/demo/node_environment.py
+	@rm -f $@
+	python=$$(tools/python.sh) && "$$python" -m app.demo.node_environment .venv-node
 
 .venv-node/extra/.ready: .venv-node/.ready requirements/engines.txt requirements/swift.txt tools/engine_packages.sh
 	tools/engine_packages.sh .venv-node
