@@ -64,7 +64,7 @@ def read_gpus(timeout_s: float = ASK_S) -> list[dict[str, float | None]]:
             break
     rows = [list(map(read_number, line.split(","))) for line in out.splitlines()]
     whole = [row for row in rows if len(row) == len(keys) and row[0] is not None]
-    return [dict(zip(keys, row)) for row in whole]  # noqa: B905 - Python 3.8
+    return [dict(zip(keys, row)) for row in whole]
 
 
 def read_buses() -> dict[float, str]:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Iterable  # noqa: UP035 - Python 3.8
+from typing import Any, Iterable
 
 from .activity import Work
 from .files import PROTOCOL, RESERVE_BYTES, read_json, say, write_json

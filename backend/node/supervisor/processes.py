@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Iterable, NamedTuple  # noqa: UP035 - Python 3.8
+from typing import Iterable, NamedTuple
 
 MARK = "MEGABOARD_RUN"
 RANK = b"RANK="
