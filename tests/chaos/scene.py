@@ -28,7 +28,7 @@ from tools.programs import NODE_PYTHON
 
 NODES = 3
 ENGINES = Path(__file__).parent
-STAND_INS = ENGINES.parent / "jobs/engine"
+STAND_INS = ENGINES.parent / "runs/engine"
 SEEN = (EventKind.FAILING, EventKind.LOSING)
 
 
