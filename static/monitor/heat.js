@@ -82,7 +82,7 @@ export function Heat() {
     root,
     take,
     isDense,
-    // A node that needs a look: run_nodes.js says which.
+    // A node that needs a look: nodes.js says which.
     mark(rank, needsLook) {
       const row = maps.querySelector(`tr[data-key="${rank}"]`);
       if (row) attribute(row, "data-look", needsLook && isDense());

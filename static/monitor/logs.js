@@ -14,7 +14,7 @@ export function Logs(ask) {
     oninput: () => refilter() });
   const found = h("span.mb-quiet.mbm-found", { role: "status" });
   const earlier = h("button.mbm-chip", { type: "button", onclick: () => askEarlier() }, w("log.earlier"));
-  const box = h("pre.mbm-log", { tabindex: "0", "aria-label": w("logs"), onscroll: () => noteScroll() });
+  const box = h("pre.mbm-log", { role: "group", tabindex: "0", "aria-label": w("logs"), onscroll: () => noteScroll() });
   const root = h("section.mb-card.mbm-logs", { "aria-labelledby": "mbm-logs" },
     h("header", {}, h("h3", { id: "mbm-logs" }, w("logs")),
       h("div.mbm-tools", {}, attempt, node, file, filter, found, h("label", { for: "mbm-follow" }, follow, w("log.follow")))),

@@ -1,4 +1,4 @@
-// The nodes of a run: a table with a row a node, and the heat map of their GPUs (run_heat.js). Of many nodes the table
+// The nodes of a run: a table with a row a node, and the heat map of their GPUs (heat.js). Of many nodes the table
 // shows those that need a look, and all of them on demand.
 import { attribute, h, keyed, text } from "../lib/dom.js";
 import { mibAsGib, number } from "../lib/format.js";

@@ -280,7 +280,7 @@ function Trouble(showLog, accept, again) {
 }
 
 function Events() {
-  const list = h("ol.mbm-events");
+  const list = h("ol.mbm-events", { tabindex: "0", "aria-labelledby": "mbm-events" });
   const root = h("section.mb-card", { "aria-labelledby": "mbm-events" },
     h("header", {}, h("h3", { id: "mbm-events" }, w("events"))), list);
   const make = () => h("li", {}, h("time"), h("div", {}, h("span"), h("small")));

@@ -105,6 +105,6 @@ function files(got) {
   return h("div.mb-difference-files", {}, h("h4", {}, t("wizard.difference.files")),
     h("div.mb-choice", { role: "group" }, got.files.map((one) => h("button", { type: "button",
       "aria-pressed": String(one.name === shownFile), onclick: () => { shownFile = one.name; draw(got); } }, one.name))),
-    h("pre.mb-code", { tabindex: "0", "aria-label": file.name }, file.lines.map((line) =>
+    h("pre.mb-code", { role: "group", tabindex: "0", "aria-label": file.name }, file.lines.map((line) =>
       h("span.mb-diff", { "data-kind": kind(line) }, `${line}\n`))));
 }

@@ -55,7 +55,7 @@ function files(element, bundle, review) {
       draw(element, bundle);
     }), copyButton(file.text), download(file),
     review.complete && h("a.mb-tool", { href: "/api/archive", download: "" }, t("wizard.review.download"))),
-    h("pre.mb-code", { tabindex: "0", "aria-label": file.name }, file.text),
+    h("pre.mb-code", { role: "group", tabindex: "0", "aria-label": file.name }, file.text),
     (review.notes || []).map(drawProblem));
 }
 
@@ -73,7 +73,7 @@ function commands(element, bundle, review) {
       shownNode = rank;
       draw(element, bundle);
     }), copyButton(command.text)),
-    h("pre.mb-code.mb-wrap", { tabindex: "0", "aria-label": command.node }, words(command.text)),
+    h("pre.mb-code.mb-wrap", { role: "group", tabindex: "0", "aria-label": command.node }, words(command.text)),
     h("div.mb-bar", {}, h("h4", {}, t("wizard.review.environment")), copyButton(variables)),
     h("pre.mb-code", { tabindex: "0" }, variables));
 }
