@@ -5,6 +5,11 @@ import os
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No test may fail because the machine is busy.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 # Read by Gradio when it is imported: no test may reach for the network.
 os.environ.update(GRADIO_ANALYTICS_ENABLED="False", HF_HUB_OFFLINE="1")

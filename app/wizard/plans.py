@@ -84,7 +84,7 @@ def _rows(plans: Plans, ranks: Sequence[int], told: set[int], loads: Callable[..
     """A list for each row, in the order of KEYS."""
     at = np.array(ranks, int)
     figures, (part, _) = plans.figures_of(at), plans.at(at)
-    engines = np.array([space.job.engine for space in plans.spaces] or [""])
+    engines = np.array([space.job.engine for space in plans.spaces], str)
     columns: dict[str, list[Any]] = {"engine": engines[part].tolist(), "rank": list(ranks)}
     for name in (*SIZES, *CHOICES):
         columns[name] = plans.values(f"parallel.{name}", at, _UNSPLIT.get(name, 1)).tolist()

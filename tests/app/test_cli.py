@@ -10,9 +10,10 @@ import yaml
 
 from app.cli.output import table
 from app.main import COMMANDS, main
-from app.text import LANGUAGES
+from app.text import LANGUAGES, t
 from app.text.plans import rounded
 from backend import __version__
+from backend.job.presets import expected_errors
 
 JOB = {
     "name": "seed",
@@ -96,9 +97,10 @@ def test_estimate_prints_speed_with_its_error_where_time_goes_and_the_speed_up_o
     assert f"MFU {100 * figures['mfu']:.1f}%" in out
     assert f"about {figures['hours']:.1f} hours" in out
     assert f"About {rounded(figures['tokens_per_s_per_gpu']):,} tokens/s per GPU" in out
-    assert "computed times had a median error of 18%; 90% of the times were too short" in out
-    assert "computed memory had a median error of 16%; 75% of the values were too low" in out
-    assert "Its time: computation " in out
+    sources = expected_errors().sources
+    assert t("en", "accuracy.time", sources=sources, error="18%", low="90%") in out
+    assert t("en", "accuracy.memory", sources=sources, error="16%", low="75%") in out
+    assert t("en", "why.spends", parts=t("en", "advice.part.compute"))[:-1] in out
     assert "4 nodes are 3." in out
     assert "as fast as one" in out
 

@@ -54,10 +54,10 @@ def test_status_tells_how_long_the_attempts_took_without_the_pause_between_them(
             [
                 "Loss is not finite at step 40",
                 "The gradient norm has risen to 20 by step 90; it was 0.8123",
-                "10.0.0.2 has 91.25 GiB left for checkpoints, and the newest takes 60.5 GiB: room for fewer than two. "
+                "10.0.0.2 has 91.25 GiB left for checkpoints, and the newest takes 60.5 GiB: there is no room for two. "
                 "Free some space before the next one (`df -h`, `quota -s`)",
                 "10.0.0.2, rank 9: GPU memory ran short by step 91, and torch emptied its cache to allocate again "
-                "(so far: 3). That is slow, and comes before running out of memory",
+                "(so far: 3). This is slow, and out-of-memory errors often follow",
             ],
         ),
         (

@@ -20,7 +20,7 @@ def _curve(n, stride, start, random):
     return steps, [random.gauss(0, 1) for _ in range(n)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(curves)
 def test_never_more_than_the_limit_and_both_ends_and_extremes_stay(case):
     n, stride, start, random, limit = case

@@ -15,7 +15,7 @@ RUN = "20260101-000000-qwen3-vl-8b-sft-aaaa"
 
 
 @pytest.mark.parametrize(
-    ("lang", "words"), [("en", ["No step since", "Step 30 was the last"]), ("zh", ["起没有新的训练步", "第 30 步"])]
+    ("lang", "words"), [("en", ["No step since", "The last step was 30"]), ("zh", ["起没有新的训练步", "第 30 步"])]
 )
 def test_status_names_the_node_and_the_rank_that_the_others_wait_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lang: str, words: list[str]

@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from app.services import Services
-from app.text import LANGUAGES
+from app.text import LANGUAGES, t
 from app.text.reference import table
 from app.wizard.draft_state import read
 from app.wizard.events import change
@@ -68,14 +68,14 @@ def test_a_refused_value_says_why_in_the_pages_language(services: Services) -> N
 
 def test_what_the_estimate_does_not_depend_on_is_said(services: Services) -> None:
     unread = help_here(services, "parallel.bias_activation_fusion")
-    assert unread["why"] == "The estimate of this job does not change with it."
+    assert unread["why"] == t("en", "wizard.help.unmoved")
     assert help_here(services, "training.seed")["why"] == help_here(services, "model.path")["why"] == ""
 
 
 def test_a_job_with_errors_has_words_and_no_figures(services: Services) -> None:
     change(services, {"parallel.tensor": 5})
     got = help_here(services, "parallel.tensor")
-    assert (got["rows"], got["why"]) == ([], "While the job has errors there is nothing to compute.")
+    assert (got["rows"], got["why"]) == ([], t("en", "wizard.help.unsound"))
     assert got["facts"]
 
 

@@ -12,6 +12,7 @@ from app.notifications.addresses import Address, read_addresses
 from app.notifications.sender import AGAIN_S, LATEST_S, RETRIES_S, Messenger
 from app.private_file import PrivateFileError
 from app.services import Services
+from app.text import t
 from backend.runs.states import EventKind
 from backend.runs.store import metrics, run_store
 from backend.runs.store.store import Store, StoreError
@@ -298,7 +299,7 @@ def test_the_command_tries_every_address_and_names_those_that_took_nothing(tmp_p
     path = write(inbox.address)
     monkeypatch.setenv("MEGABOARD_NOTIFY_FILE", str(path))
     assert main(["notify"]) == 0
-    assert inbox.titles == ["Trial message from Megaboard"]
+    assert inbox.titles == [t("en", "message.trial")]
     write(inbox.address, "json://127.0.0.1:9/" + TOKEN)
     assert main(["notify"]) == 1
     out, err = capsys.readouterr()

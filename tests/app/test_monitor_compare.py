@@ -58,7 +58,7 @@ def test_measured_stands_beside_predicted_and_is_looked_at_again_after_a_while(s
     assert found["useful"]
     assert found["step_s"] == pytest.approx(2.0, rel=0.1)
     assert found["predicted_step_s"] > 0
-    assert any("the job file says of images" in reason for reason in found["why"])
+    assert any("the images in the job file" in reason for reason in found["why"])
 
 
 def test_using_a_run_calibrates_the_drafts_own_cluster(services: Services, run: StoredRun):

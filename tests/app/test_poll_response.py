@@ -11,6 +11,7 @@ from app.monitor import run as run_section
 from app.monitor.poll_request import Question
 from app.monitor.poll_response import Bundler
 from app.monitor.watch import LOOK_S, Watch
+from app.text import t
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.runs.controller import Controller
 from backend.runs.states import EventKind
@@ -205,7 +206,7 @@ def test_what_32_nodes_do_alike_is_one_line_and_the_first_failure_stays_in_sight
     run.tell(EventKind.FAILED, 17)
     told = [event["text"] for event in desk.ask(run=RUN)["events"]]
     assert f"{run.addresses[17]}: ended with code 1" in told
-    assert "A failure: ending all nodes" in told
+    assert t("en", "monitor.event.failing") in told
     assert {"32 nodes: started", "32 nodes: stopped, 0 processes left", "31 nodes: ended by signal 15"} <= set(told)
     assert len(told) < 16
 
@@ -323,7 +324,10 @@ def test_a_run_that_preflight_refused_tells_why_without_nodes(desk):
     assert (answer["head"]["attempt"], answer["head"]["proof"], answer["nodes"]) == (0, None, [])
     assert "10.0.0.1" in answer["head"]["cause"]["message"]
     assert answer["log"]["files"] == []
-    assert [event["text"] for event in answer["events"][:2]] == ["Failed", "It cannot be started"]
+    assert [event["text"] for event in answer["events"][:2]] == [
+        t("en", "monitor.event.failed"),
+        t("en", "monitor.event.failing_unstarted"),
+    ]
 
 
 def test_a_node_that_proved_nothing_is_counted_as_open(desk):

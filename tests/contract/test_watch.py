@@ -132,7 +132,7 @@ def test_the_command_prints_steps_until_it_is_interrupted(cluster: LocalNodes, t
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert process.stdout
-    assert "Nothing on the nodes is changed" in process.stdout.readline()
+    assert "Megaboard changes nothing on the nodes" in process.stdout.readline()
     said = [process.stdout.readline() for _ in range(3)]
     assert [re.search(r"step (\d+)/40", line)[1] for line in said] == ["1", "2", "3"]
     process.send_signal(signal.SIGINT)

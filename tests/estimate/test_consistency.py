@@ -52,14 +52,14 @@ def worst(layers, plan, measure, trained=Trained()):  # noqa: B008 - frozen
 
 @pytest.mark.parametrize("layers", [DENSE, VISION], ids=["dense", "vision"])
 @pytest.mark.parametrize("size", ["tensor", "data", "pipeline", "context"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(plan=plans())
 def test_more_ranks_of_any_kind_never_raise_the_states_of_a_rank(layers, size, plan):
     wider = replace(plan, **{size: 2 * getattr(plan, size)})
     assert worst(layers, wider, states) <= worst(layers, plan, states)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(plan=plans(), expert=powers)
 def test_more_expert_parallel_never_raises_the_states_of_a_rank(plan, expert):
     plan = replace(plan, data=8)
@@ -68,7 +68,7 @@ def test_more_expert_parallel_never_raises_the_states_of_a_rank(plan, expert):
 
 
 @pytest.mark.parametrize("layers", [DENSE, SPARSE], ids=["dense", "sparse"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(plan=plans(), modules=st.sets(st.sampled_from(["core_attn", "mlp", "moe", "moe_act", "layernorm"]), min_size=1))
 def test_recompute_never_raises_what_is_kept(layers, plan, modules):
     flash = replace(plan, recompute="selective", recompute_modules=tuple(sorted(modules)))
@@ -85,7 +85,7 @@ def _revived(layers, plan):
     return max(layer_cost(kind, plan, MCA, Run(trained=Trained())).kept for kind in kinds)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(plan=plans(), tower=st.booleans(), merger=st.booleans(), language=st.booleans())
 def test_freezing_never_raises_memory(plan, tower, merger, language):
     plan = replace(plan, images=plan.micro_batch, patches=1764)
@@ -93,7 +93,7 @@ def test_freezing_never_raises_memory(plan, tower, merger, language):
     assert worst(VISION, plan, lambda memory: memory.peak, frozen) <= worst(VISION, plan, lambda memory: memory.peak)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(plan=plans())
 def test_the_largest_term_of_any_stage_is_finite_and_positive(plan):
     for memory in pipeline_memory(DENSE, plan, MCA, Trained()):

@@ -241,7 +241,7 @@ HUGGING_FACE = ("ddp", "zero2", "zero2-offload", "zero3", "zero3-offload", "fsdp
 models = st.sampled_from(["qwen3-8b", "qwen3-30b-a3b", "qwen3-vl-8b"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     engine=st.sampled_from(HUGGING_FACE),
     model=models,
@@ -261,7 +261,7 @@ def test_frozen_parts_adapters_and_last_layers_never_exceed_full(engine, model, 
     assert peak(training__method=method, training__freeze__vision_tower=tower) <= full
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(engine=st.sampled_from(HUGGING_FACE), model=models, nodes=st.sampled_from([1, 2, 4]))
 def test_more_ranks_never_raise_the_states_of_a_rank(engine, model, nodes):
     def states(count):
@@ -271,7 +271,7 @@ def test_more_ranks_never_raise_the_states_of_a_rank(engine, model, nodes):
     assert states(2 * nodes) <= states(nodes) * 1.0001
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(tensor=st.sampled_from([1, 2, 4]), pipeline=st.sampled_from([1, 2, 4]), model=models)
 def test_lora_on_megatron_never_exceeds_full(tensor, pipeline, model):
     def peak(method):

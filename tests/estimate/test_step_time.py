@@ -91,7 +91,7 @@ def plans(draw):
 
 
 @pytest.mark.parametrize("layers", [DENSE, SPARSE], ids=["dense", "sparse"])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(plan=plans())
 def test_the_parts_add_up_and_none_is_negative(layers, plan):
     found = timed(layers, plan)
@@ -100,14 +100,14 @@ def test_the_parts_add_up_and_none_is_negative(layers, plan):
     assert 0 <= found.bubble < 1
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(plan=plans())
 @pytest.mark.parametrize("more", ["micro_batches", "micro_batch", "sequence_length"])
 def test_more_work_takes_more_time(more, plan):
     assert seconds(DENSE, replace(plan, **{more: 2 * getattr(plan, more)})) > seconds(DENSE, plan)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(plan=plans(), tower=st.booleans(), language=st.booleans())
 def test_freezing_never_takes_longer(plan, tower, language):
     plan = replace(plan, images=1, patches=1764)
@@ -115,7 +115,7 @@ def test_freezing_never_takes_longer(plan, tower, language):
     assert frozen <= seconds(VISION, plan) * (1 + 1e-9)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(plan=plans())
 def test_a_faster_part_of_the_machine_never_makes_a_step_longer(plan):
     for part in ("products", "memory", "link", "network"):

@@ -30,7 +30,7 @@ def test_the_fastest_is_passed_over_where_it_fills_the_gpu_and_the_next_that_lea
     assert shares(plans, 0) > 1 - ROOM >= shares(plans, rank)
     assert all(is_tight(plans, faster) for faster in range(rank))
     words = explain(plans, "en")
-    assert f"The fastest fills {100 * shares(plans, 0):.0f}% of the GPU" in words
+    assert f"The fastest plan fills {100 * shares(plans, 0):.0f}% of the GPU" in words
     assert f"{shares(plans, rank) * plans.gpu.memory_gib:.1f} GiB" in words
 
 

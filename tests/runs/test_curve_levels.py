@@ -182,7 +182,7 @@ def points_on_the_curve(store: Store) -> dict[int, float]:
     return found
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=25, derandomize=True, phases=[Phase.generate])
 @given(BATCHES)
 def test_after_any_batches_duplicates_kills_and_attempts_the_levels_are_those_of_the_points(tmp_path_factory, batches):
     opened = Store(tmp_path_factory.mktemp("any") / "megaboard.db")

@@ -303,7 +303,7 @@ def _some(record: dict[str, Any]) -> st.SearchStrategy[Any]:
     return st.fixed_dictionaries({}, optional={key: st.just(value) | JSON for key, value in record.items()}) | JSON
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=40, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(beats=st.lists(_some(BEAT), max_size=6), steps=st.lists(_some(STEP), max_size=6), ended=_some(EXIT))
 def test_a_node_that_writes_anything_at_all_is_collected_to_its_end(
     tmp_path_factory: pytest.TempPathFactory, beats: list[Any], steps: list[Any], ended: Any
@@ -317,7 +317,7 @@ def test_a_node_that_writes_anything_at_all_is_collected_to_its_end(
     gang.store.close()
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=200, derandomize=True)
 @given(value=JSON | _some(BEAT) | _some(STEP) | _some(EXIT) | _some(STOP))
 def test_what_was_read_once_is_read_again_without_a_fault(value: Any) -> None:
     for shape in (Heartbeat, Step, Exit, Stopped, Status):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from app.demo.local_nodes import LocalNodes
+from app.text import t
 from backend.job.mapping import dump_mapping
 from backend.runs.records import NodeRecord
 from backend.runs.states import EventKind
@@ -106,13 +107,15 @@ def test_a_plan_that_the_checkpoint_does_not_fit_is_said_while_it_is_chosen_and_
     expect(banner).to_contain_text("Tensor parallel")
     expect(page.locator(".mb-plans-loads")).to_contain_text("TP2")
     expect(page.locator(".mb-plans tr.mb-unfit").first).to_be_visible()
-    page.get_by_label("Only what the checkpoint can be loaded into").check()
+    page.get_by_label(t("en", "wizard.plan.only.loads")).check()
     expect(page.locator(".mb-plans tr.mb-unfit")).to_have_count(0)
-    page.get_by_label("Only what the checkpoint can be loaded into").uncheck()
+    page.get_by_label(t("en", "wizard.plan.only.loads")).uncheck()
     page.locator(".mb-plans").focus()
     page.keyboard.press("Home")
     expect(banner).to_have_attribute("data-state", "unfit")
-    expect(banner.locator('[data-code="checkpoint_bound_to_plan"]').last).to_contain_text("can be divided anew")
+    expect(banner.locator('[data-code="checkpoint_bound_to_plan"]').last).to_contain_text(
+        "distrib_optim_fully_reshardable: true"
+    )
     page.click('.mb-steps a[data-step="launch"]')
     expect(page.locator('[data-act="check"]')).to_be_disabled()
     expect(page.locator('[data-act="queue"]')).to_be_disabled()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from app.text import t
 from tests.ui.browser import expect, needs_chromium
 from tools.browser import END_S, READY_S, VIEWPORT, chromium
 
@@ -124,7 +125,7 @@ def test_a_failure_inside_the_server_is_told_until_it_is_closed(open_page):
     headers = "{ 'Content-Type': 'application/json' }"
     too_few = f"{{ method: 'POST', headers: {headers}, body: '{{\"fn_index\": 0, \"data\": []}}' }}"
     assert page.evaluate(f"fetch('/en/gradio_api/run/predict', {too_few}).then((answer) => answer.status)") == 500
-    notice = page.get_by_role("alert").filter(has_text="The server failed at this")
+    notice = page.get_by_role("alert").filter(has_text=t("en", "monitor.failed.title"))
     expect(notice).to_be_visible()
     notice.get_by_role("button").click()
     expect(notice).to_have_count(0)

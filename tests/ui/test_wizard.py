@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from app.text import t
 from tests.ui.browser import begin_anew, box, expect, go, held, needs_chromium, problems, until
 from tools.browser import Site, log_in, logged_in, served
 
@@ -78,7 +79,7 @@ def test_a_problem_stands_by_its_field_and_its_fix_is_one_click(page, site):
 def test_a_field_with_an_error_is_reached_from_the_list_of_what_is_missing(page, site):
     go(page, site, "launch")
     expect(page.locator('[data-act="check"]')).to_be_disabled()
-    expect(page.locator(".mb-desk-words")).to_contain_text("A launch needs what is listed here")
+    expect(page.locator(".mb-desk-words")).to_contain_text(t("en", "wizard.launch.incomplete"))
     page.locator(".mb-todo").get_by_role("button", name="Model folder on the nodes").click()
     assert page.evaluate("() => document.documentElement.dataset.step") == "model"
     assert page.evaluate("() => document.activeElement.closest('.block').id") == "field-model-path"
@@ -217,7 +218,7 @@ def test_why_not_is_answered_in_the_users_language_and_filters_leave_what_they_s
     until(page, "b.summary.plan.startsWith('TP8 ') && b.data.plans.own !== null")
     go(page, site, "plan")
     every = int(page.get_attribute(".mb-plans", "aria-rowcount"))
-    page.get_by_label("Only what fits").check()
+    page.get_by_label(t("en", "wizard.plan.only.fits")).check()
     assert int(page.get_attribute(".mb-plans", "aria-rowcount")) < every
     assert page.locator(".mb-plans tr.mb-over").count() == 0
 
@@ -247,7 +248,7 @@ def test_the_estimate_follows_an_edit_and_says_in_words_whether_it_fits(page, si
 @pytest.mark.parametrize(
     ("lang", "near", "time", "memory"),
     [
-        ("en", "May not fit", "median error 18%, usually too fast", "error of 16%; 75% of the values were too low"),
+        ("en", "May not fit", "median error 18%, usually too fast", "was 16%; 75% of the values were too low"),
         ("zh", "可能放不下", "误差中位数 18%，多数偏快", "误差中位数为 16%，其中 75% 偏低"),
     ],
 )
