@@ -153,8 +153,7 @@ def contend(name: str, spec_path: str) -> None:
 
 
 def by_megaboard(spec: dict[str, Any]) -> Any:
-    """Work as a launch does: a thread pool, one kept connection per node, all files in one write, the supervisor's
-    start."""
+    """Work as a launch does: a thread pool, one kept connection per node, one write of all files, the supervisor."""
     from backend.cluster.node_group import POOL, on_all
     from backend.cluster.ssh.host_keys import KnownHosts
     from backend.cluster.ssh.node import SshNode, connect

@@ -13,8 +13,7 @@ from benchmarks.shapes import NotModelled
 
 
 def _in_layers(best: float) -> float:
-    """Return TFLOP/s in the shapes of layers on a Blackwell GPU whose best GEMM reaches `best`, in the ratio of the
-    B200."""
+    """Return TFLOP/s in the shapes of layers on a Blackwell GPU with the best GEMM `best`, in the ratio of the B200."""
     return (gpus()["b200-180g"].matmul_tflops or 0.0) * best / 1745
 
 

@@ -1,7 +1,7 @@
-"""Training engines: a job in, the files, environment and command of each node out.
+"""Training engines: they turn a job into the files, environment and command of each node.
 
-One module an engine, on the interface of engine.py; ENGINES lists them. An engine's facts stand in
-backend.job.traits, its rules in backend.job.rules.
+Each engine has one module with the interface of engine.py; ENGINES lists them. backend.job.traits has the facts of an
+engine, backend.job.rules its rules.
 """
 
 from collections.abc import Mapping
@@ -51,37 +51,37 @@ ENGINES: Mapping[str, Engine] = {
         swift_megatron.ENGINE,
     )
 }
-"""By the job's `engine`."""
+"""Engines by the job's `engine`."""
 
 CONFIG = "config.yaml"
-"""The engine's configuration, which the entry script reads."""
+"""Name of the engine's configuration, which the entry script reads."""
 
 
 def check_engine(job: Job) -> list[Problem]:
-    """What is wrong with what the job says to its engine directly: `extra`, `environment`, folders."""
+    """Return the problems of what the job passes directly to its engine: `extra`, `environment`, folders."""
     return check_passed_on(job, ENGINES[job.engine])
 
 
 def check_all(job: Job) -> list[Problem]:
-    """What can be said against a launch of the job without asking a node, warnings and notes included."""
+    """Return all problems of a launch that need no answer of a node, warnings and notes included."""
     return [*check(job), *check_launch(job), *check_engine(job)]
 
 
 def results_folder(job: Job, run: str) -> str:
-    """Where the engine of a run writes: no two runs share a folder, engines resume from what they find."""
+    """Return the output folder of a run. No two runs share one, because engines resume from what they find there."""
     return f"{(job.training.output_dir or '').rstrip('/')}/{run}"
 
 
 def engine_notes(job: Job) -> tuple[Problem, ...]:
-    """Where the files differ from the letter of the job, and what a launch adds once it has asked the nodes."""
+    """Return notes on where the files differ from the job, and on what a launch adds from the nodes' answers."""
     prepared = Problem(code="data_prepared", field="training.prepare.tokenize", severity="note")
     return (*ENGINES[job.engine].notes(target_of(job)), *([prepared] if job.prepares_data else ()))
 
 
 def render(job: Job, place: Placement) -> Rendered:
-    """The job's files, and the command and environment of each node; the same job and place give the same bytes.
+    """Return the job's files, and the command and environment of each node.
 
-    Raises ProblemsError when the job is not ready to be launched.
+    The same job and placement give the same bytes. Raises ProblemsError if the job is not ready for a launch.
     """
     engine, target = _ready(job)
     commands = tuple(
@@ -102,11 +102,10 @@ def render(job: Job, place: Placement) -> Rendered:
 
 
 def export(job: Job, *, placeholders: bool = False, checkpoint: str | None = None) -> Mapping[str, str]:
-    """Files that launch the job without Megaboard: the configuration, a script a node, and launch.sh over ssh.
+    """Return files that launch the job without Megaboard: the configuration, a script per node, and launch.sh over ssh.
 
-    The engine is started in its plain form, by its own launcher. Raises ProblemsError as `render` does; with
-    `placeholders`, nodes and paths that the job does not say yet stand as `fill-in` names instead. `checkpoint`: the
-    folder of the one to begin with.
+    The engine's own launcher starts it. With `placeholders`, nodes and paths that the job lacks become `fill-in` names.
+    `checkpoint` is the folder of the checkpoint to begin with. Raises ProblemsError as `render` does.
     """
     job = with_placeholders(job) if placeholders else job
     engine, target = _ready(job)

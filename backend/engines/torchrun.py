@@ -1,4 +1,4 @@
-"""The command that starts one node of a gang."""
+"""The command that starts one node of a run."""
 
 from backend.engines.placement import NodePlacement, Placement
 
@@ -6,9 +6,10 @@ ENTRY = "entry.py"
 
 
 def torchrun_command(place: Placement, node: NodePlacement, *, ranks: int, program: str = ENTRY) -> tuple[str, ...]:
-    """torchrun with static rendezvous: the node rank is the host order, and no agent restarts its ranks by itself.
+    """Return a torchrun command with static rendezvous, whose agents do not restart ranks.
 
-    `ranks` are the processes on this node. Each runs the entry script of the run folder, or another `program` there.
+    Node ranks follow the host order. `ranks` is the number of processes on this node. Each runs the entry script of the
+    run folder, or another `program` there.
     """
     return (
         *(node.python, "-m", "torch.distributed.run"),

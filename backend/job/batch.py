@@ -9,8 +9,8 @@ from backend.job.lengths import cut_mean
 def planned_batch(job: Job) -> int:
     """Return the global batch of all plans: the one that the job sets, or that of its present plan.
 
-    If its sizes do not divide the ranks, the present plan has none. Then it is the batch of the learning rate, or the
-    batch nearest to the job's own settings.
+    If its sizes do not divide the ranks, the present plan has none. Then it is the batch that the learning rate was
+    chosen for, or else micro-batch x accumulation x DP, with DP rounded down.
     """
     training = job.training
     about = training.micro_batch_size * job.accumulation * max(1, job.world_size // job.model_parallel)

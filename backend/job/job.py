@@ -161,8 +161,7 @@ class Job:
 
     @property
     def accumulation(self) -> int:
-        """Return the micro-batches of a step on each rank: the job's own, or those of the global batch that it sets (at
-        least 1)."""
+        """Return the micro-batches of a step on each rank: the job's own, or those of its global batch (at least 1)."""
         wanted = self.training.global_batch_size
         if wanted is None:
             return self.training.gradient_accumulation_steps
@@ -189,8 +188,10 @@ class Job:
 
     @property
     def fuses_loss(self) -> bool:
-        """Return whether Liger's loss avoids the logits. DPO needs them (LLaMA-Factory 0.9.5 model/loader.py
-        require_logits)."""
+        """Return whether Liger's loss avoids the logits.
+
+        DPO needs them (LLaMA-Factory 0.9.5 model/loader.py require_logits).
+        """
         return self.training.liger and not self.traits.is_megatron and self.training.stage != "dpo"
 
     @property

@@ -213,8 +213,7 @@ def _size(config: Mapping[str, Any], *keys: str, default: int | None = None, lar
 
 
 def _refuse_mixed_layers(text: Mapping[str, Any], experts: int) -> None:
-    """Refuse dense layers that are not the first ones: they are not modelled, and would silently count as expert
-    layers."""
+    """Refuse dense layers that are not the first ones: they would silently count as expert layers."""
     plain = {"decoder_sparse_step": 1, "moe_layer_freq": 1, "mlp_only_layers": []}
     for key, usual in plain.items():
         if experts and text.get(key, usual) not in (usual, None):

@@ -40,8 +40,10 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def load_yaml(text: str) -> tuple[Any, Problem | None]:
-    """Return the data in the text, or a Problem: not_yaml, yaml_deep, yaml_alias (job files need no alias; it can
-    explode)."""
+    """Return the data in the text, or a Problem: not_yaml, yaml_deep or yaml_alias.
+
+    Job files need no aliases, and aliases can expand without limit.
+    """
     try:
         problem = _refused(text)
         return (None, problem) if problem else (yaml.load(text, Loader=_Loader), None)  # noqa: S506 - a safe loader

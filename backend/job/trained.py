@@ -21,8 +21,7 @@ class Trained(NamedTuple):
 
 
 def trained_parts(job: Job, shape: ModelShape) -> Trained:
-    """Return the parts that a job trains, by the freeze rules of its engine. These differ for deep-stack mergers and
-    pt."""
+    """Return the parts that a job trains, by its engine's freeze rules, which differ for deep-stack mergers and pt."""
     freeze, traits = job.training.freeze, job.traits
     if not shape.vision or (job.training.stage == "pt" and not traits.freezes_in_pretraining):
         return Trained()

@@ -25,8 +25,10 @@ RULES: tuple[BoundRule, ...] = (
 
 
 def check(job: Job) -> list[Problem]:
-    """Return all problems of the job as a plan, in the order of the rules. A model or GPU that cannot be resolved is
-    the only problem."""
+    """Return all problems of the job as a plan, in the order of the rules.
+
+    If the model or the GPU cannot be resolved, that is the only problem.
+    """
     try:
         gpu, shape = resolve_gpu(job.cluster), resolve_model(job.model)
     except ProblemsError as error:
