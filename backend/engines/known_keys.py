@@ -89,7 +89,7 @@ def type_names(key: EngineKey) -> frozenset[str]:
 
 
 def meant(value: Any, key: EngineKey) -> Any:
-    """Return the value that a key means: YAML reads `no` as False, PyYAML `2e-5` as text, a name of digits as a number."""
+    """Return the value that a key means: YAML reads `no` as False, PyYAML `2e-5` as text, digits as a number."""
     names = type_names(key)
     if value is False and "no" in key.choices:
         return "no"

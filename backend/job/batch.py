@@ -29,7 +29,7 @@ def sequences(job: Job) -> int | None:
 
 
 def can_pack(job: Job) -> bool:
-    """Return whether samples may be packed: not for pairs, and not on Megatron if CP cuts sequences (rules/sizes.py)."""
+    """Return whether samples may be packed: no pairs, and no Megatron with CP (rules/sizes.py)."""
     return job.training.stage != "dpo" and not (job.traits.is_megatron and job.parallel.context > 1)
 
 

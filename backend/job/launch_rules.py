@@ -19,7 +19,7 @@ def check_launch(job: Job) -> list[Problem]:
 
 
 def _needs_template(job: Job) -> bool:
-    """Return whether the job needs a template: pre-training has no turns, and ms-swift uses the template of the model."""
+    """Return whether the job needs a template. Pre-training and ms-swift do not."""
     return job.training.stage != "pt" and job.traits.environment != "swift"
 
 

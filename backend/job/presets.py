@@ -148,7 +148,7 @@ class ExpectedErrors:
 
 @cache
 def expected_errors() -> ExpectedErrors:
-    """Return the expected errors. They were entered by hand from an independent test; its rows are not in the project."""
+    """Return the expected errors. They come from an independent test; its rows are not in the project."""
     entry = dict(_load("expected_error"))
     return ExpectedErrors(**{**entry, **{name: ExpectedError(**entry[name]) for name in ("time", "memory")}})
 

@@ -52,6 +52,6 @@ def import_llamafactory(
 
 
 def _of_today(key: str, value: Any) -> Any:
-    """Return the image resolution in pixels: LLaMA-Factory 0.9.0 took the length of a side, 0.9.1 the number of pixels."""
+    """Return the image resolution: LLaMA-Factory 0.9.0 took the length of a side, 0.9.1 the number of pixels."""
     is_side = key.endswith("_resolution") and isinstance(value, int) and value < _LONGEST_SIDE
     return value * value if is_side else value

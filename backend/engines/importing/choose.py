@@ -31,7 +31,7 @@ class Choice:
 
 
 def refuse_other_work(config: Mapping[str, Any]) -> None:
-    """Return the engine. Raises ProblemsError if the configuration trains nothing, or if no engine trains in its way."""
+    """Return the engine. Raises ProblemsError if the configuration trains nothing, or if no engine can do it."""
     if "model" in config and "model_name_or_path" not in config:
         raise _refused("import_not_v0", "model")
     if not config.get("do_train", False):

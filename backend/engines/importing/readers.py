@@ -216,7 +216,7 @@ def read_reports(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def read_output(config: Mapping[str, Any], value: Any) -> Read:
-    """Read the output folder. The job names its parent, and each run has its own folder in it: no two runs share one."""
+    """Read the output folder. The job names its parent, and each run has its own folder in it."""
     above, _, last = str(value).rstrip("/").rpartition("/")
     found = _RUN_ID.fullmatch(last)
     values = {"name": _job_name(found[1] if found else last)}

@@ -246,7 +246,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _target(job: Job, said: Mapping[str, Any]) -> Target:
-    """Return the job for the renderer, with its model, or with a small model of the kind that the file's keys describe."""
+    """Return the job for the renderer, with its model, or with a small one of the kind that the file describes."""
     gpu = resolve_gpu(job.cluster)
     try:
         return Target(job=job, shape=resolve_model(job.model), gpu=gpu)
