@@ -41,7 +41,7 @@ INVENTORY = {
     "topo": ["topo", "-m"],
     "table": [],
 }
-"""Question -> arguments. Each is a call of its own: an old driver refuses a call for one field that it does not know."""
+"""Question -> arguments. Each is its own call: an old driver refuses a call with a field that it does not know."""
 INVENTORY_S = 20.0
 """nvidia-smi never answers where a driver hangs."""
 MAX_DIGITS = 12
