@@ -1,9 +1,9 @@
-"""Writes presets/engine_keys.yaml: what the programs in .venv-node and the named sources say of their own keys.
+"""Write presets/engine_keys.yaml: the keys of the programs in .venv-node and in the named sources.
 
     python -m tools.write_engine_keys
 
-Needs .venv-node, MEGABOARD_MCORE_ADAPTER (mcore_adapter's src folder) and MEGABOARD_SWIFT_PYTHON (an interpreter that
-has ms-swift).
+Needs .venv-node, MEGABOARD_MCORE_ADAPTER (mcore_adapter's src folder) and MEGABOARD_SWIFT_PYTHON (an interpreter with
+ms-swift).
 """
 
 import json
@@ -36,10 +36,10 @@ HEAD = """\
 
 
 def ask_swift(python: str, action: str, **wanted: Any) -> dict[str, Any]:
-    """What ms-swift's argument classes answer here, without a GPU."""
+    """Return the keys of ms-swift's argument classes, without a GPU."""
     command = [python, "-W", "ignore", str(WITHOUT_GPU), action]
     question = json.dumps({"engine": "swift", "environment": {}, **wanted})
-    # Its environment may be made of path variables; the file must not find modules of this folder.
+    # Its environment may come from path variables; the file must not import modules of this folder.
     done = subprocess.run([*command, question, "--token", "T"], capture_output=True, check=False, cwd="/")
     return _answer(done)
 
@@ -53,7 +53,7 @@ def _answer(done: "subprocess.CompletedProcess[bytes]") -> dict[str, Any]:
 
 
 def ask(python: Path | str, engine: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Program -> {version, keys}, as an installed engine says."""
+    """Return program -> {version, keys} of an installed engine."""
     wanted = {"engine": engine, "environment": {"HF_HUB_OFFLINE": "1", **environment}}
     command = [str(python), "-W", "ignore", "-", "keys", json.dumps(wanted), "--token", "T"]
     env = {**os.environ, **environment}
@@ -62,7 +62,7 @@ def ask(python: Path | str, engine: str, environment: Mapping[str, str]) -> dict
 
 
 def to_text(told: Mapping[str, Any]) -> str:
-    """One key a line."""
+    """Return YAML with one key per line."""
     lines = [HEAD.rstrip()]
     for name, program in told.items():
         lines += [f"{name}:", f"  version: {program['version']}", f"  # {SOURCES[name].format(program['version'])}"]
@@ -80,7 +80,7 @@ def main() -> None:
     told = ask(NODE_PYTHON, "llamafactory", {})
     if source := mcore_adapter_source():
         mca = ask(NODE_PYTHON, "llamafactory", {"USE_MCA": "1", "PYTHONPATH": source})["mcore_adapter"]
-        # A source folder carries no version; pyproject.toml beside it does.
+        # A source folder has no version, but the pyproject.toml beside it has one.
         told["mcore_adapter"] = {**mca, "version": MCORE_ADAPTER_VERSION}
     if python := swift_python():
         told |= ask_swift(python, "keys")

@@ -1,10 +1,10 @@
-"""Writes presets/key_versions.yaml: since which of the versions that were looked at a program takes each of its keys.
+"""Write presets/key_versions.yaml: the first examined version of a program that has each of its keys.
 
     pip download --no-deps -d WHEELS llamafactory==0.9.0 ... transformers==4.55.4 ... ms-swift==4.0.0 ...
     python -m tools.write_key_versions WHEELS ROLL
 
-WHEELS is a folder of wheels from PyPI; ROLL is a clone of https://github.com/alibaba/ROLL, from whose history the
-versions of mcore_adapter are read. Keys are the annotated fields of the argument classes; nothing is imported.
+WHEELS is a folder of wheels from PyPI. ROLL is a clone of https://github.com/alibaba/ROLL; its history has the versions
+of mcore_adapter. Keys are the annotated fields of the argument classes. Nothing is imported.
 """
 
 import ast
@@ -28,7 +28,7 @@ MODULES = {
 NAMES = {"ms_swift": "swift"}
 ARGUMENTS = "mcore_adapter/src/mcore_adapter/training_args.py"
 VERSIONED = ("mcore_adapter/pyproject.toml", "mcore_adapter/src/mcore_adapter/__init__.py")
-"""Where it says its version: the first since 0.9.0."""
+"""Files with its version; since 0.9.0 it is the first one."""
 HEAD = """\
 # The versions of each program that were looked at, oldest first; and for keys that the oldest does not take, the first
 # one that does. Written by tools/write_key_versions.py from PyPI's wheels, for mcore_adapter from its history.
@@ -36,14 +36,14 @@ HEAD = """\
 
 
 def fields(text: str) -> set[str]:
-    """Annotated names in the classes of a module."""
+    """Return the annotated names in the classes of a module."""
     classes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
     return {item.target.id for node in classes for item in node.body
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)}  # fmt: skip
 
 
 def of_wheels(folder: Path) -> dict[str, dict[str, set[str]]]:
-    """Program -> version -> fields."""
+    """Return program -> version -> fields."""
     found: dict[str, dict[str, set[str]]] = {}
     for path in sorted(folder.glob("*.whl")):
         package, version = path.name.split("-")[:2]
@@ -56,7 +56,7 @@ def of_wheels(folder: Path) -> dict[str, dict[str, set[str]]]:
 
 
 def of_history(clone: Path) -> dict[str, set[str]]:
-    """mcore_adapter's version -> the fields that its newest commit of that version has."""
+    """Return mcore_adapter's version -> the fields of the newest commit of that version."""
     commits = _git(clone, "log", "--reverse", "--format=%H", "--", ARGUMENTS, *VERSIONED).split()
     found: dict[str, set[str]] = {}
     for commit in commits:
@@ -77,7 +77,7 @@ def order(version: str) -> tuple[int, ...]:
 
 
 def since(versions: Mapping[str, set[str]], keys: Iterable[str]) -> dict[str, str]:
-    """Key -> the first version from which on all have it; those that all have are left out."""
+    """Return key -> the first version from which on all have it, without keys that all have."""
     ordered = sorted(versions, key=order)
     found = {}
     for key in sorted(keys):

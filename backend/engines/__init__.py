@@ -78,7 +78,7 @@ def engine_notes(job: Job) -> tuple[Problem, ...]:
     return (*ENGINES[job.engine].notes(target_of(job)), *([prepared] if job.prepares_data else ()))
 
 
-def render(job: Job, place: Placement) -> Rendered:
+def render(job: Job, placement: Placement) -> Rendered:
     """Return the job's files, and the command and environment of each node.
 
     The same job and placement give the same bytes. Raises ProblemsError if the job is not ready for a launch.
@@ -87,17 +87,17 @@ def render(job: Job, place: Placement) -> Rendered:
     commands = tuple(
         NodeCommand(
             rank=node.rank,
-            argv=torchrun_command(place, node, ranks=job.cluster.gpus_per_node),
+            argv=torchrun_command(placement, node, ranks=job.cluster.gpus_per_node),
             environment=merged(
                 target,
                 shared_variables(target, engine),
                 node_variables(target, interface=node.interface, folder=node.folder),
             ),
         )
-        for node in place.nodes
+        for node in placement.nodes
     )
-    goes_on = engine.resume(target, place.checkpoint) if place.checkpoint else {}
-    files = {CONFIG: _config_text(engine, target, place.run_id, goes_on), **engine.files(target)}
+    resume_keys = engine.resume(target, placement.checkpoint) if placement.checkpoint else {}
+    files = {CONFIG: _config_text(engine, target, placement.run_id, resume_keys), **engine.files(target)}
     return Rendered(files=files, commands=commands, notes=engine_notes(job))
 
 

@@ -70,14 +70,14 @@ def first_flaw(job: Job, step: int, seen: Mapping[int, Mapping[int, Saved]]) -> 
     """Return what the checkpoint of a step lacks on the first node that lacks something; None if it is complete."""
     nothing = Saved(files=frozenset())
     saved = {rank: steps.get(step, nothing) for rank, steps in seen.items()}
-    parts = {file for one in saved.values() for file in one.files if file.endswith(_PART)}
+    parts = {file for checkpoint in saved.values() for file in checkpoint.files if file.endswith(_PART)}
     size = job.cluster.gpus_per_node
-    for rank, one in sorted(saved.items()):
-        if one.damaged:
-            return Flaw(rank=rank, file=one.damaged[0], damaged=True)
+    for rank, checkpoint in sorted(saved.items()):
+        if checkpoint.damaged:
+            return Flaw(rank=rank, file=checkpoint.damaged[0], damaged=True)
         own = range(rank * size, (rank + 1) * size)
-        for choice in (*needed(job, step, own, one.files), *((part,) for part in sorted(parts))):
-            if one.files.isdisjoint(choice):
+        for choice in (*needed(job, step, own, checkpoint.files), *((part,) for part in sorted(parts))):
+            if checkpoint.files.isdisjoint(choice):
                 return Flaw(rank=rank, file=choice[0], damaged=False)
     return None
 
@@ -89,15 +89,15 @@ def needed(job: Job, step: int, ranks: Iterable[int], files: frozenset[str]) -> 
         return [("latest_checkpointed_iteration.txt",), (f"{folder}/common.pt",), (f"{folder}/{_METADATA}",)]
     # With a single rank, the name of the random state has no rank.
     state = [f"rng_state_{rank}.pth" for rank in ranks] if job.world_size > 1 else ["rng_state.pth"]
-    found: list[Choice] = [("trainer_state.json",), ("scheduler.pt",), *((file,) for file in state)]
+    choices: list[Choice] = [("trainer_state.json",), ("scheduler.pt",), *((file,) for file in state)]
     if job.traits.is_megatron:
-        return found + _megatron(job, ranks, files)
+        return choices + _megatron(job, ranks, files)
     if job.traits.zero_stage:
-        return found + _deepspeed(job, step, ranks)
+        return choices + _deepspeed(job, step, ranks)
     if job.traits.is_fsdp:
         model = ("pytorch_model_fsdp.bin", f"pytorch_model_fsdp_0/{_METADATA}")
-        return [*found, model, ("optimizer.bin", f"optimizer_0/{_METADATA}")]
-    return [*found, _ADAPTER if job.training.method in ("lora", "qlora") else _WEIGHTS, ("optimizer.pt",)]
+        return [*choices, model, ("optimizer.bin", f"optimizer_0/{_METADATA}")]
+    return [*choices, _ADAPTER if job.training.method in ("lora", "qlora") else _WEIGHTS, ("optimizer.pt",)]
 
 
 def _deepspeed(job: Job, step: int, ranks: Iterable[int]) -> list[Choice]:
@@ -106,28 +106,28 @@ def _deepspeed(job: Job, step: int, ranks: Iterable[int]) -> list[Choice]:
     `latest` names the folder. Each rank loads its own part of the optimizer, with ZeRO-3 also of the weights.
     """
     folder = f"global_step{step}"
-    found: list[Choice] = [("latest",)]
+    choices: list[Choice] = [("latest",)]
     if job.traits.zero_stage < 3:
-        found.append((f"{folder}/mp_rank_00_model_states.pt",))
+        choices.append((f"{folder}/mp_rank_00_model_states.pt",))
     for rank in ranks:
         part = f"zero_pp_rank_{rank}_mp_rank_00"
         if job.traits.zero_stage == 3:
-            found.append((f"{folder}/{part}_model_states.pt",))
-        found.append((f"{folder}/{part}_optim_states.pt", f"{folder}/bf16_{part}_optim_states.pt"))
-    return found
+            choices.append((f"{folder}/{part}_model_states.pt",))
+        choices.append((f"{folder}/{part}_optim_states.pt", f"{folder}/bf16_{part}_optim_states.pt"))
+    return choices
 
 
 def _megatron(job: Job, ranks: Iterable[int], files: frozenset[str]) -> list[Choice]:
     """Return the needs of mcore_adapter: `legacy` weights by model-parallel rank, or a distributed checkpoint."""
-    found: list[Choice] = [("mca_config.json",), ("latest_checkpointed_iteration.txt",)]
-    places = sorted({_model_parallel_folder(job, rank) for rank in ranks})
+    choices: list[Choice] = [("mca_config.json",), ("latest_checkpointed_iteration.txt",)]
+    folders = sorted({_model_parallel_folder(job, rank) for rank in ranks})
     if any(file.startswith(f"{MEGATRON}/dist_model/") for file in files):
-        found.append((f"{MEGATRON}/dist_model/{_METADATA}",))
+        choices.append((f"{MEGATRON}/dist_model/{_METADATA}",))
     else:
-        found += [(f"{MEGATRON}/{place}/model_optim_rng.pt",) for place in places]
+        choices += [(f"{MEGATRON}/{folder}/model_optim_rng.pt",) for folder in folders]
     if job.parallel.distributed_optimizer:
-        return [*found, (f"{MEGATRON}/dist_optimizer/{_METADATA}",)]
-    return found + [(f"{MEGATRON}/{place}/optimizer.pt",) for place in places]
+        return [*choices, (f"{MEGATRON}/dist_optimizer/{_METADATA}",)]
+    return choices + [(f"{MEGATRON}/{folder}/optimizer.pt",) for folder in folders]
 
 
 def _model_parallel_folder(job: Job, rank: int) -> str:
@@ -137,10 +137,10 @@ def _model_parallel_folder(job: Job, rank: int) -> str:
     0.16.1 parallel_state.py).
     """
     parallel = job.parallel
-    stage, place = divmod(rank, job.world_size // parallel.pipeline)
-    name = f"mp_rank_{place % parallel.tensor:02d}"
+    stage, rank_in_stage = divmod(rank, job.world_size // parallel.pipeline)
+    name = f"mp_rank_{rank_in_stage % parallel.tensor:02d}"
     if parallel.pipeline > 1:
         name += f"_{stage:03d}"
     if parallel.expert > 1:
-        name += f"_{place // parallel.expert_tensor % parallel.expert:03d}"
+        name += f"_{rank_in_stage // parallel.expert_tensor % parallel.expert:03d}"
     return name

@@ -98,13 +98,13 @@ def _why_not_passed(key: Any, value: Any, engine: Engine) -> tuple[str | None, d
 
 def _check_variable(job: Job, name: str, text: str) -> Problem | None:
     field = f"environment.{name}"
-    found = check_name(name, field)
-    if found is None and not re.fullmatch(PRINTABLE, text):
-        found = Problem(code="environment_bad", field=field, values={"name": name})
-    if found is None and _looks_secret(name, text):
-        found = Problem(code="environment_secret", field=field, values={"name": name})
+    problem = check_name(name, field)
+    if problem is None and not re.fullmatch(PRINTABLE, text):
+        problem = Problem(code="environment_bad", field=field, values={"name": name})
+    if problem is None and _looks_secret(name, text):
+        problem = Problem(code="environment_secret", field=field, values={"name": name})
     rest = {other: kept for other, kept in job.environment.items() if other != name}
-    return found and replace(found, edit={"environment": rest})
+    return problem and replace(problem, edit={"environment": rest})
 
 
 def check_name(name: str, field: str) -> Problem | None:

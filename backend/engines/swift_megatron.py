@@ -179,17 +179,17 @@ def swift_command(target: Target) -> str:
 def _notes(target: Target) -> tuple[Problem, ...]:
     """Return notes on where ms-swift differs from the job."""
     training = target.job.training
-    found: list[tuple[str, str, dict[str, object]]] = []
+    differences: list[tuple[str, str, dict[str, object]]] = []
     if training.template:
-        found.append(("swift_template", "training.template", {"template": training.template}))
+        differences.append(("swift_template", "training.template", {"template": training.template}))
     if training.max_steps is None and training.num_train_epochs % 1:
         epochs = math.ceil(training.num_train_epochs)
-        found.append(("swift_whole_epochs", "training.num_train_epochs", {"epochs": epochs}))
+        differences.append(("swift_whole_epochs", "training.num_train_epochs", {"epochs": epochs}))
     if training.save_total_limit == 1:
-        found.append(("swift_keeps_two", "training.save_total_limit", {}))
+        differences.append(("swift_keeps_two", "training.save_total_limit", {}))
     if dropped := [name for name in training.report_to if name not in _REPORTS]:
-        found.append(("swift_reports", "training.report_to", {"names": ", ".join(dropped)}))
-    return tuple(Problem(code=code, field=field, severity="note", values=values) for code, field, values in found)
+        differences.append(("swift_reports", "training.report_to", {"names": ", ".join(dropped)}))
+    return tuple(Problem(code=code, field=field, severity="note", values=values) for code, field, values in differences)
 
 
 ENGINE = Engine(

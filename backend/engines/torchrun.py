@@ -5,7 +5,7 @@ from backend.engines.placement import NodePlacement, Placement
 ENTRY = "entry.py"
 
 
-def torchrun_command(place: Placement, node: NodePlacement, *, ranks: int, program: str = ENTRY) -> tuple[str, ...]:
+def torchrun_command(placement: Placement, node: NodePlacement, *, ranks: int, program: str = ENTRY) -> tuple[str, ...]:
     """Return a torchrun command with static rendezvous, whose agents do not restart ranks.
 
     Node ranks follow the host order. `ranks` is the number of processes on this node. Each runs the entry script of the
@@ -13,11 +13,11 @@ def torchrun_command(place: Placement, node: NodePlacement, *, ranks: int, progr
     """
     return (
         *(node.python, "-m", "torch.distributed.run"),
-        *("--nnodes", str(len(place.nodes))),
+        *("--nnodes", str(len(placement.nodes))),
         *("--node_rank", str(node.rank)),
         *("--nproc_per_node", str(ranks)),
-        *("--master_addr", place.master_address),
-        *("--master_port", str(place.master_port)),
+        *("--master_addr", placement.master_address),
+        *("--master_port", str(placement.master_port)),
         *("--max_restarts", "0"),
         f"{node.folder}/{program}",
         node.folder,

@@ -162,10 +162,10 @@ class Job:
     @property
     def accumulation(self) -> int:
         """Return the micro-batches of a step on each rank: the job's own, or those of its global batch (at least 1)."""
-        wanted = self.training.global_batch_size
-        if wanted is None:
+        global_batch = self.training.global_batch_size
+        if global_batch is None:
             return self.training.gradient_accumulation_steps
-        return max(1, wanted // max(1, self.training.micro_batch_size * self.data_parallel))
+        return max(1, global_batch // max(1, self.training.micro_batch_size * self.data_parallel))
 
     @property
     def global_batch(self) -> int:
@@ -219,8 +219,8 @@ class Job:
     @property
     def stall_s(self) -> int:
         """Return how long a node may write nothing before its supervisor ends it."""
-        wanted = self.training.stall_s
-        return self.training.ddp_timeout_s + COLLECTIVES_TELL_S if wanted is None else wanted
+        stall_s = self.training.stall_s
+        return self.training.ddp_timeout_s + COLLECTIVES_TELL_S if stall_s is None else stall_s
 
     @property
     def sequence_parallel(self) -> bool:

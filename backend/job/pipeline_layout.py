@@ -29,7 +29,7 @@ def layers_of(layout: str) -> tuple[int, ...]:
     for pattern in _REPEATED:
         if sum(len(inner) * int(times) for inner, times in pattern.findall(letters)) > LONGEST:
             raise LayoutError("long")
-        letters = pattern.sub(lambda found: found[1] * int(found[2]), letters)
+        letters = pattern.sub(lambda match: match[1] * int(match[2]), letters)
     if set(letters) - set("EtL|"):
         raise LayoutError("letters")
     if letters.count("E") != 1 or not letters.startswith("E") or letters.count("L") != 1 or not letters.endswith("L"):
@@ -68,9 +68,9 @@ def even_layers(layers: int, pieces: int) -> tuple[int, ...] | None:
     each, over = divmod(layers + 2, pieces)
     if pieces == 1 or each < 2:
         return None
-    found = [each] * pieces
-    for place in [*range(pieces - 2, 0, -1), pieces - 1, 0][:over]:
-        found[place] += 1
-    found[0] -= 1
-    found[-1] -= 1
-    return tuple(found)
+    layers_of_pieces = [each] * pieces
+    for piece in [*range(pieces - 2, 0, -1), pieces - 1, 0][:over]:
+        layers_of_pieces[piece] += 1
+    layers_of_pieces[0] -= 1
+    layers_of_pieces[-1] -= 1
+    return tuple(layers_of_pieces)

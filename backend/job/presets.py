@@ -250,12 +250,12 @@ def usable_gib(read: float) -> float:
 def named_gpu(cluster: Cluster) -> Gpu:
     """Return the GPU that a cluster names or describes, whatever its nodes read. Raises as `resolve_gpu`."""
     if isinstance(cluster.gpu, str):
-        found = gpus().get(cluster.gpu)
-        if found is None:
+        preset = gpus().get(cluster.gpu)
+        if preset is None:
             raise ProblemsError(
                 [Problem(code="unknown_gpu", field="cluster.gpu", values={"gpu": cluster.gpu, "known": list(gpus())})]
             )
-        return found
+        return preset
     return Gpu(
         key="",
         name=str(cluster.gpu.get("name", "GPU")),

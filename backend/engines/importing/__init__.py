@@ -45,9 +45,9 @@ def import_llamafactory(
     for key in config:
         reading.take(key)
     reading.find_shape(read_json)
-    reading.settle()
+    reading.correct()
     reading.fill_in()
-    reading.settle()
+    reading.correct()
     return Imported(mapping=reading.mapping(), lines=tuple(reading.lines.values()))
 
 

@@ -94,12 +94,12 @@ def _zero(sharding: Any, read_json: ReadJson) -> Choice:
         zero = zero if isinstance(zero, Mapping) else {}
         stage = zero.get("stage", 0)
         parts = [zero.get(key) for key in ("offload_optimizer", "offload_param")]
-        places = [part for part in parts if isinstance(part, Mapping) and part.get("device", "none") != "none"]
-        offload = bool(places)
-        if places and places[0]["device"] == "nvme":
-            values = {"parallel.offload_device": "nvme", "parallel.offload_folder": places[0].get("nvme_path")}
-    elif found := _ZERO_NAME.search(name.rpartition("/")[2]):
-        stage, offload = int(found[1]), "offload" in name.lower()
+        offloading = [part for part in parts if isinstance(part, Mapping) and part.get("device", "none") != "none"]
+        offload = bool(offloading)
+        if offloading and offloading[0]["device"] == "nvme":
+            values = {"parallel.offload_device": "nvme", "parallel.offload_folder": offloading[0].get("nvme_path")}
+    elif match := _ZERO_NAME.search(name.rpartition("/")[2]):
+        stage, offload = int(match[1]), "offload" in name.lower()
     else:
         reason = because("import_deepspeed_unknown", "deepspeed", path=name)
         return Choice(engine="llamafactory-zero3", reasons={"deepspeed": reason})

@@ -51,8 +51,8 @@ def preset_of(name: str) -> str | None:
     short = name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
     known = {_bare(key): key for key in models()} | {_bare(model.name): model.key for model in models().values()}
     while True:
-        if found := known.get(_bare(short)):
-            return found
+        if preset := known.get(_bare(short)):
+            return preset
         shorter = _VARIANT.sub("", short)
         if shorter == short:
             return None
@@ -218,8 +218,8 @@ def read_reports(config: Mapping[str, Any], value: Any) -> Read:
 def read_output(config: Mapping[str, Any], value: Any) -> Read:
     """Read the output folder. The job names its parent, and each run has its own folder in it."""
     above, _, last = str(value).rstrip("/").rpartition("/")
-    found = _RUN_ID.fullmatch(last)
-    values = {"name": _job_name(found[1] if found else last)}
+    run_id = _RUN_ID.fullmatch(last)
+    values = {"name": _job_name(run_id[1] if run_id else last)}
     if not re.fullmatch(NODE_PATH, str(value)):
         return Read(values=values, reason=because("import_relative", "output_dir", path=value))
     values["training.output_dir"] = above or str(value)

@@ -152,7 +152,7 @@ class Reading:
         if folder and "model.preset" not in self.values and (shape := read_json(f"{folder}/config.json")):
             self.values["model.hf_config"] = shape
 
-    def settle(self) -> None:
+    def correct(self) -> None:
         """Correct or drop what the job file's own parser and the engine's checks refuse."""
         while problems := self._refused():
             for problem in problems:

@@ -38,5 +38,5 @@ def check(job: Job) -> list[Problem]:
 
 def check_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> list[Problem]:
     """Return the problems for a resolved model and GPU. batched.py does it for many plans at once."""
-    found = (rule.function(job, shape, gpu) for rule in RULES if rule.binds(job.traits))
-    return [problem for problem in found if problem is not None]
+    answers = (rule.function(job, shape, gpu) for rule in RULES if rule.binds(job.traits))
+    return [problem for problem in answers if problem is not None]

@@ -187,12 +187,12 @@ def ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
 @everywhere
 def global_batch_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
     """Every replica trains on whole micro-batches."""
-    wanted = job.training.global_batch_size
+    batch = job.training.global_batch_size
     unit = job.training.micro_batch_size * job.data_parallel
-    if wanted is None or unit == 0 or (wanted % unit == 0 and wanted >= unit):
+    if batch is None or unit == 0 or (batch % unit == 0 and batch >= unit):
         return None
-    nearest = max(1, round(wanted / unit)) * unit
-    return problem("global_batch_not_divisible", "training.global_batch_size", wanted=wanted, unit=unit,
+    nearest = max(1, round(batch / unit)) * unit
+    return problem("global_batch_not_divisible", "training.global_batch_size", wanted=batch, unit=unit,
                     nearest=nearest, edit={"training.global_batch_size": nearest})  # fmt: skip
 
 
