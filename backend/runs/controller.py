@@ -23,7 +23,7 @@ from backend.runs.connections import Connections
 from backend.runs.launch import launch as launching
 from backend.runs.launch import resume as beginning
 from backend.runs.launch.accepted_warnings import kept
-from backend.runs.launch.preflight import ConnectedNodes, PreflightReport, check_alone, examine, meet, warning_key
+from backend.runs.launch.preflight import ConnectedNodes, PreflightReport, check_alone, meet, run_preflight, warning_key
 from backend.runs.records import Point, RunSnapshot, RunSummary, Source
 from backend.runs.runner import Runner
 from backend.runs.states import RunState
@@ -93,7 +93,7 @@ class Controller:
         ProblemsError when the job alone is not ready to be launched.
         """
         check_alone(job)
-        return examine(job, meet(job, self._connections), launching.candidate_ports(job))
+        return run_preflight(job, meet(job, self._connections), launching.candidate_ports(job))
 
     def model_config(self, job: Job, limit: int) -> Look[bytes]:
         """config.json of the model's folder, at most `limit` bytes; ProblemsError without hosts or a folder."""

@@ -75,7 +75,7 @@ class Histories(RuleBasedStateMachine):
         self.stops: dict[str, int] = {}
         """How often a user asked for the end of a run."""
         self.falls: int | None = None
-        self.preflight = mock.patch("backend.runs.launch.starter.examine", self.examine)
+        self.preflight = mock.patch("backend.runs.launch.starter.run_preflight", self.examine)
         self.preflight.start()
         self.serve()
         self.launch(restarts, None, None, 5)

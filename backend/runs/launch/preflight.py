@@ -1,4 +1,4 @@
-"""Before a launch: reach every node, read what it is, and let the cluster layer check what the job needs of it."""
+"""Preflight of a launch: connect to every node, read it, and run the checks of cluster/preflight/registry.py."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,12 +7,11 @@ from backend.cluster.inventory.hardware import Survey, survey_all
 from backend.cluster.inventory.software import NodeFacts, probe_all
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import try_all
-from backend.cluster.preflight.engine_args import check_configuration
 from backend.cluster.preflight.master_port import choose_port
-from backend.cluster.preflight.preflight import preflight
-from backend.cluster.preflight.results import CheckResult, Checks
+from backend.cluster.preflight.registry import run_checks
+from backend.cluster.preflight.results import CheckResult
 from backend.cluster.ssh.host_keys import HostKey, UnknownHostKey
-from backend.engines import check_all, render
+from backend.engines import Rendered, check_all, render
 from backend.job.job import Job
 from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
@@ -104,36 +103,26 @@ def meet(job: Job, connections: Connections) -> ConnectedNodes:
     return ConnectedNodes(nodes=nodes, failures=failures)
 
 
-def examine(job: Job, meeting: ConnectedNodes, ports: Sequence[int]) -> PreflightReport:
-    """Read the connected nodes and check them; `ports` are the master ports to choose from."""
+def run_preflight(job: Job, meeting: ConnectedNodes, ports: Sequence[int]) -> PreflightReport:
+    """Read the connected nodes and check them. `ports` are the master ports to choose from."""
     read = probe_all(job, meeting.nodes)
     facts = {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
     port = _free_port(job, meeting.nodes[0], ports) if 0 in facts else ports[0]
     surveys = survey_all(job, meeting.nodes)
-    checks = preflight(job, {**meeting.nodes, **meeting.failures}, read, surveys, port)
-    able = {check.rank for check in checks if check.name == "engine" and check.status == "ok"}
-    if able and not meeting.failures:
-        checks += _hear_engine(job, meeting.nodes, facts, able, port)
+
+    def render_launch() -> Rendered:
+        return render(job, make_place(job, REHEARSAL, 1, facts, port))
+
+    checks = run_checks(job, {**meeting.nodes, **meeting.failures}, read, surveys, port, render_launch)
     problems = [check.problem for check in checks if check.problem is not None]
     return PreflightReport(
         checks=tuple(checks),
         facts=facts,
-        surveys={rank: one for rank, one in surveys.items() if isinstance(one, Survey)},
+        surveys={rank: survey for rank, survey in surveys.items() if isinstance(survey, Survey)},
         unknown_host_keys=meeting.unknown_host_keys,
         problems=tuple(errors(problems)),
         port=port,
     )
-
-
-def _hear_engine(
-    job: Job, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], able: Collection[int], port: int
-) -> list[CheckResult]:
-    """The engine's own word about the files that a launch would bring, from the nodes that have it."""
-    if len(facts) < len(nodes):
-        return []
-    rendered = render(job, make_place(job, REHEARSAL, 1, facts, port))
-    checks = {rank: Checks(rank, host.name) for rank, host in enumerate(job.cluster.hosts)}
-    return check_configuration(job, checks, {rank: nodes[rank] for rank in able}, facts, rendered)
 
 
 def _free_port(job: Job, master: Node, ports: Sequence[int]) -> int:

@@ -14,7 +14,7 @@ from backend.runs.connections import Connections
 from backend.runs.launch import launch as launching
 from backend.runs.launch.accepted_warnings import accepted
 from backend.runs.launch.data_preparation import prepared
-from backend.runs.launch.preflight import ConnectedNodes, PreflightReport, examine, meet
+from backend.runs.launch.preflight import ConnectedNodes, PreflightReport, meet, run_preflight
 from backend.runs.launch.rank_secrets import SECRETS
 from backend.runs.launch.resume import Found, choose, find_checkpoints, wish_of
 from backend.runs.records import problem_to_json
@@ -96,7 +96,7 @@ class Starter:
 
     def _check(self, run: str, job: Job, meeting: ConnectedNodes, may_pass: Collection[str] | None) -> PreflightReport:
         """The preflight; ProblemsError for what it has against a start, warnings that nobody accepted among it."""
-        report = examine(job, meeting, launching.candidate_ports(job))
+        report = run_preflight(job, meeting, launching.candidate_ports(job))
         if report.problems:
             raise ProblemsError(report.problems)
         if new := report.not_accepted(may_pass):
