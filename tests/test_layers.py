@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LAYERS = ("job", "estimate", "planning", "engines", "node", "cluster", "runs")
+LAYERS = ("job", "estimate", "planning", "engines", "cluster", "jobs")
 FOLDERS = ("backend", "app", "tools", "benchmarks", "tests")
 """What stands on what: what ships needs no benchmark, and no benchmark a test."""
 PURE = ("job", "estimate", "planning", "engines")
