@@ -16,8 +16,7 @@ from backend.cluster.ssh.host_keys import HostKey
 from backend.job.job import Job
 from backend.job.mapping import dump_mapping
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.launch.preflight import PreflightReport
-from backend.runs.tasks.discovery import NodeMemory
+from backend.runs.api import NodeMemory, PreflightReport
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:

@@ -17,10 +17,9 @@ from app.text import render_problem, t
 from backend.engines import check_all
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.launch.preflight import PreflightReport
+from backend.runs.api import PreflightReport
 from backend.runs.records import RunSnapshot, RunSummary
 from backend.runs.states import RunState
-from backend.runs.store.run_store import refuse_deleted
 
 REFRESH_S = 3.0
 """How long a question about an unfinished run may take to collect what is new."""
@@ -83,8 +82,8 @@ def find_run(services: Services, given: str) -> str:
     if len(found) > 1:
         raise ProblemsError([Problem(code="ambiguous_run", values={"given": given, "runs": found})])
     if not found:
-        with services.store.read() as connection:
-            refuse_deleted(connection, given)
+        with services.database.read() as reader:
+            reader.refuse_deleted(given)
         raise ProblemsError([Problem(code="unknown_run", values={"run": given})])
     return found[0]
 

@@ -10,8 +10,7 @@ from app.services import Services
 from app.text import t
 from app.text.copies import copy_words
 from backend.job.job import Job
-from backend.runs.launch.preflight import PreflightReport
-from backend.runs.tasks.file_copy import find_missing
+from backend.runs.api import PreflightReport, find_missing
 
 MIB = 1 << 20
 

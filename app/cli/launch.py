@@ -18,8 +18,8 @@ from app.cli.notify import add_notify_option, addresses_to_tell, telling
 from app.cli.output import DONE
 from app.cli.secret_input import add_secret_option, refuse_in_queue, take_secrets, unlocked
 from app.text import t
+from backend.runs.api import RESTARTS
 from backend.runs.states import RunState
-from backend.runs.supervise.restart import RESTARTS
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from app.text import render_problem, t
 from backend.job.problems import Problem, ProblemsError
+from backend.runs.api import Found
 from backend.runs.controller import Controller
-from backend.runs.launch.resume import Found
 from backend.runs.records import RunSnapshot
 
 _log = logging.getLogger(__name__)

@@ -23,8 +23,8 @@ from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.collect.node_records import Started, Status, Stopped
-from backend.runs.launch.rank_secrets import FILE as SECRETS_FILE
-from backend.runs.launch.rank_secrets import TakenSecrets
+from backend.runs.rank_secrets import FILE as SECRETS_FILE
+from backend.runs.rank_secrets import TakenSecrets
 from backend.runs.records import NodeRecord
 from backend.runs.states import EventKind
 from backend.runs.store import attempts, run_store

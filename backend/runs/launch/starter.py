@@ -15,8 +15,8 @@ from backend.runs.launch import launch as launching
 from backend.runs.launch.accepted_warnings import accepted
 from backend.runs.launch.data_preparation import prepared
 from backend.runs.launch.preflight import ConnectedNodes, PreflightReport, examine, meet
-from backend.runs.launch.rank_secrets import SECRETS
 from backend.runs.launch.resume import Found, choose, find_checkpoints, wish_of
+from backend.runs.rank_secrets import SECRETS
 from backend.runs.records import problem_to_json
 from backend.runs.states import EventKind, RunState
 from backend.runs.store import attempts, run_store
