@@ -6,7 +6,7 @@ from backend.runs.diagnosis.diagnose import stuck_words
 from backend.runs.diagnosis.findings import Held, Loaded, Stuck
 from backend.runs.diagnosis.gpu_errors import words as gpu_error_words
 from backend.runs.launch.preflight import PreflightReport, warning_key
-from backend.runs.launch.resume import Found
+from backend.runs.launch.resume import Checkpoints
 from backend.runs.launch.starter import NOT_ACCEPTED
 from backend.runs.store.curve_view import END, Curves, State
 from backend.runs.store.metrics import FileKey
@@ -33,10 +33,10 @@ __all__ = [
     "RESTARTS",
     "ROWS",
     "WATCHED",
+    "Checkpoints",
     "Curves",
     "Exported",
     "FileKey",
-    "Found",
     "Held",
     "Loaded",
     "Measured",
