@@ -6,7 +6,6 @@ from typing import Any
 from app.cli.output import number, table
 from app.text import t
 from app.text.plans import percent, rounded
-from backend.estimate import estimate_resolved
 from backend.job.job import Job
 from backend.planning import Plans, guides
 
@@ -19,10 +18,9 @@ def guide_rows(job: Job, plans: Plans) -> list[dict[str, Any]]:
     """
     found, modelled = [], {space.job.engine for space in plans.spaces}
     for one in guides(job):
-        claim, rank = one.claim, plans.rank_of(one.job)
-        if rank is None and (one.wrong is None or one.job.engine not in modelled):
+        claim, figures, rank = one.claim, one.estimate, plans.rank_of(one.job)
+        if figures is None or (rank is None and (one.wrong is None or one.job.engine not in modelled)):
             continue
-        figures = estimate_resolved(one.job, plans.shape, plans.gpu)
         claims = {"memory_gb": claim.memory_gb, "speed": claim.tokens_per_s_per_gpu,
                   "bubble": claim.bubble_fraction, "speed_up": claim.speed_up}  # fmt: skip
         ours = {"memory_gib": figures.reserved_gib + figures.outside_gib,

@@ -12,6 +12,8 @@ from app.wizard.texts import owner_of, read_texts
 from backend.engines import check_engine
 from backend.estimate import (
     Estimate,
+    MemoryEstimate,
+    estimate_memory,
     estimate_resolved,
     much_padding,
     near_the_limit,
@@ -38,6 +40,8 @@ class Reading:
     gpu: Gpu | None
     estimate: Estimate | None
     """None while the job is not sound, or where its memory is not modelled."""
+    memory: MemoryEstimate | None
+    """What `estimate` and the pictures of the plan are computed from; None like `estimate`."""
     problems: tuple[Problem, ...]
     """What is wrong with the plan."""
     missing: tuple[Problem, ...]
@@ -65,10 +69,11 @@ def read(draft: Mapping[str, Any], home: Path) -> Reading:
     gpu, shape = _try(lambda: resolve_gpu(job.cluster), problems), _try(lambda: resolve_model(job.model), problems)
     if gpu and shape:
         problems += [*check_resolved(job, shape, gpu), *check_engine(job)]
-    figures = None
+    memory, figures = None, None
     if gpu and shape and not errors(p for p in problems if not _is_for_launch(p.field)):
-        figures = _try(lambda: estimate_resolved(job, shape, gpu), problems)
-    if figures:
+        memory = _try(lambda: estimate_memory(job, shape, gpu), problems)
+    if memory:
+        figures = estimate_resolved(job, shape, gpu, memory)
         problems += near_the_limit(job, figures)
         problems += [*over_memory(job, figures), *over_host_memory(job, figures), *much_padding(job, figures)]
         problems += unequal_stages(job, figures)
@@ -76,7 +81,7 @@ def read(draft: Mapping[str, Any], home: Path) -> Reading:
     reported = {_bare(problem.field) for problem in errors(problems)}
     problems += [problem for problem in check_launch(job) if _bare(problem.field) not in reported]
     now, later = _split(problems)
-    return Reading(job=job, shape=shape, gpu=gpu, estimate=figures, problems=now, missing=later)
+    return Reading(job=job, shape=shape, gpu=gpu, estimate=figures, memory=memory, problems=now, missing=later)
 
 
 def job_of(draft: Mapping[str, Any], home: Path) -> tuple[Job | None, list[Problem]]:
@@ -136,7 +141,7 @@ def _broken_rules(job: Job | None) -> list[Problem]:
 
 def _unread(problems: Iterable[Problem]) -> Reading:
     now, later = _split(problems)
-    return Reading(job=None, shape=None, gpu=None, estimate=None, problems=now, missing=later)
+    return Reading(job=None, shape=None, gpu=None, estimate=None, memory=None, problems=now, missing=later)
 
 
 def _split(problems: Iterable[Problem]) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:

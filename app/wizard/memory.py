@@ -17,7 +17,7 @@ def memory(reading: Reading) -> dict[str, Any] | None:
     found, job = reading.estimate, reading.job
     if found is None or job is None or reading.shape is None or reading.gpu is None:
         return None
-    explained = explain(job, reading.shape, reading.gpu)
+    explained = explain(job, reading.shape, reading.gpu, reading.memory)
     is_given = job.cluster.outside_gib is not None
     stages = [
         _stage(found, stage, parts, is_given=is_given) for stage, parts in zip(found.stages, explained, strict=True)
@@ -36,7 +36,7 @@ def _fullest_tokens(job: Job, gpu: Gpu) -> int | None:
     """Of the micro-batch that the memory is for; None where every sequence of it is full."""
     plan = plan_of(job, None, flash_attention=gpu.supports_bf16)
     is_full = plan.sequence_length == job.training.cutoff_len
-    return None if is_full else round(plan.micro_batch * plan.sequence_length)
+    return None if is_full else round(float(plan.micro_batch * plan.sequence_length))
 
 
 def _host(job: Job, found: Estimate) -> dict[str, float | None] | None:

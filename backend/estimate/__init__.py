@@ -5,7 +5,14 @@ simulate.py; for time: timing.py, step_time.py, layer_time.py, time_context.py, 
 efficiency.py.
 """
 
-from backend.estimate.estimate import Estimate, StageEstimate, estimate, estimate_resolved
+from backend.estimate.estimate import (
+    Estimate,
+    MemoryEstimate,
+    StageEstimate,
+    estimate,
+    estimate_memory,
+    estimate_resolved,
+)
 from backend.estimate.memory.explain import explain
 from backend.estimate.memory.fit import (
     accuracy_of,
@@ -26,11 +33,13 @@ from backend.estimate.time.speed_up import speed_up
 
 __all__ = [
     "Estimate",
+    "MemoryEstimate",
     "Part",
     "StageEstimate",
     "accuracy_of",
     "doubtful_above_gib",
     "estimate",
+    "estimate_memory",
     "estimate_resolved",
     "explain",
     "gradient_exchange",

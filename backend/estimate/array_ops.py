@@ -1,45 +1,63 @@
-"""The few operations that plain numbers and NumPy arrays write differently, so that one set of formulas serves both."""
+"""Operations that plain numbers and NumPy arrays write differently. With them one formula serves both."""
 
 from functools import reduce
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-Number = Any
-"""A plain int or float, or a NumPy array with one entry a plan."""
+Array = npt.NDArray[np.float64]
+"""One entry for each plan. Arrays of whole numbers count as such, as `int` counts as `float`."""
+Number = float | Array
+"""A plain number, or an array with one entry for each plan."""
+Flag = bool | npt.NDArray[np.bool_]
+"""The same of a condition."""
+ZERO: Number = 0.0
+"""Where sums begin."""
+
+
+def plain(value: Number) -> float:
+    """Return a number that is no array."""
+    if isinstance(value, np.ndarray):
+        raise TypeError("one plan was expected, not an array of plans")
+    return value
+
+
+def holds(condition: Flag) -> bool:
+    """Return whether a condition of one plan holds; False for an array of plans."""
+    return not isinstance(condition, np.ndarray) and condition
 
 
 def larger(one: Number, other: Number) -> Number:
-    """The larger of two values, entry by entry where one of them is an array."""
-    if type(one) is np.ndarray or type(other) is np.ndarray:
+    """Return the larger of two values, entry by entry where one of them is an array."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return np.maximum(one, other)
     return one if one > other else other
 
 
-def least(one: Number, other: Number) -> Number:
-    """The smaller of two values, entry by entry where one of them is an array."""
-    if type(one) is np.ndarray or type(other) is np.ndarray:
+def smaller(one: Number, other: Number) -> Number:
+    """Return the smaller of two values, entry by entry where one of them is an array."""
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         return np.minimum(one, other)
     return one if one < other else other
 
 
 def largest(*values: Number) -> Number:
-    """The largest of any number of values, likewise."""
+    """Return the largest value, entry by entry where one of them is an array."""
     try:
         return max(values)
     except ValueError:
         return reduce(np.maximum, values)
 
 
-def choose(condition: Number, true: Number, false: Number) -> Number:
-    """`true` where the condition holds, else `false`."""
+def choose(condition: Flag, true: Number, false: Number) -> Number:
+    """Return `true` where the condition holds, else `false`."""
     if isinstance(condition, np.ndarray):
         return np.where(condition, true, false)
     return true if condition else false
 
 
 def clip(value: Number, low: Number, high: Number) -> Number:
-    """The value within [low, high], entry by entry where it or the upper end is an array."""
+    """Return the value within [low, high], entry by entry where it or the upper end is an array."""
     if isinstance(value, np.ndarray) or isinstance(high, np.ndarray):
         return np.minimum(np.maximum(value, low), high)
     return low if value < low else high if value > high else value

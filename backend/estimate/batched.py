@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backend.estimate.array_ops import largest
+from backend.estimate.array_ops import Flag, Number, largest
 from backend.estimate.estimate import (
     GIB,
     RESERVED_PER_ALLOCATED,
     bubble_of_work,
+    estimate_memory,
     host_memory_gib,
     is_held,
-    modelled,
     run_of,
 )
 from backend.estimate.memo import Shared
@@ -268,27 +268,27 @@ def _plan_of(
 
 def _together(
     job: Job, shape: ModelShape, gpu: Gpu, plan: Plan, machine: Machine | None, costs: _Costs, shared: Shared
-) -> tuple[dict[str, Array], tuple[Array, ...]]:
+) -> tuple[dict[str, Number | Flag], tuple[Array, ...]]:
     """Figures of plans whose layers are cut alike, and the values of PARTS where there are times."""
-    found = modelled(job, shape, gpu, plan, costs.memory, shared)
+    memory = estimate_memory(job, shape, gpu, plan, costs.memory, shared)
     ratio = reserved_ratio(job) or RESERVED_PER_ALLOCATED
-    reserved = ratio / GIB * largest(*(memory.peak for memory in found.memories))
-    host = 0.0 if job.cluster.host_memory_gib is None else host_memory_gib(job, found.memories)
+    reserved = ratio / GIB * largest(*(stage.peak for stage in memory.stages))
+    host = 0.0 if job.cluster.host_memory_gib is None else host_memory_gib(job, memory.stages)
     outside = outside_gib(job, plan)
     fits = is_held(job, gpu, reserved + outside, host)
-    figures = {"reserved_gib": reserved, "outside_gib": outside, "fits": fits}
+    figures: dict[str, Number | Flag] = {"reserved_gib": reserved, "outside_gib": outside, "fits": fits}
     parts: tuple[Array, ...] = ()
     if job.cluster.host_memory_gib is not None:
         figures["host_memory_gib"] = host
     if machine:
-        setting = setting_of(job, machine, plan, found.traits, found.layers)
-        step = step_of(job, setting, found.layers, found.trained, found.memories, costs.time, shared)
+        setting = setting_of(job, machine, plan, memory.traits, memory.layers)
+        step = step_of(job, setting, memory.layers, memory.trained, memory.stages, costs.time, shared)
         scale = time_ratio(job.cluster) or 1.0
         figures["bubble_fraction"] = step.bubble
         figures["iteration_s"] = scale * step.iteration_s
         parts = tuple(scale * np.asarray(step.parts[name]) for name in PARTS)
     else:
-        figures["bubble_fraction"] = bubble_of_work(job, found)
+        figures["bubble_fraction"] = bubble_of_work(job, memory)
     return figures, parts
 
 

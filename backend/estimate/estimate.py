@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
-from backend.estimate.array_ops import Number, largest
+from backend.estimate.array_ops import Flag, Number, largest
 from backend.estimate.frozen_dataclass import record
 from backend.estimate.memo import Shared
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
-from backend.estimate.memory.megatron import PlanCosts, Run, pipeline_memory
+from backend.estimate.memory.megatron import PlanCosts, Run, pipeline_memory, plan_costs
 from backend.estimate.memory.megatron_adapters import Adapters
 from backend.estimate.memory.non_torch_memory import outside_gib
 from backend.estimate.memory.stage import Trained, trained_parts
@@ -106,6 +106,24 @@ class Estimate:
     """The day on which the speeds in these figures were measured on the cluster."""
 
 
+@record
+class MemoryEstimate:
+    """The memory of every stage of a job in bytes, and what it was computed from."""
+
+    layers: ModelLayers
+    plan: Plan
+    traits: MemoryTraits
+    trained: Trained
+    run: Run | None
+    """None on Hugging Face engines; likewise `costs`."""
+    costs: PlanCosts | None
+    stages: list[StageMemory]
+
+    @property
+    def is_megatron(self) -> bool:
+        return self.run is not None
+
+
 def estimate(job: Job) -> Estimate:
     """The estimate of a legal job (rules.check finds no error in it).
 
@@ -115,16 +133,16 @@ def estimate(job: Job) -> Estimate:
     return estimate_resolved(job, resolve_model(job.model), resolve_gpu(job.cluster))
 
 
-def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
-    """`estimate` for a model and a GPU that are at hand."""
-    found = modelled(job, shape, gpu)
-    plan, memories = found.plan, found.memories
-    flops = _flops(job, found.layers, replace(plan, sequence_length=job.sequence_tokens), found.trained)
-    speed = speed_of(job, gpu, found.layers, plan, found.traits, found.trained, memories, flops)
-    stages = tuple([_stage(item) for item in memories])
+def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstimate | None = None) -> Estimate:
+    """Return the estimate of a job whose model and GPU are known; `memory` is the result of `estimate_memory`."""
+    memory = memory or estimate_memory(job, shape, gpu)
+    plan, layers, trained = memory.plan, memory.layers, memory.trained
+    flops = _flops(job, layers, replace(plan, sequence_length=job.sequence_tokens), trained)
+    speed = speed_of(job, gpu, layers, plan, memory.traits, trained, memory.stages, flops)
+    stages = tuple([_stage(stage) for stage in memory.stages])
     worst = max(stages, key=attrgetter("peak_gib"))
     reserved_gib = worst.peak_gib * (reserved_ratio(job) or RESERVED_PER_ALLOCATED)
-    outside, host_gib = float(outside_gib(job, plan)), float(host_memory_gib(job, memories))
+    outside, host_gib = float(outside_gib(job, plan)), float(host_memory_gib(job, memory.stages))
     return Estimate(
         name=job.name,
         fits=bool(is_held(job, gpu, reserved_gib + outside, host_gib)),
@@ -135,11 +153,11 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> Estimate:
         peak_stage=worst.stage,
         stages=stages,
         host_memory_gib=host_gib,
-        data_parallel=plan.data,
-        global_batch_size=job.training.micro_batch_size * plan.micro_batches * plan.data,
-        micro_batches=plan.micro_batches,
-        bubble_fraction=speed.bubble_fraction if speed else float(bubble_of_work(job, found)),
-        bubble_textbook=textbook_bubble(plan.pipeline, plan.virtual_pipeline, plan.micro_batches),
+        data_parallel=int(plan.data),
+        global_batch_size=int(job.training.micro_batch_size * plan.micro_batches * plan.data),
+        micro_batches=int(plan.micro_batches),
+        bubble_fraction=speed.bubble_fraction if speed else float(bubble_of_work(job, memory)),
+        bubble_textbook=float(textbook_bubble(plan.pipeline, plan.virtual_pipeline, plan.micro_batches)),
         flops_per_token=flops,
         **(_times(speed) if speed else {}),
         memory_error=None if reserved_ratio(job) else expected_errors().memory.median,
@@ -153,45 +171,30 @@ def _times(speed: Speed) -> dict[str, Any]:
     return {name: getattr(speed, name) for name in (*names, "time_s", "stage_times", "chunk_times", "time_error")}
 
 
-@record
-class Modelled:
-    """A job in the terms of the formulas, with the memory of every stage in bytes."""
-
-    layers: ModelLayers
-    plan: Plan
-    traits: MemoryTraits
-    trained: Trained
-    run: Run | None
-    """None on Hugging Face engines."""
-    memories: list[StageMemory]
-
-    @property
-    def is_megatron(self) -> bool:
-        return self.run is not None
-
-
-def modelled(
+def estimate_memory(
     job: Job,
     shape: ModelShape,
     gpu: Gpu,
     plan: Plan | None = None,
     costs: PlanCosts | None = None,
     shared: Shared | None = None,
-) -> Modelled:
-    """The job's memory, and what it was computed from.
+) -> MemoryEstimate:
+    """Return the memory of a job; raise what `estimate` raises.
 
-    `plan` in place of the job's own where many are in one, with `costs` of their layers and what they share.
+    `plan` replaces the job's own plan where it holds arrays of plans. `costs` are the costs of their layers, and
+    `shared` holds the results that these plans share.
     """
-    memory = memory_traits(job)
+    traits = memory_traits(job)
     layers, trained = model_layers(shape), trained_parts(job, shape)
     plan = plan or plan_of(job, shape.vision, flash_attention=gpu.supports_bf16)
     run = None
     if job.traits.is_megatron:
         run = run_of(job, trained)
-        memories = pipeline_memory(layers, plan, memory, run, costs, shared)
+        costs = costs or plan_costs(layers, plan, traits, run)
+        stages = pipeline_memory(layers, plan, traits, run, costs, shared)
     else:
-        memories = [data_parallel_memory(layers, plan, memory, tuning_of(job, trained))]
-    return Modelled(layers=layers, plan=plan, traits=memory, trained=trained, run=run, memories=memories)
+        stages = [data_parallel_memory(layers, plan, traits, tuning_of(job, trained))]
+    return MemoryEstimate(layers=layers, plan=plan, traits=traits, trained=trained, run=run, costs=costs, stages=stages)
 
 
 def _is_adapted(job: Job) -> bool:
@@ -220,14 +223,14 @@ def tuning_of(job: Job, trained: Trained) -> Tuning:
     )
 
 
-def host_memory_gib(job: Job, memories: list[StageMemory]) -> Number:
+def host_memory_gib(job: Job, stages: list[StageMemory]) -> Number:
     """GiB of a node's RAM for what is offloaded to it; of what goes to NVMe only buffers are there, not counted."""
     if job.parallel.offload_device == "nvme" and job.traits.zero_stage == 3:
         return 0.0
-    return job.cluster.gpus_per_node * largest(*(item.host for item in memories)) / GIB
+    return job.cluster.gpus_per_node * largest(*(stage.host for stage in stages)) / GIB
 
 
-def is_held(job: Job, gpu: Gpu, needed_gib: Number, host_gib: Number) -> Number:
+def is_held(job: Job, gpu: Gpu, needed_gib: Number, host_gib: Number) -> Flag:
     """Whether a GPU holds what is needed of it, and a node's RAM what is offloaded to it.
 
     The RAM counts where the cluster says it.
@@ -241,25 +244,25 @@ def _stage(memory: StageMemory) -> StageEstimate:
     return StageEstimate(
         stage=memory.stage,
         layers=memory.layers,
-        parameters=parameters.dense + parameters.expert,
-        expert_parameters=parameters.expert,
-        trainable_parameters=parameters.trained_dense + parameters.trained_expert,
-        weights_gib=memory.weights / GIB,
-        gradients_gib=memory.gradients / GIB,
-        optimizer_gib=memory.optimizer / GIB,
-        activations_gib=memory.activations / GIB,
-        logits_gib=memory.logits / GIB,
-        workspace_gib=memory.workspace / GIB,
+        parameters=int(parameters.dense + parameters.expert),
+        expert_parameters=int(parameters.expert),
+        trainable_parameters=int(parameters.trained_dense + parameters.trained_expert),
+        weights_gib=float(memory.weights) / GIB,
+        gradients_gib=float(memory.gradients) / GIB,
+        optimizer_gib=float(memory.optimizer) / GIB,
+        activations_gib=float(memory.activations) / GIB,
+        logits_gib=float(memory.logits) / GIB,
+        workspace_gib=float(memory.workspace) / GIB,
         peak_gib=float(memory.peak) / GIB,
     )
 
 
-def bubble_of_work(job: Job, found: Modelled) -> Number:
-    """Of the compute part, from FLOPs where the GPU's speed is not known; stages run equally fast."""
-    plan = found.plan
-    if not found.is_megatron or plan.pipeline == 1:
+def bubble_of_work(job: Job, memory: MemoryEstimate) -> Number:
+    """Return the bubble fraction from the FLOPs of the stages, for GPUs of unknown speed."""
+    plan = memory.plan
+    if not memory.is_megatron or plan.pipeline == 1:
         return 0.0
-    works = pipeline_work(found.layers, plan, found.trained, adapters=_is_adapted(job))
+    works = pipeline_work(memory.layers, plan, memory.trained, adapters=_is_adapted(job))
     forward = [work.forward for work in works]
     backward = [work.backward + work.recomputed for work in works]
     return bubble_fraction(forward, backward, plan.virtual_pipeline, plan.micro_batches)
@@ -268,5 +271,5 @@ def bubble_of_work(job: Job, found: Modelled) -> Number:
 def _flops(job: Job, layers: ModelLayers, plan: Plan, trained: Trained) -> float:
     method = job.training.method
     if method == "partial":
-        return float(flops_of_last_layers(layers, unsplit(plan), job.training.trainable_layers))
-    return float(flops_per_token(layers, plan, trained, method in ("lora", "qlora")))
+        return flops_of_last_layers(layers, unsplit(plan), job.training.trainable_layers)
+    return flops_per_token(layers, plan, trained, method in ("lora", "qlora"))

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from backend.estimate.array_ops import Number, choose
+from backend.estimate.array_ops import Array, Flag, Number, choose
 from backend.estimate.frozen_dataclass import record
 from backend.estimate.memory.worst_microbatch import fullest_length
 from backend.job.job import Job, Parallel
@@ -25,7 +26,7 @@ class Plan:
     expert_tensor: Number = 1
     data: Number = 1
     """Copies of the model (DP)."""
-    sequence_parallel: Number = False
+    sequence_parallel: Flag = False
     sequence_length: Number
     """Of a mean sequence; of the fullest micro-batch where memory is computed."""
     attended: float | None = None
@@ -33,7 +34,7 @@ class Plan:
     micro_batch: Number = 1
     micro_batches: Number
     """Micro-batches a step (gradient accumulation)."""
-    distributed_optimizer: Number = True
+    distributed_optimizer: Flag = True
     offload_fraction: float = 0.0
     """Share of the optimizer kept in host memory."""
     recompute: Literal["none", "selective", "full"] = "none"
@@ -42,7 +43,7 @@ class Plan:
     """Layers a unit of full recompute holds."""
     recompute_choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Where the plans of an array differ in it: every (recompute, modules) that occurs, in place of the two above."""
-    recompute_choice: Number = 0
+    recompute_choice: int | npt.NDArray[np.intp] = 0
     """The place of each plan's in recompute_choices."""
     account_for_embedding: bool = False
     account_for_loss: bool = False
@@ -59,18 +60,30 @@ class Plan:
     patches: int = 0
     """Vision patches of one image."""
 
-    def by_recompute(self, value: Callable[[str, tuple[str, ...]], float]) -> Number:
-        """`value(recompute, modules)` for the plan, entry by entry where plans differ in it."""
+    def by_recompute(self, value: Callable[[str, tuple[str, ...]], Number]) -> Number:
+        """Return `value(recompute, modules)` of the plan, entry by entry where plans differ in it."""
         if not self.recompute_choices:
             return value(self.recompute, self.recompute_modules)
-        return np.array([value(*choice) for choice in self.recompute_choices])[self.recompute_choice]
+        values: Array = np.array([value(*choice) for choice in self.recompute_choices])[self.recompute_choice]
+        return values
 
     @property
-    def full_recompute(self) -> Number:
+    def full_recompute(self) -> Flag:
         """Whether layers keep nothing but their inputs."""
         if not self.recompute_choices:
             return self.recompute == "full"
-        return self.by_recompute(lambda recompute, _: recompute == "full")
+        return self._where(lambda recompute, _: recompute == "full")
+
+    @property
+    def attention_recompute(self) -> Flag:
+        """Whether the attention core is recomputed on its own."""
+        return self._where(lambda _, modules: "core_attn" in modules)
+
+    def _where(self, test: Callable[[str, tuple[str, ...]], bool]) -> Flag:
+        if not self.recompute_choices:
+            return test(self.recompute, self.recompute_modules)
+        tests: Flag = np.array([test(*choice) for choice in self.recompute_choices])[self.recompute_choice]
+        return tests
 
     @property
     def tokens(self) -> Number:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from backend.estimate import speed_up
+from backend.estimate import Estimate, estimate_resolved, speed_up
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.presets import resolve_gpu, resolve_model
@@ -58,8 +58,10 @@ class Checked:
     claim: Claim
     job: Job
     """The job with this plan; keeps the wanted global batch where there is one."""
+    estimate: Estimate | None
+    """None if the wanted global batch rules the plan out, or if nothing models it; likewise `speed_up`."""
     speed_up: float | None
-    """Over one node: estimate/speed_up.py."""
+    """Over one node: estimate/time/speed_up.py."""
     wrong: Problem | None
     """What the engine trains wrongly with this plan; such a plan is not among the plans."""
 
@@ -82,12 +84,12 @@ def guides(job: Job) -> tuple[Checked, ...]:
 
 
 def _checked(claim: Claim, job: Job) -> Checked:
-    """No speed-up either if the wanted global batch rules the plan out."""
-    speed, wrong = None, None
+    figures, speed, wrong = None, None, None
     with suppress(ProblemsError):  # not modelled on this GPU
         shape, gpu = resolve_model(job.model), resolve_gpu(job.cluster)
         problems = check_resolved(job, shape, gpu)
         if not errors(problems):
             wrong = next((problem for problem in problems if problem.code in TRAINED_WRONGLY), None)
-            speed = speed_up(job, shape, gpu)
-    return Checked(claim=claim, job=job, speed_up=speed, wrong=wrong)
+            figures = estimate_resolved(job, shape, gpu)
+            speed = speed_up(job, shape, gpu, figures)
+    return Checked(claim=claim, job=job, estimate=figures, speed_up=speed, wrong=wrong)

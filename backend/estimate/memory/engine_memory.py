@@ -1,6 +1,7 @@
 """An engine's bytes of weights, gradients, optimizer and logits under the options of a job."""
 
 from dataclasses import replace
+from typing import Any
 
 from backend.estimate.array_ops import choose
 from backend.job.job import Job
@@ -19,23 +20,13 @@ def memory_traits(job: Job) -> MemoryTraits:
     # mcore_adapter's fused loss works at TP 1 alone.
     fusable = (parallel.tensor == 1) | (traits.environment == "swift")
     if traits.is_megatron and parallel.cross_entropy_fusion and memory.fused_logits_bytes:
-        forward, backward = (
-            choose(fusable, memory.fused_logits_bytes, each)
-            for each in (memory.logits_forward_bytes, memory.logits_backward_bytes)
-        )
-        there, back = (
-            choose(fusable, fused, each)
-            for fused, each in zip(
-                FUSED_LOSS_MOVED, (memory.loss_forward_moved, memory.loss_backward_moved), strict=True
-            )
-        )
-        memory = replace(
-            memory,
-            logits_forward_bytes=forward,
-            logits_backward_bytes=backward,
-            loss_forward_moved=there,
-            loss_backward_moved=back,
-        )
+        names = ("logits_forward_bytes", "logits_backward_bytes", "loss_forward_moved", "loss_backward_moved")
+        fused = (memory.fused_logits_bytes, memory.fused_logits_bytes, *FUSED_LOSS_MOVED)
+        # Traits are declared as plain numbers; like the sizes of a job, they are arrays where plans are many.
+        chosen: dict[str, Any] = {
+            name: choose(fusable, value, getattr(memory, name)) for name, value in zip(names, fused, strict=True)
+        }
+        memory = replace(memory, **chosen)
     if job.fuses_loss:
         there, back = LIGER_LOSS_MOVED
         memory = replace(memory, loss_forward_moved=there, loss_backward_moved=back)

@@ -1,8 +1,8 @@
-"""Why a term is as large as it is: each term of each stage as products of named numbers, for the page to show."""
+"""The terms of each stage as products of named numbers, which the page shows as formulas."""
 
 from collections.abc import Iterator
 
-from backend.estimate.estimate import Modelled, modelled, tuning_of
+from backend.estimate.estimate import MemoryEstimate, estimate_memory, tuning_of
 from backend.estimate.memory.explain_hugging_face import hugging_face_parts
 from backend.estimate.memory.explain_megatron import megatron_parts
 from backend.estimate.memory.memory_term import GIB, Part
@@ -12,26 +12,32 @@ from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 
 TERMS = ("weights", "gradients", "optimizer", "activations", "logits", "workspace")
-NOTHING = 1e-6
-"""Relative to a stage: what is less is rounding."""
+ROUNDING = 1e-6
+"""Share of a stage's memory; smaller differences are rounding errors."""
 
 
-def explain(job: Job, shape: ModelShape, gpu: Gpu) -> tuple[tuple[Part, ...], ...]:
-    """For every stage its terms taken apart; raises what estimate_resolved raises."""
-    found = modelled(job, shape, gpu)
-    return tuple(tuple(_stage(job, found, memory)) for memory in found.memories)
+def explain(
+    job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstimate | None = None
+) -> tuple[tuple[Part, ...], ...]:
+    """Return the parts of every term, for each stage; `memory` is the result of `estimate_memory`.
+
+    Raises what `estimate_resolved` raises.
+    """
+    memory = memory or estimate_memory(job, shape, gpu)
+    return tuple(tuple(_stage(job, memory, stage)) for stage in memory.stages)
 
 
-def _stage(job: Job, found: Modelled, memory: StageMemory) -> Iterator[Part]:
-    """The parts that are there, term by term; what they leave of a term is shown as one number, never hidden."""
-    if found.run is not None:
-        parts = megatron_parts(found.layers, found.plan, found.traits, found.run, memory)
+def _stage(job: Job, memory: MemoryEstimate, stage: StageMemory) -> Iterator[Part]:
+    """Yield the parts of each term; one part named `rest` is the remainder of a term, so that none is hidden."""
+    layers, plan, traits = memory.layers, memory.plan, memory.traits
+    if memory.run is not None and memory.costs is not None:
+        parts = megatron_parts(layers, plan, traits, memory.run, memory.costs, stage)
     else:
-        parts = hugging_face_parts(found.layers, found.plan, found.traits, tuning_of(job, found.trained), memory)
-    known = [part for part in parts if part.gib > 0]
+        parts = hugging_face_parts(layers, plan, traits, tuning_of(job, memory.trained), stage)
+    all_parts = [part for part in parts if part.gib > 0]
     for term in TERMS:
-        mine = [part for part in known if part.term == term]
-        yield from mine
-        left = float(getattr(memory, term)) - sum(part.gib for part in mine) * GIB
-        if abs(left) > NOTHING * float(memory.peak):
-            yield Part(term=term, name="rest", factors=(("bytes", left),))
+        own = [part for part in all_parts if part.term == term]
+        yield from own
+        rest = float(getattr(stage, term)) - sum(part.gib for part in own) * GIB
+        if abs(rest) > ROUNDING * float(stage.peak):
+            yield Part(term=term, name="rest", factors=(("bytes", rest),))

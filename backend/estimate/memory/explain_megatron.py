@@ -1,32 +1,26 @@
-"""The memory of a Megatron stage taken apart into products of named numbers."""
+"""The memory of a Megatron stage as products of named numbers."""
 
 from collections.abc import Iterator
 
-from backend.estimate.memory.megatron import LayerCost, PlanCosts, Run, element_bytes, head_moments, plan_costs
-from backend.estimate.memory.megatron_workspace import cached_gradients, expert_copies, largest_weight
-from backend.estimate.memory.memory_term import Part, logits_part, part, share
+from backend.estimate.memory.megatron import PlanCosts, Run, element_bytes
+from backend.estimate.memory.memory_term import Part, logits_part, part, parts_of, share
 from backend.estimate.memory.stage import Stage, stages
-from backend.estimate.memory.terms import GROUPED_BYTES, STATIC_BYTES, Moment, StageMemory
-from backend.estimate.model.layers import LayerKind, ModelLayers
+from backend.estimate.memory.terms import StageMemory
+from backend.estimate.model.layers import ModelLayers
 from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import in_flight
 from backend.job.traits import MemoryTraits
 
 
 def megatron_parts(
-    layers: ModelLayers, plan: Plan, traits: MemoryTraits, run: Run, memory: StageMemory
+    layers: ModelLayers, plan: Plan, traits: MemoryTraits, run: Run, costs: PlanCosts, memory: StageMemory
 ) -> Iterator[Part]:
-    """Every part of every term of one stage."""
-    stage = stages(layers, plan)[memory.stage]
-    costs = plan_costs(layers, plan, traits, run)
+    """Yield the parts of every term of one stage."""
     yield from _states(plan, traits, run, memory)
-    yield from _saved(plan, stage, costs)
-    yield from _fullest(layers, plan, traits, run, stage, costs)
-    if traits.cached_weight_gradients and run.weights_trained:
-        yield part("workspace_cached", bytes_each=2, elements=cached_gradients(layers, plan, stage) / 2)
-    yield part("workspace_libraries", bytes=STATIC_BYTES)
-    if stage.sparse:
-        yield part("workspace_grouped", bytes=GROUPED_BYTES)
+    yield from _saved(plan, stages(layers, plan)[memory.stage], costs)
+    if memory.logits:
+        yield logits_part(memory.logits, plan.tokens, layers.embedding // layers.output.hidden, plan.tensor)
+    yield from parts_of((*memory.moment.terms, *memory.terms), plan)
 
 
 def _states(plan: Plan, traits: MemoryTraits, run: Run, memory: StageMemory) -> Iterator[Part]:
@@ -48,75 +42,19 @@ def _states(plan: Plan, traits: MemoryTraits, run: Run, memory: StageMemory) -> 
 
 
 def _saved(plan: Plan, stage: Stage, costs: PlanCosts) -> Iterator[Part]:
-    """Layers x micro-batches in flight x what one layer keeps of one micro-batch, and the tower's images."""
+    """Yield saved activations: layers x micro-batches in flight x bytes of one layer, and those of the vision tower."""
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
+    chunks = list(zip(stage.chunks, counts, strict=True))
     if plan.full_recompute:
-        units = sum(-(-(chunk.dense + chunk.sparse) // plan.recompute_layers) * flying
-                    for chunk, flying in zip(stage.chunks, counts, strict=True))  # fmt: skip
+        units = sum(-(-(chunk.dense + chunk.sparse) // plan.recompute_layers) * count for chunk, count in chunks)
         each = costs.unit / plan.tokens
         yield part("activations_inputs", unit_micro_batches=units, tokens=plan.tokens, bytes_per_token=each)
     else:
         for index, (name, cost) in enumerate((("dense", costs.dense), ("sparse", costs.sparse))):
-            held = sum(chunk[index] * flying for chunk, flying in zip(stage.chunks, counts, strict=True))
+            held = sum(chunk[index] * count for chunk, count in chunks)
             if cost and held:
-                yield _of_tokens(f"activations_{name}", plan, cost.kept, layer_micro_batches=held)
+                each = cost.kept / plan.tokens
+                yield part(f"activations_{name}", layer_micro_batches=held, tokens=plan.tokens, bytes_per_token=each)
     if stage.first and costs.tower:
         each = costs.tower / plan.vision_patches
         yield part("activations_tower", micro_batches=counts[0], patches=plan.vision_patches, bytes_per_patch=each)
-
-
-def _fullest(
-    layers: ModelLayers, plan: Plan, traits: MemoryTraits, run: Run, stage: Stage, costs: PlanCosts
-) -> Iterator[Part]:
-    """What the fullest moment of a step needs besides: that of the layers here, or of the output layer."""
-    present = ((layers.dense, costs.dense, stage.dense), (layers.sparse, costs.sparse, stage.sparse))
-    moments: list[tuple[Moment, list[Part]]] = [
-        (cost.moment, list(_layer(kind, cost, plan, traits, run))) for kind, cost, count in present
-        if kind and cost and count
-    ]  # fmt: skip
-    if stage.last:
-        heads = head_moments(layers, plan, traits, run)
-        moments += [(moment, list(_head(layers, moment, plan, traits))) for moment in heads]
-    best: tuple[Moment, list[Part]] = (Moment(), [])
-    for one in moments:
-        best = one if one[0].total > best[0].total else best
-    yield from best[1]
-
-
-def _layer(kind: LayerKind, cost: LayerCost, plan: Plan, traits: MemoryTraits, run: Run) -> Iterator[Part]:
-    moment = cost.moment
-    unit = plan.recompute_layers if plan.full_recompute else 1
-    if moment.activations:
-        yield _of_tokens("activations_recomputed", plan, moment.activations / unit, layers=unit)
-    adapters = run.adapters if run.trained.language else None
-    copies = element_bytes(traits) / 2 * expert_copies(kind, plan, adapters)
-    if copies and moment.workspace == copies:
-        yield _of_tokens("workspace_experts", plan, copies)
-        return
-    weight = 0.0
-    if run.weights_trained and not traits.cached_weight_gradients:
-        elements = largest_weight(kind, plan)
-        weight = element_bytes(traits) * elements
-        yield part("workspace_weight_gradient", bytes_each=element_bytes(traits), elements=elements)
-    name = "workspace_ffn" if plan.flash_attention else "workspace_attention"
-    yield _of_tokens(name, plan, moment.workspace - weight)
-
-
-def _head(layers: ModelLayers, moment: Moment, plan: Plan, traits: MemoryTraits) -> Iterator[Part]:
-    hidden = layers.output.hidden
-    vocabulary = layers.embedding // hidden
-    yield _of_tokens("activations_output", plan, moment.activations)
-    yield logits_part(moment.logits, plan.tokens, vocabulary, plan.tensor)
-    if not moment.workspace:
-        return
-    gathered = 2 * element_bytes(traits) * hidden * plan.tokens if plan.sequence_parallel else 0.0
-    if gathered:
-        yield _of_tokens("workspace_gathered_input", plan, gathered)
-    weight = moment.workspace - gathered
-    each = element_bytes(traits)
-    yield part("workspace_output_gradient", bytes_each=each, elements=weight / each)
-
-
-def _of_tokens(name: str, plan: Plan, bytes_on_rank: float, **more: float) -> Part:
-    """A part that grows with the tokens of a micro-batch."""
-    return part(name, **more, tokens=plan.tokens, bytes_per_token=bytes_on_rank / plan.tokens)

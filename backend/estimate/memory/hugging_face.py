@@ -7,20 +7,17 @@ divide is in sharding.py; the saved tensors of the modules are those of saved_ac
 
 from typing import Literal
 
-from backend.estimate.array_ops import Number, choose, larger, largest
+from backend.estimate.array_ops import Flag, Number, choose, holds, larger, largest
 from backend.estimate.frozen_dataclass import record
 from backend.estimate.memory.saved_activations import Eager, eager_bytes
 from backend.estimate.memory.sharding import States, largest_unit, shared_states
 from backend.estimate.memory.stage import RankParameters, Trained
-from backend.estimate.memory.terms import STATIC_BYTES, Moment, StageMemory, fullest_moment
+from backend.estimate.memory.terms import STATIC_BYTES, Moment, StageMemory, Term, largest_of, peak_moment
 from backend.estimate.model.adapters import NF4_BYTES, adapter_parameters, quantised_parameters
 from backend.estimate.model.layers import Activation, LayerKind, Linear, ModelLayers
 from backend.estimate.model.parameters import layer_counts, model_parameters, vision_parameters
 from backend.estimate.plan import Plan
 from backend.job.traits import MemoryTraits
-
-MOMENTS = ("loss", "loss_backward", "output_backward", "layer_backward", "last_backward", "tower_backward", "step")
-"""Of a training step, in this order; the peak is in one of them."""
 
 
 @record
@@ -55,25 +52,36 @@ class Tuning:
 def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> StageMemory:
     """The memory of one rank; `memory` in the precision of the run."""
     parameters = _parameters(layers, tuning)
-    frozen = frozen_bytes(layers, memory, tuning, parameters)
-    states = shared_states(layers, plan, memory, parameters, frozen, packed_elements(layers, tuning))
-    reference, reference_host = _reference(plan, memory, tuning, parameters)
-    fullest = fullest_moment(step_moments(layers, plan, memory, tuning, parameters, states))
+    states = model_states(layers, plan, memory, tuning, parameters)
+    reference, reference_host = reference_bytes(plan, memory, tuning, parameters)
+    peak = peak_moment(_step_moments(layers, plan, memory, tuning, parameters, states))
     return StageMemory(
         stage=0,
         layers=layers.dense_count + layers.sparse_count,
         parameters=parameters,
         weights=states.weights + reference,
-        gradients=states.buckets + fullest.gradients,
+        gradients=states.buckets + states.reduce + peak.gradients,
         optimizer=states.optimizer,
-        activations=fullest.activations,
-        logits=fullest.logits,
-        workspace=fullest.workspace + STATIC_BYTES,
+        activations=peak.activations,
+        logits=peak.logits,
+        workspace=peak.workspace + STATIC_BYTES,
         host=states.host + reference_host,
+        moment=peak,
+        terms=(Term("workspace_libraries", STATIC_BYTES, "bytes"),),
     )
 
 
-def _reference(plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters) -> tuple[Number, Number]:
+def model_states(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
+) -> States:
+    """Return the model states of one rank."""
+    frozen = _frozen_bytes(layers, memory, tuning, parameters)
+    return shared_states(layers, plan, memory, parameters, frozen, packed_elements(layers, tuning))
+
+
+def reference_bytes(
+    plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
+) -> tuple[Number, Number]:
     """Bytes of DPO's reference model on the GPU and on the host: a 16-bit copy; adapters switch off and need none.
 
     LLaMA-Factory's train/trainer_utils.py create_ref_model and train/dpo/trainer.py, which shards it too.
@@ -116,7 +124,7 @@ def _last(layers: ModelLayers, wanted: int) -> list[tuple[LayerKind, int]]:
     return [(layers.sparse, sparse), (layers.dense, min(wanted - sparse, layers.dense_count))]
 
 
-def frozen_bytes(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters) -> Number:
+def _frozen_bytes(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters) -> Number:
     frozen = parameters.dense + parameters.expert - parameters.trained_dense - parameters.trained_expert
     each = 4 if tuning.single_precision else memory.frozen_bytes
     packed = packed_elements(layers, tuning)
@@ -140,7 +148,7 @@ def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> Eager:
     return Eager(residual=4 if whole else 2, trained=part_trained, casts=part_trained and autocast)
 
 
-def step_moments(
+def _step_moments(
     layers: ModelLayers,
     plan: Plan,
     memory: MemoryTraits,
@@ -148,35 +156,83 @@ def step_moments(
     parameters: RankParameters,
     states: States,
 ) -> list[Moment]:
-    """What each of MOMENTS needs."""
+    """Return what each moment needs: the loss forward and backward, the backward passes of the output layer, of a
+    decoder layer, of the first decoder layer and of the vision tower, and the optimizer step."""
     form = form_of(tuning, memory, tuning.trained.language)
-    saved, live, tower_saved, tower_live = activation_bytes(layers, plan, memory, tuning, form)
-    everything = saved + tower_saved + plan.tokens * eager_bytes(layers.output, form)
+    saved, live, saved_terms = _layer_activations(layers, plan, tuning, form)
+    tower_saved, tower_live = _tower(layers, plan, memory, tuning, plan.full_recompute)
+    output = plan.tokens * eager_bytes(layers.output, form)
+    everything = saved + tower_saved + output
     gradients = states.gradients
     held = held_gradients(plan, memory, parameters, states, form)
-    copies, kept_copies = cast_copies(layers, plan, memory, tuning, parameters)
+    copies, kept_copies = _cast_copies(layers, plan, memory, tuning, parameters)
     forward_logits, backward_logits, gradient_logits = _logits(layers, plan, memory, tuning, form)
-    head = (passing_bytes(memory) + form.element) * layers.embedding if tuning.trains_output else 0
-    waiting = waiting_gradient(layers, plan, memory, tuning, form)
-    work = waiting + largest(*(one.total for one in layer_works(layers, plan, memory, tuning, form)))
+    new = _new_gradient_bytes(memory, form)
+    head = new * layers.embedding if tuning.trains_output else 0
+    waiting = _waiting_gradient(layers, plan, memory, tuning, form)
+    layer, layer_terms = largest_of(*_layer_work(layers, plan, memory, tuning, form))
+    work = waiting + layer
     after = larger(gradients, held)
-    copies, kept_copies = copies + states.gathered, kept_copies + states.gathered
-    last = work + states.gathered
-    kept = kept_inputs(plan, memory, tuning, saved)
+    # What backward keeps of every checkpointed layer: its input and the gradient of it.
+    keeps_inputs = memory.keeps_inputs and tuning.adapters
+    kept = choose(plan.full_recompute, 2 * saved, 0) if keeps_inputs else 0
+
+    tower_term = Term("activations_tower", tower_saved, "patches")
+    live_term = Term("activations_recomputed", live)
+    tower_live_term = Term("activations_tower_recomputed", tower_live, "patches")
+    kept_terms = [term._replace(name="activations_kept", bytes=2 * term.bytes) for term in saved_terms if keeps_inputs]
+    everything_terms = (*saved_terms, Term("activations_output", output), tower_term)
+    kept_copies_term = Term("workspace_copies", kept_copies, "elements", memory.autocast_bytes)
+    head_term = Term("workspace_output_gradient", head, "elements", new)
+    waiting_term = Term("workspace_output_gradient", waiting, "elements", form.element)
+    gathered_term = Term("workspace_gathered", states.gathered, "elements", 2)
+    kept_copies = kept_copies + states.gathered
     return [
-        Moment(gradients=held, activations=everything, logits=forward_logits, workspace=copies),
-        Moment(gradients=held, activations=everything, logits=backward_logits, workspace=kept_copies),
-        Moment(gradients=held, activations=everything, logits=gradient_logits, workspace=head + kept_copies),
-        Moment(gradients=held, activations=saved + tower_saved + live, workspace=work + kept_copies),
-        Moment(gradients=after, activations=tower_saved + live + kept, workspace=last),
-        Moment(gradients=after, activations=tower_saved + tower_live, workspace=waiting + states.gathered),
-        Moment(gradients=gradients, workspace=states.step),
+        Moment(
+            gradients=held,
+            activations=everything,
+            logits=forward_logits,
+            workspace=copies + states.gathered,
+            terms=(*everything_terms, kept_copies_term._replace(bytes=copies), gathered_term),
+        ),
+        Moment(
+            gradients=held,
+            activations=everything,
+            logits=backward_logits,
+            workspace=kept_copies,
+            terms=(*everything_terms, kept_copies_term, gathered_term),
+        ),
+        Moment(
+            gradients=held,
+            activations=everything,
+            logits=gradient_logits,
+            workspace=head + kept_copies,
+            terms=(*everything_terms, kept_copies_term, head_term, gathered_term),
+        ),
+        Moment(
+            gradients=held,
+            activations=saved + tower_saved + live,
+            workspace=work + kept_copies,
+            terms=(*saved_terms, live_term, tower_term, kept_copies_term, waiting_term, *layer_terms, gathered_term),
+        ),
+        Moment(
+            gradients=after,
+            activations=tower_saved + live + kept,
+            workspace=work + states.gathered,
+            terms=(*kept_terms, live_term, tower_term, waiting_term, *layer_terms, gathered_term),
+        ),
+        Moment(
+            gradients=after,
+            activations=tower_saved + tower_live,
+            workspace=waiting + states.gathered,
+            terms=(tower_term, tower_live_term, waiting_term, gathered_term),
+        ),
+        Moment(
+            gradients=gradients,
+            workspace=states.step,
+            terms=(Term("workspace_step", states.step, "elements", memory.step_gradient_bytes),),
+        ),
     ]
-
-
-def kept_inputs(plan: Plan, memory: MemoryTraits, tuning: Tuning, saved: Number) -> Number:
-    """Of all layers with their gradients, when backward comes to the first one."""
-    return choose(plan.full_recompute, 2 * saved, 0) if memory.keeps_inputs and tuning.adapters else 0
 
 
 def held_gradients(plan: Plan, memory: MemoryTraits, parameters: RankParameters, states: States, form: Eager) -> Number:
@@ -186,7 +242,7 @@ def held_gradients(plan: Plan, memory: MemoryTraits, parameters: RankParameters,
     return choose(plan.micro_batches > 1, whole if memory.reduces_layers else states.gradients, kept)
 
 
-def waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager) -> Number:
+def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager) -> Number:
     """FSDP's outermost unit is reduced last: the output layer's gradient waits for that of the embedding.
 
     While micro-batches are accumulated it is among the whole gradients.
@@ -196,12 +252,13 @@ def waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuni
     return choose(plan.micro_batches > 1, 0, form.element * layers.embedding)
 
 
-def passing_bytes(memory: MemoryTraits) -> float:
-    """Bytes of a new gradient beside its 16-bit form."""
-    return memory.gradient_bytes if memory.passing_gradient_bytes is None else memory.passing_gradient_bytes
+def _new_gradient_bytes(memory: MemoryTraits, form: Eager) -> float:
+    """Return the bytes of an element of a new gradient, its 16-bit form included."""
+    passing = memory.gradient_bytes if memory.passing_gradient_bytes is None else memory.passing_gradient_bytes
+    return passing + form.element
 
 
-def cast_copies(
+def _cast_copies(
     layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
 ) -> tuple[Number, Number]:
     """16-bit copies of fp32 weights: those that autocast caches until the end of forward, those kept for backward.
@@ -233,25 +290,27 @@ def _logits(
     return forward * logits, memory.logits_backward_bytes * logits, form.element * logits
 
 
-def activation_bytes(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager
-) -> tuple[Number, Number, Number, Number]:
-    """Bytes that the decoder saves, that its largest layer revives, and the same of the vision tower."""
-    checkpointed = plan.full_recompute
+def _layer_activations(
+    layers: ModelLayers, plan: Plan, tuning: Tuning, form: Eager
+) -> tuple[Number, Number, list[Term]]:
+    """Return the bytes that decoder layers save, the bytes that the largest of them recomputes, and the saved terms."""
     saved: Number = 0.0
     live: Number = 0.0
-    for kind, count in saving_layers(layers, tuning):
+    terms = []
+    # Checkpointing skips layers without trainable parameters: they save all that they need.
+    checkpointed = plan.full_recompute & tuning.trained.language
+    for kind, count in _saving_layers(layers, tuning):
         full = plan.tokens * eager_bytes(kind, form)
-        # Checkpointing passes by layers without trainable parameters: they save all that they need.
-        reached = checkpointed & tuning.trained.language
-        saved = saved + count * choose(reached, form.residual * kind.hidden * plan.tokens, full)
-        live = choose(reached, largest(live, full), live)
-    tower_saved, tower_live = _tower(layers, plan, memory, tuning, checkpointed)
-    return saved, live, tower_saved, tower_live
+        size = count * choose(checkpointed, form.residual * kind.hidden * plan.tokens, full)
+        saved = saved + size
+        live = choose(checkpointed, largest(live, full), live)
+        name = "activations_inputs" if holds(checkpointed) else f"activations_{kind.name}"
+        terms.append(Term(name, size, layers=count))
+    return saved, live, terms
 
 
-def saving_layers(layers: ModelLayers, tuning: Tuning) -> list[tuple[LayerKind, int]]:
-    """The kinds of layers that save something, with their counts: below the first trained one nothing is saved."""
+def _saving_layers(layers: ModelLayers, tuning: Tuning) -> list[tuple[LayerKind, int]]:
+    """Return the kinds of layers that save something, with their counts; layers below the first trained one do not."""
     counts = [(layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count)]
     if tuning.method == "partial":
         counts = _last(layers, tuning.last_layers)  # type: ignore[assignment]
@@ -259,14 +318,14 @@ def saving_layers(layers: ModelLayers, tuning: Tuning) -> list[tuple[LayerKind, 
 
 
 def _tower(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, checkpointed: Number
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, checkpointed: Flag
 ) -> tuple[Number, Number]:
     vision, trained = layers.vision, tuning.trained
     if vision is None or tuning.method == "partial":
         return 0.0, 0.0
     merged = vision.merger.hidden // vision.block.hidden
     form = form_of(tuning, memory, part_trained=True)
-    per_patch = eager_bytes(vision.merger, form) * trained.merger / merged
+    per_patch: Number = eager_bytes(vision.merger, form) * trained.merger / merged
     per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged
     live: Number = 0.0
     if trained.tower:
@@ -276,25 +335,15 @@ def _tower(
     return plan.vision_patches * per_patch, plan.vision_patches * live
 
 
-@record
-class LayerWork:
-    """Bytes that the backward pass of one layer needs beside what is saved."""
+def _layer_work(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager
+) -> list[tuple[Number, tuple[Term, ...]]]:
+    """Return the bytes that the backward pass of one layer of each kind needs beside what is saved, with their terms.
 
-    ffn: Number
-    """Gradients inside the FFN."""
-    weight: float
-    """One weight's gradient in 16 bits and its fp32 copy."""
-    unpacked: float
-    """A weight of 4 bits in 16."""
-
-    @property
-    def total(self) -> Number:
-        return self.ffn + self.weight + self.unpacked
-
-
-def layer_works(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager) -> list[LayerWork]:
-    """Of each kind of layer that there is."""
-    found = []
+    These are gradients inside the FFN, the gradient of one weight, and under QLoRA one weight in 16 bits.
+    """
+    new = _new_gradient_bytes(memory, form)
+    options: list[tuple[Number, tuple[Term, ...]]] = []
     for kind, count in ((layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count)):
         if kind is None or not count:
             continue
@@ -302,11 +351,13 @@ def layer_works(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: T
         # Routed experts are one parameter of three dimensions in transformers 5: their gradient comes whole.
         sizes = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
         elements = (largest_unit(layers) if memory.reduces_layers else max(sizes)) if form.trained else 0
-        found.append(
-            LayerWork(
-                ffn=plan.tokens * form.element * max(widths),
-                weight=elements * (passing_bytes(memory) + form.element),
-                unpacked=max(sizes) * form.element if tuning.method == "qlora" else 0,
-            )
+        ffn = plan.tokens * form.element * max(widths)
+        weight = elements * new
+        unpacked = max(sizes) * form.element if tuning.method == "qlora" else 0
+        terms = (
+            Term("workspace_ffn", ffn),
+            Term("workspace_weight_gradient", weight, "elements", new),
+            Term("workspace_unpacked", unpacked, "elements", form.element),
         )
-    return found
+        options.append((ffn + weight + unpacked, terms))
+    return options

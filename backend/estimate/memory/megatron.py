@@ -14,7 +14,15 @@ from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes, a
 from backend.estimate.memory.megatron_workspace import cached_gradients, expert_copies, ffn_gradients, largest_weight
 from backend.estimate.memory.saved_activations import Eager, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
 from backend.estimate.memory.stage import RankParameters, Stage, Trained, rank_parameters, stages
-from backend.estimate.memory.terms import GROUPED_BYTES, STATIC_BYTES, Moment, StageMemory, fullest_moment
+from backend.estimate.memory.terms import (
+    GROUPED_BYTES,
+    STATIC_BYTES,
+    Moment,
+    StageMemory,
+    Term,
+    largest_of,
+    peak_moment,
+)
 from backend.estimate.model.layers import Attention, LayerKind, ModelLayers, VisionLayers, operators_of
 from backend.estimate.plan import Plan
 from backend.estimate.time.schedule import in_flight
@@ -112,7 +120,9 @@ class _Held:
     optimizer: Number
     """Wherever it is."""
     workspace: Number
-    fullest: Moment
+    terms: tuple[Term, ...]
+    """Parts of `workspace`."""
+    peak: Moment
 
 
 def _held(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage: Stage, costs: PlanCosts) -> _Held:
@@ -122,22 +132,28 @@ def _held(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage
     reference = frozen + count if run.reference else 0
     shards = plan.optimizer_share(parameters.trained_dense, parameters.trained_expert)
     cached = cached_gradients(layers, plan, stage) if memory.cached_weight_gradients and run.weights_trained else 0.0
+    grouped = GROUPED_BYTES if stage.sparse else 0.0
     present = ((costs.dense, stage.dense), (costs.sparse, stage.sparse))
     moments = [cost.moment for cost, layers_of_kind in present if cost and layers_of_kind]
     if stage.last:
-        moments += head_moments(layers, plan, memory, run)
+        moments += _head_moments(layers, plan, memory, run)
     return _Held(
         parameters=parameters,
         weights=memory.weight_bytes * (count + reference) + element_bytes(memory) * frozen,
         gradients=memory.gradient_bytes * count,
         optimizer=memory.optimizer_bytes * shards,
-        workspace=cached + STATIC_BYTES + (GROUPED_BYTES if stage.sparse else 0.0),
-        fullest=fullest_moment(moments),
+        workspace=cached + STATIC_BYTES + grouped,
+        terms=(
+            Term("workspace_cached", cached, "elements", 2),
+            Term("workspace_libraries", STATIC_BYTES, "bytes"),
+            Term("workspace_grouped", grouped, "bytes"),
+        ),
+        peak=peak_moment(moments),
     )
 
 
 def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, saved: Number, held: _Held) -> StageMemory:
-    fullest, offloaded = held.fullest, held.optimizer * plan.offload_fraction
+    peak, offloaded = held.peak, held.optimizer * plan.offload_fraction
     return StageMemory(
         stage=stage.index,
         layers=stage.dense + stage.sparse,
@@ -145,11 +161,13 @@ def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, saved: Number,
         weights=held.weights,
         gradients=held.gradients,
         optimizer=held.optimizer - offloaded,
-        activations=saved + fullest.activations,
-        logits=fullest.logits,
-        workspace=held.workspace + fullest.workspace,
+        activations=saved + peak.activations,
+        logits=peak.logits,
+        workspace=held.workspace + peak.workspace,
         # The host's Adam also needs the gradients in fp32.
         host=offloaded * (1 + 4 / memory.optimizer_bytes),
+        moment=peak,
+        terms=held.terms,
     )
 
 
@@ -222,16 +240,22 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         each = plan.tokens * attention.heads * plan.sequence_length / plan.context / plan.tensor
         probabilities = 2 * scale * each
         work = larger(work, probabilities)
-        recomputed = plan.by_recompute(lambda _, modules: "core_attn" in modules)
+        recomputed = plan.attention_recompute
         revived = revived + choose(recomputed, probabilities, 0.0)
         # Dropout keeps a mask of bytes and the probabilities that it leaves.
         dropped = (1 + 2 * scale) * each if plan.attention_dropout else 0.0
         kept = kept + choose(recomputed, 0.0, probabilities + dropped)
     revived = choose(plan.full_recompute, plan.recompute_layers * kept, revived)
+    terms: tuple[Term, ...] = (Term("workspace_ffn" if plan.flash_attention else "workspace_attention", work),)
     if run.weights_trained and not memory.cached_weight_gradients:
-        work = work + 2 * scale * largest_weight(kind, plan)
-    work = larger(work, scale * expert_copies(kind, plan, adapters))
-    return LayerCost(kept=kept, moment=Moment(activations=revived, workspace=work))
+        weight = 2 * scale * largest_weight(kind, plan)
+        work = work + weight
+        terms = (Term("workspace_weight_gradient", weight, "elements", element_bytes(memory)), *terms)
+    copies = scale * expert_copies(kind, plan, adapters)
+    workspace, terms = largest_of((work, terms), (copies, (Term("workspace_experts", copies),)))
+    layers = choose(plan.full_recompute, plan.recompute_layers, 1)
+    terms = (Term("activations_recomputed", revived, layers=layers), *terms)
+    return LayerCost(kept=kept, moment=Moment(activations=revived, workspace=workspace, terms=terms))
 
 
 def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> SavedBytes:
@@ -259,14 +283,14 @@ def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained:
     per_merged_token = eager_bytes(vision.merger, form) * trained.merger
     per_merged_token += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack
     merged = vision.merger.hidden // vision.block.hidden
-    per_patch = per_merged_token / merged
+    per_patch: Number = per_merged_token / merged
     if trained.tower:
         block = choose(plan.full_recompute, each * vision.block.hidden, eager_bytes(vision.block, form))
         per_patch = per_patch + vision.depth * block + eager_bytes(vision.patch_embedding, form)
     return plan.vision_patches * per_patch
 
 
-def head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> list[Moment]:
+def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> list[Moment]:
     """The loss, and the backward of the output layer."""
     hidden = layers.output.hidden
     vocabulary = layers.embedding // hidden
@@ -278,7 +302,13 @@ def head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run
     own_gradient = run.weights_trained and not memory.cached_weight_gradients
     weight = each * vocabulary * hidden / plan.tensor if own_gradient else 0.0
     most = larger(memory.logits_forward_bytes, memory.logits_backward_bytes)
+    saved = Term("activations_output", norm)
+    backward_terms = (
+        saved,
+        Term("workspace_gathered_input", gathered),
+        Term("workspace_output_gradient", weight, "elements", each),
+    )
     return [
-        Moment(activations=norm, logits=most * logits),
-        Moment(activations=norm, logits=each * logits, workspace=gathered + weight),
+        Moment(activations=norm, logits=most * logits, terms=(saved,)),
+        Moment(activations=norm, logits=each * logits, workspace=gathered + weight, terms=backward_terms),
     ]

@@ -1,39 +1,64 @@
-"""A piece of a term as a product of named numbers, which the page shows with the numbers filled in."""
+"""Parts of the memory of a stage as products of named numbers, which the page shows as formulas."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
+
+from backend.estimate.array_ops import Number, plain
+from backend.estimate.memory.terms import Term
+from backend.estimate.plan import Plan
 
 GIB = 2.0**30
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """A product that belongs to a term; the parts of a term add up to it."""
+    """One product of a term; the sum of all its parts is the term."""
 
     term: str
     """weights, gradients, optimizer, activations, logits or workspace."""
     name: str
-    """What is counted; words under `explain.<name>`."""
+    """The catalogue has its words under `explain.<name>`."""
     factors: tuple[tuple[str, float], ...]
-    """(name, number), words under `explain.factor.<name>`; their product is in bytes."""
+    """(name, number), with words under `explain.factor.<name>`; their product is in bytes."""
 
     @property
     def gib(self) -> float:
-        """The product, GiB."""
+        """Return the product in GiB."""
         return float(prod(number for _, number in self.factors)) / GIB
 
 
-def part(name: str, **factors: float) -> Part:
-    """A part whose term is the first word of its name."""
-    return Part(term=name.partition("_")[0], name=name, factors=tuple(factors.items()))
+def part(name: str, **factors: Number) -> Part:
+    """Return a part; the first word of its name is its term."""
+    return Part(
+        term=name.partition("_")[0],
+        name=name,
+        factors=tuple((factor, plain(number)) for factor, number in factors.items()),
+    )
 
 
-def share(ranks: float) -> dict[str, float]:
-    """The factor of what `ranks` ranks divide among themselves; none where there is nothing to divide."""
+def share(ranks: Number) -> dict[str, Number]:
+    """Return the factor of bytes that these ranks divide among themselves; no factor for one rank."""
     return {} if ranks == 1 else {"ranks_share": 1 / ranks}
 
 
-def logits_part(bytes_on_rank: float, tokens: float, vocabulary: int, tensor: float = 1) -> Part:
-    """Logits, and what the loss keeps of them, as bytes for each token and vocabulary entry."""
+def logits_part(bytes_on_rank: Number, tokens: Number, vocabulary: int, tensor: Number = 1) -> Part:
+    """Return the part of the logits and of the loss: bytes for each token and each vocabulary entry."""
     each = bytes_on_rank * tensor / (tokens * vocabulary)
     return part("logits", bytes_each=each, tokens=tokens, vocabulary=vocabulary, **share(tensor))
+
+
+def parts_of(terms: Iterable[Term], plan: Plan) -> Iterator[Part]:
+    """Yield the parts of terms that have any bytes."""
+    for name, size, unit, each, layers in terms:
+        if not size:
+            continue
+        if unit == "bytes":
+            yield part(name, bytes=size)
+        elif unit == "elements":
+            yield part(name, bytes_each=each, elements=size / each)
+        elif unit == "patches":
+            yield part(name, patches=plan.vision_patches, bytes_per_patch=size / plan.vision_patches)
+        else:
+            counted = {"layers": layers} if layers else {}
+            yield part(name, **counted, tokens=plan.tokens, bytes_per_token=size / (layers or 1) / plan.tokens)

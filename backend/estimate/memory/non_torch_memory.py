@@ -5,7 +5,7 @@ TP 2, PP 2 and DP 2 on 8 H100 was found to hold 7 GB in them, 9.5 GB with expert
 (https://github.com/verl-project/verl/pull/6408), where this counts 4.
 """
 
-from backend.estimate.array_ops import Number, choose, larger, least
+from backend.estimate.array_ops import Number, choose, larger, smaller
 from backend.estimate.plan import Plan
 from backend.job.job import Job
 
@@ -56,4 +56,4 @@ def _gib(size: Number) -> Number:
 def _exchange_gib(plan: Plan, gpus_per_node: int) -> Number:
     """Of EP's all-to-all; peers on other nodes share the buffers of one communicator."""
     here = larger(1, gpus_per_node // plan.expert_tensor)
-    return PEER_GIB * (least(plan.expert, here) - 1) + choose(plan.expert > here, GROUP_GIB, 0.0)
+    return PEER_GIB * (smaller(plan.expert, here) - 1) + choose(plan.expert > here, GROUP_GIB, 0.0)

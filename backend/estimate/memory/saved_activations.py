@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
+from backend.estimate.array_ops import Number
 from backend.estimate.frozen_dataclass import record
 from backend.estimate.model.layers import Activation, Attention, Dispatch, Keep, LayerKind, Linear, Norm, Operator
 
@@ -20,15 +21,15 @@ Spread = Literal["whole", "split", "groups", "routed", "dispatched"]
 class SavedBytes:
     """Bytes a token of one layer, by how they spread over ranks (without context parallelism, which divides all)."""
 
-    whole: float = 0.0
+    whole: Number = 0.0
     """Divided by TP with sequence parallel only."""
-    split: float = 0.0
+    split: Number = 0.0
     """Divided by TP."""
-    groups: float = 0.0
+    groups: Number = 0.0
     """Keys and values: divided by TP, but at least one head a rank."""
-    routed: float = 0.0
+    routed: Number = 0.0
     """Of tokens at their experts: spread like `whole`; EP does not divide them, each rank brings its own tokens."""
-    dispatched: float = 0.0
+    dispatched: Number = 0.0
     """Copies handed to the experts: like `routed`, and ETP ranks each hold all."""
 
 

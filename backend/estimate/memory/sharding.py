@@ -4,7 +4,7 @@ torch DDP holds everything; DeepSpeed ZeRO (arXiv 1910.02054) and FSDP divide op
 the ranks, and gather 16-bit parameters while a layer runs. What an engine divides is its traits'.
 """
 
-from backend.estimate.array_ops import Number, choose, least
+from backend.estimate.array_ops import ZERO, Number, choose, smaller
 from backend.estimate.frozen_dataclass import record
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.model.adapters import SCALES_BYTES, matrices
@@ -24,6 +24,8 @@ class States:
     """Accumulated over micro-batches."""
     buckets: Number
     """That stay allocated beside the gradients."""
+    reduce: Number
+    """Buffers of gradients in transfer, which stay allocated too."""
     optimizer: Number
     gathered: Number
     """Whole 16-bit parameters while layers run."""
@@ -31,6 +33,11 @@ class States:
     """fp32 gradients while the optimizer steps."""
     host: Number
     """Of this rank in host memory."""
+    weight_ranks: Number
+    """Ranks that divide the weights; 0 if the weights are not on the GPU. `gradient_ranks` and `optimizer_ranks` are
+    the same of gradients and of the optimizer."""
+    gradient_ranks: Number
+    optimizer_ranks: Number
 
 
 def shared_states(
@@ -43,15 +50,15 @@ def shared_states(
 ) -> States:
     """The states of one rank; `parameters` are those of the whole model, `packed` of them in 4 bits."""
     count = parameters.trained_dense + parameters.trained_expert
-    sharded = memory.shards != "none"
-    held = count / plan.data if sharded else count
+    held = count / plan.data if memory.shards != "none" else count
     whole = memory.shards != "parameters"
+    shards_gradients = memory.shards in ("gradients", "parameters")
     weights = memory.weight_bytes * (count if whole else held)
     scales = SCALES_BYTES * packed
     frozen = frozen_bytes - scales if whole else (frozen_bytes - scales) / plan.data
-    gradients = memory.gradient_bytes * (held if memory.shards in ("gradients", "parameters") else count)
-    optimizer, stepping = memory.optimizer_bytes * held, least(held, memory.step_elements)
-    moved, host = 0.0, 0.0
+    gradients = memory.gradient_bytes * (held if shards_gradients else count)
+    optimizer, stepping = memory.optimizer_bytes * held, smaller(held, memory.step_elements)
+    moved, host = 0.0, ZERO
     if memory.offloads != "none":
         # Masters, moments and the fp32 gradients that the host's Adam reads.
         moved, host = 1.0, optimizer + 4 * held
@@ -61,18 +68,22 @@ def shared_states(
     return States(
         weights=weights + frozen + scales,
         gradients=gradients * (1 - moved),
-        buckets=memory.bucket_bytes * count * choose(plan.data > 1, 1, 0) + reduce_bytes(layers, memory, count),
+        buckets=memory.bucket_bytes * count * choose(plan.data > 1, 1, 0),
+        reduce=_reduce_bytes(layers, memory, count),
         optimizer=optimizer * (1 - moved),
         gathered=_gathered(layers, memory, parameters, packed) if not whole else 0.0,
         step=memory.step_gradient_bytes * stepping * (1 - moved),
         host=host,
+        weight_ranks=0 if memory.offloads == "everything" else 1 if whole else plan.data,
+        gradient_ranks=0 if moved else plan.data if shards_gradients else 1,
+        optimizer_ranks=0 if moved else plan.data if memory.shards != "none" else 1,
     )
 
 
-def reduce_bytes(layers: ModelLayers, memory: MemoryTraits, count: Number) -> Number:
+def _reduce_bytes(layers: ModelLayers, memory: MemoryTraits, count: Number) -> Number:
     """Of buffers that stay allocated for 16-bit gradients on their way; ZeRO-2 that offloads has another one for the
     largest weight (0.18.4 runtime/zero/stage_1_and_2.py temp_grad_buffer_for_gpu_offload)."""
-    to_host = least(count, largest_module(layers)) if memory.offloads == "optimizer" else 0
+    to_host = smaller(count, largest_module(layers)) if memory.offloads == "optimizer" else 0
     return 2 * (memory.reduce_bucket_elements * choose(count > 0, 1, 0) + to_host)
 
 
@@ -81,10 +92,10 @@ def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParamet
     total = parameters.dense + parameters.expert
     spared = 2 - 0.5
     if memory.live_elements:
-        return 2 * least(total, largest_module(layers) + memory.live_elements) - spared * packed
+        return 2 * smaller(total, largest_module(layers) + memory.live_elements) - spared * packed
     ends = layers.embedding * (1 if layers.tied else 2)
     units = [2 * layer_counts(kind).total - (spared * matrices(kind) if packed else 0) for kind in _units(layers)]
-    return least(2 * total - spared * packed, 2 * ends + 2 * max(units))
+    return smaller(2 * total - spared * packed, 2 * ends + 2 * max(units))
 
 
 def largest_module(layers: ModelLayers) -> int:

@@ -1,8 +1,10 @@
-"""The terms that the memory of a stage is reported in, and the moments of a step among which its peak is found."""
+"""The terms of the memory of a stage, and the moments of a step; the peak is at one of these moments."""
+
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from backend.estimate.array_ops import Number, choose
+from backend.estimate.array_ops import ZERO, Number, choose, largest
 from backend.estimate.frozen_dataclass import record
 from backend.estimate.memory.stage import RankParameters
 
@@ -15,9 +17,22 @@ GROUPED_BYTES = 4 * 32 * 2**20
 transformer_engine/pytorch/cpp_extensions/gemm.py; Megatron-LM's CI readings show both."""
 
 
+class Term(NamedTuple):
+    """Named bytes that activations or workspace consist of. `explain` shows them as count x bytes."""
+
+    name: str
+    """The catalogue has its words under `explain.<name>`."""
+    bytes: Number
+    unit: Literal["tokens", "patches", "elements", "bytes"] = "tokens"
+    each: Number = 0
+    """Bytes of one element, where the unit is elements."""
+    layers: Number = 0
+    """Layers that have these bytes together; 0 where they are not counted by layer."""
+
+
 @record
 class StageMemory:
-    """Bytes on one rank of a stage at its fullest moment; the terms add up to `peak`."""
+    """Bytes on one rank of a stage at the peak moment; the terms add up to `peak`."""
 
     stage: int
     layers: int
@@ -30,6 +45,10 @@ class StageMemory:
     workspace: Number
     host: Number = 0.0
     """Of this rank in host memory; no part of `peak`."""
+    moment: "Moment"
+    """The peak moment."""
+    terms: tuple[Term, ...] = ()
+    """Parts of activations and workspace that are there at every moment."""
 
     @property
     def peak(self) -> Number:
@@ -39,21 +58,30 @@ class StageMemory:
 
 @record
 class Moment:
-    """What a moment of a step needs on top of what is there all the time."""
+    """Bytes that a moment of a step needs beside those that are there at every moment."""
 
     gradients: Number = 0.0
     activations: Number = 0.0
     logits: Number = 0.0
     workspace: Number = 0.0
+    terms: tuple[Term, ...] = ()
+    """Parts of activations and workspace; empty where the peak moments of many plans differ."""
 
     @property
     def total(self) -> Number:
         return self.gradients + self.activations + self.logits + self.workspace
 
 
-def fullest_moment(moments: list[Moment]) -> Moment:
-    """The moment that needs most; a stage that holds the embedding alone has none."""
-    best, most = Moment(), 0.0
+def largest_of(*options: tuple[Number, tuple[Term, ...]]) -> tuple[Number, tuple[Term, ...]]:
+    """Return the largest sum of bytes with its terms; without terms where the sums are arrays."""
+    if any(isinstance(size, np.ndarray) for size, _ in options):
+        return largest(*(size for size, _ in options)), ()
+    return max(options, key=lambda option: option[0])
+
+
+def peak_moment(moments: list[Moment]) -> Moment:
+    """Return the moment that needs most; a stage that holds the embedding alone has none."""
+    best, most = Moment(), ZERO
     for moment in moments:
         total = moment.total
         more = total > most

@@ -5,7 +5,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from backend.estimate.array_ops import Number, larger, least
+from backend.estimate.array_ops import Number, larger, smaller
 from backend.job.job import Job
 from backend.job.lengths import cut_mean
 
@@ -39,7 +39,7 @@ def fullest(mean: float, cutoff: int, count: Number, drawn: float) -> Number:
     square = 2 * mean * (cut - cutoff * exp(-cutoff / mean))
     shape = count * cut**2 / (square - cut**2)
     gamma = cut * (1 - 1 / (9 * shape) + highest_of(drawn / count) / (3 * shape**0.5)) ** 3
-    return least(cutoff, larger(gamma, cut + (cutoff - cut) / count))
+    return smaller(cutoff, larger(gamma, cut + (cutoff - cut) / count))
 
 
 def highest_of(count: Number) -> Number:

@@ -7,6 +7,7 @@ trained, and again for the gradient of the weight, where it is trained itself. A
 from dataclasses import dataclass
 from functools import lru_cache
 
+from backend.estimate.array_ops import Number
 from backend.estimate.model.layers import Attention, LayerKind, Linear
 
 
@@ -19,11 +20,11 @@ class Flops:
     attention: float
     """In the attention core, for each token of context; causal attention sees half of them."""
 
-    def forward(self, context: float) -> float:
+    def forward(self, context: Number) -> Number:
         """Forward operations with `context` tokens in a sequence."""
         return self.weights + self.attention * context
 
-    def backward(self, context: float, *, weights_trained: bool, inputs_need: bool) -> float:
+    def backward(self, context: Number, *, weights_trained: bool, inputs_need: bool) -> Number:
         """Backward operations; none where neither the layer nor anything before it is trained."""
         if not (weights_trained or inputs_need):
             return 0.0

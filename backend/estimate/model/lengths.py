@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backend.estimate.array_ops import Number, choose, larger, least
+from backend.estimate.array_ops import Number, choose, larger, smaller
 from backend.estimate.memory.worst_microbatch import DOUBLINGS, highest_of
 from backend.estimate.plan import Plan, plan_of
 from backend.job.job import Job
@@ -73,7 +73,7 @@ def slowest_share(job: Job, plan: Plan) -> Number:
     mean, deviation = _longest(job, longest_of)
     # Sums of several draws are nearly normal; one draw is as the lengths are.
     one, sums = _longest(job, longest_of * plan.data)[0], mean + highest_of(plan.data) * deviation / draws**0.5
-    slowest = least(choose(draws <= 1, one, sums), job.training.cutoff_len)
+    slowest = smaller(choose(draws <= 1, one, sums), job.training.cutoff_len)
     return larger(1.0, slowest / computed_length(job))
 
 

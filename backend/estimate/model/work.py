@@ -88,16 +88,14 @@ def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -
     return work
 
 
-def flops_per_token(layers: ModelLayers, plan: Plan, trained: Trained, adapters: bool = False) -> Number:
+def flops_per_token(layers: ModelLayers, plan: Plan, trained: Trained, adapters: bool = False) -> float:
     """Training FLOPs of one token of the sequence, the images' share included, nothing recomputed counted.
 
     6 a weight that is trained, 4 a frozen one that a gradient passes through, 2 any other; attention 6 s a d a layer.
     How ranks share the work changes nothing.
     """
-    images = plan.images / plan.micro_batch
-    return _flops_of_sequence(layers, plan.sequence_length, images, plan.patches, trained, adapters) / (
-        plan.sequence_length
-    )
+    length, images = float(plan.sequence_length), float(plan.images / plan.micro_batch)
+    return _flops_of_sequence(layers, length, images, plan.patches, trained, adapters) / length
 
 
 @lru_cache(maxsize=1024)
@@ -109,7 +107,7 @@ def _flops_of_sequence(
     return float(work.forward + work.backward)
 
 
-def flops_of_last_layers(layers: ModelLayers, plan: Plan, last: int) -> Number:
+def flops_of_last_layers(layers: ModelLayers, plan: Plan, last: int) -> float:
     """The same where only the last layers of a language model are trained: the gradient ends at the lowest of them."""
     [work] = pipeline_work(layers, plan, Trained())
     sparse = min(last, layers.sparse_count)
@@ -117,4 +115,4 @@ def flops_of_last_layers(layers: ModelLayers, plan: Plan, last: int) -> Number:
     if layers.sparse:
         backward += _layer(layers.sparse, plan, True, True).times(sparse).backward
     backward += _layer(layers.output, plan, False, True, recomputable=False).backward
-    return (work.forward + backward) / plan.tokens
+    return float((work.forward + backward) / plan.tokens)

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from backend.estimate.array_ops import Number, choose, clip, larger, least
+from backend.estimate.array_ops import Number, choose, clip, larger, smaller
 from backend.estimate.time.communication import Group
 from backend.estimate.time.efficiency import Efficiency, Machine
 
@@ -57,9 +57,10 @@ class Way(NamedTuple):
 def ways(group: Group, machine: Machine, efficiency: Efficiency, *, all_reduce: bool) -> tuple[Way, ...]:
     """What NCCL chooses from; inside a node a ring alone, whose start is that of any kernel."""
     link, network = machine.link * efficiency.link_share, machine.network * efficiency.network_share
-    many = isinstance(group.size, np.ndarray) or isinstance(group.stride, np.ndarray)
-    find = _ways_of_many if many else _ways
-    return find(group.size, group.stride, machine.node, link, network, all_reduce, all_reduce and machine.multicast)
+    size, stride, multicast = group.size, group.stride, all_reduce and machine.multicast
+    if isinstance(size, np.ndarray) or isinstance(stride, np.ndarray):
+        return _batched_ways(size, stride, machine.node, link, network, all_reduce, multicast)
+    return _ways(size, stride, machine.node, link, network, all_reduce, multicast)
 
 
 def pace(found: tuple[Way, ...], message: Number) -> Number:
@@ -67,7 +68,7 @@ def pace(found: tuple[Way, ...], message: Number) -> Number:
     _, latency_s, best = found[0]
     best = latency_s / message + best
     for _, latency_s, other in found[1:]:
-        best = least(best, latency_s / message + other)
+        best = smaller(best, latency_s / message + other)
     return best
 
 
@@ -76,7 +77,7 @@ def algorithm(found: tuple[Way, ...], message: float) -> Algorithm:
     return min(found, key=lambda way: way.latency_s + message * way.pace).algorithm
 
 
-def _ways_of_many(
+def _batched_ways(
     size: Number, stride: Number, node: int, link: float, network: float, all_reduce: bool, multicast: bool
 ) -> tuple[Way, ...]:
     local = clip(node / stride, 1, size)
@@ -85,7 +86,7 @@ def _ways_of_many(
     inside = (size - 1) / size / link
     if not across.any():
         return (Way("ring", 0.0, inside),)
-    ring = (size - 1) / size / least(link, network * local)
+    ring = (size - 1) / size / smaller(link, network * local)
     found = []
 
     def add(algorithm: Algorithm, latency_us: Number, pace: Number) -> None:
@@ -105,7 +106,7 @@ def _ways_of_many(
     levels = np.floor(np.log2(nodes))
     for _, tree in _PROTOCOLS:
         latency = tree.start / 2 + (local - 1) * tree.inside + levels * tree.across
-        add("tree", latency, 1 / tree.share / least(link, network * local))
+        add("tree", latency, 1 / tree.share / smaller(link, network * local))
     if multicast:
         latency = _NVLS_TREE.inside / 2 + levels * _NVLS_TREE.across
         # Two nodes swap their sums; more pass them up and down. One rank a node leaves a switch nothing to add up.
@@ -116,8 +117,8 @@ def _ways_of_many(
 
 @lru_cache(maxsize=4096)
 def _ways(
-    size: int, stride: int, node: int, link: float, network: float, all_reduce: bool, multicast: bool
+    size: float, stride: float, node: int, link: float, network: float, all_reduce: bool, multicast: bool
 ) -> tuple[Way, ...]:
     """The same of one group, kept."""
-    found = _ways_of_many(np.float64(size), np.float64(stride), node, link, network, all_reduce, multicast)
+    found = _batched_ways(np.float64(size), np.float64(stride), node, link, network, all_reduce, multicast)
     return tuple(Way(algorithm, float(latency_s), float(pace)) for algorithm, latency_s, pace in found)

@@ -5,7 +5,7 @@ group's members are `stride` ranks apart. Inside a node they talk over its links
 the node's network ports with the rings beside it, and is as fast as its slowest edge.
 """
 
-from backend.estimate.array_ops import Number, choose, clip, larger, least
+from backend.estimate.array_ops import Number, choose, clip, larger, smaller
 from backend.estimate.frozen_dataclass import short_record
 from backend.estimate.time.efficiency import Efficiency, Machine
 
@@ -76,13 +76,13 @@ def _merged(places: Number, copies: Number) -> Number:
 def send_seconds(size: Number, group: Group, machine: Machine, efficiency: Efficiency) -> Number:
     """One message to the next stage; the slowest boundary sets the pace."""
     link, network = machine.link * efficiency.link_share, machine.network * efficiency.network_share
-    speed = choose(group.size * group.stride <= machine.node, link, least(link, network))
+    speed = choose(group.size * group.stride <= machine.node, link, smaller(link, network))
     return size / speed
 
 
 def exposed(seconds: Number, window: Number, efficiency: Efficiency) -> Number:
     """What remains of communication that runs beside `window` seconds of computation."""
-    return seconds - efficiency.overlap_share * least(seconds, window)
+    return seconds - efficiency.overlap_share * smaller(seconds, window)
 
 
 def _local(group: Group, machine: Machine) -> Number:
@@ -94,5 +94,5 @@ def _ring_speed(group: Group, machine: Machine, efficiency: Efficiency) -> Numbe
     link = machine.link * efficiency.link_share
     local = _local(group, machine)
     # The group's ring leaves the node once; its members there share the ports of as many GPUs.
-    leaving = least(link, machine.network * efficiency.network_share * local)
+    leaving = smaller(link, machine.network * efficiency.network_share * local)
     return choose(local >= group.size, link, leaving)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backend.estimate.array_ops import Number, choose, larger, least
+from backend.estimate.array_ops import ZERO, Flag, Number, choose, larger, smaller
 from backend.estimate.memo import Shared
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.model.layers import Linear, ModelLayers
@@ -64,7 +64,7 @@ def data_seconds(
     asked = (setting, ranks[0], has_experts)
     key = (shared.number(ranks[0]), has_experts) if shared else ()
     paces = shared.once((_paces, *key), _paces, *asked) if shared else _paces(*asked)
-    slowest_gather, slowest_reduction, idle_there, idle_back = 0.0, 0.0, 0.0, 0.0
+    slowest_gather, slowest_reduction, idle_there, idle_back = ZERO, ZERO, ZERO, ZERO
     for rank, there, back in zip(ranks, forward, backward, strict=True):
         exchange = (
             shared.once((_exchange, *key, shared.number(rank)), _exchange, setting, paces, rank)
@@ -92,12 +92,12 @@ def _paces(setting: Setting, rank: RankParameters, has_experts: bool) -> tuple[_
 def _pace(setting: Setting, group: Group, trained: Number, held: Number) -> _Pace:
     machine, efficiency, run = setting.machine, setting.efficiency, setting.run
     bucket, divided = _bucket(run, group), _divided(setting)
-    gradients = run.sent_bytes * larger(1.0, least(bucket, trained))
+    gradients = run.sent_bytes * larger(1.0, smaller(bucket, trained))
     many = isinstance(divided, np.ndarray)
     half = pace(ways(group, machine, efficiency, all_reduce=True), gradients) if many or not divided else 0.0
     if not many and not divided:
         return _Pace(half, half)
-    weights = run.element_bytes * larger(1.0, least(bucket, held if run.memory.shards == "parameters" else trained))
+    weights = run.element_bytes * larger(1.0, smaller(bucket, held if run.memory.shards == "parameters" else trained))
     found = ways(group, machine, efficiency, all_reduce=False)
     reduced, gathered = pace(found, gradients), pace(found, weights)
     return _Pace(choose(divided, reduced, half), choose(divided, gathered, half)) if many else _Pace(reduced, gathered)
@@ -107,8 +107,9 @@ def gradient_algorithm(setting: Setting, rank: RankParameters) -> Algorithm:
     """Of what brings a rank's gradients together with those of its copies: an all-reduce or a reduce-scatter."""
     plan, run = setting.plan, setting.run
     group = Group(plan.data * plan.context, plan.tensor)
-    message = run.sent_bytes * larger(1.0, least(_bucket(run, group), rank.trained_dense))
-    return algorithm(ways(group, setting.machine, setting.efficiency, all_reduce=not _divided(setting)), message)
+    message = run.sent_bytes * larger(1.0, smaller(_bucket(run, group), rank.trained_dense))
+    found = ways(group, setting.machine, setting.efficiency, all_reduce=not _divided(setting))
+    return algorithm(found, float(message))
 
 
 def _bucket(run: Execution, group: Group) -> Number:
@@ -118,7 +119,7 @@ def _bucket(run: Execution, group: Group) -> Number:
     return larger(40e6, 1e6 * group.size) if run.overlap_gradients else np.inf
 
 
-def _divided(setting: Setting) -> Number:
+def _divided(setting: Setting) -> Flag:
     """Whether the optimizer is, so that its weights are gathered; else gradients are summed for all."""
     run = setting.run
     return setting.plan.distributed_optimizer if run.megatron else run.memory.shards != "none"

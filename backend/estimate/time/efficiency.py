@@ -7,7 +7,6 @@ published runs that the project carries, and writes them with their errors into 
 from functools import lru_cache
 from typing import Literal
 
-from backend.estimate.array_ops import Number, least
 from backend.estimate.frozen_dataclass import record
 from backend.job.cluster import Cluster
 from backend.job.presets import Gpu, efficiency_figures
@@ -49,9 +48,9 @@ class Efficiency:
     overlap_share: float
     """Of communication that is meant to run beside computation and does."""
 
-    def sustained(self, machine: "Machine") -> Number:
+    def sustained(self, machine: "Machine") -> float:
         """What `decline` leaves of a machine's speed: 1 on an A100 and where a FLOP/s has as many watts."""
-        return least(1.0, (machine.power / machine.peak / A100_POWER) ** self.decline)
+        return min(1.0, float((machine.power / machine.peak / A100_POWER) ** self.decline))
 
 
 A100_POWER = 400 / 312e12
@@ -73,21 +72,21 @@ def default_efficiency() -> Efficiency:
 class Machine:
     """Speeds of one GPU and its connections in SI units, one direction, before any efficiency."""
 
-    products: Number
+    products: float
     """FLOP/s of the best matrix product."""
-    peak: Number
+    peak: float
     """FLOP/s."""
-    mma_sync: Number
+    mma_sync: float
     """FLOP/s of the instructions that FlashAttention 2 is written in."""
-    power: Number
+    power: float
     """W that the GPU may draw."""
-    memory: Number
+    memory: float
     """Bytes/s."""
-    link: Number
+    link: float
     """Bytes/s to GPUs of the same node."""
-    network: Number
+    network: float
     """Bytes/s to other nodes: a GPU's share of the node's ports."""
-    host: Number
+    host: float
     """Bytes/s to host memory."""
     node: int
     """GPUs of a node."""

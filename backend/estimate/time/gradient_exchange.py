@@ -1,6 +1,6 @@
-"""By which algorithm of NCCL a job's gradients are summed."""
+"""The NCCL algorithm that sums the gradients of a job."""
 
-from backend.estimate.estimate import modelled
+from backend.estimate.estimate import MemoryEstimate, estimate_memory
 from backend.estimate.time.collectives import Algorithm
 from backend.estimate.time.data_parallel import gradient_algorithm
 from backend.estimate.time.efficiency import machine_of
@@ -10,15 +10,15 @@ from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 
 
-def gradient_exchange(job: Job, shape: ModelShape, gpu: Gpu) -> Algorithm | None:
-    """The algorithm among the copies of the first stage; None where there is one copy or the GPU's speed is unknown.
+def gradient_exchange(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstimate | None = None) -> Algorithm | None:
+    """Return the algorithm among the copies of the first stage; `memory` is the result of `estimate_memory`.
 
-    Raises what `estimate` raises.
+    Returns None if there is one copy, or if the GPU's speed is unknown. Raises what `estimate` raises.
     """
     machine = machine_of(job.cluster, gpu, job.training.precision)
-    found = modelled(job, shape, gpu)
-    if machine is None or gpu.device == "cpu" or found.plan.data * found.plan.context == 1:
+    memory = memory or estimate_memory(job, shape, gpu)
+    plan = memory.plan
+    if machine is None or gpu.device == "cpu" or plan.data * plan.context == 1:
         return None
-    return gradient_algorithm(
-        setting_of(job, machine, found.plan, found.traits, found.layers), found.memories[0].parameters
-    )
+    setting = setting_of(job, machine, plan, memory.traits, memory.layers)
+    return gradient_algorithm(setting, memory.stages[0].parameters)

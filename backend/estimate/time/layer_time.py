@@ -7,7 +7,7 @@ its memory-bound kernels, a start of every kernel, and the communication that no
 from dataclasses import replace
 from functools import lru_cache, reduce
 
-from backend.estimate.array_ops import Number, larger, least
+from backend.estimate.array_ops import ZERO, Number, choose, larger, smaller
 from backend.estimate.frozen_dataclass import short_record
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.load import Load
@@ -127,12 +127,12 @@ def _but_the_last(kind: LayerKind) -> LayerKind:
 
 def _costs(done: Operations, setting: Setting, load: Load) -> _Costs:
     products, weights = product_seconds(done, setting, load)
-    attention, attention_back, context, context_back = 0.0, 0.0, 0.0, 0.0
+    attention, attention_back, context, context_back = ZERO, ZERO, ZERO, ZERO
     if done.attention:
         attention, attention_back = _attention(done, setting, load)
         if not alone(load.context):
             context, context_back = _context(done, setting, load, attention, attention_back)
-    split = 2 * done.outputs_gathered * (load.tensor > 1)
+    split = choose(load.tensor > 1, 2 * done.outputs_gathered, 0)
     moved = done.moved_split / load.tensor + (done.moved_whole + done.moved_expert) * load.whole
     moved_back = done.moved_back_split / load.tensor + (done.moved_back_whole + done.moved_back_expert) * load.whole
     token_s = load.tokens / setting.machine.memory
@@ -143,7 +143,7 @@ def _costs(done: Operations, setting: Setting, load: Load) -> _Costs:
         kernels = kernels + UNFUSED_KERNELS
     if done.kernels_expert:
         kernels = kernels + done.kernels_expert / load.expert
-    sums = 0.0
+    sums = ZERO
     if setting.run.sums_apart:
         tensors = done.tensors + (done.tensors_expert / load.expert if done.tensors_expert else 0)
         sums = setting.efficiency.kernel_s * tensors
@@ -169,7 +169,7 @@ def _attention(done: Operations, setting: Setting, load: Load) -> tuple[Number, 
     length = load.length
     if done.windowed:
         # A token sees half the sequence, or all of the window.
-        seen = least(length, (2 if done.causal else 1) * done.window)
+        seen = smaller(length, (2 if done.causal else 1) * done.window)
         length = (1 - done.windowed) * length + done.windowed * seen
     flops = load.tokens * length * done.attention / load.tensor
     if setting.plan.flash_attention:

@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from itertools import accumulate, chain, pairwise
 
 import numpy as np
+import numpy.typing as npt
 
-from backend.estimate.array_ops import Number, clip, larger, largest, least
-from backend.estimate.time.simulate import Times, chunk_times, duration
+from backend.estimate.array_ops import Array, Flag, Number, clip, larger, largest, smaller
+from backend.estimate.time.simulate import Places, Times, chunk_times, duration
+
+Chunks = list[list[Number]]
+"""For each stage the time of one micro-batch through each of its chunks."""
+Chosen = Places | npt.NDArray[np.bool_] | tuple[Places, ...]
 
 
 def in_flight(pipeline: int, virtual: int, micro_batches: Number, stage: int) -> tuple[Number, ...]:
@@ -20,8 +25,8 @@ def in_flight(pipeline: int, virtual: int, micro_batches: Number, stage: int) ->
     number also of many plans where it is the same of all.
     """
     if virtual == 1:
-        return (least(micro_batches, pipeline - stage),)
-    total = least(micro_batches * virtual, 2 * (pipeline - stage - 1) + (virtual - 1) * pipeline + 1)
+        return (smaller(micro_batches, pipeline - stage),)
+    total = smaller(micro_batches * virtual, 2 * (pipeline - stage - 1) + (virtual - 1) * pipeline + 1)
     full = (total.min() if isinstance(total, np.ndarray) else total) // pipeline
     first_round = [
         pipeline if chunk < full else clip(total - chunk * pipeline, 0, pipeline) for chunk in range(virtual)
@@ -39,34 +44,32 @@ def iteration_time(forward: Times, backward: Times, virtual: int, micro_batches:
     unit of the arguments; arrays hold one entry a plan, and fewer micro-batches of them are followed. Raises ValueError
     where interleaved ones do not fill groups of PP.
     """
-    pipeline, are_many = len(forward), isinstance(micro_batches, np.ndarray)
+    pipeline = len(forward)
     over = micro_batches % pipeline
-    if virtual > 1 and (over.any() if are_many else over):
+    if virtual > 1 and (over.any() if isinstance(over, np.ndarray) else over):
         raise ValueError(f"{micro_batches} micro-batches do not fill groups of {pipeline}")
     there, back = chunk_times(forward, virtual), chunk_times(backward, virtual)
     time, is_paced = _paced_by_last(there, back, virtual, micro_batches)
-    if are_many:
-        shape = np.broadcast_shapes(
-            micro_batches.shape, *{np.shape(one) for way in (there, back) for one in chain(*way)}
-        )
-        chosen = np.nonzero(~np.broadcast_to(is_paced, shape))
-        if len(chosen[0]):
-            time = np.array(np.broadcast_to(time, shape), float)
-            counts = np.broadcast_to(micro_batches, shape)[chosen]
-            there, back = _entries(there, chosen, shape), _entries(back, chosen, shape)
-            time[chosen] = _by_count(there, back, virtual, counts)
-        return time
-    return time if is_paced else _of_one(there, back, virtual, micro_batches)
+    if not isinstance(micro_batches, np.ndarray):
+        return time if is_paced else _of_one(there, back, virtual, int(micro_batches))
+    shape = np.broadcast_shapes(micro_batches.shape, *{np.shape(one) for way in (there, back) for one in chain(*way)})
+    chosen = np.nonzero(~np.broadcast_to(is_paced, shape))
+    if len(chosen[0]):
+        time = np.array(np.broadcast_to(time, shape), float)
+        counts = np.broadcast_to(micro_batches, shape)[chosen]
+        there, back = _entries(there, chosen, shape), _entries(back, chosen, shape)
+        time[chosen] = _by_count(there, back, virtual, counts)
+    return time
 
 
-def _paced_by_last(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> tuple[Number, Number]:
+def _paced_by_last(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Number) -> tuple[Number, Flag]:
     """The time where the last stage never waits once it has begun, and whether that is so.
 
     It begins when the first micro-batch is through the other stages, and these end when its last one is back through
     them. It never waits where no stage is slower: in 1F1B always; interleaved where chunks are alike, but for the
     model's last and a first that is no longer than others. (The test follows all passes.)
     """
-    is_paced: Number = True
+    is_paced: Flag = True
     if virtual > 1 and len(forward) > 1:
         for way in (forward, backward):
             chunks = [time for stage in way for time in stage]
@@ -81,7 +84,7 @@ def _paced_by_last(forward: Times, backward: Times, virtual: int, micro_batches:
     return micro_batches * works[-1] + ends, is_paced
 
 
-def _of_one(forward: Times, backward: Times, virtual: int, micro_batches: int) -> Number:
+def _of_one(forward: Chunks, backward: Chunks, virtual: int, micro_batches: int) -> Number:
     """The time of a plan in plain numbers whose passes are followed."""
     pipeline = len(forward)
     if micro_batches > 12 * pipeline:  # else following all is less work than to look
@@ -94,7 +97,7 @@ def _of_one(forward: Times, backward: Times, virtual: int, micro_batches: int) -
     return _beyond(forward, backward, virtual, micro_batches, most)
 
 
-def _settled(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> tuple[Number, Number]:
+def _settled(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Number) -> tuple[Number, Flag]:
     """The time of more than two micro-batches a stage if the rest take the slowest stage's work, and whether they do.
 
     They do from where they first did: the slowest stage then has no gap, and more micro-batches open none. (The test
@@ -103,11 +106,11 @@ def _settled(forward: Times, backward: Times, virtual: int, micro_batches: Numbe
     pipeline = len(forward)
     slowest = _slowest(forward, backward, virtual)
     first, both = (duration(forward, backward, virtual, count) for count in (pipeline, 2 * pipeline))
-    settled = abs(both - first - pipeline * slowest) <= 1e-9 * both
+    settled: Flag = np.abs(both - first - pipeline * slowest) <= 1e-9 * both
     return both + (micro_batches - 2 * pipeline) * slowest, settled
 
 
-def _beyond(forward: Times, backward: Times, virtual: int, micro_batches: Number, most: int) -> Number:
+def _beyond(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Number, most: int) -> Number:
     """The time of more than `most` micro-batches, of which `most` are followed."""
     pipeline = len(forward)
     whole, shorter = (duration(forward, backward, virtual, count) for count in (most, most - pipeline))
@@ -115,7 +118,7 @@ def _beyond(forward: Times, backward: Times, virtual: int, micro_batches: Number
     return whole + more * largest((whole - shorter) / pipeline, _slowest(forward, backward, virtual))
 
 
-def _slowest(forward: Times, backward: Times, virtual: int) -> Number:
+def _slowest(forward: Chunks, backward: Chunks, virtual: int) -> Number:
     """The most that one micro-batch asks of any stage."""
     return largest(*[sum(f) + sum(b) for f, b in _by_stage(forward, backward, virtual)])
 
@@ -124,7 +127,7 @@ def _by_stage(forward: Times, backward: Times, virtual: int) -> list[tuple[list[
     return list(zip(chunk_times(forward, virtual), chunk_times(backward, virtual), strict=True))
 
 
-def _by_count(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
+def _by_count(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Array) -> Array:
     """The times of plans in arrays whose passes are followed, of those that are alike once."""
     arrays = {id(time): time for way in (forward, backward) for stage in way for time in stage if np.ndim(time)}
     first, inverse = _distinct(np.stack([micro_batches, *arrays.values()]))
@@ -132,7 +135,7 @@ def _by_count(forward: Times, backward: Times, virtual: int, micro_batches: Numb
     return _of_distinct(there, back, virtual, micro_batches[first])[inverse]
 
 
-def _distinct(columns: Number) -> tuple[Number, Number]:
+def _distinct(columns: Array) -> tuple[Places, Places]:
     """The place of one of each kind of equal columns, and for every column the number of its kind.
 
     Columns are told apart by a weighted sum, which sorts faster than they do; where that is not enough, by themselves.
@@ -144,7 +147,7 @@ def _distinct(columns: Number) -> tuple[Number, Number]:
     return first, inverse.ravel()
 
 
-def _of_distinct(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
+def _of_distinct(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Array) -> Array:
     """The same of plans that all differ, up to what is followed of many plans."""
     pipeline = len(forward)
     most = _followed_of_many(virtual, pipeline) * pipeline
@@ -176,12 +179,12 @@ def _followed_of_many(virtual: int, pipeline: int) -> int:
     return 3 if virtual < 4 else 2
 
 
-def _entries(times: Times, chosen: Number, shape: tuple[int, ...] | None = None) -> list[list[Number]]:
+def _entries(times: Chunks, chosen: Chosen, shape: tuple[int, ...] | None = None) -> Chunks:
     """These plans' times of each chunk, first spread to a shape where there is one; what is one object stays one."""
     known: dict[int, Number] = {}
 
     def entries(time: Number) -> Number:
-        if not np.ndim(time):
+        if not isinstance(time, np.ndarray):
             return time
         if id(time) not in known:
             known[id(time)] = (np.broadcast_to(time, shape) if shape else time)[chosen]

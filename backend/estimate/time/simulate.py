@@ -9,14 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from backend.estimate.array_ops import Number
+from backend.estimate.array_ops import Array, Number
 
-Times = Sequence[Number | list[Number] | tuple[Number, ...]]
+Times = Sequence[Number | Sequence[Number]]
 """For each stage the time of one micro-batch: one figure, spread evenly over its model chunks, or one for each."""
+
+
+Places = npt.NDArray[np.intp]
 
 
 class Pass(NamedTuple):
@@ -45,7 +49,7 @@ def simulate(forward: Times, backward: Times, virtual: int, micro_batches: int) 
     Raises ValueError where interleaved micro-batches do not fill groups of PP, as Megatron does.
     """
     order = _order(len(forward), virtual, micro_batches)
-    times = _times(forward, backward, virtual)
+    times = cast("list[float]", _times(forward, backward, virtual))
     return [
         Event(stage, one.chunk, one.micro_batch, one.is_forward, end - times[which], end)
         for (stage, one), (_, _, which), end in zip(order.passes, order.steps, _ends(order, times), strict=True)
@@ -58,12 +62,12 @@ def duration(forward: Times, backward: Times, virtual: int, micro_batches: int) 
     times = _times(forward, backward, virtual)
     if [time for time in times if isinstance(time, np.ndarray)]:
         return _end_of_many(order, np.stack(np.broadcast_arrays(*times)).astype(float))
-    return max(_ends(order, times))
+    return max(_ends(order, cast("list[float]", times)))
 
 
 def chunk_times(times: Times, virtual: int) -> list[list[Number]]:
     """Every stage's time of each of its chunks."""
-    return [list(one) if isinstance(one, list | tuple) else [one / virtual] * virtual for one in times]
+    return [list(one) if isinstance(one, Sequence) else [one / virtual] * virtual for one in times]
 
 
 def passes(pipeline: int, virtual: int, micro_batches: int, stage: int) -> list[Pass]:
@@ -103,13 +107,13 @@ class _Order:
 
     passes: list[tuple[int, Pass]]
     """(stage, pass), level by level."""
-    durations: Any
+    durations: Places
     """For each pass, the index of its (direction, stage, chunk)."""
-    own: Any
+    own: Places
     """For each pass, the one before it on its stage; the number of passes for none."""
-    needed: Any
+    needed: Places
     """For each pass, the one whose result it needs."""
-    finals: Any
+    finals: Places
     """The last pass of each stage."""
     bounds: list[tuple[int, int]]
     """[first, last) pass of each level."""
@@ -179,11 +183,12 @@ def _ends(order: _Order, times: list[float]) -> list[float]:
     return ends[1:]
 
 
-def _end_of_many(order: _Order, times: Any) -> Any:
+def _end_of_many(order: _Order, times: Array) -> Array:
     """When the last pass ends, for many plans, a level at once; `times` with one column a plan."""
     ends = np.zeros((len(order.own) + 1, times.shape[1]))
     for first, last in order.bounds:
         level = ends[first:last]
         np.maximum(ends[order.own[first:last]], ends[order.needed[first:last]], out=level)
         level += times[order.durations[first:last]]
-    return ends[order.finals].max(axis=0)
+    finals: Array = ends[order.finals]
+    return np.asarray(finals.max(axis=0))

@@ -1,8 +1,8 @@
-"""How much faster a job runs on all its nodes than on one of them."""
+"""How many times faster a job runs on all its nodes than on one of them."""
 
 from dataclasses import replace
 
-from backend.estimate.estimate import estimate_resolved
+from backend.estimate.estimate import Estimate, estimate_resolved
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
@@ -10,11 +10,11 @@ from backend.job.problems import errors
 from backend.job.rules import check_resolved
 
 
-def speed_up(job: Job, shape: ModelShape, gpu: Gpu) -> float | None:
-    """Tokens/s of the whole job over those of the same plan and global batch on one node, whether it fits there or not.
+def speed_up(job: Job, shape: ModelShape, gpu: Gpu, own: Estimate | None = None) -> float | None:
+    """Return the tokens/s of a job over those of the same plan and global batch on one node.
 
-    The lone node accumulates more micro-batches instead of having more copies. None where the plan is no plan of one
-    node, or times are not known.
+    `own` is the estimate of the job. The single node accumulates more micro-batches instead of having more copies of
+    the model, and the plan need not fit it. Returns None if the plan needs several nodes, or if times are unknown.
     """
     alone = replace(
         job,
@@ -23,5 +23,6 @@ def speed_up(job: Job, shape: ModelShape, gpu: Gpu) -> float | None:
     )
     if errors(check_resolved(alone, shape, gpu)):
         return None
-    many, one = (estimate_resolved(tried, shape, gpu).tokens_per_s_per_gpu for tried in (job, alone))
-    return job.cluster.nodes * many / one if many and one else None
+    many = (own or estimate_resolved(job, shape, gpu)).tokens_per_s_per_gpu
+    single = estimate_resolved(alone, shape, gpu).tokens_per_s_per_gpu
+    return job.cluster.nodes * many / single if many and single else None

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from backend.estimate.array_ops import Number, larger, largest
+from backend.estimate.array_ops import ZERO, Number, larger, largest
 from backend.estimate.frozen_dataclass import record
 from backend.estimate.memo import Shared
 from backend.estimate.memory.stage import Chunk, RankParameters, Trained, stages
@@ -180,7 +180,7 @@ def kind_passes(
 
 def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
     """What a micro-batch takes from what it takes through each kind of layer."""
-    compute, recompute, tensor, context, expert = 0.0, 0.0, 0.0, 0.0, 0.0
+    compute, recompute, tensor, context, expert = ZERO, ZERO, ZERO, ZERO, ZERO
     for count, kind in zip((layers.dense_count, layers.sparse_count, 1, 1), kinds, strict=True):
         if kind is not NO_PASSES:
             there, back, again = kind.forward, kind.backward, kind.recomputed
@@ -237,7 +237,7 @@ def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: b
     plan = setting.plan
     if not (plan.images.any() if isinstance(plan.images, np.ndarray) else plan.images):
         return NO_PASSES
-    there, back, again = 0.0, 0.0, 0.0
+    there, back, again = ZERO, ZERO, ZERO
     patches = Load(tokens=plan.vision_patches, length=plan.patches)
     merged = Load(tokens=patches.tokens / (vision.merger.hidden // vision.block.hidden), length=plan.patches)
     parts = (

@@ -2,7 +2,6 @@
 
 from dataclasses import field
 
-from backend.estimate.array_ops import Number, least
 from backend.estimate.frozen_dataclass import record
 from backend.estimate.plan import Plan
 from backend.estimate.time.adapter_run import AdapterRun
@@ -84,14 +83,14 @@ class Setting:
     machine: Machine
     efficiency: Efficiency
     run: Execution
-    product_speed: Number = field(init=False)
+    product_speed: float = field(init=False)
     """FLOP/s of projections; the other speeds likewise, efficiency included."""
-    attention_speed: Number = field(init=False)
-    flash_attention_speed: Number = field(init=False)
+    attention_speed: float = field(init=False)
+    flash_attention_speed: float = field(init=False)
     """That of torch's attention."""
-    overlapped: Number = field(init=False)
+    overlapped: float = field(init=False)
     """What remains of tensor parallel communication."""
-    element_s: Number = field(init=False)
+    element_s: float = field(init=False)
     """Seconds to read or write one element of an activation or a weight."""
 
     def __post_init__(self) -> None:
@@ -100,7 +99,7 @@ class Setting:
         products = machine.products * (1.0 if machine.warm else sustained)
         object.__setattr__(self, "product_speed", efficiency.product_share * products)
         object.__setattr__(self, "attention_speed", efficiency.attention_share * sustained * machine.peak)
-        flash = self.run.attention_pace * least(sustained * machine.peak, machine.mma_sync)
+        flash = self.run.attention_pace * min(sustained * machine.peak, machine.mma_sync)
         object.__setattr__(self, "flash_attention_speed", efficiency.flash_attention_share * flash)
         object.__setattr__(self, "overlapped", 1 - efficiency.overlap_share if self.run.overlap_tensor else 1)
         object.__setattr__(self, "element_s", self.run.element_bytes / machine.memory)
