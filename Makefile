@@ -22,8 +22,10 @@ help:
 demo: packages-demo environments
 	@.venv/bin/megaboard demo
 
-test: packages-test environments lint test-fast
-	.venv/bin/pytest -n 2 --dist loadfile -m "(ui or e2e or worst) and not engines" tests tests/chaos
+test: packages-test
+	$(MAKE) -j 2 environments
+	$(MAKE) lint test-fast
+	.venv/bin/pytest -n 3 --dist loadfile -m "(ui or e2e or worst) and not engines" tests tests/chaos
 
 test-fast: .venv/.ready
 	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos"
