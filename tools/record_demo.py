@@ -29,8 +29,8 @@ LAST_STEP = 200
 LONGEST_WAIT_MS = 600_000
 PALETTE = "split[a][b];[a]palettegen=max_colors=64:stats_mode=diff[p];[b][p]paletteuse=dither=none:diff_mode=rectangle"
 ENCODERS = {
-    "demo.webm": ["-vf", "fps=12", "-c:v", "libvpx-vp9", "-crf", "38", "-b:v", "0", "-pix_fmt", "yuv420p"],
-    "demo.gif": ["-vf", f"fps=6,scale=960:-1:flags=lanczos,{PALETTE}"],
+    "demo.webm": ["-c:v", "libvpx-vp9", "-crf", "36", "-b:v", "0", "-cpu-used", "4", "-pix_fmt", "yuv420p"],
+    "demo.gif": ["-vf", f"scale=960:-1:flags=lanczos,{PALETTE}"],
 }
 
 CAPTION = """([text]) => {
@@ -116,7 +116,7 @@ class Film:
         lines = [f"file '{frame}'\nduration {seconds:.3f}\n" for frame, seconds in self.frames]
         # The concat reader of ffmpeg ignores the duration of the last file.
         listing.write_text("".join(lines) + f"file '{self.frames[-1][0]}'\n")
-        source = ["-f", "concat", "-safe", "0", "-i", str(listing)]
+        source = ["-f", "concat", "-safe", "0", "-i", str(listing), "-fps_mode", "vfr"]
         for name, options in ENCODERS.items():
             path = folder / name
             subprocess.run([ffmpeg(), "-y", "-loglevel", "error", *source, *options, str(path)], check=True)
@@ -149,9 +149,9 @@ def main() -> None:
             plan(film)
             launch(film)
             kill_and_restart(film, demo)
-            film.save(CHECKOUT / "docs")
         finally:
             demo.end()
+        film.save(CHECKOUT / "docs")
 
 
 def plan(film: Film) -> None:
@@ -203,7 +203,7 @@ def kill_and_restart(film: Film, demo: Demo) -> None:
     film.until(lambda: not cause.is_visible())
     film.show(2.0)
     film.until(lambda: demo.last_step(run) >= LAST_STEP, every_ms=700)
-    page.wait_for_timeout(5000)
+    page.locator(".mbm-title").get_by_text("Finished").wait_for()
     film.say("Finished: no step is missing, and none is there twice", 4.0)
 
 
