@@ -16,11 +16,12 @@ from backend.estimate.memory.saved_activations import Eager, SavedBytes, eager_b
 from backend.estimate.memory.stage import RankParameters, Stage, Trained, rank_parameters, stages
 from backend.estimate.memory.terms import (
     GROUPED_BYTES,
+    LIBRARIES,
     STATIC_BYTES,
     Moment,
     StageMemory,
     Term,
-    largest_of,
+    Terms,
     peak_moment,
 )
 from backend.estimate.model.layers import Attention, LayerKind, ModelLayers, VisionLayers, operators_of
@@ -120,7 +121,7 @@ class _Held:
     optimizer: Number
     """Wherever it is."""
     workspace: Number
-    terms: tuple[Term, ...]
+    terms: Terms
     """Parts of `workspace`."""
     peak: Moment
 
@@ -131,8 +132,13 @@ def _held(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage
     frozen = parameters.dense + parameters.expert - count
     reference = frozen + count if run.reference else 0
     shards = plan.optimizer_share(parameters.trained_dense, parameters.trained_expert)
-    cached = cached_gradients(layers, plan, stage) if memory.cached_weight_gradients and run.weights_trained else 0.0
-    grouped = GROUPED_BYTES if stage.sparse else 0.0
+    workspace: Number = STATIC_BYTES
+    terms: Terms = (LIBRARIES,)
+    if memory.cached_weight_gradients and run.weights_trained:
+        cached = cached_gradients(layers, plan, stage)
+        workspace, terms = cached + workspace, (Term("workspace_cached", cached, "elements", 2), *terms)
+    if stage.sparse:
+        workspace, terms = workspace + GROUPED_BYTES, (*terms, Term("workspace_grouped", GROUPED_BYTES, "bytes"))
     present = ((costs.dense, stage.dense), (costs.sparse, stage.sparse))
     moments = [cost.moment for cost, layers_of_kind in present if cost and layers_of_kind]
     if stage.last:
@@ -142,12 +148,8 @@ def _held(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage
         weights=memory.weight_bytes * (count + reference) + element_bytes(memory) * frozen,
         gradients=memory.gradient_bytes * count,
         optimizer=memory.optimizer_bytes * shards,
-        workspace=cached + STATIC_BYTES + grouped,
-        terms=(
-            Term("workspace_cached", cached, "elements", 2),
-            Term("workspace_libraries", STATIC_BYTES, "bytes"),
-            Term("workspace_grouped", grouped, "bytes"),
-        ),
+        workspace=workspace,
+        terms=terms,
         peak=peak_moment(moments),
     )
 
@@ -246,16 +248,23 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         dropped = (1 + 2 * scale) * each if plan.attention_dropout else 0.0
         kept = kept + choose(recomputed, 0.0, probabilities + dropped)
     revived = choose(plan.full_recompute, plan.recompute_layers * kept, revived)
-    terms: tuple[Term, ...] = (Term("workspace_ffn" if plan.flash_attention else "workspace_attention", work),)
+    weight: Number = 0.0
     if run.weights_trained and not memory.cached_weight_gradients:
         weight = 2 * scale * largest_weight(kind, plan)
-        work = work + weight
-        terms = (Term("workspace_weight_gradient", weight, "elements", element_bytes(memory)), *terms)
+    backward = work + weight
     copies = scale * expert_copies(kind, plan, adapters)
-    workspace, terms = largest_of((work, terms), (copies, (Term("workspace_experts", copies),)))
-    layers = choose(plan.full_recompute, plan.recompute_layers, 1)
-    terms = (Term("activations_recomputed", revived, layers=layers), *terms)
-    return LayerCost(kept=kept, moment=Moment(activations=revived, workspace=workspace, terms=terms))
+
+    def terms() -> Terms:
+        recomputed = Term(
+            "activations_recomputed", revived, layers=choose(plan.full_recompute, plan.recompute_layers, 1)
+        )
+        if copies > backward:
+            return recomputed, Term("workspace_experts", copies)
+        name = "workspace_ffn" if plan.flash_attention else "workspace_attention"
+        return recomputed, Term("workspace_weight_gradient", weight, "elements", 2 * scale), Term(name, work)
+
+    moment = Moment(activations=revived, workspace=larger(backward, copies), terms=terms)
+    return LayerCost(kept=kept, moment=moment)
 
 
 def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> SavedBytes:
@@ -302,13 +311,15 @@ def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Ru
     own_gradient = run.weights_trained and not memory.cached_weight_gradients
     weight = each * vocabulary * hidden / plan.tensor if own_gradient else 0.0
     most = larger(memory.logits_forward_bytes, memory.logits_backward_bytes)
-    saved = Term("activations_output", norm)
-    backward_terms = (
-        saved,
-        Term("workspace_gathered_input", gathered),
-        Term("workspace_output_gradient", weight, "elements", each),
-    )
+
+    def terms() -> Terms:
+        return (
+            Term("activations_output", norm),
+            Term("workspace_gathered_input", gathered),
+            Term("workspace_output_gradient", weight, "elements", each),
+        )
+
     return [
-        Moment(activations=norm, logits=most * logits, terms=(saved,)),
-        Moment(activations=norm, logits=each * logits, workspace=gathered + weight, terms=backward_terms),
+        Moment(activations=norm, logits=most * logits, terms=lambda: terms()[:1]),
+        Moment(activations=norm, logits=each * logits, workspace=gathered + weight, terms=terms),
     ]
