@@ -137,7 +137,10 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstim
     """Return the estimate of a job whose model and GPU are known; `memory` is the result of `estimate_memory`."""
     memory = memory or estimate_memory(job, shape, gpu)
     plan, layers, trained = memory.plan, memory.layers, memory.trained
-    flops = _flops(job, layers, replace(plan, sequence_length=job.sequence_tokens), trained)
+    mean_plan = (
+        plan if plan.sequence_length == job.sequence_tokens else replace(plan, sequence_length=job.sequence_tokens)
+    )
+    flops = _flops(job, layers, mean_plan, trained)
     speed = speed_of(job, gpu, layers, plan, memory.traits, trained, memory.stages, flops)
     stages = tuple([_stage(stage) for stage in memory.stages])
     worst = max(stages, key=attrgetter("peak_gib"))
