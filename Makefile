@@ -5,7 +5,7 @@ export PYTHON TORCH_INDEX
 unexport PYTHONDONTWRITEBYTECODE
 
 .NOTPARALLEL:
-.PHONY: help demo test test-fast engines chaos lint lock docs clean environments packages-demo packages-test
+.PHONY: help demo test test-fast engines chaos lint lock docs film clean environments packages-demo packages-test
 
 help:
 	@echo "make demo       four SSH nodes on this machine and the page, ready to launch"
@@ -16,6 +16,7 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make lock       lock the version and hashes of every package in requirements/*.txt, from pyproject.toml and *.in"
 	@echo "make docs       the parameter reference, docs/parameters.*.md, from the code"
+	@echo "make film       docs/demo.webm and docs/demo.gif, recorded from the demo (needs chromium and ffmpeg)"
 	@echo "make clean      removes both environments and the caches"
 
 demo: packages-demo environments
@@ -45,6 +46,9 @@ lock: .venv/.ready
 docs: .venv/.ready
 	.venv/bin/python -m tools.write_reference
 
+film: packages-test environments
+	.venv/bin/python -m tools.record_demo
+
 environments: .venv/.ready .venv-node/.ready
 
 .venv/.ready: pyproject.toml requirements/dev.txt
@@ -53,8 +57,9 @@ environments: .venv/.ready .venv-node/.ready
 	.venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-.venv-node/.ready: requirements/torch.txt requirements/node.txt requirements/node-no-deps.txt tools/node_environment.sh
-	python=$$(tools/python.sh) && tools/node_environment.sh "$$python" .venv-node
+.venv-node/.ready: requirements/torch.txt requirements/node.txt requirements/node-no-deps.txt app/demo/node_environment.py
+	@rm -f $@
+	python=$$(tools/python.sh) && "$$python" -m app.demo.node_environment .venv-node
 
 .venv-node/extra/.ready: .venv-node/.ready requirements/engines.txt requirements/swift.txt tools/engine_packages.sh
 	tools/engine_packages.sh .venv-node

@@ -114,8 +114,7 @@ def opened(source: str) -> Iterator[IO[str]]:
 
 def _with_model_config(mapping: dict[str, Any], folder: Path) -> dict[str, Any]:
     model = mapping.get("model")
-    given = model.get("hf_config") if isinstance(model, Mapping) else None
-    if not isinstance(given, str):
+    if not isinstance(model, Mapping) or not isinstance(given := model.get("hf_config"), str):
         return mapping
     try:
         path = folder / Path(given).expanduser()

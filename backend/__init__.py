@@ -1,3 +1,3 @@
 """Planning, launching and watching of multi-node training; no user interface here."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -17,7 +17,7 @@ from backend.job.problems import errors
 from backend.job.rules import check
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("README*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 PAIRS = [(path, path.with_name(path.name.replace(".en.", ".zh."))) for path in ROOT.glob("docs/*.en.md")]
 PAIRS.append((ROOT / "README.md", ROOT / "README.zh.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -28,6 +28,26 @@ COMMAND = re.compile(r"(?:^    |`)(?:\.venv/bin/)?megaboard ([a-z|]+) ?([^\n`]*)
 def test_links_lead_to_files_that_exist(page):
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_map_of_rooms_names_every_package():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    packages = {path.parent.name for folder in ("app", "backend") for path in (ROOT / folder).rglob("__init__.py")}
+    assert {package for package in packages if f"{package}/" not in text} == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_headings_that_exist(page):
+    targets = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+    assert [
+        (path, anchor) for path, anchor in targets if anchor not in anchors(page.parent / path if path else page)
+    ] == []
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize(("english", "chinese"), PAIRS, ids=lambda page: page.name)

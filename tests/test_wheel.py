@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from app.demo.node_environment import LOCKS
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -34,6 +36,10 @@ def test_every_file_of_a_folder_is_in_the_wheel(wheel, folder, inside):
     files = [path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert files
     assert {f"{inside}/{path.relative_to(ROOT / folder).as_posix()}" for path in files} <= wheel
+
+
+def test_the_locks_of_the_demo_s_nodes_are_in_the_wheel(wheel):
+    assert {f"app/demo/requirements/{name}" for name in LOCKS} <= wheel
 
 
 def test_tests_and_environments_stay_out_of_the_wheel(wheel):

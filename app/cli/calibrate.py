@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -127,7 +128,8 @@ def _keep(
 
     What was measured is told, too, when it cannot be kept.
     """
-    path, refused = None, ()
+    path: Path | None = None
+    refused: tuple[Problem, ...] = ()
     if name is not None:
         try:
             services.audit.record("calibrate", cluster=name, **as_mapping(calibration))

@@ -13,7 +13,8 @@ from app.cli.output import FAILED
 from app.cli.serve import add_binding, binding_of, explain, given_password, serve_page
 from app.demo import tiny_model
 from app.demo.job import demo_job, demo_name
-from app.demo.local_nodes import DemoError, LocalNodes
+from app.demo.local_nodes import DemoError, LocalNodes, find_sshd
+from app.demo.node_environment import NodeEnvironmentError, base_python, build, cache_folder, is_ready
 from app.home import home_path, make_home, store_path
 from app.private_file import PrivateFileError
 from app.text import t
@@ -31,8 +32,7 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
     """Options of `demo`."""
     add_binding(parser, lang)
     option = parser.add_argument
-    python = CHECKOUT / ".venv-node" / "bin" / "python"
-    option("--node-python", type=Path, default=python, help=t(lang, "cli.demo.node_python.help", default=python))
+    option("--node-python", type=Path, help=t(lang, "cli.demo.node_python.help"))
     option("--nodes", type=int, default=4, choices=range(1, 9), help=t(lang, "cli.demo.nodes.help"))
     option("--keep", action="store_true", help=t(lang, "cli.demo.keep.help"))
     parser.set_defaults(run=run)
@@ -40,8 +40,15 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 def run(chosen: argparse.Namespace, lang: str) -> int:
     """Start the nodes, serve the page, and stop the nodes with their jobs when the page ends."""
-    if not chosen.node_python.is_file():
+    if chosen.node_python and not chosen.node_python.is_file():
         print(t(lang, "cli.error.no_node_python", path=chosen.node_python), file=sys.stderr)
+        return FAILED
+    try:
+        find_sshd()
+        node_python = chosen.node_python or _built_python(lang)
+    except (DemoError, NodeEnvironmentError) as error:
+        reason = error.text(lang) if isinstance(error, NodeEnvironmentError) else error
+        print(t(lang, "cli.error.demo", reason=reason), file=sys.stderr)
         return FAILED
     try:
         binding = binding_of(chosen)
@@ -58,7 +65,7 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         # Not the home itself: there the page keeps the host keys that its user has confirmed.
         cluster = LocalNodes(home / "cluster", chosen.nodes)
         try:
-            job = _make_ready(home, cluster, str(chosen.node_python.absolute()), lang)
+            job = _make_ready(home, cluster, str(node_python.absolute()), lang)
             filled = "cli.demo.filled" if fill_in(home, job) else "cli.demo.other"
             name = demo_name(job, lang)
             print(t(lang, "cli.demo.ready", nodes=chosen.nodes), t(lang, filled, name=name), told, sep="\n", flush=True)
@@ -69,6 +76,16 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
             return FAILED
         finally:
             _end(cluster, home, lang, keep=chosen.keep)
+
+
+def _built_python(lang: str) -> Path:
+    """Return the Python of the checkout's node environment, else of the one in the user's cache, built if missing."""
+    folder = CHECKOUT / ".venv-node"
+    if not is_ready(folder):
+        base = base_python()
+        folder = cache_folder(base)
+        build(folder, base, lang, lambda line: print(line, flush=True))
+    return folder / "bin" / "python"
 
 
 def _make_ready(home: Path, cluster: LocalNodes, python: str, lang: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def run_estimate(chosen: argparse.Namespace, lang: str) -> int:
         return DONE
     answers, status = [], DONE
     for source in chosen.files:
-        found = _estimate(lambda source=source: read_mapping(source), folder_of(source), source)
+        found = _estimate(partial(read_mapping, source), folder_of(source), source)
         status = max(status, WRONG_INPUT if errors(found.problems) else DONE if found.figures else FAILED)
         if chosen.json:
             answers.append(_answer(found, lang))
@@ -232,7 +233,7 @@ def _answer(found: _Estimated, lang: str) -> dict[str, Any]:
 def _answer_lines(lines: Iterable[str], lang: str) -> Iterator[dict[str, Any]]:
     """An answer for every line, in order, whatever the line holds; one without a name is called by its number."""
     for number, line in enumerate(lines, 1):
-        yield _answer(_estimate(lambda line=line: _json_mapping(line), Path.cwd(), str(number)), lang)
+        yield _answer(_estimate(partial(_json_mapping, line), Path.cwd(), str(number)), lang)
 
 
 def _json_mapping(line: str) -> Mapping[str, Any]:

@@ -57,8 +57,8 @@ def _print_run(snapshot: RunSnapshot, now: float, lang: str) -> None:
     if snapshot.step_s and not snapshot.state.is_final:
         tokens, eta = number(snapshot.tokens_per_s, 0), duration(lang, None if snapshot.standstill else snapshot.eta_s)
         print(t(lang, "cli.status.speed", step_s=number(snapshot.step_s), tokens=tokens, eta=eta))
-    for words in (unmonitored, hangs, stragglers, alerts):
-        for line in words.lines(snapshot, lang):
+    for findings in (unmonitored, hangs, stragglers, alerts):
+        for line in findings.lines(snapshot, lang):
             print(line)
     head = [t(lang, f"cli.status.{column}") for column in ("node", "state", "heartbeat", "processes")]
     rows = [

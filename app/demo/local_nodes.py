@@ -30,6 +30,14 @@ READY_WITHIN_S = 10.0
 STOP_WITHIN_S = 10.0
 PORT_TRIES = 5
 PRIVILEGE_SEPARATION = Path("/run/sshd")
+_INSTALL_SSHD = {
+    "apt-get": "apt-get install openssh-server",
+    "dnf": "dnf install openssh-server",
+    "zypper": "zypper install openssh-server",
+    "pacman": "pacman -S openssh",
+    "apk": "apk add openssh",
+}
+"""The command of each package manager that installs sshd and ssh-keygen."""
 
 # StrictModes: the folder may lie under /tmp (1777). PermitTTY: nothing here asks for a terminal, and devpts may be
 # mounted so that one kills the connection. SetEnv: how a process knows which node it is on; at shell level 1 bash does
@@ -77,7 +85,7 @@ class LocalNodes:
 
     def start(self) -> list[Host]:
         """The nodes, ready to be dialled. Raises DemoError."""
-        sshd = _find_sshd()
+        sshd = find_sshd()
         self._prepare()
         recorded = self._recorded()
         try:
@@ -181,13 +189,19 @@ class LocalNodes:
         _replace(self.folder / "known_hosts", "".join(lines))
 
 
-def _find_sshd() -> str:
+def find_sshd() -> str:
+    """Return the absolute path of sshd. Raises DemoError with the command that installs it."""
     if not sys.platform.startswith("linux"):
         raise DemoError("the demo cluster needs Linux: what runs on a node reads /proc")
     path = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
     if path is None:
-        raise DemoError("there is no sshd; install it: sudo apt-get install openssh-server")
+        raise DemoError(f"there is no sshd; install it: {_install_command()}")
     return os.path.abspath(path)
+
+
+def _install_command() -> str:
+    managers = (tool for tool in _INSTALL_SSHD if shutil.which(tool))
+    return "sudo " + _INSTALL_SSHD[next(managers, "apt-get")]
 
 
 def _replace(path: Path, text: str) -> None:

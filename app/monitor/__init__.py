@@ -43,7 +43,8 @@ def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
         question, values = _question(event), event._data.get("values")
         values = values if isinstance(values, dict) else {}
         # A button of the list says which run it means; one of a run's own view need not.
-        run = values.get("run") if isinstance(values.get("run"), str) else question.run
+        named = values.get("run")
+        run = named if isinstance(named, str) else question.run or ""
         refused = actions.act(services, compare, event._data.get("name"), run, values)
         watch.forget(run)
         answer = bundler.answer(question, services.clock(), refused)

@@ -1,24 +1,22 @@
 """Fewer points of a curve that still show every spike: the lowest and the highest of each bucket of steps."""
 
-from collections.abc import Sequence
-
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 LIMIT = 1000
 """Points a full answer holds a series; the browser asks again once increments brought it to 1500."""
 
 
-def downsample(steps: Sequence[int], values: Sequence[float], limit: int = LIMIT) -> NDArray[np.intp]:
+def downsample(steps: ArrayLike, values: ArrayLike, limit: int = LIMIT) -> NDArray[np.intp]:
     """Indices, in order, of at most `limit` points; all of them when there are no more than that.
 
     `steps` ascend, `values` are finite. Buckets are powers of two wide and begin at multiples of their width, so a
     curve that grows keeps the points it showed before. The first, the last, and every bucket's lowest and highest
     point stay. `limit` is at least 8.
     """
-    if len(steps) <= limit:
-        return np.arange(len(steps))
     x, y = np.asarray(steps), np.asarray(values)
+    if len(x) <= limit:
+        return np.arange(len(x))
     buckets = x >> _width_bits(x, limit)
     order = np.lexsort((y, buckets))  # by bucket, within it by value
     starts = np.flatnonzero(np.diff(buckets[order], prepend=buckets[0] - 1))

@@ -148,7 +148,7 @@ class Messenger:
 
     def _words(self, event: Event) -> texts.Message | None:
         found = self._snapshot(event.run)
-        return found and texts.of_event(event, found, self._lang)
+        return texts.of_event(event, found, self._lang) if found else None
 
     def _snapshot(self, run: str) -> RunSnapshot | None:
         """None for a run whose record cannot be read; the list of runs says so."""

@@ -93,9 +93,9 @@ def _row(job: Job, rank: int, one: NodeMemory, lang: str) -> dict[str, str]:
     names = sorted({gpu.name for gpu in gpus.gpus})
     kinds = f"{len(gpus.usable)} × {' / '.join(names)}" if names else t(lang, "wizard.found.cpu_node")
     busy = [
-        f"GPU {gpu.index}: {gpu.memory_used_mib / 1024:.1f} GiB"
+        f"GPU {gpu.index}: {used_mib / 1024:.1f} GiB"
         for gpu in gpus.gpus
-        if (gpu.memory_used_mib or 0) > BUSY_MIB
+        if (used_mib := gpu.memory_used_mib or 0) > BUSY_MIB
     ]
     users = sorted({process.user for process in gpus.processes if process.user})
     ports = [f"{port.name} {'IB' if port.is_infiniband else 'RoCE'} {port.rate_gbit:g} Gbit/s {port.state}"

@@ -9,7 +9,7 @@ import errno
 import logging
 import socket
 from collections import Counter
-from collections.abc import MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Self
@@ -75,7 +75,7 @@ class Connection(socket.socket):
     transport: asyncio.Transport | None = None
     """Set once the handshake is over."""
 
-    scope: MutableMapping[str, Any] | None = None
+    scope: Mapping[str, object] | None = None
     """Its newest request's, in which the gate notes whose it is."""
 
     @classmethod
@@ -88,7 +88,8 @@ class Connection(socket.socket):
     @property
     def is_operators(self) -> bool:
         """Whether its newest request had an open session."""
-        return bool(self.scope and self.scope.get("state", {}).get("operator"))
+        state = self.scope.get("state") if self.scope else None
+        return isinstance(state, dict) and bool(state.get("operator"))
 
     def enter(self, stage: Stage) -> None:
         """It now waits for this."""
@@ -172,7 +173,7 @@ class Connections:
         strangers = [one for one in self._open.values() if not one.is_operators]
         if strangers:
             held = Counter(one.client for one in strangers)
-            if newcomer in held:
+            if newcomer is not None and newcomer in held:
                 held[newcomer] += 1
             heaviest = max(held.values())
             return min((one for one in strangers if held[one.client] == heaviest), key=_worth)

@@ -47,6 +47,7 @@ def frame(lang: str, services: Services, *, wizard: Part, monitor: Part) -> gr.B
 
     Both areas stay mounted, so that switching keeps what was typed and drawn.
     """
+    page: gr.Blocks
     with gr.Blocks(title=t(lang, "app.name"), analytics_enabled=False, fill_width=True) as page:
         gr.HTML(_header(lang), elem_id="mb-header", js_on_load=None, apply_default_css=False)
         with gr.Column(elem_id="area-wizard", elem_classes="mb-area"):

@@ -14,8 +14,7 @@ from app.wizard.start import Begun, from_text
 from backend.engines.resharding import check_source
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.store.run_store import run_row
-from backend.runs.view.snapshot import run_job
+from backend.runs.store.run_store import run_job, run_row
 
 
 def begin(services: Services, run: str, step: int) -> Begun:

@@ -19,8 +19,7 @@ from backend.job.mapping import dump_job, parameters, to_mapping
 from backend.job.parameters import Parameter
 from backend.job.problems import ProblemsError
 from backend.planning import recommended
-from backend.runs.store.run_store import run_row
-from backend.runs.view.snapshot import run_job
+from backend.runs.store.run_store import run_job, run_row
 
 RECOMMENDED = "recommended"
 """The base that is no run: the plan that the Plan step offers. No run has this id."""

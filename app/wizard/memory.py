@@ -36,7 +36,7 @@ def _fullest_tokens(job: Job, gpu: Gpu) -> int | None:
     """Of the micro-batch that the memory is for; None where every sequence of it is full."""
     plan = plan_of(job, None, flash_attention=gpu.supports_bf16)
     is_full = plan.sequence_length == job.training.cutoff_len
-    return None if is_full else round(plan.micro_batch * plan.sequence_length)
+    return None if is_full else round(float(plan.micro_batch * plan.sequence_length))
 
 
 def _host(job: Job, found: Estimate) -> dict[str, float | None] | None:

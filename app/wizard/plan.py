@@ -9,9 +9,10 @@ from app.wizard.fields import Form
 from app.wizard.layout import grid, more, section, tabs
 from app.wizard.memory import memory
 from app.wizard.placement import placement
-from app.wizard.plans import SIZES, plans_of
+from app.wizard.plans import plans_of
 from app.wizard.time_breakdown import spent
 from app.wizard.timeline import timeline
+from backend.planning.space import SIZES
 
 STEP = "plan"
 

@@ -84,7 +84,7 @@ def _rows(plans: Plans, ranks: Sequence[int], told: set[int], loads: Callable[..
     """A list for each row, in the order of KEYS."""
     at = np.array(ranks, int)
     figures, (part, _) = plans.figures_of(at), plans.at(at)
-    engines = np.array([space.job.engine for space in plans.spaces] or [""])
+    engines = np.array([space.job.engine for space in plans.spaces], str)
     columns: dict[str, list[Any]] = {"engine": engines[part].tolist(), "rank": list(ranks)}
     for name in (*SIZES, *CHOICES):
         columns[name] = plans.values(f"parallel.{name}", at, _UNSPLIT.get(name, 1)).tolist()
@@ -101,7 +101,7 @@ def _rows(plans: Plans, ranks: Sequence[int], told: set[int], loads: Callable[..
     columns["over_host"] = _over_host(plans, figures)
     columns["bubble"] = np.round(figures.bubble_fraction, 4).tolist()
     columns |= _speeds(plans, at, figures)
-    on_front = np.isin(plans.places(at), plans.front).tolist()
+    on_front = np.isin(plans.indices(at), plans.front).tolist()
     columns["marks"] = [_marks(is_best, rank in told) for is_best, rank in zip(on_front, ranks, strict=True)]
     if loads is not None:
         named = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]

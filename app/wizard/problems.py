@@ -70,7 +70,7 @@ def _apply_words(lang: str, at: str | None, edits: Mapping[str, Any]) -> str:
     if any(known[path] is None or value is None or isinstance(value, Mapping) for path, value in edits.items()):
         return t(lang, "wizard.apply")
     values = {path: value_words(lang, parameter, edits[path]) for path, parameter in known.items() if parameter}
-    if [*edits] == [at]:
+    if at is not None and [*edits] == [at]:
         is_on = edits[at]
         key = ("wizard.apply.on" if is_on else "wizard.apply.off") if isinstance(is_on, bool) else "wizard.apply.to"
         words = t(lang, key, value=values[at])

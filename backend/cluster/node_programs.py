@@ -1,4 +1,4 @@
-"""Our programs that run on the nodes, as they are sent there: each is one file."""
+"""The programs that run on nodes, as the server sends them: each program is one file."""
 
 import ast
 from functools import cache
@@ -11,72 +11,74 @@ SUPERVISOR = "supervisor.py"
 COPIER = "copy_files.py"
 SAMPLES = "count_samples.py"
 FALLBACK_STOP = "fallback_stop.sh"
-SOURCES = {
-    SUPERVISOR: "supervisor",
-    COPIER: "copier",
-    SAMPLES: "samples",
-    FALLBACK_STOP: "fallback_stop.sh",
-    "entry.py": "training/entry.py",
-    "rank_facts.py": "training/rank_facts.py",
-    "swift_entry.py": "training/swift_entry.py",
-    "prepare_data.py": "training/prepare_data.py",
-    "tokenise.py": "training/tokenise.py",
-    "export_model.py": "training/export_model.py",
-    "benchmark.py": "benchmark.py",
-    "software.py": "checks/software.py",
-    "hardware.py": "checks/hardware.py",
-    "fingerprints.py": "checks/fingerprints.py",
-    "dial.py": "checks/dial.py",
-    "engine_args.py": "checks/engine_args.py",
-    "checkpoint_files.py": "checks/checkpoint_files.py",
-}
-"""Program, by its file name on a node -> its file or package in backend/node."""
-MODULES = {
+PROGRAMS = {
     SUPERVISOR: (
-        "files",
-        "processes",
-        "tools",
-        "locks",
-        "heartbeat",
-        "kernel_log",
-        "gpus",
-        "activity",
-        "shutdown",
-        "masking",
-        "keeper",
-        "commands",
+        "supervisor/__init__.py",
+        "tools.py",
+        "nvidia_smi.py",
+        "supervisor/files.py",
+        "supervisor/processes.py",
+        "supervisor/locks.py",
+        "supervisor/heartbeat.py",
+        "supervisor/kernel_log.py",
+        "supervisor/gpus.py",
+        "supervisor/activity.py",
+        "supervisor/shutdown.py",
+        "supervisor/masking.py",
+        "supervisor/keeper.py",
+        "supervisor/commands.py",
     ),
-    COPIER: ("files", "give", "place", "take", "main"),
-    SAMPLES: ("drawn", "rows", "lengths", "main"),
+    COPIER: (
+        "copier/__init__.py",
+        "copier/files.py",
+        "copier/give.py",
+        "copier/place.py",
+        "copier/take.py",
+        "copier/main.py",
+    ),
+    SAMPLES: (
+        "samples/__init__.py",
+        "regular_file.py",
+        "samples/drawn.py",
+        "samples/rows.py",
+        "samples/lengths.py",
+        "samples/main.py",
+    ),
+    FALLBACK_STOP: ("fallback_stop.sh",),
+    "entry.py": ("training/entry.py",),
+    "rank_facts.py": ("training/rank_facts.py",),
+    "swift_entry.py": ("training/swift_entry.py",),
+    "prepare_data.py": ("regular_file.py", "training/prepare_data.py"),
+    "tokenise.py": ("training/tokenise.py",),
+    "export_model.py": ("training/export_model.py",),
+    "benchmark.py": ("benchmark.py",),
+    "software.py": ("regular_file.py", "checks/software.py"),
+    "hardware.py": ("tools.py", "nvidia_smi.py", "checks/hardware.py"),
+    "fingerprints.py": ("regular_file.py", "checks/fingerprints.py"),
+    "dial.py": ("checks/dial.py",),
+    "engine_args.py": ("checks/engine_args.py",),
+    "checkpoint_files.py": ("regular_file.py", "checks/checkpoint_files.py"),
 }
-"""Program that is a package -> its modules, in the order in which they build on one another."""
-READERS = ("fingerprints.py", "software.py", "prepare_data.py", "checkpoint_files.py", SAMPLES)
-"""Programs that read files which a user named: regular_file.py goes in front of them."""
+"""File name on a node -> modules in backend/node. A module stands behind those that it imports."""
 _NODE = Path(node.__file__).parent
-_alone = Lock()
-"""Python 3.11's ast.parse raises SystemError in threads that parse at once, and nodes are asked at once."""
+_parse_lock = Lock()
+"""In Python 3.11 ast.parse raises SystemError when two threads parse at once."""
 
 
 def node_program(name: str) -> bytes:
-    """The text of a program."""
-    if name not in MODULES and name not in READERS:
-        return (_NODE / SOURCES[name]).read_bytes()
-    with _alone:
-        return _joined(name).encode()
+    """Return the text of a program."""
+    modules = PROGRAMS[name]
+    if len(modules) == 1:
+        return (_NODE / modules[0]).read_bytes()
+    with _parse_lock:
+        return _join(modules).encode()
 
 
 @cache
-def _joined(name: str) -> str:
-    """The modules of a program joined into one text, without the imports between them."""
-    source = _NODE / SOURCES[name]
-    head, files = "", [source]
-    if name in MODULES:
-        head = (source / "__init__.py").read_text(encoding="utf-8")
-        files = [source / f"{module}.py" for module in MODULES[name]]
-    if name in READERS:
-        files.insert(0, _NODE / "regular_file.py")
-    parts = [_without_own_imports(file.read_text(encoding="utf-8")) for file in files]
-    return "\n\n".join([head + "\nfrom __future__ import annotations\n", *parts])
+def _join(modules: tuple[str, ...]) -> str:
+    """Join modules into one text, without the imports between them."""
+    texts = [(_NODE / module).read_text(encoding="utf-8") for module in modules]
+    return "\n\n".join(["from __future__ import annotations\n", *map(_without_own_imports, texts)])
 
 
 def _without_own_imports(text: str) -> str:

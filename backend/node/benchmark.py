@@ -16,7 +16,7 @@ import sys
 import time
 from datetime import timedelta
 from functools import partial
-from typing import Any, Callable  # noqa: UP035 - Python 3.8
+from typing import Any, Callable
 
 PROTOCOL = 1
 LIMIT_S = 180
@@ -128,7 +128,7 @@ class Rank:
         if count == 1:
             return {}
         made = [self.dist.new_group(ranks) for ranks in groups]
-        mine = next(group for group, ranks in zip(made, groups) if self.rank in ranks)  # noqa: B905 - Python 3.8
+        mine = next(group for group, ranks in zip(made, groups) if self.rank in ranks)
         found: dict[str, float] = {}
         for mib in SIZES_MIB[self.kind]:
             buffer = self.torch.zeros(mib << 18, dtype=self.torch.float32, device=self.device)

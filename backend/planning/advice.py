@@ -18,7 +18,7 @@ from backend.planning.recommended import recommended
 StrategyKey = Literal[
     "ddp", "zero2", "zero2-offload", "zero3", "zero3-offload", "fsdp", "megatron", "lora-ddp", "qlora"
 ]
-_WAYS: Mapping[StrategyKey, tuple[EngineName, str]] = {
+_SETTINGS: Mapping[StrategyKey, tuple[EngineName, str]] = {
     "ddp": ("llamafactory-ddp", "full"),
     "zero2": ("llamafactory-zero2", "full"),
     "zero2-offload": ("llamafactory-zero2-offload", "full"),
@@ -42,79 +42,81 @@ class Strategy:
     method: str
     """training.method: full, lora or qlora."""
     global_batch: int
-    """What the strategies are compared at: the job's own, or the next that all can do; the same in every row."""
+    """Global batch at which the strategies are compared; the same in every row. It is the job's own, or the next larger
+    one that all strategies can use."""
     best: Candidate | None = None
-    """Its fastest plan that fits, or the first of those that do not; None where none is legal."""
+    """The fastest plan that fits. If none fits, the first plan that does not. None if no plan is legal."""
     fits: bool = False
     recommended: bool = False
-    """The fastest of those that fit and train as the job asks; with adapters where nothing else fits."""
+    """Whether this is the fastest strategy that fits and trains as the job asks (full weights or adapters). If no such
+    strategy fits, the fastest of all that fit is recommended."""
     memory_gib: float | None = None
-    """On the fullest GPU in all: the allocator's reserve and what lies outside it."""
+    """Memory of the fullest GPU: what the allocator reserves, plus memory outside PyTorch."""
     tokens_per_s_per_gpu: float | None = None
     hours: float | None = None
     reason: str = ""
-    """fastest, slower, fits, adapters, too_large, host_too_large or refused: words under `advice.<reason>`."""
+    """fastest, slower, fits, adapters, too_large, host_too_large or refused: catalogue key `advice.<reason>`."""
     values: Mapping[str, Any] = field(default_factory=dict)
-    """What the words' placeholders stand for. fastest, slower: part (words `advice.part.<part>`), share, slower.
-    too_large, fits: term (words `term.<term>`), term_gib, over_gib. adapters: trained, total (parameters)."""
+    """Values of the placeholders. fastest, slower: part (key `advice.part.<part>`), share, slower.
+    too_large, fits: term (key `term.<term>`), term_gib, over_gib. adapters: trained, total (parameters)."""
     problem: Problem | None = None
-    """Why none is legal, where a rule says it."""
+    """The rule that refuses all plans, if there is one."""
     edits: Mapping[str, object] = field(default_factory=dict)
-    """Job path -> value: what choosing it writes; empty where there is no plan."""
+    """Job path -> value: the edits that select the strategy. Empty if it has no plan."""
 
 
 def strategies(job: Job) -> tuple[Strategy, ...]:
-    """A row for each strategy, in the order of StrategyKey; raises ProblemsError where model or GPU is not known.
+    """Return a row for each strategy, in the order of StrategyKey.
 
-    All are compared at one global batch: the smallest that all can use, not below the job's own.
+    All strategies are compared at one global batch: the smallest that all can use, not below the job's own. Raises
+    ProblemsError if the model or the GPU is not known.
     """
     own = planned_batch(job)
     common = _common_batch(job, own)
     rows = _rows(job, common)
     if common != own and not any(row.best for row in rows if row.key != "megatron"):
-        # The others are refused at any batch, so there is nothing to compare; their reasons stay.
-        alone = _rows(job, own)
+        # The rules refuse the other strategies at any batch. Megatron then uses the job's own batch.
+        rows_at_own = _rows(job, own)
         rows = [
-            one if one.key == "megatron" else replace(row, global_batch=own)
-            for one, row in zip(alone, rows, strict=True)
+            at_own if at_own.key == "megatron" else replace(row, global_batch=own)
+            for at_own, row in zip(rows_at_own, rows, strict=True)
         ]
     chosen = _recommended(job, rows)
     return tuple(_explained(row, chosen) for row in rows)
 
 
 def _common_batch(job: Job, own: int) -> int:
-    """The smallest global batch, not below the job's own, that data parallelism over all ranks can split.
+    """Return the smallest global batch, not below the job's own, that data parallelism over all ranks can split.
 
-    Megatron can use it too: its number of copies divides the ranks, and every PP divides the micro-batches of a copy.
+    Megatron can use it too: its DP divides the number of ranks, and every PP divides the micro-batches of a replica.
     """
     return -(-own // job.world_size) * job.world_size
 
 
 def _rows(job: Job, batch: int) -> list[Strategy]:
     megatron: EngineName = job.engine if job.traits.is_megatron else "llamafactory-megatron"
-    ways: dict[StrategyKey, tuple[EngineName, str]] = {**_WAYS, "megatron": (megatron, "full")}
-    full = tuple(name for name in TRAITS if name in {engine for engine, _ in ways.values()})
-    return [_best_of(job, key, engine, method, full, batch) for key, (engine, method) in ways.items()]
+    settings: dict[StrategyKey, tuple[EngineName, str]] = {**_SETTINGS, "megatron": (megatron, "full")}
+    full = tuple(name for name in TRAITS if name in {engine for engine, _ in settings.values()})
+    return [_best_of(job, key, engine, method, full, batch) for key, (engine, method) in settings.items()]
 
 
 def _best_of(
     job: Job, key: StrategyKey, engine: EngineName, method: str, engines: tuple[EngineName, ...], batch: int
 ) -> Strategy:
-    # If the job sets accumulation, a plan's own edits make the batch.
-    wanted = {} if job.training.global_batch_size is None else {"training.global_batch_size": batch}
-    tried = with_values(job, {"engine": engine, "training.method": method, **wanted})
+    # If the job sets accumulation, the plan's own edits set the batch.
+    batch_edit = {} if job.training.global_batch_size is None else {"training.global_batch_size": batch}
+    changed = with_values(job, {"engine": engine, "training.method": method, **batch_edit})
     row = Strategy(key=key, engine=engine, method=method, global_batch=batch, reason="refused")
     try:
-        # All full fine-tuning is enumerated at once: the page has these plans already.
-        # One batch for all: with the same accumulation, more copies would mean more work.
-        plans = enumerate_plans(tried, engines if method == "full" else (engine,), batch)
+        # One call enumerates all full fine-tuning: the page has these plans already.
+        # All strategies use one batch: with equal accumulation, more replicas would mean more work.
+        plans = enumerate_plans(changed, engines if method == "full" else (engine,), batch)
     except ProblemsError as error:
         return replace(row, problem=error.problems[0])
-    place = next((place for place, space in enumerate(plans.spaces) if space.job.engine == engine), None)
-    rank = None if place is None else recommended(plans, place)
-    refused = errors(check_resolved(tried, plans.shape, plans.gpu))
+    index = next((index for index, space in enumerate(plans.spaces) if space.job.engine == engine), None)
+    rank = None if index is None else recommended(plans, index)
     if rank is None:
-        return replace(row, problem=next(iter(refused), None))
+        return replace(row, problem=next(iter(errors(check_resolved(changed, plans.shape, plans.gpu))), None))
     best = plans[rank]
     figures = best.estimate
     return replace(
@@ -124,41 +126,41 @@ def _best_of(
         memory_gib=figures.reserved_gib + figures.outside_gib,
         tokens_per_s_per_gpu=figures.tokens_per_s_per_gpu,
         hours=figures.hours,
-        edits={"training.method": method, **wanted, **best.edits},
+        edits={"training.method": method, **batch_edit, **best.edits},
     )
 
 
 def _recommended(job: Job, rows: Iterable[Strategy]) -> Strategy | None:
     fitting = [row for row in rows if row.fits]
-    asked = [row for row in fitting if (row.method in ADAPTERS) == (job.training.method in ADAPTERS)]
-    return max(asked or fitting, key=_merit, default=None)
+    same_kind = [row for row in fitting if (row.method in ADAPTERS) == (job.training.method in ADAPTERS)]
+    return max(same_kind or fitting, key=_merit, default=None)
 
 
 def _merit(row: Strategy) -> tuple[float, float]:
-    """Its speed; where that is not known, what enumerate_plans sorts by then: bubble and offload, then memory."""
+    """Return the sort key of a row: its speed, or else bubble and offload, then memory, as enumerate_plans sorts."""
     if row.tokens_per_s_per_gpu or row.best is None:
         return (row.tokens_per_s_per_gpu or 0.0, 0.0)
-    waits = row.best.estimate.bubble_fraction + (row.best.job.traits.offloads != "none")
-    return (-waits, -(row.memory_gib or 0.0))
+    slowness = row.best.estimate.bubble_fraction + (row.best.job.traits.offloads != "none")
+    return (-slowness, -(row.memory_gib or 0.0))
 
 
 def _explained(row: Strategy, chosen: Strategy | None) -> Strategy:
-    """The row with its reason."""
+    """Return the row with its reason."""
     if row.best is None:
         return row
     figures = row.best.estimate
     worst = figures.stages[figures.peak_stage]
     term = max(TERMS, key=lambda name: getattr(worst, f"{name}_gib"))
-    held = {"term": term, "term_gib": getattr(worst, f"{term}_gib")}
+    largest_term = {"term": term, "term_gib": getattr(worst, f"{term}_gib")}
     if not row.fits:
         over = over_gpu_gib(figures)
         if not over:
             return replace(row, reason="host_too_large")
-        return replace(row, reason="too_large", values={**held, "over_gib": over})
+        return replace(row, reason="too_large", values={**largest_term, "over_gib": over})
     if row is chosen:
         row, times = replace(row, recommended=True), figures.time_s
         if not times:
-            return replace(row, reason="fits", values=held)
+            return replace(row, reason="fits", values=largest_term)
         part = max(times, key=lambda name: times[name])
         return replace(row, reason="fastest", values={"part": part, "share": times[part] / sum(times.values())})
     if row.method in ADAPTERS:
@@ -166,7 +168,7 @@ def _explained(row: Strategy, chosen: Strategy | None) -> Strategy:
         return replace(row, reason="adapters", values={"trained": trained, "total": worst.parameters})
     ours, best = figures.time_s, chosen.best.estimate.time_s if chosen and chosen.best else None
     if not ours or not best or not row.tokens_per_s_per_gpu or not chosen or not chosen.tokens_per_s_per_gpu:
-        return replace(row, reason="fits", values=held)
+        return replace(row, reason="fits", values=largest_term)
     part = max(ours, key=lambda name: ours[name] - best.get(name, 0.0))
     slower = 1 - row.tokens_per_s_per_gpu / chosen.tokens_per_s_per_gpu
     return replace(row, reason="slower", values={"part": part, "slower": slower})

@@ -1,9 +1,9 @@
-"""Every legal plan of a job at its global batch, of every engine that its environment has, ranked by speed."""
+"""Enumeration of every legal plan of a job at its global batch, on every engine of its environment, ranked by speed."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,17 +17,17 @@ from backend.job.rules import RULES
 from backend.job.rules.batched import Factors, Legal, Space, legal
 from backend.job.traits import TRAITS, EngineName
 from backend.planning.arrange import in_order
-from backend.planning.order import Array, Group, Order
+from backend.planning.order import Array, Group, Mask, Order
 from backend.planning.plans import Plans
-from backend.planning.space import ACCUMULATION, CHOSEN, CUT, MICRO_BATCH, SIZES, offered, space_of
+from backend.planning.space import ACCUMULATION, CHOSEN, CUT, MICRO_BATCH, SIZES, listed_plans, space_of
 
 _OF_PARALLEL = (*(f"parallel.{name}" for name in (*SIZES, *CUT, "sequence", "distributed_optimizer")), *CHOSEN)
 EDITED = ("engine", *_OF_PARALLEL, MICRO_BATCH, ACCUMULATION)
-"""What choosing a plan may write."""
+"""Job paths that the choice of a plan may change."""
 
 
 def engines_of(job: Job) -> tuple[EngineName, ...]:
-    """The engines that the job's environment has."""
+    """Return the engines of the job's environment."""
     environment = job.traits.environment
     return tuple(name for name, traits in TRAITS.items() if traits.environment == environment)  # type: ignore[misc]
 
@@ -38,49 +38,63 @@ def enumerate_plans(
     global_batch: int | None = None,
     beyond: Mapping[str, int] | None = None,
 ) -> Plans:
-    """Every legal plan: those that fit first, the fastest before others; then those that do not, by their need.
+    """Return every legal plan, best first.
 
-    The need is of a GPU's memory, and of a node's RAM where that is known: of each as a share of what there is.
-    Without times the bubble takes their place, and plans that offload come last: that costs time on any GPU.
+    - Plans that fit come first, sorted by speed. The others follow, sorted by the memory that they need: of a GPU, and
+      of a node's RAM if that is known, each as a share of what there is.
+    - If times are not known, plans are sorted by bubble, and plans that offload come last: offloading costs time on
+      any GPU.
 
-    The plans are of `engines`, or else of engines_of; of `global_batch`, or else of planned_batch; `beyond` as in
-    space_of. Raises ProblemsError as estimate does: unknown GPU or model, estimate_not_modelled where no engine is
-    modelled.
+    `engines` defaults to engines_of, `global_batch` to planned_batch. `beyond` is as in space_of. Raises ProblemsError
+    as estimate does: unknown GPU or model, or estimate_not_modelled if no engine is modelled.
     """
     shape, gpu = resolve_model(job.model), resolve_gpu(job.cluster)
-    wanted = global_batch or planned_batch(job)
-    spaces = [space_of(job, shape, engine, wanted, beyond) for engine in engines or engines_of(job)]
-    key = (_bare(job), shape, gpu, wanted, [(factors[0].job.engine, _identity(factors)) for factors in spaces])
-    asked = (job.training.method, job.world_size, wanted)
-    kept = _newest.get(asked)
-    if kept is None or kept[0] != key:
-        kept = (key, spaces, _enumerate(job, shape, gpu, wanted, spaces))
-        _keep(_newest, asked, kept, 6)
-    plans: Plans = kept[2]
-    return replace(plans, job=job)
+    batch = global_batch or planned_batch(job)
+    spaces = [space_of(job, shape, engine, batch, beyond) for engine in engines or engines_of(job)]
+    question = (_bare(job), shape, gpu, batch, [(factors[0].job.engine, _identity(factors)) for factors in spaces])
+    key = (job.training.method, job.world_size, batch)
+    cached = _newest.get(key)
+    if cached is None or cached[0] != question:
+        # The spaces are kept so that no other array gets the identity of theirs.
+        cached = (question, spaces, _enumerate(job, shape, gpu, batch, spaces))
+        _keep(key, cached)
+    return replace(cached[2], job=job)
 
 
-Known = dict[tuple[str, int, int], tuple[Any, ...]]
-_newest: Known = {}
-"""The newest answer for each method, number of ranks and global batch: choosing one of its plans asks for the same
-plans again, and strategies may be compared at another batch meanwhile."""
-_legal: Known = {}
-"""The newest answer of the rules for each engine, number of ranks and global batch: who compares micro-batches goes to
-and fro between batches, mixed.py asks about two numbers of ranks in turn."""
-_MOST_ANSWERS, _MOST_PLANS = 64, 4_000_000
-"""What is kept of these at most; a plan takes some 50 bytes."""
+class _Answer(NamedTuple):
+    """What the rules answered about the plans of one engine."""
+
+    factors: Factors
+    shape: ModelShape
+    gpu: Gpu
+    legal: Legal
+    many: Many | None
+    """The legal plans as `evaluate` reads them; None if there are none."""
+    is_listed: Mask | None
+    """Which of them are listed; None if all are."""
 
 
-def _keep(known: Known, asked: tuple[str, int, int], found: tuple[Any, ...], most: int) -> None:
-    """Keep the newest answers."""
-    known.pop(asked, None)
-    known[asked] = found
-    for oldest in list(known)[:-most]:
-        known.pop(oldest, None)  # another thread may have
+_Key = tuple[str, int, int]
+_newest: dict[_Key, tuple[Any, list[Factors], Plans]] = {}
+"""The newest plans for each method, number of ranks and global batch. The choice of a plan enumerates the same plans
+again, and strategies may be compared at another batch meanwhile."""
+_legal: dict[_Key, _Answer] = {}
+"""The newest answer of the rules for each engine, number of ranks and global batch. A user who compares micro-batches
+switches between batches, and smallest_nodes.py alternates between two numbers of ranks."""
+_MAX_NEWEST, _MAX_ANSWERS, _MAX_PLANS = 6, 64, 4_000_000
+"""Limits of these caches; a plan takes about 50 bytes."""
+
+
+def _keep(key: _Key, newest: tuple[Any, list[Factors], Plans]) -> None:
+    """Keep the newest plans."""
+    _newest.pop(key, None)
+    _newest[key] = newest
+    for oldest in list(_newest)[:-_MAX_NEWEST]:
+        _newest.pop(oldest, None)  # another thread may have removed it
 
 
 def _bare(job: Job) -> Job:
-    """The job without what choosing a plan writes."""
+    """Return the job without the values that the choice of a plan changes."""
     defaults = Parallel()
     names = [path.removeprefix("parallel.") for path in _OF_PARALLEL]
     parallel = replace(job.parallel, **{name: getattr(defaults, name) for name in names})
@@ -89,61 +103,60 @@ def _bare(job: Job) -> Job:
 
 
 def _identity(factors: Factors) -> list[int]:
-    """Equal for the same question to `space_of`, whose arrays are kept."""
+    """Return numbers that are equal for equal arguments of `space_of`: it returns the same arrays."""
     return [id(space.codes) for space in factors]
 
 
-def _enumerate(job: Job, shape: ModelShape, gpu: Gpu, wanted: int, asked: Sequence[Factors]) -> Plans:
+def _enumerate(job: Job, shape: ModelShape, gpu: Gpu, batch: int, all_factors: Sequence[Factors]) -> Plans:
     rejected: Counter[str] = Counter()
     spaces, evaluated, listed, failures = [], [], [], []
-    for factors in asked:
-        found, many, listing = _legal_of(factors, shape, gpu)
-        rejected.update(found.rejected)
-        space = replace(found.space, job=factors[0].job)
-        if many is None:
+    for factors in all_factors:
+        answer = _legal_of(factors, shape, gpu)
+        rejected.update(answer.legal.rejected)
+        space = replace(answer.legal.space, job=factors[0].job)
+        if answer.many is None:
             continue
         try:
-            evaluated.append(evaluate(space.job, shape, gpu, many))
+            evaluated.append(evaluate(space.job, shape, gpu, answer.many))
         except ProblemsError as error:
             failures.append(error)
             rejected[error.problems[0].code] += space.size
             continue
         spaces.append(space)
-        listed.append(np.ones(space.size, bool) if listing is None else listing)
+        listed.append(np.ones(space.size, bool) if answer.is_listed is None else answer.is_listed)
     if failures and not spaces:
         raise failures[0]
-    return _ranked(job, shape, gpu, wanted, spaces, evaluated, listed, rejected)
+    return _ranked(job, shape, gpu, batch, spaces, evaluated, listed, rejected)
 
 
-def _legal_of(factors: Factors, shape: ModelShape, gpu: Gpu) -> tuple[Legal, Many | None, Array | None]:
-    """The legal plans, those as `evaluate` reads them (None where there are none), and which of them are listed.
-
-    Most edits change nothing that the rules read: then their newest answer holds.
-    """
+def _legal_of(factors: Factors, shape: ModelShape, gpu: Gpu) -> _Answer:
+    """Return the legal plans. Most edits change nothing that the rules read: then the newest answer holds."""
     job = factors[0].job
-    asked = (job.engine, job.world_size, job.training.global_batch_size or 0)
-    kept = _legal.get(asked)
-    if kept:
-        old, *known, found, many, listing = kept
-        if _identity(old) == _identity(factors) and known == [shape, gpu] and found.holds_for(job):
-            _keep_legal(asked, kept)
-            return found, many, listing
-    found, many, listing = legal(factors, shape, gpu, RULES), None, None
-    if found.space.size:
-        found, many = in_order(found)
-        listing = offered(found.space, shape)
-    _keep_legal(asked, (factors, shape, gpu, found, many, listing))
-    return found, many, listing
+    key = (job.engine, job.world_size, job.training.global_batch_size or 0)
+    answer = _legal.get(key)
+    if (
+        answer is None
+        or _identity(answer.factors) != _identity(factors)
+        or (answer.shape, answer.gpu) != (shape, gpu)
+        or not answer.legal.holds_for(job)
+    ):
+        found, many, is_listed = legal(factors, shape, gpu, RULES), None, None
+        if found.space.size:
+            found, many = in_order(found)
+            is_listed = listed_plans(found.space, shape)
+        answer = _Answer(factors, shape, gpu, found, many, is_listed)
+    _keep_legal(key, answer)
+    return answer
 
 
-def _keep_legal(asked: tuple[str, int, int], answer: tuple[Any, ...]) -> None:
-    """Keep the newest answers, as many as there is room for."""
-    _legal.pop(asked, None)
-    _legal[asked] = answer
-    kept, plans = list(_legal.items()), 0
-    for number, (key, (*_, found, _, _)) in enumerate(reversed(kept)):
-        plans += found.space.size
-        if number and (number >= _MOST_ANSWERS or plans > _MOST_PLANS):
+def _keep_legal(newest: _Key, answer: _Answer) -> None:
+    """Keep the newest answers, up to the limits."""
+    _legal.pop(newest, None)
+    _legal[newest] = answer
+    plans = 0
+    for number, (key, cached) in enumerate(reversed(list(_legal.items()))):
+        plans += cached.legal.space.size
+        if number and (number >= _MAX_ANSWERS or plans > _MAX_PLANS):
             _legal.pop(key, None)
 
 
@@ -151,10 +164,10 @@ def _ranked(
     job: Job,
     shape: ModelShape,
     gpu: Gpu,
-    wanted: int,
+    batch: int,
     spaces: list[Space],
     evaluated: list[tuple[Figures, Parts | None]],
-    listed: list[Array],
+    listed: list[Mask],
     rejected: Mapping[str, int],
 ) -> Plans:
     joined: dict[str, Any] = {name: _joined(name, [figures for figures, _ in evaluated]) for name in _FIGURES}
@@ -165,14 +178,14 @@ def _ranked(
         slowness = figures.bubble_fraction + np.repeat(offloads, [space.size for space in spaces])
     fits = np.asarray(figures.fits, bool)
     is_listed = np.concatenate(listed) if listed else fits
-    # Those that fit, the fastest of them before others; those that do not by how much they need.
+
     fitting = Group(np.flatnonzero(fits & is_listed), slowness, figures.need_gib)
     others = Group(np.flatnonzero(~fits & is_listed), _need(job, gpu, figures))
     return Plans(
         job=job,
         shape=shape,
         gpu=gpu,
-        global_batch=wanted,
+        global_batch=batch,
         spaces=tuple(spaces),
         unordered=figures,
         order=Order((fitting, others)),
@@ -181,21 +194,21 @@ def _ranked(
     )
 
 
-_FIGURES = tuple(one.name for one in fields(Figures))
+_FIGURES = tuple(field.name for field in fields(Figures))
 
 
 def _joined(name: str, figures: list[Figures]) -> Array | None:
-    parts = [getattr(one, name) for one in figures]
+    parts = [getattr(engine_figures, name) for engine_figures in figures]
     if not parts:
         return np.zeros(0)
     return None if any(values is None for values in parts) else np.concatenate(parts)
 
 
 def _need(job: Job, gpu: Gpu, figures: Figures) -> Array:
-    """GiB of a GPU that each plan needs; of a node's RAM, where it is known, as large a share where that is more."""
+    """Return the GiB of a GPU that each plan needs. If it needs a larger share of a node's RAM, that share counts."""
     needed, host = figures.need_gib, figures.host_memory_gib
     memory_gib = job.cluster.host_memory_gib
     if host is None or memory_gib is None:
         return needed
-    found: Array = np.maximum(needed, host * (gpu.memory_gib / memory_gib))
-    return found
+    need: Array = np.maximum(needed, host * (gpu.memory_gib / memory_gib))
+    return need

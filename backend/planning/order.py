@@ -1,4 +1,4 @@
-"""The order of plans, worked out as far as somebody looks: to sort a large space takes as long as half an edit may."""
+"""Lazy sorting of plans: only the first ones are sorted. Sorting a large space takes half the time of an edit."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,41 +7,46 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
+"""Values of any type, such as a column of choices."""
+Indices = npt.NDArray[np.intp]
+"""Indices of plans among all plans, unsorted."""
+Mask = npt.NDArray[np.bool_]
+"""Whether something holds, for each plan."""
 LEAST = 4096
-"""Plans that are sorted at once: about as many as a page looks at."""
+"""Plans that are sorted at once: about as many as a page needs."""
 
 
 class Group:
-    """Some of all plans: the least `key` first, of equal ones the least `tie`, then as they stand."""
+    """Some of all plans, sorted by `key`, then by `tie`, then by index."""
 
-    def __init__(self, places: Array, key: Array, tie: Array | None = None) -> None:
-        """`places` of its plans among all, ascending; `key` and `tie` of all."""
-        self.places = places
+    def __init__(self, indices: Indices, key: Array, tie: Array | None = None) -> None:
+        """Take the ascending indices of the group's plans, and `key` and `tie` of all plans."""
+        self.indices = indices
         self._of_all = key, tie
-        self._key = key[places]
-        self._tie = None if tie is None else tie[places]
-        self._sorted: Array = np.zeros(0, np.intp)
+        self._key = key[indices]
+        self._tie = None if tie is None else tie[indices]
+        self._sorted: Indices = np.zeros(0, np.intp)
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
-    def among(self, places: Array) -> "Group":
-        """Other plans in the order of these."""
-        return Group(places, *self._of_all)
+    def among(self, indices: Indices) -> "Group":
+        """Return other plans, sorted in the same way."""
+        return Group(indices, *self._of_all)
 
-    def first(self, count: int) -> Array:
-        """The places of the first so many."""
-        known = self._sorted  # another thread may put less there meanwhile
+    def first(self, count: int) -> Indices:
+        """Return the indices of the first `count` plans."""
+        known = self._sorted  # another thread may put a shorter array there meanwhile
         if len(known) < min(count, len(self)):
             known = self._sorted = self._least(max(count, LEAST, 4 * len(known)))
         return known[:count]
 
-    def rank(self, place: int) -> int:
-        """How many of its plans come before one of them."""
-        near = np.flatnonzero(self._sorted == place)
+    def rank(self, index: int) -> int:
+        """Return how many plans of the group come before one of them."""
+        near = np.flatnonzero(self._sorted == index)
         if len(near):
             return int(near[0])
-        own = int(np.searchsorted(self.places, place))
+        own = int(np.searchsorted(self.indices, index))
         key, before = self._key[own], np.count_nonzero(self._key < self._key[own])
         equal = np.flatnonzero(self._key == key)
         if len(equal) > 1:
@@ -52,12 +57,12 @@ class Group:
             before += np.count_nonzero(is_before)
         return int(before)
 
-    def _least(self, count: int) -> Array:
-        """At least so many, in order."""
+    def _least(self, count: int) -> Indices:
+        """Return the indices of at least the first `count` plans."""
         chosen = np.arange(len(self))
         if 2 * count < len(self):
             chosen = np.flatnonzero(self._key <= np.partition(self._key, count - 1)[count - 1])
-        return self.places[chosen[_sorted(self._key[chosen], None if self._tie is None else self._tie[chosen])]]
+        return self.indices[chosen[_argsort(self._key[chosen], None if self._tie is None else self._tie[chosen])]]
 
 
 class Order:
@@ -65,61 +70,61 @@ class Order:
 
     def __init__(self, groups: Sequence[Group]) -> None:
         self.groups = tuple(groups)
-        self._sorted: Array = np.zeros(0, np.intp)
-        self._places: dict[int, int] = {}
-        """Of plans whose rank was asked for."""
+        self._sorted: Indices = np.zeros(0, np.intp)
+        self._by_rank: dict[int, int] = {}
+        """Rank -> index of the plans whose rank was computed."""
 
     def __len__(self) -> int:
         return sum(map(len, self.groups))
 
-    def first(self, count: int) -> Array:
-        """The places of the first so many."""
+    def first(self, count: int) -> Indices:
+        """Return the indices of the first `count` plans."""
         known = self._sorted  # as in Group
         if len(known) < min(count, len(self)):
-            found, left = [], count
+            parts, left = [], count
             for group in self.groups:
-                found.append(group.first(max(0, left)))
+                parts.append(group.first(max(0, left)))
                 left -= len(group)
-            known = self._sorted = np.concatenate(found)
+            known = self._sorted = np.concatenate(parts)
         return known[:count]
 
-    def places(self, ranks: Array) -> Array:
-        """The places of some by their ranks; nothing is sorted for those whose rank was asked for."""
+    def indices(self, ranks: Indices) -> Indices:
+        """Return the indices of plans by rank. Nothing is sorted if their ranks were computed before."""
         near = self.first(LEAST)
         is_far = ranks >= len(near)
         far = ranks[is_far].tolist()
-        if not all(rank in self._places for rank in far):
+        if not all(rank in self._by_rank for rank in far):
             return self.first(max(far) + 1)[ranks]
-        found = np.empty(len(ranks), np.intp)
-        found[~is_far], found[is_far] = near[ranks[~is_far]], [self._places[rank] for rank in far]
-        return found
+        indices = np.empty(len(ranks), np.intp)
+        indices[~is_far], indices[is_far] = near[ranks[~is_far]], [self._by_rank[rank] for rank in far]
+        return indices
 
-    def rank(self, place: int) -> int | None:
-        """How many plans come before the one at a place; None where it is in no group."""
+    def rank(self, index: int) -> int | None:
+        """Return how many plans come before the one at an index; None if no group holds it."""
         before = 0
         for group in self.groups:
-            at = int(np.searchsorted(group.places, place))
-            if at < len(group) and group.places[at] == place:
-                rank = before + group.rank(place)
-                self._places[rank] = place
+            own = int(np.searchsorted(group.indices, index))
+            if own < len(group) and group.indices[own] == index:
+                rank = before + group.rank(index)
+                self._by_rank[rank] = index
                 return rank
             before += len(group)
         return None
 
-    def best(self, places: Array) -> int | None:
-        """The rank of the first of some, which are given by their places; None where all are in no group."""
-        asked = np.zeros(int(places.max(initial=-1)) + 1, bool)
-        asked[places] = True
+    def best(self, indices: Indices) -> int | None:
+        """Return the rank of the first of the plans at these indices; None if no group holds any of them."""
+        is_among = np.zeros(int(indices.max(initial=-1)) + 1, bool)
+        is_among[indices] = True
         for group in self.groups:
-            near = group.places[: np.searchsorted(group.places, len(asked))]
-            some = near[np.flatnonzero(asked[near])]
-            if len(some):
-                return self.rank(int(group.among(some).first(1)[0]))
+            near = group.indices[: np.searchsorted(group.indices, len(is_among))]
+            members = near[np.flatnonzero(is_among[near])]
+            if len(members):
+                return self.rank(int(group.among(members).first(1)[0]))
         return None
 
 
-def _sorted(first: Array, second: Array | None) -> Array:
-    """np.lexsort((second, first)), in half the time: few are equal in the first, and only these are told apart."""
+def _argsort(first: Array, second: Array | None) -> Indices:
+    """Return np.lexsort((second, first)) in half the time: few values of `first` are equal, and only these need it."""
     if second is None:
         return np.argsort(first, kind="stable")
     order = np.argsort(first)

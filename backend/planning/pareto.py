@@ -1,31 +1,33 @@
-"""The front of memory against speed: plans that no other beats in both."""
+"""The Pareto front of memory and speed: the plans that no other plan beats in both."""
 
 import numpy as np
+import numpy.typing as npt
 
-from backend.planning.order import LEAST, Array, Group
+from backend.planning.order import LEAST, Array, Group, Indices
 
 
-def front_of(fitting: Group, others: Group, memory: Array, time: Array) -> Array:
-    """The places of plans of which no other needs less memory and is as fast, the best first.
+def front_of(fitting: Group, others: Group, memory: Array, time: Array) -> Indices:
+    """Return the indices of the plans on the Pareto front, best first.
 
-    `fitting` come by time; `others` by memory, of which they need more. `memory` and `time` are of all plans.
+    `fitting` is sorted by time, `others` by memory; each of `others` needs more memory than any of `fitting`. `memory`
+    and `time` cover all plans.
     """
-    found, group = [], fitting
+    front, group = [], fitting
     while len(group):
-        chosen = group.first(LEAST)
-        need = memory[chosen]
-        found.append(chosen[need < _least_before(need)])
-        # What needs no less than one that is faster is not looked at again.
-        group = fitting.among(group.places[np.flatnonzero(memory[group.places] < need.min())])
+        nearest = group.first(LEAST)
+        need = memory[nearest]
+        front.append(nearest[need < _least_before(need)])
+        # A plan that needs as much memory as a faster plan is not on the front.
+        group = fitting.among(group.indices[np.flatnonzero(memory[group.indices] < need.min())])
     fastest = time[fitting.first(1)[0]] if len(fitting) else np.inf
-    larger = others.among(others.places[time[others.places] < fastest])
-    chosen = larger.first(len(larger))
-    chosen = chosen[time[chosen] < _least_before(time[chosen])]
-    # Of some that need just as much the last is the fastest.
-    is_last = np.append(memory[chosen[:-1]] != memory[chosen[1:]], True)[: len(chosen)]
-    return np.concatenate([*found, chosen[is_last]])
+    larger = others.among(others.indices[time[others.indices] < fastest])
+    by_memory = larger.first(len(larger))
+    by_memory = by_memory[time[by_memory] < _least_before(time[by_memory])]
+    # Of plans with equal memory, the last one is the fastest.
+    is_last = np.append(memory[by_memory[:-1]] != memory[by_memory[1:]], True)[: len(by_memory)]
+    return np.concatenate([*front, by_memory[is_last]])
 
 
-def _least_before(values: Array) -> Array:
-    """For each value the least of those before it."""
+def _least_before(values: Array) -> npt.NDArray[np.float64]:
+    """Return for each value the minimum of the values before it."""
     return np.minimum.accumulate(np.concatenate(([np.inf], values)))[:-1]

@@ -1,4 +1,4 @@
-"""Which plan to take for whoever does not want to choose among hundreds."""
+"""The plan that is recommended to a user who does not want to choose among hundreds."""
 
 import numpy as np
 
@@ -7,10 +7,10 @@ from backend.planning.plans import Plans
 
 
 def recommended(plans: Plans, engine: int | None = None) -> int | None:
-    """The rank of that plan, of all or of one of `spaces`: the fastest, unless it leaves less than ROOM of the GPU and
-    a slower one does not. None where there is no plan.
+    """Return the rank of the recommended plan, of all plans or of one of `spaces`; None if there is no plan.
 
-    A margin of the user's own decides instead, and so does a run that has calibrated the memory.
+    It is the fastest plan. If that leaves less than ROOM of the GPU free, it is the fastest that leaves ROOM, if there
+    is one. ROOM does not count if the user sets a memory margin or if a run has calibrated the memory.
     """
     first = plans.first_of(engine) if engine is not None else 0 if len(plans) else None
     if first is None or first >= plans.fitting or not is_tight(plans, first):
@@ -24,7 +24,7 @@ def recommended(plans: Plans, engine: int | None = None) -> int | None:
 
 
 def is_tight(plans: Plans, rank: int) -> bool:
-    """Whether a plan leaves less than ROOM, where that matters and speeds are known."""
+    """Return whether a plan leaves less than ROOM free, if ROOM counts and speeds are known."""
     figures = plans.figures_of(slice(rank, rank + 1))
     if figures.iteration_s is None or is_memory_settled(plans.job):
         return False

@@ -1,16 +1,15 @@
-"""Which plans are worth asking the rules about: every combination of sizes and choices, as numbers on axes.
+"""The plans that the rules judge: every combination of sizes and choices, as numbers on axes.
 
-Sizes that cannot divide what they must are left out here only to keep the number down; legality is the rules' alone.
+Most combinations whose sizes do not divide the ranks are omitted to save time. Only the rules decide what is legal.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from backend.estimate.model.layers import Activation, Attention, LayerKind, Norm
 from backend.estimate.model.model_layers import model_layers
@@ -19,31 +18,32 @@ from backend.job.model import ModelShape
 from backend.job.pipeline_layout import even_layers, layout_of, readable_layers
 from backend.job.rules.batched import Axis, Codes, Factors, Space
 from backend.job.traits import EngineName
+from backend.planning.order import Array, Mask
 
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
 CUT = ("account_for_embedding", "account_for_loss", "pipeline_layout")
-"""How the layers are cut into stages."""
+"""Keys of `parallel` that say how the layers are cut into stages."""
 RECOMPUTE = ("recompute", "recompute_modules", "recompute_num_layers")
 CHOSEN = tuple(f"parallel.{name}" for name in RECOMPUTE)
 MICRO_BATCH = "training.micro_batch_size"
 SHARDED = "parallel.distributed_optimizer"
 ACCUMULATION = "training.gradient_accumulation_steps"
-Array = npt.NDArray[Any]
 UNEVEN = frozenset(range(1, 5))
-"""Chunks a stage that layouts are offered for, where the layers cannot be cut into so many equal ones."""
+"""Numbers of chunks per stage for which a layout is offered if the layers have no equal chunks."""
 CHEAP = ("layernorm", "moe_act", "mla_up_proj")
-"""Modules that Megatron-Core recomputes by discarding outputs: what its documentation pairs (transformer_config.py)."""
+"""Modules that Megatron-Core recomputes by discarding outputs; its documentation pairs them (transformer_config.py)."""
 
 
 def space_of(
-    job: Job, shape: ModelShape, engine: EngineName, wanted: int, beyond: Mapping[str, int] | None = None
+    job: Job, shape: ModelShape, engine: EngineName, global_batch: int, beyond: Mapping[str, int] | None = None
 ) -> Factors:
-    """The plans of one engine at the wanted global batch, legal or not; the same arrays for the same question.
+    """Return the plans of one engine at a global batch, legal or not.
 
-    `beyond`: TP or ETP, by path, that all plans are to have though they may be larger than a node.
+    Equal arguments give the same arrays. `beyond` is a TP or ETP, by path, that all plans have even if it is larger
+    than a node.
     """
-    job = replace(job, engine=engine, training=replace(job.training, global_batch_size=wanted))
-    batches = _micro_batches(wanted, job.training.micro_batch_size)
+    job = replace(job, engine=engine, training=replace(job.training, global_batch_size=global_batch))
+    batches = _micro_batches(global_batch, job.training.micro_batch_size)
     if not job.traits.is_megatron:
         own = job.parallel
         plain = replace(Parallel(), fsdp=own.fsdp, recompute=own.recompute, offload_device=own.offload_device,
@@ -54,7 +54,7 @@ def space_of(
     factors = _megatron(
         job.world_size,
         *(_inside(job, path, beyond or {}) for path in ("parallel.tensor", "parallel.expert_tensor")),
-        wanted,
+        global_batch,
         shape.layers,
         shape.experts,
         batches,
@@ -65,7 +65,7 @@ def space_of(
 
 
 def _inside(job: Job, path: str, beyond: Mapping[str, int]) -> tuple[int, ...]:
-    """The sizes to try of what is kept inside a node."""
+    """Return the values to try of a size that stays inside a node."""
     return (beyond[path],) if path in beyond else divisors(job.cluster.gpus_per_node)
 
 
@@ -77,7 +77,7 @@ Cut = tuple[bool, bool, str | None]
 
 @lru_cache(maxsize=16)
 def _hugging_face(batches: tuple[int, ...]) -> tuple[Plain, ...]:
-    """Data parallelism alone; recompute on or off."""
+    """Return the factors of an engine with data parallelism only, with recompute on or off."""
     recompute: tuple[Choice, ...] = (("none", (), None), ("full", (), None))
     return (
         _choice((MICRO_BATCH,), tuple((size,) for size in batches)),
@@ -90,24 +90,24 @@ def _megatron(
     world: int,
     tensors: tuple[int, ...],
     expert_tensors: tuple[int, ...],
-    wanted: int,
+    global_batch: int,
     layers: int,
     experts: int,
     batches: tuple[int, ...],
     own_cut: Cut,
     recompute: tuple[Choice, ...],
 ) -> tuple[Plain, ...]:
-    """Rows of sizes with every micro-batch that their copies can share; and every other choice."""
-    found = list(_sizes(world, tensors, expert_tensors, layers, experts, own_cut))
-    cuts = {cut: code for code, cut in enumerate(dict.fromkeys(cut for _, cut in found))}
-    sizes = np.array([(*row, cuts[cut]) for row, cut in found], np.int32)
-    sizes = sizes.reshape(-1, len(SIZES) + 1)  # TP of more than all ranks leaves none
-    tensor, copies = sizes[:, 0], world // (sizes[:, 0] * sizes[:, 1] * sizes[:, 3])
+    """Return the factors of Megatron: sizes with every micro-batch that the replicas can share, and other choices."""
+    rows_with_cuts = list(_sizes(world, tensors, expert_tensors, layers, experts, own_cut))
+    cuts = {cut: code for code, cut in enumerate(dict.fromkeys(cut for _, cut in rows_with_cuts))}
+    sizes = np.array([(*row, cuts[cut]) for row, cut in rows_with_cuts], np.int32)
+    sizes = sizes.reshape(-1, len(SIZES) + 1)  # a TP above the number of ranks leaves no row
+    tensor, replicas = sizes[:, 0], world // (sizes[:, 0] * sizes[:, 1] * sizes[:, 3])
     rows, batch, sequence = (axis.ravel() for axis in np.indices((len(sizes), len(batches), 2), np.int32))
-    # Sequence parallel splits what TP splits: without TP there is one choice. The smallest batch is always asked about.
-    is_asked = (np.array(batches)[batch] * copies[rows] <= wanted) | (batch == 0)
-    is_asked &= (tensor[rows] > 1) | (sequence == 0)
-    rows, batch, sequence = rows[is_asked], batch[is_asked], sequence[is_asked]
+    # Sequence parallel splits what TP splits: without TP there is one choice. The smallest batch is always included.
+    is_included = (np.array(batches)[batch] * replicas[rows] <= global_batch) | (batch == 0)
+    is_included &= (tensor[rows] > 1) | (sequence == 0)
+    rows, batch, sequence = rows[is_included], batch[is_included], sequence[is_included]
     axes, codes = [], []
     for column, name in enumerate(SIZES):
         values, code = np.unique(sizes[:, column], return_inverse=True)
@@ -124,29 +124,33 @@ def _megatron(
     )
 
 
-def has_nothing_to_shard(world: int, experts: int, tensor: Any, pipeline: Any, expert: Any, expert_tensor: Any) -> Any:
-    """Whether no two ranks hold the same parameters: then the distributed optimizer changes nothing."""
-    alone = tensor * pipeline == world
+Size = TypeVar("Size", int, Array)
+
+
+def has_nothing_to_shard(
+    world: int, experts: int, tensor: Size, pipeline: Size, expert: Size, expert_tensor: Size
+) -> bool | Mask:
+    """Return whether no two ranks hold the same parameters. Then the distributed optimizer changes nothing."""
+    alone: bool | Mask = tensor * pipeline == world
     return alone & (expert * expert_tensor * pipeline == world) if experts else alone
 
 
-def offered(space: Space, shape: ModelShape) -> Array | None:
-    """Which plans are worth listing: of two that differ in what has no effect one; None where all are."""
-    if SHARDED not in space.place:
+def listed_plans(space: Space, shape: ModelShape) -> Mask | None:
+    """Return which plans are listed: one of two whose only difference has no effect. None if all are listed."""
+    if SHARDED not in space.axis_of:
         return None
     sizes = (space.column(f"parallel.{name}") for name in ("tensor", "pipeline", "expert", "expert_tensor"))
     alone = has_nothing_to_shard(space.job.world_size, shape.experts, *sizes)
-    found: Array = space.column(SHARDED) | ~alone
-    return found
+    is_listed: Mask = space.column(SHARDED) | ~np.asarray(alone)
+    return is_listed
 
 
 def _choice(paths: tuple[str, ...], values: tuple[tuple[Any, ...], ...]) -> Plain:
-    """Any of the values."""
     return (Axis(paths=paths, values=values),), (np.arange(len(values), dtype=np.int32),)
 
 
 def _micro_batches(most: int, own: int) -> tuple[int, ...]:
-    """Powers of two up to the most that one copy of the model can take, and the job's own."""
+    """Return the powers of two up to the largest micro-batch of a replica, and the job's own."""
     return tuple(sorted({2**power for power in range(max(1, most).bit_length())} | {own}))
 
 
@@ -158,7 +162,7 @@ def _sizes(
     experts: int,
     own: Cut,
 ) -> Iterator[tuple[tuple[int, ...], Cut]]:
-    """TP, PP, VPP, CP, EP, ETP, and how the layers are cut: all whose products divide the ranks."""
+    """Yield TP, PP, VPP, CP, EP, ETP, and the cut of the layers, for all sizes whose products divide the ranks."""
     for tensor in tensors:
         for pipeline in divisors(world // tensor):
             stages = list(_stages(layers, pipeline, own))
@@ -169,7 +173,7 @@ def _sizes(
 
 
 def _stages(layers: int, pipeline: int, own: Cut) -> Iterator[tuple[int, Cut]]:
-    """Ways to cut the layers: chunks a stage; what counts as a layer, or a layout where the chunks are not equal."""
+    """Yield the ways to cut the layers: chunks per stage, and what counts as a layer, or a layout of unequal chunks."""
     *accounts, layout = own
     if pipeline == 1:
         yield 1, (own[0], own[1], None)
@@ -186,13 +190,13 @@ def _stages(layers: int, pipeline: int, own: Cut) -> Iterator[tuple[int, Cut]]:
     if pieces and len(pieces) % pipeline == 0:
         yield len(pieces) // pipeline, (False, False, layout)
     for virtual in sorted(UNEVEN - equal):
-        found = even_layers(layers, pipeline * virtual)
-        if found and found != pieces:
-            yield virtual, (False, False, layout_of(found))
+        even = even_layers(layers, pipeline * virtual)
+        if even and even != pieces:
+            yield virtual, (False, False, layout_of(even))
 
 
 def _own_cut(parallel: Parallel, layers: int) -> Cut:
-    """The job's own way to cut the layers, as far as it is not among those that are offered anyway."""
+    """Return the job's own cut of the layers, or no cut if it is offered anyway."""
     accounts, layout = (parallel.account_for_embedding, parallel.account_for_loss), parallel.pipeline_layout
     own = (parallel.virtual_pipeline, (False, False, layout))
     is_offered = layout and own in _stages(layers, parallel.pipeline, (False, False, None))
@@ -210,16 +214,16 @@ def _expert_sizes(expert_tensors: tuple[int, ...], experts: int, ranks: int) -> 
 
 
 def _recompute_choices(job: Job, shape: ModelShape) -> tuple[Choice, ...]:
-    """None, each module that the model has alone, the cheap ones together, full, and the job's own choice."""
+    """Return: none, each module of the model alone, the cheap modules together, full, and the job's own choice."""
     modules = _modules(shape)
     cheap = tuple(module for module in CHEAP if module in modules)
     sets = [(module,) for module in modules] + ([cheap] if cheap else [])
-    every: list[Choice] = [("none", (), None), *(("selective", chosen, None) for chosen in sets)]
-    return tuple(dict.fromkeys([*every, ("full", (), None), recompute_of(job)]))
+    choices: list[Choice] = [("none", (), None), *(("selective", chosen, None) for chosen in sets)]
+    return tuple(dict.fromkeys([*choices, ("full", (), None), recompute_of(job)]))
 
 
 def recompute_of(job: Job) -> Choice:
-    """A job's recompute as far as it takes effect: megatron-core takes core_attn where no module is named."""
+    """Return the recompute that takes effect. Megatron-Core uses core_attn if the job names no module."""
     parallel = job.parallel
     if not job.traits.is_megatron or job.recompute == "none":
         return job.recompute, (), None
@@ -230,22 +234,22 @@ def recompute_of(job: Job) -> Choice:
 
 @lru_cache(maxsize=64)
 def _modules(shape: ModelShape) -> tuple[str, ...]:
-    """What selective recompute can name and the model has (megatron-core transformer_config.py recompute_modules)."""
+    """Return the model's modules that selective recompute can name (megatron-core transformer_config.py)."""
     layers = model_layers(shape)
     kinds: list[LayerKind] = [kind for kind in (layers.dense if layers.dense_count else None, layers.sparse) if kind]
     operators = [operator for kind in kinds for operator in kind.operators]
-    found = {"core_attn"}
+    modules = {"core_attn"}
     for operator in operators:
         if isinstance(operator, Activation):
-            found |= {operator.module, "moe_act"} if operator.module == "moe" else {operator.module}
+            modules |= {operator.module, "moe_act"} if operator.module == "moe" else {operator.module}
         elif isinstance(operator, Attention) and operator.latent:
-            found.add("mla_up_proj")
+            modules.add("mla_up_proj")
         elif isinstance(operator, Norm) and operator.detached:
-            found.add("layernorm")
-    return tuple(sorted(found))
+            modules.add("layernorm")
+    return tuple(sorted(modules))
 
 
 @lru_cache(maxsize=1024)
 def divisors(number: int) -> tuple[int, ...]:
-    """In ascending order."""
+    """Return the divisors of a number in ascending order."""
     return tuple(size for size in range(1, number + 1) if number % size == 0)

@@ -14,6 +14,8 @@ import pytest
 from app.text import FOLDER, LANGUAGES, catalogue, render_problem
 from backend.job.mapping import parameters, parse_job
 from backend.job.problems import Problem
+from backend.runs.diagnosis.log_patterns import CAUSES
+from backend.runs.states import EventKind
 
 ROOT = Path(__file__).parents[2]
 ENGLISH, *OTHERS = LANGUAGES
@@ -62,6 +64,14 @@ def test_every_problem_the_code_raises_has_words_and_a_fix():
         if key not in english()
     ]
     assert missing == []
+
+
+def test_every_cause_that_logs_name_has_words_and_a_fix():
+    assert {key for code in CAUSES for key in (f"problem.{code}", f"problem.{code}.fix")} - english() == set()
+
+
+def test_every_event_has_words():
+    assert {f"monitor.event.{kind}" for kind in EventKind} - english() == set()
 
 
 def test_every_parameter_has_a_label_and_help():

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from backend.cluster.inventory.gpus import Gpus, link_words, number, read_gpus
+from backend.cluster.inventory.gpus import Gpus, link_words, read_gpus
+from backend.node.nvidia_smi import read_count
 
 
 def said(query: str, **more: str) -> dict[str, Any]:
@@ -208,4 +209,4 @@ def test_the_newest_cuda_of_the_driver_is_in_the_table_s_head() -> None:
 
 @pytest.mark.parametrize("text", ["[N/A]", "", "\u00b2", "-1", "1.5"], ids=repr)
 def test_what_is_no_whole_number_is_no_figure(text: str) -> None:
-    assert number(text) is None
+    assert read_count(text) is None

@@ -11,7 +11,7 @@ from backend.job.cluster import Environment
 from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 from backend.job.problems import ProblemsError, errors
-from backend.node.supervisor.processes import MARK
+from backend.node.tools import MARK
 from backend.runs.controller import Controller
 from tools.programs import NODE_PYTHON
 

@@ -49,7 +49,7 @@ def test_a_random_sample_is_judged_as_each_plan_alone(case):
     for row in range(whole.size):
         found = check_resolved(with_values(base, whole.values(row)), shape, gpu)
         refusals = [one for one in found if one.code not in about_job and
-                    (one.severity == "error" or any(path in whole.place for path in one.edit))]  # fmt: skip
+                    (one.severity == "error" or any(path in whole.axis_of for path in one.edit))]  # fmt: skip
         expected.append(not refusals)
     found = legal([whole], shape, gpu, RULES)
     kept = {tuple(codes) for codes in zip(*found.space.codes, strict=True)}
@@ -108,7 +108,7 @@ def test_choices_apart_are_judged_as_every_combination_of_them(case):
     found, expected = (legal(factors, shape, gpu, RULES) for factors in ([sizes, *choices], [whole]))
     assert found.rejected == expected.rejected
     assert found.space.size + sum(found.rejected.values()) == whole.size == 300 * 2 * 3 * 2
-    plans = [sorted(zip(*map(one.space.column, whole.place), strict=True)) for one in (found, expected)]
+    plans = [sorted(zip(*map(one.space.column, whole.axis_of), strict=True)) for one in (found, expected)]
     assert plans[0] == plans[1] != []
 
 

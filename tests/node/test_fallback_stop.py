@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from backend.cluster.node_programs import FALLBACK_STOP, node_program
-from backend.node.supervisor.processes import MARK, find_process, members
+from backend.node.supervisor.processes import find_process, members
+from backend.node.tools import MARK
 from tests.node.test_supervisor import Run, run  # noqa: F401 - a fixture
 from tests.waiting import wait_for
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from backend.cluster.node_programs import SUPERVISOR, node_program
-from backend.node.supervisor.gpus import read_buses, read_gpus
+from backend.node.nvidia_smi import read_buses, read_gpus
 from backend.node.supervisor.kernel_log import gpu_errors, log_end
 from backend.node.supervisor.processes import boot_id, own_start
 

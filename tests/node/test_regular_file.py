@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backend.cluster.node_programs import READERS, SAMPLES, node_program
+from backend.cluster.node_programs import PROGRAMS, SAMPLES, node_program
 from backend.node.checks import checkpoint_files, fingerprints, software
 from backend.node.regular_file import MOST_JSON_BYTES, read_json, read_regular
 from backend.node.samples.main import count
@@ -141,7 +141,7 @@ def test_a_tokenizer_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert (answer["samples"], "no regular file" in answer["unmeasured"]) == (1, True)
 
 
-@pytest.mark.parametrize("program", READERS)
+@pytest.mark.parametrize("program", [name for name, modules in PROGRAMS.items() if "regular_file.py" in modules])
 def test_the_programs_carry_what_reads_files(program: str, tmp_path: Path) -> None:
     """As they are sent: one file, standard input to the node's Python."""
     wanted = {

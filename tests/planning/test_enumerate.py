@@ -233,14 +233,16 @@ def test_choosing_a_plan_asks_for_the_same_plans_again():
     assert again.rank_of(chosen) == middle
 
 
-def test_an_answer_that_another_thread_has_forgotten_meanwhile_is_no_error():
+def test_an_answer_that_another_thread_has_removed_meanwhile_is_no_error(monkeypatch):
     class Shared(dict):
         def __iter__(self):
-            return iter([("full", 8), *super().__iter__()])
+            return iter([("full", 8, 64), *super().__iter__()])
 
-    known = Shared()
-    enumerate_module._keep(known, ("full", 16), (), 1)
-    assert dict.keys(known) == {("full", 16)}
+    cache = Shared()
+    monkeypatch.setattr(enumerate_module, "_newest", cache)
+    monkeypatch.setattr(enumerate_module, "_MAX_NEWEST", 1)
+    enumerate_module._keep(("full", 16, 64), ())
+    assert dict.keys(cache) == {("full", 16, 64)}
 
 
 def test_a_job_finds_its_own_plan_by_what_takes_effect():

@@ -37,9 +37,9 @@ def test_ranks_places_and_the_best_of_some_are_those_of_all_sorted(plans):
     for rank in (0, LEAST - 1, LEAST, 2 * LEAST, SIZE - 1):
         place = int(whole[rank])
         assert order.rank(place) == rank
-        assert order.places(np.array([rank, 5])).tolist() == [place, whole[5]]
+        assert order.indices(np.array([rank, 5])).tolist() == [place, whole[5]]
         assert order.best(np.sort(whole[rank:])) == rank
-    assert order.places(np.array([SIZE - 2])).tolist() == [whole[-2]]
+    assert order.indices(np.array([SIZE - 2])).tolist() == [whole[-2]]
     assert order.rank(SIZE) is None
 
 

@@ -13,7 +13,7 @@ from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
 from backend.job.training import Training
 from backend.planning import enumerate_plans, parse_sizes, why_not
-from backend.planning.why_not import COPIES
+from backend.planning.why_not import REPLICAS
 
 
 def job_of(batch=64, nodes=4, gpus=8, model="qwen3-8b"):
@@ -109,7 +109,7 @@ def test_copies_and_accumulation_are_asked_about_as_the_table_shows_them():
     assert (parallel.tensor, parallel.pipeline, parallel.context) == (4, 1, 1)
     found = asked(job, "TP4 PP2 DP8")
     assert codes(found) == ["size_follows"]
-    assert found.legal[COPIES] == (1, 2, 4)
+    assert found.legal[REPLICAS] == (1, 2, 4)
     assert asked(job, "GA2").best.job.accumulation == 2
 
 

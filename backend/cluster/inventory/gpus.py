@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from backend.cluster.program_answers import Smi
+from backend.node.nvidia_smi import read_count, read_rows
 
 BUSY_MIB = 1024
 """A GPU that others use holds more; a desktop or a monitoring tool less."""
 LINKS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 """How `nvidia-smi topo -m` calls ways between two GPUs without NVLink, the shortest first."""
 _FAULTS = ("unknown error", "gpu is lost", "gpu requires reset")
-_DIGITS = 12
-"""More than any figure of nvidia-smi has."""
 _YES = ("Yes", "1")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -93,10 +92,10 @@ def read_gpus(smi: Smi | None, owners: Mapping[str, str]) -> Gpus:
     gpus, trouble = [], []
     for line in smi["query"]["out"].splitlines():
         row = [value.strip() for value in line.split(",")]
-        if len(row) == 6 and number(row[0]) is not None:
+        if len(row) == 6 and read_count(row[0]) is not None:
             remapped = rows.get(row[1], ["", ""])
             gpu = _gpu(row, more.get(row[0], {}), errors.get(row[0], [""])[0], *remapped)
-            limit, default = (number(watts.partition(".")[0]) for watts in power.get(row[0], ["", ""]))
+            limit, default = (read_count(watts.partition(".")[0]) for watts in power.get(row[0], ["", ""]))
             gpus.append(replace(gpu, power_w=limit, default_power_w=default))
         elif line.strip():
             trouble.append(line.strip())
@@ -122,21 +121,16 @@ def _gpu(row: list[str], more: Mapping[str, str], ecc_errors: str, pending: str,
         index=int(index),
         uuid=uuid,
         name=name,
-        memory_mib=number(memory),
-        memory_used_mib=number(used),
+        memory_mib=read_count(memory),
+        memory_used_mib=read_count(used),
         driver=driver,
         fault=said[0].strip("[]") if said else "",
         is_divided=more.get("mig") == "Enabled",
         pcie=f"{more['gen']}.0 {lanes}" if all(map(str.isdecimal, (more.get("gen", ""), width, of))) else "",
-        ecc_errors=number(ecc_errors),
+        ecc_errors=read_count(ecc_errors),
         rows_pending=pending in _YES,
         rows_failed=failed in _YES,
     )
-
-
-def number(text: str) -> int | None:
-    """None for [N/A], [Not Supported] and whatever else is no figure."""
-    return int(text) if text.isdecimal() and len(text) <= _DIGITS else None
 
 
 def _more(text: str) -> dict[str, dict[str, str]]:
@@ -147,8 +141,7 @@ def _more(text: str) -> dict[str, dict[str, str]]:
 
 def _table(text: str, columns: int) -> dict[str, list[str]]:
     """The lines of so many columns, by their first."""
-    rows = [[value.strip() for value in line.split(",")] for line in text.splitlines()]
-    return {row[0]: row[1:] for row in rows if len(row) == columns}
+    return {row[0]: row[1:] for row in read_rows(text, columns)}
 
 
 def _processes(text: str, indices: Mapping[str, int], owners: Mapping[str, str]) -> list[GpuProcess]:
@@ -156,7 +149,7 @@ def _processes(text: str, indices: Mapping[str, int], owners: Mapping[str, str])
     found = []
     for line in text.splitlines():
         row = [value.strip() for value in line.split(",")]
-        if len(row) >= 4 and row[0] in indices and number(row[1]) is not None:
+        if len(row) >= 4 and row[0] in indices and read_count(row[1]) is not None:
             name = ",".join(row[2:-1])
             found.append(
                 GpuProcess(
@@ -164,7 +157,7 @@ def _processes(text: str, indices: Mapping[str, int], owners: Mapping[str, str])
                     pid=int(row[1]),
                     name="" if name.startswith("[") else name,
                     user=owners.get(row[1], ""),
-                    memory_mib=number(row[-1]),
+                    memory_mib=read_count(row[-1]),
                 )
             )
     return found

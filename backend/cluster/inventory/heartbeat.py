@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from backend.cluster.node import Node
-from backend.node.supervisor.gpus import GPU_KEYS, GPU_QUERY, read_number
+from backend.node.nvidia_smi import CSV, SAMPLE, SMI_FOLDERS, read_figure, read_sample
 
 GLANCE_S = 20.0
 _SCRIPT = f"""\
 cat /proc/loadavg
 grep -E '^Mem(Total|Available):' /proc/meminfo
 df -Pk -- "$0" 2> /dev/null | tail -n 1
-command -v nvidia-smi > /dev/null && timeout 10 nvidia-smi --query-gpu={GPU_QUERY} --format=csv,noheader,nounits
+PATH=$PATH:{":".join(SMI_FOLDERS)}
+command -v nvidia-smi > /dev/null && timeout 10 nvidia-smi --query-gpu={",".join(SAMPLE.values())} {CSV}
 exit 0
 """
 
@@ -31,12 +32,12 @@ def read_glance(lines: Sequence[str]) -> dict[str, Any]:
         words = line.split()
         if line.startswith("Mem") and len(words) > 1:
             memory[words[0]] = _mib(words[1])
-        elif line.count(",") == len(GPU_KEYS) - 1:
-            beat["gpus"].append(dict(zip(GPU_KEYS, map(read_number, line.split(",")), strict=True)))
+        elif line.count(",") == len(SAMPLE) - 1:
+            beat["gpus"] += read_sample(line, list(SAMPLE))
         elif len(words) >= 6 and words[4].endswith("%"):
             beat["disk_free_mib"] = _mib(words[3])
         elif len(words) == 5 and "/" in words[3]:
-            beat["load1"] = read_number(words[0])
+            beat["load1"] = read_figure(words[0])
     if memory.keys() == {"MemTotal:", "MemAvailable:"}:
         beat["memory_total_mib"] = memory["MemTotal:"]
         beat["memory_used_mib"] = memory["MemTotal:"] - memory["MemAvailable:"]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from backend.estimate.array_ops import Array, Number
 
-Times = Sequence[Number | list[Number] | tuple[Number, ...]]
+Times = Sequence[Number | Sequence[Number]]
 """For each stage the time of one micro-batch: one figure, spread evenly over its model chunks, or one for each."""
 
 
@@ -67,7 +67,7 @@ def duration(forward: Times, backward: Times, virtual: int, micro_batches: int) 
 
 def chunk_times(times: Times, virtual: int) -> list[list[Number]]:
     """Every stage's time of each of its chunks."""
-    return [list(one) if isinstance(one, list | tuple) else [one / virtual] * virtual for one in times]
+    return [list(one) if isinstance(one, Sequence) else [one / virtual] * virtual for one in times]
 
 
 def passes(pipeline: int, virtual: int, micro_batches: int, stage: int) -> list[Pass]:

@@ -20,15 +20,15 @@ import resource
 import shutil
 import socket
 import struct
-import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+from backend.node.nvidia_smi import read_inventory
+from backend.node.tools import run_tool
 
 SIOCGIFADDR, SIOCGIFNETMASK = 0x8915, 0x891B
 SHM = "/dev/shm"  # noqa: S108 - it is asked how large it is
-TOOL_S = 20
-"""nvidia-smi answers after seconds where persistence mode is off, and never where a driver hangs."""
+TOOL_S = 20.0
 MEMORY = "/proc/meminfo"
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 """Where a container finds what it may use, with cgroup 2 and 1."""
@@ -36,27 +36,11 @@ CGROUP = "/proc/self/cgroup"
 _LOGIND = "org.freedesktop.login1"
 LOGIND = ["busctl", "get-property", _LOGIND, "/org/freedesktop/login1", f"{_LOGIND}.Manager",
           "KillUserProcesses", "KillOnlyUsers", "KillExcludeUsers"]  # fmt: skip
-SMI_FOLDERS = ("/usr/lib/wsl/lib", "/usr/local/nvidia/bin")
-"""Where WSL and containers of some clouds keep it, off sshd's PATH."""
-SMI = {
-    "query": ["--query-gpu=index,uuid,name,memory.total,memory.used,driver_version", "--format=csv,noheader,nounits"],
-    "more": [
-        "--query-gpu=index,mig.mode.current,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max",
-        "--format=csv,noheader,nounits",
-    ],
-    "errors": ["--query-gpu=index,ecc.errors.uncorrected.volatile.total", "--format=csv,noheader,nounits"],
-    "power": ["--query-gpu=index,power.limit,power.default_limit", "--format=csv,noheader,nounits"],
-    "rows": ["--query-remapped-rows=gpu_uuid,remapped_rows.pending,remapped_rows.failure", "--format=csv,noheader"],
-    "apps": ["--query-compute-apps=gpu_uuid,pid,process_name,used_memory", "--format=csv,noheader,nounits"],
-    "list": ["-L"],
-    "topo": ["topo", "-m"],
-    "table": [],
-}
 
 
 def survey(wanted: dict[str, Any]) -> dict[str, Any]:
     """`folders`: those whose disk is asked about."""
-    smi = ask_smi()
+    smi = read_inventory()
     return {
         "smi": smi,
         "owners": owners_of(smi["apps"]["out"]) if smi else {},
@@ -67,7 +51,7 @@ def survey(wanted: dict[str, Any]) -> dict[str, Any]:
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "nofile": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         "disks": {folder: disk_of(folder) for folder in wanted["folders"]},
-        "quota": run(["quota", "-w", "-p"])["out"] if shutil.which("quota") else "",
+        "quota": run_tool(["quota", "-w", "-p"], TOOL_S).out if shutil.which("quota") else "",
         "cpus": len(os.sched_getaffinity(0)),
         "memory_mib": memory_mib(),
         "ends_at_logout": ends_at_logout(),
@@ -88,7 +72,7 @@ def ends_at_logout() -> bool:
     """
     if not re.search(r"/session-[^/]+\.scope", text_of(CGROUP)):
         return False
-    words = [line.split()[1:] for line in run(LOGIND)["out"].splitlines()]
+    words = [line.split()[1:] for line in run_tool(LOGIND, TOOL_S).out.splitlines()]
     if len(words) != 3 or words[0] != ["true"]:
         return False
     only, excluded = ({word.strip('"') for word in line[1:]} for line in words[1:])
@@ -97,31 +81,6 @@ def ends_at_logout() -> bool:
 
 def me() -> str:
     return pwd.getpwuid(os.getuid()).pw_name
-
-
-def ask_smi() -> dict[str, Any] | None:
-    """What nvidia-smi says to each question; None without it."""
-    program = shutil.which("nvidia-smi", path=os.pathsep.join([os.environ.get("PATH", os.defpath), *SMI_FOLDERS]))
-    if program is None:
-        return None
-    with ThreadPoolExecutor(len(SMI)) as pool:
-        asked = {name: pool.submit(run, [program, *arguments]) for name, arguments in SMI.items()}
-        return {name: future.result() for name, future in asked.items()}
-
-
-def run(argv: list[str]) -> dict[str, Any]:
-    """`code` is None where it did not answer in time or could not be started."""
-    environment = {**os.environ, "LC_ALL": "C"}
-    try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=TOOL_S, check=False, env=environment
-        )
-    except subprocess.TimeoutExpired:
-        return {"code": None, "out": "", "err": f"no answer within {TOOL_S} s"}
-    except OSError as error:
-        return {"code": None, "out": "", "err": str(error)}
-    return {"code": done.returncode, "out": done.stdout.decode(errors="replace"),
-            "err": done.stderr.decode(errors="replace")}  # fmt: skip
 
 
 def owners_of(text: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import Iterator  # noqa: UP035 - Python 3.8
+from typing import Iterator
 
 CHUNK = 1 << 20
 PART = ".megaboard-part"

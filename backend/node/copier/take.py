@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Any, Callable, TypeVar  # noqa: UP035 - Python 3.8
+from typing import IO, Any, Callable, TypeVar
 
 from .files import CHUNK, sha256_of
 from .place import CopyError, Destination, make_room

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Iterable, NamedTuple  # noqa: UP035 - Python 3.8
+from typing import Iterable, NamedTuple
 
 from .processes import Process, rank_of, read_stat
 

@@ -11,12 +11,14 @@ import time
 import traceback
 from typing import Any, NoReturn
 
+from backend.node.tools import MARK
+
 from .files import PROTOCOL, free_reserve, is_full, read_json, say, write_json
 from .gpus import gpus_given_back
 from .heartbeat import last_members
 from .keeper import Supervisor
 from .locks import holder, release_lock
-from .processes import GIVE_UP_S, MARK, boot_id, end_tree, find_process, members
+from .processes import GIVE_UP_S, boot_id, end_tree, find_process, members
 from .shutdown import PIPES, drop_secrets, has_pipes, write_exit
 
 PR_SET_CHILD_SUBREAPER = 36

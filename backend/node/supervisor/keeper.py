@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any, Iterable  # noqa: UP035 - Python 3.8
+from typing import Any, Iterable
+
+from backend.node.tools import MARK
 
 from .activity import Work
 from .files import PROTOCOL, RESERVE_BYTES, read_json, say, write_json
@@ -17,7 +19,7 @@ from .gpus import GpuReader, gpus_given_back
 from .heartbeat import HEARTBEAT_S, HEARTBEATS_BYTES, LOGS, host_facts
 from .locks import release_lock, take_lock
 from .masking import LogMask
-from .processes import MARK, Process, boot_id, catches, end_tree, members, own_start, rank_of, send_signal
+from .processes import Process, boot_id, catches, end_tree, members, own_start, rank_of, send_signal
 from .shutdown import ask_for_records, drop_secrets, write_exit
 
 TICK_S = 0.1

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import time
 from typing import Any
 
+from backend.node.nvidia_smi import find_smi
+from backend.node.tools import run_tool
+
 from .files import read_json
 from .processes import boot_id
-from .tools import said
 
 LOG_S = 5.0
 """For each of the two programs that show the kernel log."""
@@ -29,7 +30,7 @@ def gpu_errors(folder: str) -> dict[str, Any] | None:
     and where the machine restarted since.
     """
     me = read_json(f"{folder}/pid")
-    if not shutil.which("nvidia-smi") or me is None or me.get("boot") != boot_id():
+    if not find_smi() or me is None or me.get("boot") != boot_id():
         return None
     lines, unread = kernel_lines()
     first = read_json(f"{folder}/gpus") or {}
@@ -58,11 +59,11 @@ def log_end() -> float | None:
 
 def kernel_lines() -> tuple[list[tuple[float, str]], str]:
     """(seconds since the machine started, text) of each line, by dmesg or else journalctl; or why there is none."""
-    code, out, why = said(["dmesg"], LOG_S)
+    code, out, why = run_tool(["dmesg"], LOG_S)
     lines = stamped(out)
     if code == 0:
         return lines, ""
-    lines = stamped(said(["journalctl", "-k", "--no-pager", "-o", "short-monotonic"], LOG_S)[1])
+    lines = stamped(run_tool(["journalctl", "-k", "--no-pager", "-o", "short-monotonic"], LOG_S).out)
     # Who may not read the journal gets an empty one, and status 0 with it.
     return lines, "" if lines else (why.strip() or "dmesg: no answer")[:XID_TEXT]
 

@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 import time
-from typing import Any, Iterator  # noqa: UP035 - Python 3.8
+from typing import Any, Iterator
 
 from .files import read_json, write_json
 from .processes import boot_id, find_process, members

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Iterable, NamedTuple  # noqa: UP035 - Python 3.8
+from typing import Iterable, NamedTuple
 
-MARK = "MEGABOARD_RUN"
+from backend.node.tools import MARK
+
 RANK = b"RANK="
 GIVE_UP_S = 20.0
 """After the first SIGKILL; what is left then is stuck in a driver and is reported."""

@@ -7,7 +7,7 @@ import glob
 import os
 import secrets
 import time
-from typing import Any, Iterable  # noqa: UP035 - Python 3.8
+from typing import Any, Iterable
 
 from .files import free_reserve, is_full, write_json
 from .kernel_log import gpu_errors

@@ -10,7 +10,7 @@ from backend.job.problems import errors
 from backend.job.rules import check
 from backend.planning import unequal_stages
 from backend.planning.effects import effects
-from backend.planning.even_out import evened_out
+from backend.planning.rebalance import rebalance
 from tests.estimate.cases import TP2_PP2_VPP2, TP4, job
 
 PLANS = {
@@ -43,7 +43,7 @@ def test_the_stages_that_are_offered_are_legal_and_shorten_a_step_by_what_is_sai
 
 def test_no_other_way_to_cut_two_stages_is_faster():
     made = job(model__preset="qwen3-8b", parallel__pipeline=2)
-    best = evened_out(made, resolve_model(made.model), resolve_gpu(made.cluster), estimate(made))
+    best = rebalance(made, resolve_model(made.model), resolve_gpu(made.cluster), estimate(made))
     every = {
         first: estimate(with_values(made, {"parallel.pipeline_layout": f"E,t*{first}|t*{36 - first},L"})).iteration_s
         for first in range(1, 36)

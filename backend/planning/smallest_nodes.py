@@ -1,4 +1,4 @@
-"""What would help where one node's GPUs have less memory than the others': the plans without it."""
+"""Plans without the nodes whose GPUs have the least memory, for a cluster whose nodes differ."""
 
 from dataclasses import dataclass, replace
 
@@ -11,63 +11,63 @@ from backend.planning.plans import Candidate, Plans
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Smallest:
-    """Nodes that hold all others back, and the best plan with and without them."""
+class SmallestNodes:
+    """Nodes whose GPU memory limits all nodes, and the best plan with and without them."""
 
     nodes: tuple[str, ...]
     least_gib: float
     others: int
-    """Nodes that remain without them."""
+    """Number of the other nodes."""
     others_gib: float
     best: Candidate | None
-    """Of all nodes, the fastest that fits; None where none does."""
+    """The fastest plan of all nodes that fits; None if none fits."""
     without: Candidate | None
-    """Of the other nodes at the same global batch, likewise."""
+    """The fastest plan of the other nodes that fits, at the same global batch; None if none fits."""
 
     @property
     def helps(self) -> bool:
-        """Whether the other nodes alone are faster together, or the only ones that can."""
+        """Return whether the job is faster without these nodes, or fits only without them."""
         if self.without is None or self.best is None:
             return self.without is not None
         return (tokens_per_s(self.without) or 0.0) > (tokens_per_s(self.best) or 0.0)
 
 
-def smallest_nodes(job: Job, plans: Plans) -> Smallest | None:
-    """None where nodes do not differ, or where it is not said which of all they are.
+def smallest_nodes(job: Job, plans: Plans) -> SmallestNodes | None:
+    """Compare the job's `plans` with those of the other nodes.
 
-    `plans` are the job's. Raises ProblemsError as `enumerate_plans`.
+    Returns None if nodes do not differ, or if the job does not say which nodes have less memory. Raises ProblemsError
+    as enumerate_plans does.
     """
     cluster, smallest = job.cluster, smallest_hosts(job.cluster)
-    kept = tuple(host for host in cluster.hosts if host not in smallest)
+    other_hosts = tuple(host for host in cluster.hosts if host not in smallest)
     more = others_gib(cluster)
     if not smallest or more is None or len(cluster.hosts) != cluster.nodes:
         return None
-    alone = replace(
+    reduced = replace(
         job,
-        cluster=replace(cluster, nodes=len(kept), hosts=kept),
+        cluster=replace(cluster, nodes=len(other_hosts), hosts=other_hosts),
         training=replace(job.training, global_batch_size=planned_batch(job)),
     )
     engines = [space.job.engine for space in plans.spaces] or None
     try:
-        others = _fastest(enumerate_plans(alone, engines))
-    except ProblemsError:  # no engine is modelled on so few
-        others = None
-    return Smallest(
+        without = _fastest(enumerate_plans(reduced, engines))
+    except ProblemsError:  # no engine is modelled on so few nodes
+        without = None
+    return SmallestNodes(
         nodes=tuple(host.name for host in smallest),
         least_gib=least_gpu(cluster).memory_gib,
-        others=len(kept),
+        others=len(other_hosts),
         others_gib=more,
         best=_fastest(plans),
-        without=others,
+        without=without,
     )
 
 
 def _fastest(plans: Plans) -> Candidate | None:
-    """The first of those that fit."""
     return plans[0] if plans.fitting else None
 
 
 def tokens_per_s(candidate: Candidate) -> float | None:
-    """Of all its GPUs together; None where their speed is not known."""
+    """Return the speed of all GPUs of a plan together; None if it is not known."""
     rate = candidate.estimate.tokens_per_s_per_gpu
     return None if rate is None else rate * candidate.job.world_size

@@ -1,0 +1,64 @@
+"""backend/node stays alone: a node has a Python, the engine's environment, and nothing else of this project."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from backend import node
+
+ROOT = Path(node.__file__).parent
+BESIDE = {path.stem for path in (ROOT / "training").glob("*.py")}
+"""These files lie side by side in the run folder, and import each other by their own names."""
+ENGINE = {
+    "benchmark.py": {"torch"},
+    "checks/engine_args.py": {"deepspeed", "llamafactory", "mcore_adapter", "swift", "transformers", "yaml"},
+    "samples/lengths.py": {"tokenizers"},
+    "samples/rows.py": {"pyarrow"},
+    "training/entry.py": {"llamafactory", "torch", "transformers", "yaml", *BESIDE},
+    "training/export_model.py": {"llamafactory", "mcore_adapter"},
+    "training/swift_entry.py": {"swift", "torch", *BESIDE},
+    "training/tokenise.py": {"datasets", "llamafactory", "yaml"},
+}
+"""Module -> what it imports of the engine's environment, inside functions only."""
+
+
+def test_a_node_needs_nothing_but_its_standard_library_and_engine() -> None:
+    strangers = set()
+    for path in ROOT.rglob("*.py"):
+        tree, name = ast.parse(path.read_text(encoding="utf-8")), path.relative_to(ROOT).as_posix()
+        for statement in ast.walk(tree):
+            engine = ENGINE.get(name, set()) if statement not in tree.body else set()
+            strangers |= {f"{name}: {module}" for module in modules(statement) if not is_allowed(module, engine)}
+    assert strangers == set()
+
+
+def modules(statement: ast.AST) -> list[str]:
+    """Names of the modules that a statement imports, except those of its own package."""
+    if isinstance(statement, ast.Import):
+        return [alias.name for alias in statement.names]
+    if isinstance(statement, ast.ImportFrom) and statement.level != 1:
+        return ["." * statement.level + (statement.module or "")]
+    return []
+
+
+def is_allowed(module: str, engine: set[str]) -> bool:
+    root = module.partition(".")[0]
+    return root in sys.stdlib_module_names or root in engine or f"{module}.".startswith("backend.node.")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_old"),
+    [
+        ("if (count := 1):\n    print(count)\n", True),
+        ("match 1:\n    case 1:\n        pass\n", False),
+        ('with (open("a") as a, open("b") as b):\n    print(a, b)\n', False),
+        ("def first(names: list[str]) -> str | None:\n    return names[0]\n", False),
+    ],
+)
+def test_lint_refuses_syntax_that_the_oldest_python_of_nodes_lacks(text: str, is_old: bool) -> None:
+    command = [sys.executable, "-m", "ruff", "check", "--stdin-filename", str(ROOT / "sample.py"), "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, cwd=ROOT.parents[1])
+    assert (done.returncode == 0) == is_old, done.stdout
