@@ -25,17 +25,17 @@ from backend.estimate.estimate import (
     is_held,
     run_of,
 )
-from backend.estimate.memo import Shared
+from backend.estimate.memo import Memo
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.megatron import PlanCosts, plan_costs
-from backend.estimate.memory.non_torch_memory import outside_gib
+from backend.estimate.memory.non_torch_memory import non_torch_gib
 from backend.estimate.memory.stage import trained_parts
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan, plan_of
 from backend.estimate.time.calibrated import reserved_ratio, time_ratio
 from backend.estimate.time.efficiency import Machine, machine_of
 from backend.estimate.time.step_time import MicroBatch
-from backend.estimate.time.timing import COMMUNICATION, micro_batch_of, setting_of, step_of
+from backend.estimate.time.timing import COMMUNICATION, micro_batch_of, step_of, time_context_of
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
@@ -94,7 +94,7 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Many:
+class PlanBatch:
     """Plans of one engine, none of which changes with what no rule reads."""
 
     choices: tuple[tuple[str, tuple[str, ...]], ...]
@@ -135,13 +135,13 @@ STATIC = ("pipeline", "virtual_pipeline", "account_for_embedding", "account_for_
 OF_STAGES = tuple(f"parallel.{name}" for name in STATIC)
 
 
-def many_of(
+def plan_batch(
     columns: Callable[[Rows], Columns],
     choices: tuple[tuple[str, tuple[str, ...]], ...],
     cut: Array,
     alike: Array,
     lines: Lines,
-) -> Many:
+) -> PlanBatch:
     """Plans as numbers: equal in `cut` where OF_STAGES are, in `alike` where OF_LAYERS but for `lines` are.
 
     `columns` are the sizes of some plans by path, the micro-batches of a step under
@@ -165,7 +165,7 @@ def many_of(
         key = (how.get("pipeline"), *(values.tobytes() for values in sizes.values()))
         base = bases.setdefault(key, Base(columns=sizes, kind=kind[own]))
         cuts.append(Cut(rows=slice(begin, end), stages=how, base=base))
-    return Many(
+    return PlanBatch(
         choices=choices,
         cuts=tuple(cuts),
         lines=lines.values,
@@ -187,46 +187,46 @@ class _Costs:
 class Parts:
     """What the iteration_s of plans is the sum of: for each cut the values of PARTS, put in lines for who asks."""
 
-    many: Many
+    batch: PlanBatch
     of_cuts: tuple[tuple[Array, ...], ...]
 
     def at(self, rows: Array) -> Array:
         """A line for each of PARTS with an entry for each of the plans."""
-        cuts, found = self.many.cuts, np.empty((len(PARTS), len(rows)))
+        cuts, figures_by_name = self.batch.cuts, np.empty((len(PARTS), len(rows)))
         cut_of = np.searchsorted([cut.rows.start for cut in cuts], rows, side="right") - 1
         for number in np.unique(cut_of).tolist():
             chosen = np.flatnonzero(cut_of == number)
-            shape = (*self.many.shape, len(cuts[number].base.kind))
-            place = np.unravel_index(self.many.place[rows[chosen]], shape)
-            for line, values in zip(found, self.of_cuts[number], strict=True):
+            shape = (*self.batch.shape, len(cuts[number].base.kind))
+            place = np.unravel_index(self.batch.place[rows[chosen]], shape)
+            for line, values in zip(figures_by_name, self.of_cuts[number], strict=True):
                 line[chosen] = np.broadcast_to(values, shape)[place]
-        return found
+        return figures_by_name
 
 
-def evaluate(job: Job, shape: ModelShape, gpu: Gpu, many: Many) -> tuple[Figures, Parts | None]:
+def evaluate(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch) -> tuple[Figures, Parts | None]:
     """The figures of plans that no rule refuses, and what iteration_s is the sum of.
 
     The job says what they have in common. Raises what `estimate` raises.
     """
     machine = machine_of(job.cluster, gpu, job.training.precision)
-    costs = _costs(job, shape, gpu, many, machine)
-    size, found, parts = len(many.place), dict[str, Array](), []
-    known: dict[int, tuple[_Costs, Shared]] = {}
-    for cut in many.cuts:
+    costs = _costs(job, shape, gpu, batch, machine)
+    size, figures_by_name, parts = len(batch.place), dict[str, Array](), []
+    known: dict[int, tuple[_Costs, Memo]] = {}
+    for cut in batch.cuts:
         base = cut.base
         if id(base) not in known:
-            known[id(base)] = _take(costs, base.kind), Shared()
-        columns = {**base.columns, **many.lines}
-        part = _job_of(job, columns, cut.stages)
-        plan = _plan_of(part, shape, gpu, many.choices, columns)
-        figures, times = _together(part, shape, gpu, plan, machine, *known[id(base)])
+            known[id(base)] = _take(costs, base.kind), Memo()
+        columns = {**base.columns, **batch.lines}
+        cut_job = _job_of(job, columns, cut.stages)
+        plan = _plan_of(cut_job, shape, gpu, batch.choices, columns)
+        figures, times = _evaluate_cut(cut_job, shape, gpu, plan, machine, *known[id(base)])
         parts.append(times)
-        place, lines = many.place[cut.rows], (*many.shape, len(base.kind))
+        place, lines = batch.place[cut.rows], (*batch.shape, len(base.kind))
         for name, values in figures.items():
             flat = np.broadcast_to(values, lines).reshape(-1)
-            found.setdefault(name, np.empty(size, flat.dtype))[cut.rows] = flat.take(place)
-    figures_of = Figures(**{field.name: found.get(field.name) for field in fields(Figures)})  # type: ignore[arg-type]
-    return figures_of, Parts(many=many, of_cuts=tuple(parts)) if machine else None
+            figures_by_name.setdefault(name, np.empty(size, flat.dtype))[cut.rows] = flat.take(place)
+    figures_of = Figures(**{field.name: figures_by_name.get(field.name) for field in fields(Figures)})  # type: ignore[arg-type]
+    return figures_of, Parts(batch=batch, of_cuts=tuple(parts)) if machine else None
 
 
 def _job_of(job: Job, columns: Columns, cut: Mapping[str, Any] | None = None) -> Job:
@@ -234,24 +234,26 @@ def _job_of(job: Job, columns: Columns, cut: Mapping[str, Any] | None = None) ->
     recompute = {"recompute": "none", "recompute_modules": (), "recompute_num_layers": None}
     parts: dict[str, dict[str, Any]] = {"parallel": {}, "training": {}}
     for path, values in columns.items():
-        part, name = path.split(".")
-        parts[part][name] = values
+        cut_job, name = path.split(".")
+        parts[cut_job][name] = values
     parallel = replace(job.parallel, **{**parts["parallel"], **recompute, **(cut or {})})
     return replace(job, parallel=parallel, training=replace(job.training, global_batch_size=None, **parts["training"]))
 
 
-def _costs(job: Job, shape: ModelShape, gpu: Gpu, many: Many, machine: Machine | None) -> _Costs:
-    columns = {**many.alike, **{path: values for path, values in many.lines.items() if path in OF_LAYERS}}
+def _costs(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch, machine: Machine | None) -> _Costs:
+    columns = {**batch.alike, **{path: values for path, values in batch.lines.items() if path in OF_LAYERS}}
     # Nor is a layout read, which the rules may have refused.
     job = _job_of(job, columns, {"pipeline_layout": None})
     layers, trained, memory = model_layers(shape), trained_parts(job, shape), memory_traits(job)
     # What a layer's cost does not depend on is not a number: a formula that asks for it fails.
     unknown: dict[str, Any] = dict.fromkeys(("data", "micro_batches", "distributed_optimizer", *STATIC))
-    plan = replace(_plan_of(job, shape, gpu, many.choices, columns), **unknown)
+    plan = replace(_plan_of(job, shape, gpu, batch.choices, columns), **unknown)
     megatron = job.traits.is_megatron
     return _Costs(
         memory=plan_costs(layers, plan, memory, run_of(job, trained)) if megatron else None,
-        time=micro_batch_of(job, setting_of(job, machine, plan, memory, layers), layers, trained) if machine else None,
+        time=micro_batch_of(job, time_context_of(job, machine, plan, memory, layers), layers, trained)
+        if machine
+        else None,
     )
 
 
@@ -266,23 +268,23 @@ def _plan_of(
     )
 
 
-def _together(
-    job: Job, shape: ModelShape, gpu: Gpu, plan: Plan, machine: Machine | None, costs: _Costs, shared: Shared
+def _evaluate_cut(
+    job: Job, shape: ModelShape, gpu: Gpu, plan: Plan, machine: Machine | None, costs: _Costs, memo: Memo
 ) -> tuple[dict[str, Number | Flag], tuple[Array, ...]]:
     """Figures of plans whose layers are cut alike, and the values of PARTS where there are times."""
-    memory = estimate_memory(job, shape, gpu, plan, costs.memory, shared)
+    memory = estimate_memory(job, shape, gpu, plan, costs.memory, memo)
     ratio = reserved_ratio(job) or RESERVED_PER_ALLOCATED
     reserved = ratio / GIB * largest(*(stage.peak for stage in memory.stages))
     host = 0.0 if job.cluster.host_memory_gib is None else host_memory_gib(job, memory.stages)
-    outside = outside_gib(job, plan)
+    outside = non_torch_gib(job, plan)
     fits = is_held(job, gpu, reserved + outside, host)
     figures: dict[str, Number | Flag] = {"reserved_gib": reserved, "outside_gib": outside, "fits": fits}
     parts: tuple[Array, ...] = ()
     if job.cluster.host_memory_gib is not None:
         figures["host_memory_gib"] = host
     if machine:
-        setting = setting_of(job, machine, plan, memory.traits, memory.layers)
-        step = step_of(job, setting, memory.layers, memory.trained, memory.stages, costs.time, shared)
+        time_context = time_context_of(job, machine, plan, memory.traits, memory.layers)
+        step = step_of(job, time_context, memory.layers, memory.trained, memory.stages, costs.time, memo)
         scale = time_ratio(job.cluster) or 1.0
         figures["bubble_fraction"] = step.bubble
         figures["iteration_s"] = scale * step.iteration_s

@@ -6,13 +6,13 @@ from operator import attrgetter
 from typing import Any
 
 from backend.estimate.array_ops import Flag, Number, largest
-from backend.estimate.frozen_dataclass import record
-from backend.estimate.memo import Shared
+from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memo import Memo
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.memory.megatron import PlanCosts, Run, pipeline_memory, plan_costs
 from backend.estimate.memory.megatron_adapters import Adapters
-from backend.estimate.memory.non_torch_memory import outside_gib
+from backend.estimate.memory.non_torch_memory import non_torch_gib
 from backend.estimate.memory.stage import Trained, trained_parts
 from backend.estimate.memory.terms import StageMemory
 from backend.estimate.model.layers import ModelLayers
@@ -35,7 +35,7 @@ RESERVED_PER_ALLOCATED = 1.06
 1.05; SimuMax itself plans with 1 / 0.94."""
 
 
-@record
+@frozen_dataclass
 class StageEstimate:
     """One pipeline stage; every figure is per GPU, experts included. The terms add up to peak_gib."""
 
@@ -106,7 +106,7 @@ class Estimate:
     """The day on which the speeds in these figures were measured on the cluster."""
 
 
-@record
+@frozen_dataclass
 class MemoryEstimate:
     """The memory of every stage of a job in bytes, and what it was computed from."""
 
@@ -145,7 +145,7 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstim
     stages = tuple([_stage(stage) for stage in memory.stages])
     worst = max(stages, key=attrgetter("peak_gib"))
     reserved_gib = worst.peak_gib * (reserved_ratio(job) or RESERVED_PER_ALLOCATED)
-    outside, host_gib = float(outside_gib(job, plan)), float(host_memory_gib(job, memory.stages))
+    outside, host_gib = float(non_torch_gib(job, plan)), float(host_memory_gib(job, memory.stages))
     return Estimate(
         name=job.name,
         fits=bool(is_held(job, gpu, reserved_gib + outside, host_gib)),
@@ -180,7 +180,7 @@ def estimate_memory(
     gpu: Gpu,
     plan: Plan | None = None,
     costs: PlanCosts | None = None,
-    shared: Shared | None = None,
+    memo: Memo | None = None,
 ) -> MemoryEstimate:
     """Return the memory of a job; raise what `estimate` raises.
 
@@ -194,7 +194,7 @@ def estimate_memory(
     if job.traits.is_megatron:
         run = run_of(job, trained)
         costs = costs or plan_costs(layers, plan, traits, run)
-        stages = pipeline_memory(layers, plan, traits, run, costs, shared)
+        stages = pipeline_memory(layers, plan, traits, run, costs, memo)
     else:
         stages = [data_parallel_memory(layers, plan, traits, tuning_of(job, trained))]
     return MemoryEstimate(layers=layers, plan=plan, traits=traits, trained=trained, run=run, costs=costs, stages=stages)

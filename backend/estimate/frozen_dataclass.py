@@ -10,12 +10,12 @@ Bundle = TypeVar("Bundle")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def record(cls: type[Bundle]) -> type[Bundle]:
+def frozen_dataclass(cls: type[Bundle]) -> type[Bundle]:
     """A dataclass with keywords and slots whose fields nobody may set again."""
     return dataclass(kw_only=True, slots=True)(cls)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def short_record(cls: type[Bundle]) -> type[Bundle]:
+def positional_dataclass(cls: type[Bundle]) -> type[Bundle]:
     """The same for a few values that are made in every formula: by position."""
     return dataclass(slots=True)(cls)

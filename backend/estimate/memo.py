@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 
-class Shared:
+class Memo:
     """Values of arrays of plans, alike in all but VPP and what counts as a layer, by what tells them apart.
 
     What a stage holds follows from its layers: with PP 2 the plans of eight VPP ask for it once.

@@ -7,14 +7,14 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.estimate.array_ops import Array, Flag, Number, choose
-from backend.estimate.frozen_dataclass import record
-from backend.estimate.memory.worst_microbatch import fullest_length
+from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.worst_microbatch import worst_microbatch_length
 from backend.job.job import Job, Parallel
 from backend.job.model import VisionShape
 from backend.job.pipeline_layout import layers_of
 
 
-@record
+@frozen_dataclass
 class Plan:
     """Parallel sizes, batch and recompute choice of a Megatron plan."""
 
@@ -139,7 +139,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     return Plan(
         data=job.data_parallel,
         # Without flash attention sequences are padded (ms-swift megatron/model/utils.py _check_padding_free).
-        sequence_length=fullest_length(job) if flash else training.cutoff_len,
+        sequence_length=worst_microbatch_length(job) if flash else training.cutoff_len,
         micro_batch=sequences,
         micro_batches=job.accumulation,
         recompute=job.recompute,

@@ -28,8 +28,8 @@ def memory_traits(job: Job) -> MemoryTraits:
         }
         memory = replace(memory, **chosen)
     if job.fuses_loss:
-        there, back = LIGER_LOSS_MOVED
-        memory = replace(memory, loss_forward_moved=there, loss_backward_moved=back)
+        forward, backward = LIGER_LOSS_MOVED
+        memory = replace(memory, loss_forward_moved=forward, loss_backward_moved=backward)
     if job.extra.get("optim") == "adamw_torch" and not traits.is_megatron and not traits.zero_stage:
         # torch 2.13 optim/adam.py _multi_tensor_adam, exp_avg_sq_sqrt; the default, adamw_torch_fused, has none.
         memory = replace(memory, step_gradient_bytes=4)

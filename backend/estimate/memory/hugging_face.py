@@ -8,9 +8,9 @@ divide is in sharding.py; the saved tensors of the modules are those of saved_ac
 from typing import Literal
 
 from backend.estimate.array_ops import Flag, Number, choose, larger, largest, plain
-from backend.estimate.frozen_dataclass import record
-from backend.estimate.memory.saved_activations import Eager, eager_bytes
-from backend.estimate.memory.sharding import States, largest_unit, shared_states
+from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
+from backend.estimate.memory.sharding import States, largest_unit, sharded_states
 from backend.estimate.memory.stage import RankParameters, Trained
 from backend.estimate.memory.terms import LIBRARIES, STATIC_BYTES, Moment, StageMemory, Term, Terms, peak_moment
 from backend.estimate.model.adapters import NF4_BYTES, adapter_parameters, quantised_parameters
@@ -20,7 +20,7 @@ from backend.estimate.plan import Plan
 from backend.job.traits import MemoryTraits
 
 
-@record
+@frozen_dataclass
 class Tuning:
     """What is trained, and how."""
 
@@ -76,7 +76,7 @@ def model_states(
 ) -> States:
     """Return the model states of one rank."""
     frozen = _frozen_bytes(layers, memory, tuning, parameters)
-    return shared_states(layers, plan, memory, parameters, frozen, packed_elements(layers, tuning))
+    return sharded_states(layers, plan, memory, parameters, frozen, packed_elements(layers, tuning))
 
 
 def reference_bytes(
@@ -136,16 +136,16 @@ def packed_elements(layers: ModelLayers, tuning: Tuning) -> int:
     return quantised_parameters(layers) if tuning.method == "qlora" else 0
 
 
-def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> Eager:
+def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> EagerForm:
     """How the modules of a part run."""
     if tuning.single_precision:
-        return Eager(element=4, residual=4, trained=part_trained)
+        return EagerForm(element=4, residual=4, trained=part_trained)
     autocast = memory.autocast_bytes > 0
     if tuning.adapters:
-        return Eager(trained=False, adapters=part_trained, casts=part_trained and autocast)
+        return EagerForm(trained=False, adapters=part_trained, casts=part_trained and autocast)
     # The residual stream is fp32 where the fp32 embedding is trained; the frozen one of `partial` hands on bf16.
     whole = part_trained and autocast and tuning.method == "full"
-    return Eager(residual=4 if whole else 2, trained=part_trained, casts=part_trained and autocast)
+    return EagerForm(residual=4 if whole else 2, trained=part_trained, casts=part_trained and autocast)
 
 
 def _step_moments(
@@ -252,14 +252,16 @@ def _step_moments(
     ]
 
 
-def held_gradients(plan: Plan, memory: MemoryTraits, parameters: RankParameters, states: States, form: Eager) -> Number:
+def held_gradients(
+    plan: Plan, memory: MemoryTraits, parameters: RankParameters, states: States, form: EagerForm
+) -> Number:
     """Gradients of earlier micro-batches while another one runs."""
     whole = form.element * (parameters.trained_dense + parameters.trained_expert)
     kept = states.gradients if memory.keeps_gradients else 0
     return choose(plan.micro_batches > 1, whole if memory.reduces_layers else states.gradients, kept)
 
 
-def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager) -> Number:
+def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Number:
     """FSDP's outermost unit is reduced last: the output layer's gradient waits for that of the embedding.
 
     While micro-batches are accumulated it is among the whole gradients.
@@ -269,7 +271,7 @@ def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tun
     return choose(plan.micro_batches > 1, 0, form.element * layers.embedding)
 
 
-def _new_gradient_bytes(memory: MemoryTraits, form: Eager) -> float:
+def _new_gradient_bytes(memory: MemoryTraits, form: EagerForm) -> float:
     """Return the bytes of an element of a new gradient, its 16-bit form included."""
     passing = memory.gradient_bytes if memory.passing_gradient_bytes is None else memory.passing_gradient_bytes
     return passing + form.element
@@ -292,7 +294,7 @@ def _cast_copies(
 
 
 def _logits(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
 ) -> tuple[Number, Number, Number]:
     """Bytes of logits at the loss in forward, at the loss in backward and in the output layer's backward."""
     hidden = layers.output.hidden
@@ -308,7 +310,7 @@ def _logits(
 
 
 def _layer_activations(
-    layers: ModelLayers, plan: Plan, tuning: Tuning, form: Eager
+    layers: ModelLayers, plan: Plan, tuning: Tuning, form: EagerForm
 ) -> tuple[Number, Number, list[tuple[LayerKind, int, Number]]]:
     """Return the bytes that decoder layers save, the bytes that the largest of them recomputes, and the saved bytes of
     the layers of each kind, with their count."""
@@ -352,7 +354,7 @@ def _tower(
     return plan.vision_patches * per_patch, plan.vision_patches * live
 
 
-@record
+@frozen_dataclass
 class LayerWork:
     """Bytes that the backward pass of one layer needs beside what is saved."""
 
@@ -368,7 +370,9 @@ class LayerWork:
         return self.ffn + self.weight + self.unpacked
 
 
-def _layer_works(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager) -> list[LayerWork]:
+def _layer_works(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
+) -> list[LayerWork]:
     """Return the work of each kind of layer that the model has."""
     works = []
     for kind, count in ((layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count)):

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import fields
 
 from backend.estimate.array_ops import Number, choose, larger
-from backend.estimate.frozen_dataclass import record
-from backend.estimate.memo import Shared
+from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memo import Memo
 from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes, adapter_counts, tower_adapters
 from backend.estimate.memory.megatron_workspace import cached_gradients, expert_copies, ffn_gradients, largest_weight
-from backend.estimate.memory.saved_activations import Eager, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
+from backend.estimate.memory.saved_activations import EagerForm, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
 from backend.estimate.memory.stage import RankParameters, Stage, Trained, rank_parameters, stages
 from backend.estimate.memory.terms import (
     GROUPED_BYTES,
@@ -30,7 +30,7 @@ from backend.estimate.time.schedule import in_flight
 from backend.job.traits import MemoryTraits
 
 
-@record
+@frozen_dataclass
 class LayerCost:
     """One layer of a kind on one rank."""
 
@@ -40,7 +40,7 @@ class LayerCost:
     """What its backward pass needs besides."""
 
 
-@record
+@frozen_dataclass
 class PlanCosts:
     """What is the same on every stage of a plan."""
 
@@ -53,7 +53,7 @@ class PlanCosts:
     """Saved activations of the vision tower for one micro-batch."""
 
 
-@record
+@frozen_dataclass
 class Run:
     """What is trained of a Megatron model, and beside what."""
 
@@ -75,7 +75,7 @@ def pipeline_memory(
     memory: MemoryTraits,
     trained: Trained | Run,
     costs: PlanCosts | None = None,
-    shared: Shared | None = None,
+    memo: Memo | None = None,
 ) -> list[StageMemory]:
     """The memory of each stage, first to last; memory traits in the precision of the run.
 
@@ -83,8 +83,8 @@ def pipeline_memory(
     """
     run = Run(trained=trained) if isinstance(trained, Trained) else trained
     costs = costs or plan_costs(layers, plan, memory, run)
-    held: dict[tuple[bool, bool, int, int], _Held] = shared.held if shared else {}
-    kept: dict[tuple[int, ...], Number] = shared.kept if shared else {}
+    held: dict[tuple[bool, bool, int, int], _Held] = memo.held if memo else {}
+    kept: dict[tuple[int, ...], Number] = memo.kept if memo else {}
     found = []
     for stage in stages(layers, plan):
         # Stages between the ends hold the same: only what is in flight differs.
@@ -111,7 +111,7 @@ def element_bytes(memory: MemoryTraits) -> float:
     return memory.weight_bytes
 
 
-@record
+@frozen_dataclass
 class _Held:
     """What a stage holds whichever micro-batches are in flight, in bytes."""
 
@@ -281,14 +281,14 @@ def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> S
 def _spread(saved: SavedBytes, plan: Plan, attention: Attention) -> Number:
     """Bytes on one rank for a micro-batch, from bytes a token."""
     whole = saved.whole + saved.routed + saved.dispatched * plan.expert_tensor
-    shared = saved.split / plan.tensor + saved.groups * larger(1 / plan.tensor, 1 / attention.kv_heads)
-    return plan.tokens * (whole * plan.whole_share + shared)
+    memo = saved.split / plan.tensor + saved.groups * larger(1 / plan.tensor, 1 / attention.kv_heads)
+    return plan.tokens * (whole * plan.whole_share + memo)
 
 
 def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> Number:
     """The vision tower is the Hugging Face module, whole on each rank; only full recompute reaches it."""
     each = int(element_bytes(memory))
-    form = Eager(element=each, residual=each)
+    form = EagerForm(element=each, residual=each)
     per_merged_token = eager_bytes(vision.merger, form) * trained.merger
     per_merged_token += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack
     merged = vision.merger.hidden // vision.block.hidden

@@ -21,7 +21,7 @@ _LINKS_GB_PER_S = 600
 its memory goes with them (https://github.com/NVIDIA/nccl/issues/986)."""
 
 
-def outside_gib(job: Job, plan: Plan) -> Number:
+def non_torch_gib(job: Job, plan: Plan) -> Number:
     """What the job says, else what its plan needs; sizes of the plan may be arrays."""
     if job.cluster.outside_gib is not None:
         return job.cluster.outside_gib

@@ -11,13 +11,13 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from backend.estimate.array_ops import Number
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.model.layers import Activation, Attention, Dispatch, Keep, LayerKind, Linear, Norm, Operator
 
 Spread = Literal["whole", "split", "groups", "routed", "dispatched"]
 
 
-@record
+@frozen_dataclass
 class SavedBytes:
     """Bytes a token of one layer, by how they spread over ranks (without context parallelism, which divides all)."""
 
@@ -112,7 +112,7 @@ def _sum(items: Iterator[_Item]) -> SavedBytes:
     return SavedBytes(**sums)
 
 
-class Eager(NamedTuple):
+class EagerForm(NamedTuple):
     """In what form Hugging Face's modules run: bytes of an element and what is trained."""
 
     element: int = 2
@@ -129,12 +129,12 @@ class Eager(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def eager_bytes(kind: LayerKind, form: Eager) -> float:
+def eager_bytes(kind: LayerKind, form: EagerForm) -> float:
     """Bytes a token that one layer of Hugging Face modules keeps."""
     return sum(_eager(operator, form) for operator in kind.operators)
 
 
-def _eager(operator: Operator, form: Eager) -> float:
+def _eager(operator: Operator, form: EagerForm) -> float:
     e = form.element
     if isinstance(operator, Norm):
         return operator.width * _eager_norm(operator, form)
@@ -155,7 +155,7 @@ def _eager(operator: Operator, form: Eager) -> float:
     return e * operator.width
 
 
-def _eager_norm(norm: Norm, form: Eager) -> float:
+def _eager_norm(norm: Norm, form: EagerForm) -> float:
     """Bytes per element: RMSNorm in fp32 keeps its fp32 input, and, where its weight is trained, the normalised one."""
     if norm.layer_norm:
         return form.residual
@@ -163,7 +163,7 @@ def _eager_norm(norm: Norm, form: Eager) -> float:
     return 4 + (normalised if form.trained else 0)
 
 
-def _eager_linear(linear: Linear, form: Eager) -> float:
+def _eager_linear(linear: Linear, form: EagerForm) -> float:
     if linear.share == "expert":
         return 0.0
     if linear.after_norm:

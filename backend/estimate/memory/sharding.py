@@ -5,7 +5,7 @@ the ranks, and gather 16-bit parameters while a layer runs. What an engine divid
 """
 
 from backend.estimate.array_ops import ZERO, Number, choose, smaller
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.model.adapters import SCALES_BYTES, matrices
 from backend.estimate.model.layers import LayerKind, Linear, ModelLayers, operators_of
@@ -14,7 +14,7 @@ from backend.estimate.plan import Plan
 from backend.job.traits import MemoryTraits
 
 
-@record
+@frozen_dataclass
 class States:
     """Bytes of one rank; on the GPU, unless said."""
 
@@ -40,7 +40,7 @@ class States:
     optimizer_ranks: Number
 
 
-def shared_states(
+def sharded_states(
     layers: ModelLayers,
     plan: Plan,
     memory: MemoryTraits,

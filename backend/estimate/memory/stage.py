@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from backend.estimate.array_ops import Number
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.model.layers import LayerKind, ModelLayers
 from backend.estimate.model.parameters import layer_counts, padded_vocabulary, vision_parameters
 from backend.estimate.plan import Plan
@@ -99,7 +99,7 @@ def _split(begin: int, end: int, dense_layers: int) -> tuple[int, int]:
     return dense, end - begin - dense
 
 
-@record
+@frozen_dataclass
 class RankParameters:
     """Parameters on one rank of a stage."""
 

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from backend.estimate.array_ops import ZERO, Number, choose
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.stage import RankParameters
 
 STATIC_BYTES = 0.10 * 2**30
@@ -37,7 +37,7 @@ Terms = tuple[Term, ...]
 LIBRARIES = Term("workspace_libraries", STATIC_BYTES, "bytes")
 
 
-@record
+@frozen_dataclass
 class StageMemory:
     """Bytes on one rank of a stage at the peak moment; the terms add up to `peak`."""
 
@@ -63,7 +63,7 @@ class StageMemory:
         return self.weights + self.gradients + self.optimizer + self.activations + self.logits + self.workspace
 
 
-@record
+@frozen_dataclass
 class Moment:
     """Bytes that a moment of a step needs beside those that are there at every moment."""
 

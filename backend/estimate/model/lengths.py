@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.estimate.array_ops import Number, choose, larger, smaller
-from backend.estimate.memory.worst_microbatch import DOUBLINGS, highest_of
+from backend.estimate.memory.worst_microbatch import DOUBLINGS, expected_maximum
 from backend.estimate.plan import Plan, plan_of
 from backend.job.job import Job
 
@@ -72,7 +72,7 @@ def slowest_share(job: Job, plan: Plan) -> Number:
     draws = choose(waits, draws / plan.micro_batches, draws)
     mean, deviation = _longest(job, longest_of)
     # Sums of several draws are nearly normal; one draw is as the lengths are.
-    one, sums = _longest(job, longest_of * plan.data)[0], mean + highest_of(plan.data) * deviation / draws**0.5
+    one, sums = _longest(job, longest_of * plan.data)[0], mean + expected_maximum(plan.data) * deviation / draws**0.5
     slowest = smaller(choose(draws <= 1, one, sums), job.training.cutoff_len)
     return larger(1.0, slowest / computed_length(job))
 

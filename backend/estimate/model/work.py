@@ -3,14 +3,14 @@
 from functools import lru_cache
 
 from backend.estimate.array_ops import Number, choose
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.stage import Trained, stages
 from backend.estimate.model.flops import layer_flops
 from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers
 from backend.estimate.plan import Plan
 
 
-@record
+@frozen_dataclass
 class Work:
     """FLOPs of one micro-batch."""
 

@@ -14,9 +14,9 @@ from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.load import Load
 from backend.estimate.time.adapter_run import AdapterRun
-from backend.estimate.time.time_context import Setting
+from backend.estimate.time.time_context import TimeContext
 
-PRODUCTS, PRODUCTS_BACK = 2, 4
+GEMMS, GEMMS_BACKWARD = 2, 4
 """Started for each adapter; back, one for each input and one for each weight."""
 
 
@@ -32,32 +32,32 @@ class _Work:
     whole: float = 0.0
     """Divided by sequence parallel alone, as tokens at their experts are."""
     whole_back: float = 0.0
-    products: float = 0.0
+    gemm: float = 0.0
     """Multiply-adds a token, divided by TP."""
     count: float = 0.0
 
 
-def adapter_seconds(kind: LayerKind, setting: Setting, load: Load) -> tuple[Number, Number]:
+def adapter_seconds(kind: LayerKind, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
     """Seconds of a layer's adapters there and back, for one micro-batch on one rank."""
-    run = setting.run.adapters
+    run = time_context.run.adapters
     if run is None:
         return 0.0, 0.0
     work = _work(kind, run)
-    scale = setting.run.element_bytes / 2 * load.tokens / setting.machine.memory
-    multiplied = 2 * load.tokens * work.products / load.tensor / setting.product_speed
-    start = setting.efficiency.kernel_s * work.count
-    there = scale * (work.split / load.tensor + work.full + work.whole * load.whole)
-    back = scale * (work.split_back / load.tensor + work.full_back + work.whole_back * load.whole)
-    return there + multiplied + PRODUCTS * start, back + 2 * multiplied + PRODUCTS_BACK * start
+    scale = time_context.run.element_bytes / 2 * load.tokens / time_context.machine.memory
+    multiplied = 2 * load.tokens * work.gemm / load.tensor / time_context.gemm_speed
+    start = time_context.efficiency.kernel_s * work.count
+    forward_s = scale * (work.split / load.tensor + work.full + work.whole * load.whole)
+    backward_s = scale * (work.split_back / load.tensor + work.full_back + work.whole_back * load.whole)
+    return forward_s + multiplied + GEMMS * start, backward_s + 2 * multiplied + GEMMS_BACKWARD * start
 
 
 @lru_cache(maxsize=1024)
 def _work(kind: LayerKind, run: AdapterRun) -> _Work:
     sums: dict[str, float] = {}
 
-    def add(where: str, there: float, back: float) -> None:
-        sums[where] = sums.get(where, 0.0) + there
-        sums[f"{where}_back"] = sums.get(f"{where}_back", 0.0) + back
+    def add(where: str, forward_s: float, backward_s: float) -> None:
+        sums[where] = sums.get(where, 0.0) + forward_s
+        sums[f"{where}_back"] = sums.get(f"{where}_back", 0.0) + backward_s
 
     traffic = run.traffic
     megatron = ((linear, linear.outputs) for linear in Adapters(rank=run.rank, targets=run.targets).linears(kind))
@@ -69,6 +69,6 @@ def _work(kind: LayerKind, run: AdapterRun) -> _Work:
             in_where = out_where = "whole"
         add(in_where, traffic.inputs * into, traffic.inputs_back * into)
         add(out_where, traffic.outputs * out, traffic.outputs_back * out)
-        sums["products"] = sums.get("products", 0.0) + run.rank * (into + out)
+        sums["gemm"] = sums.get("gemm", 0.0) + run.rank * (into + out)
         sums["count"] = sums.get("count", 0.0) + 1
     return _Work(**sums)

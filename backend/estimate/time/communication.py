@@ -6,7 +6,7 @@ the node's network ports with the rings beside it, and is as fast as its slowest
 """
 
 from backend.estimate.array_ops import Number, choose, clip, larger, smaller
-from backend.estimate.frozen_dataclass import short_record
+from backend.estimate.frozen_dataclass import positional_dataclass
 from backend.estimate.time.efficiency import Efficiency, Machine
 
 DEEPEP_LINK_SHARE = 0.8
@@ -18,7 +18,7 @@ DEEPEP_NETWORK_SHARE = 0.9
 50."""
 
 
-@short_record
+@positional_dataclass
 class Group:
     """Ranks that communicate."""
 
@@ -27,7 +27,7 @@ class Group:
     """Ranks between two neighbours of the group."""
 
 
-def alone(size: Number) -> bool:
+def is_single_rank(size: Number) -> bool:
     """Whether a group is one rank, in every plan."""
     return isinstance(size, int) and size == 1
 
@@ -37,10 +37,10 @@ def ring_seconds(received: Number, group: Group, machine: Machine, efficiency: E
 
     An all-reduce is both, one after the other.
     """
-    return received * ring_pace(group, machine, efficiency)
+    return received * ring_seconds_per_byte(group, machine, efficiency)
 
 
-def ring_pace(group: Group, machine: Machine, efficiency: Efficiency) -> Number:
+def ring_seconds_per_byte(group: Group, machine: Machine, efficiency: Efficiency) -> Number:
     """Seconds a byte of `ring_seconds`, which many messages over one group have in common; 0 for a rank alone."""
     return (group.size - 1) / group.size / _ring_speed(group, machine, efficiency)
 

@@ -7,18 +7,18 @@ published runs that the project carries, and writes them with their errors into 
 from functools import lru_cache
 from typing import Literal
 
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.job.cluster import Cluster
 from backend.job.presets import Gpu, efficiency_figures
 
 HOST_MEMORY_GB_PER_S = 300.0
 """Of a node, for an optimizer that steps on the CPU; assumed: eight to twelve channels of DDR4 or DDR5 per socket."""
 
-UNMEASURED_PRODUCTS = 0.8
+UNMEASURED_GEMM = 0.8
 """The best matrix product's share of the peak on a GPU for which presets/gpus.yaml has no measurement: an H100's."""
 
 
-@record
+@frozen_dataclass
 class Efficiency:
     """Global constants, none of them of a model, a plan or a source; shares are of a hardware figure.
 
@@ -68,11 +68,11 @@ def default_efficiency() -> Efficiency:
     return Efficiency(**efficiency_figures().constants)
 
 
-@record
+@frozen_dataclass
 class Machine:
     """Speeds of one GPU and its connections in SI units, one direction, before any efficiency."""
 
-    products: float
+    gemm: float
     """FLOP/s of the best matrix product."""
     peak: float
     """FLOP/s."""
@@ -103,13 +103,13 @@ def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "f
     """
     single = precision == "fp32"
     peak = gpu.fp32_tflops if single else gpu.bf16_tflops
-    measured = _measured_products(cluster, single=single)
+    measured = _measured_gemm_tflops(cluster, single=single)
     best = measured or (None if single else gpu.matmul_tflops)
     if peak is None and best is None:
         return None
     known = 1e12 * (peak or best or 0.0)
     return Machine(
-        products=1e12 * (best or UNMEASURED_PRODUCTS * (peak or 0.0)),
+        gemm=1e12 * (best or UNMEASURED_GEMM * (peak or 0.0)),
         peak=known,
         mma_sync=known * gpu.mma_sync_share,
         power=gpu.power_w or assumed_power(known),
@@ -123,7 +123,7 @@ def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "f
     )
 
 
-def _measured_products(cluster: Cluster, *, single: bool) -> float | None:
+def _measured_gemm_tflops(cluster: Cluster, *, single: bool) -> float | None:
     """TFLOP/s of the probe's matrix product in this precision."""
     known = cluster.calibration
     if not known.holds_for(cluster.gpu) or (known.matmul_precision == "fp32") != single:

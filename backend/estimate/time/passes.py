@@ -1,10 +1,10 @@
 """Seconds of one micro-batch through something, by what takes them: a layer, a chunk, a stage."""
 
 from backend.estimate.array_ops import Number
-from backend.estimate.frozen_dataclass import short_record
+from backend.estimate.frozen_dataclass import positional_dataclass
 
 
-@short_record
+@positional_dataclass
 class Pass:
     """Seconds of one micro-batch through something, in one direction."""
 
@@ -37,10 +37,10 @@ class Pass:
         )
 
 
-NOTHING = Pass(0.0, 0.0, 0.0, 0.0)
+NO_PASS = Pass(0.0, 0.0, 0.0, 0.0)
 
 
-@short_record
+@positional_dataclass
 class Passes:
     """One micro-batch there and back."""
 
@@ -49,4 +49,4 @@ class Passes:
     recomputed: Pass
 
 
-NO_PASSES = Passes(NOTHING, NOTHING, NOTHING)
+NO_PASSES = Passes(NO_PASS, NO_PASS, NO_PASS)

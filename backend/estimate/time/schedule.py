@@ -48,17 +48,22 @@ def iteration_time(forward: Times, backward: Times, virtual: int, micro_batches:
     over = micro_batches % pipeline
     if virtual > 1 and (over.any() if isinstance(over, np.ndarray) else over):
         raise ValueError(f"{micro_batches} micro-batches do not fill groups of {pipeline}")
-    there, back = chunk_times(forward, virtual), chunk_times(backward, virtual)
-    time, is_paced = _paced_by_last(there, back, virtual, micro_batches)
+    forward_chunks, backward_chunks = chunk_times(forward, virtual), chunk_times(backward, virtual)
+    time, is_paced = _paced_by_last(forward_chunks, backward_chunks, virtual, micro_batches)
     if not isinstance(micro_batches, np.ndarray):
-        return time if is_paced else _of_one(there, back, virtual, int(micro_batches))
-    shape = np.broadcast_shapes(micro_batches.shape, *{np.shape(one) for way in (there, back) for one in chain(*way)})
+        return time if is_paced else _of_one(forward_chunks, backward_chunks, virtual, int(micro_batches))
+    shape = np.broadcast_shapes(
+        micro_batches.shape, *{np.shape(one) for way in (forward_chunks, backward_chunks) for one in chain(*way)}
+    )
     chosen = np.nonzero(~np.broadcast_to(is_paced, shape))
     if len(chosen[0]):
         time = np.array(np.broadcast_to(time, shape), float)
         counts = np.broadcast_to(micro_batches, shape)[chosen]
-        there, back = _entries(there, chosen, shape), _entries(back, chosen, shape)
-        time[chosen] = _by_count(there, back, virtual, counts)
+        forward_chunks, backward_chunks = (
+            _entries(forward_chunks, chosen, shape),
+            _entries(backward_chunks, chosen, shape),
+        )
+        time[chosen] = _by_count(forward_chunks, backward_chunks, virtual, counts)
     return time
 
 
@@ -77,10 +82,16 @@ def _paced_by_last(forward: Chunks, backward: Chunks, virtual: int, micro_batche
             is_paced = is_paced & (chunks[0] <= plain[0])
             if is_paced is False or not all(time is plain[0] or np.array_equal(time, plain[0]) for time in plain):
                 return 0.0, False
-    works = [sum(there) + sum(back) for there, back in zip(forward, backward, strict=True)]
+    works = [
+        sum(forward_chunks) + sum(backward_chunks)
+        for forward_chunks, backward_chunks in zip(forward, backward, strict=True)
+    ]
     for work in works[:-1]:
         is_paced = is_paced & (works[-1] >= work)
-    ends = sum(there[0] + back[0] for there, back in zip(forward[:-1], backward[:-1], strict=True))
+    ends = sum(
+        forward_chunks[0] + backward_chunks[0]
+        for forward_chunks, backward_chunks in zip(forward[:-1], backward[:-1], strict=True)
+    )
     return micro_batches * works[-1] + ends, is_paced
 
 
@@ -131,8 +142,8 @@ def _by_count(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Ar
     """The times of plans in arrays whose passes are followed, of those that are alike once."""
     arrays = {id(time): time for way in (forward, backward) for stage in way for time in stage if np.ndim(time)}
     first, inverse = _distinct(np.stack([micro_batches, *arrays.values()]))
-    there, back = _entries(forward, first), _entries(backward, first)
-    return _of_distinct(there, back, virtual, micro_batches[first])[inverse]
+    forward_chunks, backward_chunks = _entries(forward, first), _entries(backward, first)
+    return _of_distinct(forward_chunks, backward_chunks, virtual, micro_batches[first])[inverse]
 
 
 def _distinct(columns: Array) -> tuple[Places, Places]:
@@ -154,17 +165,17 @@ def _of_distinct(forward: Chunks, backward: Chunks, virtual: int, micro_batches:
     times, open_still = np.empty(len(micro_batches)), np.ones(len(micro_batches), bool)
     rows = np.flatnonzero(micro_batches > 2 * pipeline)
     if len(rows):
-        there, back = _entries(forward, rows), _entries(backward, rows)
-        times[rows], settled = _settled(there, back, virtual, micro_batches[rows])
+        forward_chunks, backward_chunks = _entries(forward, rows), _entries(backward, rows)
+        times[rows], settled = _settled(forward_chunks, backward_chunks, virtual, micro_batches[rows])
         open_still[rows[settled]] = False
     counts = np.where(open_still, np.minimum(micro_batches, most + 1), 0)
     for count in np.unique(counts[open_still]).tolist():
         chosen = counts == count
-        there, back = _entries(forward, chosen), _entries(backward, chosen)
+        forward_chunks, backward_chunks = _entries(forward, chosen), _entries(backward, chosen)
         if count <= most:
-            times[chosen] = duration(there, back, virtual, count)
+            times[chosen] = duration(forward_chunks, backward_chunks, virtual, count)
         else:
-            times[chosen] = _beyond(there, back, virtual, micro_batches[chosen], most)
+            times[chosen] = _beyond(forward_chunks, backward_chunks, virtual, micro_batches[chosen], most)
     return times
 
 
