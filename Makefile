@@ -22,8 +22,10 @@ help:
 demo: packages-demo environments
 	@.venv/bin/megaboard demo
 
-test: packages-test environments lint test-fast
-	.venv/bin/pytest -n 2 --dist loadfile -m "(ui or e2e or worst) and not engines" tests tests/chaos
+test: packages-test
+	$(MAKE) -j 2 environments
+	$(MAKE) lint test-fast
+	.venv/bin/pytest -n 3 --dist loadfile -m "(ui or e2e or worst) and not engines" tests tests/chaos
 
 test-fast: .venv/.ready
 	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos"
@@ -53,7 +55,7 @@ environments: .venv/.ready .venv-node/.ready
 
 .venv/.ready: pyproject.toml requirements/dev.txt
 	python=$$(tools/python.sh) && "$$python" -m venv .venv
-	.venv/bin/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	.venv/bin/python -m pip install --quiet --no-compile --require-hashes -r requirements/dev.txt
 	.venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -1,7 +1,7 @@
-"""Published rows of memory, turned into the estimate's own types; never through the job file.
+"""Published rows of memory, converted to the types of the estimate without the job file.
 
 A row: {source, model, model_arch, gpus, tp, pp, vpp, dp, cp, ep, etp, mbs, gbs, seq, recompute, zero, precision,
-method, measured_mem_gb, mem_kind, flags, ...}. What is not modelled is told from these alone.
+method, measured_mem_gb, mem_kind, flags, ...}. Only these fields decide which rows are not modelled.
 """
 
 import math
@@ -30,13 +30,13 @@ from benchmarks.shapes import NotModelled, published_shape
 
 GIB = 2.0**30
 _TUNERS = "galore|fsdp_qlora|unsloth|hqq|sequence_parallel|new_special_tokens|dora|pissa|olora|muon"
-"""What scripts of ms-swift are named after, and the estimate does not know."""
+"""Names of ms-swift scripts for methods that the estimate does not model."""
 _SIZES = ("gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "gbs", "seq", "zero")
 _GPUS_PER_NODE = 8
 
 
 def measured_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], list[Skip]]:
-    """Ours beside every row with a memory figure; rows that repeat a case count once."""
+    """Return our estimate for every row with a memory figure. A case that repeats counts once."""
     results, skips, seen = [], [], set()
     for number, row in enumerate(rows, 1):
         source, case = "unknown", f"row {number}"
@@ -101,7 +101,7 @@ def _results(row: Mapping[str, Any], case: str) -> list[Result]:
 
 
 def _outside_gib(row: Mapping[str, Any]) -> float:
-    """Context and NCCL, where nvidia-smi was read."""
+    """Return the context and NCCL memory that nvidia-smi includes."""
     if is_hugging_face(row):
         return FIRST_GIB
     swift = "ms-swift" in row["source"]
@@ -110,7 +110,7 @@ def _outside_gib(row: Mapping[str, Any]) -> float:
 
 
 def _peaks(row: Mapping[str, Any], layers: ModelLayers) -> list[float]:
-    """Ours for each pipeline stage."""
+    """Return our peak of each pipeline stage."""
     if is_hugging_face(row):
         return [hugging_face_peak(row, layers)]
     plan = _megatron_plan(row)
@@ -132,7 +132,7 @@ def _refuse(row: Mapping[str, Any]) -> None:
         raise NotModelled("computed by its authors, not measured")
     if str(row.get("flags") or "").startswith("header names"):
         raise NotModelled("the script is another variant than its header")
-    # torchtitan's float8 is the matrix products' alone: weights stay fp32, what is saved bf16.
+    # torchtitan's float8 applies only to GEMMs: weights stay fp32, saved activations bf16.
     known = ("bf16", "bfloat16", "float8") if "torchtitan" in source else ("bf16", "bfloat16")
     if not str(row.get("precision") or "bf16").lower().startswith(known) or "fp8" in method:
         raise NotModelled("not bf16")
@@ -182,8 +182,11 @@ def _megatron_plan(row: Mapping[str, Any]) -> Plan:
 
 
 def _fullest(row: Mapping[str, Any]) -> float:
-    """Tokens of a mean sequence in the fullest micro-batch. ms-swift's scripts name their data, its documentation the
-    mean length of most (docs/source_en/Instruction/Supported-models-and-datasets.md)."""
+    """Return the tokens of a mean sequence in the largest micro-batch.
+
+    ms-swift's scripts name their data. Its documentation gives the mean length of most
+    (docs/source_en/Instruction/Supported-models-and-datasets.md).
+    """
     length, count = needed(row, "seq"), needed(row, "mbs")
     if "ms-swift" not in row["source"] or count == 1 or "packing=true" in row["method"]:
         return length

@@ -1,10 +1,10 @@
-"""Error of the memory estimate on published measurements, by source, beside the dumbest rule.
+"""Error of the memory estimate on published measurements, by source, compared with a simple rule.
 
     python -m benchmarks.memory [--measured FILE] [--golden FILE] [--json] [--write FILE]
 
-Without files, on the rows that the project carries. --json prints {source: {rows, skipped: {reason: count}, mean,
-median, p90, max, baseline_median}} with absolute errors as fractions. --write keeps the figures of each engine family
-and kind of run for the page: presets/accuracy.yaml.
+The default files are those in the project. --json prints {source: {rows, skipped: {reason: count}, mean, median, p90,
+max, baseline_median}}; errors are absolute fractions. --write presets/accuracy.yaml stores the figures of each engine
+family and kind of run for the page.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def evaluate(measured: Path, golden: Path) -> tuple[list[Result], list[Skip], dict[str, float]]:
-    """Results and skips of both files, and the golden file's constants in MiB."""
+    """Return results and skips of both files, and the golden file's constants in MiB."""
     rows = json.loads(measured.read_text())
     results, skips = measured_results(rows["rows"] if isinstance(rows, dict) else rows)
     readings = json.loads(golden.read_text())
@@ -53,7 +53,7 @@ def evaluate(measured: Path, golden: Path) -> tuple[list[Result], list[Skip], di
 
 
 def _kept(results: Sequence[Result], date: str) -> str:
-    """The errors of each engine family and kind of run as YAML."""
+    """Return the errors of each engine family and kind of run as YAML."""
     lines = [
         "# How far the memory estimate was off on published runs, by engine family and kind of run.",
         "# Errors are absolute fractions.",

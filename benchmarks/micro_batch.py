@@ -1,6 +1,6 @@
-"""The micro-batch of a timed row that does not print it: the fastest one that fits.
+"""The micro-batch of a timed row that does not publish it: the fastest one that fits.
 
-Who publishes a speed has looked for it.
+We assume that the authors of a published speed searched for it.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,13 +16,13 @@ from benchmarks.timed_plan import number
 from benchmarks.timed_run import Timed
 
 SIZES = (1, 2, 4)
-"""Sequences."""
+"""Micro-batches to try, in sequences."""
 
 
 def fastest_that_fits(row: Mapping[str, Any], build: Callable[[Mapping[str, Any]], Timed]) -> Timed:
-    """The run that `build` makes of a row, with its micro-batch or the best of SIZES; the smallest where none fits.
+    """Return the run that `build` makes of a row, with its own micro-batch or the fastest of SIZES that fits.
 
-    Raises NotModelled where `build` does for every size.
+    If none fits, the smallest is taken. Raises NotModelled if `build` does for every size.
     """
     if number(row.get("mbs")) or not number(row.get("gbs")):
         return build(row)
@@ -41,7 +41,7 @@ def fastest_that_fits(row: Mapping[str, Any], build: Callable[[Mapping[str, Any]
 
 
 def _peak(timed: Timed) -> float:
-    """Bytes on the fullest GPU."""
+    """Return the bytes on the fullest GPU."""
     plan, run = timed.time_context.plan, timed.time_context.run
     if not run.megatron:
         return float(data_parallel_memory(timed.layers, plan, run.memory, Tuning(trained=Trained())).peak)

@@ -1,8 +1,9 @@
-"""Bytes a token that Hugging Face's modules keep for backward, counted on real tensors, beside our formula.
+"""Bytes per token that Hugging Face modules save for backward, counted on real tensors, beside our formula.
 
     .venv-node/bin/python -m benchmarks.saved_tensors
 
-Needs torch and transformers (the node environment). A layer is the difference between a model of two and of one.
+Needs torch and transformers (the node environment). The bytes of a layer are the difference between a model of two
+layers and one of one layer.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ GRID = torch.tensor([[1, 16, 16]])
 
 
 def main() -> None:
-    """Print one line a module."""
+    """Print one line for each module."""
     print(f"{'module':34} {'torch':>9} {'formula':>9} {'error':>7}")
     for name, config, model in (("llama", LlamaConfig, LlamaForCausalLM), ("qwen3", Qwen3Config, Qwen3ForCausalLM)):
         layer = model_layers(parse_model({"model_type": name, **SMALL, "num_hidden_layers": 1})).dense
@@ -77,7 +78,7 @@ def _tower(model: Any, config: Any, pixels: int) -> float:
 
 
 def _kept(model: torch.nn.Module, forward: Callable[[], object]) -> float:
-    """Bytes a token of all storages that autograd saves, without weights and their low-precision copies."""
+    """Return the bytes per token of all storages that autograd saves, without weights and their casts."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     shapes = {tuple(p.shape) for p in model.parameters()} | {tuple(p.shape)[::-1] for p in model.parameters()}
     kept: list[torch.Tensor] = []

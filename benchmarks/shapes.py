@@ -1,4 +1,4 @@
-"""The architectures of models in published measurements: from the row, or from benchmarks/data/shapes.json by name."""
+"""Architectures of models in published measurements: from the row, or by name from benchmarks/data/shapes.json."""
 
 import json
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ DATA = Path(__file__).parent / "data"
 
 
 class NotModelled(Exception):
-    """A row's arguments ask for something that the estimate does not know, or leave out what it needs."""
+    """The row needs something that the estimate does not model, or lacks something that the estimate needs."""
 
 
 @cache
 def _shapes() -> Mapping[str, Mapping[str, Any]]:
-    """config.json keys by every name that a source gives the model."""
+    """Return config.json keys by every name that a source gives the model."""
     found: dict[str, Mapping[str, Any]] = {}
     for key, entry in json.loads((DATA / "shapes.json").read_text()).items():
         found |= {name.split("/")[-1].lower(): entry["hf_config"] for name in (key, *entry["names"])}
@@ -25,7 +25,7 @@ def _shapes() -> Mapping[str, Mapping[str, Any]]:
 
 
 def published_shape(row: Mapping[str, Any]) -> ModelShape:
-    """The model of a row; raises NotModelled, or ProblemsError where its config.json is refused."""
+    """Return the model of a row. Raises NotModelled, or ProblemsError if its config.json is refused."""
     arch = row.get("model_arch")
     if arch and {"hidden", "layers", "heads", "vocab"} <= arch.keys():
         return parse_model(_plain(arch))

@@ -1,17 +1,17 @@
-"""Error of the time of a step on published runs, by source, beside one constant MFU, and how well plans are ranked.
+"""Error of the step time on published runs, by source, compared with one constant MFU, and quality of the ranking.
 
     python -m benchmarks.throughput [--measured FILE] [--json]
 
-Without a file, on the rows that the project carries, vTrain's single-node runs among them. --json prints for each
-source {rows, skipped: {reason: count}, mean, median, p90, max, baseline_median, in_sample_median, held_out_median,
-left_out_median, dense_median, moe_median, fp8_median, bf16_median, bf16_baseline_median, bf16_mean,
-bf16_baseline_mean, bf16_baseline_rows: [rows behind each constant of the baseline], flops_error,
-ranking: {groups, kendall_tau}}; errors are absolute fractions of the seconds of a step.
+The default rows are those in the project, with vTrain's single-node runs. --json prints for each source {rows, skipped:
+{reason: count}, mean, median, p90, max, baseline_median, in_sample_median, held_out_median, left_out_median,
+dense_median, moe_median, fp8_median, bf16_median, bf16_baseline_median, bf16_mean, bf16_baseline_mean,
+bf16_baseline_rows: [rows behind each constant of the baseline], flops_error, ranking: {groups, kendall_tau}}. Errors
+are absolute fractions of the seconds of a step.
 
-The baseline knows the answer: it is the median MFU of the very rows with the same source, GPU and precision.
-in_sample and held_out are the halves of benchmarks/fit.py (a file's rows that the project does not carry are in
-neither); left_out is the error with constants fitted without that source. MoE and FP8 rows count in a source's figures
-and stand beside; FP8 was never fitted to.
+- The baseline knows the answer: it is the median MFU of the same rows, by source, GPU and precision.
+- in_sample and held_out are the halves of benchmarks/fit.py. Rows of other files are in neither.
+- left_out is the error with constants that were fitted without that source.
+- MoE and FP8 rows count in a source's figures and are also shown apart. FP8 was never fitted.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from benchmarks.timed_run import Timed
 
 WORST = 5
 FEWEST_PLANS = 3
-"""In a group whose order is judged."""
+"""Minimum number of plans in a group whose ranking counts."""
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def figures(timed: Sequence[Timed], skips: Iterable[Skip]) -> dict[str, dict[str, Any]]:
-    """The figures of each source."""
+    """Return the figures of each source."""
     efficiency = default_efficiency()
     seconds = {id(row): row.seconds(efficiency) for row in timed}
     baselines = _baselines(timed)
@@ -127,7 +127,7 @@ def _median(values: Iterable[float]) -> float | None:
 
 
 def plan_groups(rows: Iterable[Timed]) -> list[list[Timed]]:
-    """Groups of at least FEWEST_PLANS rows that differ in the plan alone."""
+    """Return the groups of at least FEWEST_PLANS rows that differ only in the plan."""
     groups: dict[str, list[Timed]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
@@ -143,7 +143,7 @@ def _ranking(rows: Iterable[Timed], seconds: Mapping[int, float]) -> dict[str, f
 
 
 def kendall_tau(first: Sequence[float], second: Sequence[float]) -> float:
-    """Pairs in the same order less pairs in the opposite one, over all pairs."""
+    """Return Kendall's tau: pairs in the same order minus pairs in the opposite order, over all pairs."""
     pairs = list(combinations(range(len(first)), 2))
     signs = [_sign(first[a] - first[b]) * _sign(second[a] - second[b]) for a, b in pairs]
     return sum(signs) / len(pairs)

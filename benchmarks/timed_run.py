@@ -1,4 +1,4 @@
-"""A published run in the time model's own types, and how long it takes by ours."""
+"""A published run in the types of the time model, and its estimated time."""
 
 from dataclasses import dataclass, replace
 
@@ -22,27 +22,27 @@ class Timed:
     """dense | moe | fp8."""
     precision: str
     group: str
-    """Rows that share it differ in the plan alone."""
+    """Equal for rows that differ only in the plan."""
     baseline_group: str
     """Source, GPU and precision."""
     measured_s: float
     tokens: float
-    """Of a step and GPU."""
+    """Tokens per step and GPU."""
     flops: float
-    """Model FLOPs of a token."""
+    """Model FLOPs per token."""
     layers: ModelLayers
     time_context: TimeContext
     trained: Trained
     parameters: tuple[RankParameters, ...]
     adapters: bool
     layer_alone: bool
-    """Not a run but one layer was measured, there and back."""
+    """Whether one layer was measured, forward and backward, not a whole run."""
     flops_error: float | None
-    """Relative, of `flops` against what the source's TFLOP/s and tokens/s say together; None where it lacks either."""
+    """Relative difference of `flops` to the source's TFLOP/s over tokens/s; None if the source lacks either."""
 
     @property
     def plan_key(self) -> tuple[object, ...]:
-        """What makes the plan another one."""
+        """Values that make the plan another one."""
         plan = self.time_context.plan
         sizes = (
             plan.sequence_parallel,
@@ -57,11 +57,11 @@ class Timed:
 
     @property
     def mfu(self) -> float:
-        """Measured."""
+        """Return the measured MFU."""
         return self.flops * self.tokens / self.measured_s / self.time_context.machine.peak
 
     def seconds(self, efficiency: Efficiency, schedule: Schedule = iteration_time) -> float:
-        """Ours."""
+        """Return the estimated seconds."""
         time_context = replace(self.time_context, efficiency=efficiency)
         if self.layer_alone:
             passes = layer_passes(
