@@ -1,8 +1,8 @@
-"""What LoRA's adapters do in a layer beside its frozen weights.
+"""Time of the LoRA adapters in a layer, beside its frozen weights.
 
-An adapter is two slim products, A and B, and hardly any arithmetic. What takes its time is bytes: A reads the
-projection's input once more, B's output is written, scaled, and added to the projection's. Counted operation by
-operation in PEFT's own module (benchmarks/moved_bytes.py).
+An adapter is two small matrix products, A and B. Memory traffic takes most of its time: A reads the input of the
+projection once more, and the output of B is written, scaled, and added to the output of the projection. The bytes were
+counted operation by operation in PEFT's own module (benchmarks/moved_bytes.py).
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ GEMMS, GEMMS_BACKWARD = 2, 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Work:
-    """Of all adapters of a layer: bytes a token there and back, by how TP divides them, and what is multiplied."""
+    """Forward and backward bytes per token of all adapters of a layer, by how TP divides them, and their multiply-adds."""
 
     split: float = 0.0
     split_back: float = 0.0
@@ -38,7 +38,7 @@ class _Work:
 
 
 def adapter_seconds(kind: LayerKind, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
-    """Seconds of a layer's adapters there and back, for one micro-batch on one rank."""
+    """Return the forward and backward seconds of a layer's adapters, for one micro-batch on one rank."""
     run = time_context.run.adapters
     if run is None:
         return 0.0, 0.0

@@ -1,13 +1,14 @@
-"""Seconds of an all-reduce, a gather or a reduce-scatter among copies, by the algorithm that NCCL would choose.
+"""Seconds of an all-reduce, an all-gather or a reduce-scatter, with the algorithm that NCCL would choose.
 
-NCCL predicts for each algorithm and protocol a latency, and the bytes over a bandwidth, and takes the least sum
-(src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime, NCCL 2.30, https://github.com/NVIDIA/nccl). Latencies
-and what an algorithm makes of the bandwidth are its own; the bandwidth is the machine's, as collectives reach it.
+For each algorithm and protocol NCCL predicts a latency plus the message size over a bandwidth, and takes the smallest
+sum (src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime, NCCL 2.30, https://github.com/NVIDIA/nccl). The
+latencies and the bandwidth factors of the algorithms are NCCL's own. The bandwidth is that of the machine, as
+collectives reach it.
 
-An all-reduce is a ring, two binary trees, or trees between nodes whose switches add up what their GPUs send (NVLink
-SHARP). A gather and a reduce-scatter are rings: PAT, NCCL's other way for them, needs one GPU a node and pays off below
-the sizes in which gradients travel. Left out are the protocol LL, for messages below a megabyte, and NCCL's correction
-of trees below 256 MB, for LL128 a tenth at most from 16 MB on.
+An all-reduce is a ring, two binary trees, or trees between nodes whose switches add up the data of their GPUs (NVLink
+SHARP). An all-gather and a reduce-scatter are rings. NCCL's alternative for them, PAT, needs one GPU per node, and pays
+off only for messages smaller than gradients. Two things are left out: the protocol LL, which is for messages below a
+megabyte, and NCCL's correction of trees below 256 MB, which for LL128 is a tenth at most from 16 MB on.
 """
 
 from functools import lru_cache
@@ -23,7 +24,7 @@ Algorithm = Literal["ring", "tree", "nvls_tree"]
 
 
 class _Protocol(NamedTuple):
-    """Of NCCL's tables baseLatencies and hwLatencies, in microseconds, and its factors of the bandwidth."""
+    """Values of NCCL's tables baseLatencies and hwLatencies in microseconds, and its factor of the bandwidth."""
 
     share: float
     """Of the bandwidth, in what it sends."""
@@ -46,7 +47,7 @@ _PLATEAU = 1.4
 
 
 class AlgorithmCost(NamedTuple):
-    """One algorithm and protocol, in one direction: a gather, a reduce-scatter, or half an all-reduce."""
+    """Cost of one algorithm with one protocol, for a gather, a reduce-scatter, or half an all-reduce."""
 
     algorithm: Algorithm
     latency_s: Number
@@ -57,7 +58,8 @@ class AlgorithmCost(NamedTuple):
 def algorithm_costs(
     group: Group, machine: Machine, efficiency: Efficiency, *, all_reduce: bool
 ) -> tuple[AlgorithmCost, ...]:
-    """What NCCL chooses from; inside a node a ring alone, whose start is that of any kernel."""
+    """Return the costs from which NCCL chooses. Inside a node this is one ring, with no latency beyond a kernel's
+    start."""
     link, network = machine.link * efficiency.link_share, machine.network * efficiency.network_share
     size, stride, multicast = group.size, group.stride, all_reduce and machine.multicast
     if isinstance(size, np.ndarray) or isinstance(stride, np.ndarray):
@@ -66,7 +68,7 @@ def algorithm_costs(
 
 
 def seconds_per_byte(costs: tuple[AlgorithmCost, ...], message: Number) -> Number:
-    """Seconds a byte of a message of so many bytes in all; 0 for a rank alone."""
+    """Return the seconds per byte of a message of this size with the fastest algorithm; 0 for a single rank."""
     _, latency_s, best = costs[0]
     best = latency_s / message + best
     for _, latency_s, other in costs[1:]:
@@ -75,7 +77,7 @@ def seconds_per_byte(costs: tuple[AlgorithmCost, ...], message: Number) -> Numbe
 
 
 def algorithm(costs: tuple[AlgorithmCost, ...], message: float) -> Algorithm:
-    """The one that is as fast as that."""
+    """Return the fastest algorithm for a message of this size."""
     return min(costs, key=lambda way: way.latency_s + message * way.seconds_per_byte).algorithm
 
 
@@ -123,7 +125,7 @@ def _algorithm_costs(
 def _cached_costs(
     size: float, stride: float, node: int, link: float, network: float, all_reduce: bool, multicast: bool
 ) -> tuple[AlgorithmCost, ...]:
-    """The same of one group, kept."""
+    """Return the costs of one group of plain numbers, from a cache."""
     costs = _algorithm_costs(np.float64(size), np.float64(stride), node, link, network, all_reduce, multicast)
     return tuple(
         AlgorithmCost(algorithm, float(latency_s), float(seconds_per_byte))

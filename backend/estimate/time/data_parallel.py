@@ -1,4 +1,4 @@
-"""Seconds that follow from parameters: exchanging gradients and weights among copies, the optimizer, host memory."""
+"""Time of gradient and weight communication between copies, of the optimizer, and of offloading."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,10 +21,10 @@ DDP_BUCKET_BYTES = 25 * 2**20
 
 
 def bucket_of(memory: MemoryTraits, layers: ModelLayers) -> float:
-    """Execution.bucket on Hugging Face engines.
+    """Return the elements of one communication bucket on a Hugging Face engine.
 
-    ZeRO-2 fills the buffer of its traits, ZeRO-3 one of hidden^2 elements ("auto" of transformers' integrations/
-    deepspeed.py) where a projection alone has no more, FSDP gathers a layer.
+    ZeRO-2 fills the buffer of its traits. ZeRO-3 fills one of hidden^2 elements ("auto" of transformers'
+    integrations/deepspeed.py), or one projection if that is larger. FSDP gathers a layer.
     """
     if memory.shards == "none":
         return DDP_BUCKET_BYTES / memory.gradient_bytes
@@ -39,7 +39,7 @@ def bucket_of(memory: MemoryTraits, layers: ModelLayers) -> float:
 
 
 class _SecondsPerByte(NamedTuple):
-    """Seconds a byte among the copies of dense parameters, or among those of experts."""
+    """Seconds per byte between the copies of dense parameters, or between the copies of experts."""
 
     gradients: Number
     weights: Number
@@ -53,10 +53,11 @@ def data_seconds(
     backward: Sequence[Number],
     memo: Memo | None = None,
 ) -> Number:
-    """Exposed seconds of gradients and weights among the copies of each stage; the slowest stage decides.
+    """Return the exposed seconds of gradients and weights between the copies; the slowest stage decides.
 
-    `ranks` holds one rank of each stage, the rest seconds of one micro-batch on it. The first stage's first forward
-    begins, and its last backward ends the iteration; later stages have the time in between for themselves.
+    `ranks` holds one rank of each stage. `forward` and `backward` are the seconds of one micro-batch on each stage. The
+    iteration begins with the first forward of the first stage and ends with its last backward. Later stages are idle
+    before and after their own passes, which hides their communication.
     """
     virtual = time_context.plan.virtual_pipeline
     # The count of a stage without experts is a plain 0, also where plans are many.
@@ -82,7 +83,7 @@ def data_seconds(
 def _rates(
     time_context: TimeContext, rank: RankParameters, has_experts: bool
 ) -> tuple[_SecondsPerByte, _SecondsPerByte]:
-    """Of dense parameters over DP x CP, of experts over their copies, in messages of this rank."""
+    """Return the rates of dense parameters over DP x CP and of experts over their copies, for messages of this rank."""
     plan = time_context.plan
     dense = _rate(time_context, Group(plan.data * plan.context, plan.tensor), rank.trained_dense, rank.dense)
     if not has_experts:
@@ -114,7 +115,7 @@ def _rate(time_context: TimeContext, group: Group, trained: Number, held: Number
 
 
 def gradient_algorithm(time_context: TimeContext, rank: RankParameters) -> Algorithm:
-    """Of what brings a rank's gradients together with those of its copies: an all-reduce or a reduce-scatter."""
+    """Return the NCCL algorithm of a rank's gradients, for an all-reduce or a reduce-scatter."""
     plan, run = time_context.plan, time_context.run
     group = Group(plan.data * plan.context, plan.tensor)
     message = run.sent_bytes * larger(1.0, smaller(_bucket(run, group), rank.trained_dense))
@@ -123,14 +124,14 @@ def gradient_algorithm(time_context: TimeContext, rank: RankParameters) -> Algor
 
 
 def _bucket(run: Execution, group: Group) -> Number:
-    """Elements exchanged together (Megatron-Core's distributed_data_parallel.py, bucket_size)."""
+    """Return the elements of one message (Megatron-Core's distributed_data_parallel.py, bucket_size)."""
     if run.bucket:
         return run.bucket
     return larger(40e6, 1e6 * group.size) if run.overlap_gradients else np.inf
 
 
 def _divided(time_context: TimeContext) -> Flag:
-    """Whether the optimizer is, so that its weights are gathered; else gradients are summed for all."""
+    """Return whether the optimizer is sharded. If so, weights are gathered; otherwise gradients are all-reduced."""
     run = time_context.run
     return time_context.plan.distributed_optimizer if run.megatron else run.memory.shards != "none"
 
@@ -138,7 +139,7 @@ def _divided(time_context: TimeContext) -> Flag:
 def _exchange(
     time_context: TimeContext, rates: tuple[_SecondsPerByte, _SecondsPerByte], rank: RankParameters
 ) -> tuple[Number, Number]:
-    """Seconds of weights and of gradients exchanged once, also where something runs beside it."""
+    """Return the seconds of one exchange of weights and of one of gradients, hidden or not."""
     run = time_context.run
     dense, expert = rates
     reduced = run.sent_bytes * (rank.trained_dense * dense.gradients + rank.trained_expert * expert.gradients)
@@ -157,7 +158,7 @@ def _stage(
     forward: Number,
     backward: Number,
 ) -> tuple[Number, Number]:
-    """Exposed seconds of weights and of gradients, all of an iteration."""
+    """Return the exposed seconds of weights and of gradients in an iteration."""
     plan, run, memory, efficiency = (
         time_context.plan,
         time_context.run,
@@ -188,7 +189,7 @@ def _stage(
 
 
 def _shards(time_context: TimeContext, rank: RankParameters) -> Number:
-    """Parameters whose optimizer state this rank steps."""
+    """Return the parameters whose optimizer state is on this rank."""
     plan = time_context.plan
     if time_context.run.megatron:
         return plan.optimizer_share(rank.trained_dense, rank.trained_expert)
@@ -197,7 +198,7 @@ def _shards(time_context: TimeContext, rank: RankParameters) -> Number:
 
 
 def optimizer_seconds(time_context: TimeContext, rank: RankParameters) -> Number:
-    """Adam reads and writes its state, reads gradients, writes weights; before, gradients are normed, then zeroed."""
+    """Return the seconds of the optimizer step: Adam's memory traffic, the gradient norm, and zeroing of gradients."""
     plan, memory = time_context.plan, time_context.run.memory
     stepped = _shards(time_context, rank)
     held = rank.trained_dense + rank.trained_expert
@@ -215,7 +216,7 @@ def _on_gpu(time_context: TimeContext) -> Number:
 
 
 def offload_seconds(time_context: TimeContext, rank: RankParameters) -> Number:
-    """The host's Adam, gradients down, weights up; where all parameters live there, every gather reads them."""
+    """Return the seconds of offloading: Adam on the host, and transfers of gradients, weights and parameters."""
     memory, machine = time_context.run.memory, time_context.machine
     away = 1 - _on_gpu(time_context)
     if isinstance(away, int | float) and not away:

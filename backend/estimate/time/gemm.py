@@ -1,4 +1,4 @@
-"""Seconds of a layer's matrix products on one rank."""
+"""Seconds of the matrix products (GEMM) of a layer on one rank."""
 
 from backend.estimate.array_ops import Number
 from backend.estimate.model.adapters import NF4_BYTES
@@ -15,11 +15,11 @@ dequantize_4bit, with double quantisation)."""
 
 
 def gemm_seconds(layer: LayerKernels, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
-    """Seconds of all projections once over, and of their weights' gradients.
+    """Return the seconds of all projections, and of the gradients of their weights.
 
-    Arithmetic runs beside the operands' way through memory and does not quite hide it: the root of the sum of squares
-    lies between the longer of both and their sum. A weight's gradient is added to the accumulated one, which is read
-    and written; so is the gradient itself where the sum is a kernel of its own.
+    Arithmetic and memory traffic overlap in part: t = sqrt(t_arithmetic^2 + t_memory^2). The gradient of a weight is
+    added to the accumulated gradient, which is read and written. If a separate kernel adds it, the new gradient is
+    written and read too.
     """
     element_s = time_context.element_s
     work = layer.gemm_split / load.tensor + layer.gemm_whole * load.whole
@@ -47,10 +47,10 @@ def _beside(arithmetic: Number, moved: Number) -> Number:
 
 
 def _unpacked(layer: LayerKernels, time_context: TimeContext, load: Load) -> Number:
-    """Seconds to make 16-bit weights of 4-bit ones before each product with them.
+    """Return the seconds to unpack 4-bit weights to 16 bits before each product with them.
 
-    bitsandbytes' autograd/_functions.py MatMul4Bit: in forward (for more rows than its own product is good for) and for
-    the gradient of the input; nothing is kept between them.
+    bitsandbytes' autograd/_functions.py MatMul4Bit does this in the forward pass (for more rows than its own product
+    supports well) and again for the gradient of the input. It keeps nothing between them.
     """
     elements = layer.packed_split / load.tensor + layer.packed_whole
     return (NF4_BYTES + time_context.run.element_bytes) * elements / time_context.machine.memory

@@ -1,8 +1,8 @@
-"""What one layer does on a GPU besides arithmetic: bytes it moves and kernels it starts, from its operators.
+"""The work of one layer beside arithmetic: bytes that it moves and kernels that it starts, from its operators.
 
-A matrix product reads both operands and writes the result; everything else (norms, activations, residual sums, routing)
-is bound by memory. Two implementations (saved_activations.py): fused kernels (Transformer Engine) and Hugging
-Face's modules.
+A matrix product reads both operands and writes the result. All other operators (norms, activations, residual sums,
+routing) are bound by memory. There are two implementations, as in saved_activations.py: fused kernels (Transformer
+Engine) and Hugging Face's modules.
 """
 
 from collections.abc import Mapping
@@ -47,8 +47,8 @@ _ROW_PARALLEL = ("o", "down", "shared_down", "expert_down", "proj", "merge_out")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerKernels:
-    """One layer, forward, for one token unless said otherwise; `split` is divided by TP, `expert` goes by the experts'
-    tokens, `whole` by TP with sequence parallel only."""
+    """Forward work of one layer, per token unless stated. TP divides `split`; `expert` is for the tokens of experts;
+    only sequence parallelism divides `whole`."""
 
     gemm_split: float = 0.0
     """Multiply-adds in projections."""
@@ -119,7 +119,7 @@ def layer_kernels(
     routing: Routing = "plain",
     rope_fused: bool = True,
 ) -> LayerKernels:
-    """The layer's sums; `only`: of the operators that these recompute modules run again."""
+    """Return the sums over the operators of a layer; with `only`, over the operators that these modules recompute."""
     sums: dict[str, float] = {}
     causal, window, windowed = True, 0, 0.0
     for index, operator in enumerate(kind.operators):
@@ -137,7 +137,7 @@ def layer_kernels(
 
 
 def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:
-    """The recompute modules that contain an operator."""
+    """Return the recompute modules that contain an operator."""
     operator = kind.operators[index]
     if isinstance(operator, Attention):
         return ("core_attn",)
@@ -200,7 +200,7 @@ def _of(operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fus
 
 
 def _norm(norm: Norm, hidden: int, fused: bool) -> dict[str, float]:
-    """A norm of the residual stream comes with the sum that updates it."""
+    """Return the work of a norm; a norm of the residual stream includes the sum that updates the stream."""
     if fused or norm.layer_norm:
         moved, back, kernels = 4.0, MOVED_BACKWARD * 4, 1
     else:

@@ -1,7 +1,7 @@
-"""Seconds of one micro-batch through one layer, there and back, on one rank.
+"""Seconds of one micro-batch through one layer on one rank, forward and backward.
 
-A pass through a layer is the sum of its matrix products (arithmetic and the bytes of their operands), its attention,
-its memory-bound kernels, a start of every kernel, and the communication that nothing hides.
+The time of a pass is the sum of matrix products (arithmetic and operand traffic), attention, memory-bound kernels, the
+start of every kernel, and exposed communication.
 """
 
 from dataclasses import replace
@@ -43,7 +43,7 @@ UNFUSED_SCORES = 13
 
 @positional_dataclass
 class _Costs:
-    """Seconds of one layer's parts, each done once."""
+    """Seconds of the parts of one layer, each done once."""
 
     gemm: Number
     weights: Number
@@ -77,11 +77,11 @@ def layer_passes(
     tower: bool = False,
     recomputable: bool = True,
 ) -> Passes:
-    """One layer of a kind on one rank.
+    """Return the passes through one layer of a kind on one rank.
 
-    `inputs_need`: a gradient goes on to what comes before; `adapted`: through adapters too, if the run has any. A
-    layer of the vision tower is Hugging Face's module on any engine, and only full recompute reaches it, if it is
-    `recomputable` at all.
+    `inputs_need` says whether the layer's input needs a gradient. `adapted` says whether the layer has the adapters of
+    the run. A layer of the vision tower is Hugging Face's module on every engine. Only full recompute reaches it, and
+    only if it is `recomputable`.
     """
     run = time_context.run
     layer = layer_kernels(kind, run.fused and not tower, routing=run.routing, rope_fused=run.rope_fused)
@@ -123,7 +123,7 @@ def _recomputed(
 
 @lru_cache(maxsize=256)
 def _but_the_last(kind: LayerKind) -> LayerKind:
-    """A layer without its last operator."""
+    """Return the layer without its last operator."""
     return replace(kind, operators=kind.operators[:-1])
 
 
@@ -167,7 +167,7 @@ def _costs(layer: LayerKernels, time_context: TimeContext, load: Load) -> _Costs
 
 
 def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
-    """Seconds of the attention core, there and back."""
+    """Return the forward and backward seconds of the attention core."""
     length = load.length
     if layer.windowed:
         # A token sees half the sequence, or all of the window.
@@ -213,7 +213,8 @@ def _backward(
 
 
 def _started(compute: Number, kernels: Number, fetched: Number, time_context: TimeContext) -> Number:
-    """The host starts kernels, and fetches weights, while earlier ones run; the slower of both waits."""
+    """Return the seconds of a pass: the GPU's time, or the host's time to start kernels and fetch weights if that is
+    longer."""
     efficiency = time_context.efficiency
     on_gpu = compute + kernels * efficiency.kernel_s
     return on_gpu if time_context.run.graphed else larger(on_gpu, (kernels + fetched) * efficiency.host_s)
@@ -222,7 +223,8 @@ def _started(compute: Number, kernels: Number, fetched: Number, time_context: Ti
 def _context(
     layer: LayerKernels, time_context: TimeContext, load: Load, attention: Number, attention_back: Number
 ) -> tuple[Number, Number]:
-    """Exposed seconds there and back: a ring runs beside the attention, once and twice; an all-to-all waits."""
+    """Return the exposed seconds of context parallelism, forward and backward. A ring overlaps with attention, and runs
+    twice in the backward pass; an all-to-all is fully exposed."""
     group = Group(load.context, load.tensor)
     per_token = time_context.run.element_bytes * load.tokens / load.tensor
     if time_context.plan.context_a2a:
@@ -235,7 +237,7 @@ def _context(
 
 
 def _expert(layer: LayerKernels, time_context: TimeContext, load: Load) -> Number:
-    """Tokens to their experts and back; with ETP, gathered there."""
+    """Return the seconds to send tokens to their experts and back; with ETP they are gathered there."""
     machine, efficiency, run = time_context.machine, time_context.efficiency, time_context.run
     sent = run.element_bytes * load.tokens * load.whole * layer.dispatched
     group = Group(load.expert, load.expert_tensor)

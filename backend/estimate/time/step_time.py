@@ -1,4 +1,4 @@
-"""Seconds of a training step and its parts: stages of a pipeline, data parallelism, optimizer, host memory."""
+"""Seconds of a training step and of its parts: pipeline stages, data parallelism, optimizer, offloading."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -41,7 +41,7 @@ class StepTime:
 
 
 class KindPasses(NamedTuple):
-    """One micro-batch through one layer of each kind, through the output layer with the loss, and through the tower."""
+    """Passes of one micro-batch through one layer of each kind, the output layer with the loss, and the vision tower."""
 
     dense: Passes
     sparse: Passes
@@ -50,7 +50,7 @@ class KindPasses(NamedTuple):
 
 
 class KindSeconds(NamedTuple):
-    """KindPasses in one direction as seconds in all."""
+    """Total seconds of KindPasses in one direction."""
 
     dense: Number
     sparse: Number
@@ -59,7 +59,7 @@ class KindSeconds(NamedTuple):
 
 
 class ModelSeconds(NamedTuple):
-    """One micro-batch through the whole model, there and back."""
+    """Seconds of one micro-batch through the whole model, forward and backward."""
 
     compute: Number
     recompute: Number
@@ -70,7 +70,7 @@ class ModelSeconds(NamedTuple):
 
 @frozen_dataclass
 class MicroBatch:
-    """Seconds of one micro-batch, as far as they do not depend on how the layers are cut into stages."""
+    """Seconds of one micro-batch that do not depend on the cut of the layers into stages."""
 
     forward: KindSeconds
     backward: KindSeconds
@@ -78,7 +78,7 @@ class MicroBatch:
     model: ModelSeconds
 
     def times(self, share: Number) -> "MicroBatch":
-        """One that takes so much longer in everything."""
+        """Return a micro-batch that takes `share` times as long."""
         if type(share) is float and share == 1:
             return self
         return MicroBatch(
@@ -99,9 +99,10 @@ def step_time(
     memo: Memo | None = None,
     schedule: Schedule = iteration_time,
 ) -> StepTime:
-    """The time of a step; `parameters` of one rank of each stage.
+    """Return the time of a step; `parameters` are those of one rank of each stage.
 
-    `micro_batch` is the plan's where it is known. `schedule` says how long all passes take from those of the chunks.
+    `micro_batch` saves its computation if the caller knows it. `schedule` computes the time of all passes from the
+    times of the chunks.
     """
     plan = time_context.plan
     micro_batch = micro_batch or micro_batch_time(layers, kind_passes(layers, time_context, trained, adapters=adapters))
@@ -136,7 +137,7 @@ def step_time(
 
 
 def _after(time_context: TimeContext, ranks: Collection[RankParameters]) -> tuple[Number, Number]:
-    """Of the optimizer's step, and of offloading: those of the slowest rank."""
+    """Return the seconds of the optimizer step and of offloading on the slowest rank."""
     optimizer = largest(*(optimizer_seconds(time_context, rank) for rank in ranks))
     return optimizer, largest(*(offload_seconds(time_context, rank) for rank in ranks))
 
@@ -149,9 +150,9 @@ def kind_passes(
     adapters: bool = False,
     last_layers: int | None = None,
 ) -> KindPasses:
-    """What one micro-batch takes through each kind of layer, whichever stage it is on.
+    """Return the passes of one micro-batch through one layer of each kind, on any stage.
 
-    Where only the last layers are trained, all together go back through their share.
+    If only the last layers are trained, the backward passes of all layers are scaled to their share.
     """
     language = trained.language and not adapters
     inputs_need = trained.language or (trained.vision and layers.vision is not None)
@@ -184,7 +185,7 @@ def kind_passes(
 
 
 def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
-    """What a micro-batch takes from what it takes through each kind of layer."""
+    """Return the seconds of a micro-batch from its passes through one layer of each kind."""
     compute, recompute, tensor, context, expert = ZERO, ZERO, ZERO, ZERO, ZERO
     for count, kind in zip((layers.dense_count, layers.sparse_count, 1, 1), kinds, strict=True):
         if kind is not NO_PASSES:
@@ -202,9 +203,9 @@ def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
 
 
 def _seconds(chunks: Sequence[Sequence[Chunk]], each: MicroBatch, sends: Number) -> tuple[ChunkTimes, ChunkTimes]:
-    """Forward and backward of one micro-batch for each chunk of each stage, sends included.
+    """Return the forward and backward seconds of one micro-batch for each chunk of each stage, sends included.
 
-    A chunk is its layers, the tower in the first, the output layer in the last.
+    A chunk is its layers, plus the vision tower in the first chunk and the output layer in the last chunk.
     """
     # Equal chunks have one object for a time: those who follow the schedule compare plans by it.
     forward: dict[Chunk, Number] = {}
@@ -229,7 +230,7 @@ def _times(chunk: Chunk, kinds: KindSeconds) -> Number:
 
 
 def _head(layers: ModelLayers, time_context: TimeContext, load: Load, trained: bool) -> Passes:
-    """The output layer and the loss."""
+    """Return the passes through the output layer and the loss."""
     memory = time_context.run.memory
     passes = layer_passes(
         layers.output, time_context, load, weights_trained=trained, inputs_need=True, recomputable=False
@@ -240,7 +241,7 @@ def _head(layers: ModelLayers, time_context: TimeContext, load: Load, trained: b
 
 
 def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, adapters: bool) -> Passes:
-    """The tower is whole on every TP rank, and sees all patches of an image at once."""
+    """Return the passes through the vision tower, which is whole on every TP rank and sees all patches of an image."""
     plan = time_context.plan
     if not (plan.images.any() if isinstance(plan.images, np.ndarray) else plan.images):
         return NO_PASSES
@@ -273,7 +274,7 @@ def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, ad
 
 
 def _sends(layers: ModelLayers, time_context: TimeContext) -> Number:
-    """Handing one micro-batch's activations, or their gradients, to the next stage, once a model chunk."""
+    """Return the seconds to send the activations or gradients of one micro-batch to the next stage, for all chunks."""
     plan = time_context.plan
     if plan.pipeline == 1:
         return 0.0

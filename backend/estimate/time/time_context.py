@@ -1,4 +1,4 @@
-"""What the formulas of time read of a run: how its engine runs a step, and its plan on its machine."""
+"""The inputs of the time formulas: the plan, the machine, and the way in which the engine runs a step."""
 
 from dataclasses import field
 
@@ -12,7 +12,7 @@ from backend.job.traits import MemoryTraits
 
 @frozen_dataclass
 class Execution:
-    """How an engine runs a step, as far as its time depends on it."""
+    """The way in which an engine runs a step, as far as the time depends on it."""
 
     fused: bool = True
     """Transformer Engine's kernels, not Hugging Face's modules."""
@@ -71,13 +71,13 @@ class Execution:
 
     @property
     def sent_bytes(self) -> float:
-        """Of a gradient on its way to other ranks."""
+        """Return the bytes of a gradient element in communication."""
         return self.memory.gradient_bytes if self.reduced_bytes is None else self.reduced_bytes
 
 
 @frozen_dataclass
 class TimeContext:
-    """What every formula of a plan's time reads."""
+    """The inputs of every formula of a plan's time."""
 
     plan: Plan
     machine: Machine

@@ -1,4 +1,4 @@
-"""A job's time: how its engine runs a step on its machine, seconds of an iteration, speed, hours for the data set."""
+"""The time of a job: seconds of an iteration, speed, and hours for the data set."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ COMMUNICATION = ("tensor", "pipeline", "data", "context", "expert")
 
 @frozen_dataclass
 class Speed:
-    """The figures of time of an estimate."""
+    """The time figures of an estimate."""
 
     iteration_s: float
     tokens_per_s_per_gpu: float
@@ -53,7 +53,7 @@ def speed_of(
     memories: Sequence[StageMemory],
     flops_per_token: float,
 ) -> Speed | None:
-    """The job's speed; None where the GPU's figures do not tell. A calibrated cluster corrects every time."""
+    """Return the speed of a job; None if the GPU's speed is unknown. A calibrated cluster corrects every time."""
     time_scale = time_ratio(job.cluster)
     machine = machine_of(job.cluster, gpu, job.training.precision)
     if machine is None:
@@ -83,12 +83,12 @@ def speed_of(
 
 
 def _error(job: Job) -> float:
-    """The median error of such times: on published runs if a run corrects them, else on independent sources."""
+    """Return the median error of such times: on published runs if a run corrects them, else on independent sources."""
     return calibration_figures().typical_error if is_timed(job.cluster) else expected_errors().time.median
 
 
 def time_context_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits, layers: ModelLayers) -> TimeContext:
-    """What the formulas of a job's time read; sequences are as long as they are on average, padding included."""
+    """Return the inputs of a job's time formulas, with the mean length of a sequence, padding included."""
     timed = replace(plan, sequence_length=computed_length(job), attended=attended_length(job))
     return TimeContext(
         plan=timed, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory, layers)
@@ -104,7 +104,7 @@ def step_of(
     micro_batch: MicroBatch | None = None,
     memo: Memo | None = None,
 ) -> StepTime:
-    """The time of a job's step; its plan may be many, `micro_batch` theirs where it is known, with what they share."""
+    """Return the time of a job's step. For arrays of plans, `micro_batch` and `memo` hold results that they share."""
     micro_batch = micro_batch or micro_batch_of(job, time_context, layers, trained)
     micro_batch = micro_batch.times(slowest_share(job, time_context.plan))
     parameters = [stage.parameters for stage in memories]
@@ -112,7 +112,7 @@ def step_of(
 
 
 def micro_batch_of(job: Job, time_context: TimeContext, layers: ModelLayers, trained: Trained) -> MicroBatch:
-    """What a micro-batch takes, however the layers are cut into stages."""
+    """Return the seconds of a micro-batch, for any cut of the layers into stages."""
     method = job.training.method
     last_layers = job.training.trainable_layers if method == "partial" else None
     adapters = method in ("lora", "qlora")
@@ -122,7 +122,7 @@ def micro_batch_of(job: Job, time_context: TimeContext, layers: ModelLayers, tra
 
 
 def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
-    """How the job's engine runs a step."""
+    """Return the way in which the job's engine runs a step."""
     parallel, megatron = job.parallel, job.traits.is_megatron
     training = job.training
     return Execution(
@@ -156,9 +156,6 @@ def _pairs(forward: Sequence[Number], backward: Sequence[Number], scale: float) 
 
 
 def hours_of(job: Job, global_batch: int, seconds: float) -> float | None:
-    """Of the whole run, from the seconds of a step: its steps, or those that its epochs over the samples take.
-
-    None where neither is known.
-    """
+    """Return the hours of the whole run; None if neither its steps nor its samples are known."""
     steps = total_steps(job, global_batch)
     return steps * seconds / 3600 if steps else None
