@@ -1,9 +1,9 @@
-"""The figures of many plans at once, by the formulas that estimate one: the sizes are arrays with one entry a plan.
+"""The figures of many plans at once, by the formulas of one plan: the sizes are arrays with one entry for each plan.
 
-What layers cost is computed for all plans together. What stages cost is computed for those together whose layers are
-cut into stages alike: that alone changes how formulas are put together and not just the numbers in them. Where plans
-come with every choice of recompute, with and without the distributed optimizer, these choices have a dimension each:
-what they do not change is computed once for all.
+The costs of layers are computed for all plans together. The costs of stages are computed together for plans whose
+layers are cut into stages alike, because the cut alone changes the structure of the formulas. If the plans include
+every choice of recompute, with and without the distributed optimizer, each of these choices has its own dimension.
+Results that do not depend on a choice are computed once.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,9 +48,9 @@ Columns = Mapping[str, Array]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """As in Estimate, an array each; those of time are None where the GPU's speed is not known.
+    """Figures as in Estimate, each an array. Times are None if the GPU's speed is unknown.
 
-    host_memory_gib is None where the RAM of a node is not known: then nothing is compared with it.
+    host_memory_gib is None if the RAM of a node is unknown; then nothing is compared with it.
     """
 
     reserved_gib: Array
@@ -62,7 +62,7 @@ class Figures:
 
     @property
     def need_gib(self) -> Array:
-        """Of a GPU, in all."""
+        """Return the memory that a plan needs on a GPU, in total."""
         needed: Array = self.reserved_gib + self.outside_gib
         return needed
 
@@ -73,9 +73,9 @@ PARTS = ("compute", "recompute", "bubble", "optimizer", "offload", *COMMUNICATIO
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Base:
-    """The plans of a cut on the first of the lines: others differ from one of these in the choices of `lines` alone.
+    """The plans of a cut on the first of the lines. The other lines differ only in the choices of `lines`.
 
-    Cuts that differ in VPP and what counts as a layer often have the same.
+    Cuts that differ in VPP, and in what counts as a layer, often share a base.
     """
 
     columns: Columns
@@ -85,7 +85,7 @@ class Base:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
-    """Plans whose layers are cut into stages alike; they stand beside each other."""
+    """Plans whose layers are cut into stages alike; they are adjacent."""
 
     rows: slice
     stages: Mapping[str, Any]
@@ -95,7 +95,7 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanBatch:
-    """Plans of one engine, none of which changes with what no rule reads."""
+    """Plans of one engine as arrays."""
 
     choices: tuple[tuple[str, tuple[str, ...]], ...]
     """Every (recompute, modules) that occurs."""
@@ -122,7 +122,7 @@ OF_LAYERS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
-    """Choices that all plans of a cut come with alike: Many.lines and Many.shape."""
+    """Choices that all plans of a cut include alike: PlanBatch.lines and PlanBatch.shape."""
 
     values: Columns
     shape: tuple[int, ...]
@@ -142,11 +142,12 @@ def plan_batch(
     alike: Array,
     lines: Lines,
 ) -> PlanBatch:
-    """Plans as numbers: equal in `cut` where OF_STAGES are, in `alike` where OF_LAYERS but for `lines` are.
+    """Return plans as arrays. Plans have equal values in `cut` if they are equal in OF_STAGES, and in `alike` if they
+    are equal in OF_LAYERS without `lines`.
 
-    `columns` are the sizes of some plans by path, the micro-batches of a step under
-    training.gradient_accumulation_steps, and under parallel.recompute the place of each plan's (recompute, modules) in
-    `choices`. Those cut alike stand together. What is in `alike` begins at 0 and leaves few numbers out.
+    `columns` returns the sizes of some plans by path. Its training.gradient_accumulation_steps holds the micro-batches
+    of a step. Its parallel.recompute holds the index of the plan's (recompute, modules) in `choices`. Plans with the
+    same cut are adjacent. The values of `alike` start at 0 and skip few numbers.
     """
     begins = np.flatnonzero(np.diff(cut, prepend=-1))
     stages = {path: values.tolist() for path, values in columns(begins).items() if path in OF_STAGES}
@@ -177,7 +178,7 @@ def plan_batch(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Costs:
-    """What does not depend on how layers are cut into stages."""
+    """Costs that do not depend on the cut of the layers into stages."""
 
     memory: PlanCosts | None
     time: MicroBatch | None
@@ -185,13 +186,13 @@ class _Costs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What the iteration_s of plans is the sum of: for each cut the values of PARTS, put in lines for who asks."""
+    """The parts of iteration_s, the values of PARTS, for each cut."""
 
     batch: PlanBatch
     of_cuts: tuple[tuple[Array, ...], ...]
 
     def at(self, rows: Array) -> Array:
-        """A line for each of PARTS with an entry for each of the plans."""
+        """Return one row for each of PARTS, with one entry for each of these plans."""
         cuts, figures_by_name = self.batch.cuts, np.empty((len(PARTS), len(rows)))
         cut_of = np.searchsorted([cut.rows.start for cut in cuts], rows, side="right") - 1
         for number in np.unique(cut_of).tolist():
@@ -204,9 +205,9 @@ class Parts:
 
 
 def evaluate(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch) -> tuple[Figures, Parts | None]:
-    """The figures of plans that no rule refuses, and what iteration_s is the sum of.
+    """Return the figures of legal plans, and the parts of iteration_s.
 
-    The job says what they have in common. Raises what `estimate` raises.
+    `job` holds what the plans have in common. Raises what `estimate` raises.
     """
     machine = machine_of(job.cluster, gpu, job.training.precision)
     costs = _costs(job, shape, gpu, batch, machine)
@@ -230,7 +231,7 @@ def evaluate(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch) -> tuple[F
 
 
 def _job_of(job: Job, columns: Columns, cut: Mapping[str, Any] | None = None) -> Job:
-    """A job whose sizes are arrays; it means what a job with one entry of each means."""
+    """Return a job whose sizes are arrays. It means one job for each entry."""
     recompute = {"recompute": "none", "recompute_modules": (), "recompute_num_layers": None}
     parts: dict[str, dict[str, Any]] = {"parallel": {}, "training": {}}
     for path, values in columns.items():
@@ -271,7 +272,7 @@ def _plan_of(
 def _evaluate_cut(
     job: Job, shape: ModelShape, gpu: Gpu, plan: Plan, machine: Machine | None, costs: _Costs, memo: Memo
 ) -> tuple[dict[str, Number | Flag], tuple[Array, ...]]:
-    """Figures of plans whose layers are cut alike, and the values of PARTS where there are times."""
+    """Return the figures of plans whose layers are cut alike, and the values of PARTS if the GPU's speed is known."""
     memory = estimate_memory(job, shape, gpu, plan, costs.memory, memo)
     ratio = reserved_ratio(job) or RESERVED_PER_ALLOCATED
     reserved = ratio / GIB * largest(*(stage.peak for stage in memory.stages))
@@ -295,7 +296,7 @@ def _evaluate_cut(
 
 
 def _take(value: Any, rows: Array) -> Any:
-    """Of every array in a tree of dataclasses and named tuples these entries of the last dimension alone."""
+    """Return a tree of dataclasses and named tuples with some entries of the last dimension of every array."""
     if isinstance(value, np.ndarray):
         # What differs by line alone has one entry for all.
         return value if value.shape[-1] == 1 else value.take(rows, axis=-1)

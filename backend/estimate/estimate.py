@@ -1,4 +1,4 @@
-"""What one plan costs: memory by stage and term, bubble, FLOPs, time. The entry point of this package."""
+"""The cost of one plan: memory by stage and term, bubble, FLOPs, time. The entry point of this package."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -108,7 +108,7 @@ class Estimate:
 
 @frozen_dataclass
 class MemoryEstimate:
-    """The memory of every stage of a job in bytes, and what it was computed from."""
+    """The memory of every stage of a job in bytes, and the inputs of its formulas."""
 
     layers: ModelLayers
     plan: Plan
@@ -125,10 +125,10 @@ class MemoryEstimate:
 
 
 def estimate(job: Job) -> Estimate:
-    """The estimate of a legal job (rules.check finds no error in it).
+    """Return the estimate of a legal job, in which rules.check finds no error.
 
-    Raises ProblemsError: what resolve_gpu and resolve_model raise, and estimate_not_modelled (a warning) for engines
-    and combinations without a model; never a figure that is silently wrong.
+    Raises ProblemsError: what resolve_gpu and resolve_model raise, and the warning estimate_not_modelled for engines
+    and combinations without a model. It never returns a figure that is silently wrong.
     """
     return estimate_resolved(job, resolve_model(job.model), resolve_gpu(job.cluster))
 
@@ -205,13 +205,13 @@ def _is_adapted(job: Job) -> bool:
 
 
 def run_of(job: Job, trained: Trained) -> Run:
-    """What a Megatron job trains, and beside what."""
+    """Return what a Megatron job trains, and whether a reference model is beside it."""
     lora = Adapters(rank=job.training.lora.rank, targets=job.training.lora.targets) if _is_adapted(job) else None
     return Run(trained=trained, adapters=lora, reference=job.has_reference and lora is None)
 
 
 def tuning_of(job: Job, trained: Trained) -> Tuning:
-    """What a job on a Hugging Face engine trains, and how."""
+    """Return what a job on a Hugging Face engine trains, and how."""
     training = job.training
     return Tuning(
         trained=trained,
@@ -227,16 +227,16 @@ def tuning_of(job: Job, trained: Trained) -> Tuning:
 
 
 def host_memory_gib(job: Job, stages: list[StageMemory]) -> Number:
-    """GiB of a node's RAM for what is offloaded to it; of what goes to NVMe only buffers are there, not counted."""
+    """Return the GiB of a node's RAM for offloaded data. Data on NVMe needs buffers only, which are not counted."""
     if job.parallel.offload_device == "nvme" and job.traits.zero_stage == 3:
         return 0.0
     return job.cluster.gpus_per_node * largest(*(stage.host for stage in stages)) / GIB
 
 
 def is_held(job: Job, gpu: Gpu, needed_gib: Number, host_gib: Number) -> Flag:
-    """Whether a GPU holds what is needed of it, and a node's RAM what is offloaded to it.
+    """Return whether the GPU has the memory that a plan needs, and the node the RAM that its offloading needs.
 
-    The RAM counts where the cluster says it.
+    The RAM counts only if the cluster states it.
     """
     fits, memory_gib = needed_gib <= gpu.memory_gib, job.cluster.host_memory_gib
     return fits if memory_gib is None else fits & (host_gib <= memory_gib)

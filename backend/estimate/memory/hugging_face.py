@@ -1,8 +1,8 @@
 """Memory of a rank under LLaMA-Factory's Hugging Face path (DDP, DeepSpeed ZeRO, FSDP), term by term, in bytes.
 
 Under DDP trainable parameters are fp32 and run under autocast (model/adapter.py); ZeRO and FSDP run 16-bit parameters.
-Gradient checkpointing reaches only layers with something to train (model/model_utils/checkpointing.py). What ranks
-divide is in sharding.py; the saved tensors of the modules are those of saved_activations.py.
+Gradient checkpointing affects only layers with something to train (model/model_utils/checkpointing.py). sharding.py
+computes the states that ranks divide. saved_activations.py has the saved tensors of the modules.
 """
 
 from typing import Literal
@@ -45,12 +45,12 @@ class Tuning:
 
     @property
     def trains_output(self) -> bool:
-        """Whether the embedding and the output layer are trained."""
+        """Return whether the embedding and the output layer are trained."""
         return self.method == "full" and self.trained.language
 
 
 def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> StageMemory:
-    """The memory of one rank; `memory` in the precision of the run."""
+    """Return the memory of one rank; `memory` is in the precision of the run."""
     parameters = _parameters(layers, tuning)
     states = model_states(layers, plan, memory, tuning, parameters)
     reference, reference_host = reference_bytes(plan, memory, tuning, parameters)
@@ -82,7 +82,8 @@ def model_states(
 def reference_bytes(
     plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
 ) -> tuple[Number, Number]:
-    """Bytes of DPO's reference model on the GPU and on the host: a 16-bit copy; adapters switch off and need none.
+    """Return the bytes of DPO's reference model on the GPU and on the host. It is a 16-bit copy; runs with adapters
+    switch them off and need no copy.
 
     LLaMA-Factory's train/trainer_utils.py create_ref_model and train/dpo/trainer.py, which shards it too.
     """
@@ -117,7 +118,7 @@ def _parameters(layers: ModelLayers, tuning: Tuning) -> RankParameters:
 
 
 def _last(layers: ModelLayers, wanted: int) -> list[tuple[LayerKind, int]]:
-    """The kinds of the last `wanted` layers, with their counts."""
+    """Return the kinds of the last `wanted` layers, with their counts."""
     if layers.sparse is None:
         return [(layers.dense, min(wanted, layers.dense_count))]
     sparse = min(wanted, layers.sparse_count)
@@ -132,12 +133,12 @@ def _frozen_bytes(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, par
 
 
 def packed_elements(layers: ModelLayers, tuning: Tuning) -> int:
-    """Weights held in 4 bits."""
+    """Return the number of weights in 4 bits."""
     return quantised_parameters(layers) if tuning.method == "qlora" else 0
 
 
 def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> EagerForm:
-    """How the modules of a part run."""
+    """Return how the modules of a part of the model run."""
     if tuning.single_precision:
         return EagerForm(element=4, residual=4, trained=part_trained)
     autocast = memory.autocast_bytes > 0
@@ -255,16 +256,16 @@ def _step_moments(
 def held_gradients(
     plan: Plan, memory: MemoryTraits, parameters: RankParameters, states: States, form: EagerForm
 ) -> Number:
-    """Gradients of earlier micro-batches while another one runs."""
+    """Return the gradients of earlier micro-batches while another micro-batch runs."""
     whole = form.element * (parameters.trained_dense + parameters.trained_expert)
     kept = states.gradients if memory.keeps_gradients else 0
     return choose(plan.micro_batches > 1, whole if memory.reduces_layers else states.gradients, kept)
 
 
 def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Number:
-    """FSDP's outermost unit is reduced last: the output layer's gradient waits for that of the embedding.
+    """Return the gradient of the output layer that waits for the gradient of the embedding, under FSDP.
 
-    While micro-batches are accumulated it is among the whole gradients.
+    FSDP reduces its outermost unit last. While micro-batches accumulate, this gradient is one of the whole gradients.
     """
     if not (memory.reduces_layers and tuning.trains_output):
         return 0
@@ -280,9 +281,10 @@ def _new_gradient_bytes(memory: MemoryTraits, form: EagerForm) -> float:
 def _cast_copies(
     layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
 ) -> tuple[Number, Number]:
-    """16-bit copies of fp32 weights: those that autocast caches until the end of forward, those kept for backward.
+    """Return the 16-bit copies of fp32 weights: those that autocast caches until the end of forward, and those kept for
+    backward.
 
-    Under checkpointing nothing saves them, and experts, which are slices of one parameter, are never cached.
+    With checkpointing no copy is saved. Experts are slices of one parameter and are never cached.
     """
     if tuning.adapters:
         return 0, 0
@@ -296,7 +298,8 @@ def _cast_copies(
 def _logits(
     layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
 ) -> tuple[Number, Number, Number]:
-    """Bytes of logits at the loss in forward, at the loss in backward and in the output layer's backward."""
+    """Return the bytes of logits in the loss forward, in the loss backward, and in the backward pass of the output
+    layer."""
     hidden = layers.output.hidden
     if tuning.liger:
         # Chunks of tokens sized so that their fp32 logits are about as large as the hidden states.

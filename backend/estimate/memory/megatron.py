@@ -1,7 +1,8 @@
 """Memory of every stage of a plan under Megatron-Core, term by term, in bytes on one rank.
 
-Formulas: Korthikanti et al. 2022 (arXiv 2205.05198) for the schedule and tensor/sequence parallel shares; the saved
-tensors of Transformer Engine's modules are those of saved_activations.py. Checked against published B200 runs.
+The formulas of the schedule and of tensor and sequence parallelism are those of Korthikanti et al. 2022 (arXiv
+2205.05198). saved_activations.py has the saved tensors of Transformer Engine's modules. The results were compared with
+published B200 runs.
 """
 
 from collections.abc import Callable
@@ -42,7 +43,7 @@ class LayerCost:
 
 @frozen_dataclass
 class PlanCosts:
-    """What is the same on every stage of a plan."""
+    """Costs that are the same on every stage of a plan."""
 
     dense: LayerCost | None
     """None where the model has no such layers; likewise `sparse`."""
@@ -55,7 +56,7 @@ class PlanCosts:
 
 @frozen_dataclass
 class Run:
-    """What is trained of a Megatron model, and beside what."""
+    """What a Megatron run trains, and whether a reference model is beside it."""
 
     trained: Trained
     adapters: Adapters | None = None
@@ -65,7 +66,7 @@ class Run:
 
     @property
     def weights_trained(self) -> bool:
-        """Whether the decoder's own weights are."""
+        """Return whether the decoder's own weights are trained."""
         return self.trained.language and not self.adapters
 
 
@@ -77,9 +78,9 @@ def pipeline_memory(
     costs: PlanCosts | None = None,
     memo: Memo | None = None,
 ) -> list[StageMemory]:
-    """The memory of each stage, first to last; memory traits in the precision of the run.
+    """Return the memory of each stage, first to last; `memory` is in the precision of the run.
 
-    `costs` are the plan's where they are known: they do not depend on how the layers are cut into stages.
+    `costs` do not depend on the cut of the layers into stages, so the caller may know them.
     """
     run = Run(trained=trained) if isinstance(trained, Trained) else trained
     costs = costs or plan_costs(layers, plan, memory, run)
@@ -97,7 +98,7 @@ def pipeline_memory(
 
 
 def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> PlanCosts:
-    """What the layers of a plan cost, whichever stage they are on."""
+    """Return the costs of the layers of a plan, on any stage."""
     return PlanCosts(
         dense=layer_cost(layers.dense, plan, memory, run) if layers.dense_count else None,
         sparse=layer_cost(layers.sparse, plan, memory, run) if layers.sparse else None,
@@ -107,13 +108,13 @@ def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) 
 
 
 def element_bytes(memory: MemoryTraits) -> float:
-    """Of an activation: as wide as a weight."""
+    """Return the bytes of an element of an activation, which are those of a weight."""
     return memory.weight_bytes
 
 
 @frozen_dataclass
 class _Held:
-    """What a stage holds whichever micro-batches are in flight, in bytes."""
+    """Bytes of a stage that do not depend on the micro-batches in flight."""
 
     parameters: RankParameters
     weights: Number
@@ -174,7 +175,7 @@ def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, saved: Number,
 
 
 def _stage_parameters(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage: Stage) -> RankParameters:
-    """On one rank; with adapters only these are trained."""
+    """Return the parameters on one rank; with adapters only the adapters are trained."""
     parameters = rank_parameters(layers, plan, stage, run.trained, memory.vocabulary_padding)
     if not run.adapters:
         return parameters
@@ -195,7 +196,8 @@ def _stage_parameters(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run
 
 
 def _saved(plan: Plan, stage: Stage, costs: PlanCosts, kept: dict[tuple[int, ...], Number]) -> Number:
-    """Activations of every micro-batch in flight; `kept` remembers those in a chunk of (dense, sparse) layers."""
+    """Return the saved activations of every micro-batch in flight; `kept` caches those of a chunk of (dense, sparse)
+    layers."""
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     total: Number = counts[0] * costs.tower if stage.first else 0.0
     for chunk, flying in zip(stage.chunks, counts, strict=True):
@@ -214,15 +216,18 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts, kept: dict[tuple[int, ...
 
 
 def _kept(plan: Plan, costs: PlanCosts, dense: int, sparse: int) -> Number:
-    """Saved activations of one micro-batch in a chunk of so many layers."""
+    """Return the saved activations of one micro-batch in a chunk of these layers."""
     inputs = -(-(dense + sparse) // plan.recompute_layers) * costs.unit
     every = (dense * costs.dense.kept if costs.dense else 0.0) + (sparse * costs.sparse.kept if costs.sparse else 0.0)
     return choose(plan.full_recompute, inputs, every)
 
 
 def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> LayerCost:
-    """Beside what a layer keeps: in its backward what it recomputes, the FFN's gradients and one weight's gradient, or,
-    if that is more, in its forward the copies of tokens on their way to experts and back."""
+    """Return what a layer keeps, and what its backward pass needs beside that.
+
+    The backward pass needs what it recomputes, the gradients of the FFN, and the gradient of one weight. The forward
+    pass needs the copies of tokens that go to experts and back. The larger of both counts.
+    """
     [attention] = operators_of(kind, Attention)
     scale = element_bytes(memory) / 2
     adapters = run.adapters if run.trained.language else None
@@ -268,7 +273,7 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
 
 
 def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> SavedBytes:
-    """`saved(recomputed modules)` of the plan, entry by entry where plans differ in them."""
+    """Return `saved(recomputed modules)` of the plan, entry by entry if plans differ in these modules."""
     if not plan.recompute_choices:
         return saved(plan.recompute_modules)
 
@@ -279,14 +284,15 @@ def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> S
 
 
 def _spread(saved: SavedBytes, plan: Plan, attention: Attention) -> Number:
-    """Bytes on one rank for a micro-batch, from bytes a token."""
+    """Return the bytes on one rank for a micro-batch, from bytes per token."""
     whole = saved.whole + saved.routed + saved.dispatched * plan.expert_tensor
     memo = saved.split / plan.tensor + saved.groups * larger(1 / plan.tensor, 1 / attention.kv_heads)
     return plan.tokens * (whole * plan.whole_share + memo)
 
 
 def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> Number:
-    """The vision tower is the Hugging Face module, whole on each rank; only full recompute reaches it."""
+    """Return the bytes of the vision tower: the Hugging Face module, whole on each rank. Only full recompute affects
+    it."""
     each = int(element_bytes(memory))
     form = EagerForm(element=each, residual=each)
     per_merged_token = eager_bytes(vision.merger, form) * trained.merger
@@ -300,7 +306,7 @@ def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained:
 
 
 def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> list[Moment]:
-    """The loss, and the backward of the output layer."""
+    """Return the moments of the loss and of the backward pass of the output layer."""
     hidden = layers.output.hidden
     vocabulary = layers.embedding // hidden
     each = element_bytes(memory)

@@ -59,7 +59,7 @@ class StageMemory:
 
     @property
     def peak(self) -> Number:
-        """What torch's allocator has handed out."""
+        """Return the bytes that torch's allocator has handed out."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.logits + self.workspace
 
 

@@ -1,4 +1,4 @@
-"""What one rank gets of a micro-batch."""
+"""The part of a micro-batch on one rank."""
 
 from backend.estimate.array_ops import Number
 from backend.estimate.frozen_dataclass import frozen_dataclass
@@ -8,7 +8,7 @@ from backend.estimate.time.time_context import TimeContext
 
 @frozen_dataclass
 class Load:
-    """What one rank gets of a micro-batch, and with whom it shares it."""
+    """The part of a micro-batch on one rank, and the sizes of the groups that share it."""
 
     tokens: Number
     length: Number
@@ -24,7 +24,7 @@ class Load:
 
 
 def load_of(time_context: TimeContext) -> Load:
-    """A rank's part of the language model's micro-batch."""
+    """Return the part of the language model's micro-batch on one rank."""
     plan, group = time_context.plan, Group(time_context.plan.tensor, 1)
     seconds_per_byte = (
         0.0

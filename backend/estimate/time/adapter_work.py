@@ -22,7 +22,7 @@ GEMMS, GEMMS_BACKWARD = 2, 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Work:
-    """Forward and backward bytes per token of all adapters of a layer, by how TP divides them, and their multiply-adds."""
+    """Forward and backward bytes per token of all adapters of a layer, by how TP divides them, and multiply-adds."""
 
     split: float = 0.0
     split_back: float = 0.0

@@ -41,7 +41,7 @@ class StepTime:
 
 
 class KindPasses(NamedTuple):
-    """Passes of one micro-batch through one layer of each kind, the output layer with the loss, and the vision tower."""
+    """Passes of one micro-batch through one layer of each kind, the output layer with its loss, and the tower."""
 
     dense: Passes
     sparse: Passes
