@@ -35,10 +35,10 @@ HEAD = """\
 """
 
 
-def ask_swift(python: str, action: str, **wanted: Any) -> dict[str, Any]:
+def ask_swift(python: str, action: str, **question_fields: Any) -> dict[str, Any]:
     """Return the keys of ms-swift's argument classes, without a GPU."""
     command = [python, "-W", "ignore", str(WITHOUT_GPU), action]
-    question = json.dumps({"engine": "swift", "environment": {}, **wanted})
+    question = json.dumps({"engine": "swift", "environment": {}, **question_fields})
     # Its environment may come from path variables; the file must not import modules of this folder.
     done = subprocess.run([*command, question, "--token", "T"], capture_output=True, check=False, cwd="/")
     return _answer(done)
@@ -48,23 +48,23 @@ def _answer(done: "subprocess.CompletedProcess[bytes]") -> dict[str, Any]:
     lines = [line for line in done.stdout.decode().splitlines() if line.startswith("T{")]
     if not lines:
         raise RuntimeError(done.stderr.decode()[-3000:])
-    told: dict[str, Any] = json.loads(lines[-1][1:])
-    return told
+    answer: dict[str, Any] = json.loads(lines[-1][1:])
+    return answer
 
 
 def ask(python: Path | str, engine: str, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return program -> {version, keys} of an installed engine."""
-    wanted = {"engine": engine, "environment": {"HF_HUB_OFFLINE": "1", **environment}}
-    command = [str(python), "-W", "ignore", "-", "keys", json.dumps(wanted), "--token", "T"]
+    question = {"engine": engine, "environment": {"HF_HUB_OFFLINE": "1", **environment}}
+    command = [str(python), "-W", "ignore", "-", "keys", json.dumps(question), "--token", "T"]
     env = {**os.environ, **environment}
     done = subprocess.run(command, input=ENGINE_WORD.read_bytes(), env=env, capture_output=True, check=False)
     return _answer(done)
 
 
-def to_text(told: Mapping[str, Any]) -> str:
+def to_text(programs: Mapping[str, Any]) -> str:
     """Return YAML with one key per line."""
     lines = [HEAD.rstrip()]
-    for name, program in told.items():
+    for name, program in programs.items():
         lines += [f"{name}:", f"  version: {program['version']}", f"  # {SOURCES[name].format(program['version'])}"]
         lines.append("  keys:")
         lines += [f"    {key}: {_flow(entry)}" for key, entry in program["keys"].items()]
@@ -77,15 +77,15 @@ def _flow(entry: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    told = ask(NODE_PYTHON, "llamafactory", {})
+    programs = ask(NODE_PYTHON, "llamafactory", {})
     if source := mcore_adapter_source():
         mca = ask(NODE_PYTHON, "llamafactory", {"USE_MCA": "1", "PYTHONPATH": source})["mcore_adapter"]
         # A source folder has no version, but the pyproject.toml beside it has one.
-        told["mcore_adapter"] = {**mca, "version": MCORE_ADAPTER_VERSION}
+        programs["mcore_adapter"] = {**mca, "version": MCORE_ADAPTER_VERSION}
     if python := swift_python():
-        told |= ask_swift(python, "keys")
+        programs |= ask_swift(python, "keys")
     before = yaml.safe_load(FILE.read_text()) if FILE.exists() else {}
-    FILE.write_text(to_text({**before, **told}), encoding="utf-8")
+    FILE.write_text(to_text({**before, **programs}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -44,27 +44,27 @@ def fields(text: str) -> set[str]:
 
 def of_wheels(folder: Path) -> dict[str, dict[str, set[str]]]:
     """Return program -> version -> fields."""
-    found: dict[str, dict[str, set[str]]] = {}
+    by_program: dict[str, dict[str, set[str]]] = {}
     for path in sorted(folder.glob("*.whl")):
         package, version = path.name.split("-")[:2]
         with zipfile.ZipFile(path) as wheel:
             names = [name for name in wheel.namelist() if re.fullmatch(MODULES.get(package, "-"), name)]
             keys = set[str]().union(*(fields(wheel.read(name).decode()) for name in names))
         if names:
-            found.setdefault(NAMES.get(package, package), {})[version] = keys
-    return found
+            by_program.setdefault(NAMES.get(package, package), {})[version] = keys
+    return by_program
 
 
 def of_history(clone: Path) -> dict[str, set[str]]:
     """Return mcore_adapter's version -> the fields of the newest commit of that version."""
     commits = _git(clone, "log", "--reverse", "--format=%H", "--", ARGUMENTS, *VERSIONED).split()
-    found: dict[str, set[str]] = {}
+    by_version: dict[str, set[str]] = {}
     for commit in commits:
         there = set(_git(clone, "ls-tree", "-r", "--name-only", commit, "mcore_adapter").split())
         text = next(_git(clone, "show", f"{commit}:{path}") for path in VERSIONED if path in there)
         if said := re.search(r'^(?:__version__|version)\s*=\s*"([^"]+)"', text, re.MULTILINE):
-            found[said[1]] = fields(_git(clone, "show", f"{commit}:{ARGUMENTS}"))
-    return found
+            by_version[said[1]] = fields(_git(clone, "show", f"{commit}:{ARGUMENTS}"))
+    return by_version
 
 
 def _git(clone: Path, *words: str) -> str:
@@ -89,9 +89,9 @@ def since(versions: Mapping[str, set[str]], keys: Iterable[str]) -> dict[str, st
 
 def main() -> None:
     wheels, clone = Path(sys.argv[1]), Path(sys.argv[2])
-    told = {**of_wheels(wheels), "mcore_adapter": of_history(clone)}
+    by_program = {**of_wheels(wheels), "mcore_adapter": of_history(clone)}
     lines = [HEAD.rstrip()]
-    for program, versions in sorted(told.items()):
+    for program, versions in sorted(by_program.items()):
         lines += [f"{program}:", f"  examined: [{', '.join(sorted(versions, key=order))}]", "  since:"]
         first = since(versions, programs()[program].keys)
         lines += [f"    {key}: {version}" for key, version in first.items()] or ["    {}"]

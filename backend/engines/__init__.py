@@ -140,8 +140,8 @@ def export(job: Job, *, placeholders: bool = False, checkpoint: str | None = Non
         raise ProblemsError(found)
     engine, target = ENGINES[job.engine], target_of(job)
     variables = merged(target, shared_variables(target, engine))
-    goes_on = engine.resume(target, checkpoint) if checkpoint else {}
-    files = {CONFIG: _config_text(engine, target, job.name, goes_on), **engine.files(target)}
+    resume_keys = engine.resume(target, checkpoint) if checkpoint else {}
+    files = {CONFIG: _config_text(engine, target, job.name, resume_keys), **engine.files(target)}
     return files | exported_files(job, variables, files, engine.plain(target))
 
 

@@ -20,7 +20,7 @@ from backend.job.traits import TRAITS, EngineName, EngineTraits
 Recompute = Literal["none", "selective", "full"]
 RecomputeModule = Literal["core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts"]
 
-COLLECTIVES_TELL_S = 300
+STALL_MARGIN_S = 300
 """Time between the time-out of collectives and the stall limit of a rank. A collective that hangs may begin a step
 after the last line of the log, and its ranks write their flight records when it times out."""
 
@@ -220,7 +220,7 @@ class Job:
     def stall_s(self) -> int:
         """Return how long a node may write nothing before its supervisor ends it."""
         stall_s = self.training.stall_s
-        return self.training.ddp_timeout_s + COLLECTIVES_TELL_S if stall_s is None else stall_s
+        return self.training.ddp_timeout_s + STALL_MARGIN_S if stall_s is None else stall_s
 
     @property
     def sequence_parallel(self) -> bool:

@@ -196,7 +196,7 @@ class Training:
     """Stall limit: without a new byte in its log for so long, a node's supervisor saves the ranks' stacks and ends
     them.
 
-    None: COLLECTIVES_TELL_S after the collective time-out (Job.stall_s).
+    None: STALL_MARGIN_S after the collective time-out (Job.stall_s).
     """
     workers: Workers = field(default_factory=Workers)
     prepare: Prepare = field(default_factory=Prepare)
