@@ -2,8 +2,8 @@
 
     python -m benchmarks.monitor_load [--points 1000000] [--runs 3] [--tabs 50] [--ticks 10] [--part long|live|store]
 
-Each part starts the real page with its log-in in its own process (tools/monitor_server.py). Each tab polls every two
-seconds as static/monitor.js does, and sends what it already has.
+Each part starts the real page behind its gate in a process of its own (tools/monitor_server.py) and asks it as
+static/monitor/monitor.js does: each tab polls every two seconds and says what it already has.
 
 - store: CPU to store a step of rank 0, in batches as after a backlog, and one at a time as in a live run.
 - long: finished runs of --points steps: the first view after a start, the next tab, then all tabs at once.
