@@ -140,11 +140,11 @@ def _legal_of(factors: Factors, shape: ModelShape, gpu: Gpu) -> _Answer:
         or (answer.shape, answer.gpu) != (shape, gpu)
         or not answer.legal.holds_for(job)
     ):
-        found, batch, is_listed = legal(factors, shape, gpu, RULES), None, None
-        if found.space.size:
-            found, batch = in_order(found)
-            is_listed = listed_plans(found.space, shape)
-        answer = _Answer(factors, shape, gpu, found, batch, is_listed)
+        legal_plans, batch, is_listed = legal(factors, shape, gpu, RULES), None, None
+        if legal_plans.space.size:
+            legal_plans, batch = in_order(legal_plans)
+            is_listed = listed_plans(legal_plans.space, shape)
+        answer = _Answer(factors, shape, gpu, legal_plans, batch, is_listed)
     _keep_legal(key, answer)
     return answer
 
