@@ -1,4 +1,4 @@
-"""The longest micro-batch of a run if samples are shorter than cutoff_len. The memory estimate is for this micro-batch."""
+"""The longest micro-batch of a run if samples are shorter than cutoff_len. The memory estimate is for it."""
 
 from math import exp
 from statistics import NormalDist
