@@ -43,7 +43,7 @@ from backend.job.presets import Gpu
 Array = npt.NDArray[Any]
 Rows = Array | slice
 Columns = Mapping[str, Array]
-"""Path of the job -> every plan's value."""
+"""Job path -> the value of every plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +80,7 @@ class Base:
 
     columns: Columns
     kind: Array
-    """Of each of these: its place in `alike`."""
+    """The index in `alike` of each plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +89,7 @@ class Cut:
 
     rows: slice
     stages: Mapping[str, Any]
-    """How: values of STATIC."""
+    """The values of STATIC."""
     base: "Base"
 
 
@@ -101,13 +101,13 @@ class PlanBatch:
     """Every (recompute, modules) that occurs."""
     cuts: tuple[Cut, ...]
     lines: Columns
-    """Values of the choices that every plan of `base` comes with, each along a dimension of its own before the last."""
+    """Values of the choices that every plan of `base` has, each along its own dimension before the last."""
     shape: tuple[int, ...]
-    """How many values these have."""
+    """The number of values of each choice."""
     place: Array
-    """Of each plan: its place among the results of its cut, lines of `base` one after the other."""
+    """The index of each plan among the results of its cut, lines of `base` one after the other."""
     alike: Columns
-    """One of each kind of plan in which a layer costs the same but for `lines`: values of OF_LAYERS."""
+    """One plan of each kind whose layers cost the same, apart from `lines`: values of OF_LAYERS."""
 
 
 OF_LAYERS = (
@@ -117,7 +117,7 @@ OF_LAYERS = (
     "parallel.recompute_num_layers",
     "parallel.sequence",
 )
-"""What the cost of a layer depends on, whichever stage it is on."""
+"""The parameters that the cost of a layer depends on, on any stage."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,11 +127,11 @@ class Lines:
     values: Columns
     shape: tuple[int, ...]
     order: Array
-    """The plans cut by cut, in each line after line, all lines in the same order."""
+    """The plans of each cut, line after line; all lines have the same order."""
 
 
 STATIC = ("pipeline", "virtual_pipeline", "account_for_embedding", "account_for_loss", "pipeline_layout")
-"""How the layers are cut into stages: keys of `parallel`."""
+"""The keys of `parallel` that cut the layers into stages."""
 OF_STAGES = tuple(f"parallel.{name}" for name in STATIC)
 
 

@@ -31,13 +31,13 @@ class Tuning:
     last_layers: int = 0
     """Layers that `partial` trains."""
     liger: bool = False
-    """Liger's fused output layer and loss, which never hold all logits."""
+    """Liger's fused output layer and loss, which never store all logits."""
     single_precision: bool = False
     """fp32 without autocast."""
     pairs: bool = False
-    """DPO: a chosen and a rejected answer a sample, whose log-probabilities the loss is made of."""
+    """DPO: each sample has a chosen and a rejected answer, and the loss compares their log-probabilities."""
     reference: bool = False
-    """A frozen model judges them too."""
+    """DPO's frozen reference model is present."""
 
     @property
     def adapters(self) -> bool:
@@ -362,11 +362,11 @@ class LayerWork:
     """Bytes that the backward pass of one layer needs beside what is saved."""
 
     ffn: Number
-    """Gradients inside the FFN."""
+    """Gradients of the FFN."""
     weight: float
-    """One weight's gradient in 16 bits and its fp32 copy."""
+    """The gradient of one weight in 16 bits, and its fp32 copy."""
     unpacked: float
-    """A weight of 4 bits in 16."""
+    """One weight of 4 bits, unpacked to 16 bits."""
 
     @property
     def total(self) -> Number:

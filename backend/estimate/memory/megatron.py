@@ -38,7 +38,7 @@ class LayerCost:
     kept: Number
     """Saved activations of one micro-batch, without full recompute."""
     moment: Moment
-    """What its backward pass needs besides."""
+    """The bytes that its backward pass needs beside them."""
 
 
 @frozen_dataclass
@@ -46,7 +46,7 @@ class PlanCosts:
     """Costs that are the same on every stage of a plan."""
 
     dense: LayerCost | None
-    """None where the model has no such layers; likewise `sparse`."""
+    """None if the model has no such layers; likewise `sparse`."""
     sparse: LayerCost | None
     unit: Number
     """Input of one unit of full recompute."""
@@ -60,9 +60,9 @@ class Run:
 
     trained: Trained
     adapters: Adapters | None = None
-    """LoRA; all other weights are then frozen."""
+    """LoRA adapters; all other weights are frozen then."""
     reference: bool = False
-    """A frozen copy of the model beside it (DPO)."""
+    """DPO: a frozen copy of the model is present."""
 
     @property
     def weights_trained(self) -> bool:
@@ -120,7 +120,7 @@ class _Held:
     weights: Number
     gradients: Number
     optimizer: Number
-    """Wherever it is."""
+    """Optimizer states on the GPU and on the host."""
     workspace: Number
     terms: Terms
     """Parts of `workspace`."""

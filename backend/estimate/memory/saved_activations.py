@@ -23,15 +23,16 @@ class SavedBytes:
     included."""
 
     whole: Number = 0.0
-    """Divided by TP with sequence parallel only."""
+    """Divided by TP only with sequence parallelism."""
     split: Number = 0.0
     """Divided by TP."""
     groups: Number = 0.0
-    """Keys and values: divided by TP, but at least one head a rank."""
+    """Keys and values: divided by TP, but with at least one head per rank."""
     routed: Number = 0.0
-    """Of tokens at their experts: spread like `whole`; EP does not divide them, each rank brings its own tokens."""
+    """Bytes of tokens at their experts, distributed like `whole`. EP does not divide them, because each rank has its
+    own tokens."""
     dispatched: Number = 0.0
-    """Copies handed to the experts: like `routed`, and ETP ranks each hold all."""
+    """Copies that are sent to the experts, like `routed`. Each of the ETP ranks holds all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,9 +40,9 @@ class _Item:
     spread: Spread
     bytes: float
     dropped_by: tuple[str, ...] = ()
-    """Recompute modules that do not keep it."""
+    """The recompute modules that do not keep it."""
     weight_only: bool = False
-    """Needed for a weight's gradient alone: not kept where the weight is frozen."""
+    """Only the gradient of a weight needs it: it is not kept if the weight is frozen."""
 
 
 @lru_cache(maxsize=1024)
@@ -87,7 +88,7 @@ def _norm_items(norm: Norm, *, in_mlp: bool) -> Iterator[_Item]:
 
 
 def _attention_items(attention: Attention, context_a2a: bool) -> Iterator[_Item]:
-    """Yield query, key, value, output and the softmax statistics in fp32; an all-to-all for CP keeps the output twice."""
+    """Yield query, key, value, output and the fp32 softmax statistics; an all-to-all for CP keeps the output twice."""
     up = ("mla_up_proj",) if attention.latent else ()
     outputs = 2 * attention.heads * attention.value_dim
     keys = 2 * attention.kv_heads * (attention.key_dim + attention.value_dim)
@@ -117,16 +118,16 @@ class EagerForm(NamedTuple):
     """How Hugging Face's modules run: the bytes of an element, and what is trained."""
 
     element: int = 2
-    """Bytes of what projections read and write."""
+    """Bytes of an element that projections read and write."""
     residual: int = 2
-    """Bytes of the residual stream: 4 where autocast runs over fp32 weights."""
+    """Bytes of an element of the residual stream: 4 if autocast runs over fp32 weights."""
     trained: bool = True
     """Whether norms and projections themselves are trained."""
     adapters: bool = False
     """Whether every projection has a LoRA adapter, which keeps its own copy of its input."""
     casts: bool = False
-    """Whether each projection makes a low-precision copy of the norm's output for itself: with fp32 weights under
-    autocast the norm's output is fp32, and adapters are fp32."""
+    """Whether each projection makes its own low-precision copy of the norm's output. With fp32 weights under autocast
+    the norm's output is fp32, and adapters are fp32."""
 
 
 @lru_cache(maxsize=1024)

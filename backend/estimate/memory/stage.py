@@ -18,12 +18,12 @@ class Chunk(NamedTuple):
     """A model chunk of a stage; equal chunks do the same work."""
 
     dense: int
-    """Dense layers in it."""
+    """Dense layers of the chunk."""
     sparse: int
     first: bool
-    """It begins the model: the embedding and the vision tower are in it."""
+    """Whether the chunk has the embedding and the vision tower."""
     last: bool
-    """It ends the model: the output layer is in it."""
+    """Whether the chunk has the output layer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +104,7 @@ class RankParameters:
     """Parameters on one rank of a stage."""
 
     dense: Number
-    """All but the experts, the vision tower included."""
+    """All parameters except experts, with the vision tower."""
     expert: Number
     trained_dense: Number
     trained_expert: Number

@@ -20,7 +20,7 @@ from backend.job.job import Job
 Curve = npt.NDArray[Any]
 
 _MULTIPLE = 64
-"""Of tokens that mcore_adapter's sequences are filled up to in sft and dpo (LLaMA-Factory train/mca/workflow.py)."""
+"""mcore_adapter pads sequences to a multiple of this number in sft and dpo (LLaMA-Factory train/mca/workflow.py)."""
 
 
 def computed_length(job: Job) -> Number:

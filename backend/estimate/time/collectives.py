@@ -27,12 +27,12 @@ class _Protocol(NamedTuple):
     """Values of NCCL's tables baseLatencies and hwLatencies in microseconds, and its factor of the bandwidth."""
 
     share: float
-    """Of the bandwidth, in what it sends."""
+    """Share of the bandwidth."""
     start: float
     inside: float
-    """A step over NVLink."""
+    """Latency of a step over NVLink."""
     across: float
-    """A step over the network."""
+    """Latency of a step over the network."""
 
 
 # Of a ring and of trees by the protocols Simple and LL128. A ring's step inside a node is not below the host's work for
@@ -43,7 +43,7 @@ _PROTOCOLS = (
 )
 _NVLS_TREE = _Protocol(1.0, 0.0, 25.0, 20.9)
 _PLATEAU = 1.4
-"""A ring's latency in an all-reduce of large messages by the protocol Simple ("plateau effect")."""
+"""Factor of a ring's latency in an all-reduce of large messages with the protocol Simple ("plateau effect")."""
 
 
 class AlgorithmCost(NamedTuple):
@@ -52,7 +52,7 @@ class AlgorithmCost(NamedTuple):
     algorithm: Algorithm
     latency_s: Number
     seconds_per_byte: Number
-    """Seconds a byte."""
+    """Seconds per byte."""
 
 
 def algorithm_costs(

@@ -10,12 +10,12 @@ from backend.estimate.frozen_dataclass import positional_dataclass
 from backend.estimate.time.efficiency import Efficiency, Machine
 
 DEEPEP_LINK_SHARE = 0.8
-"""Of the links inside a node, measured: 153 to 158 GB/s of an H800's 200, 726 to 740 of a B200's 900
+"""Measured share of the links inside a node: 153 to 158 GB/s of an H800's 200, 726 to 740 of a B200's 900
 (https://github.com/deepseek-ai/DeepEP, README.md and docs/legacy.md)."""
 
 DEEPEP_NETWORK_SHARE = 0.9
-"""Of the network ports, measured there: 90 and 61 GB/s to 2 and 4 nodes, a half and a fourth of which stays inside, of
-50."""
+"""Measured share of the network ports, from the same source: 90 and 61 GB/s to 2 and 4 nodes, of which a half and a
+fourth stays inside, of 50."""
 
 
 @positional_dataclass

@@ -43,7 +43,7 @@ class _SecondsPerByte(NamedTuple):
 
     gradients: Number
     weights: Number
-    """Gathered; what brings the sum to all where the optimizer is not divided."""
+    """Rate of gathered weights; without sharding, rate of the second half of the all-reduce."""
 
 
 def data_seconds(

@@ -13,36 +13,37 @@ from typing import Literal
 from backend.estimate.model.layers import Activation, Attention, Dispatch, LayerKind, Linear, Norm, Operator
 
 STREAMS = 4
-"""Products of experts that run side by side: Transformer Engine's grouped products start one an expert on so many
+"""Matrix products of experts that run in parallel: Transformer Engine's grouped GEMM starts one per expert on this many
 streams (common/include/transformer_engine/gemm.h, num_streams)."""
 
 MOVED_BACKWARD = 1.6
-"""Bytes of memory-bound kernels, backward over forward, where they are not counted: a norm reads its input and a
-gradient and writes one (6 against 4 bytes an element), a residual sum is as large, SwiGLU reads three and writes two
+"""Ratio of backward to forward bytes of memory-bound kernels without a count of their own. A norm reads its input and a
+gradient and writes one (6 against 4 bytes per element), a residual sum is as large, SwiGLU reads three and writes two
 (10 against 6)."""
 
 RMS_NORM_MOVED = (36, 92)
-"""Bytes an element, there and back, of an RMS norm in Hugging Face's modules: to fp32, square, mean, scaled, to 16
-bits, weighted. Counted operation by operation in transformers' own (benchmarks/moved_bytes.py)."""
+"""Forward and backward bytes per element of an RMS norm in Hugging Face's modules: to fp32, square, mean, scaled, to 16
+bits, weighted. They were counted operation by operation in transformers (benchmarks/moved_bytes.py)."""
 
 CAST_NORM_MOVED = (20, 32)
-"""The same of llm-foundry's layer norm with the casts around it."""
+"""Forward and backward bytes per element of llm-foundry's layer norm with its casts."""
 
 Routing = Literal["plain", "fused", "in_exchange"]
-"""How tokens are routed on Megatron: by torch's operations, its default; by Transformer Engine's router kernels
-(moe_router_fusion); by an exchange that itself sorts tokens by expert (HybridEP), after those kernels."""
+"""How Megatron routes tokens: with torch's operations, its default; with Transformer Engine's router kernels
+(moe_router_fusion); or with these kernels and an exchange that sorts tokens by expert (HybridEP)."""
 
 _DISPATCH_KERNELS: Mapping[Routing, int] = {"plain": 24, "fused": 14, "in_exchange": 6}
-"""Started between the router's product and the experts: a third of those of forward and backward together. Counted
-operation by operation in megatron-core 0.16.1 (moe/router.py 27 there, token_dispatcher.py 20; 25 back), with fused
-permutation; less what the two others fuse."""
+"""Kernels between the router's product and the experts: a third of those of forward and backward together. They were
+counted operation by operation in megatron-core 0.16.1 with fused permutation (moe/router.py 27 forward,
+token_dispatcher.py 20; 25 backward), less those that the two others fuse."""
 
 _ROPE_KERNELS = 16
-"""Of rotary embedding by torch's operations, a third of those there and back: twelve each for queries and for keys in
-megatron-core's rope_utils.py (_apply_rotary_pos_emb_bshd), about as many back; fused it is one kernel each."""
+"""Kernels of rotary embedding with torch's operations, a third of those of forward and backward: twelve each for
+queries and for keys in megatron-core's rope_utils.py (_apply_rotary_pos_emb_bshd), and about as many backward. Fused,
+it is one kernel each."""
 
 _ROW_PARALLEL = ("o", "down", "shared_down", "expert_down", "proj", "merge_out")
-"""Projections whose input is split over TP and whose output is whole; all others the reverse."""
+"""Projections whose input is split over TP and whose output is whole; for all others it is the reverse."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,59 +56,59 @@ class LayerKernels:
     gemm_whole: float = 0.0
     gemm_expert: float = 0.0
     weights_split: float = 0.0
-    """Elements of those weights, whatever the number of tokens."""
+    """Elements of the weights of projections, for any number of tokens."""
     weights_whole: float = 0.0
     weights_expert: float = 0.0
     operands_split: float = 0.0
     """Elements of inputs and outputs of the projections."""
     operands_full: float = 0.0
-    """The same, gathered over TP."""
+    """Elements of inputs and outputs that are gathered over TP."""
     operands_expert: float = 0.0
     packed_split: float = 0.0
     """Elements of weights that 4-bit loading packs."""
     packed_whole: float = 0.0
     packed: int = 0
-    """Modules that hold them."""
+    """Modules that hold packed weights."""
     fused: bool = True
-    """In Transformer Engine's kernels, not Hugging Face's modules."""
+    """Whether Transformer Engine's kernels run, and not Hugging Face's modules."""
     attention: float = 0.0
-    """FLOPs of the attention core for a token of context, all tokens seen."""
+    """FLOPs of the attention core per token of context, without a causal mask."""
     causal: bool = False
     window: int = 0
-    """As the attention's."""
+    """As in Attention."""
     windowed: float = 0.0
     scores: float = 0.0
-    """Attention heads: entries of the score matrix for a token of context."""
+    """Attention heads: entries of the score matrix per token of context."""
     moved_split: float = 0.0
     """Bytes that memory-bound kernels read and write."""
     moved_whole: float = 0.0
     moved_expert: float = 0.0
     moved_back_split: float = 0.0
-    """The same in backward."""
+    """Bytes that memory-bound kernels read and write in the backward pass."""
     moved_back_whole: float = 0.0
     moved_back_expert: float = 0.0
     kernels: int = 0
-    """Started, whatever the number of tokens."""
+    """Kernels that are started, for any number of tokens."""
     kernels_expert: float = 0.0
-    """The same for each expert; those of the rank's experts are started."""
+    """Kernels that are started for each expert on the rank."""
     modules: int = 0
-    """That hold parameters, in Hugging Face's modules."""
+    """Hugging Face modules that hold parameters."""
     tensors: int = 0
     """Parameters as the optimizer sees them."""
     tensors_expert: int = 0
-    """The same of all experts."""
+    """Parameters of all experts as the optimizer sees them."""
     outputs_gathered: int = 0
     """Pairs of a gather before and a reduction after TP-split projections."""
     gathered: float = 0.0
-    """Elements that each of these exchanges."""
+    """Elements that each pair exchanges."""
     dispatched: float = 0.0
-    """Elements sent to experts, and back."""
+    """Elements that are sent to experts and back."""
     hidden: int = 0
-    """Elements of one of those copies."""
+    """Elements of one token that is sent."""
     keys: float = 0.0
-    """Elements of keys and values: what a ring of context parallelism passes on."""
+    """Elements of keys and values, which a ring of context parallelism passes on."""
     queries: float = 0.0
-    """Elements of queries and outputs: with the keys, what its all-to-all exchanges."""
+    """Elements of queries and outputs, which an all-to-all exchanges with keys and values."""
 
 
 @lru_cache(maxsize=2048)

@@ -26,19 +26,19 @@ from backend.estimate.time.passes import NO_PASS, Pass, Passes
 from backend.estimate.time.time_context import TimeContext
 
 ATTENTION_BACKWARD = 2.5
-"""Fused attention computes the scores again in backward: five products instead of two."""
+"""Fused attention computes the scores again in the backward pass: five products instead of two."""
 
 UNFUSED_KERNELS = 4
-"""Started where attention is not fused, beside the one that does it all: megatron-core's dot_product_attention.py has
-two products, softmax, dropout and a copy of the context; twice as many back."""
+"""Kernels of unfused attention beyond the fused kernel: megatron-core's dot_product_attention.py has two products,
+softmax, dropout and a copy of the context, and twice as many in the backward pass."""
 
 FETCHED = 5
-"""Starts of kernels that the host could do while DeepSpeed's ZeRO-3 has a module's weights fetched before a pass and
-released after it (runtime/zero/parameter_offload.py, partitioned_param_coordinator.py). In 0.18.4 on a CPU, where both
-are Python alone, it takes 150 us beside 20 for a start; full fine-tuning of Qwen-1.8B as published says 5.5."""
+"""Host time, in kernel starts, in which DeepSpeed's ZeRO-3 fetches a module's weights before a pass and releases them
+after it (runtime/zero/parameter_offload.py, partitioned_param_coordinator.py). In 0.18.4 on a CPU, where both are pure
+Python, it takes 150 us; a kernel start takes 20 us. Published full fine-tuning of Qwen-1.8B gives 5.5."""
 
 UNFUSED_SCORES = 13
-"""Bytes an entry of the score matrix moves where attention is not fused: product 2, softmax 4, dropout 5, product 2."""
+"""Bytes per entry of the score matrix in unfused attention: product 2, softmax 4, dropout 5, product 2."""
 
 
 @positional_dataclass
@@ -47,21 +47,21 @@ class _Costs:
 
     gemm: Number
     weights: Number
-    """The products that make the weights' gradients."""
+    """Products that compute the gradients of weights."""
     attention: Number
     attention_back: Number
     moved: Number
     moved_back: Number
     kernels: Number
-    """Started, those of tensor parallel communication too."""
+    """Number of kernels, those of tensor parallel communication included."""
     fetched: Number
-    """Starts that the host could do while it fetches weights; the GPU waits for it, not they for the GPU."""
+    """Host time, in kernel starts, in which the host fetches weights while the GPU waits."""
     sums: Number
-    """Starts of what accumulates gradients; one operation each, which does not hold up the host."""
+    """Kernel time of accumulating gradients: one operation each, which does not delay the host."""
     gather: Number
-    """Exchanges over TP: one before or after each of the split projections."""
+    """One exchange over TP, before or after each split projection."""
     context: Number
-    """What is exposed of the exchange of keys and values."""
+    """Exposed exchange of keys and values."""
     context_back: Number
     expert: Number
 

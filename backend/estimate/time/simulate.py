@@ -17,7 +17,8 @@ import numpy.typing as npt
 from backend.estimate.array_ops import Array, Number
 
 Times = Sequence[Number | Sequence[Number]]
-"""For each stage the time of one micro-batch: one figure, spread evenly over its model chunks, or one for each."""
+"""For each stage the time of one micro-batch: one number, which is spread evenly over its model chunks, or one for each
+chunk."""
 
 
 Places = npt.NDArray[np.intp]
@@ -110,15 +111,15 @@ class _Order:
     durations: Places
     """For each pass, the index of its (direction, stage, chunk)."""
     own: Places
-    """For each pass, the one before it on its stage; the number of passes for none."""
+    """For each pass, the previous pass of its stage; the number of passes if there is none."""
     needed: Places
-    """For each pass, the one whose result it needs."""
+    """For each pass, the pass whose result it needs."""
     finals: Places
     """The last pass of each stage."""
     bounds: list[tuple[int, int]]
     """[first, last) pass of each level."""
     steps: list[tuple[int, int, int]]
-    """(own, needed, duration) of each pass, as plain numbers; places from 1 on, 0 for none."""
+    """(own, needed, duration) of each pass, as plain numbers; indices start at 1, 0 for none."""
 
 
 @lru_cache(maxsize=512)

@@ -28,10 +28,10 @@ class StepTime:
 
     iteration_s: Number
     parts: Mapping[str, Number]
-    """compute, recompute, bubble, tensor, pipeline, data, context, expert, optimizer, offload: a rank's mean over the
-    stages; they add up to iteration_s."""
+    """compute, recompute, bubble, tensor, pipeline, data, context, expert, optimizer, offload: the mean of a rank over
+    the stages. They add up to iteration_s."""
     forward: tuple[Number, ...]
-    """Of one micro-batch on each stage, its communication included."""
+    """Seconds of one micro-batch on each stage, communication included."""
     backward: tuple[Number, ...]
     chunk_forward: ChunkTimes
     """The same for each model chunk of each stage."""
@@ -74,7 +74,7 @@ class MicroBatch:
 
     forward: KindSeconds
     backward: KindSeconds
-    """What is recomputed included."""
+    """Backward seconds, recomputation included."""
     model: ModelSeconds
 
     def times(self, share: Number) -> "MicroBatch":
