@@ -152,7 +152,7 @@ def plan_batch(
     begins = np.flatnonzero(np.diff(cut, prepend=-1))
     stages = {path: values.tolist() for path, values in columns(begins).items() if path in OF_STAGES}
     first = np.full(alike.max() + 1, -1)
-    # What is written last stays: the first plan of each kind.
+    # The last write stays, which is the first plan of each kind.
     first[alike[::-1]] = np.arange(len(alike))[::-1]
     occurs = first >= 0
     kind, place = (np.cumsum(occurs) - 1)[alike], np.empty(len(cut), np.intp)
@@ -243,10 +243,10 @@ def _job_of(job: Job, columns: Columns, cut: Mapping[str, Any] | None = None) ->
 
 def _costs(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch, machine: Machine | None) -> _Costs:
     columns = {**batch.alike, **{path: values for path, values in batch.lines.items() if path in OF_LAYERS}}
-    # Nor is a layout read, which the rules may have refused.
+    # The layout is not read either; the rules may have rejected it.
     job = _job_of(job, columns, {"pipeline_layout": None})
     layers, trained, memory = model_layers(shape), trained_parts(job, shape), memory_traits(job)
-    # What a layer's cost does not depend on is not a number: a formula that asks for it fails.
+    # Fields that the cost of a layer must not depend on are no numbers, so that a formula that reads them fails.
     unknown: dict[str, Any] = dict.fromkeys(("data", "micro_batches", "distributed_optimizer", *STATIC))
     plan = replace(_plan_of(job, shape, gpu, batch.choices, columns), **unknown)
     megatron = job.traits.is_megatron
@@ -298,7 +298,7 @@ def _evaluate_cut(
 def _take(value: Any, rows: Array) -> Any:
     """Return a tree of dataclasses and named tuples with some entries of the last dimension of every array."""
     if isinstance(value, np.ndarray):
-        # What differs by line alone has one entry for all.
+        # Arrays that differ by line only have one entry for all plans.
         return value if value.shape[-1] == 1 else value.take(rows, axis=-1)
     if is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in fields(value)]

@@ -115,7 +115,7 @@ class Plan:
     def optimizer_share(self, dense: Number, expert: Number) -> Number:
         """Return the number of parameters whose optimizer state is on this rank."""
         share = dense / self.optimizer_shards
-        # Where there are no experts their number is a plain 0, also of many plans.
+        # Without experts their number is a plain 0, for arrays of plans too.
         if isinstance(expert, int) and not expert:
             return share
         return share + expert / self.expert_optimizer_shards
@@ -139,7 +139,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     flash = flash_attention and training.precision != "fp32"
     return Plan(
         data=job.data_parallel,
-        # Without flash attention sequences are padded (ms-swift megatron/model/utils.py _check_padding_free).
+        # Sequences are padded without flash attention (ms-swift megatron/model/utils.py _check_padding_free).
         sequence_length=worst_microbatch_length(job) if flash else training.cutoff_len,
         micro_batch=sequences,
         micro_batches=job.accumulation,
@@ -155,7 +155,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
         context=split.context,
         expert=split.expert,
         expert_tensor=split.expert_tensor,
-        # mcore_adapter turns sequence parallel on by itself where TP and EP meet.
+        # mcore_adapter turns sequence parallelism on if TP and EP are combined.
         sequence_parallel=(split.tensor > 1) & (split.sequence | (split.expert > 1)),
         distributed_optimizer=split.distributed_optimizer,
         offload_fraction=split.optimizer_offload_fraction,

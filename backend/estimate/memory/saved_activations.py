@@ -81,7 +81,7 @@ def _norm_items(norm: Norm, *, in_mlp: bool) -> Iterator[_Item]:
     if norm.heads:
         yield _Item(spread="split", bytes=2 * norm.width)
         return
-    # mcore's `mlp` recompute wraps the fused norm too; `layernorm` reaches only norms that are modules of their own.
+    # mcore's `mlp` recompute includes the fused norm; `layernorm` affects only norms that are separate modules.
     dropped = ("mlp",) if in_mlp else ("layernorm",) if norm.detached else ()
     yield _Item(spread="whole", bytes=2 * norm.width)
     yield _Item(spread="whole", bytes=2 * norm.width, dropped_by=dropped, weight_only=True)
@@ -145,12 +145,12 @@ def _eager(operator: Operator, form: EagerForm) -> float:
     if isinstance(operator, Attention):
         keys = operator.kv_heads * (operator.key_dim + operator.value_dim)
         queries = operator.heads * (operator.key_dim + operator.value_dim)
-        # A packed projection's output stays alive as a whole because the value is a view of it; the tower then joins
+        # The whole output of a packed projection stays allocated because the value is its view. The tower then joins
         # the images' outputs into a copy, and keeps the rotary tables in fp32.
         packed = (3 * e * operator.heads + 8) * operator.key_dim if operator.packed else 0
         return e * (queries + keys) + packed + 4 * operator.heads
     if isinstance(operator, Activation):
-        # SwiGLU in three kernels: gate, its activation, the other half; the product is the next projection's input.
+        # SwiGLU saves the gate, its activation, and the other half; the product is the input of the next projection.
         return e * operator.width * (4 if operator.gated else 2)
     if isinstance(operator, Dispatch):
         return 2 * e * operator.top_k * operator.hidden + 12 * operator.experts
@@ -171,5 +171,5 @@ def _eager_linear(linear: Linear, form: EagerForm) -> float:
     if linear.after_norm:
         copies = linear.parts if form.casts else 1
         return form.element * linear.inputs * copies if form.trained or form.adapters else 0.0
-    # The output projection reads the attention's output, which is counted there; an adapter copies it.
+    # The output projection reads the output of attention, which is counted with attention; an adapter copies it.
     return form.element * linear.inputs if form.adapters and linear.name == "o" else 0.0

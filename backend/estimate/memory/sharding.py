@@ -61,7 +61,7 @@ def sharded_states(
     optimizer, stepping = memory.optimizer_bytes * held, smaller(held, memory.step_elements)
     moved, host = 0.0, ZERO
     if memory.offloads != "none":
-        # Masters, moments and the fp32 gradients that the host's Adam reads.
+        # Master weights, moments, and the fp32 gradients for Adam on the host.
         moved, host = 1.0, optimizer + 4 * held
     if memory.offloads == "everything":
         host = host + weights + frozen

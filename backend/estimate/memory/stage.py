@@ -126,7 +126,7 @@ def rank_parameters(
         dense = dense + table + layers.positions
     if stage.last:
         dense = dense + layers.output.hidden
-        # One copy of a tied weight where both ends meet; with PP > 1 the first and the last stage each hold one.
+        # A stage with both ends has one copy of a tied weight; with PP > 1 the first and the last stage each have one.
         if not (layers.tied and stage.first):
             dense = dense + table
     language_dense, language_expert = (dense, expert) if trained.language else (0, 0)

@@ -94,6 +94,6 @@ def _local(group: Group, machine: Machine) -> Number:
 def _ring_speed(group: Group, machine: Machine, efficiency: Efficiency) -> Number:
     link = machine.link * efficiency.link_share
     local = _local(group, machine)
-    # The group's ring leaves the node once; its members there share the ports of as many GPUs.
+    # The ring leaves the node once. The members in the node together use the ports of as many GPUs.
     leaving = smaller(link, machine.network * efficiency.network_share * local)
     return choose(local >= group.size, link, leaving)

@@ -28,7 +28,7 @@ def gemm_seconds(layer: LayerKernels, time_context: TimeContext, load: Load) -> 
     if layer.weights_expert:
         held = layer.weights_expert / (load.expert * load.expert_tensor)
         weights = weights + held
-        # Each expert's rows fill whole tiles.
+        # The rows of each expert are rounded up to whole tiles.
         work = work + layer.gemm_expert * load.whole + TILE_ROWS / 2 * held / load.tokens
         operands = operands + layer.operands_expert * load.whole
     arithmetic = 2 * load.tokens * work / time_context.gemm_speed

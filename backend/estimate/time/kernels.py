@@ -179,17 +179,18 @@ def _of(operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fus
     if isinstance(operator, Norm):
         return _norm(operator, hidden, fused)
     if isinstance(operator, Activation):
-        # Fused: reads its input, writes its output. In modules: one kernel for the function, one for the product.
+        # A fused kernel reads its input and writes its output. Modules have one kernel for the function and one for the
+        # product.
         parts = 2 if operator.gated else 1
         moved = 2 * operator.width * (parts + 1 + (0 if fused else 2 * (parts - 1)))
         kernels = 1 if fused else parts
         if operator.clamped:
-            # Two kernels, each for a half of its input, and one that joins the halves again.
+            # Two kernels clamp one half of the input each, and one joins the halves again.
             moved, kernels = moved + 8 * parts * operator.width, kernels + 3
         return {"moved_expert" if operator.module == "moe" else "moved_split": moved, "kernels": kernels}
     if isinstance(operator, Dispatch):
-        # By rank before the exchange, by expert after it, and both back: four times every copy is read and written;
-        # only once where the exchange sorts. The router's softmax, top-k and counts are in fp32.
+        # Copies are sorted by rank before the exchange and by expert after it, then both are undone: four reads and
+        # writes of every copy, or one if the exchange sorts. The router's softmax, top-k and counts are in fp32.
         return {
             "moved_expert": (4.0 if routing == "in_exchange" else 16.0) * operator.top_k * operator.hidden,
             "moved_whole": 24.0 * operator.experts,
@@ -208,7 +209,7 @@ def _norm(norm: Norm, hidden: int, fused: bool) -> dict[str, float]:
         moved, back = CAST_NORM_MOVED if norm.cast else RMS_NORM_MOVED
         kernels = 7
     if norm.heads:
-        # Of queries and of keys.
+        # One norm each for queries and keys.
         sums_of_operator = {"moved_split": moved * norm.width, "moved_back_split": back * norm.width}
         return sums_of_operator | {"kernels": 2 * kernels, "tensors": 2, "modules": 2}
     residual = 6 if norm.width == hidden else 0
@@ -235,14 +236,14 @@ def _linear(linear: Linear, fused: bool) -> dict[str, float]:
         sums_of_operator["operands_expert"] = (linear.inputs + linear.outputs) * linear.active
         sums_of_operator |= {"tensors": 0, "tensors_expert": tensors * linear.copies, "modules": 1}
         if not fused:
-            # transformers' integrations/moe.py: one grouped product of all experts, gates included; a bias is gathered
-            # by copy and added.
+            # transformers' integrations/moe.py has one grouped product of all experts with their gates. It gathers a
+            # bias for each copy and adds it.
             biased = bool(linear.bias)
             moved = 10.0 * linear.outputs * linear.active * biased
             return sums_of_operator | {"kernels": 1 + 2 * biased, "moved_expert": moved}
         sums_of_operator |= {"kernels": 0, "kernels_expert": linear.copies / STREAMS}
         if linear.bias and linear.name in _ROW_PARALLEL:
-            # megatron-core's experts.py adds the output's bias by expert, in fp32: weighted, added, joined, cast.
+            # megatron-core's experts.py weights, adds, joins and casts the bias of the output by expert, in fp32.
             sums_of_operator["kernels_expert"] += 2 * linear.copies
             sums_of_operator |= {"kernels": 2, "moved_expert": 28.0 * linear.outputs * linear.active}
         return sums_of_operator

@@ -170,7 +170,7 @@ def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tu
     """Return the forward and backward seconds of the attention core."""
     length = load.length
     if layer.windowed:
-        # A token sees half the sequence, or all of the window.
+        # A token attends to half of the sequence, or to the whole window.
         seen = smaller(length, (2 if layer.causal else 1) * layer.window)
         length = (1 - layer.windowed) * length + layer.windowed * seen
     flops = load.tokens * length * layer.attention / load.tensor
@@ -186,7 +186,7 @@ def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tu
 
 def _forward(costs: _Costs, time_context: TimeContext, adapters: Number = 0.0) -> Pass:
     compute = costs.gemm + costs.attention + costs.moved + adapters
-    # A gather before and a reduction after the split projections; without sequence parallel one all-reduce, the same.
+    # Split projections have a gather before and a reduction after them; one all-reduce takes as long.
     return Pass(
         _started(compute, costs.kernels, costs.fetched, time_context),
         2 * costs.gather,
@@ -203,7 +203,7 @@ def _backward(
         compute = compute + costs.gemm
     if weights_trained:
         compute = compute + costs.weights + costs.sums
-    # Of the split projections' four exchanges, those beside a weight's gradient are hidden behind it.
+    # Split projections have four exchanges; the gradient of a weight hides those that run beside it.
     return Pass(
         _started(compute, (weights_trained + inputs_need) * costs.kernels, costs.fetched, time_context),
         costs.gather if weights_trained else 2 * costs.gather,

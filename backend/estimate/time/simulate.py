@@ -136,7 +136,7 @@ def _order(pipeline: int, virtual: int, micro_batches: int) -> _Order:
     edges = [0, *np.flatnonzero(np.diff(np.array(levels)[by_level])) + 1, len(found)]
     pairs = place[np.array(awaited)[by_level]]
     own, needed = np.ascontiguousarray(pairs.T)
-    # The last pass of a stage is one that no other follows there.
+    # No other pass of the stage follows its last pass.
     finals = np.setdiff1d(np.arange(len(found)), own)
     places = [1 + index if index < len(found) else 0 for index in range(len(found) + 1)]
     steps = [(places[one], places[other], which) for one, other, which in zip(own, needed, durations, strict=True)]
