@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backend.estimate.array_ops import Flag, Number, largest
+from backend.estimate.array_ops import Array, Flag, Number, largest
 from backend.estimate.estimate import (
     GIB,
     RESERVED_PER_ALLOCATED,
@@ -40,9 +40,9 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 
-Array = npt.NDArray[Any]
-Rows = Array | slice
-Columns = Mapping[str, Array]
+Indices = npt.NDArray[np.integer]
+Rows = Indices | slice
+Columns = Mapping[str, npt.NDArray[Any]]
 """Job path -> the value of every plan."""
 
 
@@ -55,7 +55,7 @@ class Figures:
 
     reserved_gib: Array
     outside_gib: Array
-    fits: Array
+    fits: npt.NDArray[np.bool_]
     bubble_fraction: Array
     iteration_s: Array | None
     host_memory_gib: Array | None = None
@@ -79,7 +79,7 @@ class Base:
     """
 
     columns: Columns
-    kind: Array
+    kind: Indices
     """The index in `alike` of each plan."""
 
 
@@ -104,7 +104,7 @@ class PlanBatch:
     """Values of the choices that every plan of `base` has, each along its own dimension before the last."""
     shape: tuple[int, ...]
     """The number of values of each choice."""
-    place: Array
+    place: Indices
     """The index of each plan among the results of its cut, lines of `base` one after the other."""
     alike: Columns
     """One plan of each kind whose layers cost the same, apart from `lines`: values of OF_LAYERS."""
@@ -126,7 +126,7 @@ class Lines:
 
     values: Columns
     shape: tuple[int, ...]
-    order: Array
+    order: Indices
     """The plans of each cut, line after line; all lines have the same order."""
 
 
@@ -138,8 +138,8 @@ OF_STAGES = tuple(f"parallel.{name}" for name in STATIC)
 def plan_batch(
     columns: Callable[[Rows], Columns],
     choices: tuple[tuple[str, tuple[str, ...]], ...],
-    cut: Array,
-    alike: Array,
+    cut: Indices,
+    alike: Indices,
     lines: Lines,
 ) -> PlanBatch:
     """Return plans as arrays. Plans have equal values in `cut` if they are equal in OF_STAGES, and in `alike` if they
@@ -191,7 +191,7 @@ class Parts:
     batch: PlanBatch
     of_cuts: tuple[tuple[Array, ...], ...]
 
-    def at(self, rows: Array) -> Array:
+    def at(self, rows: Indices) -> Array:
         """Return one row for each of PARTS, with one entry for each of these plans."""
         cuts, figures_by_name = self.batch.cuts, np.empty((len(PARTS), len(rows)))
         cut_of = np.searchsorted([cut.rows.start for cut in cuts], rows, side="right") - 1
@@ -295,7 +295,7 @@ def _evaluate_cut(
     return figures, parts
 
 
-def _take(value: Any, rows: Array) -> Any:
+def _take(value: Any, rows: Indices) -> Any:
     """Return a tree of dataclasses and named tuples with some entries of the last dimension of every array."""
     if isinstance(value, np.ndarray):
         # Arrays that differ by line only have one entry for all plans.
