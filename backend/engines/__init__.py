@@ -5,6 +5,7 @@ backend.job.traits, its rules in backend.job.rules.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from backend.engines import (
     llamafactory_ddp,
@@ -22,6 +23,7 @@ from backend.engines.torchrun import ENTRY, torchrun_command
 from backend.engines.yaml_text import to_yaml
 from backend.job.job import Job
 from backend.job.launch_rules import check_launch
+from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.job.rules import check
 
@@ -29,6 +31,7 @@ __all__ = [
     "CONFIG",
     "ENGINES",
     "ENTRY",
+    "CheckedJob",
     "NodeCommand",
     "NodePlacement",
     "Placement",
@@ -67,6 +70,30 @@ def check_all(job: Job) -> list[Problem]:
     return [*check(job), *check_launch(job), *check_engine(job)]
 
 
+@dataclass(frozen=True, slots=True)
+class CheckedJob:
+    """A job without errors as far as checks without nodes can tell. The constructor checks; raises ProblemsError."""
+
+    job: Job
+    remarks: tuple[Problem, ...] = field(init=False, compare=False)
+    """Warnings and notes."""
+
+    def __post_init__(self) -> None:
+        problems = check_all(self.job)
+        object.__setattr__(self, "remarks", tuple(problems))
+        found = errors(problems)
+        if len(dump_job(self.job)) > MAXIMUM_TEXT:
+            # The store keeps the job as its file. A run whose file cannot be read back could not be monitored.
+            found.append(Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT}))
+        if found:
+            raise ProblemsError(found)
+
+    @classmethod
+    def of(cls, job: "Job | CheckedJob") -> "CheckedJob":
+        """Return the job itself when it was checked before."""
+        return job if isinstance(job, CheckedJob) else cls(job)
+
+
 def results_folder(job: Job, run: str) -> str:
     """Where the engine of a run writes: no two runs share a folder, engines resume from what they find."""
     return f"{(job.training.output_dir or '').rstrip('/')}/{run}"
@@ -78,12 +105,13 @@ def engine_notes(job: Job) -> tuple[Problem, ...]:
     return (*ENGINES[job.engine].notes(target_of(job)), *([prepared] if job.prepares_data else ()))
 
 
-def render(job: Job, place: Placement) -> Rendered:
+def render(job: Job | CheckedJob, place: Placement) -> Rendered:
     """The job's files, and the command and environment of each node; the same job and place give the same bytes.
 
     Raises ProblemsError when the job is not ready to be launched.
     """
-    engine, target = _ready(job)
+    job = CheckedJob.of(job).job
+    engine, target = ENGINES[job.engine], target_of(job)
     commands = tuple(
         NodeCommand(
             rank=node.rank,
@@ -109,17 +137,13 @@ def export(job: Job, *, placeholders: bool = False, checkpoint: str | None = Non
     folder of the one to begin with.
     """
     job = with_placeholders(job) if placeholders else job
-    engine, target = _ready(job)
+    if found := errors(check_all(job)):
+        raise ProblemsError(found)
+    engine, target = ENGINES[job.engine], target_of(job)
     variables = merged(target, shared_variables(target, engine))
     goes_on = engine.resume(target, checkpoint) if checkpoint else {}
     files = {CONFIG: _config_text(engine, target, job.name, goes_on), **engine.files(target)}
     return files | exported_files(job, variables, files, engine.plain(target))
-
-
-def _ready(job: Job) -> tuple[Engine, Target]:
-    if found := errors(check_all(job)):
-        raise ProblemsError(found)
-    return ENGINES[job.engine], target_of(job)
 
 
 def _config_text(engine: Engine, target: Target, run: str, goes_on: Mapping[str, object]) -> str:

@@ -13,6 +13,7 @@ from backend.cluster.inventory.dataset_size import DataSize
 from backend.cluster.node import Node, NodeError
 from backend.cluster.ssh.host_keys import HostKey, KnownHosts
 from backend.cluster.ssh.node import connect as connect_by_ssh
+from backend.engines import CheckedJob
 from backend.job.cluster import Calibration, Host
 from backend.job.job import Job
 from backend.job.launch_rules import check_nodes
@@ -20,10 +21,10 @@ from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.collect import external_run
 from backend.runs.collect.log_text import readable
 from backend.runs.connections import Connections
-from backend.runs.launch import launch as launching
-from backend.runs.launch import resume as beginning
-from backend.runs.launch.accepted_warnings import kept
-from backend.runs.launch.preflight import ConnectedNodes, PreflightReport, check_alone, examine, meet, warning_key
+from backend.runs.launch.accepted_warnings import to_stored
+from backend.runs.launch.launch import candidate_ports, new_run_id
+from backend.runs.launch.preflight import ConnectedNodes, PreflightReport, connect_nodes, run_preflight, warning_key
+from backend.runs.launch.resume import Checkpoints, find_checkpoints, find_source, resume_policy_of
 from backend.runs.records import Point, RunSnapshot, RunSummary, Source
 from backend.runs.runner import Runner
 from backend.runs.states import RunState
@@ -33,12 +34,11 @@ from backend.runs.store.store import Store
 from backend.runs.store.transitions import LaunchRequest
 from backend.runs.supervise import restart
 from backend.runs.supervise.gang_rules import Timing
-from backend.runs.tasks import discovery as looking
-from backend.runs.tasks import export as exporting
-from backend.runs.tasks import file_copy
+from backend.runs.tasks import discovery, file_copy
 from backend.runs.tasks.benchmark import Measurement, measure
 from backend.runs.tasks.calibration import RunMeasured, read_run
-from backend.runs.tasks.discovery import Look, NodeMemory, refuse_without
+from backend.runs.tasks.discovery import Discovery, NodeMemory, refuse_without
+from backend.runs.tasks.export import Exported, Tell, check_target, export_run
 from backend.runs.view import snapshot
 
 LOG_BYTES = 64 << 10
@@ -87,58 +87,57 @@ class Controller:
         self._runner.close()
         self._connections.close()
 
-    def preflight(self, job: Job) -> PreflightReport:
+    def preflight(self, job: Job | CheckedJob) -> PreflightReport:
         """Reach all nodes, read what they are, check what a launch needs; nothing is changed on them.
 
         ProblemsError when the job alone is not ready to be launched.
         """
-        check_alone(job)
-        return examine(job, meet(job, self._connections), launching.candidate_ports(job))
+        checked = CheckedJob.of(job)
+        connected = connect_nodes(checked.job, self._connections)
+        return run_preflight(checked, connected, candidate_ports(checked.job))
 
-    def model_config(self, job: Job, limit: int) -> Look[bytes]:
+    def model_config(self, job: Job, limit: int) -> Discovery[bytes]:
         """config.json of the model's folder, at most `limit` bytes; ProblemsError without hosts or a folder."""
         refuse_without(job, "cluster.hosts", "model.path")
-        return looking.model_config(job, meet(job, self._connections), limit)
+        return discovery.model_config(job, connect_nodes(job, self._connections), limit)
 
-    def memory(self, job: Job) -> Look[NodeMemory]:
+    def memory(self, job: Job) -> Discovery[NodeMemory]:
         """What every node and its GPUs have; ProblemsError without hosts."""
         refuse_without(job, "cluster.hosts")
-        return looking.memory(job, meet(job, self._connections))
+        return discovery.memory(job, connect_nodes(job, self._connections))
 
-    def data_size(self, job: Job) -> Look[DataSize]:
+    def data_size(self, job: Job) -> Discovery[DataSize]:
         """How many samples the job's data sets have, read on a node; ProblemsError without hosts or data sets."""
         refuse_without(job, "cluster.hosts", "training.dataset", "training.dataset_dir")
-        return looking.data_size(job, meet(job, self._connections))
+        return discovery.data_size(job, connect_nodes(job, self._connections))
 
     def measure_speed(self, job: Job) -> Measurement:
         """What the job's nodes reach; nothing of it stays on them. ProblemsError when it cannot be measured."""
         if found := errors(check_nodes(job)):
             raise ProblemsError(found)
-        run = launching.new_run_id(replace(job, name="speed"), self._clock())
+        run = new_run_id(replace(job, name="speed"), self._clock())
         self._audit("measure_speed", run=run, nodes=[host.address for host in job.cluster.hosts])
-        return measure(job, meet(job, self._connections), run)
+        return measure(job, connect_nodes(job, self._connections), run)
 
     def copy_missing(self, job: Job, report: PreflightReport, tell: file_copy.Tell) -> tuple[Problem, ...]:
         """Copy the model and the data that nodes lack from node 0; warnings about what could not be cleaned up.
 
         ProblemsError naming the node; what it has taken so far waits there, and another copy goes on from it.
         """
-        run = launching.new_run_id(replace(job, name="copy"), self._clock())
+        run = new_run_id(replace(job, name="copy"), self._clock())
         self._audit("copy_missing", run=run, nodes=[host.address for host in job.cluster.hosts])
-        return file_copy.copy(job, meet(job, self._connections), report, run, tell)
+        return file_copy.copy(job, connect_nodes(job, self._connections), report, run, tell)
 
-    def export(
-        self, run_id: str, tell: exporting.Tell, *, to: str | None = None, checkpoint: int | None = None
-    ) -> exporting.Exported:
+    def export(self, run_id: str, tell: Tell, *, to: str | None = None, checkpoint: int | None = None) -> Exported:
         """A Hugging Face model of what the run saved at its end, or at a step, on node 0, and how to serve it.
 
         Without a model saved at the end, of the newest complete checkpoint. ProblemsError: unknown_run, nothing_saved,
         export_exists, export_failed, export_by_swift, bad_format, and what the node may raise.
         """
         job = self._job(run_id)
-        exporting.check_target(to)
+        check_target(to)
         self._audit("export", run=run_id, to=to, checkpoint=checkpoint)
-        return exporting.export_run(job, run_id, self._connections, tell, to=to, checkpoint=checkpoint)
+        return export_run(job, run_id, self._connections, tell, to=to, checkpoint=checkpoint)
 
     def accept_host_keys(self, keys: Iterable[HostKey]) -> None:
         """Remember host keys that the user has confirmed."""
@@ -148,7 +147,7 @@ class Controller:
 
     def launch(
         self,
-        job: Job,
+        job: Job | CheckedJob,
         *,
         queue: bool = False,
         token: str | None = None,
@@ -162,21 +161,24 @@ class Controller:
         with the same `token` starts nothing and returns the id of the first. `restarts`: how often the gang may be
         started again by itself (restart.py). `source`: a run, and the step of one of its checkpoints (None: the newest
         complete one), to begin with; what the job changes must fit that checkpoint (engines/resharding.py).
-        Warnings of the preflight whose keys (checkup.warning_key) are not accepted are a refusal too:
+        Warnings of the preflight whose keys (preflight.warning_key) are not accepted are a refusal too:
         warnings_not_accepted; None accepts all. They stay accepted for later attempts of the run.
 
         `queue`: put it at the end of the queue; it starts when its nodes are free (queue_order.py), and they are
         checked then: a warning that is not accepted ends it by name (RunSnapshot.warnings). Somebody must be there
         to start it: a started controller, or wait(takes_turn=True).
         """
-        check_alone(job)
-        found = self.find_source(*source, job) if source else None
-        asked = LaunchRequest(token=token, restarts=restarts, source=found, accepted=kept(accepted_warnings))
-        run = launching.new_run_id(job, self._clock())
+        checked = CheckedJob.of(job)
+        job = checked.job
+        checkpoint = self.find_source(*source, job) if source else None
+        request = LaunchRequest(
+            token=token, restarts=restarts, source=checkpoint, accepted=to_stored(accepted_warnings)
+        )
+        run = new_run_id(job, self._clock())
         if not queue:
-            return self._runner.launch(job, run, asked)
+            return self._runner.launch(checked, run, request)
         self._audit("enqueue", run=run, job=job.name, nodes=queue_order.addresses_of(job), restarts=restarts)
-        return self._runner.enqueue(job, run, asked)
+        return self._runner.enqueue(job, run, request)
 
     def resume(
         self,
@@ -202,7 +204,7 @@ class Controller:
         `keys`: of the warnings that the user has accepted; those that did not keep it are no matter. ProblemsError.
         """
         with self._store.read() as connection:
-            wish = beginning.wish_of(connection, run_id)
+            wish = resume_policy_of(connection, run_id)
             kept_it = snapshot.snapshot(connection, run_id, self._clock()).warnings
         known = {warning_key(one) for one in kept_it} & set(keys)
         self._audit("accept_warnings", run=run_id, warnings=sorted(known))
@@ -214,16 +216,16 @@ class Controller:
         With the other's job also whether its plan can load it and all its nodes see it, which `launch` asks, too.
         ProblemsError: unknown_run, no_checkpoint, checkpoint_*, and what the nodes may raise.
         """
-        return beginning.find_source(self._job(run_id), run_id, step, self._connections, job)
+        return find_source(self._job(run_id), run_id, step, self._connections, job)
 
-    def checkpoints(self, run_id: str) -> beginning.Found:
+    def checkpoints(self, run_id: str) -> Checkpoints:
         """The checkpoints of a run, as all its nodes see them now. ProblemsError when one cannot be asked."""
         job = self._job(run_id)
-        return beginning.find_checkpoints(job, run_id, meet(job, self._connections).all_nodes())
+        return find_checkpoints(job, run_id, connect_nodes(job, self._connections).all_nodes())
 
     def reach(self, job: Job) -> ConnectedNodes:
         """Connect to the job's nodes, no more; host keys that are not known wait for the user."""
-        return meet(job, self._connections)
+        return connect_nodes(job, self._connections)
 
     def watch(self, job: Job, log: str | None = None) -> str:
         """Attach to a training that somebody else started (`job`: outside.watched_job) and return the id it gets here.
@@ -235,7 +237,7 @@ class Controller:
             files = external_run.find_logs(nodes[0], external_run.folder_of(job), log)
         except NodeError as error:
             raise ProblemsError([error.problem]) from error
-        run = launching.new_run_id(job, self._clock())
+        run = new_run_id(job, self._clock())
         self._audit("watch", run=run, nodes=queue_order.addresses_of(job), folder=job.training.output_dir, files=files)
         self._store.write(lambda connection: external_run.register(connection, run, job, files, self._clock()))
         return run

@@ -111,11 +111,11 @@ def started_and_heard(node: Node, job: Job, folder: Path) -> int:
     environment = environment_of(job, 0)
     assert environment is not None
     facts = {0: probe(node, environment)}
-    place = launch.make_place(job, "the-run", 1, facts, 29500)
+    place = launch.make_placement(job, "the-run", 1, facts, 29500)
     rendered = render(job, place)
     records = launch.make_records(job, place, facts)
     attempt = launch.Attempt(
-        run="the-run", number=1, job=job, place=place, rendered=rendered, records=records, grace_s=1.0
+        run="the-run", number=1, job=job, placement=place, rendered=rendered, records=records, grace_s=1.0
     )
     launch.upload(attempt, 0, node)
     home = records[0].folder

@@ -58,11 +58,11 @@ class Server(Runner):
         """Everything that is due, once."""
         self.turns += 1
         try:
-            self._look_around()
+            self._find_work()
             for run, watch in list(self._watches.items()):
                 if isinstance(watch, Watch) and self._lead(watch):
                     del self._watches[run]
-            self._sweeper.sweep()
+            self._reaper.reap()
         except ServerDied:
             pass
 

@@ -29,6 +29,7 @@ from backend.runs.collect.collector import Collector, Source
 from backend.runs.collect.external_run import NodeReader
 from backend.runs.collect.node_records import Exit, Heartbeat, Status, Step, Stopped
 from backend.runs.controller import Controller
+from backend.runs.database import Database
 from backend.runs.diagnosis.diagnose import diagnose
 from backend.runs.records import NodeRecord
 from backend.runs.states import EventKind, RunState
@@ -101,7 +102,8 @@ def _look(gang: Gang, capsys: pytest.CaptureFixture[str] | None = None) -> None:
     controller = Controller(gang.home, gang.store, known_hosts, clock=gang.clock)
     usage = {"measure": "utilization", "have": {}}
     for lang in LANGUAGES:
-        bundler = Bundler(Watch(controller, gang.store, gang.clock), gang.store, lang, gang.clock)
+        database = Database(gang.store)
+        bundler = Bundler(Watch(controller, database, gang.clock), database, lang, gang.clock)
         for run in ("", RUN):
             answer = bundler.answer(Question.of({"run": run, "seen": {}, "usage": usage}), gang.clock.now)
             assert answer is not None

@@ -88,7 +88,7 @@ def _norm_items(norm: Norm, *, in_mlp: bool) -> Iterator[_Item]:
 
 
 def _attention_items(attention: Attention, context_a2a: bool) -> Iterator[_Item]:
-    """Yield query, key, value, output and the fp32 softmax statistics; an all-to-all for CP keeps the output twice."""
+    """Yield query, key, value, output, and softmax statistics in fp32. An all-to-all for CP keeps the output twice."""
     up = ("mla_up_proj",) if attention.latent else ()
     outputs = 2 * attention.heads * attention.value_dim
     keys = 2 * attention.kv_heads * (attention.key_dim + attention.value_dim)

@@ -15,7 +15,7 @@ from backend.cluster.inventory.software import NodeFacts, expand, python_command
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.node_group import on_all
 from backend.cluster.node_programs import FALLBACK_STOP, SUPERVISOR, node_program
-from backend.cluster.preflight.preflight import lock_path
+from backend.cluster.preflight.lock import lock_path
 from backend.cluster.typed_json import answer_of, read_or_none
 from backend.engines import ENTRY, NodePlacement, Placement, Rendered
 from backend.job.cluster import Environment
@@ -23,8 +23,8 @@ from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.collect.node_records import Started, Status, Stopped
-from backend.runs.launch.rank_secrets import FILE as SECRETS_FILE
-from backend.runs.launch.rank_secrets import TakenSecrets
+from backend.runs.rank_secrets import FILE as SECRETS_FILE
+from backend.runs.rank_secrets import TakenSecrets
 from backend.runs.records import NodeRecord
 from backend.runs.states import EventKind
 from backend.runs.store import attempts, run_store
@@ -50,7 +50,7 @@ class Attempt:
     run: str
     number: int
     job: Job
-    place: Placement
+    placement: Placement
     rendered: Rendered
     records: tuple[NodeRecord, ...]
     grace_s: float
@@ -74,7 +74,7 @@ def candidate_ports(job: Job) -> list[int]:
     return random.sample(ports, min(PORTS_TRIED, len(ports)))
 
 
-def make_place(
+def make_placement(
     job: Job, run: str, attempt: int, facts: Mapping[int, NodeFacts], port: int, checkpoint: str | None = None
 ) -> Placement:
     """Where the attempt is put: run folders below each node's own home, the master at host 0."""
@@ -105,7 +105,7 @@ def make_place(
     )
 
 
-def make_records(job: Job, place: Placement, facts: Mapping[int, NodeFacts]) -> tuple[NodeRecord, ...]:
+def make_records(job: Job, placement: Placement, facts: Mapping[int, NodeFacts]) -> tuple[NodeRecord, ...]:
     """The nodes as the store keeps them; each gets a mark of its own, for demo nodes share one process table."""
     random_part = secrets.token_hex(8)
     return tuple(
@@ -118,7 +118,7 @@ def make_records(job: Job, place: Placement, facts: Mapping[int, NodeFacts]) -> 
             mark=f"{random_part}.{node.rank}",
             clock_offset_s=facts[node.rank].clock_offset_s,
         )
-        for node in place.nodes
+        for node in placement.nodes
     )
 
 
@@ -139,7 +139,7 @@ def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
         "environment": [dict(command.environment) for command in attempt.rendered.commands],
         "secrets": attempt.secrets.names(),
     }
-    master = (attempt.place.master_address, attempt.place.master_port)
+    master = (attempt.placement.master_address, attempt.placement.master_port)
 
     def write(connection: sqlite3.Connection) -> None:
         attempts.create(
@@ -192,8 +192,8 @@ def upload(attempt: Attempt, rank: int, node: Node) -> None:
 
 def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:
     """What the supervisor of a node is told to run (protocol 1)."""
-    command, place = attempt.rendered.commands[rank], attempt.place.nodes[rank]
-    root = posixpath.dirname(posixpath.dirname(posixpath.dirname(place.folder)))
+    command, placement = attempt.rendered.commands[rank], attempt.placement.nodes[rank]
+    root = posixpath.dirname(posixpath.dirname(posixpath.dirname(placement.folder)))
     return {
         "protocol": PROTOCOL,
         "run": attempt.run,
@@ -202,8 +202,8 @@ def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:
         "mark": attempt.records[rank].mark,
         "argv": list(command.argv),
         "environment": dict(command.environment),
-        "setup": place.setup,
-        "secrets": f"{place.folder}/{SECRETS_FILE}" if attempt.secrets else None,
+        "setup": placement.setup,
+        "secrets": f"{placement.folder}/{SECRETS_FILE}" if attempt.secrets else None,
         "lock": lock_path(root, attempt.job.cluster.hosts[rank]),
         "grace_s": attempt.grace_s,
         "stall_s": attempt.stall_s or attempt.job.stall_s,

@@ -14,14 +14,14 @@ from backend.engines.resharding import bound_to, check_source
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.connections import Connections
-from backend.runs.launch.preflight import meet
+from backend.runs.launch.preflight import connect_nodes
 from backend.runs.records import Source
 from backend.runs.states import EventKind
 from backend.runs.store import queue_order, run_store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class Checkpoints:
     """The checkpoints of a run on its nodes."""
 
     folder: str
@@ -57,7 +57,7 @@ def checkpoint_folder(results: str, step: int) -> str:
     return posixpath.join(results, f"checkpoint-{step}")
 
 
-def wish_of(connection: sqlite3.Connection, run: str) -> ResumePolicy:
+def resume_policy_of(connection: sqlite3.Connection, run: str) -> ResumePolicy:
     """Where the next attempt is to begin: as a user asked, or as far on as possible after a restart."""
     kinds = (EventKind.RESUMED, EventKind.RESTARTING)
     newest = next((event for event in reversed(run_store.events(connection, run)) if event.kind in kinds), None)
@@ -66,7 +66,7 @@ def wish_of(connection: sqlite3.Connection, run: str) -> ResumePolicy:
     return ResumePolicy(at_start_without=True)
 
 
-def find_checkpoints(job: Job, run: str, nodes: Mapping[int, Node]) -> Found:
+def find_checkpoints(job: Job, run: str, nodes: Mapping[int, Node]) -> Checkpoints:
     """Look on all nodes of a run. ProblemsError when one of them cannot be asked."""
     try:
         seen = checkpoints.look(job, nodes, results_folder(job, run))
@@ -80,10 +80,10 @@ def find_checkpoints(job: Job, run: str, nodes: Mapping[int, Node]) -> Found:
     }
     folder, newest = seen[0].folder, newest_complete(job, steps)
     hidden = any(steps.values()) and not all(steps.values())
-    return Found(folder=folder, steps=tuple(files), flaws=flaws, newest=newest, files=files, hidden=hidden)
+    return Checkpoints(folder=folder, steps=tuple(files), flaws=flaws, newest=newest, files=files, hidden=hidden)
 
 
-def choose(job: Job, run: str, found: Found, wish: ResumePolicy) -> int | None:
+def choose_checkpoint(job: Job, run: str, found: Checkpoints, wish: ResumePolicy) -> int | None:
     """The step to go on from; None for the start. ProblemsError: no_checkpoint, checkpoint_incomplete."""
     if wish.step == 0:
         return None
@@ -112,8 +112,8 @@ def find_source(before: Job, run: str, step: int | None, connections: Connection
     ProblemsError when there is none, when the plan of the other (`job`) cannot load it, or when one of its nodes does
     not see it.
     """
-    found = find_checkpoints(before, run, meet(before, connections).all_nodes())
-    chosen = choose(before, run, found, ResumePolicy(step=step))
+    found = find_checkpoints(before, run, connect_nodes(before, connections).all_nodes())
+    chosen = choose_checkpoint(before, run, found, ResumePolicy(step=step))
     values: dict[str, object] = {"run": run, "folder": found.folder, "step": chosen}
     if chosen is None:
         raise ProblemsError([Problem(code="no_checkpoint", values=values)])
@@ -122,7 +122,7 @@ def find_source(before: Job, run: str, step: int | None, connections: Connection
     if job is not None and (problems := check_source(before, job, source.bound)):
         raise ProblemsError(problems)
     if job is not None and job.cluster.hosts != before.cluster.hosts:
-        nodes = meet(job, connections).all_nodes()
+        nodes = connect_nodes(job, connections).all_nodes()
         _refuse_unless_seen(job, nodes, results_folder(before, run), chosen, files, values)
     return source
 

@@ -24,7 +24,7 @@ class LaunchRequest:
     restarts: int
     source: Source | None
     accepted: str | list[str]
-    """The warnings, as accepted.kept has them."""
+    """The warnings, as accepted_warnings.to_stored returns them."""
 
 
 def create(connection: sqlite3.Connection, run: str, job: Job, asked: LaunchRequest, *, waits: bool, now: float) -> str:

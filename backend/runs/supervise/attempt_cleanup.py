@@ -18,7 +18,7 @@ from backend.runs.store.store import Store
 from backend.runs.supervise.gang_rules import nothing_left
 
 
-def settle(
+def clean_up(
     store: Store,
     run: str,
     attempt: int,

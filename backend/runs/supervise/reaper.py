@@ -15,7 +15,7 @@ from backend.runs.connections import Connections
 from backend.runs.launch.launch import STOP_CALL_S
 from backend.runs.store import run_store
 from backend.runs.store.store import Store
-from backend.runs.supervise.attempt_cleanup import settle
+from backend.runs.supervise.attempt_cleanup import clean_up
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +34,8 @@ class Debt(NamedTuple):
     rank: int
 
 
-class Sweeper:
-    """Asks the nodes that owe a proof. `sweep` is called in a loop by one thread; several sweepers do no harm."""
+class Reaper:
+    """Asks the nodes that owe a proof. `reap` is called in a loop by one thread; several reapers do no harm."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Sweeper:
         self._left_alone: set[str] = set()
         """Runs that could not be read when they were last due; that was logged."""
 
-    def sweep(self) -> None:
+    def reap(self) -> None:
         """Ask those that are due once, in parallel; what they answer is recorded with their run.
 
         A run that cannot be read is logged once, and its nodes are not asked until it can be read. The list of runs
@@ -90,7 +90,7 @@ class Sweeper:
             _log.info("%s can be read again", debt.run)
         nodes = {debt.rank: self._connections.get(job.cluster.hosts[debt.rank])}
         try:
-            settle(self._store, debt.run, debt.attempt, job, nodes, grace_s=self._grace_s, clock=self._clock)
+            clean_up(self._store, debt.run, debt.attempt, job, nodes, grace_s=self._grace_s, clock=self._clock)
         except GroupError as error:
             raise error.failures[debt.rank] from error
 

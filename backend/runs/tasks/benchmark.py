@@ -21,7 +21,7 @@ from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.node.benchmark import LIMIT_S
 from backend.runs.collect.node_records import Exit
-from backend.runs.launch import launch as launching
+from backend.runs.launch import launch
 from backend.runs.launch.preflight import ConnectedNodes
 from backend.runs.tasks.calibration import to_four_digits
 from backend.runs.tasks.one_off_task import (
@@ -61,15 +61,15 @@ class Measurement:
     """Warnings beside speeds, else why there are none."""
 
 
-def measure(job: Job, meeting: ConnectedNodes, run: str, *, clock: Clock | None = None) -> Measurement:
+def measure(job: Job, connected: ConnectedNodes, run: str, *, clock: Clock | None = None) -> Measurement:
     """The speeds of the job's nodes, with warnings about them; takes a minute or two.
 
     Raises ProblemsError; whatever happens, the processes are ended and the folders removed, or the problems say on
     which nodes they were not.
     """
-    if meeting.unknown_host_keys:
-        return Measurement(unknown_host_keys=meeting.unknown_host_keys, problems=meeting.problems)
-    nodes = meeting.all_nodes()
+    if connected.unknown_host_keys:
+        return Measurement(unknown_host_keys=connected.unknown_host_keys, problems=connected.problems)
+    nodes = connected.all_nodes()
     facts, found = read_facts(job, nodes), all_read(survey_all(job, nodes))
     attempt = _attempt(job, nodes, facts, run)
     rows, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, clock or Clock()))
@@ -99,8 +99,8 @@ def calibration_of(job: Job, speeds: Speeds, date: str) -> Calibration:
     )
 
 
-def _attempt(job: Job, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], run: str) -> launching.Attempt:
-    place = launching.make_place(job, run, 1, facts, free_port(job, nodes[0]))
+def _attempt(job: Job, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], run: str) -> launch.Attempt:
+    place = launch.make_placement(job, run, 1, facts, free_port(job, nodes[0]))
     files = {PROGRAM: node_program(PROGRAM).decode()}
     rendered = Rendered(files=files, commands=tuple(_commands(job, place)))
     return make_errand(job, run, place, facts, rendered, LIMIT_S)
@@ -118,7 +118,7 @@ def _commands(job: Job, place: Placement) -> list[NodeCommand]:
     return commands
 
 
-def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], clock: Clock) -> list[Measured]:
+def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], clock: Clock) -> list[Measured]:
     """Every rank's row once all nodes have ended well; ProblemsError for the first that did not, or after the limit."""
     deadline = clock.now() + LIMIT_S + SPARE_S
     ended: dict[int, Exit] = {}
@@ -139,10 +139,10 @@ def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], clock: Clock) -
     return [row for rows in read.values() for row in rows]
 
 
-def _rows(attempt: launching.Attempt, rank: int, node: Node) -> list[Measured]:
+def _rows(attempt: launch.Attempt, rank: int, node: Node) -> list[Measured]:
     folder = attempt.records[rank].folder
     found = []
-    for local, one in enumerate(launching.ranks_of(attempt.job, rank)):
+    for local, one in enumerate(launch.ranks_of(attempt.job, rank)):
         row = read_answer(node, f"{folder}/measured.rank{one}.json", Measured)
         if row is None or (row["rank"], row["node"], row["local_rank"]) != (one, rank, local):
             raise NodeError("bad_answer", node.name, command=PROGRAM, exit=0, detail=f"rank {one}: {shown(row)}")
@@ -150,9 +150,9 @@ def _rows(attempt: launching.Attempt, rank: int, node: Node) -> list[Measured]:
     return found
 
 
-def _failure(attempt: launching.Attempt, rank: int, node: Node) -> Problem:
+def _failure(attempt: launch.Attempt, rank: int, node: Node) -> Problem:
     """The first node that failed, with the end of what its ranks and torchrun printed."""
-    names = [*(f"rank{one}.log" for one in launching.ranks_of(attempt.job, rank)), "out.log"]
+    names = [*(f"rank{one}.log" for one in launch.ranks_of(attempt.job, rank)), "out.log"]
     lines = next(filter(None, (last_words(node, f"{attempt.records[rank].folder}/{name}") for name in names)), "")
     return Problem(code="measure_failed", node=node.name, values={"node": node.name, "lines": lines})
 

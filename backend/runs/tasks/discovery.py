@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Look(Generic[T]):
+class Discovery(Generic[T]):
     """What the nodes that could be asked answered, and why the others did not."""
 
     answers: Mapping[int, T]
@@ -42,10 +42,10 @@ def refuse_without(job: Job, *needed: str) -> None:
         raise ProblemsError(missing)
 
 
-def model_config(job: Job, meeting: ConnectedNodes, limit: int) -> Look[bytes]:
+def model_config(job: Job, connected: ConnectedNodes, limit: int) -> Discovery[bytes]:
     """At most `limit` bytes of config.json in the model's folder, from the first node that can be reached."""
     path = f"{sftp_path(str(job.model.path))}/config.json"
-    return _ask_first(meeting, lambda rank, node: node.read(path, limit=limit), READ_S)
+    return _ask_first(connected, lambda rank, node: node.read(path, limit=limit), READ_S)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,7 +69,7 @@ class NodeMemory:
         return round(min(read) / 1024, 2) if read else None
 
 
-def memory(job: Job, meeting: ConnectedNodes) -> Look[NodeMemory]:
+def memory(job: Job, connected: ConnectedNodes) -> Discovery[NodeMemory]:
     """Of every node, with what else it is made of and, where the engine's Python is named, what that has."""
 
     broken: dict[int, NodeError] = {}
@@ -82,24 +82,24 @@ def memory(job: Job, meeting: ConnectedNodes) -> Look[NodeMemory]:
             facts = None
         return NodeMemory(survey=found, facts=facts)
 
-    answers, failures = try_all(meeting.nodes, one, SURVEY_S + PROBE_S + 10)
-    names = {rank: meeting.nodes[rank].name for rank in answers}
+    answers, failures = try_all(connected.nodes, one, SURVEY_S + PROBE_S + 10)
+    names = {rank: connected.nodes[rank].name for rank in answers}
     problems = tuple(failure.problem for _, failure in sorted({**broken, **failures}.items()))
-    return Look(answers=answers, nodes=names, unknown_host_keys=meeting.unknown_host_keys,
-                problems=(*problems, *meeting.problems))  # fmt: skip
+    return Discovery(answers=answers, nodes=names, unknown_host_keys=connected.unknown_host_keys,
+                problems=(*problems, *connected.problems))  # fmt: skip
 
 
-def data_size(job: Job, meeting: ConnectedNodes) -> Look[DataSize]:
+def data_size(job: Job, connected: ConnectedNodes) -> Discovery[DataSize]:
     """The samples of the job's data sets, counted by the first node that can be reached."""
-    return _ask_first(meeting, lambda rank, node: data_size_on(node, job, rank), COUNT_S + 10)
+    return _ask_first(connected, lambda rank, node: data_size_on(node, job, rank), COUNT_S + 10)
 
 
-def _ask_first(meeting: ConnectedNodes, question: Callable[[int, Node], T], limit_s: float) -> Look[T]:
+def _ask_first(connected: ConnectedNodes, question: Callable[[int, Node], T], limit_s: float) -> Discovery[T]:
     """The answer of the first node that can be reached; without one, why, and why others could not be asked."""
-    first = dict(list(meeting.nodes.items())[:1])
+    first = dict(list(connected.nodes.items())[:1])
     answers, failures = try_all(first, question, limit_s)
     if answers:
-        return Look(answers=answers, nodes={rank: first[rank].name for rank in answers}, unknown_host_keys=(),
+        return Discovery(answers=answers, nodes={rank: first[rank].name for rank in answers}, unknown_host_keys=(),
                     problems=())  # fmt: skip
-    problems = (*(failure.problem for failure in failures.values()), *meeting.problems)
-    return Look(answers={}, nodes={}, unknown_host_keys=meeting.unknown_host_keys, problems=problems)
+    problems = (*(failure.problem for failure in failures.values()), *connected.problems)
+    return Discovery(answers={}, nodes={}, unknown_host_keys=connected.unknown_host_keys, problems=problems)

@@ -22,8 +22,8 @@ from backend.job.mapping import with_values
 from backend.job.patterns import NODE_PATH, bad_format
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.connections import Connections
-from backend.runs.launch import launch as launching
-from backend.runs.launch.preflight import meet
+from backend.runs.launch import launch
+from backend.runs.launch.preflight import connect_nodes
 from backend.runs.launch.resume import checkpoint_folder, find_checkpoints
 from backend.runs.tasks.one_off_task import carry_out, last_words, make_errand, read_exit, read_facts
 
@@ -79,7 +79,7 @@ def export_run(
         folder = results_folder(job, run)
         source = None if checkpoint else find_source(job, folder, node)
         if source is None:
-            checkpoint = checkpoint or find_checkpoints(job, run, meet(job, connections).all_nodes()).newest
+            checkpoint = checkpoint or find_checkpoints(job, run, connect_nodes(job, connections).all_nodes()).newest
         if source is None and checkpoint is not None:
             folder = checkpoint_folder(folder, checkpoint)
             source = find_source(job, folder, node)
@@ -139,8 +139,8 @@ def target_of(job: Job, run: str, step: int | None) -> str:
     return posixpath.join(str(job.training.output_dir), FOLDER, name)
 
 
-def _attempt(job: Job, run: str, source: Source, target: str, facts: Mapping[int, NodeFacts]) -> launching.Attempt:
-    place = launching.make_place(job, f"{run}-export", 1, facts, job.cluster.port_range[0])
+def _attempt(job: Job, run: str, source: Source, target: str, facts: Mapping[int, NodeFacts]) -> launch.Attempt:
+    place = launch.make_placement(job, f"{run}-export", 1, facts, job.cluster.port_range[0])
     told = {
         "kind": source.kind,
         "source": source.folder,
@@ -165,7 +165,7 @@ def _command(job: Job, place: Placement) -> NodeCommand:
     return NodeCommand(rank=0, argv=argv, environment=variables)
 
 
-def _wait(attempt: launching.Attempt, node: Node, tell: Tell) -> None:
+def _wait(attempt: launch.Attempt, node: Node, tell: Tell) -> None:
     """Until the converter has ended well; ProblemsError with its last words when it has not."""
     log = f"{attempt.records[0].folder}/out.log"
     told = ""

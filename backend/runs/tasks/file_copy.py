@@ -17,12 +17,13 @@ from backend.cluster.node import Node, NodeError, sftp_path
 from backend.cluster.node_group import on_all
 from backend.cluster.node_json import BadJson, parse_node_json
 from backend.cluster.node_programs import COPIER, node_program
-from backend.cluster.preflight.results import CheckResult, dataset_names
+from backend.cluster.preflight.files import dataset_names
+from backend.cluster.preflight.results import CheckResult
 from backend.cluster.program_answers import Copied, Progress
 from backend.engines import NodeCommand, Placement, Rendered
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.launch import launch as launching
+from backend.runs.launch import launch
 from backend.runs.launch.preflight import ConnectedNodes, PreflightReport
 from backend.runs.tasks.one_off_task import (
     CALL_S,
@@ -81,15 +82,15 @@ def find_missing(checks: Iterable[CheckResult]) -> Missing | None:
     return missing if missing.ranks else None
 
 
-def copy(job: Job, meeting: ConnectedNodes, report: PreflightReport, run: str, tell: Tell) -> tuple[Problem, ...]:
+def copy(job: Job, connected: ConnectedNodes, report: PreflightReport, run: str, tell: Tell) -> tuple[Problem, ...]:
     """Copy what `report` says is missing; warnings about what could not be cleaned up.
 
     Raises ProblemsError naming the node; what it has taken so far waits there, and another copy goes on from it.
     """
     missing = find_missing(report.checks)
-    if missing is None or meeting.failures:
-        raise ProblemsError(meeting.problems or [Problem(code="nothing_to_copy")])
-    nodes = {rank: meeting.nodes[rank] for rank in (0, *missing.ranks)}
+    if missing is None or connected.failures:
+        raise ProblemsError(connected.problems or [Problem(code="nothing_to_copy")])
+    nodes = {rank: connected.nodes[rank] for rank in (0, *missing.ranks)}
     try:
         attempt = _attempt(job, missing, nodes, report.facts, run)
     except NodeError as error:
@@ -135,8 +136,8 @@ def _entries(job: Job, node: Node, folder: str) -> list[Mapping[str, Any]]:
 
 def _attempt(
     job: Job, missing: Missing, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], run: str
-) -> launching.Attempt:
-    place = launching.make_place(job, run, 1, facts, free_port(job, nodes[0]))
+) -> launch.Attempt:
+    place = launch.make_placement(job, run, 1, facts, free_port(job, nodes[0]))
     told = {
         "address": place.master_address,
         "port": place.master_port,
@@ -159,7 +160,7 @@ def _commands(place: Placement) -> list[NodeCommand]:
     ]
 
 
-def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], tell: Tell) -> None:
+def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], tell: Tell) -> None:
     """Until every taker has ended well; ProblemsError for the first that did not, or when the giver has ended."""
     taking = {rank: node for rank, node in nodes.items() if rank}
     while True:
@@ -177,11 +178,11 @@ def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], tell: Tell) -> 
         time.sleep(POLL_S)
 
 
-def _progress(attempt: launching.Attempt, rank: int, node: Node) -> Progress | None:
+def _progress(attempt: launch.Attempt, rank: int, node: Node) -> Progress | None:
     return read_answer(node, f"{attempt.records[rank].folder}/progress.json", Progress)
 
 
-def _failure(attempt: launching.Attempt, rank: int, node: Node) -> Problem:
+def _failure(attempt: launch.Attempt, rank: int, node: Node) -> Problem:
     """What the program said of itself, else its last words."""
     folder = attempt.records[rank].folder
     said = read_answer(node, f"{folder}/result.json", Copied)

@@ -21,7 +21,7 @@ from backend.job.problems import Problem, ProblemsError
 from backend.runs.collect import node_records
 from backend.runs.collect.log_offset import read_on_at
 from backend.runs.collect.node_records import Exit, Stopped
-from backend.runs.launch import launch as launching
+from backend.runs.launch import launch
 from backend.runs.redact import redact
 
 _log = logging.getLogger(__name__)
@@ -54,29 +54,29 @@ def all_read(read: Mapping[int, T | NodeError]) -> dict[int, T]:
 def free_port(job: Job, node: Node) -> int:
     """A port of the job's range that is free on node 0; ProblemsError when none is."""
     try:
-        return choose_port(job, node, launching.candidate_ports(job))
+        return choose_port(job, node, launch.candidate_ports(job))
     except NodeError as error:
         raise ProblemsError([error.problem]) from error
 
 
 def make_errand(
     job: Job, run: str, place: Placement, facts: Mapping[int, NodeFacts], rendered: Rendered, stall_s: float
-) -> launching.Attempt:
+) -> launch.Attempt:
     """The attempt that starts `rendered` in `place`, without the ranks' secrets: no errand needs one."""
-    return launching.Attempt(
+    return launch.Attempt(
         run=run,
         number=1,
         job=job,
-        place=place,
+        placement=place,
         rendered=rendered,
-        records=launching.make_records(job, place, facts),
+        records=launch.make_records(job, place, facts),
         grace_s=GRACE_S,
         stall_s=stall_s,
     )
 
 
 def carry_out(
-    attempt: launching.Attempt, nodes: Mapping[int, Node], code: str, wait: Callable[[], T]
+    attempt: launch.Attempt, nodes: Mapping[int, Node], code: str, wait: Callable[[], T]
 ) -> tuple[T, tuple[Problem, ...]]:
     """Start the errand and `wait` for what comes of it; whatever happens, it is ended then and its folders removed.
 
@@ -84,7 +84,7 @@ def carry_out(
     """
     begun: set[int] = set()
     try:
-        launching.start_all(attempt, nodes, lambda kind, rank, detail: begun.add(rank))
+        launch.start_all(attempt, nodes, lambda kind, rank, detail: begun.add(rank))
         result = wait()
     except (GroupError, NodeError, ProblemsError) as error:
         said = (error.problem,) if isinstance(error, NodeError) else error.problems
@@ -95,7 +95,7 @@ def carry_out(
     return result, tuple(clean(attempt, nodes, begun, code))
 
 
-def read_exit(attempt: launching.Attempt, rank: int, node: Node) -> Exit | None:
+def read_exit(attempt: launch.Attempt, rank: int, node: Node) -> Exit | None:
     """The supervisor's record of how the node ended; None while it has not."""
     data = read_file(node, f"{attempt.records[rank].folder}/exit")
     return None if data is None else node_records.read_exit(data, time.time())[0]
@@ -135,14 +135,14 @@ def last_words(node: Node, path: str) -> str:
     return tail(redact(kept.decode(errors="replace")))
 
 
-def clean(attempt: launching.Attempt, nodes: Mapping[int, Node], begun: Collection[int], code: str) -> list[Problem]:
+def clean(attempt: launch.Attempt, nodes: Mapping[int, Node], begun: Collection[int], code: str) -> list[Problem]:
     """End what is left on every node and remove its folder; what could not be, as warnings named `code`."""
 
     def clean_one(rank: int, node: Node) -> bool:
         record = attempt.records[rank]
         if rank in begun:
-            stop = launching.supervisor_command(record, "stop", "--grace", str(GRACE_S))
-            if launching.stop_answer(node, Stopped, ask(node, stop, timeout_s=CALL_S))["left"]:
+            stop = launch.supervisor_command(record, "stop", "--grace", str(GRACE_S))
+            if launch.stop_answer(node, Stopped, ask(node, stop, timeout_s=CALL_S))["left"]:
                 return False
         # Nothing but a folder that holds this attempt's own mark; those above it go when they are empty.
         above = record.folder.rpartition("/")[0]
