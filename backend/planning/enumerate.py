@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from backend.estimate.array_ops import Array
 from backend.estimate.batched import Figures, Parts, PlanBatch, evaluate
 from backend.job.batch import planned_batch
 from backend.job.job import Job, Parallel
@@ -17,7 +18,7 @@ from backend.job.rules import RULES
 from backend.job.rules.batched import Factors, Legal, Space, legal
 from backend.job.traits import TRAITS, EngineName
 from backend.planning.arrange import in_order
-from backend.planning.order import Array, Group, Mask, Order
+from backend.planning.order import Group, Mask, Order
 from backend.planning.plans import Plans
 from backend.planning.space import ACCUMULATION, CHOSEN, CUT, MICRO_BATCH, SIZES, listed_plans, space_of
 
