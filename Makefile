@@ -51,7 +51,10 @@ docs: .venv/.ready
 film: packages-test environments
 	.venv/bin/python -m tools.record_demo
 
-environments: .venv/.ready .venv-node/.ready
+# Both at once: pip works on one core.
+environments:
+	@$(MAKE) --no-print-directory .venv-node/.ready & node=$$!; \
+	$(MAKE) --no-print-directory .venv/.ready; page=$$?; wait $$node && exit $$page
 
 .venv/.ready: pyproject.toml requirements/dev.txt
 	python=$$(tools/python.sh) && "$$python" -m venv .venv

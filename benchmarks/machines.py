@@ -102,5 +102,5 @@ def published_machine(hardware: str, source: str, *, fp8: bool = False) -> Machi
             if factor is None:
                 raise NotModelled("FP8 on a GPU without it")
             # A FLOP takes half the energy.
-            return replace(machine, products=machine.products * factor, peak=2 * machine.peak, power=2 * machine.power)
+            return replace(machine, gemm=machine.gemm * factor, peak=2 * machine.peak, power=2 * machine.power)
     raise NotModelled(f"hardware: {hardware}")

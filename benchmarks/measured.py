@@ -15,7 +15,7 @@ from backend.estimate.memory.fit import kind_of_run
 from backend.estimate.memory.megatron import Run, pipeline_memory
 from backend.estimate.memory.megatron_adapters import Adapters
 from backend.estimate.memory.non_torch_memory import FIRST_GIB, groups_gib
-from backend.estimate.memory.worst_microbatch import fullest
+from backend.estimate.memory.worst_microbatch import worst_length
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
@@ -192,7 +192,7 @@ def _fullest(row: Mapping[str, Any]) -> float:
         return length
     if row.get("sample_tokens") is None:
         raise NotModelled("not published: how long the samples are")
-    return float(fullest(needed(row, "sample_tokens"), length, count, needed(row, "samples")))
+    return float(worst_length(needed(row, "sample_tokens"), length, count, needed(row, "samples")))
 
 
 def _offloaded(method: str) -> float:

@@ -42,7 +42,7 @@ def fastest_that_fits(row: Mapping[str, Any], build: Callable[[Mapping[str, Any]
 
 def _peak(timed: Timed) -> float:
     """Return the bytes on the fullest GPU."""
-    plan, run = timed.setting.plan, timed.setting.run
+    plan, run = timed.time_context.plan, timed.time_context.run
     if not run.megatron:
         return float(data_parallel_memory(timed.layers, plan, run.memory, Tuning(trained=Trained())).peak)
     return max(float(stage.peak) for stage in pipeline_memory(timed.layers, plan, run.memory, Trained()))

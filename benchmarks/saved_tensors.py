@@ -17,7 +17,7 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTra
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
-from backend.estimate.memory.saved_activations import Eager, eager_bytes
+from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.model.model_layers import model_layers
 from backend.job.job import Model
 from backend.job.model import parse_model
@@ -38,12 +38,12 @@ def main() -> None:
         layer = model_layers(parse_model({"model_type": name, **SMALL, "num_hidden_layers": 1})).dense
         for autocast in (False, True):
             kept = _decoder(config, model, 2, autocast) - _decoder(config, model, 1, autocast)
-            form = Eager(residual=4, casts=True) if autocast else Eager()
+            form = EagerForm(residual=4, casts=True) if autocast else EagerForm()
             _line(f"{name} decoder layer, {'autocast' if autocast else 'bf16'}", kept, eager_bytes(layer, form))
     for preset, tower in (("qwen3-vl-8b", _qwen3_vl), ("qwen2.5-vl-7b", _qwen2_5_vl)):
         vision = model_layers(resolve_model(Model(preset=preset))).vision
         if vision:
-            _line(f"{preset} vision block, bf16", tower(2) - tower(1), eager_bytes(vision.block, Eager()))
+            _line(f"{preset} vision block, bf16", tower(2) - tower(1), eager_bytes(vision.block, EagerForm()))
 
 
 def _line(name: str, measured: float, formula: float) -> None:

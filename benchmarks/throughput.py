@@ -64,7 +64,7 @@ def figures(timed: Sequence[Timed], skips: Iterable[Skip]) -> dict[str, dict[str
             case=row.case,
             measured=row.measured_s,
             ours=seconds[id(row)],
-            baseline=row.flops * row.tokens / row.setting.machine.peak / baselines[row.baseline_group],
+            baseline=row.flops * row.tokens / row.time_context.machine.peak / baselines[row.baseline_group],
         )
         for row in timed
     ]

@@ -15,7 +15,7 @@ from backend.estimate.model.work import flops_per_token
 from backend.estimate.plan import Plan, unsplit
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.efficiency import default_efficiency
-from backend.estimate.time.time_context import Execution, Setting
+from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
 from benchmarks.errors import Skip
@@ -109,7 +109,7 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
         tokens=per_gpu,
         flops=flops,
         layers=layers,
-        setting=Setting(plan=plan, machine=machine, efficiency=default_efficiency(), run=run),
+        time_context=TimeContext(plan=plan, machine=machine, efficiency=default_efficiency(), run=run),
         trained=Trained(),
         parameters=parameters,
         adapters=adapters,

@@ -9,7 +9,7 @@ from backend.estimate.time.efficiency import Efficiency
 from backend.estimate.time.layer_time import layer_passes
 from backend.estimate.time.schedule import iteration_time
 from backend.estimate.time.step_time import Schedule, step_time
-from backend.estimate.time.time_context import Setting
+from backend.estimate.time.time_context import TimeContext
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +31,7 @@ class Timed:
     flops: float
     """Model FLOPs per token."""
     layers: ModelLayers
-    setting: Setting
+    time_context: TimeContext
     trained: Trained
     parameters: tuple[RankParameters, ...]
     adapters: bool
@@ -43,7 +43,7 @@ class Timed:
     @property
     def plan_key(self) -> tuple[object, ...]:
         """Values that make the plan another one."""
-        plan = self.setting.plan
+        plan = self.time_context.plan
         sizes = (
             plan.sequence_parallel,
             plan.tensor,
@@ -58,18 +58,20 @@ class Timed:
     @property
     def mfu(self) -> float:
         """Return the measured MFU."""
-        return self.flops * self.tokens / self.measured_s / self.setting.machine.peak
+        return self.flops * self.tokens / self.measured_s / self.time_context.machine.peak
 
     def seconds(self, efficiency: Efficiency, schedule: Schedule = iteration_time) -> float:
         """Return the estimated seconds."""
-        setting = replace(self.setting, efficiency=efficiency)
+        time_context = replace(self.time_context, efficiency=efficiency)
         if self.layer_alone:
-            passes = layer_passes(self.layers.dense, setting, load_of(setting), weights_trained=True, inputs_need=True)
+            passes = layer_passes(
+                self.layers.dense, time_context, load_of(time_context), weights_trained=True, inputs_need=True
+            )
             back = passes.backward.total + passes.recomputed.total
             return float(schedule(((passes.forward.total,),), ((back,),), 1, 1))
         found = step_time(
             self.layers,
-            setting,
+            time_context,
             self.trained,
             self.parameters,
             adapters=self.adapters,

@@ -22,11 +22,6 @@ def plain(value: Number) -> float:
     return value
 
 
-def holds(condition: Flag) -> bool:
-    """Return whether a condition of one plan holds; False for an array of plans."""
-    return not isinstance(condition, np.ndarray) and condition
-
-
 def larger(one: Number, other: Number) -> Number:
     """Return the larger of two values, entry by entry where one of them is an array."""
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):

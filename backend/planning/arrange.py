@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from backend.estimate.batched import OF_LAYERS, OF_STAGES, Columns, Lines, Many, Rows, many_of
+from backend.estimate.batched import OF_LAYERS, OF_STAGES, Columns, Lines, PlanBatch, Rows, plan_batch
 from backend.job.job import Job
 from backend.job.rules.batched import Legal, Space
 from backend.planning.order import Array
@@ -17,14 +17,14 @@ from backend.planning.space import ACCUMULATION, CHOSEN, MICRO_BATCH, SHARDED
 _RECOMPUTE = "parallel.recompute"
 
 
-def in_order(legal: Legal) -> tuple[Legal, Many]:
+def in_order(legal: Legal) -> tuple[Legal, PlanBatch]:
     """Sort plans: those with the same stages are adjacent, and among them those whose layers cost the same."""
     cut, alike = (legal.space.keys(_axes(legal.space, paths))[0] for paths in (OF_STAGES, OF_LAYERS))
     space = legal.space.take(_lexsort(cut, alike))
     cut, _ = space.keys(_axes(space, OF_STAGES))
     lines, free = _lines(space, cut)
     alike, _ = space.keys([axis for axis in _axes(space, OF_LAYERS) if axis not in free])
-    return replace(legal, space=space), many_of(partial(_columns, space), _choices(space), cut, alike, lines)
+    return replace(legal, space=space), plan_batch(partial(_columns, space), _choices(space), cut, alike, lines)
 
 
 def _lexsort(first: Array, second: Array) -> Array:

@@ -7,7 +7,7 @@ from app.text import LANGUAGES, render_problem, t
 from backend.cluster.inventory.hardware import survey_all
 from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
-from backend.cluster.preflight.preflight import preflight
+from backend.cluster.preflight.registry import run_checks
 from backend.cluster.preflight.results import CheckResult
 from backend.job.cluster import Environment
 from backend.job.problems import Problem
@@ -74,7 +74,7 @@ class Gang:
     def check(self) -> list[CheckResult]:
         reached = {rank: node for rank, node in self.nodes.items() if not isinstance(node, NodeError)}
         surveys = survey_all(self.job, reached)
-        return preflight(self.job, self.nodes, self.facts, surveys, PORT)
+        return run_checks(self.job, self.nodes, self.facts, surveys, PORT)
 
     def only_failure(self) -> tuple[CheckResult, Problem]:
         """The one check that failed and its problem, which has words in all languages."""

@@ -19,7 +19,7 @@ from backend.cluster.node import NodeError, Result
 from backend.cluster.node_group import GroupError
 from backend.cluster.preflight.engine_args import check_configuration
 from backend.cluster.preflight.master_port import choose_port
-from backend.cluster.preflight.preflight import preflight
+from backend.cluster.preflight.registry import run_checks
 from backend.cluster.preflight.results import Checks
 from backend.cluster.typed_json import answer_of
 from backend.engines import Rendered
@@ -112,7 +112,7 @@ def test_every_misshapen_answer_about_a_nodes_software_is_a_nodes_error() -> Non
         if found is not None:
             gang = Gang()
             gang.facts[0] = found
-            preflight(gang.job, gang.nodes, gang.facts, survey_all(gang.job, dict(enumerate(gang.fakes))), PORT)
+            run_checks(gang.job, gang.nodes, gang.facts, survey_all(gang.job, dict(enumerate(gang.fakes))), PORT)
 
 
 @pytest.mark.parametrize("good", [COUNTED, REFUSED])

@@ -21,7 +21,7 @@ from backend.cluster.node import Node
 from backend.cluster.node_group import on_all
 from backend.cluster.preflight import master_port
 from backend.cluster.preflight.master_port import choose_port
-from backend.cluster.preflight.preflight import preflight
+from backend.cluster.preflight.registry import run_checks
 from backend.cluster.preflight.results import CheckResult
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.cluster.ssh.node import connect
@@ -67,7 +67,7 @@ def make(cluster: LocalNodes, tmp_path: Path) -> Callable[..., Job]:
 
 def check(job: Job, nodes: dict[int, Node], port: int | None = None) -> list[CheckResult]:
     chosen = port or choose_port(job, nodes[0], range(job.cluster.port_range[0], job.cluster.port_range[1] + 1))
-    return preflight(job, nodes, probe_all(job, nodes), survey_all(job, nodes), chosen)
+    return run_checks(job, nodes, probe_all(job, nodes), survey_all(job, nodes), chosen)
 
 
 def failures(results: list[CheckResult]) -> list[tuple[str, int, str]]:
@@ -113,7 +113,7 @@ def test_what_is_missing_on_one_node_only_is_found_there(
 def test_a_python_that_is_not_there_is_found(nodes: dict[int, Node], make: Callable[..., Job]) -> None:
     job = make("/nowhere/python")
     facts = probe_all(job, nodes)
-    assert failures(preflight(job, nodes, facts, survey_all(job, nodes), 29500)) == [
+    assert failures(run_checks(job, nodes, facts, survey_all(job, nodes), 29500)) == [
         ("python", 0, "no_python"),
         ("python", 1, "no_python"),
     ]

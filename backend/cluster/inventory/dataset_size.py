@@ -7,7 +7,7 @@ from typing import Any, cast
 from backend.cluster.inventory.software import ask_program, needed_environment
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_programs import SAMPLES
-from backend.cluster.preflight.results import dataset_names
+from backend.cluster.preflight.files import dataset_names
 from backend.cluster.program_answers import Counted, WhyNot
 from backend.estimate.plan import patches_per_image
 from backend.job.job import Job

@@ -1,4 +1,4 @@
-"""An engine's bytes of weights, gradients, optimizer and logits under the options of a job."""
+"""The bytes of weights, gradients, optimizer and logits of an engine, with the options of a job."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from backend.job.traits import FUSED_LOSS_MOVED, LIGER_LOSS_MOVED, MemoryTraits,
 
 
 def memory_traits(job: Job) -> MemoryTraits:
-    """The engine's memory facts under the job's options; raises estimate_not_modelled."""
+    """Return the engine's memory traits with the job's options; raise estimate_not_modelled."""
     training, traits, parallel = job.training, job.traits, job.parallel
     if traits.memory is None:
         raise _not_modelled("engine", job.engine)
@@ -28,8 +28,8 @@ def memory_traits(job: Job) -> MemoryTraits:
         }
         memory = replace(memory, **chosen)
     if job.fuses_loss:
-        there, back = LIGER_LOSS_MOVED
-        memory = replace(memory, loss_forward_moved=there, loss_backward_moved=back)
+        forward, backward = LIGER_LOSS_MOVED
+        memory = replace(memory, loss_forward_moved=forward, loss_backward_moved=backward)
     if job.extra.get("optim") == "adamw_torch" and not traits.is_megatron and not traits.zero_stage:
         # torch 2.13 optim/adam.py _multi_tensor_adam, exp_avg_sq_sqrt; the default, adamw_torch_fused, has none.
         memory = replace(memory, step_gradient_bytes=4)
@@ -53,7 +53,7 @@ def _not_modelled(field: str, what: str) -> ProblemsError:
 
 
 def _in_precision(memory: MemoryTraits, precision: str, *, megatron: bool) -> MemoryTraits:
-    """An engine's bytes in another precision than bf16.
+    """Return the engine's bytes in a precision other than bf16.
 
     fp32 needs neither master copies nor autocast, and has no flash attention. Megatron accumulates fp16 gradients in
     fp16, because mcore_adapter asks for fp32 only with bf16.

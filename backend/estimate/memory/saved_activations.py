@@ -1,8 +1,8 @@
-"""What one layer keeps for its backward pass, in bytes a token, derived from its operators.
+"""Bytes per token that one layer keeps for its backward pass, from its operators.
 
-Two implementations: Transformer Engine's fused modules (`fused_bytes`) and Hugging Face's modules (`eager_bytes`).
-The fused sums were checked against published B200 runs (benchmarks/accuracy.py), the eager ones against the tensors
-that torch's autograd saves.
+There are two implementations: Transformer Engine's fused modules (`fused_bytes`) and Hugging Face's modules
+(`eager_bytes`). The fused sums were compared with published B200 runs (benchmarks/accuracy.py), and the eager sums with
+the tensors that torch's autograd saves.
 """
 
 from collections.abc import Iterator
@@ -11,15 +11,16 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from backend.estimate.array_ops import Number
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.model.layers import Activation, Attention, Dispatch, Keep, LayerKind, Linear, Norm, Operator
 
 Spread = Literal["whole", "split", "groups", "routed", "dispatched"]
 
 
-@record
+@frozen_dataclass
 class SavedBytes:
-    """Bytes a token of one layer, by how they spread over ranks (without context parallelism, which divides all)."""
+    """Bytes per token of one layer, by their distribution over ranks. Context parallelism, which divides all, is not
+    included."""
 
     whole: Number = 0.0
     """Divided by TP with sequence parallel only."""
@@ -47,14 +48,14 @@ class _Item:
 def fused_bytes(
     kind: LayerKind, recomputed: tuple[str, ...] = (), trained: bool = True, context_a2a: bool = False
 ) -> SavedBytes:
-    """Saved bytes under Transformer Engine with flash attention, in bf16 or fp16."""
+    """Return the saved bytes under Transformer Engine with flash attention, in bf16 or fp16."""
     items = _items(kind, context_a2a)
     return _sum(item for item in items if (trained or not item.weight_only) and not {*item.dropped_by} & {*recomputed})
 
 
 @lru_cache(maxsize=1024)
 def recomputed_bytes(kind: LayerKind, recomputed: tuple[str, ...]) -> SavedBytes:
-    """What the recomputed modules of one layer bring back to life while its backward runs."""
+    """Return the bytes that the recomputed modules of one layer restore during its backward pass."""
     return _sum(item for item in _items(kind, False) if {*item.dropped_by} & {*recomputed})
 
 
@@ -75,7 +76,7 @@ def _items(kind: LayerKind, context_a2a: bool) -> Iterator[_Item]:
 
 
 def _norm_items(norm: Norm, *, in_mlp: bool) -> Iterator[_Item]:
-    """The input, and the output, which the next projection needs for its weight's gradient."""
+    """Yield the input, and the output, which the next projection needs for the gradient of its weight."""
     if norm.heads:
         yield _Item(spread="split", bytes=2 * norm.width)
         return
@@ -86,7 +87,7 @@ def _norm_items(norm: Norm, *, in_mlp: bool) -> Iterator[_Item]:
 
 
 def _attention_items(attention: Attention, context_a2a: bool) -> Iterator[_Item]:
-    """Query, key, value, output and the softmax statistics in fp32; an all-to-all for CP keeps the output twice."""
+    """Yield query, key, value, output, and softmax statistics in fp32. An all-to-all for CP keeps the output twice."""
     up = ("mla_up_proj",) if attention.latent else ()
     outputs = 2 * attention.heads * attention.value_dim
     keys = 2 * attention.kv_heads * (attention.key_dim + attention.value_dim)
@@ -97,7 +98,7 @@ def _attention_items(attention: Attention, context_a2a: bool) -> Iterator[_Item]
 
 
 def _activation_items(activation: Activation) -> Iterator[_Item]:
-    """Its input, and its output, which the down-projection needs for its weight's gradient."""
+    """Yield the input, and the output, which the down-projection needs for the gradient of its weight."""
     modules = {"mlp": ("mlp",), "shared_experts": ("shared_experts", "moe"), "moe": ("moe",)}[activation.module]
     recomputed_output = (*modules, "moe_act") if activation.module == "moe" else modules
     spread: Spread = "routed" if activation.module == "moe" else "split"
@@ -112,8 +113,8 @@ def _sum(items: Iterator[_Item]) -> SavedBytes:
     return SavedBytes(**sums)
 
 
-class Eager(NamedTuple):
-    """In what form Hugging Face's modules run: bytes of an element and what is trained."""
+class EagerForm(NamedTuple):
+    """How Hugging Face's modules run: the bytes of an element, and what is trained."""
 
     element: int = 2
     """Bytes of what projections read and write."""
@@ -129,12 +130,12 @@ class Eager(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def eager_bytes(kind: LayerKind, form: Eager) -> float:
-    """Bytes a token that one layer of Hugging Face modules keeps."""
+def eager_bytes(kind: LayerKind, form: EagerForm) -> float:
+    """Return the bytes per token that one layer of Hugging Face modules keeps."""
     return sum(_eager(operator, form) for operator in kind.operators)
 
 
-def _eager(operator: Operator, form: Eager) -> float:
+def _eager(operator: Operator, form: EagerForm) -> float:
     e = form.element
     if isinstance(operator, Norm):
         return operator.width * _eager_norm(operator, form)
@@ -155,15 +156,15 @@ def _eager(operator: Operator, form: Eager) -> float:
     return e * operator.width
 
 
-def _eager_norm(norm: Norm, form: Eager) -> float:
-    """Bytes per element: RMSNorm in fp32 keeps its fp32 input, and, where its weight is trained, the normalised one."""
+def _eager_norm(norm: Norm, form: EagerForm) -> float:
+    """Return the bytes per element. RMSNorm keeps its fp32 input, and the normalised input if its weight is trained."""
     if norm.layer_norm:
         return form.residual
     normalised = form.element if norm.heads else form.residual
     return 4 + (normalised if form.trained else 0)
 
 
-def _eager_linear(linear: Linear, form: Eager) -> float:
+def _eager_linear(linear: Linear, form: EagerForm) -> float:
     if linear.share == "expert":
         return 0.0
     if linear.after_norm:

@@ -1,11 +1,11 @@
-"""What one pipeline stage of a plan holds: its layers, its parameters on one rank, and what of them is trained."""
+"""The contents of one pipeline stage: its layers, its parameters on one rank, and the trained part of them."""
 
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 from backend.estimate.array_ops import Number
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.model.layers import LayerKind, ModelLayers
 from backend.estimate.model.parameters import layer_counts, padded_vocabulary, vision_parameters
 from backend.estimate.plan import Plan
@@ -15,7 +15,7 @@ from backend.job.trained import trained_parts as trained_parts
 
 
 class Chunk(NamedTuple):
-    """A model chunk of a stage; equal ones do the same work."""
+    """A model chunk of a stage; equal chunks do the same work."""
 
     dense: int
     """Dense layers in it."""
@@ -28,7 +28,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """One stage."""
+    """One pipeline stage."""
 
     index: int
     first: bool
@@ -40,13 +40,13 @@ class Stage:
     sparse: int
 
     def kinds(self, layers: ModelLayers) -> tuple[tuple[LayerKind, int], ...]:
-        """The layer kinds that occur on the stage, with their counts."""
+        """Return the layer kinds that occur on the stage, with their counts."""
         counts = ((layers.dense, self.dense), (layers.sparse, self.sparse))
         return tuple((kind, count) for kind, count in counts if kind and count)
 
 
 def stages(layers: ModelLayers, plan: Plan) -> tuple[Stage, ...]:
-    """The stages of a plan, first to last."""
+    """Return the stages of a plan, first to last."""
     return _stages(
         layers.dense_count,
         layers.sparse_count,
@@ -99,7 +99,7 @@ def _split(begin: int, end: int, dense_layers: int) -> tuple[int, int]:
     return dense, end - begin - dense
 
 
-@record
+@frozen_dataclass
 class RankParameters:
     """Parameters on one rank of a stage."""
 
@@ -113,7 +113,7 @@ class RankParameters:
 def rank_parameters(
     layers: ModelLayers, plan: Plan, stage: Stage, trained: Trained, vocabulary_padding: int = 1
 ) -> RankParameters:
-    """Exact counts as Megatron-Core lays them out; the tower is whole on every TP rank of the first stage."""
+    """Return exact counts in Megatron-Core's layout; the tower is whole on every TP rank of the first stage."""
     dense: Number = 0
     expert: Number = 0
     for kind, count in stage.kinds(layers):

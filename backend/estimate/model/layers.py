@@ -1,12 +1,11 @@
-"""A model as a list of layer kinds with their counts; parameters, activations and FLOPs all derive from it.
+"""A model as layer kinds with their counts. Parameters, activations and FLOPs are computed from it.
 
-model_layers.py makes it of a model's shape.
+model_layers.py creates it from a model's shape. A layer kind is the sequence of its operators. Widths are in elements
+per token. `share` says how tensor parallelism divides a weight: `split` over TP, `whole` on every TP rank, `expert`
+over EP x ETP.
 
-A layer kind is the sequence of its operators. Widths are in elements a token. `share` says how tensor parallelism
-treats a weight: `split` over TP, `whole` on every TP rank, `expert` over EP x ETP.
-
-A layer kind is compared by identity (eq=False): model_layers hands out one object a shape, and sums over its operators
-are cached under it, where hashing its fields would cost more than the sums.
+Layer kinds are compared by identity (eq=False). model_layers returns one object for each shape. Sums over its operators
+are cached by this object, because hashing its fields would cost more than the sums.
 """
 
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ Share = Literal["split", "whole", "expert"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Norm:
-    """A normalisation of `width` elements a token."""
+    """A normalisation of `width` elements per token."""
 
     width: int
     parameters: int
@@ -34,7 +33,7 @@ class Norm:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Linear:
-    """A projection; its Megatron form may join several of Hugging Face's."""
+    """A projection; its Megatron form may join several Hugging Face modules."""
 
     name: str
     inputs: int
@@ -75,7 +74,7 @@ class Attention:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Activation:
-    """The FFN's non-linearity: SwiGLU when gated, else one function."""
+    """The non-linearity of the FFN: SwiGLU if gated, else one function."""
 
     width: int
     gated: bool
@@ -86,7 +85,7 @@ class Activation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dispatch:
-    """Sending each token to its experts."""
+    """The transfer of each token to its experts."""
 
     hidden: int
     top_k: int
@@ -121,13 +120,13 @@ One = TypeVar("One", Linear, Attention, Activation)
 
 @lru_cache(maxsize=1024)
 def operators_of(kind: LayerKind, wanted: type[One]) -> tuple[One, ...]:
-    """A layer's operators of one type."""
+    """Return the operators of one type in a layer."""
     return tuple(operator for operator in kind.operators if isinstance(operator, wanted))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class VisionLayers:
-    """The parts of a vision tower; block and patch embedding run per patch, mergers per merged token."""
+    """The parts of a vision tower. Block and patch embedding run per patch, mergers per merged token."""
 
     patch_embedding: LayerKind
     positions: int
@@ -141,7 +140,7 @@ class VisionLayers:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ModelLayers:
-    """A whole model; the decoder is `dense` layers first, then `sparse` ones."""
+    """A whole model. The decoder has `dense` layers first, then `sparse` layers."""
 
     embedding: int
     """Elements of the embedding table, without padding."""

@@ -1,4 +1,4 @@
-"""The LoRA adapters of a run, as far as the time of a step depends on them."""
+"""The LoRA adapters of a run: what the time of a step depends on."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -41,7 +41,7 @@ class AdapterRun:
 
 
 def adapters_of(job: Job) -> AdapterRun | None:
-    """The adapters of a job, if it trains any."""
+    """Return the adapters of a job; None if it trains no adapters."""
     training, traits = job.training, job.traits
     if training.method not in ("lora", "qlora"):
         return None

@@ -1,29 +1,29 @@
-"""How fast a machine really is: hardware figures of the job's cluster, and the few constants that relate them to runs.
+"""Speeds of a machine: hardware figures of the cluster, and the constants that relate them to real runs.
 
-The constants are the same for every model, plan, GPU and network. benchmarks/fit.py fits them once on half of the
-published runs that the project carries, and writes them with their errors into presets/efficiency.yaml.
+The constants are the same for every model, plan, GPU and network. benchmarks/fit.py fits them on half of the published
+runs in this project, and writes them with their errors to presets/efficiency.yaml.
 """
 
 from functools import lru_cache
 from typing import Literal
 
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.job.cluster import Cluster
 from backend.job.presets import Gpu, efficiency_figures
 
 HOST_MEMORY_GB_PER_S = 300.0
 """Of a node, for an optimizer that steps on the CPU; assumed: eight to twelve channels of DDR4 or DDR5 per socket."""
 
-UNMEASURED_PRODUCTS = 0.8
+UNMEASURED_GEMM = 0.8
 """The best matrix product's share of the peak on a GPU for which presets/gpus.yaml has no measurement: an H100's."""
 
 
-@record
+@frozen_dataclass
 class Efficiency:
-    """Global constants, none of them of a model, a plan or a source; shares are of a hardware figure.
+    """Global constants. None of them depends on a model, a plan or a source; shares are of a hardware figure.
 
-    Tried, and left out because runs that were not fitted to did not get better by it: a share of the memory's
-    bandwidth (it came out near 1).
+    A share of the memory bandwidth was tried and left out: it came out near 1, and it did not improve runs that were
+    not fitted.
     """
 
     product_share: float
@@ -49,7 +49,7 @@ class Efficiency:
     """Of communication that is meant to run beside computation and does."""
 
     def sustained(self, machine: "Machine") -> float:
-        """What `decline` leaves of a machine's speed: 1 on an A100 and where a FLOP/s has as many watts."""
+        """Return the share of the speed that remains under the power limit; 1 on an A100."""
         return min(1.0, float((machine.power / machine.peak / A100_POWER) ** self.decline))
 
 
@@ -58,21 +58,21 @@ A100_POWER = 400 / 312e12
 
 
 def assumed_power(peak: float) -> float:
-    """W of a GPU of which only the peak in FLOP/s is known: as those of A100, H100 and B200 grow with their peaks."""
+    """Return the watts of a GPU of which only the peak is known, by the trend of A100, H100 and B200."""
     return float(400 * (peak / 312e12) ** 0.5)
 
 
 @lru_cache(maxsize=1)
 def default_efficiency() -> Efficiency:
-    """The fitted constants."""
+    """Return the fitted constants."""
     return Efficiency(**efficiency_figures().constants)
 
 
-@record
+@frozen_dataclass
 class Machine:
     """Speeds of one GPU and its connections in SI units, one direction, before any efficiency."""
 
-    products: float
+    gemm: float
     """FLOP/s of the best matrix product."""
     peak: float
     """FLOP/s."""
@@ -97,19 +97,20 @@ class Machine:
 
 
 def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "fp32"] = "bf16") -> Machine | None:
-    """The machine of a cluster; None where the GPU's speed in this precision is not known.
+    """Return the machine of a cluster; None if the GPU's speed in this precision is unknown.
 
-    What the probe measured there counts more than any figure; where no peak is known it stands for it.
+    A speed that the benchmark measured on the cluster replaces the preset's figure. It also replaces the peak where no
+    peak is known.
     """
     single = precision == "fp32"
     peak = gpu.fp32_tflops if single else gpu.bf16_tflops
-    measured = _measured_products(cluster, single=single)
+    measured = _measured_gemm_tflops(cluster, single=single)
     best = measured or (None if single else gpu.matmul_tflops)
     if peak is None and best is None:
         return None
     known = 1e12 * (peak or best or 0.0)
     return Machine(
-        products=1e12 * (best or UNMEASURED_PRODUCTS * (peak or 0.0)),
+        gemm=1e12 * (best or UNMEASURED_GEMM * (peak or 0.0)),
         peak=known,
         mma_sync=known * gpu.mma_sync_share,
         power=gpu.power_w or assumed_power(known),
@@ -123,8 +124,8 @@ def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "f
     )
 
 
-def _measured_products(cluster: Cluster, *, single: bool) -> float | None:
-    """TFLOP/s of the probe's matrix product in this precision."""
+def _measured_gemm_tflops(cluster: Cluster, *, single: bool) -> float | None:
+    """Return the measured TFLOP/s of a matrix product in this precision; None if there is none."""
     known = cluster.calibration
     if not known.holds_for(cluster.gpu) or (known.matmul_precision == "fp32") != single:
         return None

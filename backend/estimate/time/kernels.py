@@ -1,8 +1,8 @@
-"""What one layer does on a GPU besides arithmetic: bytes it moves and kernels it starts, from its operators.
+"""The work of one layer beside arithmetic: bytes that it moves and kernels that it starts, from its operators.
 
-A matrix product reads both operands and writes the result; everything else (norms, activations, residual sums, routing)
-is bound by memory. Two implementations (saved_activations.py): fused kernels (Transformer Engine) and Hugging
-Face's modules.
+A matrix product reads both operands and writes the result. All other operators (norms, activations, residual sums,
+routing) are bound by memory. There are two implementations, as in saved_activations.py: fused kernels (Transformer
+Engine) and Hugging Face's modules.
 """
 
 from collections.abc import Mapping
@@ -46,14 +46,14 @@ _ROW_PARALLEL = ("o", "down", "shared_down", "expert_down", "proj", "merge_out")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Operations:
-    """One layer, forward, for one token unless said otherwise; `split` is divided by TP, `expert` goes by the experts'
-    tokens, `whole` by TP with sequence parallel only."""
+class LayerKernels:
+    """Forward work of one layer, per token unless stated. TP divides `split`; `expert` is for the tokens of experts;
+    only sequence parallelism divides `whole`."""
 
-    products_split: float = 0.0
+    gemm_split: float = 0.0
     """Multiply-adds in projections."""
-    products_whole: float = 0.0
-    products_expert: float = 0.0
+    gemm_whole: float = 0.0
+    gemm_expert: float = 0.0
     weights_split: float = 0.0
     """Elements of those weights, whatever the number of tokens."""
     weights_whole: float = 0.0
@@ -111,15 +111,15 @@ class Operations:
 
 
 @lru_cache(maxsize=2048)
-def operations(
+def layer_kernels(
     kind: LayerKind,
     fused: bool,
     only: tuple[str, ...] | None = None,
     *,
     routing: Routing = "plain",
     rope_fused: bool = True,
-) -> Operations:
-    """The layer's sums; `only`: of the operators that these recompute modules run again."""
+) -> LayerKernels:
+    """Return the sums over the operators of a layer; with `only`, over the operators that these modules recompute."""
     sums: dict[str, float] = {}
     causal, window, windowed = True, 0, 0.0
     for index, operator in enumerate(kind.operators):
@@ -127,17 +127,17 @@ def operations(
             continue
         if isinstance(operator, Attention):
             causal, window, windowed = operator.causal, operator.window, operator.windowed
-        found = _of(operator, kind.hidden, fused, routing, rope_fused)
+        sums_of_operator = _of(operator, kind.hidden, fused, routing, rope_fused)
         for where in ("split", "whole", "expert"):
-            if f"moved_{where}" in found:
-                found.setdefault(f"moved_back_{where}", MOVED_BACKWARD * found[f"moved_{where}"])
-        for name, value in found.items():
+            if f"moved_{where}" in sums_of_operator:
+                sums_of_operator.setdefault(f"moved_back_{where}", MOVED_BACKWARD * sums_of_operator[f"moved_{where}"])
+        for name, value in sums_of_operator.items():
             sums[name] = sums.get(name, 0) + value
-    return Operations(**sums, fused=fused, causal=causal, window=window, windowed=windowed)  # type: ignore[arg-type]
+    return LayerKernels(**sums, fused=fused, causal=causal, window=window, windowed=windowed)  # type: ignore[arg-type]
 
 
 def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:
-    """The recompute modules that contain an operator."""
+    """Return the recompute modules that contain an operator."""
     operator = kind.operators[index]
     if isinstance(operator, Attention):
         return ("core_attn",)
@@ -200,7 +200,7 @@ def _of(operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fus
 
 
 def _norm(norm: Norm, hidden: int, fused: bool) -> dict[str, float]:
-    """A norm of the residual stream comes with the sum that updates it."""
+    """Return the work of a norm; a norm of the residual stream includes the sum that updates the stream."""
     if fused or norm.layer_norm:
         moved, back, kernels = 4.0, MOVED_BACKWARD * 4, 1
     else:
@@ -208,8 +208,8 @@ def _norm(norm: Norm, hidden: int, fused: bool) -> dict[str, float]:
         kernels = 7
     if norm.heads:
         # Of queries and of keys.
-        found = {"moved_split": moved * norm.width, "moved_back_split": back * norm.width}
-        return found | {"kernels": 2 * kernels, "tensors": 2, "modules": 2}
+        sums_of_operator = {"moved_split": moved * norm.width, "moved_back_split": back * norm.width}
+        return sums_of_operator | {"kernels": 2 * kernels, "tensors": 2, "modules": 2}
     residual = 6 if norm.width == hidden else 0
     return {
         "moved_whole": (moved + residual) * norm.width,
@@ -224,35 +224,35 @@ def _linear(linear: Linear, fused: bool) -> dict[str, float]:
     size = float(linear.inputs * linear.outputs)
     where = linear.share
     tensors = 1 + bool(linear.bias or linear.whole_bias)
-    found = {
-        f"products_{where}": size * linear.active,
+    sums_of_operator = {
+        f"gemm_{where}": size * linear.active,
         f"weights_{where}": size * linear.copies,
         "kernels": 1 if fused else linear.parts,
         "tensors": tensors,
     }
     if where == "expert":
-        found["operands_expert"] = (linear.inputs + linear.outputs) * linear.active
-        found |= {"tensors": 0, "tensors_expert": tensors * linear.copies, "modules": 1}
+        sums_of_operator["operands_expert"] = (linear.inputs + linear.outputs) * linear.active
+        sums_of_operator |= {"tensors": 0, "tensors_expert": tensors * linear.copies, "modules": 1}
         if not fused:
             # transformers' integrations/moe.py: one grouped product of all experts, gates included; a bias is gathered
             # by copy and added.
             biased = bool(linear.bias)
             moved = 10.0 * linear.outputs * linear.active * biased
-            return found | {"kernels": 1 + 2 * biased, "moved_expert": moved}
-        found |= {"kernels": 0, "kernels_expert": linear.copies / STREAMS}
+            return sums_of_operator | {"kernels": 1 + 2 * biased, "moved_expert": moved}
+        sums_of_operator |= {"kernels": 0, "kernels_expert": linear.copies / STREAMS}
         if linear.bias and linear.name in _ROW_PARALLEL:
             # megatron-core's experts.py adds the output's bias by expert, in fp32: weighted, added, joined, cast.
-            found["kernels_expert"] += 2 * linear.copies
-            found |= {"kernels": 2, "moved_expert": 28.0 * linear.outputs * linear.active}
-        return found
-    found["modules"] = linear.parts
+            sums_of_operator["kernels_expert"] += 2 * linear.copies
+            sums_of_operator |= {"kernels": 2, "moved_expert": 28.0 * linear.outputs * linear.active}
+        return sums_of_operator
+    sums_of_operator["modules"] = linear.parts
     if linear.name not in ("output", "router", "patch"):
-        found |= {f"packed_{where}": size, "packed": linear.parts}
+        sums_of_operator |= {f"packed_{where}": size, "packed": linear.parts}
     if where == "whole":
-        found["operands_full"] = linear.inputs + linear.outputs
+        sums_of_operator["operands_full"] = linear.inputs + linear.outputs
     elif linear.name in _ROW_PARALLEL:
-        found |= {"operands_split": linear.inputs, "operands_full": linear.outputs}
-        found |= {"outputs_gathered": 1, "gathered": linear.outputs}
+        sums_of_operator |= {"operands_split": linear.inputs, "operands_full": linear.outputs}
+        sums_of_operator |= {"outputs_gathered": 1, "gathered": linear.outputs}
     else:
-        found |= {"operands_split": linear.outputs, "operands_full": linear.inputs}
-    return found
+        sums_of_operator |= {"operands_split": linear.outputs, "operands_full": linear.inputs}
+    return sums_of_operator

@@ -1,8 +1,8 @@
-"""What the formulas of time read of a run: how its engine runs a step, and its plan on its machine."""
+"""The inputs of the time formulas: the plan, the machine, and the way in which the engine runs a step."""
 
 from dataclasses import field
 
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.plan import Plan
 from backend.estimate.time.adapter_run import AdapterRun
 from backend.estimate.time.efficiency import Efficiency, Machine
@@ -10,9 +10,9 @@ from backend.estimate.time.kernels import Routing
 from backend.job.traits import MemoryTraits
 
 
-@record
+@frozen_dataclass
 class Execution:
-    """How an engine runs a step, as far as its time depends on it."""
+    """The way in which an engine runs a step, as far as the time depends on it."""
 
     fused: bool = True
     """Transformer Engine's kernels, not Hugging Face's modules."""
@@ -71,19 +71,19 @@ class Execution:
 
     @property
     def sent_bytes(self) -> float:
-        """Of a gradient on its way to other ranks."""
+        """Return the bytes of a gradient element in communication."""
         return self.memory.gradient_bytes if self.reduced_bytes is None else self.reduced_bytes
 
 
-@record
-class Setting:
-    """What every formula of a plan's time reads."""
+@frozen_dataclass
+class TimeContext:
+    """The inputs of every formula of a plan's time."""
 
     plan: Plan
     machine: Machine
     efficiency: Efficiency
     run: Execution
-    product_speed: float = field(init=False)
+    gemm_speed: float = field(init=False)
     """FLOP/s of projections; the other speeds likewise, efficiency included."""
     attention_speed: float = field(init=False)
     flash_attention_speed: float = field(init=False)
@@ -96,8 +96,8 @@ class Setting:
     def __post_init__(self) -> None:
         machine, efficiency = self.machine, self.efficiency
         sustained = efficiency.sustained(machine)
-        products = machine.products * (1.0 if machine.warm else sustained)
-        object.__setattr__(self, "product_speed", efficiency.product_share * products)
+        gemm = machine.gemm * (1.0 if machine.warm else sustained)
+        object.__setattr__(self, "gemm_speed", efficiency.product_share * gemm)
         object.__setattr__(self, "attention_speed", efficiency.attention_share * sustained * machine.peak)
         flash = self.run.attention_pace * min(sustained * machine.peak, machine.mma_sync)
         object.__setattr__(self, "flash_attention_speed", efficiency.flash_attention_share * flash)

@@ -18,7 +18,7 @@ from backend.cluster.inventory.software import NodeFacts, ask_program
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import GroupError, on_all
 from backend.cluster.node_programs import node_program
-from backend.cluster.preflight.results import dataset_names
+from backend.cluster.preflight.files import dataset_names
 from backend.cluster.program_answers import Digest
 from backend.engines import CONFIG, NodeCommand, Placement, Rendered
 from backend.engines.data_keys import data_part

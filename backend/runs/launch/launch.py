@@ -15,7 +15,7 @@ from backend.cluster.inventory.software import NodeFacts, expand, python_command
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.node_group import on_all
 from backend.cluster.node_programs import FALLBACK_STOP, SUPERVISOR, node_program
-from backend.cluster.preflight.preflight import lock_path
+from backend.cluster.preflight.lock import lock_path
 from backend.cluster.typed_json import answer_of, read_or_none
 from backend.engines import ENTRY, NodePlacement, Placement, Rendered
 from backend.job.cluster import Environment

@@ -1,4 +1,4 @@
-"""Preflight: connect to every node, read its inventory, and check what the job needs."""
+"""Preflight of a launch: connect to every node, read it, and run the checks of cluster/preflight/registry.py."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,12 +7,11 @@ from backend.cluster.inventory.hardware import Survey, survey_all
 from backend.cluster.inventory.software import NodeFacts, probe_all
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import try_all
-from backend.cluster.preflight.engine_args import check_configuration
 from backend.cluster.preflight.master_port import choose_port
-from backend.cluster.preflight.preflight import preflight
-from backend.cluster.preflight.results import CheckResult, Checks
+from backend.cluster.preflight.registry import run_checks
+from backend.cluster.preflight.results import CheckResult
 from backend.cluster.ssh.host_keys import HostKey, UnknownHostKey
-from backend.engines import CheckedJob, render
+from backend.engines import CheckedJob, Rendered, render
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.connections import Connections
@@ -102,10 +101,11 @@ def run_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: Sequenc
     facts = {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
     port = _free_port(job, connected.nodes[0], ports) if 0 in facts else ports[0]
     surveys = survey_all(job, connected.nodes)
-    checks = preflight(job, {**connected.nodes, **connected.failures}, read, surveys, port)
-    able = {check.rank for check in checks if check.name == "engine" and check.status == "ok"}
-    if able and not connected.failures:
-        checks += _check_configuration(checked, connected.nodes, facts, able, port)
+
+    def render_launch() -> Rendered:
+        return render(checked, make_placement(job, REHEARSAL, 1, facts, port))
+
+    checks = run_checks(job, {**connected.nodes, **connected.failures}, read, surveys, port, render_launch)
     problems = [check.problem for check in checks if check.problem is not None]
     return PreflightReport(
         checks=tuple(checks),
@@ -115,22 +115,6 @@ def run_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: Sequenc
         problems=tuple(errors(problems)),
         port=port,
     )
-
-
-def _check_configuration(
-    checked: CheckedJob,
-    nodes: Mapping[int, Node],
-    facts: Mapping[int, NodeFacts],
-    able: Collection[int],
-    port: int,
-) -> list[CheckResult]:
-    """Let the engine on each node check the configuration that a launch would write."""
-    if len(facts) < len(nodes):
-        return []
-    job = checked.job
-    rendered = render(checked, make_placement(job, REHEARSAL, 1, facts, port))
-    checks = {rank: Checks(rank, host.name) for rank, host in enumerate(job.cluster.hosts)}
-    return check_configuration(job, checks, {rank: nodes[rank] for rank in able}, facts, rendered)
 
 
 def _free_port(job: Job, master: Node, ports: Sequence[int]) -> int:
