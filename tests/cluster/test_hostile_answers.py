@@ -13,8 +13,8 @@ from backend.cluster import program_answers
 from backend.cluster.inventory import checkpoints
 from backend.cluster.inventory.dataset_size import data_size_on
 from backend.cluster.inventory.fabric import common_network
-from backend.cluster.inventory.hardware import survey_all
-from backend.cluster.inventory.software import probe
+from backend.cluster.inventory.hardware import read_all_hardware
+from backend.cluster.inventory.software import read_software
 from backend.cluster.node import NodeError, Result
 from backend.cluster.node_group import GroupError
 from backend.cluster.preflight.engine_args import check_configuration
@@ -86,7 +86,7 @@ def test_the_preflight_says_what_it_thinks_of_every_answer(action: str) -> None:
             node.on("write", reply={"written": True})
             node.on(action, reply=_says(answer))
         results = gang.check()
-        surveys = survey_all(gang.job, gang.nodes)
+        surveys = read_all_hardware(gang.job, gang.nodes)
         common_network({rank: one.fabric for rank, one in surveys.items() if not isinstance(one, NodeError)})
         for result in results:
             for lang in LANGUAGES if result.problem else ():
@@ -107,12 +107,12 @@ def _end(act: Callable[[], Any]) -> tuple[Any, list[NodeError]]:
 def test_every_misshapen_answer_about_a_nodes_software_is_a_nodes_error() -> None:
     for answer in _mutations(FACTS, 200):
         node = FakeNode("10.0.0.1").on("facts", reply=_says(answer)).on("true", reply=Result(code=0, out="", err=""))
-        found, errors = _end(lambda node=node: probe(node, PYTHON, modules=MODULES))
+        found, errors = _end(lambda node=node: read_software(node, PYTHON, modules=MODULES))
         assert {error.code for error in errors} <= {"bad_python"}
         if found is not None:
             gang = Gang()
             gang.facts[0] = found
-            run_checks(gang.job, gang.nodes, gang.facts, survey_all(gang.job, dict(enumerate(gang.fakes))), PORT)
+            run_checks(gang.job, gang.nodes, gang.facts, read_all_hardware(gang.job, dict(enumerate(gang.fakes))), PORT)
 
 
 @pytest.mark.parametrize("good", [COUNTED, REFUSED])
@@ -129,7 +129,7 @@ def test_every_misshapen_list_of_checkpoints_is_a_nodes_error() -> None:
     job = make_job(nodes=1)
     for answer in _mutations(CHECKPOINTS, 150):
         node = FakeNode("10.0.0.1").on("look", reply=_says(answer)).on("set_aside", reply=_says(answer))
-        _, errors = _end(lambda node=node: checkpoints.look(job, {0: node}, "/out"))
+        _, errors = _end(lambda node=node: checkpoints.read_checkpoints(job, {0: node}, "/out"))
         _, more = _end(lambda node=node: checkpoints.set_aside(job, {0: node}, "/out", [1], "x"))
         assert {error.code for error in (*errors, *more)} <= {"bad_answer", "node_io"}
 

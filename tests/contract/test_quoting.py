@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from app.demo.local_nodes import LocalNodes
-from backend.cluster.inventory.software import probe
+from backend.cluster.inventory.software import read_software
 from backend.cluster.node import Node
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.cluster.ssh.node import connect
@@ -110,7 +110,7 @@ def started_and_heard(node: Node, job: Job, folder: Path) -> int:
     """Start the job's one rank as a launch does, and compare what it got; how many texts were compared."""
     environment = environment_of(job, 0)
     assert environment is not None
-    facts = {0: probe(node, environment)}
+    facts = {0: read_software(node, environment)}
     place = launch.make_placement(job, "the-run", 1, facts, 29500)
     rendered = render(job, place)
     records = launch.make_records(job, place, facts)

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Literal, TypeVar
 
-from backend.cluster.inventory.hardware import Survey
+from backend.cluster.inventory.hardware import Hardware
 from backend.cluster.inventory.software import NodeFacts, ask_program, needed_environment
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import ends_of_all
@@ -63,7 +63,7 @@ def check_machines(gang: GangReadings) -> list[CheckResult]:
     return results
 
 
-def _describe(facts: NodeFacts, survey: Survey | None) -> dict[str, str]:
+def _describe(facts: NodeFacts, survey: Hardware | None) -> dict[str, str]:
     gpus = survey.gpus.gpus if survey else ()
     names = sorted({gpu.name for gpu in gpus})
     return {

@@ -2,7 +2,7 @@
 
 import posixpath
 
-from backend.cluster.inventory.software import inspect, needed_environment
+from backend.cluster.inventory.software import ask_software, needed_environment
 from backend.cluster.node import Node
 from backend.cluster.preflight.deepspeed_extensions import EXTENSIONS, needed_parts
 from backend.cluster.preflight.lock import LOCKS
@@ -24,7 +24,7 @@ def ask_paths(job: Job, rank: int, node: Node) -> Paths:
         "parts": needed_parts(job),
         "extensions": job.environment.get(EXTENSIONS),
     }
-    return inspect(node, needed_environment(job, rank, node), Paths, "paths", question, ASK_S)
+    return ask_software(node, needed_environment(job, rank, node), Paths, "paths", question, ASK_S)
 
 
 def check_model(node: NodeReadings) -> list[CheckResult]:

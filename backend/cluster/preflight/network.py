@@ -1,7 +1,7 @@
 """Checks of the network between the nodes: interfaces, and InfiniBand or RoCE ports."""
 
-from backend.cluster.inventory.fabric import is_inside, is_tunnel, takes
-from backend.cluster.inventory.hardware import Survey
+from backend.cluster.inventory.fabric import is_inside, is_tunnel, matching_names
+from backend.cluster.inventory.hardware import Hardware
 from backend.cluster.preflight.readings import GangReadings
 from backend.cluster.preflight.results import CheckResult
 from backend.job.job import Job
@@ -36,7 +36,7 @@ def check_interfaces(gang: GangReadings) -> list[CheckResult]:
     return results
 
 
-def _missing_interface(job: Job, survey: Survey | None) -> dict[str, object] | None:
+def _missing_interface(job: Job, survey: Hardware | None) -> dict[str, object] | None:
     """Return the job's variable that matches no interface or active port of a node."""
     if survey is None:
         return None
@@ -46,7 +46,7 @@ def _missing_interface(job: Job, survey: Survey | None) -> dict[str, object] | N
         wanted = job.environment.get(variable, "")
         # gloo takes exact names, NCCL takes prefixes.
         pattern = f"={wanted}" if variable.startswith("GLOO") else wanted
-        if wanted and not takes(pattern, present):
+        if wanted and not matching_names(pattern, present):
             return {"variable": variable, "value": wanted, "there": ", ".join(present) or "-"}
     return None
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from backend.cluster.inventory.hardware import Survey
+from backend.cluster.inventory.hardware import Hardware
 from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
 from backend.cluster.preflight.results import CheckResult, Checks
@@ -22,12 +22,12 @@ class NodeReadings:
     job: Job
     checks: Checks
     facts: NodeFacts
-    survey_answer: Survey | NodeError
+    survey_answer: Hardware | NodeError
     paths_answer: Paths | NodeError
     lock_answer: Lock | NodeError
 
     @property
-    def survey(self) -> Survey:
+    def survey(self) -> Hardware:
         return _answer(self.survey_answer)
 
     @property
@@ -48,7 +48,7 @@ class GangReadings:
     """Of every node of the job."""
     nodes: Mapping[int, Node]
     facts: Mapping[int, NodeFacts]
-    surveys: Mapping[int, Survey]
+    surveys: Mapping[int, Hardware]
     port: int
     render: Callable[[], Rendered] | None
     """Returns the files that a launch would write; all nodes have to be in `facts`. None: do not ask the engine."""

@@ -15,7 +15,7 @@ runs across nodes: it asks all nodes at once (ends_of_all), as check_prints does
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from backend.cluster.inventory.hardware import Survey
+from backend.cluster.inventory.hardware import Hardware
 from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import ends_of_all
@@ -85,7 +85,7 @@ def run_checks(
     job: Job,
     nodes: Mapping[int, Node | NodeError],
     facts: Mapping[int, NodeFacts | NodeError],
-    surveys: Mapping[int, Survey | NodeError],
+    surveys: Mapping[int, Hardware | NodeError],
     port: int,
     render: Callable[[], Rendered] | None = None,
 ) -> list[CheckResult]:
@@ -119,7 +119,7 @@ def run_checks(
         checks=checks,
         nodes=ready,
         facts=known,
-        surveys={rank: survey for rank in ready if isinstance(survey := surveys[rank], Survey)},
+        surveys={rank: survey for rank in ready if isinstance(survey := surveys[rank], Hardware)},
         port=port,
         render=render,
         results=results,

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from backend.cluster.inventory.heartbeat import glance
+from backend.cluster.inventory.heartbeat import read_heartbeat
 from backend.cluster.node import Node, sftp_path
 from backend.cluster.typed_json import read
 from backend.job.job import Job
@@ -109,7 +109,7 @@ class NodeReader:
         if now < self._next_glance:
             return polled
         self._next_glance = now + GLANCE_EVERY_S
-        beat, _ = read(Heartbeat, glance(node, self._record.folder))
+        beat, _ = read(Heartbeat, read_heartbeat(node, self._record.folder))
         if beat is None:
             return polled
         self._store.write(lambda c: metrics.add_heartbeats(c, self._run, 1, self._record.rank, [beat], now))

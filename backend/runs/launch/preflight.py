@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from backend.cluster.inventory.hardware import Survey, survey_all
-from backend.cluster.inventory.software import NodeFacts, probe_all
+from backend.cluster.inventory.hardware import Hardware, read_all_hardware
+from backend.cluster.inventory.software import NodeFacts, read_all_software
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import try_all
 from backend.cluster.preflight.master_port import choose_port
@@ -30,7 +30,7 @@ class PreflightReport:
     checks: tuple[CheckResult, ...] = ()
     facts: Mapping[int, NodeFacts] = field(default_factory=dict)
     """By node rank, for the nodes that could be read."""
-    surveys: Mapping[int, Survey] = field(default_factory=dict)
+    surveys: Mapping[int, Hardware] = field(default_factory=dict)
     """Hardware by node rank, also of nodes whose Python of the engine does not run."""
     unknown_host_keys: tuple[HostKey, ...] = ()
     """The user has to confirm them (Controller.accept_host_keys)."""
@@ -97,10 +97,10 @@ def connect_nodes(job: Job, connections: Connections) -> ConnectedNodes:
 def run_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: Sequence[int]) -> PreflightReport:
     """Read the connected nodes and check them. `ports` are the candidates for the master port."""
     job = checked.job
-    read = probe_all(job, connected.nodes)
+    read = read_all_software(job, connected.nodes)
     facts = {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
     port = _free_port(job, connected.nodes[0], ports) if 0 in facts else ports[0]
-    surveys = survey_all(job, connected.nodes)
+    surveys = read_all_hardware(job, connected.nodes)
 
     def render_launch() -> Rendered:
         return render(checked, make_placement(job, REHEARSAL, 1, facts, port))
@@ -110,7 +110,7 @@ def run_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: Sequenc
     return PreflightReport(
         checks=tuple(checks),
         facts=facts,
-        surveys={rank: one for rank, one in surveys.items() if isinstance(one, Survey)},
+        surveys={rank: one for rank, one in surveys.items() if isinstance(one, Hardware)},
         unknown_host_keys=connected.unknown_host_keys,
         problems=tuple(errors(problems)),
         port=port,

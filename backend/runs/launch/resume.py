@@ -69,7 +69,7 @@ def resume_policy_of(connection: sqlite3.Connection, run: str) -> ResumePolicy:
 def find_checkpoints(job: Job, run: str, nodes: Mapping[int, Node]) -> Checkpoints:
     """List the checkpoints on all nodes of a run. ProblemsError when a node cannot be read."""
     try:
-        seen = checkpoints.look(job, nodes, results_folder(job, run))
+        seen = checkpoints.read_checkpoints(job, nodes, results_folder(job, run))
     except GroupError as error:
         raise ProblemsError(error.problems) from error
     steps = {rank: one.steps for rank, one in seen.items()}
@@ -136,7 +136,7 @@ def _refuse_unless_seen(
 ) -> None:
     """Raise ProblemsError unless the nodes have every file of the checkpoint."""
     try:
-        seen = checkpoints.look(job, nodes, folder)
+        seen = checkpoints.read_checkpoints(job, nodes, folder)
     except GroupError as error:
         raise ProblemsError(error.problems) from error
     for rank, one in seen.items():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from backend.cluster.benchmark import Speeds, summarise
 from backend.cluster.inventory.gpus import BUSY_MIB
-from backend.cluster.inventory.hardware import Survey, survey_all
+from backend.cluster.inventory.hardware import Hardware, read_all_hardware
 from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import on_all
@@ -70,7 +70,7 @@ def measure(job: Job, connected: ConnectedNodes, run: str, *, clock: Clock | Non
     if connected.unknown_host_keys:
         return Measurement(unknown_host_keys=connected.unknown_host_keys, problems=connected.problems)
     nodes = connected.all_nodes()
-    facts, found = read_facts(job, nodes), all_read(survey_all(job, nodes))
+    facts, found = read_facts(job, nodes), all_read(read_all_hardware(job, nodes))
     attempt = _attempt(job, nodes, facts, run)
     rows, left = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, clock or Clock()))
     speeds = summarise(rows)
@@ -167,7 +167,7 @@ def slow_problems(names: Mapping[int, str], speeds: Speeds) -> Sequence[Problem]
     ]  # fmt: skip
 
 
-def _busy(nodes: Mapping[int, Node], found: Mapping[int, Survey]) -> Sequence[Problem]:
+def _busy(nodes: Mapping[int, Node], found: Mapping[int, Hardware]) -> Sequence[Problem]:
     """A warning for each GPU that others were using."""
     return [
         Problem(code="measure_busy", severity="warning", node=nodes[rank].name,

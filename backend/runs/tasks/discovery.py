@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from backend.cluster.inventory.dataset_size import COUNT_S, DataSize, data_size_on
-from backend.cluster.inventory.hardware import SURVEY_S, Survey, survey_one
-from backend.cluster.inventory.software import PROBE_S, NodeFacts, probe_one
+from backend.cluster.inventory.hardware import HARDWARE_S, Hardware, read_node_hardware
+from backend.cluster.inventory.software import SOFTWARE_S, NodeFacts, read_node_software
 from backend.cluster.node import Node, NodeError, sftp_path
 from backend.cluster.node_group import try_all
 from backend.cluster.ssh.host_keys import HostKey
@@ -52,7 +52,7 @@ def model_config(job: Job, connected: ConnectedNodes, limit: int) -> Discovery[b
 class NodeMemory:
     """Hardware and software of a node."""
 
-    survey: Survey
+    survey: Hardware
     """Memory, GPUs, network, limits and the disk of output_dir."""
     facts: NodeFacts | None = None
     """Software; None when the job names no Python for the engine, or when it does not run."""
@@ -75,14 +75,14 @@ def memory(job: Job, connected: ConnectedNodes) -> Discovery[NodeMemory]:
     broken: dict[int, NodeError] = {}
 
     def read_node(rank: int, node: Node) -> NodeMemory:
-        survey = survey_one(job, rank, node)
-        facts = probe_one(job, rank, node) if environment_of(job, rank) else None
+        survey = read_node_hardware(job, rank, node)
+        facts = read_node_software(job, rank, node) if environment_of(job, rank) else None
         if isinstance(facts, NodeError):
             broken[rank] = facts
             facts = None
         return NodeMemory(survey=survey, facts=facts)
 
-    answers, failures = try_all(connected.nodes, read_node, SURVEY_S + PROBE_S + 10)
+    answers, failures = try_all(connected.nodes, read_node, HARDWARE_S + SOFTWARE_S + 10)
     names = {rank: connected.nodes[rank].name for rank in answers}
     problems = tuple(failure.problem for _, failure in sorted({**broken, **failures}.items()))
     return Discovery(answers=answers, nodes=names, unknown_host_keys=connected.unknown_host_keys,

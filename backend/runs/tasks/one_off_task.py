@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from backend.cluster.inventory.software import NodeFacts, probe_all
+from backend.cluster.inventory.software import NodeFacts, read_all_software
 from backend.cluster.node import Node, NodeError, ask, tail
 from backend.cluster.node_group import GroupError, try_all
 from backend.cluster.node_json import BadJson, parse_node_json
@@ -40,7 +40,7 @@ REMOVE = (
 
 def read_facts(job: Job, nodes: Mapping[int, Node]) -> dict[int, NodeFacts]:
     """Read the software of every node. ProblemsError when a node cannot be read."""
-    return all_read(probe_all(job, nodes))
+    return all_read(read_all_software(job, nodes))
 
 
 def all_read(read: Mapping[int, T | NodeError]) -> dict[int, T]:
