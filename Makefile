@@ -23,7 +23,7 @@ demo: packages-demo environments
 	@.venv/bin/megaboard demo
 
 test: packages-test environments lint test-fast
-	.venv/bin/pytest -n 2 --dist loadfile -m "(ui or e2e or worst) and not engines" tests tests/chaos
+	.venv/bin/pytest -n 3 --dist loadfile -m "(ui or e2e or worst) and not engines" tests tests/chaos
 
 test-fast: .venv/.ready
 	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos"
@@ -50,11 +50,14 @@ docs: .venv/.ready
 film: packages-test environments
 	.venv/bin/python -m tools.record_demo
 
-environments: .venv/.ready .venv-node/.ready
+# Both at once: pip works on one core.
+environments:
+	@$(MAKE) --no-print-directory .venv-node/.ready & node=$$!; \
+	$(MAKE) --no-print-directory .venv/.ready; page=$$?; wait $$node && exit $$page
 
 .venv/.ready: pyproject.toml requirements/dev.txt
 	python=$$(tools/python.sh) && "$$python" -m venv .venv
-	.venv/bin/python -m pip install --quiet --require-hashes -r requirements/dev.txt
+	.venv/bin/python -m pip install --quiet --no-compile --require-hashes -r requirements/dev.txt
 	.venv/bin/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

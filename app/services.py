@@ -15,9 +15,9 @@ from backend.engines.checks import without_secrets
 from backend.job.mapping import MAXIMUM_TEXT, dump_mapping, load_mapping
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.controller import Controller
+from backend.runs.database import Database
 from backend.runs.records import Source
-from backend.runs.store.retention import Retention
-from backend.runs.store.store import Store
+from backend.runs.retention import Retention
 
 FIRST_DRAFT: Mapping[str, object] = {
     "version": 1,
@@ -33,6 +33,15 @@ Its plan is the recommended one. TP stays 1: with more, LLaMA-Factory's Megatron
 """
 
 
+class DraftStore(Protocol):
+    """Where a draft is kept, as text."""
+
+    def get_draft(self) -> str | None: ...
+    def set_draft(self, text: str) -> None: ...
+    def get_draft_source(self) -> str | None: ...
+    def set_draft_source(self, text: str | None) -> None: ...
+
+
 class Draft:
     """The job being edited: one a server, kept in the store, so that a reload, another language or a restart keep it.
 
@@ -41,7 +50,7 @@ class Draft:
     threads.
     """
 
-    def __init__(self, store: Store, home: Path) -> None:
+    def __init__(self, store: DraftStore, home: Path) -> None:
         self._store = store
         self._home = home
         self._lock = threading.Lock()
@@ -122,7 +131,7 @@ class Services:
     """Everything a page handler may need; made once a process."""
 
     home: Path
-    store: Store
+    database: Database
     controller: Controller
     draft: Draft
     audit: Audit
@@ -143,14 +152,15 @@ class Services:
         demo: Mapping[str, Any] | None = None,
     ) -> "Services":
         """Open the home folder's store and known hosts; nothing runs before `controller.start()`."""
-        store = Store(store_path(home))
+        database = Database.open(store_path(home))
+        store = database.store
         audit = Audit(home, clock)
         controller = Controller(home, store, known_hosts_of(home), clock=clock, audit=audit.record)
         retention = Retention(home, store, clock=clock, audit=audit.record)
         draft = Draft(store, home)
         return cls(
             home=home,
-            store=store,
+            database=database,
             controller=controller,
             draft=draft,
             audit=audit,
@@ -163,7 +173,7 @@ class Services:
     def close(self) -> None:
         """Let go of connections and the store; runs go on."""
         self.controller.close()
-        self.store.close()
+        self.database.close()
 
 
 def ask_nodes(controller: Controller, nodes: Callable[[], A], confirmed: Collection[str]) -> A:

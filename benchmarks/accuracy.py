@@ -1,4 +1,4 @@
-"""Error of the memory estimate on published runs, beside SimuMax's and a rule of thumb.
+"""Error of the memory estimate on published runs, compared with SimuMax and a rule of thumb.
 
 python -m benchmarks.accuracy
 """
@@ -7,7 +7,7 @@ from benchmarks.published import Measurement, b200_runs
 
 
 def main() -> None:
-    """Print one line a layout and the mean and largest absolute error of each group."""
+    """Print one line for each layout, and the mean and largest absolute error of each group."""
     runs = list(b200_runs())
     print(f"{'model':24} {'layout':30} {'measured GiB':>15} {'ours':>15} {'error':>15} {'SimuMax':>8} {'18 B rule':>9}")
     for run in runs:

@@ -1,11 +1,13 @@
-"""Does one measured run tell how long other plans take? Published runs that differ in the plan alone say.
+"""Accuracy of times that one measured run corrects, on published runs that differ only in the plan.
 
     python -m benchmarks.calibration [--json] [--write]
 
-Each run of a group (same source, model and GPUs) in turn corrects the estimates of the others: their times are
-multiplied by its measured over its estimated time. Printed are the median absolute errors of these, beside those of the
-same estimates without a correction, by how far the correcting run itself was off. --write puts the median over all
-groups into presets/calibration.yaml: the error that is shown with times that a run corrects. FP8 rows are left out.
+In a group (same source, model and GPUs), each run in turn corrects the estimates of the others: their times are
+multiplied by its measured time over its estimated time. The table shows the median absolute errors with and without the
+correction, by the error of the correcting run itself. FP8 rows are left out.
+
+--write stores the median over all groups in presets/calibration.yaml. The page shows it as the error of calibrated
+times.
 """
 
 import argparse
@@ -26,9 +28,9 @@ from benchmarks.timed import timed_rows
 from benchmarks.timed_run import Timed
 
 BOUNDS = (0.0, 0.05, 0.1, 0.2, 0.4, float("inf"))
-"""Of the logarithm of measured over estimated."""
+"""Bounds of the absolute logarithm of measured over estimated time."""
 MOST_ROWS = 150
-"""Of a group: pairs grow with the square."""
+"""Limit for each group: the number of pairs grows with the square."""
 
 Pair = tuple[float, float]
 """(measured, estimated) seconds."""
@@ -36,7 +38,7 @@ Pair = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """Correcting runs that were off by so much, and the median errors on the other plans."""
+    """Correcting runs with an error in one range, and the median errors of the other plans."""
 
     least: float
     most: float
@@ -65,49 +67,51 @@ def main() -> None:
         path = data_folder("presets") / "calibration.yaml"
         path.write_text(note + yaml.safe_dump(figures, sort_keys=False), encoding="utf-8")
     if arguments.json:
-        print(json.dumps({"uncorrected": uncorrected, "corrected": corrected, "lines": [asdict(one) for one in lines]}))
+        print(
+            json.dumps({"uncorrected": uncorrected, "corrected": corrected, "lines": [asdict(line) for line in lines]})
+        )
         return
     print(f"{len(groups)} groups: median error {uncorrected:.1%} uncorrected, {corrected:.1%} corrected by one run")
-    for one in lines:
-        off = f"{one.least:.0%} to {one.most:.0%}"
-        print(f"{off:>12} off: {one.runs:5} runs, {one.uncorrected:6.1%} -> {one.corrected:6.1%}")
+    for line in lines:
+        off = f"{line.least:.0%} to {line.most:.0%}"
+        print(f"{off:>12} off: {line.runs:5} runs, {line.uncorrected:6.1%} -> {line.corrected:6.1%}")
 
 
 def plan_groups(rows: Iterable[Timed]) -> list[list[Pair]]:
-    """Measured and estimated seconds of runs that differ in the plan alone."""
+    """Return measured and estimated seconds of groups of runs that differ only in the plan."""
     efficiency = default_efficiency()
-    found: dict[str, list[Pair]] = {}
+    by_plan_group: dict[str, list[Pair]] = {}
     for row in rows:
         if row.family != "fp8":
-            found.setdefault(row.group, []).append((row.measured_s, row.seconds(efficiency)))
-    return [group[:MOST_ROWS] for group in found.values() if len(group) > 1]
+            by_plan_group.setdefault(row.group, []).append((row.measured_s, row.seconds(efficiency)))
+    return [group[:MOST_ROWS] for group in by_plan_group.values() if len(group) > 1]
 
 
 def whole(groups: Sequence[Sequence[Pair]]) -> tuple[float, float]:
-    """(without, with a correction by one run): the median over the groups of the median errors."""
-    errors = [[_errors(group, place) for place in range(len(group))] for group in groups]
-    bare, corrected = (median(median(one[side] for one in group) for group in errors) for side in (0, 1))
+    """Return the median over the groups of the median errors: (uncorrected, corrected by one run)."""
+    errors = [[_errors(group, index) for index in range(len(group))] for group in groups]
+    bare, corrected = (median(median(pair[side] for pair in pairs) for pairs in errors) for side in (0, 1))
     return bare, corrected
 
 
 def by_distance(groups: Sequence[Sequence[Pair]]) -> list[Line]:
-    """The errors by how far the correcting run was off itself."""
+    """Return the errors by the error of the correcting run itself."""
     lines = []
     for least, most in pairwise(BOUNDS):
         errors = [
-            _errors(group, place) for group in groups for place, (measured, ours) in enumerate(group)
+            _errors(group, index) for group in groups for index, (measured, ours) in enumerate(group)
             if least <= abs(log(measured / ours)) < most
         ]  # fmt: skip
         if errors:
-            bare, corrected = (median(one[side] for one in errors) for side in (0, 1))
+            bare, corrected = (median(pair[side] for pair in errors) for side in (0, 1))
             lines.append(Line(least=least, most=most, runs=len(errors), uncorrected=bare, corrected=corrected))
     return lines
 
 
-def _errors(group: Sequence[Pair], place: int) -> Pair:
-    """Median errors of the others: as estimated, and corrected by the run at `place`."""
-    ratio = group[place][0] / group[place][1]
-    others = [pair for index, pair in enumerate(group) if index != place]
+def _errors(group: Sequence[Pair], index: int) -> Pair:
+    """Return the median errors of the other runs: (uncorrected, corrected by the run at `index`)."""
+    ratio = group[index][0] / group[index][1]
+    others = [pair for other, pair in enumerate(group) if other != index]
     bare, corrected = (median(abs(scale * ours / measured - 1) for measured, ours in others) for scale in (1.0, ratio))
     return bare, corrected
 

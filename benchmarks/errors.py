@@ -1,4 +1,4 @@
-"""Errors of a benchmark by source: how many rows were compared, how many were left out, how far off ours are."""
+"""Errors of a benchmark by source: rows compared, rows skipped, and statistics of the errors."""
 
 import math
 import statistics
@@ -10,28 +10,28 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """One published measurement beside our figure, in the unit of the source."""
+    """One published measurement and our estimate, in the unit of the source."""
 
     source: str
     case: str
     measured: float
     ours: float
     baseline: float
-    """What the dumbest rule says: 18 bytes a parameter over the ranks that hold a copy of the model."""
+    """Estimate of the simplest rule: 18 bytes per parameter, divided by the ranks that hold a copy of the model."""
     family: str | None = None
-    """megatron or hugging_face, where the figure is the peak of a whole run: what the page may quote."""
+    """megatron or hugging_face if the figure is the peak of a whole run. The page may quote these."""
     kind: str = ""
-    """Of the run within its family: backend.estimate.kind_of_run."""
+    """Kind of run within its family: backend.estimate.kind_of_run."""
 
     @property
     def error(self) -> float:
-        """Ours, relative to what was measured."""
+        """Return the error of our estimate, relative to the measurement."""
         return self.ours / self.measured - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Skip:
-    """A row without a figure of ours, and why; decided from the row's arguments alone."""
+    """A row without an estimate, and the reason. Only the row's arguments decide."""
 
     source: str
     case: str
@@ -39,28 +39,28 @@ class Skip:
 
 
 FEWEST = 5
-"""Runs that a kind needs to have an error of its own."""
+"""Minimum number of runs for a kind to have its own error."""
 MAXIMUM_STAGES = 4096
-"""More chunks of a pipeline than any run has; a row with more is a mistake."""
+"""Limit on the chunks of a pipeline. A row above it is a mistake."""
 UNREADABLE = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError, ZeroDivisionError)
-"""What a row with missing, empty or odd fields may raise while it is read."""
+"""Exceptions of reading a row with missing, empty or odd fields."""
 
 
 def unreadable(error: Exception) -> str:
-    """The reason for skipping a row that raised one of UNREADABLE."""
+    """Return the reason to skip a row that raised one of UNREADABLE."""
     if isinstance(error, KeyError):
         return f"not published: {error.args[0]}"
     return f"a field that cannot be read: {type(error).__name__}"
 
 
 def figure(value: object) -> float | None:
-    """A measured figure, None where there is none that means something."""
+    """Return a measured figure; None if it is not a positive finite number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number and 0 < value < math.inf else None
 
 
 def summary(results: Iterable[Result], skips: Iterable[Skip]) -> dict[str, dict[str, Any]]:
-    """{source: {rows, skipped, mean, median, p90, max, baseline_median}}; errors are absolute fractions."""
+    """Return {source: {rows, skipped, mean, median, p90, max, baseline_median}}; errors are absolute fractions."""
     by_source: dict[str, list[Result]] = {}
     for result in results:
         by_source.setdefault(result.source, []).append(result)
@@ -78,7 +78,7 @@ def summary(results: Iterable[Result], skips: Iterable[Skip]) -> dict[str, dict[
 
 
 def by_group(results: Iterable[Result]) -> dict[str, dict[str, float | int | None]]:
-    """The same figures of all peaks of an engine family, and of each kind of run in it with enough of them."""
+    """Return the same figures for the peaks of each engine family, and of each of its kinds with enough runs."""
     groups: dict[str, list[Result]] = {}
     for result in results:
         if result.family:

@@ -1,13 +1,15 @@
-"""Fits the time model's constants once, on half of the published runs that the project carries.
+"""Fit the constants of the time model once, on half of the published runs in the project.
 
     python -m benchmarks.fit [--write] [--without]
 
-Half: within a source, groups of rows that differ only in the plan are sorted by name and every other one is taken, so
-that no group is on both sides. Every source weighs as the square root of its rows. Out of the fit stay: FP8 (another
-speed of the GPU), rows flagged by whoever collected them, among them sources that came later and were only ever
-estimated ("never fitted"), and headers of scripts, whose seconds are rounded. --write
-keeps constants and errors in presets/efficiency.yaml, and the constants fitted without each source in
-benchmarks/data/leave_one_out.json; --without shows what each constant is worth.
+- Half: within a source, groups of rows that differ only in the plan are sorted by name, and every second group is
+  taken. So no group is in both halves.
+- The weight of a source is the square root of its number of rows.
+- Not fitted: FP8 rows (the GPU has another speed); rows with a flag, such as "never fitted" for sources that were added
+  later; headers of scripts, whose seconds are rounded.
+
+--write stores constants and errors in presets/efficiency.yaml, and the constants fitted without each source in
+benchmarks/data/leave_one_out.json. --without shows how much each constant improves the fit.
 """
 
 import argparse
@@ -36,42 +38,42 @@ from benchmarks.timed_run import Timed
 Vector = npt.NDArray[np.float64]
 NAMES = tuple(item.name for item in fields(Efficiency))
 NEUTRAL = {"decline": 0.0, "kernel_s": 0.0, "host_s": 0.0, "overlap_share": 0.0}
-"""What a constant is when it is not there; a share is then 1."""
+"""Value of a constant without effect; 1 for a share."""
 ROUNDS = 60
 
 
 def main() -> None:
-    """Print constants and errors, and with --write keep them."""
+    """Print constants and errors; store them with --write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--without", action="store_true")
     arguments = parser.parse_args()
     seen, held = halves(fit_rows())
-    found = fit(seen)
-    print("constants:", {name: float(f"{value:.4g}") for name, value in asdict(found).items()})
-    for name, value in errors_by_source(found, seen, held).items():
+    fitted = fit(seen)
+    print("constants:", {name: float(f"{value:.4g}") for name, value in asdict(fitted).items()})
+    for name, value in errors_by_source(fitted, seen, held).items():
         print(f"{name:56} {value}")
     if arguments.without:
-        print("\nweighted error on the held half without each constant (fitted again):")
-        print(f"{'all of them':16} {loss(found, held):.4f}")
+        print("\nweighted error on the held-out half without each constant (fitted again):")
+        print(f"{'all of them':16} {loss(fitted, held):.4f}")
         for name in NAMES:
             print(f"{name:16} {loss(fit(seen, without=(name,)), held):.4f}")
     if arguments.write:
-        write(found, seen, held)
+        write(fitted, seen, held)
 
 
 def carried_rows() -> list[Mapping[str, Any]]:
-    """Every published row that the project carries."""
+    """Return every published row in the project."""
     published = json.loads((DATA / "published_throughput.json").read_text())["rows"]
     return [*published, *single_node_rows()]
 
 
 def single_node_rows() -> list[Mapping[str, Any]]:
-    """vTrain's single-node runs in the form of the others."""
-    found = json.loads((DATA / "vtrain_single_node.json").read_text())
+    """Return vTrain's single-node runs as rows like the others."""
+    table = json.loads((DATA / "vtrain_single_node.json").read_text())
     rows = []
-    for values in found["rows"]:
-        row = dict(zip(found["columns"], values, strict=True))
+    for values in table["rows"]:
+        row = dict(zip(table["columns"], values, strict=True))
         arch = {"hidden": row["hidden"], "layers": row["layers"], "heads": row["heads"]}
         sizes = {key: row[key] for key in ("gpus", "gbs", "mbs", "seq", "tp", "dp", "pp")}
         rows.append(
@@ -91,30 +93,29 @@ def single_node_rows() -> list[Mapping[str, Any]]:
 
 
 def fit_rows() -> list[Timed]:
-    """Those of the carried rows that may be fitted to or held out."""
+    """Return the rows that may be fitted or held out."""
     rows = [row for row in carried_rows() if not row.get("flags") and "header" not in str(row["source"])]
-    found, _ = timed_rows(rows)
-    return [timed for timed in found if timed.family != "fp8"]
+    timed_runs, _ = timed_rows(rows)
+    return [timed for timed in timed_runs if timed.family != "fp8"]
 
 
 def unfitted_rows() -> list[Timed]:
-    """Those of sources that came later and were only ever estimated."""
-    found, _ = timed_rows(row for row in carried_rows() if row.get("flags") == "never fitted")
-    return found
+    """Return the rows of sources that were added later and were never fitted."""
+    return timed_rows(row for row in carried_rows() if row.get("flags") == "never fitted")[0]
 
 
 def halves(rows: Sequence[Timed]) -> tuple[list[Timed], list[Timed]]:
-    """The half that is fitted to, and the half that is held out."""
-    places: dict[str, int] = {}
+    """Return the half that is fitted and the half that is held out."""
+    sides: dict[str, int] = {}
     counts: Counter[str] = Counter()
     for source, group in sorted({(row.source, row.group) for row in rows}):
-        places[group] = counts[source] % 2
+        sides[group] = counts[source] % 2
         counts[source] += 1
-    return tuple([row for row in rows if places[row.group] == side] for side in (0, 1))  # type: ignore[return-value]
+    return tuple([row for row in rows if sides[row.group] == side] for side in (0, 1))  # type: ignore[return-value]
 
 
 def loss(efficiency: Efficiency, rows: Sequence[Timed]) -> float:
-    """Mean absolute logarithm of ours over measured, sources weighted."""
+    """Return the weighted mean absolute logarithm of estimated over measured time."""
     errors = [abs(math.log(row.seconds(efficiency) / row.measured_s)) for row in rows]
     return float(np.dot(_weights(rows), errors))
 
@@ -127,13 +128,13 @@ def _weights(rows: Sequence[Timed]) -> Vector:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Quick:
-    """A row whose schedule is not simulated again and again: the simulated time over the closed form's is kept."""
+    """A row whose schedule is simulated only once. The ratio of the simulated time to the closed form is reused."""
 
     row: Timed
     ratio: float
 
     def log_error(self, efficiency: Efficiency) -> float:
-        """Logarithm of ours over measured."""
+        """Return the logarithm of estimated over measured time."""
 
         def schedule(forward: ChunkTimes, backward: ChunkTimes, virtual: int, micro_batches: Number) -> Number:
             return self.ratio * _closed(forward, backward, virtual, micro_batches)
@@ -154,16 +155,16 @@ def _quick(row: Timed, efficiency: Efficiency) -> _Quick:
 
 
 def _closed(forward: ChunkTimes, backward: ChunkTimes, virtual: int, micro_batches: Number) -> Number:
-    """Equal stages but for the slowest."""
+    """Return the time of a pipeline whose stages are equal except for the slowest."""
     both = [sum(there) + sum(back) for there, back in zip(forward, backward, strict=True)]
     return micro_batches * max(both) + (sum(both) - max(both)) / virtual
 
 
 def fit(rows: Sequence[Timed], *, without: tuple[str, ...] = (), start: Efficiency | None = None) -> Efficiency:
-    """Constants with the least weighted absolute logarithm of ours over measured.
+    """Return the constants with the least weighted absolute logarithm of estimated over measured time.
 
-    Gauss-Newton steps on the logarithms of the constants (of odds for shares), rows weighted again by one over their
-    error, steps halved until they help.
+    Gauss-Newton steps on the logarithms of the constants (log odds for shares). Each step weights rows again by one
+    over their error, and is halved until it improves the loss.
     """
     names = [name for name in NAMES if name not in without]
     fixed = {name: NEUTRAL.get(name, 1.0) for name in without}
@@ -171,13 +172,13 @@ def fit(rows: Sequence[Timed], *, without: tuple[str, ...] = (), start: Efficien
     quick = [_quick(row, start) for row in rows]
     weights = _weights(rows)
 
-    def errors(place: Vector) -> Vector:
-        efficiency = Efficiency(**fixed, **{name: _out(name, value) for name, value in zip(names, place, strict=True)})
+    def errors(point: Vector) -> Vector:
+        efficiency = Efficiency(**fixed, **{name: _out(name, value) for name, value in zip(names, point, strict=True)})
         return np.array([item.log_error(efficiency) for item in quick])
 
-    place = np.array([_in(name, getattr(start, name)) for name in names])
-    place = _descend(errors, place, weights)
-    return Efficiency(**fixed, **{name: _out(name, value) for name, value in zip(names, place, strict=True)})
+    point = np.array([_in(name, getattr(start, name)) for name in names])
+    point = _descend(errors, point, weights)
+    return Efficiency(**fixed, **{name: _out(name, value) for name, value in zip(names, point, strict=True)})
 
 
 _START = Efficiency(
@@ -193,25 +194,25 @@ _START = Efficiency(
 )
 
 
-def _descend(errors: Callable[[Vector], Vector], place: Vector, weights: Vector) -> Vector:
-    now = errors(place)
+def _descend(errors: Callable[[Vector], Vector], point: Vector, weights: Vector) -> Vector:
+    now = errors(point)
     for _ in range(ROUNDS):
-        slopes = np.stack([(errors(place + step) - now) / 0.02 for step in 0.02 * np.eye(len(place))], axis=1)
+        slopes = np.stack([(errors(point + step) - now) / 0.02 for step in 0.02 * np.eye(len(point))], axis=1)
         scale = np.sqrt(weights / np.maximum(np.abs(now), 0.02))
-        # A little damping keeps constants in place that the rows do not tell.
-        system = (slopes * scale[:, None]).T @ (slopes * scale[:, None]) + 1e-3 * np.eye(len(place))
+        # A little damping keeps constants in place that the rows do not determine.
+        system = (slopes * scale[:, None]).T @ (slopes * scale[:, None]) + 1e-3 * np.eye(len(point))
         step = -np.linalg.solve(system, (slopes * scale[:, None]).T @ (now * scale))
         step = np.clip(step, -1, 1)
         best, size = float(weights @ np.abs(now)), 1.0
         while size > 0.05:
-            tried = errors(place + size * step)
-            if float(weights @ np.abs(tried)) < best - 1e-6:
-                place, now = place + size * step, tried
+            shorter = errors(point + size * step)
+            if float(weights @ np.abs(shorter)) < best - 1e-6:
+                point, now = point + size * step, shorter
                 break
             size /= 2
         else:
-            return place
-    return place
+            return point
+    return point
 
 
 def _in(name: str, value: float) -> float:
@@ -225,30 +226,30 @@ def _out(name: str, value: float) -> float:
 def errors_by_source(
     efficiency: Efficiency, seen: Sequence[Timed], held: Sequence[Timed]
 ) -> dict[str, dict[str, float | int]]:
-    """Median absolute error of each source, in the sample and held out."""
-    found: dict[str, dict[str, float | int]] = {}
+    """Return the median absolute error of each source, in the sample and held out."""
+    errors_of: dict[str, dict[str, float | int]] = {}
     for source in sorted({row.source for row in (*seen, *held)}):
         for side, rows in (("in_sample", seen), ("held_out", held)):
             errors = [abs(row.seconds(efficiency) / row.measured_s - 1) for row in rows if row.source == source]
             if errors:
-                found.setdefault(source, {})[side] = round(statistics.median(errors), 4)
-                found[source][f"{side}_rows"] = len(errors)
-    return found
+                errors_of.setdefault(source, {})[side] = round(statistics.median(errors), 4)
+                errors_of[source][f"{side}_rows"] = len(errors)
+    return errors_of
 
 
-def write(found: Efficiency, seen: Sequence[Timed], held: Sequence[Timed]) -> None:
-    """Keep the constants, their errors, and the constants fitted without each source."""
+def write(fitted: Efficiency, seen: Sequence[Timed], held: Sequence[Timed]) -> None:
+    """Store the constants, their errors, and the constants fitted without each source."""
     without = {
-        source: fit([row for row in seen if row.source != source], start=found)
+        source: fit([row for row in seen if row.source != source], start=fitted)
         for source in sorted({row.source for row in seen})
     }
     kept = {source: _figures(constants) for source, constants in without.items()}
     (DATA / "leave_one_out.json").write_text(json.dumps(kept, indent=1) + "\n")
-    errors = errors_by_source(found, seen, held)
-    strange = unfitted_rows()
+    errors = errors_by_source(fitted, seen, held)
+    unfitted = unfitted_rows()
     left_out: dict[str, list[float]] = {"dense": [], "moe": []}
-    for source, constants in {**without, **{row.source: found for row in strange}}.items():
-        rows = [row for row in (*seen, *held, *strange) if row.source == source]
+    for source, constants in {**without, **{row.source: fitted for row in unfitted}}.items():
+        rows = [row for row in (*seen, *held, *unfitted) if row.source == source]
         off = [abs(row.seconds(constants) / row.measured_s - 1) for row in rows]
         errors.setdefault(source, {})["left_out"] = round(statistics.median(off), 4)
         for family, medians in left_out.items():
@@ -256,7 +257,7 @@ def write(found: Efficiency, seen: Sequence[Timed], held: Sequence[Timed]) -> No
             if of_runs and not rows[0].layer_alone:
                 medians.append(statistics.median(of_runs))
     figures = {
-        "constants": _figures(found),
+        "constants": _figures(fitted),
         "typical_error": round(statistics.median(left_out["dense"]), 3),
         "typical_error_of_experts": round(statistics.median(left_out["moe"]), 3),
         "date": datetime.now(tz=UTC).date().isoformat(),

@@ -1,8 +1,8 @@
-"""Megatron-LM's own CI readings, replayed from the arguments of each case.
+"""Readings of Megatron-LM's own CI, replayed from the arguments of each case.
 
 A row: {family, case, env, test_type, mem_allocated_bytes, mem_max_allocated_bytes, world, args: {--argument: value}}.
-The readings are of the last rank, so of the last pipeline stage. What is not modelled is told from the arguments
-alone, and no row is dropped for how far off it is.
+The readings come from the last rank, so from the last pipeline stage. Only the arguments decide which rows are not
+modelled. No row is dropped for its error.
 """
 
 import math
@@ -31,7 +31,7 @@ STATIC, PEAK = f"{SOURCE}, static bytes", f"{SOURCE}, peaks over 10 GiB"
 SMALL_PEAK = f"{SOURCE}, smaller peaks"
 ABOVE_STATIC = f"{SOURCE}, peak above static bytes, world size not published"
 
-# Checked in this order; the value says what the row has that is not modelled.
+# Checked in this order; argument -> the feature that is not modelled.
 _NOT_MODELLED = {
     "--fp8-format": "fp8",
     "--fp16": "fp16",
@@ -44,30 +44,30 @@ _NOT_MODELLED = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replay:
-    """A row in the estimate's own types."""
+    """A row in the types of the estimate."""
 
     row: Mapping[str, Any]
     layers: ModelLayers
     plan: Plan
     memory: MemoryTraits
     has_world: bool
-    """Whether it is known how many ranks there were, where anything depends on it."""
+    """Whether the number of ranks is known, or nothing depends on it."""
 
     @property
     def last_stage(self) -> StageMemory:
-        """Our figures of the rank that was read."""
+        """Return our memory of the rank that was read."""
         return pipeline_memory(self.layers, self.plan, self.memory, Trained())[-1]
 
     @property
     def static_bytes(self) -> float:
-        """Weights, gradients, optimizer and cached buffers: what is there between two iterations."""
+        """Return weights, gradients, optimizer and cached buffers: the memory between two iterations."""
         memory = self.last_stage
         states = memory.weights + memory.gradients + memory.optimizer
         return float(states + self._cached_bytes) + _library_bytes(self.row)
 
     @property
     def above_static_bytes(self) -> float:
-        """What a step adds to the static bytes; it does not depend on how many ranks share the optimizer."""
+        """Return what a step adds to the static bytes, which does not depend on the ranks that share the optimizer."""
         memory = self.last_stage
         libraries = STATIC_BYTES + (GROUPED_BYTES if stages(self.layers, self.plan)[-1].sparse else 0.0)
         return float(memory.activations + memory.logits + memory.workspace - self._cached_bytes) - libraries
@@ -80,33 +80,33 @@ class Replay:
 
     @property
     def rule_bytes(self) -> float:
-        """18 bytes a parameter of the rank, and nothing else."""
+        """Return 18 bytes per parameter of the rank."""
         stage = stages(self.layers, self.plan)[-1]
-        found = rank_parameters(self.layers, self.plan, stage, Trained(), self.memory.vocabulary_padding)
-        return float(18 * (found.dense + found.expert))
+        parameters = rank_parameters(self.layers, self.plan, stage, Trained(), self.memory.vocabulary_padding)
+        return float(18 * (parameters.dense + parameters.expert))
 
 
 def golden_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], list[Skip], dict[str, float]]:
-    """Errors of static bytes on the odd rows and of every peak; skips; MiB that each environment adds.
+    """Return the results (static bytes of the odd rows, all peaks), the skips, and the MiB each environment adds.
 
     The constant of an environment (workspaces of its libraries) is the median residual of its even rows. A case is
-    measured in several environments; its peak counts once, by the median of its errors. Where the number of ranks is
-    not published, what a step adds to the static bytes is compared alone.
+    measured in several environments; its peak counts once, by the median of its errors. If the number of ranks is not
+    published, only the memory above the static bytes is compared.
     """
-    found = [replay(row) for row in rows]
-    skips = [item for item in found if isinstance(item, Skip)]
-    readable = [item for item in found if isinstance(item, Replay)]
-    replays = [item for item in readable if item.has_world]
+    replays_or_skips = [replay(row) for row in rows]
+    skips = [case for case in replays_or_skips if isinstance(case, Skip)]
+    readable = [case for case in replays_or_skips if isinstance(case, Replay)]
+    replays = [case for case in readable if case.has_world]
     constants: dict[str, float] = {}
     results: list[Result] = []
-    for environment in sorted({item.row["env"] for item in replays}):
-        mine = [item for item in replays if item.row["env"] == environment]
-        even = [item.row["mem_allocated_bytes"] - item.static_bytes for item in mine[::2]]
+    for environment in sorted({case.row["env"] for case in replays}):
+        readings = [case for case in replays if case.row["env"] == environment]
+        even = [case.row["mem_allocated_bytes"] - case.static_bytes for case in readings[::2]]
         constant = statistics.median(even)
         constants[environment] = constant / 2**20
-        results += [_static(item, constant) for item in mine[1::2]]
-    results += _once_a_case(replays, _peak)
-    results += _once_a_case([item for item in readable if not item.has_world], _above_static)
+        results += [_static(case, constant) for case in readings[1::2]]
+    results += _median_per_case(replays, _peak)
+    results += _median_per_case([case for case in readable if not case.has_world], _above_static)
     return results, skips, constants
 
 
@@ -120,14 +120,14 @@ def _static(item: Replay, constant: float) -> Result:
     )
 
 
-def _once_a_case(replays: list[Replay], judge: Callable[[Replay, str], Result]) -> Iterator[Result]:
-    """The middle one of the errors that a case has in its environments."""
+def _median_per_case(replays: list[Replay], judge: Callable[[Replay, str], Result]) -> Iterator[Result]:
+    """Yield for each case the median of the errors in its environments."""
     cases: dict[tuple[str, str], list[Replay]] = {}
     for item in replays:
         cases.setdefault((item.row["case"], item.row["test_type"]), []).append(item)
     for (name, kind), items in cases.items():
-        found = [judge(item, f"{name} ({kind}, {len(items)} environments)") for item in items]
-        yield sorted(found, key=lambda result: result.error)[len(found) // 2]
+        results = [judge(item, f"{name} ({kind}, {len(items)} environments)") for item in items]
+        yield sorted(results, key=lambda result: result.error)[len(results) // 2]
 
 
 def _peak(item: Replay, case: str) -> Result:
@@ -149,28 +149,28 @@ def _above_static(item: Replay, case: str) -> Result:
 
 
 def within_tolerance(results: Iterable[Result]) -> float:
-    """The share of static readings within 20 MiB + 1%."""
+    """Return the share of static readings within 20 MiB + 1%."""
     static = [result for result in results if result.source == STATIC]
     good = [abs(item.ours - item.measured) <= 20 / 1024 + 0.01 * item.measured for item in static]
     return sum(good) / len(good) if good else 0.0
 
 
 def replay(row: Mapping[str, Any]) -> Replay | Skip:
-    """The row in our types, or why not."""
+    """Return the row in our types, or the reason to skip it."""
     try:
-        found = _read(row)
+        outcome = _read(row)
     except UNREADABLE as error:
-        found = unreadable(error)
+        outcome = unreadable(error)
     except ProblemsError as error:
-        found = f"architecture: {error.problems[0].code}"
-    if isinstance(found, Replay):
-        return found
+        outcome = f"architecture: {error.problems[0].code}"
+    if isinstance(outcome, Replay):
+        return outcome
     row = row if isinstance(row, Mapping) else {}
-    return Skip(source=SOURCE, case=f"{row.get('case')} {row.get('env')}", reason=found)
+    return Skip(source=SOURCE, case=f"{row.get('case')} {row.get('env')}", reason=outcome)
 
 
 def _read(row: Mapping[str, Any]) -> Replay | str:
-    """The row in our types, or the reason why it is not modelled; raises UNREADABLE for odd fields."""
+    """Return the row in our types, or the feature that is not modelled. Raises UNREADABLE for odd fields."""
     args = row["args"]
     for key in ("case", "env", "family", "test_type"):
         if not isinstance(row[key], str):
@@ -189,8 +189,8 @@ def _read(row: Mapping[str, Any]) -> Replay | str:
     if sum(plan.pipeline_layout or ()) != count and count % (plan.pipeline * plan.virtual_pipeline):
         return "layers that do not divide over the stages"
     known = not args.get("--use-distributed-optimizer") or _world(row) is not None
-    found = Replay(row=row, layers=layers, plan=plan, memory=_memory(row, args), has_world=known)
-    return found if 0 < found.static_bytes < math.inf and found.above_static_bytes > 0 else "no such plan"
+    replayed = Replay(row=row, layers=layers, plan=plan, memory=_memory(row, args), has_world=known)
+    return replayed if 0 < replayed.static_bytes < math.inf and replayed.above_static_bytes > 0 else "no such plan"
 
 
 def _refusal(row: Mapping[str, Any], args: Mapping[str, Any]) -> str | None:
@@ -209,7 +209,10 @@ def _refusal(row: Mapping[str, Any], args: Mapping[str, Any]) -> str | None:
 
 
 def _world(row: Mapping[str, Any]) -> int | None:
-    """Functional tests whose size is not published run on one node: of eight GPUs, or four where the name says so."""
+    """Return the number of ranks.
+
+    Functional tests without a published size run on one node of eight GPUs, or of four if the name says so.
+    """
     if row.get("world"):
         return int(row["world"])
     if row["test_type"] == "release":
@@ -218,14 +221,16 @@ def _world(row: Mapping[str, Any]) -> int | None:
 
 
 def _library_bytes(row: Mapping[str, Any]) -> float:
-    """Workspaces that differ within an environment.
+    """Return the workspaces that differ within an environment.
 
-    Transformer Engine's grouped GEMM runs on four streams, each with a workspace: 32 MiB on Hopper and later, 4 MiB
-    before (its cpp_extensions/gemm.py). torch gives each of cuBLAS's handles, one for forward and one for backward, a
-    workspace (parseChosenWorkspaceSize in aten/src/ATen/cuda/CublasHandlePool.cpp): 8 x 4096 KiB on Hopper, and in its
-    later versions on Blackwell, elsewhere 2 x 4096 + 8 x 16 KiB. What CUBLAS_WORKSPACE_CONFIG says goes first, and
-    deterministic runs say :4096:8, the size of Hopper. Deterministic mode allows neither flash attention nor a fused
-    loss (megatron/training/arguments.py), and a test that resumes on another layout (reshard) does not ask for it.
+    - Transformer Engine's grouped GEMM runs on four streams, each with a workspace: 32 MiB on Hopper and later, 4 MiB
+      before (its cpp_extensions/gemm.py).
+    - torch gives each cuBLAS handle, one for forward and one for backward, a workspace (parseChosenWorkspaceSize in
+      aten/src/ATen/cuda/CublasHandlePool.cpp): 8 x 4096 KiB on Hopper, in later versions also on Blackwell; elsewhere 2
+      x 4096 + 8 x 16 KiB.
+    - CUBLAS_WORKSPACE_CONFIG overrides this. Deterministic runs set :4096:8, the size of Hopper. Deterministic mode
+      allows neither flash attention nor a fused loss (megatron/training/arguments.py). A test that resumes on another
+      layout (reshard) does not use it.
     """
     args, environment = row["args"], row["env"]
     if args.get("--transformer-impl") == "local":
@@ -242,7 +247,7 @@ def _library_bytes(row: Mapping[str, Any]) -> float:
 def _plan(row: Mapping[str, Any], args: Mapping[str, Any]) -> Plan:
     tensor, pipeline = number(args, "--tensor-model-parallel-size"), number(args, "--pipeline-model-parallel-size")
     context = number(args, "--context-parallel-size")
-    # Without a distributed optimizer nothing depends on the number of replicas but the micro-batches in flight.
+    # Without a distributed optimizer, only the micro-batches in flight depend on the number of replicas.
     world = _world(row) or tensor * pipeline * context
     data = max(1, world // (tensor * pipeline * context))
     micro_batch = int(args["--micro-batch-size"])
@@ -278,7 +283,7 @@ def _plan(row: Mapping[str, Any], args: Mapping[str, Any]) -> Plan:
 
 
 def _layout(args: Mapping[str, Any], layers: int, pipeline: int) -> tuple[int, ...] | None:
-    """Layers of each piece, where they are not equal."""
+    """Return the layers of each piece if they are not equal."""
     if text := args.get("--pipeline-model-parallel-layout"):
         return layers_of(text)
     ends = [args.get(f"--decoder-{end}-pipeline-num-layers") for end in ("first", "last")]
@@ -298,9 +303,9 @@ def _memory(row: Mapping[str, Any], args: Mapping[str, Any]) -> MemoryTraits:
         MEGATRON_LM_MEMORY,
         weight_bytes=4 if single else 2,
         gradient_bytes=2 if args.get("--grad-reduce-in-bf16") else 4,
-        # Several instances of the distributed optimizer each hold all of it; the tests run two.
+        # Each instance of the distributed optimizer holds all of it; the tests run two instances.
         optimizer_bytes=(8 if single else 12) * (2 if "multi_dist_optimizer_instances" in row["case"] else 1),
-        # The long-term support images carry a Transformer Engine from before the cache (2.3).
+        # The Transformer Engine of the long-term support images is older than the cache (2.3).
         cached_weight_gradients=transformer_engine
         and not args.get("--no-gradient-accumulation-fusion")
         and not row["env"].startswith("lts"),

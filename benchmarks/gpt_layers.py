@@ -1,4 +1,4 @@
-"""The model that arguments of Megatron-LM describe: a GPT with biases, LayerNorms and dropouts, or a modern decoder."""
+"""Layers of a model that Megatron-LM arguments describe: a GPT with biases and LayerNorms, or a modern decoder."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,22 +14,22 @@ VOCABULARIES = {
     "Llama2Tokenizer": 32000,
     # The 256k model that Megatron-LM's release tests use with it.
     "GPTSentencePieceTokenizer": 256000,
-    # Comes with --vocab-size.
+    # Given with --vocab-size.
     "NullTokenizer": 0,
 }
 
 
 def number(args: Mapping[str, Any], key: str, default: int = 1) -> int:
-    """A size, or its default where it is not given."""
+    """Return a size, or its default."""
     return int(args.get(key) or default)
 
 
 def gpt_layers(args: Mapping[str, Any]) -> ModelLayers:
-    """The layers of a case; raises KeyError for an argument that is missing."""
+    """Return the layers of a case. Raises KeyError for a missing argument."""
     hidden, heads = int(args["--hidden-size"]), int(args["--num-attention-heads"])
     latent = bool(args.get("--multi-latent-attention"))
     gated, biased = bool(args.get("--swiglu")), not args.get("--disable-bias-linear")
-    # megatron/training/arguments.py narrows the FFN where SwiGLU adds a third matrix.
+    # megatron/training/arguments.py reduces the FFN width because SwiGLU adds a third matrix.
     ffn = number(args, "--ffn-hidden-size", int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden)
     experts = number(args, "--num-experts", 0)
     vocabulary = VOCABULARIES[args.get("--tokenizer-type", "GPT2BPETokenizer")]
@@ -56,7 +56,7 @@ def gpt_layers(args: Mapping[str, Any]) -> ModelLayers:
     )
     if latent:
         ranks = {"q_lora": number(args, "--q-lora-rank", 0), "kv_lora": number(args, "--kv-lora-rank", 32)}
-        # Widths of heads: defaults of megatron-core's MLATransformerConfig.
+        # Head widths: defaults of megatron-core's MLATransformerConfig.
         shape = replace(shape, mla=Mla(**ranks, nope_dim=128, rope_dim=64, value_dim=128))
     layers = model_layers(shape)
     options = _Gpt(
@@ -76,21 +76,21 @@ def gpt_layers(args: Mapping[str, Any]) -> ModelLayers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Gpt:
-    """What a GPT of Megatron-LM has that the families of presets have not."""
+    """Parts of a Megatron-LM GPT that the model families of the presets lack."""
 
     bias: bool
     layer_norm: bool
     dropout: bool
 
     def kind(self, kind: LayerKind) -> LayerKind:
-        """The layer with biases in its FFN, LayerNorms and the masks of its two dropouts."""
+        """Return the layer with FFN biases, LayerNorms and two dropout masks."""
         operators = list(self.norms(kind.operators))
         if self.dropout:
             operators += [Keep(width=2 * kind.hidden, bytes=1)]
         return replace(kind, operators=tuple(operators))
 
     def norms(self, operators: Iterable[Operator]) -> Iterable[Operator]:
-        """The operators with the weights that LayerNorm and biases add."""
+        """Return the operators with the weights of LayerNorm and biases."""
         for operator in operators:
             if isinstance(operator, Norm) and self.layer_norm:
                 yield replace(operator, parameters=2 * operator.parameters)

@@ -1,9 +1,9 @@
-"""Layers' inputs and their gradients that are alive when backward reaches the first layer, under FSDP with adapters.
+"""Count of layer inputs and gradients alive when backward reaches the first layer, under FSDP with adapters.
 
     .venv-node/bin/python -m benchmarks.kept_inputs
 
-Prints {"FSDP 1, reentrant": tensors, ...} of eight checkpointed layers of frozen weights and an adapter, on one CPU
-process. Without FSDP it is what the first layer itself needs.
+Prints {"FSDP 1, reentrant": tensors, ...} for eight checkpointed layers of frozen weights and an adapter, on one CPU
+process. The count without FSDP is what the first layer itself needs.
 """
 
 import gc
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 class Adapted(nn.Module):
-    """A frozen projection with its adapter, which PEFT's policy makes units of their own."""
+    """A frozen projection with its adapter. PEFT's policy makes each an FSDP unit."""
 
     def __init__(self, version: int) -> None:
         super().__init__()
@@ -32,12 +32,12 @@ class Adapted(nn.Module):
         )
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The projection and its adapter on the residual stream."""
+        """A projection and its adapter on the residual stream."""
         return inputs + self.base(inputs) + self.up(self.down(inputs))
 
 
 class Stack(nn.Module):
-    """Checkpointed layers, as transformers calls them."""
+    """Checkpointed layers, called as transformers calls them."""
 
     def __init__(self, version: int, *, reentrant: bool) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Stack(nn.Module):
         self.reentrant = reentrant
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Layer after layer."""
+        """A sequence of layers."""
         for layer in self.layers:
             hidden = checkpoint(layer, hidden, use_reentrant=self.reentrant)
         return hidden
@@ -58,24 +58,24 @@ def _unit(module: nn.Module, version: int) -> nn.Module:
 
 
 def alive(version: int, *, reentrant: bool) -> int:
-    """Distinct storages as large as a layer's input; version 0 is without FSDP."""
+    """Return the number of distinct storages of the size of a layer's input. Version 0 is without FSDP."""
     inputs = torch.randn(TOKENS, HIDDEN, requires_grad=True)
-    found: set[int] = set()
+    storages: set[int] = set()
 
     def look(_: Tensor) -> None:
         gc.collect()
         for one in [item for item in gc.get_objects() if type(item) is Tensor]:
             for tensor in (one, one.grad if one.is_leaf else None):
                 if tensor is not None and tensor.untyped_storage().nbytes() == inputs.untyped_storage().nbytes():
-                    found.add(tensor.untyped_storage().data_ptr())
+                    storages.add(tensor.untyped_storage().data_ptr())
 
     inputs.register_hook(look)
     _unit(Stack(version, reentrant=reentrant), version)(inputs).sum().backward()
-    return len(found)
+    return len(storages)
 
 
 def main() -> None:
-    """Print the count of every way."""
+    """Print the count of each combination."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     names = ("no FSDP", "FSDP 1", "FSDP 2")
     counts = {

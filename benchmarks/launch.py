@@ -1,14 +1,18 @@
-"""What a launch costs the server: connect cold to 4, 32 and 128 SSH servers, write 3 files on each, start one process.
+"""Cost of a launch for the server: connect to 4, 32 and 128 SSH servers, write 3 files and start a process on each.
 
     python -m benchmarks.launch [--nodes 4 32 128] [--rounds 3] [--parallel-ssh PYTHON]
 
-The same work in the same run by parallel OpenSSH (one ssh process a node, the files as a tar on its input: its cheapest
-way) and by parallel-ssh, where PYTHON is an interpreter that has it. All work on 16 nodes at once, from a process of
-their own that has loaded its code; the median of the rounds is shown. CPU is the client's, children included; memory is
-its peak (PSS), and what of it came while it worked. The servers' CPU is shown beside it: they share the machine.
+Two others do the same work in the same run:
 
-What is different: Megaboard and OpenSSH check the host key, parallel-ssh does not; Megaboard and parallel-ssh keep the
-connections, which is what a launch wants of them.
+- parallel OpenSSH: one ssh process per node, with the files as a tar on its input, which is its cheapest way;
+- parallel-ssh, if PYTHON is an interpreter that has it.
+
+Each works on 16 nodes at once, in its own process that has already loaded its code. The table shows the median of the
+rounds. CPU is the client's, children included. Memory is its peak (PSS), and the part that came during the work. The
+CPU of the SSH servers is shown beside it: they share the machine.
+
+The work differs in two points. Megaboard and OpenSSH check the host key, parallel-ssh does not. Megaboard and
+parallel-ssh keep the connections, which a launch needs.
 """
 
 import argparse
@@ -28,7 +32,7 @@ from typing import Any
 
 AT_ONCE = 16
 TARGET = 1.3
-"""Ours over the faster of the others, in CPU and in wall time."""
+"""Return our figures over those of the faster of the others, in CPU and in wall time."""
 FILES = {"supervisor.py": 24_000, "config.yaml": 2_000}
 START = 'cd "$(dirname "$0")" && { setsid sleep 2 < /dev/null > /dev/null 2>&1 & echo $! > pid; }\n'
 SAMPLE_S = 0.05
@@ -61,8 +65,8 @@ def main() -> None:
 
 
 def show(nodes: int, rounds: dict[str, list[dict[str, float]]]) -> None:
-    """A row a contender, and ours over the faster of the others."""
-    rows = {name: {key: statistics.median(one[key] for one in taken) for key in taken[0]}
+    """Print a row for each client, and our figures over those of the faster of the others."""
+    rows = {name: {key: statistics.median(figures[key] for figures in taken) for key in taken[0]}
             for name, taken in rounds.items()}  # fmt: skip
     for name, row in rows.items():
         print(f"{nodes:5} {name:14}{row['wall_s']:8.2f}{row['cpu_s']:8.2f}{row['servers_s']:11.2f}"
@@ -76,7 +80,7 @@ def show(nodes: int, rounds: dict[str, list[dict[str, float]]]) -> None:
 
 
 def measure(nodes: int, rounds: int, pythons: dict[str, str]) -> dict[str, list[dict[str, float]]]:
-    """Every contender in turn, `rounds` times, against the same servers."""
+    """Run every client in turn, `rounds` times, against the same servers."""
     from app.demo.local_nodes import LocalNodes
 
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in pythons}
@@ -105,7 +109,7 @@ def measure(nodes: int, rounds: int, pythons: dict[str, str]) -> dict[str, list[
 
 
 def run_contender(name: str, python: str, spec: dict[str, Any]) -> dict[str, float]:
-    """Start the contender, let it begin once it is loaded, and watch its memory and threads meanwhile."""
+    """Start a client, let it begin when it has loaded its code, and sample its memory and threads."""
     local = Path(spec["local"])
     local.mkdir(parents=True)
     for file, size in FILES.items():
@@ -136,7 +140,7 @@ def run_contender(name: str, python: str, spec: dict[str, Any]) -> dict[str, flo
 
 
 def contend(name: str, spec_path: str) -> None:
-    """Runs in the contender's process: load, say ready, wait for the word, work, and say what it took."""
+    """Run in the client's process: load the code, report ready, wait for the start, work, and report the cost."""
     spec = json.loads(Path(spec_path).read_text())
     work = {"Megaboard": by_megaboard, "OpenSSH": by_openssh, "parallel-ssh": by_parallel_ssh}[name](spec)
     print("ready", flush=True)
@@ -145,11 +149,11 @@ def contend(name: str, spec_path: str) -> None:
     work()
     print(json.dumps({"wall_s": time.perf_counter() - wall, "cpu_s": cpu_s() - cpu}), flush=True)
     sys.stdin.readline()
-    os._exit(0)  # without taking leave of 128 servers one by one
+    os._exit(0)  # without closing 128 connections one by one
 
 
 def by_megaboard(spec: dict[str, Any]) -> Any:
-    """As a launch does: a pool, a connection a node that is kept, the files in one go, the supervisor's start."""
+    """Work as a launch does: a thread pool, one kept connection per node, one write of all files, the supervisor."""
     from backend.cluster.node_group import POOL, on_all
     from backend.cluster.ssh.host_keys import KnownHosts
     from backend.cluster.ssh.node import SshNode, connect
@@ -171,7 +175,7 @@ def by_megaboard(spec: dict[str, Any]) -> Any:
 
 
 def by_openssh(spec: dict[str, Any]) -> Any:
-    """One ssh process a node."""
+    """Work with one ssh process per node."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for path in Path(spec["local"]).iterdir():
@@ -184,7 +188,7 @@ def by_openssh(spec: dict[str, Any]) -> Any:
         folder = f"{spec['work']}/node{rank}"
         command = f"mkdir -p {folder} && tar -C {folder} -xf - && sh {folder}/start.sh"
         ssh = ["ssh", *options, "-p", str(port), f"{user}@{address}", command]
-        for _ in range(3):  # a server may drop connections that come all at once
+        for _ in range(3):  # a server may drop connections that arrive all at once
             if subprocess.run(ssh, input=packed.getvalue(), stderr=subprocess.DEVNULL, check=False).returncode == 0:
                 return
         raise AssertionError(f"ssh to node {rank} failed")
@@ -197,7 +201,7 @@ def by_openssh(spec: dict[str, Any]) -> Any:
 
 
 def by_parallel_ssh(spec: dict[str, Any]) -> Any:
-    """Its parallel client: copy_file for each file, then run_command."""
+    """Work with the parallel client: copy_file for each file, then run_command."""
     from gevent import joinall
     from pssh.clients import ParallelSSHClient
     from pssh.config import HostConfig
@@ -210,20 +214,20 @@ def by_parallel_ssh(spec: dict[str, Any]) -> Any:
     def work() -> None:
         client = ParallelSSHClient(addresses, host_config=config, pool_size=AT_ONCE, num_retries=3, allow_agent=False)
         for name in names:
-            places = [
+            copies = [
                 {"local": f"{spec['local']}/{name}", "remote": f"{spec['work']}/node{rank}/{name}"} for rank in numbers
             ]
-            joinall(client.copy_file("%(local)s", "%(remote)s", copy_args=places), raise_error=True)
+            joinall(client.copy_file("%(local)s", "%(remote)s", copy_args=copies), raise_error=True)
         scripts = [f"{spec['work']}/node{rank}/start.sh" for rank in numbers]
         output = client.run_command("sh %s", host_args=scripts)
         client.join(output)
-        assert {one.exit_code for one in output} == {0}
+        assert {host.exit_code for host in output} == {0}
 
     return work
 
 
 def check(spec: dict[str, Any]) -> None:
-    """Every node has the files as they are, and its process was started."""
+    """Check that every node has the files unchanged and has started its process."""
     for rank in range(len(spec["hosts"])):
         folder = Path(spec["work"]) / f"node{rank}"
         for path in Path(spec["local"]).iterdir():
@@ -232,39 +236,39 @@ def check(spec: dict[str, Any]) -> None:
 
 
 def cpu_s() -> float:
-    """Of this process and its ended children."""
+    """Return the CPU seconds of this process and its ended children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def servers_cpu_s(cluster: Any) -> float:
-    """Of the sshd processes and of the sessions that have ended."""
+    """Return the CPU seconds of the sshd processes and of their ended sessions."""
     from app.demo.local_nodes import _with_children
     from backend.node.supervisor.processes import read_process, read_stat
 
-    listeners = [read_process(one["pid"]) for one in json.loads((cluster.folder / "nodes.json").read_text()).values()]
-    processes = [one for listener in listeners if listener for one in _with_children(listener)]
+    listeners = [read_process(node["pid"]) for node in json.loads((cluster.folder / "nodes.json").read_text()).values()]
+    processes = [process for listener in listeners if listener for process in _with_children(listener)]
     return sum(int(value) for process in processes for value in read_stat(process.pid)[1][11:15]) * TICK_S
 
 
 def tree(pid: int) -> list[int]:
-    """A process and what it has started."""
-    found = [pid]
-    for one in found:
+    """Return a process and its descendants."""
+    processes = [pid]
+    for process in processes:
         try:
-            for task in Path(f"/proc/{one}/task").iterdir():
-                found += [int(child) for child in (task / "children").read_text().split()]
+            for task in Path(f"/proc/{process}/task").iterdir():
+                processes += [int(child) for child in (task / "children").read_text().split()]
         except OSError:
             continue
-    return found
+    return processes
 
 
 def tree_mib(pid: int) -> float:
-    """Memory of a process and its children, shared pages counted once."""
+    """Return the memory of a process and its children. Shared pages count once."""
     total = 0
-    for one in tree(pid):
+    for process in tree(pid):
         try:
-            lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
         except OSError:
             continue
         total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
@@ -272,11 +276,11 @@ def tree_mib(pid: int) -> float:
 
 
 def tree_threads(pid: int) -> int:
-    """Threads of a process and its children."""
+    """Return the threads of a process and its children."""
     total = 0
-    for one in tree(pid):
+    for process in tree(pid):
         try:
-            total += len(list(Path(f"/proc/{one}/task").iterdir()))
+            total += len(list(Path(f"/proc/{process}/task").iterdir()))
         except OSError:
             continue
     return total

@@ -1,7 +1,7 @@
-"""The machines that published runs name: their GPU's figures and their connections.
+"""GPU and interconnect figures of the machines in published runs.
 
-GPU figures are those of presets/gpus.yaml where it has the GPU, else of the same page. NVLink: 600 GB/s a GPU on A100,
-900 on H100 and H20, 400 on H800, 1800 on Blackwell, both directions; a 4090 has its 16 lanes of PCIe 4.
+GPU figures come from presets/gpus.yaml, or else from the same page. NVLink per GPU, both directions: A100 600 GB/s,
+H100 and H20 900, H800 400, Blackwell 1800. A 4090 has 16 lanes of PCIe 4.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from benchmarks.shapes import NotModelled
 
 
 def _in_layers(best: float) -> float:
-    """TFLOP/s in the shapes of layers on a Blackwell GPU whose best product is `best`: as on the B200."""
+    """Return TFLOP/s in the shapes of layers on a Blackwell GPU with the best GEMM `best`, in the ratio of the B200."""
     return (gpus()["b200-180g"].matmul_tflops or 0.0) * best / 1745
 
 
@@ -38,7 +38,7 @@ FP8_OVER_BF16 = {
     "B300": 3353.3 / 1769,
     "GB": 3615.6 / 1822,
 }
-"""Best FP8 matrix product over the best bf16 one, from the same table."""
+"""Best FP8 GEMM over the best bf16 GEMM, from the same table."""
 
 # Substring of a row's `hardware` -> GPU, GB/s both directions inside a node, Gbit/s of a port, ports, GPUs of a node.
 # Tried in this order. DGX A100: eight 200 Gbit/s ports (Selene); DGX H100 and B200 eight of 400; B300 and GB300 eight
@@ -60,13 +60,13 @@ _MACHINES: tuple[tuple[str, Gpu | str, float, float, int, int], ...] = (
 
 
 def machine_name(hardware: str) -> str:
-    """The GPU's name, however a source spells it."""
-    wanted = hardware.upper().replace("_", "-")
-    return next((entry[0] for entry in _MACHINES if entry[0] in wanted), hardware)
+    """Return the name of the GPU, in any spelling of a source."""
+    name = hardware.upper().replace("_", "-")
+    return next((entry[0] for entry in _MACHINES if entry[0] in name), hardware)
 
 
 def published_gpu(hardware: str) -> Gpu:
-    """The GPU a row names; raises NotModelled for one that is not listed."""
+    """Return the GPU of a row. Raises NotModelled if it is not listed."""
     name = machine_name(hardware)
     for entry, gpu, *_ in _MACHINES:
         if entry == name:
@@ -75,31 +75,31 @@ def published_gpu(hardware: str) -> Gpu:
 
 
 def published_machine(hardware: str, source: str, *, fp8: bool = False) -> Machine:
-    """The machine a row names; raises NotModelled for one that is not listed."""
-    wanted = hardware.upper().replace("_", "-")
+    """Return the machine of a row. Raises NotModelled if it is not listed."""
+    hardware_name = hardware.upper().replace("_", "-")
     for name, gpu, link, port, ports, node in _MACHINES:
-        if name in wanted:
-            found = gpus()[gpu] if isinstance(gpu, str) else gpu
+        if name in hardware_name:
+            gpu_preset = gpus()[gpu] if isinstance(gpu, str) else gpu
             ports = 4 if "vTrain" in source else ports
             cluster = Cluster(
-                gpu=found.key or "b200-180g",
+                gpu=gpu_preset.key or "b200-180g",
                 nodes=1,
                 gpus_per_node=node,
                 intra_node_gb_per_s=link,
                 inter_node_gbit_per_s=port,
                 nics_per_node=ports,
             )
-            machine = machine_of(cluster, found)
+            machine = machine_of(cluster, gpu_preset)
             if machine is None:
                 break
-            if "HBM2E" in wanted:
+            if "HBM2E" in hardware_name:
                 # 96 GB H100 with HBM2e: 2.4 TB/s and 500 W, https://github.com/pytorch/torchtitan benchmarks.
                 machine = replace(machine, memory=2.4e12, power=500)
             if not fp8:
                 return machine
-            factor = next((value for key, value in FP8_OVER_BF16.items() if key in wanted), None)
+            factor = next((value for key, value in FP8_OVER_BF16.items() if key in hardware_name), None)
             if factor is None:
                 raise NotModelled("FP8 on a GPU without it")
             # A FLOP takes half the energy.
-            return replace(machine, products=machine.products * factor, peak=2 * machine.peak, power=2 * machine.power)
+            return replace(machine, gemm=machine.gemm * factor, peak=2 * machine.peak, power=2 * machine.power)
     raise NotModelled(f"hardware: {hardware}")

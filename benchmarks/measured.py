@@ -1,7 +1,7 @@
-"""Published rows of memory, turned into the estimate's own types; never through the job file.
+"""Published rows of memory, converted to the types of the estimate without the job file.
 
 A row: {source, model, model_arch, gpus, tp, pp, vpp, dp, cp, ep, etp, mbs, gbs, seq, recompute, zero, precision,
-method, measured_mem_gb, mem_kind, flags, ...}. What is not modelled is told from these alone.
+method, measured_mem_gb, mem_kind, flags, ...}. Only these fields decide which rows are not modelled.
 """
 
 import math
@@ -15,7 +15,7 @@ from backend.estimate.memory.fit import kind_of_run
 from backend.estimate.memory.megatron import Run, pipeline_memory
 from backend.estimate.memory.megatron_adapters import Adapters
 from backend.estimate.memory.non_torch_memory import FIRST_GIB, groups_gib
-from backend.estimate.memory.worst_microbatch import fullest
+from backend.estimate.memory.worst_microbatch import worst_length
 from backend.estimate.model.layers import ModelLayers
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.model.parameters import model_parameters
@@ -30,13 +30,13 @@ from benchmarks.shapes import NotModelled, published_shape
 
 GIB = 2.0**30
 _TUNERS = "galore|fsdp_qlora|unsloth|hqq|sequence_parallel|new_special_tokens|dora|pissa|olora|muon"
-"""What scripts of ms-swift are named after, and the estimate does not know."""
+"""Names of ms-swift scripts for methods that the estimate does not model."""
 _SIZES = ("gpus", "tp", "pp", "vpp", "dp", "cp", "ep", "etp", "mbs", "gbs", "seq", "zero")
 _GPUS_PER_NODE = 8
 
 
 def measured_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], list[Skip]]:
-    """Ours beside every row with a memory figure; rows that repeat a case count once."""
+    """Return our estimate for every row with a memory figure. A case that repeats counts once."""
     results, skips, seen = [], [], set()
     for number, row in enumerate(rows, 1):
         source, case = "unknown", f"row {number}"
@@ -94,14 +94,16 @@ def _results(row: Mapping[str, Any], case: str) -> list[Result]:
     if len(by_stage) < 2 or len(by_stage) != len(peaks) or None in by_stage:
         return [result]
     each = [
-        Result(source=f"{source}, each stage", case=f"{case}, stage {stage}", measured=real, ours=mine, baseline=rule)
-        for stage, (real, mine) in enumerate(zip(by_stage, peaks, strict=True))
+        Result(
+            source=f"{source}, each stage", case=f"{case}, stage {stage}", measured=read, ours=estimated, baseline=rule
+        )
+        for stage, (read, estimated) in enumerate(zip(by_stage, peaks, strict=True))
     ]
     return [result, *each]
 
 
 def _outside_gib(row: Mapping[str, Any]) -> float:
-    """Context and NCCL, where nvidia-smi was read."""
+    """Return the context and NCCL memory that nvidia-smi includes."""
     if is_hugging_face(row):
         return FIRST_GIB
     swift = "ms-swift" in row["source"]
@@ -110,7 +112,7 @@ def _outside_gib(row: Mapping[str, Any]) -> float:
 
 
 def _peaks(row: Mapping[str, Any], layers: ModelLayers) -> list[float]:
-    """Ours for each pipeline stage."""
+    """Return our peak of each pipeline stage."""
     if is_hugging_face(row):
         return [hugging_face_peak(row, layers)]
     plan = _megatron_plan(row)
@@ -132,7 +134,7 @@ def _refuse(row: Mapping[str, Any]) -> None:
         raise NotModelled("computed by its authors, not measured")
     if str(row.get("flags") or "").startswith("header names"):
         raise NotModelled("the script is another variant than its header")
-    # torchtitan's float8 is the matrix products' alone: weights stay fp32, what is saved bf16.
+    # torchtitan's float8 applies only to GEMMs: weights stay fp32, saved activations bf16.
     known = ("bf16", "bfloat16", "float8") if "torchtitan" in source else ("bf16", "bfloat16")
     if not str(row.get("precision") or "bf16").lower().startswith(known) or "fp8" in method:
         raise NotModelled("not bf16")
@@ -145,9 +147,9 @@ def _refuse(row: Mapping[str, Any]) -> None:
     tuner = re.search(r"tuner_type=(\S+)", method)
     if tuner and tuner[1] not in ("full", "lora"):
         raise NotModelled(f"tuner: {tuner[1]}")
-    found = re.search(rf"/({_TUNERS})", reference(row))
-    if found and "ms-swift" in source:
-        raise NotModelled(f"tuner: {found[1]}")
+    match = re.search(rf"/({_TUNERS})", reference(row))
+    if match and "ms-swift" in source:
+        raise NotModelled(f"tuner: {match[1]}")
     if "ZeRO3" in str(row.get("notes")) and "megatron/" in reference(row):
         raise NotModelled("the script is another variant than its header")
     if row.get("zero") in (2, 3) and row.get("gpus") == 1:
@@ -172,7 +174,7 @@ def _megatron_plan(row: Mapping[str, Any]) -> Plan:
         expert_tensor=row.get("etp") or 1,
         data=data,
         sequence_parallel=tensor > 1,
-        sequence_length=_fullest(row),
+        sequence_length=_largest_tokens(row),
         micro_batch=micro_batch * sequences(method),
         micro_batches=max(1, (row.get("gbs") or micro_batch * data) // (micro_batch * data)),
         offload_fraction=_offloaded(method),
@@ -181,22 +183,25 @@ def _megatron_plan(row: Mapping[str, Any]) -> Plan:
     )
 
 
-def _fullest(row: Mapping[str, Any]) -> float:
-    """Tokens of a mean sequence in the fullest micro-batch. ms-swift's scripts name their data, its documentation the
-    mean length of most (docs/source_en/Instruction/Supported-models-and-datasets.md)."""
+def _largest_tokens(row: Mapping[str, Any]) -> float:
+    """Return the tokens of a mean sequence in the largest micro-batch.
+
+    ms-swift's scripts name their data. Its documentation gives the mean length of most
+    (docs/source_en/Instruction/Supported-models-and-datasets.md).
+    """
     length, count = needed(row, "seq"), needed(row, "mbs")
     if "ms-swift" not in row["source"] or count == 1 or "packing=true" in row["method"]:
         return length
     if row.get("sample_tokens") is None:
         raise NotModelled("not published: how long the samples are")
-    return float(fullest(needed(row, "sample_tokens"), length, count, needed(row, "samples")))
+    return float(worst_length(needed(row, "sample_tokens"), length, count, needed(row, "samples")))
 
 
 def _offloaded(method: str) -> float:
     if "optimizer_cpu_offload=true" not in method:
         return 0.0
-    found = re.search(r"optimizer_offload_fraction=([\d.]+)", method)
-    return float(found[1]) if found else 1.0
+    match = re.search(r"optimizer_offload_fraction=([\d.]+)", method)
+    return float(match[1]) if match else 1.0
 
 
 def _megatron_memory(row: Mapping[str, Any]) -> MemoryTraits:

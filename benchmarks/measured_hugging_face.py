@@ -1,4 +1,4 @@
-"""Published rows of memory of runs under torch DDP, FSDP and DeepSpeed, replayed."""
+"""Replay of published memory of runs under torch DDP, FSDP and DeepSpeed."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,18 +14,18 @@ from benchmarks.shapes import NotModelled
 
 
 def is_hugging_face(row: Mapping[str, Any]) -> bool:
-    """Whether a row is of modules in torch, not of Megatron's."""
+    """Return whether a row uses plain torch modules, not Megatron's."""
     sharded = row.get("zero") in (2, 3) or row.get("fsdp")
     return bool(sharded or "DeepSpeed" in row["source"] or _is_script(row) or row.get("framework") == "transformers")
 
 
 def _is_script(row: Mapping[str, Any]) -> bool:
-    """Whether ms-swift runs it on Hugging Face's Trainer."""
+    """Return whether the row is an ms-swift script on Hugging Face's Trainer."""
     return "ms-swift" in row["source"] and "megatron/" not in reference(row) and "mcore" not in reference(row)
 
 
 def hugging_face_peak(row: Mapping[str, Any], layers: ModelLayers) -> float:
-    """Ours in bytes; raises NotModelled."""
+    """Return our peak in bytes. Raises NotModelled."""
     if (row.get("tp") or 1) * (row.get("pp") or 1) > 1 and not _is_script(row):
         raise NotModelled("sharded parameters with tensor or pipeline parallelism, which no engine here launches")
     if row.get("fsdp") and not row.get("recompute"):
@@ -63,7 +63,7 @@ def _memory(row: Mapping[str, Any], tuning: Tuning) -> MemoryTraits:
     elif row.get("zero") in (2, 3) or not (plain or _is_script(row)):
         memory = traits(f"llamafactory-zero{needed(row, 'zero')}" + ("-offload" if offload else ""))
     else:
-        # bf16 weights with bf16 Adam where DeepSpeed keeps no masters.
+        # bf16 weights and bf16 Adam: DeepSpeed with no master weights.
         ddp = traits("llamafactory-ddp")
         memory = replace(ddp, weight_bytes=2, gradient_bytes=2, bucket_bytes=2, autocast_bytes=0, optimizer_bytes=4)
     if tuning.pairs:
@@ -97,8 +97,11 @@ def _tuning(row: Mapping[str, Any]) -> Tuning:
 
 
 def _single_operators(layers: ModelLayers, plan: Plan) -> float:
-    """What torchtitan's operator-wise checkpointing keeps beside each layer's input: every other matrix product (q, v,
-    gate, down) and the attention's output with its statistics (torchtitan/distributed/activation_checkpoint.py)."""
+    """Return what torchtitan's operator-wise checkpointing saves besides each layer's input.
+
+    It saves every second GEMM (q, v, gate, down) and the output of the attention with its statistics
+    (torchtitan/distributed/activation_checkpoint.py).
+    """
     per_token = 0.0
     for operator in layers.dense.operators:
         if isinstance(operator, Attention):

@@ -1,10 +1,10 @@
-"""Error of the memory estimate on published measurements, by source, beside the dumbest rule.
+"""Error of the memory estimate on published measurements, by source, compared with a simple rule.
 
     python -m benchmarks.memory [--measured FILE] [--golden FILE] [--json] [--write FILE]
 
-Without files, on the rows that the project carries. --json prints {source: {rows, skipped: {reason: count}, mean,
-median, p90, max, baseline_median}} with absolute errors as fractions. --write keeps the figures of each engine family
-and kind of run for the page: presets/accuracy.yaml.
+The default files are those in the project. --json prints {source: {rows, skipped: {reason: count}, mean, median, p90,
+max, baseline_median}}; errors are absolute fractions. --write presets/accuracy.yaml stores the figures of each engine
+family and kind of run for the page.
 """
 
 import argparse
@@ -31,19 +31,19 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     results, skips, constants = evaluate(arguments.measured, arguments.golden)
-    found = summary(results, skips)
+    by_source = summary(results, skips)
     if arguments.write:
         arguments.write.write_text(_kept(results, datetime.now(tz=UTC).date().isoformat()))
     if arguments.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(by_source, indent=1))
         return
-    _print(found, results)
+    _print(by_source, results)
     print(f"\nstatic bytes within 20 MiB + 1%: {within_tolerance(results):.1%}")
     print("MiB added per environment:", {name: round(value, 1) for name, value in constants.items()})
 
 
 def evaluate(measured: Path, golden: Path) -> tuple[list[Result], list[Skip], dict[str, float]]:
-    """Results and skips of both files, and the golden file's constants in MiB."""
+    """Return results and skips of both files, and the golden file's constants in MiB."""
     rows = json.loads(measured.read_text())
     results, skips = measured_results(rows["rows"] if isinstance(rows, dict) else rows)
     readings = json.loads(golden.read_text())
@@ -53,7 +53,7 @@ def evaluate(measured: Path, golden: Path) -> tuple[list[Result], list[Skip], di
 
 
 def _kept(results: Sequence[Result], date: str) -> str:
-    """The errors of each engine family and kind of run as YAML."""
+    """Return the errors of each engine family and kind of run as YAML."""
     lines = [
         "# How far the memory estimate was off on published runs, by engine family and kind of run.",
         "# Errors are absolute fractions.",
@@ -65,9 +65,9 @@ def _kept(results: Sequence[Result], date: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _print(found: Mapping[str, Mapping[str, Any]], results: Sequence[Result]) -> None:
+def _print(by_source: Mapping[str, Mapping[str, Any]], results: Sequence[Result]) -> None:
     print(f"{'source':56} {'rows':>5} {'mean':>7} {'median':>7} {'p90':>7} {'max':>7} {'18 B rule':>9}")
-    for source, figures in found.items():
+    for source, figures in by_source.items():
         if figures["rows"]:
             numbers = " ".join(f"{figures[key]:7.2%}" for key in ("mean", "median", "p90", "max"))
             print(f"{source:56} {figures['rows']:5} {numbers} {figures['baseline_median']:9.1%}")
@@ -75,8 +75,8 @@ def _print(found: Mapping[str, Mapping[str, Any]], results: Sequence[Result]) ->
             print(f"{source:56}     0")
         for reason, count in sorted(figures["skipped"].items(), key=lambda item: -item[1]):
             print(f"{'':8}skipped {count:4}: {reason}")
-        mine = sorted((item for item in results if item.source == source), key=lambda item: -abs(item.error))
-        for item in mine[:WORST]:
+        worst = sorted((item for item in results if item.source == source), key=lambda item: -abs(item.error))
+        for item in worst[:WORST]:
             print(f"{'':8}{item.error:+8.2%} {item.measured:8.2f} {item.ours:8.2f}  {item.case[:130]}")
 
 

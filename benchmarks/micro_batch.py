@@ -1,6 +1,6 @@
-"""The micro-batch of a timed row that does not print it: the fastest one that fits.
+"""The micro-batch of a timed row that does not publish it: the fastest one that fits.
 
-Who publishes a speed has looked for it.
+We assume that the authors of a published speed searched for it.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,33 +16,33 @@ from benchmarks.timed_plan import number
 from benchmarks.timed_run import Timed
 
 SIZES = (1, 2, 4)
-"""Sequences."""
+"""Micro-batches to try, in sequences."""
 
 
 def fastest_that_fits(row: Mapping[str, Any], build: Callable[[Mapping[str, Any]], Timed]) -> Timed:
-    """The run that `build` makes of a row, with its micro-batch or the best of SIZES; the smallest where none fits.
+    """Return the run that `build` makes of a row, with its own micro-batch or the fastest of SIZES that fits.
 
-    Raises NotModelled where `build` does for every size.
+    If none fits, the smallest is taken. Raises NotModelled if `build` does for every size.
     """
     if number(row.get("mbs")) or not number(row.get("gbs")):
         return build(row)
-    found: list[Timed] = []
+    candidates: list[Timed] = []
     refused = NotModelled("not published: mbs")
     for size in SIZES:
         try:
-            found.append(build({**row, "mbs": size}))
+            candidates.append(build({**row, "mbs": size}))
         except NotModelled as problem:
             refused = problem
-    if not found:
+    if not candidates:
         raise refused
     room = published_gpu(str(row.get("hardware"))).memory_gib * 2**30
-    fitting = [timed for timed in found if _peak(timed) <= room] or found[:1]
+    fitting = [timed for timed in candidates if _peak(timed) <= room] or candidates[:1]
     return min(fitting, key=lambda timed: timed.seconds(default_efficiency()))
 
 
 def _peak(timed: Timed) -> float:
-    """Bytes on the fullest GPU."""
-    plan, run = timed.setting.plan, timed.setting.run
+    """Return the bytes on the fullest GPU."""
+    plan, run = timed.time_context.plan, timed.time_context.run
     if not run.megatron:
         return float(data_parallel_memory(timed.layers, plan, run.memory, Tuning(trained=Trained())).peak)
     return max(float(stage.peak) for stage in pipeline_memory(timed.layers, plan, run.memory, Trained()))

@@ -1,11 +1,13 @@
-"""The monitor's page with the collectors of a live run of many nodes in the same process (see monitor_load.py).
+"""The monitor page and the collectors of a live run of many nodes in one process (see monitor_load.py).
 
-`python -m benchmarks.monitor_live PORT HOME TICK_S PASSWORD RUN`. The nodes are files in memory. Each second
-they grow by the output of a supervisor and its ranks. Everything from the collector on is real.
+    python -m benchmarks.monitor_live PORT HOME TICK_S PASSWORD RUN
+
+The nodes are files in memory. Every second they grow by the output of a supervisor and its ranks. All code from the
+collector on is real.
 """
 
+import argparse
 import json
-import sys
 import threading
 import time
 from pathlib import Path
@@ -24,7 +26,7 @@ BEAT_EVERY = 2
 
 
 class GrowingNode:
-    """One node's run folder in memory; only what a collector reads."""
+    """The run folder of one node in memory, with only the files that a collector reads."""
 
     def __init__(self, rank: int, gpus: int, folder: str) -> None:
         self.rank, self.folder = rank, folder
@@ -39,7 +41,7 @@ class GrowingNode:
         return bytes(data[max(0, offset) : max(0, offset) + limit])
 
     def grow(self, *, beats: bool = True) -> None:
-        """One second of training: a step of every rank and its log line; a heartbeat every other second."""
+        """Write one second of training: a step of every rank and its log line; a heartbeat every other second."""
         self.seconds += 1
         now = time.time()
         row = {**step_row(self.seconds, now, 1.0), "total_steps": 100_000, "allocated_gib": 60.0, "reserved_gib": 66.0}
@@ -56,8 +58,8 @@ class GrowingNode:
         self.files.setdefault(name, bytearray()).extend(data)
 
 
-class Follower:
-    """One thread that polls a node every second, as poller.py does."""
+class Poller:
+    """Run one thread that polls a node every second, as poller.py does."""
 
     def __init__(self, store: Store, run: str, record: NodeRecord, gpus: int) -> None:
         self.node = GrowingNode(record.rank, gpus, record.folder)
@@ -72,15 +74,18 @@ class Follower:
             time.sleep(max(0.0, POLL_S - (time.monotonic() - begun)))
 
 
-def main(port: int, home: Path, tick_s: float, word: str, run: str) -> None:
+def main(port: int, home: Path, tick_s: float, password: str, run: str) -> None:
     store = Store(home / "megaboard.db")
     with store.read() as connection:
         records = attempts.nodes(connection, run, 1)
         gpus = run_store.job_of(connection, run).cluster.gpus_per_node
     for record in records:
-        threading.Thread(target=Follower(store, run, record, gpus).work, daemon=True).start()
-    monitor_server.main(port, home, tick_s, word)
+        threading.Thread(target=Poller(store, run, record, gpus).work, daemon=True).start()
+    monitor_server.main(port, home, tick_s, password)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), sys.argv[4], sys.argv[5])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for name, kind in (("port", int), ("home", Path), ("tick_s", float), ("password", str), ("run", str)):
+        parser.add_argument(name, type=kind)
+    main(**vars(parser.parse_args()))

@@ -1,13 +1,13 @@
-"""The server's load from long runs and many tabs: seconds to an answer, CPU and memory, over real HTTP.
+"""Load of the server by long runs and many tabs: seconds per answer, CPU and memory, over real HTTP.
 
     python -m benchmarks.monitor_load [--points 1000000] [--runs 3] [--tabs 50] [--ticks 10] [--part long|live|store]
 
 Each part starts the real page behind its gate in a process of its own (tools/monitor_server.py) and asks it as
 static/monitor/monitor.js does: each tab polls every two seconds and says what it already has.
 
-- store: CPU to store a step of rank 0, in batches as a backlog brings them and one at a time as a live run does.
+- store: CPU to store a step of rank 0, in batches as after a backlog, and one at a time as in a live run.
 - long: finished runs of --points steps: the first view after a start, the next tab, then all tabs at once.
-- live: 128 nodes x 8 GPUs that go on training while all tabs watch; their collectors work inside the server.
+- live: 128 nodes x 8 GPUs that train while all tabs watch. Their collectors work inside the server.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from tools.stored_runs import StoredRun
 
 TICK_S = 2.0
 TIMEOUT_S = 45.0
-"""Three times what the page waits before it asks again."""
+"""Three times the interval at which the page polls."""
 BATCH = 5000
 """Steps in a megabyte of a steps file, which one poll reads."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -43,7 +43,7 @@ LIVE = "20260101-000000-live-0000"
 
 
 class Served(Site):
-    """The monitor's page; `live`: with the collectors of a live run in the same process."""
+    """Run the monitor page; with `live`, also the collectors of a live run in the same process."""
 
     def __init__(self, home: Path, live: str = "") -> None:
         super().__init__(home)
@@ -63,7 +63,7 @@ class Served(Site):
 
 
 class Tab:
-    """Handles answers like the browser, as far as the next poll depends on it."""
+    """Handle a poll response as the browser does, as far as the next poll depends on it."""
 
     def __init__(self, client: httpx.AsyncClient, poll: dict[str, Any], run: str) -> None:
         self.client, self.poll, self.run = client, poll, run
@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def _store(home: Path) -> None:
-    """CPU of this process to collect one node of eight ranks; the minimum of a few rounds."""
+    """Return the CPU time of this process to collect one node of eight ranks: the minimum of a few rounds."""
     store = Store(home / "megaboard.db")
     run = StoredRun(store, LIVE, now=time.time(), nodes=1, gpus_per_node=8)
     with store.read() as connection:
@@ -145,7 +145,7 @@ def _store(home: Path) -> None:
             collector.poll(node)  # type: ignore[arg-type]
         return time.process_time() - begun
 
-    # Five polls look at every rank once (collect.OTHER_RANKS_EVERY).
+    # Five polls read every rank once (collect.OTHER_RANKS_EVERY).
     backlog = [poll(BATCH, 10, beats=False) for _ in range(5)]
     live = [sum(poll(1, 1, beats=True) for _ in range(100)) for _ in range(5)]
     print(f"store: {1e6 * min(backlog) / BATCH:.0f} us of CPU a step of 8 ranks in a backlog of {BATCH:,}", end="; ")
@@ -170,7 +170,7 @@ def _long(home: Path, options: argparse.Namespace) -> None:
 async def _ask_long(site: Served, runs: list[str], options: argparse.Namespace) -> None:
     async with _client(site) as client:
         poll = await _enter(client)
-        # An empty list warms up, so that the costs of a first request do not count.
+        # An empty list warms up the server, so that the cost of a first request does not count.
         await Tab(client, poll, "").tick()
         before = site.peak_mib()
         for number, run in enumerate(runs[:2]):
@@ -189,7 +189,7 @@ async def _ask_long(site: Served, runs: list[str], options: argparse.Namespace) 
         tabs = [Tab(client, poll, runs[number % len(runs)]) for number in range(options.tabs)]
         cpu = site.cpu_s()
         firsts, ticks = await _watch(tabs, options.ticks)
-        _tell("long", f"{options.tabs} tabs on {len(runs)} runs", firsts, ticks)
+        _report("long", f"{options.tabs} tabs on {len(runs)} runs", firsts, ticks)
         print(f"long: {site.cpu_s() - cpu:.1f} s of CPU for these, peak memory {site.peak_mib():.0f} MiB", flush=True)
 
 
@@ -219,27 +219,27 @@ async def _ask_live(site: Served, options: argparse.Namespace) -> None:
         cpu, begun = site.cpu_s(), time.perf_counter()
         firsts, ticks = await _watch(tabs, options.ticks)
         busy = (site.cpu_s() - cpu) / (time.perf_counter() - begun)
-        _tell("live", f"{options.nodes} x 8, {options.tabs} tabs", firsts, ticks)
+        _report("live", f"{options.nodes} x 8, {options.tabs} tabs", firsts, ticks)
         print(f"live: {100 * busy:.0f}% of a core with them, peak memory {site.peak_mib():.0f} MiB", flush=True)
 
 
 async def _watch(tabs: list[Tab], ticks: int) -> tuple[list[float], list[float]]:
-    """Seconds of the first views, opened over the length of one tick, and of the ticks after them."""
+    """Return the seconds of the first views, which open over the length of one tick, and of the ticks after them."""
     firsts: list[float] = []
     later: list[float] = []
 
-    async def one(number: int, tab: Tab) -> None:
+    async def watch_tab(number: int, tab: Tab) -> None:
         await asyncio.sleep(TICK_S * number / len(tabs))
         firsts.append(await tab.tick())
         for _ in range(ticks):
             await asyncio.sleep(TICK_S)
             later.append(await tab.tick())
 
-    await asyncio.gather(*(one(number, tab) for number, tab in enumerate(tabs)))
+    await asyncio.gather(*(watch_tab(number, tab) for number, tab in enumerate(tabs)))
     return firsts, later
 
 
-def _tell(part: str, what: str, firsts: list[float], ticks: list[float]) -> None:
+def _report(part: str, what: str, firsts: list[float], ticks: list[float]) -> None:
     print(
         f"{part}: {what}: first views p50 {_median(firsts):.2f} s, p95 {_p95(firsts):.2f} s, worst {max(firsts):.2f} s;"
     )
@@ -257,15 +257,15 @@ def _client(site: Served) -> httpx.AsyncClient:
 
 
 async def _enter(client: httpx.AsyncClient) -> dict[str, Any]:
-    """Past the door; what a question to the monitor's poll is marked with."""
+    """Log in. Return what marks a poll request of the monitor."""
     await client.post("/login", data={"password": PASSWORD})
     config = (await client.get("/en/config")).json()
-    poll = next(one for one in config["dependencies"] if any(event == "poll" for _, event in one["targets"]))
+    poll = next(item for item in config["dependencies"] if any(event == "poll" for _, event in item["targets"]))
     return {"fn_index": poll["id"], "trigger_id": poll["targets"][0][0], "session_hash": "load"}
 
 
 def _fill(home: Path, runs: list[str], points: int) -> float:
-    """The first run is stored step by step; the others are copies of its rows."""
+    """Store the first run step by step, and copy its rows for the others."""
     begun = time.perf_counter()
     store = Store(home / "megaboard.db")
     for number, run in enumerate(runs):
@@ -287,21 +287,21 @@ def _fill(home: Path, runs: list[str], points: int) -> float:
 
 
 def _copy(store: Store, source: str, target: str) -> None:
-    """All that the store keeps of the points of a run; cursors of points (`seq`) are moved on as the points are."""
+    """Copy all that the store keeps of a run's points. Cursors of points (`seq`) move with the points."""
     with store.read() as connection:
         tables = [row["name"] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         columns = {name: [row["name"] for row in connection.execute(f"PRAGMA table_info({name})")] for name in tables}
     newest = "(SELECT max(seq) FROM points WHERE run = ?)"
     for name in ["points", *sorted(name for name in tables if name.startswith("curve"))]:
-        kept = [one for one in columns[name] if one != "run" and (name != "points" or one != "seq")]
-        read = [f"seq + {newest} - {newest}" if one == "seq" else one for one in kept]
+        kept = [column for column in columns[name] if column != "run" and (name != "points" or column != "seq")]
+        read = [f"seq + {newest} - {newest}" if column == "seq" else column for column in kept]
         values = [target, source] if "seq" in kept else []
         text = f"INSERT INTO {name} (run, {', '.join(kept)}) SELECT ?, {', '.join(read)} FROM {name} WHERE run = ?"  # noqa: S608
         store.write(lambda c, text=text, values=values: c.execute(text, [target, *values, source]))
 
 
 def _rows(count: int) -> Iterator[dict[str, Any]]:
-    """Steps as an engine logs them, each with all figures; one spike, two steps with a loss that is not finite."""
+    """Return steps with all figures that an engine logs: one spike, and two steps whose loss is not finite."""
     for step in range(1, count + 1):
         wobble = math.sin(step * 12.9898) * 43758.5453 % 1.0
         loss = 1.2 + 2.4 * math.exp(-step / (count / 10)) + 0.2 * wobble
@@ -326,7 +326,7 @@ def _add(store: Store, run: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _add_usage(store: Store, nodes: int) -> None:
-    """The rows of a day of heartbeats: as many stretches per node as the store keeps."""
+    """Return a day of heartbeats: as many stretches per node as the store keeps."""
     from backend.runs.store import utilization as usage
     from tools.stored_runs import heartbeat
 
@@ -335,18 +335,14 @@ def _add_usage(store: Store, nodes: int) -> None:
 
     def write(connection: Any) -> None:
         for rank in range(nodes):
-            told = usage._measures(heartbeat(rank, 8, float(rank)))
-            data = json.dumps({name: [one.low, one.high, one.devices] for name, one in told.items()})
+            measures = usage._measures(heartbeat(rank, 8, float(rank)))
+            data = json.dumps(
+                {name: [measure.low, measure.high, measure.devices] for name, measure in measures.items()}
+            )
             rows = [(LIVE, rank, start + width * i, width, 128, data) for i in range(usage.ROWS)]
             connection.executemany("INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     store.write(write)
-
-
-def _cpu(work: Any) -> float:
-    begun = time.process_time()
-    work()
-    return time.process_time() - begun
 
 
 def _median(values: list[float]) -> float:

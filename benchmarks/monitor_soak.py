@@ -1,8 +1,8 @@
-"""Does an open monitor stay small? Hundreds of ticks in a real browser; heap, nodes, listeners and bytes, in a table.
+"""Growth of an open monitor page over hundreds of ticks in a real browser: heap, nodes, listeners and bytes.
 
     python -m benchmarks.monitor_soak [--ticks 500] [--tick 0.2] [--nodes 4] [--gpus 8] [--steps 200]
 
-Every tick brings one step, one heartbeat a node and one log line. A leak shows as a row that grows with the ticks.
+Every tick brings one step, one heartbeat per node and one log line. A leak shows as a row that grows with the ticks.
 """
 
 import argparse
@@ -26,7 +26,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Monitored(Site):
-    """The monitor's page with a tick of its own."""
+    """Run the monitor page with another tick."""
 
     def __init__(self, home: Path, tick_s: float) -> None:
         super().__init__(home)

@@ -1,12 +1,16 @@
-"""Bytes that the operations of real modules read and write, or how many they are: norms, adapters and experts.
+"""Bytes read and written by the operations of real modules, and their count: norms, adapters, experts.
 
     .venv-node/bin/python -m benchmarks.moved_bytes
 
-Every operation that torch dispatches, there and back, reads its inputs and writes its outputs; views move nothing. The
-answer is JSON: {"rms_norm": [there, back] bytes an element, "adapter": {form: [inputs, outputs, inputs back, outputs
-back] bytes an element of the projection's input and output}, "experts": {number: operations there and back}}, an
-adapter's beside the frozen projection's own. Needs the node environment (torch, transformers, peft).
-bitsandbytes needs a GPU, so its forms are not here.
+Every operation that torch dispatches, forward and backward, reads its inputs and writes its outputs. Views move
+nothing. Prints JSON:
+
+- "rms_norm": [forward, backward] bytes per element;
+- "adapter": {form: [inputs, outputs, inputs in backward, outputs in backward]} in bytes per element of the projection's
+  input and output, without those of the frozen projection;
+- "experts": {number: operations in forward and backward}.
+
+Needs the node environment (torch, transformers, peft). The forms of bitsandbytes are missing because they need a GPU.
 """
 
 import json
@@ -23,17 +27,17 @@ SIZES = (1024, 2048)
 _MOVE_NOTHING = ("view", "transpose", "expand", "detach", "squeeze", "aten.t.", "alias", "empty")
 
 Counted = tuple[float, float]
-"""Bytes there and back."""
+"""Bytes of forward and backward."""
 
 
 class Moved(TorchDispatchMode):
-    """Sums the bytes of every operation started in it, and counts them."""
+    """Sum of the bytes of every operation, and their count."""
 
     total = 0.0
     started = 0
 
     def __torch_dispatch__(self, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count one operation, and do it."""
+        """Count one operation, and run it."""
         answer = function(*args, **(kwargs or {}))
         if not any(word in str(function) for word in _MOVE_NOTHING):
             self.total += sum(map(_stored, tree_leaves((args, kwargs, answer))))
@@ -42,14 +46,14 @@ class Moved(TorchDispatchMode):
 
 
 def _stored(leaf: Any) -> float:
-    """Bytes of a tensor; what is expanded is stored once."""
+    """Return the bytes of a tensor. An expanded tensor is stored once."""
     if not isinstance(leaf, torch.Tensor):
         return 0.0
     return float(min(leaf.numel() * leaf.element_size(), leaf.untyped_storage().nbytes()))
 
 
 def counted(module: Callable[[torch.Tensor], torch.Tensor], inputs: int, *, autocast: bool = False) -> Counted:
-    """Of one call on 16-bit activations that need a gradient, and of its way back."""
+    """Return the bytes of one call on 16-bit activations that need a gradient, and of its backward."""
     leaf = torch.randn(1, TOKENS, inputs, dtype=torch.bfloat16, requires_grad=True)
     entering = leaf.view(1, TOKENS, inputs)
     with Moved() as there, torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
@@ -60,7 +64,7 @@ def counted(module: Callable[[torch.Tensor], torch.Tensor], inputs: int, *, auto
 
 
 def rms_norm() -> list[float]:
-    """Of transformers' own, an element."""
+    """Return the bytes per element of transformers' own norm."""
     from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
     size = SIZES[0]
@@ -69,7 +73,7 @@ def rms_norm() -> list[float]:
 
 
 def adapter(dtype: torch.dtype, *, autocast: bool) -> list[float]:
-    """Of PEFT's on a frozen 16-bit projection."""
+    """Return the bytes per element of PEFT's adapter on a frozen 16-bit projection."""
     from peft.tuners.lora.layer import Linear
 
     def extra(inputs: int, outputs: int) -> Counted:
@@ -87,7 +91,7 @@ def adapter(dtype: torch.dtype, *, autocast: bool) -> list[float]:
 
 
 def experts(number: int) -> int:
-    """Operations of a block of experts, there and back."""
+    """Return the operations of a block of experts, in forward and backward."""
     from transformers import Qwen3MoeConfig, Qwen3MoeModel
 
     size = SIZES[0]

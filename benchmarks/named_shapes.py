@@ -1,4 +1,4 @@
-"""The model of a timed row: GPT by its sizes, llm-foundry's MPT by name, all others as published_shape knows them."""
+"""Model of a timed row: a GPT by its sizes, llm-foundry's MPT by name, others by published_shape."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +39,7 @@ def named_shape(row: Mapping[str, Any], habits: Habits) -> ModelShape:
 
 
 def _known_as(model: str) -> str:
-    """The Bridge pages' names in the words of Hugging Face."""
+    """Return the Hugging Face name of a model on the Bridge pages."""
     name = model.lower().replace("_", "-").removesuffix(" (w/o mtp)").removesuffix("-instruct")
     names = {
         "deepseekv3": "deepseek-v3", "qwen3-30b-a3b": "qwen3-30b-a3b", "qwen3-235b-a22b": "qwen3-235b-a22b",

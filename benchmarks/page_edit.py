@@ -1,11 +1,11 @@
-"""How long an edit on the Plan step takes until it is painted: real page, real estimator, real Chromium.
+"""Time from an edit on the Plan step until the page is painted: real page, estimator and Chromium.
 
     python -m benchmarks.page_edit [--edits 40] [--gpus 32] [--model PRESET] [--json]
 
-Measured in the page, from a synthetic input event to the task after the next frame, as shared measurements of Gradio
-were. Beside it, in turn with it, an empty event of the same page (a number that the server hands back), so that
-machines compare; and the CPU time of both, which a busy machine changes least: of the server, and of the browser with
-the 60 ms that each event is given to settle.
+The page measures from a synthetic input event to the task after the next frame. To compare machines, each edit
+alternates with an empty event of the same page: a number that the server returns unchanged. The table also shows the
+CPU time of server and browser, which a busy machine changes least. The browser's includes 60 ms of waiting after each
+event.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from tools.browser import PASSWORD, Site, logged_in
 
 TARGET_MEDIAN_MS, TARGET_P95_MS = 150, 250
 
-# Sets a number box as a user would and waits until what follows from it is painted.
+# Sets a number box as a user would, and waits until its effect is painted.
 MEASURE = """
 ([selector, value, event]) => new Promise((done) => {
   const box = document.querySelector(selector);
@@ -41,7 +41,7 @@ MEASURE = """
 
 
 class Edited(Site):
-    """The page that `serve` makes, in a process of its own."""
+    """Run the page of `serve` in its own process."""
 
     def __init__(self, home: Path, gpus: int, model: str | None) -> None:
         super().__init__(home)
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def serve(port: int, home: Path, gpus: int, model: str | None) -> None:
-    """The page with one more widget on it, whose event does nothing."""
+    """Return the page with one more widget, whose event does nothing."""
     from app.web.binding import Binding
     from app.web.gradio_settings import prepare_gradio
 
@@ -106,7 +106,7 @@ def serve(port: int, home: Path, gpus: int, model: str | None) -> None:
 
 
 def measure(page: Any, site: Site, edits: int) -> dict[str, Any]:
-    """Milliseconds of `edits` edits of the micro-batch on the Plan step, and of as many empty events."""
+    """Return the milliseconds of `edits` edits of the micro-batch, and of as many empty events."""
     page.goto(f"{site.url}/en/#plan")
     page.reload()
     page.wait_for_selector(".mb-plans tr[data-index]")
@@ -136,7 +136,7 @@ def measure(page: Any, site: Site, edits: int) -> dict[str, Any]:
 
 
 def as_text(result: dict[str, Any]) -> str:
-    """One table."""
+    """Print one table."""
     lines = [f"{result['plans']} plans, {result['gpus']} GPUs, load average {result['load']}"]
     lines.append(f"{'':14}{'median':>8}{'p95':>8}{'max':>8}  ms, CPU ms: {'server':>8}{'browser':>8}")
     for name in ("edit_ms", "empty_ms"):
@@ -161,7 +161,7 @@ def _figures(took: Sequence[Sequence[float]]) -> dict[str, float]:
 
 
 def _cpu_ms(pids: Iterable[int]) -> float:
-    """CPU time of the threads that there are."""
+    """Return the CPU time of the existing threads."""
     total = 0
     for pid in pids:
         for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):

@@ -1,9 +1,9 @@
-"""Bytes a logit that torch's allocator hands out for DPO's log-probabilities in LLaMA-Factory's own code, on CPU.
+"""Bytes per logit that torch allocates for DPO's log-probabilities in LLaMA-Factory's own code, on CPU.
 
     .venv-node/bin/python -m benchmarks.pair_logits
 
-Prints JSON {moment: bytes a logit}. A count of tensors (step_peak.py) does not see what a kernel copies for itself:
-log_softmax makes logits without each last token contiguous, on CPU as in CUDA.
+Prints JSON {moment: bytes per logit}. A count of tensors (step_peak.py) misses the copies inside a kernel: log_softmax
+copies logits without each last token into a contiguous tensor, on CPU as on CUDA.
 """
 
 import json
@@ -18,7 +18,7 @@ PAIR, SEQUENCE, VOCABULARY = 2, 256, 8192
 
 
 def main() -> None:
-    """Measure the policy's forward, what it keeps, the reference's forward and the backward."""
+    """Measure the policy's forward, what it keeps, the reference's forward, and the backward."""
     labels = torch.randint(0, VOCABULARY, (PAIR, SEQUENCE))
     model = torch.randn(PAIR, SEQUENCE, VOCABULARY, dtype=torch.bfloat16, requires_grad=True)
 
@@ -29,7 +29,7 @@ def main() -> None:
     (logits, chances), forward, kept = _allocated(judged)
     with torch.no_grad():
         reference = _allocated(judged)[1]
-    # The trainer's metrics are made: only what autograd keeps of the logits is there.
+    # The metrics of the trainer are computed now: of the logits, only what autograd saves is left.
     kept_for_backward = kept - logits.numel() * 4 / model.numel()
     del logits
     backward = kept_for_backward + _allocated(lambda: chances.sum().backward())[1]
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _allocated(run: Callable[[], Any]) -> tuple[Any, float, float]:
-    """What it returns, and bytes a logit at its peak and at its end."""
+    """Return the result of a call, and its bytes per logit at the peak and at the end."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         result = run()
     events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]

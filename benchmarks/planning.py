@@ -1,11 +1,12 @@
-"""How fast the whole legal space is enumerated and estimated, how it grows with the cluster, and how peers compare.
+"""Speed of enumerating and estimating all legal plans, by cluster size, compared with llm-analysis.
 
     python -m benchmarks.planning [--largest 1024] [--peer PYTHON] [--json]
 
-Plans are sorted as far as somebody looks: as far as the page does, for its rows and the front of memory against speed.
-CPU time of one process, the first call apart (it fills caches that only a new model or cluster empties), beside a fixed
-loop of plain Python so that machines and busy hours compare. `--peer` names the interpreter of an environment that has
-llm-analysis (pip install llm-analysis): it estimates memory and time of the same Megatron plans in the same run.
+- Plans are sorted as far as the page needs them: for its rows and the Pareto front.
+- Times are CPU time of one process. The first call is shown apart: it fills caches that only a new model or cluster
+  clears. A fixed loop of plain Python makes machines and busy hours comparable.
+- `--peer` is the interpreter of an environment with llm-analysis (pip install llm-analysis). It estimates memory and
+  time of the same Megatron plans in the same run.
 """
 
 import argparse
@@ -26,7 +27,7 @@ MODELS = ("qwen3-vl-8b", "llama-3.1-8b", "llama-3.1-70b", "qwen3-30b-a3b")
 LOOP = 1_000_000
 SAMPLE = 200
 TARGET_S, LARGE_TARGET_S = 1.0, 3.0
-"""Of CPU time, for 32 GPUs and for 1,024."""
+"""Target of CPU time for 32 GPUs and for 1,024."""
 
 
 def main() -> None:
@@ -47,7 +48,7 @@ def main() -> None:
 
 
 def job_of(model: str, gpus: int) -> Job:
-    """Full fine-tuning at 4,096 tokens with two samples a GPU and step."""
+    """Return a job of full fine-tuning at 4,096 tokens with two samples per GPU and step."""
     return Job(
         cluster=Cluster(gpu="h100-80g", nodes=gpus // 8, gpus_per_node=8),
         model=Model(preset=model),
@@ -57,16 +58,16 @@ def job_of(model: str, gpus: int) -> Job:
 
 
 def measure(model: str, gpus: int, loop_s: float) -> dict[str, Any]:
-    """One model on one cluster: all engines, sizes, micro-batches and recompute choices."""
+    """Measure one model on one cluster: all engines, sizes, micro-batches and recompute choices."""
     job = job_of(model, gpus)
     begin = time.process_time()
-    found = enumerate_plans(job)
-    look_at(found)
+    plans = enumerate_plans(job)
+    look_at(plans)
     first = time.process_time() - begin
     edits = iter(range(1000))
 
     def again() -> Plans:
-        # What every edit of the data does: nothing that rules read, everything that figures do.
+        # Every edit of the data changes nothing that rules read, and everything that figures read.
         plans = enumerate_plans(replace(job, training=replace(job.training, cutoff_len=4096 - 8 * next(edits))))
         look_at(plans)
         return plans
@@ -75,26 +76,26 @@ def measure(model: str, gpus: int, loop_s: float) -> dict[str, Any]:
     return {
         "model": model,
         "gpus": gpus,
-        "plans": len(found),
-        "refused": sum(found.rejected.values()),
+        "plans": len(plans),
+        "refused": sum(plans.rejected.values()),
         "first_s": first,
         "edit_s": seconds,
-        "plans_per_s": len(found) / seconds,
+        "plans_per_s": len(plans) / seconds,
         "ratio": seconds / loop_s,
     }
 
 
 def look_at(plans: Plans) -> None:
-    """What the page's table lists."""
+    """Sort what the page's table lists."""
     best_of_splits(plans, 300)
     front(plans, 60)
 
 
 def alone(loop_s: float) -> dict[str, Any]:
-    """The same plans one by one, by the same formulas with plain numbers."""
-    found = enumerate_plans(job_of("llama-3.1-8b", 32))
-    step = max(1, len(found) // SAMPLE)
-    plans = [found[rank] for rank in range(0, len(found), step)]
+    """Estimate the same plans one by one, by the same formulas with plain numbers."""
+    all_plans = enumerate_plans(job_of("llama-3.1-8b", 32))
+    step = max(1, len(all_plans) // SAMPLE)
+    plans = [all_plans[rank] for rank in range(0, len(all_plans), step)]
     begin = time.process_time()
     for plan in plans:
         estimate_resolved(plan.job, plan.shape, plan.gpu)
@@ -137,10 +138,10 @@ print(json.dumps({"done": done, "asked": len(plans), "seconds": seconds}))
 
 
 def peer(python: str, loop_s: float) -> dict[str, Any]:
-    """llm-analysis on a sample of the same plans, as many a second as it estimates (it refuses some as too large)."""
-    found = enumerate_plans(job_of("llama-3.1-8b", 32), ["llamafactory-megatron"])
-    step = max(1, len(found) // SAMPLE)
-    sample = [found[rank].job for rank in range(0, len(found), step)]
+    """Return the plans per second of llm-analysis on a sample of the same plans. It refuses some as too large."""
+    all_plans = enumerate_plans(job_of("llama-3.1-8b", 32), ["llamafactory-megatron"])
+    step = max(1, len(all_plans) // SAMPLE)
+    sample = [all_plans[rank].job for rank in range(0, len(all_plans), step)]
     plans = [{"tp": job.parallel.tensor, "pp": job.parallel.pipeline, "dp": job.data_parallel,
               "mbs": job.training.micro_batch_size, "ga": job.accumulation} for job in sample]  # fmt: skip
     ended = subprocess.run([python, "-c", PEER], input=json.dumps(plans), capture_output=True, text=True, check=False)
@@ -152,7 +153,7 @@ def peer(python: str, loop_s: float) -> dict[str, Any]:
 
 
 def as_text(result: dict[str, Any]) -> str:
-    """One table; ratios are CPU time over the loop's."""
+    """Print one table. Ratios are CPU time over the loop's."""
     lines = [
         f"loop of {LOOP:,} multiply-adds: {1e3 * result['loop_s']:.0f} ms of CPU time; ratios are to it",
         f"{'model':16}{'GPUs':>6}{'plans':>11}{'refused':>11}{'first ms':>10}{'edit ms':>9}{'plans/s':>10}{'ratio':>7}",

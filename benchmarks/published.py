@@ -1,4 +1,4 @@
-"""Published measurements that the project carries, with our figure for each."""
+"""Published measurements in the project, with our estimate for each."""
 
 import json
 from collections.abc import Iterator
@@ -15,12 +15,12 @@ from benchmarks.shapes import DATA
 
 GIB = 2**30
 FUSED_LOSS = replace(MEGATRON_LM_MEMORY, logits_forward_bytes=2, logits_backward_bytes=2)
-"""Transformer Engine's fused cross entropy works in place on the 16-bit logits; SimuMax and Megatron-Bridge run it."""
+"""Transformer Engine's fused cross entropy works in place on 16-bit logits. SimuMax and Megatron-Bridge use it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measurement:
-    """One layout: what was measured and what was predicted, GiB of the allocator by stage."""
+    """One layout: measured and predicted GiB of the allocator by stage."""
 
     model: str
     layout: str
@@ -28,23 +28,23 @@ class Measurement:
     measured_gib: tuple[float, ...]
     ours_gib: tuple[float, ...]
     simumax_gib: float
-    """SimuMax's own prediction of the worst stage, as published."""
+    """SimuMax's own prediction for the worst stage, as published."""
     rule_gib: float
-    """The rule of thumb: 18 bytes a parameter over TP x PP, nothing else."""
+    """Rule of thumb: 18 bytes per parameter, divided by TP x PP."""
 
     @property
     def error(self) -> float:
-        """Ours on the worst stage, relative."""
+        """Return the relative error of our estimate on the worst stage."""
         return max(self.ours_gib) / max(self.measured_gib) - 1
 
     @property
     def stage_errors(self) -> tuple[float, ...]:
-        """Ours on each stage, relative."""
+        """Return the relative error of our estimate on each stage."""
         return tuple(ours / real - 1 for ours, real in zip(self.ours_gib, self.measured_gib, strict=True))
 
 
 def b200_runs() -> Iterator[Measurement]:
-    """SimuMax's B200 runs of Megatron-LM, through the estimate's inner types."""
+    """Yield SimuMax's B200 runs of Megatron-LM, in the types of the estimate."""
     published = json.loads((DATA / "simumax_b200.json").read_text())
     for row in published["rows"]:
         shape = parse_model(published["shapes"][row["model"]])

@@ -1,11 +1,11 @@
-"""Parameters counted on the real modules: Megatron-Core's on each rank, and Hugging Face's of each preset.
+"""Parameters counted on real modules: of Megatron-Core on each rank, and of Hugging Face for each preset.
 
     .venv-node/bin/python -m benchmarks.real_modules megatron < cases.json
     .venv-node/bin/python -m benchmarks.real_modules hugging-face
 
-Needs the node environment (torch, megatron-core, transformers); nothing is allocated: modules stand on the meta device,
+Needs the node environment (torch, megatron-core, transformers). Nothing is allocated: modules are on the meta device,
 ranks in torch's fake process group. A case is {model, tensor, pipeline, virtual_pipeline, expert, expert_tensor,
-world} with a model's preset or config.json keys; the answer [[dense, expert], ...] for the first rank of each stage.
+world}; `model` is a preset or config.json keys. The answer is [[dense, expert], ...] for the first rank of each stage.
 """
 
 import json
@@ -20,10 +20,10 @@ from backend.job.presets import models
 
 
 def megatron(cases: list[Mapping[str, Any]]) -> list[list[list[int]]]:
-    """[dense, expert] parameters of the first rank of every stage, for each case."""
+    """Return [dense, expert] parameters of the first rank of every stage, for each case."""
     from megatron.core.transformer import torch_norm
 
-    # The stock norm refuses sequence parallel; its weights are the same.
+    # The default norm refuses sequence parallel; its weights are the same.
     torch_norm.WrappedTorchNorm.__new__ = staticmethod(
         lambda _cls, config, hidden_size, eps=1e-5, *_a, **_k: torch.nn.RMSNorm(hidden_size, eps=eps)
     )
@@ -58,7 +58,7 @@ def _stage(case: Mapping[str, Any], stage: int) -> list[int]:
     dense = expert = 0
     for chunk in range(virtual):
         for parameter in _chunk(_shape(case["model"]), sizes, chunk if virtual > 1 else None).parameters():
-            # Megatron marks what data parallelism must not reduce as it does dense weights: experts.
+            # Megatron marks parameters that data parallelism must not reduce like dense weights: experts.
             if getattr(parameter, "allreduce", True):
                 dense += parameter.numel()
             else:
@@ -101,7 +101,7 @@ def _config(shape: ModelShape, sizes: Mapping[str, int | None]) -> Any:
             "moe_router_topk": shape.top_k,
             "moe_ffn_hidden_size": shape.expert_ffn,
             "moe_shared_expert_intermediate_size": shape.shared_ffn or None,
-            # The other dispatchers ask for a CUDA stream.
+            # The other dispatchers need a CUDA stream.
             "moe_token_dispatcher_type": "allgather",
         }
     return TransformerConfig(
@@ -131,7 +131,7 @@ def _config(shape: ModelShape, sizes: Mapping[str, int | None]) -> Any:
 
 
 def hugging_face() -> dict[str, int]:
-    """Parameters of every preset, built as its Hugging Face class; checkpoints count a router's bias as one."""
+    """Return the parameters of every preset, built as its Hugging Face class. Router biases count as in checkpoints."""
     from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 

@@ -1,8 +1,9 @@
-"""What recipes set and the pages, cards and tables with their results do not print, of FP8 only in the large.
+"""Switches that recipes set but published pages, model cards and tables do not print. FP8 is covered only roughly.
 
-Megatron-Bridge: github.com/NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs/*_workload_base_configs.py of
-v0.3.0 (later src/megatron/bridge/perf_recipes/<model>/<gpu>); src/megatron/bridge/recipes/<model>/h100 for the cards.
-ModelZoo: github.com/yanring/Megatron-MoE-ModelZoo, best_practice/qwen3 and model_configs/benchmarking.
+- Megatron-Bridge: github.com/NVIDIA-NeMo/Megatron-Bridge, scripts/performance/configs/*_workload_base_configs.py of
+  v0.3.0 (later src/megatron/bridge/perf_recipes/<model>/<gpu>). For the model cards:
+  src/megatron/bridge/recipes/<model>/h100.
+- ModelZoo: github.com/yanring/Megatron-MoE-ModelZoo, best_practice/qwen3 and model_configs/benchmarking.
 """
 
 import re
@@ -20,9 +21,9 @@ class Recipe:
     overlap_expert: bool = False
     fused_router: bool = False
     rope_fused: bool = True
-    """Not where Megatron-Bridge's deepseek_v3_bridge.py, which Moonlight uses too, has the last word."""
+    """False if Megatron-Bridge's deepseek_v3_bridge.py sets it; Moonlight uses that file too."""
     graphed: bool = False
-    """CUDA graphs of the router and what precedes the exchange, where they fit of the attention too."""
+    """CUDA graphs of the router and of what precedes the exchange, and of the attention if they fit."""
 
 
 NONE = Recipe()
@@ -30,7 +31,7 @@ _TUNED = Recipe(fused_router=True)
 _HYBRID = replace(_TUNED, dispatcher="hybridep")
 _GRAPHED = replace(_HYBRID, graphed=True)
 _WHOLE = replace(_GRAPHED, overlap_expert=True)
-# (source, model, substring of the GPU) -> recipe; the first that fits.
+# (source, model, substring of the GPU) -> recipe; the first match counts.
 _RECIPES: tuple[tuple[str, str, str, Recipe], ...] = (
     ("Megatron-Bridge", "gpt oss 120b", "B300", replace(_TUNED, graphed=True)),
     ("Megatron-Bridge", "gpt oss 120b", "", replace(_TUNED, recompute_modules=("layernorm", "moe_act"))),
@@ -46,14 +47,14 @@ _RECIPES: tuple[tuple[str, str, str, Recipe], ...] = (
 
 
 def recipe_of(row: Mapping[str, Any]) -> Recipe:
-    """Of a row by its source, model and GPU; what a row says of its recompute stands."""
+    """Return the recipe of a row by source, model and GPU. The row's own recompute is kept."""
     source, precision = str(row.get("source")), str(row.get("precision")).lower()
     if "Megatron-Bridge" in source and str(row.get("recompute")).startswith("selective"):
         return Recipe(rope_fused="moonlight" not in str(row.get("model")).lower())
     model, gpu = str(row.get("model")).lower(), str(row.get("hardware")).upper()
     if "Megatron-Bridge" in source and "fp8" in precision:
-        # Nearly all of its mixtures of experts in FP8; from the container 26.06 on (tag v0.5.0) those in MXFP8 overlap
-        # the exchange on these GPUs and capture the whole iteration.
+        # Nearly all of its MoE models in FP8. From container 26.06 on (tag v0.5.0), those in MXFP8 overlap the
+        # exchange on these GPUs and capture the whole iteration.
         release = re.search(r"\b\d\d\.\d\d\b", source)
         later = release is not None and release[0] >= "26.06" and "mx" in precision
         return _WHOLE if later and ("GB" in gpu or ("B300" in gpu and "30b" in model)) else _HYBRID

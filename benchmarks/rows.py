@@ -1,4 +1,4 @@
-"""What a published row of memory says, in the estimate's own types."""
+"""Fields of a published row of memory, in the types of the estimate."""
 
 import re
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ def reference(row: Mapping[str, Any]) -> str:
 
 
 def needed(row: Mapping[str, Any], key: str) -> int:
-    """A size; raises NotModelled where there is none."""
+    """Return a size. Raises NotModelled if it is missing."""
     value = row.get(key)
     if value is None:
         raise NotModelled(f"not published: {key}")
@@ -24,7 +24,7 @@ def needed(row: Mapping[str, Any], key: str) -> int:
 
 
 def recompute(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a Plan."""
+    """Return the recompute fields of a Plan."""
     text = str(row.get("recompute") or "none")
     if text.startswith("full"):
         return {"recompute": "full"}
@@ -36,30 +36,33 @@ def recompute(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def trained(method: str) -> Trained:
-    """ms-swift freezes the vision tower and its projector unless told otherwise."""
+    """Return the trained parts. ms-swift freezes the vision tower and its projector by default."""
     tower, merger = "freeze_vit=false" in method, "freeze_aligner=false" in method
     return Trained(language="freeze_llm=true" not in method, tower=tower, merger=merger, deep_stack=merger)
 
 
 def sequences(method: str) -> int:
-    """Of a sample. A pack holds whole pairs: one longer than it is a pack of its own, and both answers may be as long
-    as max_length (ms-swift swift/template/base.py _rlhf_encode, swift/dataset/packing.py create_packed_idx)."""
+    """Return the sequences of a sample.
+
+    A pack holds whole pairs. A pair that is longer than a pack is a pack of its own, and both answers may have
+    max_length tokens (ms-swift swift/template/base.py _rlhf_encode, swift/dataset/packing.py create_packed_idx).
+    """
     return 2 if "rlhf_type=dpo" in method else 1
 
 
 def rank(method: str) -> int:
-    found = re.search(r"lora_rank=(\d+)", method)
-    return int(found[1]) if found else 8
+    match = re.search(r"lora_rank=(\d+)", method)
+    return int(match[1]) if match else 8
 
 
 def targets(method: str) -> str:
-    """Names of the projections with adapters, or all."""
-    found = re.search(r"target_modules=(\S+)", method)
-    return found[1] if found and "_" in found[1] else "all"
+    """Return the names of the projections with adapters, or "all"."""
+    match = re.search(r"target_modules=(\S+)", method)
+    return match[1] if match and "_" in match[1] else "all"
 
 
 def traits(engine: str) -> MemoryTraits:
-    """Of an engine that the product plans."""
+    """Return the memory traits of an engine that the product plans."""
     memory = TRAITS[engine].memory
     if memory is None:
         raise NotModelled(f"engine: {engine}")

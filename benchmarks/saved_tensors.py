@@ -1,8 +1,9 @@
-"""Bytes a token that Hugging Face's modules keep for backward, counted on real tensors, beside our formula.
+"""Bytes per token that Hugging Face modules save for backward, counted on real tensors, beside our formula.
 
     .venv-node/bin/python -m benchmarks.saved_tensors
 
-Needs torch and transformers (the node environment). A layer is the difference between a model of two and of one.
+Needs torch and transformers (the node environment). The bytes of a layer are the difference between a model of two
+layers and one of one layer.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VisionTra
 from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLVisionConfig
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLVisionModel
 
-from backend.estimate.memory.saved_activations import Eager, eager_bytes
+from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
 from backend.estimate.model.model_layers import model_layers
 from backend.job.job import Model
 from backend.job.model import parse_model
@@ -31,18 +32,18 @@ GRID = torch.tensor([[1, 16, 16]])
 
 
 def main() -> None:
-    """Print one line a module."""
+    """Print one line for each module."""
     print(f"{'module':34} {'torch':>9} {'formula':>9} {'error':>7}")
     for name, config, model in (("llama", LlamaConfig, LlamaForCausalLM), ("qwen3", Qwen3Config, Qwen3ForCausalLM)):
         layer = model_layers(parse_model({"model_type": name, **SMALL, "num_hidden_layers": 1})).dense
         for autocast in (False, True):
             kept = _decoder(config, model, 2, autocast) - _decoder(config, model, 1, autocast)
-            form = Eager(residual=4, casts=True) if autocast else Eager()
+            form = EagerForm(residual=4, casts=True) if autocast else EagerForm()
             _line(f"{name} decoder layer, {'autocast' if autocast else 'bf16'}", kept, eager_bytes(layer, form))
     for preset, tower in (("qwen3-vl-8b", _qwen3_vl), ("qwen2.5-vl-7b", _qwen2_5_vl)):
         vision = model_layers(resolve_model(Model(preset=preset))).vision
         if vision:
-            _line(f"{preset} vision block, bf16", tower(2) - tower(1), eager_bytes(vision.block, Eager()))
+            _line(f"{preset} vision block, bf16", tower(2) - tower(1), eager_bytes(vision.block, EagerForm()))
 
 
 def _line(name: str, measured: float, formula: float) -> None:
@@ -77,7 +78,7 @@ def _tower(model: Any, config: Any, pixels: int) -> float:
 
 
 def _kept(model: torch.nn.Module, forward: Callable[[], object]) -> float:
-    """Bytes a token of all storages that autograd saves, without weights and their low-precision copies."""
+    """Return the bytes per token of all storages that autograd saves, without weights and their casts."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     shapes = {tuple(p.shape) for p in model.parameters()} | {tuple(p.shape)[::-1] for p in model.parameters()}
     kept: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""The architectures of models in published measurements: from the row, or from benchmarks/data/shapes.json by name."""
+"""Architectures of models in published measurements: from the row, or by name from benchmarks/data/shapes.json."""
 
 import json
 from collections.abc import Mapping
@@ -12,28 +12,28 @@ DATA = Path(__file__).parent / "data"
 
 
 class NotModelled(Exception):
-    """A row's arguments ask for something that the estimate does not know, or leave out what it needs."""
+    """The row needs something that the estimate does not model, or lacks something that the estimate needs."""
 
 
 @cache
 def _shapes() -> Mapping[str, Mapping[str, Any]]:
-    """config.json keys by every name that a source gives the model."""
-    found: dict[str, Mapping[str, Any]] = {}
+    """Return config.json keys by every name that a source gives the model."""
+    by_name: dict[str, Mapping[str, Any]] = {}
     for key, entry in json.loads((DATA / "shapes.json").read_text()).items():
-        found |= {name.split("/")[-1].lower(): entry["hf_config"] for name in (key, *entry["names"])}
-    return found
+        by_name |= {name.split("/")[-1].lower(): entry["hf_config"] for name in (key, *entry["names"])}
+    return by_name
 
 
 def published_shape(row: Mapping[str, Any]) -> ModelShape:
-    """The model of a row; raises NotModelled, or ProblemsError where its config.json is refused."""
+    """Return the model of a row. Raises NotModelled, or ProblemsError if its config.json is refused."""
     arch = row.get("model_arch")
     if arch and {"hidden", "layers", "heads", "vocab"} <= arch.keys():
         return parse_model(_plain(arch))
     known = _shapes()
     name = row["model"].split("/")[-1].lower().removeprefix("meta-")
-    for tried in (name, *(name.removesuffix(tail) for tail in ("-instruct", "-base", "-instruct-2507", "-fp8"))):
-        if tried in known:
-            return parse_model(known[tried])
+    for alias in (name, *(name.removesuffix(tail) for tail in ("-instruct", "-base", "-instruct-2507", "-fp8"))):
+        if alias in known:
+            return parse_model(known[alias])
     raise NotModelled("architecture not published or not supported")
 
 

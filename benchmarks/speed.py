@@ -1,11 +1,13 @@
-"""Time of one estimate, also as a ratio to a fixed pure-Python loop in the same run.
+"""CPU time of one estimate, also as a ratio to a fixed pure-Python loop in the same run.
 
     python -m benchmarks.speed
 
-The ratio is what to compare between machines and between runs on a busy one. Every estimate is of another job object
-with another plan than the one before: micro-batch, accumulation, recompute, sequence parallel and distributed optimizer
-change. Kept from earlier estimates is what no plan changes: the model's layers and sums over their operators, the
-machine's speeds, FLOPs a token; and of a plan how its layers are cut into stages and the order of its passes.
+Compare machines, and runs on a busy machine, by the ratio. Each estimate has another job object with another plan:
+micro-batch, accumulation, recompute, sequence parallel and distributed optimizer change. Earlier estimates leave in the
+caches only what no plan changes:
+
+- the model's layers and sums over their operators, the machine's speeds, and FLOPs per token;
+- for a plan, how its layers are cut into stages, and the order of its passes.
 """
 
 import itertools
@@ -21,7 +23,7 @@ from backend.job.mapping import with_values
 LOOP = 10_000
 TIMES = 300
 TARGET_S = 150e-6
-"""Of CPU time, the median."""
+"""Target of the median CPU time."""
 PLANS = {
     "Qwen3-VL 8B, TP4": {"model.preset": "qwen3-vl-8b", "parallel.tensor": 4},
     "Qwen3-VL 8B, TP2 PP2 VPP2": {
@@ -44,7 +46,7 @@ VARIED = {
 
 
 def main() -> None:
-    """Print microseconds an estimate, also over the loop's time."""
+    """Print microseconds per estimate, and their ratio to the loop."""
     job = Job(cluster=Cluster(gpu="h100-80g", nodes=4, gpus_per_node=8), model=Model(preset="qwen3-8b"))
     loop_s = cpu_seconds(plain_loop, 50)
     print(f"loop of {LOOP} multiply-adds: {loop_s * 1e6:.0f} us of CPU time; ratios are to it")
@@ -56,13 +58,13 @@ def main() -> None:
 
 
 def plans_like(job: Job) -> list[Job]:
-    """Jobs of the same model on the same cluster, each with another plan than the one before."""
+    """Return jobs of the same model on the same cluster, each with another plan than the one before."""
     choices = itertools.cycle(itertools.product(*VARIED.values()))
     return [with_values(job, dict(zip(VARIED, next(choices), strict=True))) for _ in range(TIMES)]
 
 
 def plain_loop(rounds: int = LOOP) -> int:
-    """What ratios are to."""
+    """Run the loop of the ratios."""
     total = 0
     for number in range(rounds):
         total += number * number
@@ -70,7 +72,7 @@ def plain_loop(rounds: int = LOOP) -> int:
 
 
 def cpu_seconds(run: Callable[[], object], times: int) -> float:
-    """Median CPU time of a call, after one to warm the caches."""
+    """Return the median CPU time of a call, after one call that fills the caches."""
     run()
     taken = []
     for _ in range(times):

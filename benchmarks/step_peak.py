@@ -1,11 +1,14 @@
-"""Peak that torch's MemTracker counts over a whole optimizer step of Hugging Face models on CPU, beside our formula.
+"""Peak memory that torch's MemTracker counts in an optimizer step of Hugging Face models on CPU, beside our formula.
 
     .venv-node/bin/python -m benchmarks.step_peak [--model llama] [--json]
 
-Needs torch, transformers and peft (the node environment). One process, so without DDP's buckets; small models, whose
-tensors are as many as a large model's. CPU kernels keep what the CUDA kernels keep, but for some temporary buffers.
-The tensors are real: under FakeTensorMode neither experts nor images can run (their shapes depend on data), and for
-the others the peak is the same within 2%.
+Needs torch, transformers and peft (the node environment).
+
+- One process, so there are no buckets of DDP.
+- The models are small, but have as many tensors as large ones.
+- CPU kernels save what CUDA kernels save, except for some temporary buffers.
+- The tensors are real: under FakeTensorMode neither experts nor images run, because their shapes depend on data. For
+  the other models the peak is the same within 2%.
 """
 
 import argparse
@@ -49,7 +52,7 @@ VISION = {
 }  # fmt: skip
 IMAGE, START = 4095, 4094
 GRID = 16
-"""Patches along an edge of the one image of each sequence."""
+"""Patches along an edge of the one image in each sequence."""
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
@@ -73,7 +76,7 @@ class Case:
 
     @property
     def sees(self) -> bool:
-        """Whether the model has a vision tower."""
+        """Return whether the model has a vision tower."""
         return bool(self.config is Qwen3VLConfig)
 
 
@@ -94,11 +97,12 @@ CASES = [
 
 
 class Tracker(MemTracker):
-    """torch's MemTracker, for models with frozen parameters and steps of several micro-batches."""
+    """torch's MemTracker for models with frozen parameters and for steps with several micro-batches."""
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         super().__init__()
-        # It hooks every parameter's gradient, which raises for one that has none; known handles are left alone.
+        # It hooks the gradient of every parameter, which raises for one without a gradient. Known handles are
+        # skipped.
         none = RemovableHandle(OrderedDict())
         for parameter in model.parameters():
             if not parameter.requires_grad:
@@ -107,13 +111,13 @@ class Tracker(MemTracker):
 
     @property
     def peak_mib(self) -> float:
-        """Of all that lived at once."""
+        """Return the peak of the bytes alive at once."""
         [device] = self.get_tracker_snapshot("peak").values()
         return float(device["Total"]) / MIB
 
 
 def main() -> None:
-    """Print one line a case, or as JSON {case: [torch's MiB, ours]}."""
+    """Print one line for each case, or JSON {case: [torch's MiB, ours]}."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=sorted({case.config.model_type for case in CASES}), help="default: all")
     parser.add_argument("--json", action="store_true")
@@ -161,7 +165,7 @@ def _measure(case: Case) -> float:
     tracker = Tracker(model, optimizer)
 
     def forward(**inputs: torch.Tensor) -> Any:
-        # It follows modules through one forward and backward; bytes are counted on.
+        # It follows modules through one forward and backward only, but goes on counting bytes.
         tracker.reset_mod_stats()
         return model(**inputs)
 
@@ -198,7 +202,7 @@ def _build(case: Case) -> Any:
 
 
 def _make_optimizer_states(optimizer: torch.optim.Optimizer, trained: list[torch.nn.Parameter]) -> None:
-    """Prepare the optimizer as after a first step; a whole step before the measured one would double the time."""
+    """Prepare the optimizer as after a first step. A real first step would double the time."""
     for parameter in trained:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()

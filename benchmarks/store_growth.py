@@ -1,10 +1,10 @@
-"""How fast the database grows while a run of many ranks goes on.
+"""Growth of the database during a run of many ranks.
 
-python benchmarks/store_growth.py [--nodes 32] [--gpus 8] [--step 5] [--hours 2]
+    python -m benchmarks.store_growth [--nodes 32] [--gpus 8] [--step 5] [--hours 2]
 
 Every ten seconds, the rows of each node are stored in one transaction, as a collector does: the steps of all its ranks,
 five heartbeats, and one log line per step from rank 0. The growth per day is computed from the second half of the run,
-when the store has reached the limits of the data that it keeps only in part.
+when the store has reached the limits of the data that it prunes.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def grow(folder: Path, chosen: argparse.Namespace) -> dict[str, float]:
-    """Hours of a run in a store of its own."""
+    """Store some hours of a run in a new store."""
     store = Store(folder / "megaboard.db")
     made = StoredRun(store, RUN, now=START, nodes=chosen.nodes, gpus_per_node=chosen.gpus)
     made.start()

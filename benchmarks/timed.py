@@ -1,6 +1,6 @@
-"""Published rows of time, throughput or TFLOP/s, turned into the time model's own types; never through the job file.
+"""Published rows of time, throughput or TFLOP/s, converted to the types of the time model without the job file.
 
-What holds for a whole source is in habits.py. What is not modelled is told from a row's arguments alone.
+habits.py has the properties of whole sources. Only a row's arguments decide whether it is not modelled.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from backend.estimate.model.work import flops_per_token
 from backend.estimate.plan import Plan, unsplit
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.efficiency import default_efficiency
-from backend.estimate.time.time_context import Execution, Setting
+from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.problems import ProblemsError
 from backend.job.traits import MEGATRON_LM_MEMORY, TRAITS, MemoryTraits
 from benchmarks.errors import Skip
@@ -30,15 +30,15 @@ from benchmarks.timed_plan import check_ranks, number, timed_plan, whole
 from benchmarks.timed_run import Timed
 
 FUSED_LOSS = (6, 4)
-"""Bytes an entry of the logits that Transformer Engine's cross entropy moves (pytorch/triton/cross_entropy.py): read
-for the sum, read and overwritten by its gradient, which backward scales."""
+"""Bytes per logit that Transformer Engine's cross entropy moves (pytorch/triton/cross_entropy.py): one read for the
+sum, one read and one write for the gradient, which backward scales."""
 
 FIGURES = ("measured_iter_s", "measured_tokens_per_s_per_gpu", "measured_tflops_per_gpu", "mfu")
 
 
 def timed_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Timed], list[Skip]]:
-    """Every row with a figure of time; rows that repeat a case count once."""
-    found: list[Timed] = []
+    """Return every row with a time. A case that repeats counts once."""
+    runs: list[Timed] = []
     skips: list[Skip] = []
     seen = set()
     for row in rows:
@@ -51,12 +51,12 @@ def timed_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Timed], list[Ski
             if key in seen:
                 raise NotModelled("the same case again")
             seen.add(key)
-            found.append(timed)
+            runs.append(timed)
         except (NotModelled, ProblemsError) as problem:
             skips.append(Skip(source=source, case=case, reason=str(problem)))
         except (TypeError, ValueError, KeyError, ZeroDivisionError, ArithmeticError, AttributeError) as problem:
             skips.append(Skip(source=source, case=case, reason=f"not readable: {type(problem).__name__}: {problem}"))
-    return found, skips
+    return runs, skips
 
 
 def _source(row: Mapping[str, Any]) -> str:
@@ -109,7 +109,7 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
         tokens=per_gpu,
         flops=flops,
         layers=layers,
-        setting=Setting(plan=plan, machine=machine, efficiency=default_efficiency(), run=run),
+        time_context=TimeContext(plan=plan, machine=machine, efficiency=default_efficiency(), run=run),
         trained=Trained(),
         parameters=parameters,
         adapters=adapters,
@@ -119,14 +119,15 @@ def _timed(row: Mapping[str, Any], source: str, case: str) -> Timed:
 
 
 def _predicts_further(row: Mapping[str, Any]) -> bool:
-    """Megatron-Bridge trains DeepSeek-V3 with its multi-token prediction unless a row says otherwise."""
+    """Return whether the run has multi-token prediction: Megatron-Bridge trains DeepSeek-V3 with it by default."""
     name = str(row.get("model")).lower().replace("-", "")
     return _source(row) == "Megatron-Bridge" and name.startswith("deepseekv3") and "w/o mtp" not in name
 
 
 def _predicting_further(layers: ModelLayers, plan: Plan) -> tuple[ModelLayers, Plan]:
-    """One layer, a projection of two hidden states to one, and an output more, all in the last piece.
+    """Return the layers and the plan with multi-token prediction.
 
+    It adds a layer, a projection of two hidden states to one, and an output, all in the last piece:
     https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/transformer/multi_token_prediction.py
     """
     hidden, output = layers.output.hidden, layers.output
@@ -195,7 +196,7 @@ def _execution(row: Mapping[str, Any], habits: Habits, recipe: Recipe, plan: Pla
         rope_fused=recipe.rope_fused,
         graphed=recipe.graphed,
         adapters=row_adapters(row),
-        # DeepSpeed keeps biases and norms whole: a layer's four matrices are gathered.
+        # DeepSpeed keeps biases and norms whole: a layer gathers its four matrices.
         gathered_alone=4 * layers.dense_count if habits.gathered_alone and sharded else 0,
     )
 
@@ -208,7 +209,7 @@ def _traits(engine: str) -> MemoryTraits:
 
 
 def _counted(layers: ModelLayers, plan: Plan, habits: Habits) -> float:
-    """FLOPs of a token as the source counts them."""
+    """Return the FLOPs per token as the source counts them."""
     alone = unsplit(plan)
     flops = float(flops_per_token(layers, alone, Trained()))
     without = float(flops_per_token(layers, replace(alone, sequence_length=1), Trained()))

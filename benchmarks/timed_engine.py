@@ -1,6 +1,6 @@
-"""How a timed row runs that names one of our Hugging Face engines: as the product takes that engine to run.
+"""Run of a timed row that names one of our Hugging Face engines, as the product models that engine.
 
-Such a row has `engine`, and where it trains adapters `lora`: {rank, targets, traffic: a name of FORMS}.
+Such a row has `engine`. If it trains adapters, it also has `lora`: {rank, targets, traffic: a name of FORMS}.
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ FORMS: Mapping[str, Traffic] = {
     "dropped": DROPPED,
     "packed": PACKED,
     "packed, dropped": Traffic(7, 16, 15, 8),
-    # PEFT's default without autocast: adapters, their dropout and the sum in fp32.
+    # PEFT's default without autocast: adapters, their dropout and the sum are in fp32.
     "fp32, dropped": Traffic(19, 28, 29, 28),
 }
-"""As adapter_run.py has them, of the library of the row: peft/tuners/lora/layer.py and bnb.py."""
+"""Memory traffic of adapters, by the library of the row: peft/tuners/lora/layer.py and bnb.py; see adapter_run.py."""
 
 
 def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
-    """Its switches; raises NotModelled for an engine without a model of memory."""
+    """Return the switches of the row. Raises NotModelled for an engine without a memory model."""
     traits = TRAITS[str(row["engine"])]
     if traits.memory is None:
         raise NotModelled(f"engine: {row['engine']}")
@@ -51,7 +51,7 @@ def engine_run(row: Mapping[str, Any], layers: ModelLayers) -> Execution:
 
 
 def row_adapters(row: Mapping[str, Any]) -> AdapterRun | None:
-    """The adapters of a row that describes them."""
+    """Return the adapters of a row that describes them."""
     lora = row.get("lora")
     if not lora:
         return None

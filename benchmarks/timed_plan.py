@@ -1,4 +1,4 @@
-"""The parallel sizes, batch and recompute choice of a timed row."""
+"""Parallel sizes, batch and recompute of a timed row."""
 
 import math
 import re
@@ -11,13 +11,13 @@ from benchmarks.shapes import NotModelled
 
 
 def number(value: Any) -> float | None:
-    """A positive finite number, else None."""
+    """Return a positive finite number, else None."""
     usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
     return float(value) if usable else None
 
 
 def whole(row: Mapping[str, Any], key: str, default: int | None = None) -> int:
-    """A size of the row; raises NotModelled where neither it nor a default is there."""
+    """Return a size of the row. Raises NotModelled if it and the default are missing."""
     value = int(number(row.get(key)) or 0)
     if value:
         return value
@@ -27,20 +27,20 @@ def whole(row: Mapping[str, Any], key: str, default: int | None = None) -> int:
 
 
 def _chunks(layers: int) -> int:
-    """The most chunks up to eight, as NVIDIA's recipes have, that a stage's layers divide into; else one a layer."""
+    """Return the most chunks up to eight that divide a stage's layers, as NVIDIA's recipes have; else one per layer."""
     few = [count for count in range(2, 9) if layers % count == 0]
     return max(few) if few else layers
 
 
 def timed_plan(row: Mapping[str, Any], habits: Habits, layers: int) -> Plan:
-    """The plan; raises NotModelled where a size is missing or does not divide."""
+    """Return the plan. Raises NotModelled if a size is missing or does not divide."""
     source = str(row.get("source"))
     gpus, tensor, pipeline = whole(row, "gpus"), whole(row, "tp", 1), whole(row, "pp", 1)
     context = whole(row, "cp", 1)
     if row.get("tp") is None and row.get("fsdp") is None:
         raise NotModelled("not published: tp")
     data = max(1, gpus // (tensor * pipeline * context))
-    # Megatron-Bridge's recipes for pretraining have sequences of 4096 unless told otherwise.
+    # The default sequence length of Megatron-Bridge's pretraining recipes is 4096.
     recipe = 4096 if "verification card" in source and str(row.get("method")).startswith("pretrain") else None
     sequence = whole(row, "seq", recipe)
     batch = whole(row, "gbs", 0)
@@ -51,7 +51,7 @@ def timed_plan(row: Mapping[str, Any], habits: Habits, layers: int) -> Plan:
     micro_batches = batch // (micro_batch * data) if batch else int(local[1]) // micro_batch if local else 1
     virtual = whole(row, "vpp", _chunks(layers // pipeline) if habits.interleaved else 1)
     if pipeline > 1 and "nterleaved" in str(row.get("notes")) and virtual == 1:
-        # torchtitan's Interleaved1F1B: two chunks a stage unless more are asked for.
+        # torchtitan's Interleaved1F1B: two chunks per stage by default.
         virtual = 2
     if pipeline > 1 and virtual > 1 and micro_batches % pipeline:
         raise NotModelled("interleaved micro-batches that do not fill groups of the pipeline's size")
@@ -77,10 +77,10 @@ def timed_plan(row: Mapping[str, Any], habits: Habits, layers: int) -> Plan:
 
 
 def _cut(layers: int, pieces: int) -> dict[str, Any]:
-    """How NVIDIA's recipes cut layers that do not divide.
+    """Return how NVIDIA's recipes cut layers that do not divide.
 
-    Llama 405B (126 layers) and Qwen3 235B (94) count embedding and loss as layers; DeepSeek-V3 (61) fills every piece
-    but the last, which has the rest (NVIDIA-NeMo/Megatron-Bridge@05d003f recipes/deepseek/deepseek_v3.py layout_map).
+    Llama 405B (126 layers) and Qwen3 235B (94) count embedding and loss as layers. DeepSeek-V3 (61) fills every piece
+    but the last, which holds the rest (NVIDIA-NeMo/Megatron-Bridge@05d003f recipes/deepseek/deepseek_v3.py layout_map).
     """
     if layers % pieces == 0:
         return {}
@@ -101,7 +101,7 @@ def _sequence_parallel(source: str, tensor: int, recompute: str) -> bool:
 def _recompute(text: str) -> dict[str, Any]:
     text = text.removeprefix("baseline with ")
     if text.startswith(("full", "selective AC (op)")):
-        # torchtitan's operator-wise checkpointing runs every other matrix product again: about half a forward.
+        # torchtitan's operator-wise checkpointing recomputes every second GEMM: about half a forward.
         return (
             {"recompute": "full"}
             if text.startswith("full")
@@ -118,7 +118,7 @@ def _recompute(text: str) -> dict[str, Any]:
 
 
 def check_ranks(plan: Plan, gpus: int) -> None:
-    """Raises NotModelled where the sizes do not divide the GPUs."""
+    """Raise NotModelled if the sizes do not divide the GPUs."""
     if gpus % (plan.tensor * plan.pipeline * plan.context):
         raise NotModelled("sizes that do not divide the GPUs")
     if plan.tensor * plan.context * plan.data % (plan.expert * plan.expert_tensor):

@@ -1,4 +1,4 @@
-"""A published run in the time model's own types, and how long it takes by ours."""
+"""A published run in the types of the time model, and its estimated time."""
 
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,7 @@ from backend.estimate.time.efficiency import Efficiency
 from backend.estimate.time.layer_time import layer_passes
 from backend.estimate.time.schedule import iteration_time
 from backend.estimate.time.step_time import Schedule, step_time
-from backend.estimate.time.time_context import Setting
+from backend.estimate.time.time_context import TimeContext
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,28 +22,28 @@ class Timed:
     """dense | moe | fp8."""
     precision: str
     group: str
-    """Rows that share it differ in the plan alone."""
+    """Equal for rows that differ only in the plan."""
     baseline_group: str
     """Source, GPU and precision."""
     measured_s: float
     tokens: float
-    """Of a step and GPU."""
+    """Tokens per step and GPU."""
     flops: float
-    """Model FLOPs of a token."""
+    """Model FLOPs per token."""
     layers: ModelLayers
-    setting: Setting
+    time_context: TimeContext
     trained: Trained
     parameters: tuple[RankParameters, ...]
     adapters: bool
     layer_alone: bool
-    """Not a run but one layer was measured, there and back."""
+    """Whether one layer was measured, forward and backward, not a whole run."""
     flops_error: float | None
-    """Relative, of `flops` against what the source's TFLOP/s and tokens/s say together; None where it lacks either."""
+    """Relative difference of `flops` to the source's TFLOP/s over tokens/s; None if the source lacks either."""
 
     @property
     def plan_key(self) -> tuple[object, ...]:
-        """What makes the plan another one."""
-        plan = self.setting.plan
+        """Values that make the plan another one."""
+        plan = self.time_context.plan
         sizes = (
             plan.sequence_parallel,
             plan.tensor,
@@ -57,22 +57,24 @@ class Timed:
 
     @property
     def mfu(self) -> float:
-        """Measured."""
-        return self.flops * self.tokens / self.measured_s / self.setting.machine.peak
+        """Return the measured MFU."""
+        return self.flops * self.tokens / self.measured_s / self.time_context.machine.peak
 
     def seconds(self, efficiency: Efficiency, schedule: Schedule = iteration_time) -> float:
-        """Ours."""
-        setting = replace(self.setting, efficiency=efficiency)
+        """Return the estimated seconds."""
+        time_context = replace(self.time_context, efficiency=efficiency)
         if self.layer_alone:
-            passes = layer_passes(self.layers.dense, setting, load_of(setting), weights_trained=True, inputs_need=True)
+            passes = layer_passes(
+                self.layers.dense, time_context, load_of(time_context), weights_trained=True, inputs_need=True
+            )
             back = passes.backward.total + passes.recomputed.total
             return float(schedule(((passes.forward.total,),), ((back,),), 1, 1))
-        found = step_time(
+        step = step_time(
             self.layers,
-            setting,
+            time_context,
             self.trained,
             self.parameters,
             adapters=self.adapters,
             schedule=schedule,
         )
-        return float(found.iteration_s)
+        return float(step.iteration_s)

@@ -1,4 +1,4 @@
-"""The pages say the same in both languages, link to files that exist, show job files and commands that are taken."""
+"""Pages have the same headings and examples in both languages; their links, job files and commands are valid."""
 
 import argparse
 import importlib
@@ -57,7 +57,7 @@ def test_both_languages_have_the_same_headings_and_examples(english, chinese):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_job_files_shown_can_be_read_and_are_legal(page):
+def test_job_files_in_pages_can_be_read_and_are_legal(page):
     for language, text in BLOCK.findall(page.read_text(encoding="utf-8")):
         if language == "yaml":
             job, problems = load_job(text)
@@ -71,7 +71,7 @@ def strip_comments(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_shown_are_there_and_take_the_options_shown(page):
+def test_commands_in_pages_exist_and_have_the_options_shown(page):
     shown = COMMAND.findall(page.read_text(encoding="utf-8"))
     for names, rest in shown:
         known = set().union(*(options_of(name) for name in names.split("|")))
@@ -79,11 +79,11 @@ def test_commands_shown_are_there_and_take_the_options_shown(page):
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)
-def test_every_option_of_the_command_line_is_told(lang):
+def test_every_option_of_the_command_line_is_documented(lang):
     pages = [page for page in PAGES if (".zh." in page.name) == (lang == "zh")]
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
-    untold = [f"{name} {one}" for name in COMMANDS for one in options_of(name) if not re.search(rf"{one}\b", text)]
-    assert untold == []
+    options = [(command, option) for command in COMMANDS for option in options_of(command)]
+    assert [(command, option) for command, option in options if not re.search(rf"{option}\b", text)] == []
 
 
 @cache
@@ -91,12 +91,12 @@ def options_of(command: str) -> frozenset[str]:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--lang")
     importlib.import_module(COMMANDS[command]).add_arguments(command, parser, "en")
-    return frozenset(one for one in long_options(parser) if one != "--help")
+    return frozenset(option for option in long_options(parser) if option != "--help")
 
 
 def long_options(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in parser._actions:
-        yield from (one for one in action.option_strings if one.startswith("--"))
-        for acts in [action.choices] if isinstance(action, argparse._SubParsersAction) else []:
-            for act in acts.values():
-                yield from long_options(act)
+        yield from (option for option in action.option_strings if option.startswith("--"))
+        if isinstance(action, argparse._SubParsersAction):
+            for subparser in action.choices.values():
+                yield from long_options(subparser)

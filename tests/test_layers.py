@@ -1,4 +1,4 @@
-"""The layers keep apart: imports point down only, and planning starts without what only the page or SSH needs."""
+"""Imports point down the layers, and the planning commands load neither the page nor SSH."""
 
 import ast
 import json
@@ -10,9 +10,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LAYERS = ("job", "estimate", "planning", "engines", "cluster", "jobs")
+LAYERS = ("job", "estimate", "planning", "engines", "cluster", "runs")
 FOLDERS = ("backend", "app", "tools", "benchmarks", "tests")
-"""What stands on what: what ships needs no benchmark, and no benchmark a test."""
+"""A folder imports none of those after it: the product needs no benchmark, and no benchmark needs a test."""
+DOOR = (
+    "controller",
+    "database",
+    "retention",
+    "maintenance",
+    "emergency_stop",
+    "connections",
+    "rank_secrets",
+    "redact",
+    "records",
+    "states",
+    "api",
+)
+"""The modules of backend/runs that `app` may import: what acts on runs, then record types and pure functions."""
 PURE = ("job", "estimate", "planning", "engines")
 HEAVY = ("gradio", "plotly", "fastapi", "paramiko", "torch")
 
@@ -68,6 +82,28 @@ def test_imports_point_down_the_list_of_layers():
     assert wrong == []
 
 
+def test_app_imports_only_the_public_modules_of_runs():
+    door = {f"backend.runs.{name}" for name in DOOR}
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in (ROOT / "app").rglob("*.py")
+        for name in imports(path)
+        if is_under(name, ("backend.runs",)) and name != "backend.runs" and not is_under(name, tuple(door))
+    ]
+    assert wrong == []
+    assert [name for name in DOOR if not (ROOT / "backend" / "runs" / f"{name}.py").is_file()] == []
+
+
+def test_code_that_runs_on_nodes_imports_nothing_else_of_the_project():
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in (ROOT / "backend" / "node").rglob("*.py")
+        for name in imports(path)
+        if is_under(name, FOLDERS) and name != "backend" and not is_under(name, ("backend.node",))
+    ]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_folder_imports_what_stands_on_it(folder):
     forbidden = FOLDERS[FOLDERS.index(folder) + 1 :]
@@ -111,7 +147,7 @@ def is_under(name: str, roots: tuple[str, ...]) -> bool:
     return any(name == root or name.startswith(f"{root}.") for root in roots)
 
 
-@pytest.mark.parametrize("folder", ["benchmarks", "tools"])
-def test_no_script_hides_a_module_of_the_standard_library(folder):
-    """A file that is run puts its own folder first on the import path."""
-    assert [path.name for path in (ROOT / folder).glob("*.py") if path.stem in sys.stdlib_module_names] == []
+@pytest.mark.parametrize("folder", ["backend", "app", "tools", "benchmarks"])
+def test_no_module_has_the_name_of_one_of_the_standard_library(folder):
+    """Python puts the folder of a script first on the import path."""
+    assert [path.name for path in (ROOT / folder).rglob("*.py") if path.stem in sys.stdlib_module_names] == []

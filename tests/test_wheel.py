@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -44,3 +45,13 @@ def test_the_locks_of_the_demo_s_nodes_are_in_the_wheel(wheel):
 
 def test_tests_and_environments_stay_out_of_the_wheel(wheel):
     assert {name.split("/")[0] for name in wheel if ".dist-info/" not in name} == {"app", "backend"}
+
+
+def test_the_container_is_built_from_all_that_the_wheel_needs():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    build = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    needed = {"pyproject.toml", project["project"]["readme"], *project["project"]["license-files"], *build["packages"]}
+    needed |= {path.split("/")[0] for path in build["force-include"]}
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "*"
+    assert {line[1:] for line in lines if line.startswith("!")} == needed

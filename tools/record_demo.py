@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -26,11 +27,10 @@ KILLED_AFTER_STEP = 140
 """The demo saves a checkpoint at step 100."""
 LAST_STEP = 200
 LONGEST_WAIT_MS = 600_000
-TIME_LAPSE = 6
 PALETTE = "split[a][b];[a]palettegen=max_colors=64:stats_mode=diff[p];[b][p]paletteuse=dither=none:diff_mode=rectangle"
 ENCODERS = {
-    "demo.webm": ["-vf", "fps=12", "-c:v", "libvpx-vp9", "-crf", "38", "-b:v", "0", "-pix_fmt", "yuv420p"],
-    "demo.gif": ["-vf", f"fps=6,scale=960:-1:flags=lanczos,{PALETTE}"],
+    "demo.webm": ["-c:v", "libvpx-vp9", "-crf", "36", "-b:v", "0", "-cpu-used", "4", "-pix_fmt", "yuv420p"],
+    "demo.gif": ["-vf", f"scale=960:-1:flags=lanczos,{PALETTE}"],
 }
 
 CAPTION = """([text]) => {
@@ -101,14 +101,14 @@ class Film:
         element.evaluate(OUTLINE, False)
         element.click()
 
-    def until(self, is_done: Callable[[], bool], every_ms: int = 500) -> None:
-        """Film in time lapse until a condition holds."""
-        for _ in range(LONGEST_WAIT_MS // every_ms):
-            if is_done():
-                return
-            self.show(every_ms / 1000 / TIME_LAPSE)
+    def until(self, is_done: Callable[[], bool], every_ms: int = 500, seconds: float = 0.15) -> None:
+        """Film in time lapse until a condition holds: a screenshot every `every_ms`, each shown for `seconds`."""
+        deadline = time.monotonic() + LONGEST_WAIT_MS / 1000
+        while not is_done():
+            if time.monotonic() > deadline:
+                raise TimeoutError(self.caption)
+            self.show(seconds)
             self.page.wait_for_timeout(every_ms)
-        raise TimeoutError(self.caption)
 
     def save(self, folder: Path) -> None:
         """Encode the film in every format."""
@@ -116,7 +116,7 @@ class Film:
         lines = [f"file '{frame}'\nduration {seconds:.3f}\n" for frame, seconds in self.frames]
         # The concat reader of ffmpeg ignores the duration of the last file.
         listing.write_text("".join(lines) + f"file '{self.frames[-1][0]}'\n")
-        source = ["-f", "concat", "-safe", "0", "-i", str(listing)]
+        source = ["-f", "concat", "-safe", "0", "-i", str(listing), "-fps_mode", "vfr"]
         for name, options in ENCODERS.items():
             path = folder / name
             subprocess.run([ffmpeg(), "-y", "-loglevel", "error", *source, *options, str(path)], check=True)
@@ -149,20 +149,21 @@ def main() -> None:
             plan(film)
             launch(film)
             kill_and_restart(film, demo)
-            film.save(CHECKOUT / "docs")
         finally:
             demo.end()
+        film.save(CHECKOUT / "docs")
 
 
 def plan(film: Film) -> None:
     """Show the plans of the demo's job."""
     page = film.page
     page.wait_for_selector("#step-hardware")
+    page.wait_for_timeout(4000)
     film.say("megaboard demo: four SSH nodes on this machine, real training on CPU")
     page.click('.mb-steps a[data-step="plan"]')
     page.wait_for_selector("#step-plan .mb-plans tr[data-index]")
     page.wait_for_timeout(1500)
-    film.say("Plan: every legal plan with its memory and its time", 4.0)
+    film.say("Plan: every legal plan, with its memory and its pipeline bubble", 4.0)
     page.locator("#step-plan .mb-plans").first.evaluate("element => element.scrollIntoView({ block: 'center' })")
     page.wait_for_timeout(500)
     film.show(3.0)
@@ -189,20 +190,21 @@ def kill_and_restart(film: Film, demo: Demo) -> None:
     """Kill a rank, show what the page says of it, and film the restart to the end of the run."""
     page = film.page
     run = page.evaluate("() => decodeURIComponent(location.hash).slice(6)")
+    cause = page.locator("[role=alert]:visible").first
     film.say("torchrun starts on all four nodes", 1.0)
     film.until(lambda: demo.last_step(run) > 0, every_ms=2000)
     film.caption = "Training: loss, gradient norm and speed, live"
-    film.until(lambda: demo.last_step(run) >= KILLED_AFTER_STEP, every_ms=1500)
+    film.until(lambda: demo.last_step(run) >= KILLED_AFTER_STEP, every_ms=300, seconds=0.25)
     process = demo.kill_rank(KILLED_RANK)
-    film.say(f"$ kill -9 {process}     (rank {KILLED_RANK}, on the third node)", 2.0)
-    page.evaluate("() => window.scrollTo(0, 0)")
-    film.until(page.locator(".mbm-cause").first.is_visible)
-    film.say("Megaboard names the killed rank and stops the whole gang", 5.0)
-    film.caption = "It restarts the run from the newest complete checkpoint"
-    film.until(lambda: not page.locator(".mbm-cause").first.is_visible(), every_ms=1000)
-    film.until(lambda: demo.last_step(run) >= LAST_STEP, every_ms=2000)
-    page.wait_for_timeout(5000)
-    film.say("Finished: no step is missing, none is twice", 4.0)
+    film.say(f"$ kill -9 {process}     (rank {KILLED_RANK}, on the third of four nodes)", 2.5)
+    film.until(cause.is_visible)
+    film.say("The page names the node and the killed rank; the whole gang is stopped", 5.0)
+    film.caption = "The gang restarts from the newest complete checkpoint"
+    film.until(lambda: not cause.is_visible())
+    film.show(2.0)
+    film.until(lambda: demo.last_step(run) >= LAST_STEP, every_ms=700)
+    page.locator(".mbm-title").get_by_text("Finished").wait_for()
+    film.say("Finished: no step is missing, and none is there twice", 4.0)
 
 
 if __name__ == "__main__":

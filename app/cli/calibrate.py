@@ -21,10 +21,7 @@ from backend.job.cluster import Calibration
 from backend.job.job import Job
 from backend.job.launch_rules import check_nodes
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.tasks.benchmark import Measurement
-from backend.runs.tasks.benchmark import calibration_of as calibration_of_probe
-from backend.runs.tasks.calibration import RunMeasured
-from backend.runs.tasks.calibration import calibration_of as calibration_of_run
+from backend.runs.api import Measurement, RunMeasured, calibration_of_benchmark, calibration_of_run
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
@@ -49,7 +46,7 @@ def run_probe(chosen: argparse.Namespace, lang: str) -> int:
         found = accepted(services, services.controller.measure_speed, job, chosen.accept_host_key, lang)
         if found.speeds is None:
             return _ask_for_keys(found, chosen, lang)
-        calibration = calibration_of_probe(job, found.speeds, today(services.clock()))
+        calibration = calibration_of_benchmark(job, found.speeds, today(services.clock()))
         if not chosen.json:
             print(speeds_text(found.speeds, job, lang))
         figures = {"speeds": dataclasses.asdict(found.speeds)}

@@ -16,8 +16,7 @@ from backend.cluster.ssh.host_keys import HostKey
 from backend.job.job import Job
 from backend.job.mapping import dump_mapping
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.launch.preflight import PreflightReport
-from backend.runs.tasks.discovery import NodeMemory
+from backend.runs.api import NodeMemory, PreflightReport
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
@@ -31,16 +30,16 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 def run(chosen: argparse.Namespace, lang: str) -> int:
     """Preflight: a line a check; 1 when something stands against a launch."""
-    job = launchable(chosen.file, lang)
+    checked = launchable(chosen.file, lang)
     with opened_services() as services:
         source = find_source(services, chosen.source)
-        report = preflight(services, job, chosen.accept_host_key, lang)
+        report = preflight(services, checked, chosen.accept_host_key, lang)
         if source is not None and not report.problems:
-            report = _with_source(services, report, job, source)
+            report = _with_source(services, report, checked.job, source)
     if chosen.json:
-        print_json(report_json(report, job, lang))
+        print_json(report_json(report, checked.job, lang))
     else:
-        print_report(report, job, lang)
+        print_report(report, checked.job, lang)
     return FAILED if report.problems else DONE
 
 

@@ -14,13 +14,11 @@ from app.home import home_path, make_home
 from app.jobfile import read_job, refuse_errors
 from app.services import Services
 from app.text import render_problem, t
-from backend.engines import check_all
-from backend.job.job import Job
+from backend.engines import CheckedJob, check_all
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.launch.preflight import PreflightReport
+from backend.runs.api import PreflightReport
 from backend.runs.records import RunSnapshot, RunSummary
 from backend.runs.states import RunState
-from backend.runs.store.run_store import refuse_deleted
 
 REFRESH_S = 3.0
 """How long a question about an unfinished run may take to collect what is new."""
@@ -36,16 +34,19 @@ def opened_services() -> Iterator[Services]:
         services.close()
 
 
-def launchable(source: str, lang: str) -> Job:
+def launchable(source: str, lang: str) -> CheckedJob:
     """The job in a file, with its warnings printed; ProblemsError when it cannot be launched, whatever the nodes."""
     job, problems = read_job(source, home_path())
-    found = [*problems, *check_all(job)]
-    refuse_errors(found)
-    print_problems(lang, found)
-    return job
+    try:
+        checked = CheckedJob(job)
+    except ProblemsError:
+        refuse_errors([*problems, *check_all(job)])  # the warnings too
+        raise
+    print_problems(lang, [*problems, *checked.remarks])
+    return checked
 
 
-def preflight(services: Services, job: Job, fingerprints: list[str], lang: str) -> PreflightReport:
+def preflight(services: Services, job: CheckedJob, fingerprints: list[str], lang: str) -> PreflightReport:
     """The nodes' check, with the host keys accepted whose fingerprint is given."""
     return accepted(services, services.controller.preflight, job, fingerprints, lang)
 
@@ -83,8 +84,8 @@ def find_run(services: Services, given: str) -> str:
     if len(found) > 1:
         raise ProblemsError([Problem(code="ambiguous_run", values={"given": given, "runs": found})])
     if not found:
-        with services.store.read() as connection:
-            refuse_deleted(connection, given)
+        with services.database.read() as reader:
+            reader.refuse_deleted(given)
         raise ProblemsError([Problem(code="unknown_run", values={"run": given})])
     return found[0]
 

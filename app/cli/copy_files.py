@@ -10,8 +10,7 @@ from app.services import Services
 from app.text import t
 from app.text.copies import copy_words
 from backend.job.job import Job
-from backend.runs.launch.preflight import PreflightReport
-from backend.runs.tasks.file_copy import find_missing
+from backend.runs.api import PreflightReport, find_missing
 
 MIB = 1 << 20
 
@@ -25,14 +24,14 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 def run(chosen: argparse.Namespace, lang: str) -> int:
     """Copy what nodes lack; 1 when something stands against a launch afterwards."""
-    job = launchable(chosen.file, lang)
+    checked = launchable(chosen.file, lang)
     with opened_services() as services:
-        report = preflight(services, job, chosen.accept_host_key, lang)
+        report = preflight(services, checked, chosen.accept_host_key, lang)
         if find_missing(report.checks) is None:
             print(t(lang, "cli.copy.nothing"))
         else:
-            copy_missing(services, job, report, lang)
-            report = services.controller.preflight(job)
+            copy_missing(services, checked.job, report, lang)
+            report = services.controller.preflight(checked)
     print_problems(lang, report.problems)
     return FAILED if report.problems else DONE
 

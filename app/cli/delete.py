@@ -53,8 +53,8 @@ def _plan(services: Services, run: str, folder: Path | None, lang: str) -> str:
     lines += [f"  {line}" for line in kind_words(size.kinds, lang)]
     if folder is not None:
         lines.append(t(lang, "cli.delete.first", folder=folder))
-    with services.store.read() as connection:
-        places = places_on_nodes(connection, run)
+    with services.database.read() as reader:
+        places = places_on_nodes(reader, run)
     lines += [t(lang, "cli.delete.stays"), *(f"  {printable(place)}" for place in places)]
     return "\n".join(lines)
 

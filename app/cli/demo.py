@@ -2,10 +2,10 @@
 
 import argparse
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,7 @@ from app.text import t
 from app.web.binding import ServerError
 from app.web.passwords import PasswordHash, random_password
 from backend.job.mapping import dump_mapping, load_mapping
-from backend.runs.states import RunState
-from backend.runs.store import run_store, transitions
-from backend.runs.store.store import Store
+from backend.runs.database import Database
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -105,9 +103,9 @@ def fill_in(home: Path, job: dict[str, Any]) -> bool:
     clusters = home / "clusters"
     clusters.mkdir(mode=0o700, exist_ok=True)
     (clusters / "demo.yaml").write_text(dump_mapping(cluster), encoding="utf-8")
-    store = Store(store_path(home))
+    database = Database.open(store_path(home))
     try:
-        text = store.get_draft()
+        text = database.store.get_draft()
         draft, problem = load_mapping(text) if text else (job, None)
         if problem:
             # The page replaces what it cannot read.
@@ -115,9 +113,9 @@ def fill_in(home: Path, job: dict[str, Any]) -> bool:
         if _is_demo(draft.get("cluster"), cluster):
             # The ports are those of the last start unless something took them meanwhile.
             draft = {**draft, "cluster": {**draft["cluster"], "hosts": cluster["hosts"]}}
-        store.set_draft(dump_mapping(draft))
+        database.store.set_draft(dump_mapping(draft))
     finally:
-        store.close()
+        database.close()
     return draft == job
 
 
@@ -144,14 +142,5 @@ def _end(cluster: LocalNodes, home: Path, lang: str, *, keep: bool) -> None:
 
 def stop_runs(home: Path, now: float) -> None:
     """Record that the runs on the nodes are to end: the next demo would take their end for a failure and go on."""
-    store = Store(store_path(home))
-
-    def stop(connection: sqlite3.Connection) -> None:
-        for run in run_store.unfinished_runs(connection):
-            if run_store.state_of(connection, run) is not RunState.QUEUED:
-                transitions.end(connection, run, save=False, now=now)
-
-    try:
-        store.write(stop)
-    finally:
-        store.close()
+    with closing(Database.open(store_path(home))) as database:
+        database.request_stops(now)

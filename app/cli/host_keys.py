@@ -2,12 +2,14 @@
 
 import argparse
 from collections.abc import Callable, Collection, Iterable
+from typing import TypeVar
 
 from app.cli.secret_input import unlocked
 from app.services import A, Services, ask_nodes
 from app.text import t
 from backend.cluster.ssh.host_keys import HostKey
-from backend.job.job import Job
+
+J = TypeVar("J")
 
 
 def add_host_key_option(parser: argparse.ArgumentParser, lang: str) -> None:
@@ -16,7 +18,7 @@ def add_host_key_option(parser: argparse.ArgumentParser, lang: str) -> None:
     parser.add_argument("--accept-host-key", action="append", default=[], metavar="FINGERPRINT", help=words)
 
 
-def accepted(services: Services, ask: Callable[[Job], A], job: Job, fingerprints: Collection[str], lang: str) -> A:
+def accepted(services: Services, ask: Callable[[J], A], job: J, fingerprints: Collection[str], lang: str) -> A:
     """The answer, with passphrases typed where they lack, and those host keys remembered whose fingerprint is given."""
     return ask_nodes(services.controller, lambda: unlocked(lang, services.audit, lambda: ask(job)), fingerprints)
 

@@ -18,8 +18,8 @@ from app.cli.notify import add_notify_option, addresses_to_tell, telling
 from app.cli.output import DONE
 from app.cli.secret_input import add_secret_option, refuse_in_queue, take_secrets, unlocked
 from app.text import t
+from backend.runs.api import RESTARTS
 from backend.runs.states import RunState
-from backend.runs.supervise.restart import RESTARTS
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:
@@ -41,19 +41,19 @@ def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None
 
 def run(chosen: argparse.Namespace, lang: str) -> int:
     """Launch; returns when every node has reported that it started, or with --wait when the run has ended."""
-    job = launchable(chosen.file, lang)
+    checked = launchable(chosen.file, lang)
     refuse_in_queue(chosen)
     places = addresses_to_tell(chosen, stays=chosen.wait)
     with opened_services() as services, telling(services, places, lang):
-        take_secrets(chosen, lang, services.audit, job=job.name)
+        take_secrets(chosen, lang, services.audit, job=checked.job.name)
         if chosen.accept_host_key or chosen.copy_missing:
-            report = preflight(services, job, chosen.accept_host_key, lang)
+            report = preflight(services, checked, chosen.accept_host_key, lang)
             if chosen.copy_missing:
-                copy_missing(services, job, report, lang)
+                copy_missing(services, checked.job, report, lang)
         wishes = {"queue": chosen.queue, "token": chosen.token, "restarts": chosen.restarts}
         wishes |= {"source": find_source(services, chosen.source), "accepted_warnings": accepted_warnings(chosen)}
-        run = unlocked(lang, services.audit, lambda: services.controller.launch(job, **wishes))
+        run = unlocked(lang, services.audit, lambda: services.controller.launch(checked, **wishes))
         # With a token it may be a run that was already there.
         waits = services.controller.snapshot(run).state is RunState.QUEUED
-        print(t(lang, "cli.queued" if waits else "cli.launched", run=run, nodes=job.cluster.nodes), flush=True)
+        print(t(lang, "cli.queued" if waits else "cli.launched", run=run, nodes=checked.job.cluster.nodes), flush=True)
         return wait_for_end(services, run, lang) if chosen.wait else DONE

@@ -9,7 +9,6 @@ from app.text import t
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.records import RunSnapshot
 from backend.runs.states import EventKind
-from backend.runs.store.metrics import log_files
 
 LAUNCHER_LOG = "out.log"
 LOG_KIB = 16
@@ -34,8 +33,8 @@ def run(chosen: argparse.Namespace, lang: str) -> int:
         snapshot = fresh(services, find_run(services, chosen.run_id))
         attempt = _attempt(snapshot, chosen.attempt)
         node = _first_failed(snapshot, attempt) if chosen.node is None else chosen.node
-        with services.store.read() as connection:
-            files = log_files(connection, snapshot.id, attempt, node)
+        with services.database.read() as reader:
+            files = reader.log_files(snapshot.id, attempt, node)
         file = chosen.file or next((name for name in sorted(files) if name.startswith("rank")), LAUNCHER_LOG)
         if file not in files:
             print(t(lang, "cli.logs.missing", node=node, file=file, files=files or "-"), file=sys.stderr)

@@ -80,7 +80,7 @@ def telling(services: "Services", places: "Sequence[Address]", lang: str) -> Ite
         return
     from app.notifications.sender import Messenger
 
-    messenger = Messenger(services.store, places, lang, clock=services.clock)
+    messenger = Messenger(services.database, places, lang, clock=services.clock)
     messenger.start()
     print(t(lang, "cli.serve.messages", to=[place.name for place in places]), flush=True)
     try:

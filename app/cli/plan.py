@@ -13,7 +13,6 @@ from app.cli.tables import AXES, estimate_text, plans_text, strategies_text
 from app.home import home_path
 from app.jobfile import folder_of, job_of, load_json, opened, read_job, read_mapping, refuse_errors
 from app.text import render_problem, t
-from app.text.guides import guide_rows, guides_text
 from app.text.plans import all_plans, reason_words, why_not_words
 from backend.estimate import Estimate, estimate, much_padding, near_the_limit, over_host_memory, over_memory, to_json
 from backend.job.batch import planned_batch
@@ -106,13 +105,10 @@ def _answered(job: Job, found: Plans, problems: list[Problem], chosen: argparse.
     shown = range(min(len(found), top))
     if chosen.json:
         # One by one: there may be hundreds of thousands.
-        heads = {"count": len(found), "rejected": dict(found.rejected), **told,
-                 **_smallest(job, found), **_guides(job, found)}  # fmt: skip
+        heads = {"count": len(found), "rejected": dict(found.rejected), **told, **_smallest(job, found)}
         print_object(heads, "plans", (_plan(found[rank], lang) for rank in shown))
     else:
         print(plans_text([found[rank] for rank in shown], found, lang))
-        if guides := guide_rows(job, found):
-            print(f"\n{guides_text(guides, lang)}")
     return DONE if len(found) else FAILED
 
 
@@ -125,13 +121,6 @@ def _smallest(job: Job, plans: Plans) -> dict[str, Any]:
                                  "tokens_per_s": tokens_per_s(found.without)}  # fmt: skip
     return {"smallest": {"nodes": list(found.nodes), "gpu_memory_gib": found.least_gib,
                          "others_gib": found.others_gib, "helps": found.helps, "without": without}}  # fmt: skip
-
-
-def _guides(job: Job, plans: Plans) -> dict[str, Any]:
-    """Where the job is the guides' case: their plans with what they claim, (least, most), and our figures."""
-    told = guide_rows(job, plans)
-    ranks = [None if row["rank"] is None else row["rank"] + 1 for row in told]
-    return {"guides": [{**row, "rank": rank} for row, rank in zip(told, ranks, strict=True)]} if told else {}
 
 
 SHOWN = 20

@@ -6,7 +6,7 @@ from typing import get_args
 from app.cli.common import accepted_warnings, add_warnings_option, find_run, opened_services, why_words
 from app.cli.output import DONE, number, table
 from app.text import t
-from backend.runs.store.queue_order import Move
+from backend.runs.api import Move
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser, lang: str) -> None:

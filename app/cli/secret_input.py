@@ -14,7 +14,7 @@ from app.text import t
 from app.web.audit import Audit
 from backend.cluster.ssh.passphrases import PASSPHRASES
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.launch.rank_secrets import FIELD, SECRETS, refuse
+from backend.runs.rank_secrets import FIELD, SECRETS, refuse
 
 A = TypeVar("A")
 

@@ -108,14 +108,12 @@ def serve_page(
     from app.web.server import create_app, serve
     from app.web.shell import build
     from app.wizard.routes import routes
-    from backend.runs.store.backup import SpareKeeper
-    from backend.runs.store.retention import RetentionKeeper
+    from backend.runs.maintenance import Maintenance
 
     identity = load_identity(home)
     services = Services.open(home, told=[place.name for place in places], demo=demo)
-    spare = SpareKeeper(services.store.path, services.clock)
-    retention = RetentionKeeper(services.retention)
-    messenger = Messenger(services.store, places, lang, clock=services.clock)
+    maintenance = Maintenance(services.retention, services.database.path, services.clock)
+    messenger = Messenger(services.database, places, lang, clock=services.clock)
     try:
         pages = {lang: build(lang, services) for lang in LANGUAGES}
         app = create_app(
@@ -128,8 +126,7 @@ def serve_page(
             routers=[routes(services)],
         )
         services.controller.start()
-        spare.start()
-        retention.start()
+        maintenance.start()
         if places:
             messenger.start()
             print(t(lang, "cli.serve.messages", to=services.told))
@@ -138,8 +135,7 @@ def serve_page(
         serve(app, binding, listener, lambda: print(*told, sep="\n", flush=True))
     finally:
         messenger.close()
-        spare.close()
-        retention.close()
+        maintenance.close()
         services.close()
     return DONE
 

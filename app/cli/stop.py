@@ -13,11 +13,10 @@ from app.text import t, unmonitored
 from app.web.audit import Audit
 from backend.cluster.ssh.node import connect
 from backend.job.problems import ProblemsError
+from backend.runs import emergency_stop
+from backend.runs.api import StoreError, nothing_left
 from backend.runs.connections import Connections
 from backend.runs.states import RunState
-from backend.runs.store.store import StoreError
-from backend.runs.supervise import emergency_stop
-from backend.runs.supervise.gang_rules import Timing, nothing_left
 
 WITHIN_S = 120.0
 
@@ -67,7 +66,7 @@ def stop_unopened(chosen: argparse.Namespace, lang: str, why: StoreError) -> Pro
     audit.record("stop", run=run, save=chosen.save)
 
     def stop() -> ProblemsError:
-        return emergency_stop.stop(run, job, connections, save=chosen.save, grace_s=Timing().grace_s, why=why)
+        return emergency_stop.stop(run, job, connections, save=chosen.save, why=why)
 
     try:
         # Not as unlock_key, which a full disk refuses to record.

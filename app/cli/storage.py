@@ -10,7 +10,7 @@ from app.cli.output import DONE, plain, print_json, table
 from app.services import Services
 from app.text import t
 from app.text.storage import size_words
-from backend.runs.store.retention import Rules
+from backend.runs.retention import Rules
 
 NEVER = "never"
 _FILES = ("database", "reusable", "spare", "archives", "flight_records", "disk_free")

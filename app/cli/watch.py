@@ -12,7 +12,7 @@ from app.cli.output import DONE, FAILED, number, print_problems
 from app.services import Services
 from app.text import t
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.collect.external_run import watched_job
+from backend.runs.api import watched_job
 
 LOOK_EVERY_S = 2.0
 _TARGET = re.compile(r"(?:(?P<user>[^@]+)@)?(?P<address>\[[^\]]+\]|[^:@]+):(?P<folder>.+)")

@@ -30,10 +30,10 @@ _WORDS = "monitor."
 
 def build(lang: str, services: Services, tick_s: float = TICK_S) -> gr.HTML:
     """Build the monitor in the current Blocks context."""
-    watch = watch_of(services.controller, services.store, services.clock)
+    watch = watch_of(services.controller, services.database, services.clock)
     compare = Compare(services, lang)
     offers = {"export": exports_of(services.controller).of, "resume": resuming_of(services.controller).of}
-    bundler = Bundler(watch, services.store, lang, services.clock, compare.of, offers, storage_of(services))
+    bundler = Bundler(watch, services.database, lang, services.clock, compare.of, offers, storage_of(services))
 
     def poll(event: gr.EventData) -> Any:
         answer = bundler.answer(_question(event), services.clock())

@@ -9,8 +9,8 @@ from app.monitor.resuming import resuming_of
 from app.monitor.storage import storage_of
 from app.services import Services
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.store.queue_order import Move
-from backend.runs.store.retention import Rules
+from backend.runs.api import Move
+from backend.runs.retention import Rules
 
 Act = Callable[[str, Mapping[str, Any]], object]
 """(run, what the button says beside its name) -> nothing of interest; ProblemsError when it is refused."""

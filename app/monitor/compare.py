@@ -12,7 +12,7 @@ from backend.estimate.time.calibrated import calibrated_on
 from backend.job.cluster import Calibration
 from backend.job.job import Job
 from backend.job.problems import ProblemsError
-from backend.runs.tasks.calibration import RunMeasured, calibration_of
+from backend.runs.api import RunMeasured, calibration_of_run
 
 COMPARE_S = 10.0
 """Two ticks within this time see the same comparison: it costs an estimate."""
@@ -34,7 +34,7 @@ class Compare:
     def use(self, run: str) -> None:
         """Keep what the run says with the draft's cluster; ProblemsError where it says nothing or is of another GPU."""
         job, found = self._measured(run)
-        calibration = calibration_of(job, found, today(self._services.clock()))
+        calibration = calibration_of_run(job, found, today(self._services.clock()))
         self._services.audit.record("calibrate", **as_mapping(calibration))
         keep_in_draft(self._services, calibration)
         self._kept.forget(run)

@@ -1,31 +1,30 @@
 """The curves of a run for a browser: the whole thinned curve, the new points, or a range of steps in detail."""
 
-import sqlite3
 from typing import Any
 
 from app.monitor.downsample import LIMIT, downsample
-from backend.runs.store import curve_view
-from backend.runs.store.curve_view import END, Curves
+from backend.runs.api import END, Curves
+from backend.runs.database import Reader
 
 
-def part(connection: sqlite3.Connection, run: str, generation: int | None, seq: int | None) -> dict[str, Any]:
+def part(reader: Reader, run: str, generation: int | None, seq: int | None) -> dict[str, Any]:
     """The points after (generation, seq) for a browser; the whole curve if the browser has nothing usable.
 
     An answer that only adds points names the cursor where they begin: `from`.
     """
-    upto = curve_view.state(connection, run)
+    upto = reader.curve_state(run)
     told = {"generation": upto.generation, "seq": upto.seq}
     if generation == upto.generation and seq is not None and 0 <= seq <= upto.seq:
-        grown = curve_view.news(connection, run, upto, seq, most=LIMIT // 2)
+        grown = reader.new_points(run, upto, seq, most=LIMIT // 2)
         if grown is not None:
             return {**told, "from": seq, "series": {name: _all(one) for name, one in grown.items() if len(one[0])}}
-    return {**told, "series": _thinned(curve_view.view(connection, run, upto))}
+    return {**told, "series": _thinned(reader.curves(run, upto))}
 
 
-def detail(connection: sqlite3.Connection, run: str, first: int, last: int) -> dict[str, Any]:
+def detail(reader: Reader, run: str, first: int, last: int) -> dict[str, Any]:
     """The steps `first` to `last`, with as many points as the whole curve has."""
-    upto = curve_view.state(connection, run)
-    found = curve_view.view(connection, run, upto, first, last)
+    upto = reader.curve_state(run)
+    found = reader.curves(run, upto, first, last)
     return {"generation": upto.generation, "first": first, "last": last, "series": _thinned(found, first, last)}
 
 

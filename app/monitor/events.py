@@ -5,8 +5,7 @@ from typing import Any
 
 from app.text import render_problem, t
 from app.text.alerts import figures
-from backend.runs.diagnosis import gpu_errors
-from backend.runs.diagnosis.diagnose import stuck_words
+from backend.runs.api import gpu_error_words, stuck_words
 from backend.runs.records import Event, RunSnapshot, problem_from_json
 from backend.runs.states import EventKind
 
@@ -118,7 +117,7 @@ def _words(event: Event, node: str, is_unstarted: bool, lang: str) -> dict[str, 
         "to": detail.get("to"),
         **figures(detail),
         "steps": ", ".join(map(str, detail.get("steps") or ())),
-        "xids": gpu_errors.words(detail.get("xids") or ()),
+        "xids": gpu_error_words(detail.get("xids") or ()),
         "reason": detail.get("reason"),
         "warnings": " ".join(_message(one, lang) for one in detail.get("warnings") or ()),
     }

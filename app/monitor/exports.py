@@ -10,11 +10,11 @@ from typing import Any, Protocol
 from app.text import render_problem
 from app.text.exports import export_words
 from backend.job.problems import Problem, ProblemsError
+from backend.runs.api import Exported
 from backend.runs.controller import Controller
 from backend.runs.records import RunSnapshot
 from backend.runs.redact import redact
 from backend.runs.states import RunState
-from backend.runs.tasks.export import Exported
 
 _log = logging.getLogger(__name__)
 

@@ -4,15 +4,14 @@ from typing import Any
 
 from app.monitor.plain_text import complete, to_lines
 from app.monitor.poll_request import LogQuestion
-from backend.runs.store import attempts, metrics
-from backend.runs.store.metrics import FileKey
-from backend.runs.store.store import Store
+from backend.runs.api import FileKey
+from backend.runs.database import Database
 
 FIRST_BYTES = 64 << 10
 """What is shown of a log at first; it is also the most that one tick adds."""
 
 
-def part(store: Store, run: str, asked: LogQuestion, is_final: bool) -> dict[str, Any]:
+def part(database: Database, run: str, asked: LogQuestion, is_final: bool) -> dict[str, Any]:
     """Lines of the requested file, or of the node's first file if it has no such file; `lines` is empty if there is
     nothing new. `asked` is the requested file, `file` the file of the lines (None while there is none).
 
@@ -22,10 +21,10 @@ def part(store: Store, run: str, asked: LogQuestion, is_final: bool) -> dict[str
     `from` is set if the lines follow those of the browser, `before` if they precede them; neither if they replace
     them. Unless the run has ended, a line not yet written to its end waits.
     """
-    with store.read() as connection:
-        newest = attempts.newest(connection, run)
+    with database.read() as reader:
+        newest = reader.newest_attempt(run)
         attempt = asked.attempt if asked.attempt and asked.attempt < newest else newest
-        files = sorted(metrics.log_files(connection, run, attempt, asked.node), key=_order)
+        files = sorted(reader.log_files(run, attempt, asked.node), key=_order)
         file = asked.file if asked.file in files else next(iter(files), None)
         answer: dict[str, Any] = {"attempt": attempt, "node": asked.node, "asked": asked.file, "file": file,
                                   "files": files, "lines": []}  # fmt: skip
@@ -33,11 +32,11 @@ def part(store: Store, run: str, asked: LogQuestion, is_final: bool) -> dict[str
             return answer
         key = FileKey(run=run, attempt=attempt, rank=asked.node, file=file)
         if asked.before is not None:
-            start, data = metrics.log_tail(connection, key, size=FIRST_BYTES, before=asked.before)
+            start, data = reader.log_tail(key, size=FIRST_BYTES, before=asked.before)
             return {**answer, "before": asked.before, **_earlier(start, data)}
-        new = FIRST_BYTES if asked.end is None else metrics.log_end(connection, key) - asked.end
+        new = FIRST_BYTES if asked.end is None else reader.log_end(key) - asked.end
         size = new if 0 < new < FIRST_BYTES else FIRST_BYTES
-        start, data = (asked.end or 0, b"") if new == 0 else metrics.log_tail(connection, key, size=size)
+        start, data = (asked.end or 0, b"") if new == 0 else reader.log_tail(key, size=size)
     if asked.end is not None and start <= asked.end <= start + len(data):
         data = data[asked.end - start :]
         return {**answer, "from": asked.end, **_shown(asked.end, data if is_final else complete(data))}

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from backend.runs.collect.log_text import decoded
+from backend.runs.api import decoded
 from backend.runs.redact import redact
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[@-Z\\-_])")

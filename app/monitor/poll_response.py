@@ -18,9 +18,9 @@ from app.text.hangs import standstill
 from app.text.stragglers import slowdown
 from app.text.unmonitored import unseen
 from backend.job.problems import Problem, ProblemsError
+from backend.runs.api import WATCHED
+from backend.runs.database import Database
 from backend.runs.records import RunSnapshot
-from backend.runs.store.store import Store
-from backend.runs.view.progress import WATCHED
 
 Comparison = Callable[[str], Mapping[str, Any] | None]
 """Run -> its measured figures beside the predicted ones (compare.py)."""
@@ -36,7 +36,7 @@ class Bundler:
     def __init__(
         self,
         watch: Watch,
-        store: Store,
+        database: Database,
         lang: str,
         clock: Callable[[], float],
         compare: Comparison = lambda run: None,
@@ -47,11 +47,11 @@ class Bundler:
         self._compare = compare
         self._offers = offers or {}
         self._watch = watch
-        self._store = store
+        self._database = database
         self._lang = lang
         self._sections: Shared[dict[str, Section]] = Shared(clock, fresh_s=LOOK_S, kept=RUNS_KEPT)
         self._logs: Shared[dict[str, Any]] = Shared(clock, fresh_s=LOOK_S, kept=RUNS_KEPT)
-        self._usage = utilization.Usage(store, clock)
+        self._usage = utilization.Usage(database, clock)
 
     def answer(self, question: Question, now: float, refused: Problem | None = None) -> str | None:
         """The JSON string for the browser. `refused`: why what it just asked for was not done."""
@@ -117,7 +117,7 @@ class Bundler:
         """The log where it has news: lines, or another list of files."""
         asked: LogQuestion = question.log
         key = (question.run, asked, is_final)
-        shown = self._logs.get(key, lambda: log.part(self._store, question.run, asked, is_final))
+        shown = self._logs.get(key, lambda: log.part(self._database, question.run, asked, is_final))
         files = Section.of([shown["attempt"], shown["node"], shown["file"], shown["files"]])
         if question.seen.get("log") != files.version:
             lacks.add_news({"log": Section(text=to_json(shown), version=files.version)})
@@ -126,7 +126,7 @@ class Bundler:
 
     def _trouble(self, lacks: Answer) -> None:
         """Why new data cannot be stored now, or that it can be stored again."""
-        trouble = self._store.trouble
+        trouble = self._database.trouble
         if trouble is not None or "trouble" in lacks.seen:
             lacks.add_news({"trouble": Section.of(trouble and self._words(trouble))})
 

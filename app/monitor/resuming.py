@@ -8,8 +8,8 @@ from typing import Any
 
 from app.text import render_problem, t
 from backend.job.problems import Problem, ProblemsError
+from backend.runs.api import Checkpoints
 from backend.runs.controller import Controller
-from backend.runs.launch.resume import Found
 from backend.runs.records import RunSnapshot
 
 _log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ class Resuming:
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
         self._lock = threading.Lock()
-        self._found: dict[str, Found | Problem | None] = {}
+        self._found: dict[str, Checkpoints | Problem | None] = {}
 
     def look(self, run: str) -> None:
         """Begin to look on the nodes of a run; nothing while that is under way."""
@@ -50,7 +50,7 @@ class Resuming:
         return {"phase": "found", "newest": found.newest, "folder": found.folder, "checkpoints": checkpoints}
 
     def _work(self, run: str) -> None:
-        answer: Found | Problem = Problem(code="internal_error")
+        answer: Checkpoints | Problem = Problem(code="internal_error")
         try:
             answer = self._controller.checkpoints(run)
         except ProblemsError as error:
@@ -61,7 +61,7 @@ class Resuming:
             self._found[run] = answer
 
 
-def _flaw(found: Found, step: int, lang: str) -> str:
+def _flaw(found: Checkpoints, step: int, lang: str) -> str:
     flaw = found.flaws.get(step)
     if flaw is None:
         return ""

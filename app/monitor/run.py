@@ -6,24 +6,21 @@ from typing import Any
 from app.text import render_problem
 from app.text.preparation import preparing_words
 from backend.job.problems import Problem
-from backend.runs.diagnosis.diagnose import stuck_words
-from backend.runs.launch.preflight import warning_key
+from backend.runs.api import WATCHED, is_saving, stuck_words, warning_key
 from backend.runs.records import NodeSnapshot, Preparing, RunSnapshot
 from backend.runs.states import RunState
-from backend.runs.view import history
-from backend.runs.view.progress import WATCHED
 
 
 def head(run: RunSnapshot, lang: str) -> dict[str, Any]:
     """What stands above the charts and seldom changes: state, attempts, the cause of a failure, the proof of a stop."""
-    is_saving = run.state is RunState.STOPPING and history.is_saving(run.events)
+    saving = run.state is RunState.STOPPING and is_saving(run.events)
     return {
         "name": run.name,
         "state": run.state.value,
         "is_final": run.state.is_final,
-        "is_saving": is_saving,
+        "is_saving": saving,
         "can_save": run.state is RunState.RUNNING,
-        "can_stop": not run.state.is_final and (run.state is not RunState.STOPPING or is_saving),
+        "can_stop": not run.state.is_final and (run.state is not RunState.STOPPING or saving),
         "is_watched": run.engine == WATCHED,
         "can_resume": run.state.can_resume,
         "can_delete": run.state.is_final,

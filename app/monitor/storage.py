@@ -11,9 +11,9 @@ from app.services import Services
 from app.text import render_problem
 from app.text.storage import kind_words, places_on_nodes, size_words
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.store.retention import Retention, Rules
-from backend.runs.store.sizes import RunSize, Storage
-from backend.runs.store.store import Store
+from backend.runs.api import RunSize, Storage
+from backend.runs.database import Database
+from backend.runs.retention import Retention, Rules
 
 _log = logging.getLogger(__name__)
 
@@ -44,9 +44,9 @@ class _Look:
 class StorageView:
     """Safe for many threads. The list of started deletions is lost when the server ends; the store's records stay."""
 
-    def __init__(self, retention: Retention, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, retention: Retention, database: Database, clock: Callable[[], float]) -> None:
         self._retention = retention
-        self._store = store
+        self._database = database
         self._clock = clock
         self._lock = threading.Lock()
         self._deletions: dict[str, Deletion] = {}
@@ -113,8 +113,8 @@ class StorageView:
                 found = self._retention.run_size(run)
                 with self._lock:
                     self._sizes = {run: (self._clock(), found)}
-            with self._store.read() as connection:
-                places = places_on_nodes(connection, run)
+            with self._database.read() as reader:
+                places = places_on_nodes(reader, run)
             return {
                 "run": run,
                 "name": found.name,
@@ -238,10 +238,10 @@ def _look(look: _Look, lang: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=8)
-def _view(retention: Retention, store: Store, clock: Callable[[], float]) -> StorageView:
-    return StorageView(retention, store, clock)
+def _view(retention: Retention, database: Database, clock: Callable[[], float]) -> StorageView:
+    return StorageView(retention, database, clock)
 
 
 def storage_of(services: Services) -> StorageView:
     """The one instance of a server, shared by all pages."""
-    return _view(services.retention, services.store, services.clock)
+    return _view(services.retention, services.database, services.clock)

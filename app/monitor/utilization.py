@@ -1,7 +1,6 @@
 """How busy the nodes of a run were over its time, for one chart: of each node only the stretches that the tab lacks."""
 
 import math
-import sqlite3
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -11,9 +10,8 @@ from typing import Any
 from app.monitor.json_parts import to_json
 from app.monitor.poll_request import UsageQuestion
 from app.monitor.shared_answers import Shared
-from backend.runs.store import utilization
-from backend.runs.store.store import Store
-from backend.runs.store.utilization import Measured, Stretch
+from backend.runs.api import ROWS, Measured, Stretch
+from backend.runs.database import Database, Reader
 
 MEASURES = ("utilization", "memory", "power", "load", "host_memory")
 """In the order of their buttons; the first that a node of the run tells is shown at first."""
@@ -33,8 +31,8 @@ ROWS_KEPT = 1024
 class Usage:
     """The answers of one store, for any number of threads."""
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
-        self._store = store
+    def __init__(self, database: Database, clock: Callable[[], float]) -> None:
+        self._database = database
         self._answers: Shared[str | None] = Shared(clock, fresh_s=FRESH_S, kept=ANSWERS_KEPT)
         self._lock = threading.Lock()
         self._rows: OrderedDict[tuple[str, int, str], _Rows] = OrderedDict()
@@ -50,8 +48,8 @@ class Usage:
         return self._answers.get(key, lambda: self._part(run, ranks, asked))
 
     def _part(self, run: str, ranks: Sequence[int], asked: UsageQuestion) -> str | None:
-        with self._store.read() as connection:
-            newest = {rank: one for rank in ranks if (one := utilization.newest(connection, run, rank))}
+        with self._database.read() as reader:
+            newest = {rank: one for rank in ranks if (one := reader.newest_utilization(run, rank))}
             told = [name for name in MEASURES if any(name in one.measures for one in newest.values())]
             if not told:
                 return None
@@ -59,7 +57,7 @@ class Usage:
             have = asked.have if measure == asked.measure else {}
             marks = {rank: _mark(one, _joined(len(newest))) for rank, one in newest.items()}
             nodes = [
-                self._node(connection, run, rank, measure, mark, have.get(rank))
+                self._node(reader, run, rank, measure, mark, have.get(rank))
                 for rank, mark in marks.items()
                 if have.get(rank) != mark
             ]
@@ -68,7 +66,7 @@ class Usage:
 
     def _node(
         self,
-        connection: sqlite3.Connection,
+        reader: Reader,
         run: str,
         rank: int,
         measure: str,
@@ -78,19 +76,19 @@ class Usage:
         head: dict[str, Any] = {"rank": rank, "have": mark}
         if has and has[0] == mark[0]:
             head["from"] = has[1]
-            rows = ",".join(_rows(connection, run, rank, measure, mark[0], has[1])[1])
+            rows = ",".join(_rows(reader, run, rank, measure, mark[0], has[1])[1])
         else:
-            rows = self._whole(connection, run, rank, measure, mark[0])
+            rows = self._whole(reader, run, rank, measure, mark[0])
         return f'{to_json(head)[:-1]},"rows":[{rows}]}}'
 
-    def _whole(self, connection: sqlite3.Connection, run: str, rank: int, measure: str, width: int) -> str:
+    def _whole(self, reader: Reader, run: str, rank: int, measure: str, width: int) -> str:
         """All rows of a node; rows that no longer change are made once."""
         key = (run, rank, measure)
         with self._lock:
             kept = self._rows.get(key)
         if kept is None or kept.width != width:
             kept = _Rows(width=width, until=0, texts=())
-        starts, texts = _rows(connection, run, rank, measure, width, kept.until)
+        starts, texts = _rows(reader, run, rank, measure, width, kept.until)
         if starts:
             kept = _Rows(width=width, until=starts[-1], texts=(*kept.texts, *texts[:-1]))
         with self._lock:
@@ -110,17 +108,15 @@ class _Rows:
     texts: tuple[str, ...]
 
 
-def _rows(
-    connection: sqlite3.Connection, run: str, rank: int, measure: str, width: int, since: int
-) -> tuple[list[int], list[str]]:
+def _rows(reader: Reader, run: str, rank: int, measure: str, width: int, since: int) -> tuple[list[int], list[str]]:
     """(start, row as JSON) of each stretch, from the given one on."""
-    told = utilization.measured(connection, run, rank, measure, width=width, since=since)
+    told = reader.utilization(run, rank, measure, width=width, since=since)
     return [start for start, _ in told], [to_json(_row(start, one, measure)) for start, one in told]
 
 
 def _joined(nodes: int) -> int:
     """How many stretches of a node are sent as one: a power of two, 1 up to 32 nodes."""
-    return 1 << max(0, math.ceil(math.log2(nodes * utilization.ROWS / MOST_ROWS)))
+    return 1 << max(0, math.ceil(math.log2(nodes * ROWS / MOST_ROWS)))
 
 
 def _mark(newest: Stretch, joined: int) -> tuple[int, int, int]:

@@ -11,11 +11,10 @@ from app.monitor import curves
 from app.monitor.json_parts import to_json
 from app.monitor.shared_answers import Shared
 from backend.job.problems import ProblemsError
+from backend.runs.api import State
 from backend.runs.controller import Controller
+from backend.runs.database import Database, Reader
 from backend.runs.records import RunSnapshot, RunSummary
-from backend.runs.store import curve_levels, curve_view
-from backend.runs.store.curve_view import State
-from backend.runs.store.store import Store
 
 LOOK_S = 1.0
 """Two ticks within this time see the same snapshot."""
@@ -30,9 +29,9 @@ _log = logging.getLogger(__name__)
 class Watch:
     """Snapshots and curves of runs for any number of threads; every answer is at most LOOK_S old."""
 
-    def __init__(self, controller: Controller, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, controller: Controller, database: Database, clock: Callable[[], float]) -> None:
         self._controller = controller
-        self._store = store
+        self._database = database
         self._runs: Shared[list[RunSummary]] = Shared(clock, fresh_s=LOOK_S, kept=1)
         self._snapshots: Shared[RunSnapshot] = Shared(clock, fresh_s=LOOK_S, kept=RUNS_KEPT)
         self._curves: Shared[str] = Shared(clock, fresh_s=math.inf, kept=CURVES_KEPT)
@@ -59,24 +58,24 @@ class Watch:
         if has == upto.seq:
             return None
         return self._curves.get(
-            (run_id, upto, has), lambda: self._read(lambda c: curves.part(c, run_id, upto.generation, has))
+            (run_id, upto, has), lambda: self._read(lambda reader: curves.part(reader, run_id, upto.generation, has))
         )
 
     def detail(self, run_id: str, first: int, last: int) -> str:
         """`curves.detail` of a run as JSON."""
         key = (run_id, self._state(run_id), first, last)
-        return self._curves.get(key, lambda: self._read(lambda c: curves.detail(c, run_id, first, last)))
+        return self._curves.get(key, lambda: self._read(lambda reader: curves.detail(reader, run_id, first, last)))
 
     def _state(self, run_id: str) -> State:
-        with self._store.read() as connection:
-            upto = curve_view.state(connection, run_id)
+        with self._database.read() as reader:
+            upto = reader.curve_state(run_id)
         if upto.is_behind:
             self._take_in(run_id)
         return upto
 
-    def _read(self, read: Callable[[Any], dict[str, Any]]) -> str:
-        with self._store.read() as connection:
-            return to_json(read(connection))
+    def _read(self, read: Callable[[Reader], dict[str, Any]]) -> str:
+        with self._database.read() as reader:
+            return to_json(read(reader))
 
     def _take_in(self, run_id: str) -> None:
         """Process the points that an older version stored, in the background; the curve grows meanwhile."""
@@ -88,7 +87,7 @@ class Watch:
 
     def _work(self, run_id: str) -> None:
         try:
-            while self._store.write(lambda connection: curve_levels.take(connection, run_id)):
+            while self._database.process_points(run_id):
                 pass
         except ProblemsError as error:
             _log.warning("the curves of %s are not complete: %s", run_id, error)
@@ -98,6 +97,6 @@ class Watch:
 
 
 @lru_cache(maxsize=8)
-def watch_of(controller: Controller, store: Store, clock: Callable[[], float]) -> Watch:
+def watch_of(controller: Controller, database: Database, clock: Callable[[], float]) -> Watch:
     """The one instance of a controller, for all languages."""
-    return Watch(controller, store, clock)
+    return Watch(controller, database, clock)

@@ -7,18 +7,15 @@ killed while it sends may tell one thing twice, never none. Of several servers o
 import fcntl
 import logging
 import os
-import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from app.notifications import texts
 from backend.job.problems import ProblemsError
+from backend.runs.api import StoreError
+from backend.runs.database import Database
 from backend.runs.records import Event, RunSnapshot
-from backend.runs.states import EventKind
-from backend.runs.store import run_store
-from backend.runs.store.store import Store, StoreError
-from backend.runs.view import snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +47,7 @@ class Messenger:
 
     def __init__(
         self,
-        store: Store,
+        database: Database,
         places: Sequence[Recipient],
         lang: str,
         *,
@@ -58,7 +55,7 @@ class Messenger:
         wait: Callable[[float], bool] | None = None,
     ) -> None:
         """`wait(seconds)`: False when it is time to end; by default, at close()."""
-        self._store = store
+        self._database = database
         self._places = places
         self._lang = lang
         self._clock = clock
@@ -77,7 +74,7 @@ class Messenger:
 
     def start(self) -> None:
         """Begin; with what has happened since the last message, or from now on where there never was one."""
-        self._write(run_store.begin_messages)
+        self._write(self._database.begin_messages)
         self._thread.start()
 
     def close(self, *, tells_all: bool = False) -> None:
@@ -98,7 +95,7 @@ class Messenger:
     def _is_mine(self) -> bool:
         """Whether no other server tells; from then on until this process ends."""
         if self._lock is None:
-            file = os.open(self._store.path.with_name("messages.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            file = os.open(self._database.path.with_name("messages.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -108,10 +105,10 @@ class Messenger:
         return True
 
     def _tell_events(self) -> bool:
-        with self._store.read() as connection:
+        with self._database.read() as reader:
             if self._told is None:
-                self._told = run_store.messages_sent(connection)
-            events = run_store.events_of(connection, texts.TOLD, after=self._told)
+                self._told = reader.messages_sent()
+            events = reader.events_of(texts.TOLD, after=self._told)
         if not events:
             self._keep(self._told)
         for event in events:
@@ -126,13 +123,13 @@ class Messenger:
         """Here first: on a full disk the same thing would be told again and again."""
         self._told = event
         if self._kept != event:
-            self._write(lambda connection: run_store.set_messages_sent(connection, event))
+            self._write(lambda: self._database.set_messages_sent(event))
             self._kept = event
 
     def _tell_states(self) -> bool:
         """Runs that came to a standstill or became slow: once, and again when that comes back much later."""
-        with self._store.read() as connection:
-            unfinished = run_store.unfinished_runs(connection)
+        with self._database.read() as reader:
+            unfinished = reader.unfinished_runs()
         now = self._clock()
         self._seen = {known: when for known, when in self._seen.items() if now - when < AGAIN_S}
         for run in unfinished:
@@ -153,8 +150,8 @@ class Messenger:
     def _snapshot(self, run: str) -> RunSnapshot | None:
         """None for a run whose record cannot be read; the list of runs says so."""
         try:
-            with self._store.read() as connection:
-                return snapshot.snapshot(connection, run, self._clock())
+            with self._database.read() as reader:
+                return reader.snapshot(run, self._clock())
         except StoreError:
             raise
         except ProblemsError:
@@ -179,11 +176,11 @@ class Messenger:
 
     def _note(self, run: str, detail: dict[str, str]) -> None:
         now = self._clock()
-        self._write(lambda c: run_store.append(c, run, EventKind.MESSAGE_FAILED, time=now, detail=detail))
+        self._write(lambda: self._database.record_failed_message(run, detail, time=now))
 
-    def _write(self, change: Callable[[sqlite3.Connection], object]) -> None:
+    def _write(self, write: Callable[[], object]) -> None:
         try:
-            self._store.write(change)
+            write()
         except StoreError as error:  # the page says what is wrong with the store
             _log.warning("about messages: %s", error)
 

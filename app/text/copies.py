@@ -2,7 +2,7 @@
 
 from app.text import t
 from backend.job.job import Job
-from backend.runs.tasks.file_copy import Missing
+from backend.runs.api import Missing
 
 
 def copy_words(job: Job, missing: Missing, lang: str) -> str:

@@ -10,7 +10,7 @@ from backend.cluster.inventory.gpus import BUSY_MIB, link_words
 from backend.job.job import Job
 from backend.job.mapping import to_mapping, with_values
 from backend.job.problems import Problem
-from backend.runs.tasks.discovery import NodeMemory
+from backend.runs.api import NodeMemory
 
 COLUMNS = ("node", "gpus", "links", "busy", "driver", "software", "host", "disk", "ports", "interfaces")
 OF_GPUS = ("links", "busy", "driver")

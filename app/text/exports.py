@@ -1,7 +1,7 @@
 """What an export made, in words; the page and the command line say the same."""
 
 from app.text import t
-from backend.runs.tasks.export import Exported
+from backend.runs.api import Exported
 
 
 def export_words(made: Exported, lang: str) -> str:

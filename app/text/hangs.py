@@ -6,8 +6,7 @@ import time
 from typing import Any
 
 from app.text import t
-from backend.runs.diagnosis.diagnose import stuck_words
-from backend.runs.diagnosis.findings import Stuck
+from backend.runs.api import Stuck, stuck_words
 from backend.runs.records import RunSnapshot
 
 DAY = "%Y-%m-%d %H:%M:%S"

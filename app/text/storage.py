@@ -1,14 +1,12 @@
 """Texts about the sizes of runs and of the database, for the page and the command line."""
 
-import sqlite3
 from collections.abc import Mapping
 
 from app.text import t
 from backend.engines import results_folder
 from backend.job.problems import ProblemsError
-from backend.runs.store import run_store
-from backend.runs.store.sizes import KINDS
-from backend.runs.view.progress import WATCHED
+from backend.runs.api import KINDS, WATCHED
+from backend.runs.database import Reader
 
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
@@ -31,10 +29,10 @@ def kind_words(kinds: Mapping[str, int], lang: str) -> list[str]:
     ]
 
 
-def places_on_nodes(connection: sqlite3.Connection, run: str) -> list[str]:
+def places_on_nodes(reader: Reader, run: str) -> list[str]:
     """Folders on the nodes that may hold files of the run; a deletion does not touch them."""
     try:
-        job = run_store.job_of(connection, run)
+        job = reader.job(run)
     except ProblemsError:
         return []
     if job.engine == WATCHED:

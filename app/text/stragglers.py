@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.text import t
-from backend.runs.diagnosis.findings import Held, Loaded
+from backend.runs.api import Held, Loaded
 from backend.runs.records import RunSnapshot
 
 MOST = 8

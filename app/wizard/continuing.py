@@ -14,17 +14,16 @@ from app.wizard.start import Begun, from_text
 from backend.engines.resharding import check_source
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.store.run_store import run_job, run_row
 
 
 def begin(services: Services, run: str, step: int) -> Begun:
     """A run's job for the draft, to go on from its checkpoint of a step; 0: from the beginning. ProblemsError."""
-    with services.store.read() as connection:
-        row = run_row(connection, run)
-    begun = from_text(services, row["job"])
+    with services.database.read() as reader:
+        name, job_file = reader.job_file(run)
+    begun = from_text(services, job_file)
     services.draft.begin_with(services.controller.find_source(run, step) if step else None)
     # The file of a job does not say a name that nobody chose.
-    return replace(begun, edits={**begun.edits, "name": row["name"]})
+    return replace(begun, edits={**begun.edits, "name": name})
 
 
 def against(services: Services, job: Job | None) -> list[Problem]:
@@ -83,5 +82,5 @@ def shown(services: Services, form: Form, problems: list[Problem]) -> dict[str, 
 
 
 def _job_of(services: Services, run: str) -> Job:
-    with services.store.read() as connection:
-        return run_job(run_row(connection, run)["job"])
+    with services.database.read() as reader:
+        return reader.job(run)

@@ -12,7 +12,7 @@ from backend.estimate.time.efficiency import default_efficiency, machine_of
 from backend.job.job import Job
 from backend.job.presets import READING, gpus, named_gpu
 from backend.job.problems import Problem
-from backend.runs.tasks.discovery import NodeMemory
+from backend.runs.api import NodeMemory
 
 NVLINK_GB_PER_S = 50
 """A link, both directions, from NVLink 2 to 4; presets/clusters.yaml counts 12 on an A100, 18 on an H100. NVLink 5,

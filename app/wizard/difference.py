@@ -19,7 +19,6 @@ from backend.job.mapping import dump_job, parameters, to_mapping
 from backend.job.parameters import Parameter
 from backend.job.problems import ProblemsError
 from backend.planning import recommended
-from backend.runs.store.run_store import run_job, run_row
 
 RECOMMENDED = "recommended"
 """The base that is no run: the plan that the Plan step offers. No run has this id."""
@@ -64,14 +63,13 @@ def _recommended(job: Job) -> Job:
 
 def _runs(services: Services, name: str) -> dict[str, str]:
     """Id -> job name of the runs to compare with: those of this name first, the newest first among them."""
-    order = "SELECT id, name FROM runs ORDER BY name = ? DESC, created DESC, id DESC LIMIT ?"
-    with services.store.read() as connection:
-        return {row["id"]: row["name"] for row in connection.execute(order, (name, RUNS_OFFERED))}
+    with services.database.read() as reader:
+        return reader.names(name, RUNS_OFFERED)
 
 
 def _job_of(services: Services, run: str) -> Job:
-    with services.store.read() as connection:
-        return run_job(run_row(connection, run)["job"])
+    with services.database.read() as reader:
+        return reader.job(run)
 
 
 def _fields(before: Job, after: Job, lang: str) -> Iterator[tuple[str, str, str, str]]:

@@ -16,8 +16,7 @@ from app.wizard.problems import in_words
 from backend.cluster.preflight.results import CheckResult
 from backend.cluster.ssh.host_keys import HostKey
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.launch.preflight import PreflightReport
-from backend.runs.store import run_store
+from backend.runs.api import PreflightReport
 
 STEP = "launch"
 SSH_PORT = 22
@@ -132,8 +131,8 @@ def _findings(form: Form, services: Services, checks: Sequence[CheckResult]) -> 
 def _in_words(form: Form, services: Services, problem: Problem) -> dict[str, Any]:
     """As words.in_words, with the run that a node is in use by, where that has a page of its own here."""
     run = str(problem.values.get("run", ""))
-    with services.store.read() as connection:
-        is_ours = bool(run) and run_store.state_of(connection, run) is not None
+    with services.database.read() as reader:
+        is_ours = bool(run) and reader.has_run(run)
     return {**in_words(form, problem), "run": run if is_ours else None}
 
 

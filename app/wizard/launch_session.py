@@ -14,12 +14,9 @@ from typing import Literal
 
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
+from backend.runs.api import NOT_ACCEPTED, RESTARTS, Missing, PreflightReport, find_missing, warning_key
 from backend.runs.controller import Controller
-from backend.runs.launch.preflight import PreflightReport, warning_key
-from backend.runs.launch.starter import NOT_ACCEPTED
 from backend.runs.states import RunState
-from backend.runs.supervise.restart import RESTARTS
-from backend.runs.tasks.file_copy import Missing, find_missing
 
 Phase = Literal["idle", "checking", "checked", "copying", "launching", "launched", "queued"]
 

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from app.text import render_problem, t
-from app.text.guides import guide_rows
 from app.text.plans import all_plans, instead_words, plan_name, plan_sizes, why_words
 from app.wizard.draft_state import Reading
 from backend.estimate import doubtful_above_gib
@@ -57,12 +56,11 @@ def plans_of(reading: Reading, lang: str, loads: Callable[..., bool] | None = No
         plans = all_plans(job)
     except ProblemsError as error:
         return {"rows": [], "why": render_problem(lang, error.problems[0])["message"]}
-    own, told = plans.rank_of(job), guide_rows(job, plans)
+    own = plans.rank_of(job)
     offered = recommended(plans)
-    guided = {row["rank"] for row in told} - {None}
-    listed = {*best_of_splits(plans, ROWS), *front(plans, FRONT), *guided}
-    ranks = sorted({*listed, own, offered} - {None})
-    rows = _rows(plans, ranks, guided, loads)
+    others = (rank for rank in (own, offered) if rank is not None)
+    ranks = sorted({*best_of_splits(plans, ROWS), *front(plans, FRONT), *others})
+    rows = _rows(plans, ranks, loads)
     return {
         "keys": KEYS,
         "rows": rows,
@@ -76,11 +74,10 @@ def plans_of(reading: Reading, lang: str, loads: Callable[..., bool] | None = No
         "doubtful_gib": doubtful_above_gib(job, reading.gpu.memory_gib),
         "why": why_words(plans, lang),
         "instead": " ".join(instead_words(plans, offered, lang)),
-        "guides": told,
     }
 
 
-def _rows(plans: Plans, ranks: Sequence[int], told: set[int], loads: Callable[..., bool] | None) -> list[list[Any]]:
+def _rows(plans: Plans, ranks: Sequence[int], loads: Callable[..., bool] | None) -> list[list[Any]]:
     """A list for each row, in the order of KEYS."""
     at = np.array(ranks, int)
     figures, (part, _) = plans.figures_of(at), plans.at(at)
@@ -101,8 +98,9 @@ def _rows(plans: Plans, ranks: Sequence[int], told: set[int], loads: Callable[..
     columns["over_host"] = _over_host(plans, figures)
     columns["bubble"] = np.round(figures.bubble_fraction, 4).tolist()
     columns |= _speeds(plans, at, figures)
+    # p: on the Pareto front; x: the checkpoint cannot be loaded into the plan.
     on_front = np.isin(plans.indices(at), plans.front).tolist()
-    columns["marks"] = [_marks(is_best, rank in told) for is_best, rank in zip(on_front, ranks, strict=True)]
+    columns["marks"] = ["p" if is_pareto else "" for is_pareto in on_front]
     if loads is not None:
         named = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         fits = (loads(row["engine"], **{name: row[name] for name in (*SIZES, *CHOICES)}) for row in named)
@@ -134,9 +132,9 @@ def _over_host(plans: Plans, figures: Figures) -> list[float]:
 def _speeds(plans: Plans, at: Any, figures: Figures) -> dict[str, list[Any]]:
     """Speed, hours, and what is lost against the best, of some plans."""
     parts, best = plans.parts_s(at), plans.parts_s(slice(1))
-    if figures.iteration_s is None or parts is None or best is None:
+    seconds, best_s = figures.iteration_s, plans.figures_of(slice(1)).iteration_s
+    if seconds is None or best_s is None or parts is None or best is None:
         return {name: [None] * len(at) for name in ("exposed", "speed", "hours", "slower", "part")}
-    seconds = figures.iteration_s
     tokens = plans.step_tokens / plans.job.world_size
     communication = parts[[PARTS.index(name) for name in COMMUNICATION]].sum(axis=0)
     grown = parts - best
@@ -147,11 +145,6 @@ def _speeds(plans: Plans, at: Any, figures: Figures) -> dict[str, list[Any]]:
             hours_of(plans.spaces[part].job, plans.global_batch, each)
             for part, each in zip(plans.at(at)[0].tolist(), seconds.tolist(), strict=True)
         ],
-        "slower": np.round(1 - plans.figures_of(slice(1)).iteration_s / seconds, 4).tolist(),
+        "slower": np.round(1 - best_s / seconds, 4).tolist(),
         "part": [PARTS[place] for place in grown.argmax(axis=0).tolist()],
     }
-
-
-def _marks(is_pareto: bool, is_told: bool) -> str:
-    """p: on the front; g: a guide's plan; x, which _rows adds: the checkpoint cannot be loaded into it."""
-    return ("p" if is_pareto else "") + ("g" if is_told else "")

@@ -14,7 +14,7 @@ from app.text import LANGUAGES, render_problem
 from app.web.audit import Audit
 from backend.cluster.ssh.passphrases import PASSPHRASES
 from backend.job.problems import ProblemsError
-from backend.runs.launch.rank_secrets import COMMON, SECRETS, refuse
+from backend.runs.rank_secrets import COMMON, SECRETS, refuse
 
 LONGEST = 4096
 """Letters of a name or of a secret; what is longer counts as missing."""

@@ -12,8 +12,8 @@ from app.wizard.draft_state import Reading
 from backend.job.cluster import Calibration, Host
 from backend.job.job import Job
 from backend.job.presets import calibration_figures
+from backend.runs.api import Measurement, calibration_of_benchmark
 from backend.runs.controller import Controller
-from backend.runs.tasks.benchmark import Measurement, calibration_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def measure(services: Services, job: Job) -> Measurement:
     """Measure the nodes; it waits on the bench to be kept."""
     found = services.controller.measure_speed(job)
     if found.speeds:
-        calibration = calibration_of(job, found.speeds, today(services.clock()))
+        calibration = calibration_of_benchmark(job, found.speeds, today(services.clock()))
         bench_of(services.controller).last = Measured(calibration, job.cluster.hosts)
     return found
 

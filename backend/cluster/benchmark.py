@@ -1,4 +1,4 @@
-"""What the ranks of benchmark.py saw, put together: the cluster's speeds, and who is slower than the others."""
+"""Summary of benchmark.py's results of all ranks: the cluster's speeds, and its slow ranks and nodes."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,34 +10,34 @@ from backend.cluster.program_answers import Measured
 _Links = Literal["intra", "inter"]
 
 SLOW = 0.8
-"""Of the median: who reaches less is named."""
+"""Part of the median. A rank or a node below it is slow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slow:
-    """A rank or a node that holds up the others."""
+    """A rank or a node that makes the others wait."""
 
     what: Literal["product", "intra", "network", "port"]
-    """product: one rank's arithmetic. intra: a node's inner links. network: a node's connection to others. port: the
-    connection of GPUs of one local rank, whichever their node."""
+    """product: GEMM of one rank. intra: connections inside a node. network: a node's connection to other nodes. port:
+    connections of the GPUs of one local rank on all nodes."""
     node: int | None = None
     """Node rank."""
     local_rank: int | None = None
     measured: float
-    """TFLOP/s for a product, else GB/s."""
+    """TFLOP/s for a product, or else GB/s."""
     median: float
-    """Of all of its kind."""
+    """Median of all figures of this kind."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Speeds:
-    """What a cluster reached. Bus bandwidths are per GPU, one direction."""
+    """Measured speeds of a cluster. Bus bandwidths are per GPU, one direction."""
 
     device: str
     precision: Literal["bf16", "fp16", "fp32"]
     matmul_tflops: float
     intra_node_bus_gb_per_s: float | None
-    """None with one rank a node."""
+    """None with one rank per node."""
     inter_node_bus_gb_per_s: float | None
     """None with one node."""
     sizes: Mapping[str, Mapping[int, float]]
@@ -46,9 +46,9 @@ class Speeds:
 
 
 def summarise(rows: Sequence[Measured]) -> Speeds:
-    """The speeds from every rank's row: medians over ranks, nodes and ports of the best that each reached.
+    """Return the speeds: medians over ranks, nodes and ports of the best figure of each.
 
-    A collective is as fast as its slowest rank saw it.
+    The slowest rank of a collective decides its figure.
     """
     products = {(row["node"], row["local_rank"]): float(row["matmul_tflops"]) for row in rows}
     intra = _best(rows, "intra", lambda row: row["node"])
@@ -73,7 +73,7 @@ def summarise(rows: Sequence[Measured]) -> Speeds:
 
 
 def _best(rows: Sequence[Measured], name: _Links, group_of: Callable[[Measured], int]) -> dict[int, float]:
-    """Group -> the best over the sizes of what its slowest rank saw."""
+    """Return each group's best figure over the sizes. A size has the figure of its slowest rank."""
     groups: dict[int, dict[str, float]] = {}
     for row in rows:
         seen = groups.setdefault(group_of(row), {})
@@ -83,23 +83,23 @@ def _best(rows: Sequence[Measured], name: _Links, group_of: Callable[[Measured],
 
 
 def _by_size(rows: Sequence[Measured], name: _Links) -> dict[int, float]:
-    """MiB -> what the slowest rank saw."""
+    """Return the figure of the slowest rank by size in MiB."""
     sizes = sorted({int(size) for row in rows for size in row[name]})
     return {size: min(float(row[name][str(size)]) for row in rows if str(size) in row[name]) for size in sizes}
 
 
 def _of_pairs(rows: Sequence[Measured]) -> dict[int, float]:
-    """Node -> GB/s with the better of its neighbours, all its ranks together: a slow node is slow with both."""
+    """Return each node's GB/s with the faster neighbour, all its ranks together. A slow node is slow with both."""
     sums: dict[tuple[int, str], float] = {}
     for row in rows:
         for other, value in row["pairs"].items():
             sums[row["node"], other] = sums.get((row["node"], other), 0.0) + float(value)
     nodes = sorted({node for node, _ in sums})
-    return {node: max(value for (one, _), value in sums.items() if one == node) for node in nodes}
+    return {node: max(value for (first, _), value in sums.items() if first == node) for node in nodes}
 
 
 def _behind(values: Mapping[Any, float]) -> Iterable[tuple[Any, float, float]]:
-    """(who, figure, median) of those far below the median."""
+    """Return (rank or node, figure, median) of each that is far below the median."""
     if not values:
         return []
     usual = median(values.values())

@@ -1,8 +1,8 @@
-"""Deadlines for whole calls, including library calls without a time-out: one thread ends what they wait for.
+"""Deadlines of whole calls, also of library calls without a time-out. A thread ends what a call waits for.
 
 deadline = Deadline(10.0)
 with ended_at(deadline, channel.close):
-    channel.exec_command(command)        # waits for ever; after 10 s it is a TimeoutError
+    channel.exec_command(command)        # would wait forever; raises TimeoutError after 10 s
 """
 
 import heapq
@@ -20,13 +20,13 @@ from backend.cluster.threads import start_thread
 _log = logging.getLogger(__name__)
 
 FORCE_AFTER_S = 1.0
-"""Closing a channel may itself wait for the other side: so long after the deadline the connection is cut."""
+"""Time from the deadline until the connection is cut. Closing a channel may wait for the other side."""
 RETRY_S = 0.5
-"""Until the next try to end a call for which there was no thread."""
+"""Time until the next try to end a call, where no thread could be started."""
 
 
 class Deadline:
-    """The moment by which a call must end, for all of its waits together."""
+    """The time by which a call must end, with all its waits."""
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
@@ -34,11 +34,11 @@ class Deadline:
 
     @property
     def is_past(self) -> bool:
-        """Whether the call should have ended by now."""
+        """Return whether the deadline has passed."""
         return time.monotonic() >= self.at
 
     def left_s(self) -> float:
-        """Seconds until then. Raises TimeoutError when none is left."""
+        """Return the seconds that are left. Raises TimeoutError when none is left."""
         left_s = self.at - time.monotonic()
         if left_s <= 0:
             raise TimeoutError(f"not done within {self.timeout_s:g} s")
@@ -47,10 +47,10 @@ class Deadline:
 
 @contextmanager
 def ended_at(deadline: Deadline, end: Callable[[], object], *, later_s: float = 0.0) -> Iterator[None]:
-    """Calls `end` from another thread at the deadline, or `later_s` after it, unless the body is done before.
+    """Call `end` from another thread at the deadline, or `later_s` after it, unless the body ends first.
 
-    Errors that `end` causes in the body become a TimeoutError; paramiko raises such errors when a channel closes.
-    Raises OSError, without starting the body, if no thread is left to keep the deadline.
+    Errors that `end` causes in the body become TimeoutError. paramiko raises such errors when a channel closes.
+    Raises OSError before the body if no thread can be started.
     """
     watch = _Watch(deadline.at + later_s, end)
     _watchdog.add(watch)
@@ -72,9 +72,9 @@ class _Watch:
         self.has_expired = False
 
     def expire(self) -> None:
-        """Raises OSError where there is no thread for it."""
+        """Start the end of the call. Raises OSError where no thread can be started."""
         self.has_expired = True
-        # `end` itself may wait; it must not delay other deadlines.
+        # `end` may wait, and must not delay other deadlines.
         start_thread(self._end, "past a deadline")
 
     def _end(self) -> None:
@@ -85,9 +85,9 @@ class _Watch:
 
 
 class _Watchdog:
-    """Keeps all deadlines in one thread, which lives while there are any: one thread per call would be expensive.
+    """Keeps all deadlines in one thread while there are any. One thread per call would be expensive.
 
-    The watch of a finished call stays until its time comes.
+    The watch of a finished call stays until its deadline.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class _Watchdog:
         self._thread: threading.Thread | None = None
 
     def add(self, watch: _Watch) -> None:
-        """Raises OSError where there is no thread to keep the deadline."""
+        """Add a watch. Raises OSError where no thread can be started."""
         with self._changed:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = start_thread(self._run, "deadlines")
@@ -118,7 +118,7 @@ class _Watchdog:
                     self._push(time.monotonic() + RETRY_S, watch)
 
     def _next(self) -> _Watch | None:
-        """Wait for the next watch that expires; None if none is left, which ends the thread."""
+        """Wait for the next watch that expires. None: no watch is left, and the thread ends."""
         with self._changed:
             while self._watches:
                 at, _, watch = self._watches[0]

@@ -1,6 +1,6 @@
-"""What Megaboard asks of a node, whatever carries it: run a command, read and write files.
+"""Interface of a node: run a command, read and write files.
 
-`Node` is the whole contract; SshNode (node.py) and the tests' FakeNode keep it and pass the same cases.
+SshNode (ssh/node.py) and the tests' FakeNode implement `Node` and pass the same tests.
 """
 
 import secrets
@@ -12,17 +12,17 @@ from backend.cluster.node_json import BadJson, parse_node_json
 from backend.job.problems import Problem
 
 OUTPUT_BYTES = 1 << 20
-"""Of each stream of a command, unless its caller needs more."""
+"""Limit of each stream of a command, unless its caller needs more."""
 ANSWER_BYTES = 4 << 20
-"""Of each stream of a program of ours: 100 times the largest answer of a node with 8 GPUs."""
+"""Limit of each stream of our programs: 100 times the largest answer of a node with 8 GPUs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
-    """How a command on a node ended."""
+    """Result of a command on a node."""
 
     code: int
-    """Exit status; -1 when a signal ended it."""
+    """Exit status. -1: a signal ended it."""
     out: str
     err: str
 
@@ -128,13 +128,13 @@ class Node(Protocol):
         """
 
     def make_folder(self, path: str) -> None:
-        """Make a folder of this user's alone and its missing parents; one that exists stays as it is."""
+        """Create a folder that only this user may read, and its missing parents. An existing folder stays as it is."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or folder."""
+        """Return whether the file or folder exists."""
 
     def close(self) -> None:
-        """Let go of the connection. A later call connects again."""
+        """Close the connection. A later call connects again."""
 
 
 def ask(
@@ -142,7 +142,7 @@ def ask(
 ) -> Mapping[str, Any]:
     """Run a program of ours, which prints its answer as one line `TOKEN{json}`, and return the answer.
 
-    The token is random and appended as `--token T`: what shell start-up files print around it does no harm.
+    The random token is passed as `--token T`. So output of shell start-up files does no harm.
     Raises NodeError(bad_answer) with the end of stderr if there is no such line, if it is cut, or if parse_node_json
     refuses it.
     """
@@ -150,7 +150,7 @@ def ask(
     result = node.run([*argv, "--token", token], timeout_s=timeout_s, stdin=stdin, max_bytes=max_bytes)
     refusal = ""
     for line in result.out.splitlines():
-        _, is_there, text = line.partition(token + "{")  # behind what does not end its line
+        _, is_there, text = line.partition(token + "{")  # other output may precede it in the same line
         if not is_there:
             continue
         try:
@@ -163,11 +163,11 @@ def ask(
 
 
 def sftp_path(path: str) -> str:
-    """A path of a node as Node.read and Node.write take it: they start in the home folder of the user who logs in."""
+    """Return a path for Node.read and Node.write, which start in the home folder of the log-in user."""
     return path.removeprefix("~/")
 
 
 def tail(text: str) -> str:
-    """The last non-empty lines of a program's output, short enough for a message."""
+    """Return the last non-empty lines of a program's output, short enough for a message."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return "\n".join(lines[-5:])[-400:]

@@ -1,4 +1,4 @@
-"""The same work on all nodes at once, by a pool: one slow or dead node holds up no other."""
+"""Parallel work on all nodes in a thread pool. A slow or dead node does not delay the others."""
 
 import time
 from collections import deque
@@ -12,18 +12,18 @@ from backend.cluster.threads import start_thread
 from backend.job.problems import Problem
 
 POOL = 16
-"""Measured against 128 sshd: 8 -> 32 threads is 1.5 times faster, more is not."""
+"""Measured with 128 sshd: 32 threads are 1.5 times as fast as 8, and more threads are not faster."""
 
 A = TypeVar("A")
 T = TypeVar("T")
 
 
 class _NoThreadError(Exception):
-    """Not one thread could be started."""
+    """No thread could be started."""
 
 
 class GroupError(Exception, Generic[T]):
-    """Some nodes failed. `failures` says which and why, `results` what the others answered, both by rank."""
+    """Some nodes failed. `failures` has their errors, `results` the answers of the others, both by rank."""
 
     def __init__(self, results: Mapping[int, T], failures: Mapping[int, NodeError]) -> None:
         self.results = results
@@ -32,12 +32,12 @@ class GroupError(Exception, Generic[T]):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """One per node that failed, in rank order."""
+        """Return one problem per failed node, in rank order."""
         return tuple(self.failures[rank].problem for rank in sorted(self.failures))
 
 
 def on_all(items: Sequence[A] | Mapping[int, A], fn: Callable[[int, A], T], timeout_s: float) -> dict[int, T]:
-    """`fn(rank, item)` for every item, in parallel; the answers by rank. Raises GroupError with both kinds of ends."""
+    """Call `fn(rank, item)` for every item in parallel and return the answers by rank. Raises GroupError."""
     results, failures = try_all(items, fn, timeout_s)
     if failures:
         raise GroupError(results, failures)
@@ -47,9 +47,9 @@ def on_all(items: Sequence[A] | Mapping[int, A], fn: Callable[[int, A], T], time
 def try_all(
     items: Sequence[A] | Mapping[int, A], fn: Callable[[int, A], T], timeout_s: float
 ) -> tuple[dict[int, T], dict[int, NodeError]]:
-    """Like on_all, but answers (results, failures). What does not end within `timeout_s` is a NodeError(timeout).
+    """Return (results, failures) by rank. A call that takes longer than `timeout_s` fails with NodeError(timeout).
 
-    Errors other than NodeError are bugs and are raised.
+    Other errors than NodeError are bugs and are raised.
     """
     ranked = dict(items) if isinstance(items, Mapping) else dict(enumerate(items))
     results: dict[int, T] = {}
@@ -78,9 +78,9 @@ def try_all(
 
 
 def _start_pool(work: Sequence[tuple[Future[T], Callable[[], T]]]) -> None:
-    """Do the work in at most POOL threads.
+    """Run the calls in at most POOL threads.
 
-    They are daemons: at its exit Python waits for the threads of a ThreadPoolExecutor, and so for a call that hangs.
+    They are daemon threads: at exit Python would wait for a ThreadPoolExecutor, and so for a call that hangs.
     """
     left = deque(work)
 
@@ -109,7 +109,7 @@ def _start_pool(work: Sequence[tuple[Future[T], Callable[[], T]]]) -> None:
 def ends_of_all(
     items: Sequence[A] | Mapping[int, A], fn: Callable[[int, A], T], timeout_s: float
 ) -> dict[int, T | NodeError]:
-    """Like try_all, with either end of each by rank."""
+    """Return the result or the error of every node by rank, as try_all does."""
     results, failures = try_all(items, fn, timeout_s)
     return {**results, **failures}
 

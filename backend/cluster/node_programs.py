@@ -32,7 +32,7 @@ PROGRAMS = {
         "copier/__init__.py",
         "copier/files.py",
         "copier/give.py",
-        "copier/place.py",
+        "copier/destination.py",
         "copier/take.py",
         "copier/main.py",
     ),

@@ -1,6 +1,6 @@
 """Answers of the short programs on a node (node_programs.py) as typed records (typed_json.py).
 
-Records that a node writes for a run are in jobs/node_records.py.
+Records that a node writes for a run are in runs/collect/node_records.py.
 """
 
 from typing import Annotated, Any, Literal, NotRequired, Required, TypedDict
@@ -10,7 +10,7 @@ from backend.cluster.typed_json import Between, Count, Epoch, Like, Longest, Str
 Word = Annotated[str, Longest(255)]
 Line = Annotated[str, Longest(1000)]
 Said = Annotated[str, Longest(1 << 19)]
-"""All that a tool printed."""
+"""Output of a tool."""
 Names = Annotated[list[str], Longest(1 << 18)]
 Version = Annotated[str, Like(r"(\d{1,4}(\.\d{1,4}){0,3})?")]
 """`12.8`, or empty."""
@@ -18,11 +18,11 @@ Digits = Annotated[str, Like(r"\d{1,6}")]
 Folder = Annotated[str, Like(r"/.*")]
 Bytes = Annotated[int, Between(0, 1 << 62)]
 Limit = Annotated[int, Between(-1, 1 << 64)]
-"""Of a process; -1 and what no machine has are no limit."""
+"""Limit of a process. -1 and impossible values mean no limit."""
 
 
 class OriginAnswer(TypedDict, total=False):
-    """Where a package comes from; empty for one that is not installed."""
+    """Source of a package. Empty for one that is not installed."""
 
     version: Word
     url: Line
@@ -47,7 +47,7 @@ class Facts(TypedDict):
 
 
 class Datasets(TypedDict):
-    """Of the folder of data sets."""
+    """Data sets in their folder."""
 
     info: bool
     unknown: list[str]
@@ -55,7 +55,7 @@ class Datasets(TypedDict):
 
 
 class Parts(TypedDict):
-    """Of DeepSpeed."""
+    """Extensions of DeepSpeed."""
 
     unbuilt: list[Word]
     locks: list[str]
@@ -95,7 +95,7 @@ class Nothing(TypedDict):
 
 
 class HolderOfLock(TypedDict):
-    """Who holds a node."""
+    """Run that holds a node."""
 
     run: Word
 
@@ -116,7 +116,7 @@ class Tool(TypedDict):
 
 
 class Smi(TypedDict):
-    """What nvidia-smi said to each question."""
+    """Output of nvidia-smi for each question."""
 
     query: Tool
     more: Tool

@@ -1,4 +1,4 @@
-"""Threads of the SSH side: a machine that has none left says so as it does of descriptors and memory."""
+"""Start of threads. A lack of threads raises OSError, as a lack of descriptors or memory does."""
 
 import errno
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
-    """A started daemon thread. Raises OSError with EAGAIN where no thread can be started."""
+    """Return a started daemon thread. Raises OSError(EAGAIN) where no thread can be started."""
     thread = threading.Thread(target=target, name=name, daemon=True)
     try:
         thread.start()

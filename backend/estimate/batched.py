@@ -1,9 +1,9 @@
-"""The figures of many plans at once, by the formulas that estimate one: the sizes are arrays with one entry a plan.
+"""The figures of many plans at once, by the formulas of one plan: the sizes are arrays with one entry for each plan.
 
-What layers cost is computed for all plans together. What stages cost is computed for those together whose layers are
-cut into stages alike: that alone changes how formulas are put together and not just the numbers in them. Where plans
-come with every choice of recompute, with and without the distributed optimizer, these choices have a dimension each:
-what they do not change is computed once for all.
+The costs of layers are computed for all plans together. The costs of stages are computed together for plans whose
+layers are cut into stages alike, because the cut alone changes the structure of the formulas. If the plans include
+every choice of recompute, with and without the distributed optimizer, each of these choices has its own dimension.
+Results that do not depend on a choice are computed once.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backend.estimate.array_ops import Flag, Number, largest
+from backend.estimate.array_ops import Array, Flag, Number, largest
 from backend.estimate.estimate import (
     GIB,
     RESERVED_PER_ALLOCATED,
@@ -25,44 +25,44 @@ from backend.estimate.estimate import (
     is_held,
     run_of,
 )
-from backend.estimate.memo import Shared
+from backend.estimate.memo import Memo
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.megatron import PlanCosts, plan_costs
-from backend.estimate.memory.non_torch_memory import outside_gib
+from backend.estimate.memory.non_torch_memory import non_torch_gib
 from backend.estimate.memory.stage import trained_parts
 from backend.estimate.model.model_layers import model_layers
 from backend.estimate.plan import Plan, plan_of
 from backend.estimate.time.calibrated import reserved_ratio, time_ratio
 from backend.estimate.time.efficiency import Machine, machine_of
 from backend.estimate.time.step_time import MicroBatch
-from backend.estimate.time.timing import COMMUNICATION, micro_batch_of, setting_of, step_of
+from backend.estimate.time.timing import COMMUNICATION, micro_batch_of, step_of, time_context_of
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 
-Array = npt.NDArray[Any]
-Rows = Array | slice
-Columns = Mapping[str, Array]
-"""Path of the job -> every plan's value."""
+Indices = npt.NDArray[np.integer]
+Rows = Indices | slice
+Columns = Mapping[str, npt.NDArray[Any]]
+"""Job path -> the value of every plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """As in Estimate, an array each; those of time are None where the GPU's speed is not known.
+    """Figures as in Estimate, each an array. Times are None if the GPU's speed is unknown.
 
-    host_memory_gib is None where the RAM of a node is not known: then nothing is compared with it.
+    host_memory_gib is None if the RAM of a node is unknown; then nothing is compared with it.
     """
 
     reserved_gib: Array
     outside_gib: Array
-    fits: Array
+    fits: npt.NDArray[np.bool_]
     bubble_fraction: Array
     iteration_s: Array | None
     host_memory_gib: Array | None = None
 
     @property
     def need_gib(self) -> Array:
-        """Of a GPU, in all."""
+        """Return the memory that a plan needs on a GPU, in total."""
         needed: Array = self.reserved_gib + self.outside_gib
         return needed
 
@@ -73,41 +73,41 @@ PARTS = ("compute", "recompute", "bubble", "optimizer", "offload", *COMMUNICATIO
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Base:
-    """The plans of a cut on the first of the lines: others differ from one of these in the choices of `lines` alone.
+    """The plans of a cut on the first of the lines. The other lines differ only in the choices of `lines`.
 
-    Cuts that differ in VPP and what counts as a layer often have the same.
+    Cuts that differ in VPP, and in what counts as a layer, often share a base.
     """
 
     columns: Columns
-    kind: Array
-    """Of each of these: its place in `alike`."""
+    kind: Indices
+    """The index in `alike` of each plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
-    """Plans whose layers are cut into stages alike; they stand beside each other."""
+    """Plans whose layers are cut into stages alike; they are adjacent."""
 
     rows: slice
     stages: Mapping[str, Any]
-    """How: values of STATIC."""
+    """The values of STATIC."""
     base: "Base"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Many:
-    """Plans of one engine, none of which changes with what no rule reads."""
+class PlanBatch:
+    """Plans of one engine as arrays."""
 
     choices: tuple[tuple[str, tuple[str, ...]], ...]
     """Every (recompute, modules) that occurs."""
     cuts: tuple[Cut, ...]
     lines: Columns
-    """Values of the choices that every plan of `base` comes with, each along a dimension of its own before the last."""
+    """Values of the choices that every plan of `base` has, each along its own dimension before the last."""
     shape: tuple[int, ...]
-    """How many values these have."""
-    place: Array
-    """Of each plan: its place among the results of its cut, lines of `base` one after the other."""
+    """The number of values of each choice."""
+    place: Indices
+    """The index of each plan among the results of its cut, lines of `base` one after the other."""
     alike: Columns
-    """One of each kind of plan in which a layer costs the same but for `lines`: values of OF_LAYERS."""
+    """One plan of each kind whose layers cost the same, apart from `lines`: values of OF_LAYERS."""
 
 
 OF_LAYERS = (
@@ -117,41 +117,42 @@ OF_LAYERS = (
     "parallel.recompute_num_layers",
     "parallel.sequence",
 )
-"""What the cost of a layer depends on, whichever stage it is on."""
+"""The parameters that the cost of a layer depends on, on any stage."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lines:
-    """Choices that all plans of a cut come with alike: Many.lines and Many.shape."""
+    """Choices that all plans of a cut include alike: PlanBatch.lines and PlanBatch.shape."""
 
     values: Columns
     shape: tuple[int, ...]
-    order: Array
-    """The plans cut by cut, in each line after line, all lines in the same order."""
+    order: Indices
+    """The plans of each cut, line after line; all lines have the same order."""
 
 
 STATIC = ("pipeline", "virtual_pipeline", "account_for_embedding", "account_for_loss", "pipeline_layout")
-"""How the layers are cut into stages: keys of `parallel`."""
+"""The keys of `parallel` that cut the layers into stages."""
 OF_STAGES = tuple(f"parallel.{name}" for name in STATIC)
 
 
-def many_of(
+def plan_batch(
     columns: Callable[[Rows], Columns],
     choices: tuple[tuple[str, tuple[str, ...]], ...],
-    cut: Array,
-    alike: Array,
+    cut: Indices,
+    alike: Indices,
     lines: Lines,
-) -> Many:
-    """Plans as numbers: equal in `cut` where OF_STAGES are, in `alike` where OF_LAYERS but for `lines` are.
+) -> PlanBatch:
+    """Return plans as arrays. Plans have equal values in `cut` if they are equal in OF_STAGES, and in `alike` if they
+    are equal in OF_LAYERS without `lines`.
 
-    `columns` are the sizes of some plans by path, the micro-batches of a step under
-    training.gradient_accumulation_steps, and under parallel.recompute the place of each plan's (recompute, modules) in
-    `choices`. Those cut alike stand together. What is in `alike` begins at 0 and leaves few numbers out.
+    `columns` returns the sizes of some plans by path. Its training.gradient_accumulation_steps holds the micro-batches
+    of a step. Its parallel.recompute holds the index of the plan's (recompute, modules) in `choices`. Plans with the
+    same cut are adjacent. The values of `alike` start at 0 and skip few numbers.
     """
     begins = np.flatnonzero(np.diff(cut, prepend=-1))
     stages = {path: values.tolist() for path, values in columns(begins).items() if path in OF_STAGES}
     first = np.full(alike.max() + 1, -1)
-    # What is written last stays: the first plan of each kind.
+    # The last write stays, which is the first plan of each kind.
     first[alike[::-1]] = np.arange(len(alike))[::-1]
     occurs = first >= 0
     kind, place = (np.cumsum(occurs) - 1)[alike], np.empty(len(cut), np.intp)
@@ -165,7 +166,7 @@ def many_of(
         key = (how.get("pipeline"), *(values.tobytes() for values in sizes.values()))
         base = bases.setdefault(key, Base(columns=sizes, kind=kind[own]))
         cuts.append(Cut(rows=slice(begin, end), stages=how, base=base))
-    return Many(
+    return PlanBatch(
         choices=choices,
         cuts=tuple(cuts),
         lines=lines.values,
@@ -177,7 +178,7 @@ def many_of(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Costs:
-    """What does not depend on how layers are cut into stages."""
+    """Costs that do not depend on the cut of the layers into stages."""
 
     memory: PlanCosts | None
     time: MicroBatch | None
@@ -185,73 +186,75 @@ class _Costs:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """What the iteration_s of plans is the sum of: for each cut the values of PARTS, put in lines for who asks."""
+    """The parts of iteration_s, the values of PARTS, for each cut."""
 
-    many: Many
+    batch: PlanBatch
     of_cuts: tuple[tuple[Array, ...], ...]
 
-    def at(self, rows: Array) -> Array:
-        """A line for each of PARTS with an entry for each of the plans."""
-        cuts, found = self.many.cuts, np.empty((len(PARTS), len(rows)))
+    def at(self, rows: Indices) -> Array:
+        """Return one row for each of PARTS, with one entry for each of these plans."""
+        cuts, figures_by_name = self.batch.cuts, np.empty((len(PARTS), len(rows)))
         cut_of = np.searchsorted([cut.rows.start for cut in cuts], rows, side="right") - 1
         for number in np.unique(cut_of).tolist():
             chosen = np.flatnonzero(cut_of == number)
-            shape = (*self.many.shape, len(cuts[number].base.kind))
-            place = np.unravel_index(self.many.place[rows[chosen]], shape)
-            for line, values in zip(found, self.of_cuts[number], strict=True):
+            shape = (*self.batch.shape, len(cuts[number].base.kind))
+            place = np.unravel_index(self.batch.place[rows[chosen]], shape)
+            for line, values in zip(figures_by_name, self.of_cuts[number], strict=True):
                 line[chosen] = np.broadcast_to(values, shape)[place]
-        return found
+        return figures_by_name
 
 
-def evaluate(job: Job, shape: ModelShape, gpu: Gpu, many: Many) -> tuple[Figures, Parts | None]:
-    """The figures of plans that no rule refuses, and what iteration_s is the sum of.
+def evaluate(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch) -> tuple[Figures, Parts | None]:
+    """Return the figures of legal plans, and the parts of iteration_s.
 
-    The job says what they have in common. Raises what `estimate` raises.
+    `job` holds what the plans have in common. Raises what `estimate` raises.
     """
     machine = machine_of(job.cluster, gpu, job.training.precision)
-    costs = _costs(job, shape, gpu, many, machine)
-    size, found, parts = len(many.place), dict[str, Array](), []
-    known: dict[int, tuple[_Costs, Shared]] = {}
-    for cut in many.cuts:
+    costs = _costs(job, shape, gpu, batch, machine)
+    size, figures_by_name, parts = len(batch.place), dict[str, Array](), []
+    known: dict[int, tuple[_Costs, Memo]] = {}
+    for cut in batch.cuts:
         base = cut.base
         if id(base) not in known:
-            known[id(base)] = _take(costs, base.kind), Shared()
-        columns = {**base.columns, **many.lines}
-        part = _job_of(job, columns, cut.stages)
-        plan = _plan_of(part, shape, gpu, many.choices, columns)
-        figures, times = _together(part, shape, gpu, plan, machine, *known[id(base)])
+            known[id(base)] = _take(costs, base.kind), Memo()
+        columns = {**base.columns, **batch.lines}
+        cut_job = _job_of(job, columns, cut.stages)
+        plan = _plan_of(cut_job, shape, gpu, batch.choices, columns)
+        figures, times = _evaluate_cut(cut_job, shape, gpu, plan, machine, *known[id(base)])
         parts.append(times)
-        place, lines = many.place[cut.rows], (*many.shape, len(base.kind))
+        place, lines = batch.place[cut.rows], (*batch.shape, len(base.kind))
         for name, values in figures.items():
             flat = np.broadcast_to(values, lines).reshape(-1)
-            found.setdefault(name, np.empty(size, flat.dtype))[cut.rows] = flat.take(place)
-    figures_of = Figures(**{field.name: found.get(field.name) for field in fields(Figures)})  # type: ignore[arg-type]
-    return figures_of, Parts(many=many, of_cuts=tuple(parts)) if machine else None
+            figures_by_name.setdefault(name, np.empty(size, flat.dtype))[cut.rows] = flat.take(place)
+    figures_of = Figures(**{field.name: figures_by_name.get(field.name) for field in fields(Figures)})  # type: ignore[arg-type]
+    return figures_of, Parts(batch=batch, of_cuts=tuple(parts)) if machine else None
 
 
 def _job_of(job: Job, columns: Columns, cut: Mapping[str, Any] | None = None) -> Job:
-    """A job whose sizes are arrays; it means what a job with one entry of each means."""
+    """Return a job whose sizes are arrays. It means one job for each entry."""
     recompute = {"recompute": "none", "recompute_modules": (), "recompute_num_layers": None}
     parts: dict[str, dict[str, Any]] = {"parallel": {}, "training": {}}
     for path, values in columns.items():
-        part, name = path.split(".")
-        parts[part][name] = values
+        cut_job, name = path.split(".")
+        parts[cut_job][name] = values
     parallel = replace(job.parallel, **{**parts["parallel"], **recompute, **(cut or {})})
     return replace(job, parallel=parallel, training=replace(job.training, global_batch_size=None, **parts["training"]))
 
 
-def _costs(job: Job, shape: ModelShape, gpu: Gpu, many: Many, machine: Machine | None) -> _Costs:
-    columns = {**many.alike, **{path: values for path, values in many.lines.items() if path in OF_LAYERS}}
-    # Nor is a layout read, which the rules may have refused.
+def _costs(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch, machine: Machine | None) -> _Costs:
+    columns = {**batch.alike, **{path: values for path, values in batch.lines.items() if path in OF_LAYERS}}
+    # The layout is not read either; the rules may have rejected it.
     job = _job_of(job, columns, {"pipeline_layout": None})
     layers, trained, memory = model_layers(shape), trained_parts(job, shape), memory_traits(job)
-    # What a layer's cost does not depend on is not a number: a formula that asks for it fails.
+    # Fields that the cost of a layer must not depend on are no numbers, so that a formula that reads them fails.
     unknown: dict[str, Any] = dict.fromkeys(("data", "micro_batches", "distributed_optimizer", *STATIC))
-    plan = replace(_plan_of(job, shape, gpu, many.choices, columns), **unknown)
+    plan = replace(_plan_of(job, shape, gpu, batch.choices, columns), **unknown)
     megatron = job.traits.is_megatron
     return _Costs(
         memory=plan_costs(layers, plan, memory, run_of(job, trained)) if megatron else None,
-        time=micro_batch_of(job, setting_of(job, machine, plan, memory, layers), layers, trained) if machine else None,
+        time=micro_batch_of(job, time_context_of(job, machine, plan, memory, layers), layers, trained)
+        if machine
+        else None,
     )
 
 
@@ -266,23 +269,23 @@ def _plan_of(
     )
 
 
-def _together(
-    job: Job, shape: ModelShape, gpu: Gpu, plan: Plan, machine: Machine | None, costs: _Costs, shared: Shared
+def _evaluate_cut(
+    job: Job, shape: ModelShape, gpu: Gpu, plan: Plan, machine: Machine | None, costs: _Costs, memo: Memo
 ) -> tuple[dict[str, Number | Flag], tuple[Array, ...]]:
-    """Figures of plans whose layers are cut alike, and the values of PARTS where there are times."""
-    memory = estimate_memory(job, shape, gpu, plan, costs.memory, shared)
+    """Return the figures of plans whose layers are cut alike, and the values of PARTS if the GPU's speed is known."""
+    memory = estimate_memory(job, shape, gpu, plan, costs.memory, memo)
     ratio = reserved_ratio(job) or RESERVED_PER_ALLOCATED
     reserved = ratio / GIB * largest(*(stage.peak for stage in memory.stages))
     host = 0.0 if job.cluster.host_memory_gib is None else host_memory_gib(job, memory.stages)
-    outside = outside_gib(job, plan)
+    outside = non_torch_gib(job, plan)
     fits = is_held(job, gpu, reserved + outside, host)
     figures: dict[str, Number | Flag] = {"reserved_gib": reserved, "outside_gib": outside, "fits": fits}
     parts: tuple[Array, ...] = ()
     if job.cluster.host_memory_gib is not None:
         figures["host_memory_gib"] = host
     if machine:
-        setting = setting_of(job, machine, plan, memory.traits, memory.layers)
-        step = step_of(job, setting, memory.layers, memory.trained, memory.stages, costs.time, shared)
+        time_context = time_context_of(job, machine, plan, memory.traits, memory.layers)
+        step = step_of(job, time_context, memory.layers, memory.trained, memory.stages, costs.time, memo)
         scale = time_ratio(job.cluster) or 1.0
         figures["bubble_fraction"] = step.bubble
         figures["iteration_s"] = scale * step.iteration_s
@@ -292,10 +295,10 @@ def _together(
     return figures, parts
 
 
-def _take(value: Any, rows: Array) -> Any:
-    """Of every array in a tree of dataclasses and named tuples these entries of the last dimension alone."""
+def _take(value: Any, rows: Indices) -> Any:
+    """Return a tree of dataclasses and named tuples with some entries of the last dimension of every array."""
     if isinstance(value, np.ndarray):
-        # What differs by line alone has one entry for all.
+        # Arrays that differ by line only have one entry for all plans.
         return value if value.shape[-1] == 1 else value.take(rows, axis=-1)
     if is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in fields(value)]

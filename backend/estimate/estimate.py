@@ -1,4 +1,4 @@
-"""What one plan costs: memory by stage and term, bubble, FLOPs, time. The entry point of this package."""
+"""The cost of one plan: memory by stage and term, bubble, FLOPs, time. The entry point of this package."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -6,13 +6,13 @@ from operator import attrgetter
 from typing import Any
 
 from backend.estimate.array_ops import Flag, Number, largest
-from backend.estimate.frozen_dataclass import record
-from backend.estimate.memo import Shared
+from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memo import Memo
 from backend.estimate.memory.engine_memory import memory_traits
 from backend.estimate.memory.hugging_face import Tuning, data_parallel_memory
 from backend.estimate.memory.megatron import PlanCosts, Run, pipeline_memory, plan_costs
 from backend.estimate.memory.megatron_adapters import Adapters
-from backend.estimate.memory.non_torch_memory import outside_gib
+from backend.estimate.memory.non_torch_memory import non_torch_gib
 from backend.estimate.memory.stage import Trained, trained_parts
 from backend.estimate.memory.terms import StageMemory
 from backend.estimate.model.layers import ModelLayers
@@ -35,24 +35,24 @@ RESERVED_PER_ALLOCATED = 1.06
 1.05; SimuMax itself plans with 1 / 0.94."""
 
 
-@record
+@frozen_dataclass
 class StageEstimate:
     """One pipeline stage; every figure is per GPU, experts included. The terms add up to peak_gib."""
 
     stage: int
     layers: int
     parameters: int
-    """All on the GPU, experts included."""
+    """All parameters on the GPU, experts included."""
     expert_parameters: int
     trainable_parameters: int
     weights_gib: float
     gradients_gib: float
-    """Communication buckets included."""
+    """Gradients with their communication buckets."""
     optimizer_gib: float
     activations_gib: float
     logits_gib: float
     workspace_gib: float
-    """Gradients on their way, cached buffers, workspaces of libraries."""
+    """Gradients in transfer, cached buffers, workspaces of libraries."""
     peak_gib: float
 
 
@@ -62,7 +62,7 @@ class Estimate:
 
     name: str
     fits: bool
-    """reserved_gib + outside_gib <= gpu_memory_gib; and host_memory_gib <= a node's RAM where that is known."""
+    """reserved_gib + outside_gib <= gpu_memory_gib; and host_memory_gib <= a node's RAM if that is known."""
     gpu_memory_gib: float
     outside_gib: float
     peak_gib: float
@@ -71,7 +71,7 @@ class Estimate:
     peak_stage: int
     stages: tuple[StageEstimate, ...]
     host_memory_gib: float
-    """Of the RAM of a node, for what is offloaded to it."""
+    """RAM of a node for offloaded data."""
     data_parallel: int
     global_batch_size: int
     micro_batches: int
@@ -80,35 +80,36 @@ class Estimate:
     bubble_textbook: float
     flops_per_token: float
     iteration_s: float | None = None
-    """Of one optimizer step."""
+    """Seconds of one optimizer step."""
     tokens_per_s_per_gpu: float | None = None
     model_tflops_per_gpu: float | None = None
     mfu: float | None = None
-    """Model FLOPs over the GPU's dense peak; nothing recomputed counted."""
+    """Model FLOPs over the GPU's dense peak, without recomputation."""
     hours: float | None = None
-    """Of the whole run; None also where the number of samples is not known."""
+    """Hours of the whole run; None also if the number of samples is unknown."""
     communication_s: Mapping[str, float] | None = None
     """Exposed seconds of an iteration: tensor, pipeline, data, context, expert."""
     time_s: Mapping[str, float] | None = None
-    """Parts that add up to iteration_s: compute, recompute, bubble, those of communication_s, optimizer, offload."""
+    """Parts of iteration_s: compute, recompute, bubble, those of communication_s, optimizer, offload."""
     stage_times: tuple[tuple[float, float], ...] | None = None
     """Forward and backward seconds of one micro-batch on each stage, communication included."""
     chunk_times: tuple[tuple[tuple[float, float], ...], ...] | None = None
     """The same for each model chunk of each stage."""
     time_error: float | None = None
-    """Median error of such times, as a fraction: on sources that were not used to build the estimates
-    (presets/expected_error.yaml); where a run corrects them, of times corrected so on published runs."""
+    """Median error of such times, as a fraction. It is the error on sources that were not used to build the estimates
+    (presets/expected_error.yaml). If a run corrects the times, it is the error of times that were corrected in this way
+    on published runs."""
     memory_error: float | None = None
-    """The same of memory; None where a run corrects it: then nobody has measured it."""
+    """Median error of such memory; None if a run corrects it, because nobody has measured that error."""
     calibrated_on: str | None = None
     """The run whose measured step time or memory corrects these figures."""
     probed_on: str | None = None
     """The day on which the speeds in these figures were measured on the cluster."""
 
 
-@record
+@frozen_dataclass
 class MemoryEstimate:
-    """The memory of every stage of a job in bytes, and what it was computed from."""
+    """The memory of every stage of a job in bytes, and the inputs of its formulas."""
 
     layers: ModelLayers
     plan: Plan
@@ -125,10 +126,10 @@ class MemoryEstimate:
 
 
 def estimate(job: Job) -> Estimate:
-    """The estimate of a legal job (rules.check finds no error in it).
+    """Return the estimate of a legal job, in which rules.check finds no error.
 
-    Raises ProblemsError: what resolve_gpu and resolve_model raise, and estimate_not_modelled (a warning) for engines
-    and combinations without a model; never a figure that is silently wrong.
+    Raises ProblemsError: what resolve_gpu and resolve_model raise, and the warning estimate_not_modelled for engines
+    and combinations without a model. It never returns a figure that is silently wrong.
     """
     return estimate_resolved(job, resolve_model(job.model), resolve_gpu(job.cluster))
 
@@ -137,12 +138,15 @@ def estimate_resolved(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstim
     """Return the estimate of a job whose model and GPU are known; `memory` is the result of `estimate_memory`."""
     memory = memory or estimate_memory(job, shape, gpu)
     plan, layers, trained = memory.plan, memory.layers, memory.trained
-    flops = _flops(job, layers, replace(plan, sequence_length=job.sequence_tokens), trained)
+    mean_plan = (
+        plan if plan.sequence_length == job.sequence_tokens else replace(plan, sequence_length=job.sequence_tokens)
+    )
+    flops = _flops(job, layers, mean_plan, trained)
     speed = speed_of(job, gpu, layers, plan, memory.traits, trained, memory.stages, flops)
     stages = tuple([_stage(stage) for stage in memory.stages])
     worst = max(stages, key=attrgetter("peak_gib"))
     reserved_gib = worst.peak_gib * (reserved_ratio(job) or RESERVED_PER_ALLOCATED)
-    outside, host_gib = float(outside_gib(job, plan)), float(host_memory_gib(job, memory.stages))
+    outside, host_gib = float(non_torch_gib(job, plan)), float(host_memory_gib(job, memory.stages))
     return Estimate(
         name=job.name,
         fits=bool(is_held(job, gpu, reserved_gib + outside, host_gib)),
@@ -177,7 +181,7 @@ def estimate_memory(
     gpu: Gpu,
     plan: Plan | None = None,
     costs: PlanCosts | None = None,
-    shared: Shared | None = None,
+    memo: Memo | None = None,
 ) -> MemoryEstimate:
     """Return the memory of a job; raise what `estimate` raises.
 
@@ -191,7 +195,7 @@ def estimate_memory(
     if job.traits.is_megatron:
         run = run_of(job, trained)
         costs = costs or plan_costs(layers, plan, traits, run)
-        stages = pipeline_memory(layers, plan, traits, run, costs, shared)
+        stages = pipeline_memory(layers, plan, traits, run, costs, memo)
     else:
         stages = [data_parallel_memory(layers, plan, traits, tuning_of(job, trained))]
     return MemoryEstimate(layers=layers, plan=plan, traits=traits, trained=trained, run=run, costs=costs, stages=stages)
@@ -202,13 +206,13 @@ def _is_adapted(job: Job) -> bool:
 
 
 def run_of(job: Job, trained: Trained) -> Run:
-    """What a Megatron job trains, and beside what."""
+    """Return what a Megatron job trains, and whether a reference model is beside it."""
     lora = Adapters(rank=job.training.lora.rank, targets=job.training.lora.targets) if _is_adapted(job) else None
     return Run(trained=trained, adapters=lora, reference=job.has_reference and lora is None)
 
 
 def tuning_of(job: Job, trained: Trained) -> Tuning:
-    """What a job on a Hugging Face engine trains, and how."""
+    """Return what a job on a Hugging Face engine trains, and how."""
     training = job.training
     return Tuning(
         trained=trained,
@@ -224,16 +228,16 @@ def tuning_of(job: Job, trained: Trained) -> Tuning:
 
 
 def host_memory_gib(job: Job, stages: list[StageMemory]) -> Number:
-    """GiB of a node's RAM for what is offloaded to it; of what goes to NVMe only buffers are there, not counted."""
+    """Return the GiB of a node's RAM for offloaded data. Data on NVMe needs buffers only, which are not counted."""
     if job.parallel.offload_device == "nvme" and job.traits.zero_stage == 3:
         return 0.0
     return job.cluster.gpus_per_node * largest(*(stage.host for stage in stages)) / GIB
 
 
 def is_held(job: Job, gpu: Gpu, needed_gib: Number, host_gib: Number) -> Flag:
-    """Whether a GPU holds what is needed of it, and a node's RAM what is offloaded to it.
+    """Return whether the GPU has the memory that a plan needs, and the node the RAM that its offloading needs.
 
-    The RAM counts where the cluster says it.
+    The RAM counts only if the cluster states it.
     """
     fits, memory_gib = needed_gib <= gpu.memory_gib, job.cluster.host_memory_gib
     return fits if memory_gib is None else fits & (host_gib <= memory_gib)

@@ -1,6 +1,6 @@
-"""How the formulas' values are bundled: immutable for the type checker, which reads all of this code, and so for free.
+"""Dataclasses of the formulas: immutable for the type checker, and cheap to create.
 
-A frozen dataclass checks each field again whenever one is made, which took a quarter of the time of an estimate.
+A frozen dataclass checks each field again at every creation, which took a quarter of the time of an estimate.
 """
 
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ Bundle = TypeVar("Bundle")
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
-def record(cls: type[Bundle]) -> type[Bundle]:
-    """A dataclass with keywords and slots whose fields nobody may set again."""
+def frozen_dataclass(cls: type[Bundle]) -> type[Bundle]:
+    """Return a dataclass with keyword arguments and slots. The type checker refuses to set its fields."""
     return dataclass(kw_only=True, slots=True)(cls)
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def short_record(cls: type[Bundle]) -> type[Bundle]:
-    """The same for a few values that are made in every formula: by position."""
+def positional_dataclass(cls: type[Bundle]) -> type[Bundle]:
+    """Return the same with positional arguments, for small values that every formula creates."""
     return dataclass(slots=True)(cls)

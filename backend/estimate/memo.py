@@ -1,4 +1,4 @@
-"""What plans have in common that differ in nothing but how a stage's layers are cut into model chunks."""
+"""Shared results of plans that differ only in the cut of a stage's layers into model chunks."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
@@ -6,28 +6,28 @@ from typing import Any, TypeVar
 Value = TypeVar("Value")
 
 
-class Shared:
-    """Values of arrays of plans, alike in all but VPP and what counts as a layer, by what tells them apart.
+class Memo:
+    """Results of arrays of plans that differ only in VPP and in what counts as a layer.
 
-    What a stage holds follows from its layers: with PP 2 the plans of eight VPP ask for it once.
+    The contents of a stage follow from its layers. With PP 2, plans with eight values of VPP compute them once.
     """
 
     def __init__(self) -> None:
         self.held: dict[Any, Any] = {}
-        """What stages hold: megatron.py."""
+        """The contents of stages (megatron.py)."""
         self.kept: dict[Any, Any] = {}
-        """What chunks keep: likewise."""
+        """The saved activations of chunks (megatron.py)."""
         self._known: dict[Hashable, Any] = {}
         self._objects: dict[int, object] = {}
 
     def once(self, key: Hashable, compute: Callable[..., Value], *arguments: Any) -> Value:
-        """The value of a key, computed for who asks first."""
+        """Return the value of a key; compute it on the first call."""
         if key not in self._known:
             self._known[key] = compute(*arguments)
         found: Value = self._known[key]
         return found
 
     def number(self, value: object) -> int:
-        """Tells an object, as part of a key, from all others."""
+        """Return a number that identifies an object in a key."""
         self._objects[id(value)] = value
         return id(value)

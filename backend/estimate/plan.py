@@ -1,4 +1,4 @@
-"""The numbers of one plan that the formulas read; fields typed Number may be arrays with one entry a plan."""
+"""The numbers of one plan that the formulas read. Fields of type Number may be arrays with one entry for each plan."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -7,16 +7,16 @@ import numpy as np
 import numpy.typing as npt
 
 from backend.estimate.array_ops import Array, Flag, Number, choose
-from backend.estimate.frozen_dataclass import record
-from backend.estimate.memory.worst_microbatch import fullest_length
+from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.worst_microbatch import worst_microbatch_length
 from backend.job.job import Job, Parallel
 from backend.job.model import VisionShape
 from backend.job.pipeline_layout import layers_of
 
 
-@record
+@frozen_dataclass
 class Plan:
-    """Parallel sizes, batch and recompute choice of a Megatron plan."""
+    """Parallel sizes, batch sizes and the recompute choice of a plan."""
 
     tensor: Number = 1
     pipeline: int = 1
@@ -28,31 +28,32 @@ class Plan:
     """Copies of the model (DP)."""
     sequence_parallel: Flag = False
     sequence_length: Number
-    """Of a mean sequence; of the fullest micro-batch where memory is computed."""
+    """Tokens of a mean sequence; for memory, those of the longest micro-batch."""
     attended: float | None = None
-    """Tokens of context in attention, where a sequence holds several samples; None: the sequence's."""
+    """Tokens of context for attention if a sequence holds several samples; None for the whole sequence."""
     micro_batch: Number = 1
     micro_batches: Number
-    """Micro-batches a step (gradient accumulation)."""
+    """Micro-batches per step (gradient accumulation)."""
     distributed_optimizer: Flag = True
     offload_fraction: float = 0.0
-    """Share of the optimizer kept in host memory."""
+    """Share of the optimizer in host memory."""
     recompute: Literal["none", "selective", "full"] = "none"
     recompute_modules: tuple[str, ...] = ()
     recompute_layers: Number = 1
-    """Layers a unit of full recompute holds."""
+    """Layers in a unit of full recompute."""
     recompute_choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Where the plans of an array differ in it: every (recompute, modules) that occurs, in place of the two above."""
+    """For arrays of plans that differ in recompute: every (recompute, modules) that occurs. It replaces the two fields
+    above."""
     recompute_choice: int | npt.NDArray[np.intp] = 0
-    """The place of each plan's in recompute_choices."""
+    """The index of each plan in recompute_choices."""
     account_for_embedding: bool = False
     account_for_loss: bool = False
     pipeline_layout: tuple[int, ...] | None = None
-    """Layers of each piece, chunk after chunk; None: equal ones."""
+    """Layers of each piece, chunk after chunk; None for equal pieces."""
     flash_attention: bool = True
-    """False on GPUs that have no flash attention: the attention probabilities are materialised."""
+    """False on GPUs without flash attention, where attention probabilities are stored."""
     attention_dropout: bool = False
-    """Materialised probabilities then come with their mask and their dropped-out copy."""
+    """Whether stored probabilities have a dropout mask and a copy after dropout."""
     context_a2a: bool = False
     """Context parallelism by all-to-all instead of a ring."""
     images: Number = 0
@@ -69,14 +70,14 @@ class Plan:
 
     @property
     def full_recompute(self) -> Flag:
-        """Whether layers keep nothing but their inputs."""
+        """Return whether layers keep only their inputs."""
         if not self.recompute_choices:
             return self.recompute == "full"
         return self._where(lambda recompute, _: recompute == "full")
 
     @property
     def attention_recompute(self) -> Flag:
-        """Whether the attention core is recomputed on its own."""
+        """Return whether the attention core is recomputed on its own."""
         return self._where(lambda _, modules: "core_attn" in modules)
 
     def _where(self, test: Callable[[str, tuple[str, ...]], bool]) -> Flag:
@@ -87,41 +88,41 @@ class Plan:
 
     @property
     def tokens(self) -> Number:
-        """Tokens of one micro-batch on a rank, before TP splits them."""
+        """Return the tokens of one micro-batch on a rank, before TP splits them."""
         return self.micro_batch * self.sequence_length / self.context
 
     @property
     def whole_share(self) -> Number:
-        """What a TP rank keeps of activations that only sequence parallelism splits."""
+        """Return the share of a TP rank in activations that only sequence parallelism splits."""
         return choose(self.sequence_parallel, 1 / self.tensor, 1.0)
 
     @property
     def expert_data(self) -> Number:
-        """Ranks that hold the same experts."""
+        """Return the ranks that hold the same experts."""
         world = self.tensor * self.context * self.data
         return world / (self.expert * self.expert_tensor)
 
     @property
     def optimizer_shards(self) -> Number:
-        """Ranks that share the optimizer of dense parameters."""
+        """Return the ranks that share the optimizer of dense parameters."""
         return choose(self.distributed_optimizer, self.data * self.context, 1)
 
     @property
     def expert_optimizer_shards(self) -> Number:
-        """Ranks that share the optimizer of expert parameters."""
+        """Return the ranks that share the optimizer of expert parameters."""
         return choose(self.distributed_optimizer, self.expert_data, 1)
 
     def optimizer_share(self, dense: Number, expert: Number) -> Number:
-        """Of so many parameters of a rank, those whose optimizer is its own."""
+        """Return the number of parameters whose optimizer state is on this rank."""
         share = dense / self.optimizer_shards
-        # Where there are no experts their number is a plain 0, also of many plans.
+        # Without experts their number is a plain 0, for arrays of plans too.
         if isinstance(expert, int) and not expert:
             return share
         return share + expert / self.expert_optimizer_shards
 
     @property
     def vision_patches(self) -> Number:
-        """Patches that one rank of the first stage sends through the tower for a micro-batch.
+        """Return the patches that one rank of the first stage sends through the tower for a micro-batch.
 
         mcore_adapter splits the images over TP x CP only when there is at least one for each of those ranks.
         """
@@ -130,7 +131,7 @@ class Plan:
 
 
 def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = True) -> Plan:
-    """The plan a job describes, on any engine; Hugging Face engines have data parallelism alone."""
+    """Return the plan of a job. Hugging Face engines have data parallelism only."""
     training, parallel = job.training, job.parallel
     split = parallel if job.traits.is_megatron else _UNSPLIT
     modules = parallel.recompute_modules or ("core_attn",)
@@ -138,8 +139,8 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     flash = flash_attention and training.precision != "fp32"
     return Plan(
         data=job.data_parallel,
-        # Without flash attention sequences are padded (ms-swift megatron/model/utils.py _check_padding_free).
-        sequence_length=fullest_length(job) if flash else training.cutoff_len,
+        # Sequences are padded without flash attention (ms-swift megatron/model/utils.py _check_padding_free).
+        sequence_length=worst_microbatch_length(job) if flash else training.cutoff_len,
         micro_batch=sequences,
         micro_batches=job.accumulation,
         recompute=job.recompute,
@@ -154,7 +155,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
         context=split.context,
         expert=split.expert,
         expert_tensor=split.expert_tensor,
-        # mcore_adapter turns sequence parallel on by itself where TP and EP meet.
+        # mcore_adapter turns sequence parallelism on if TP and EP are combined.
         sequence_parallel=(split.tensor > 1) & (split.sequence | (split.expert > 1)),
         distributed_optimizer=split.distributed_optimizer,
         offload_fraction=split.optimizer_offload_fraction,
@@ -168,7 +169,7 @@ _UNSPLIT = Parallel()
 
 
 def unsplit(plan: Plan) -> Plan:
-    """One micro-batch of the plan on a single rank."""
+    """Return one micro-batch of the plan on a single rank."""
     return Plan(
         sequence_length=plan.sequence_length,
         micro_batch=plan.micro_batch,
@@ -179,6 +180,6 @@ def unsplit(plan: Plan) -> Plan:
 
 
 def patches_per_image(vision: VisionShape, max_pixels: int) -> int:
-    """Patches of the largest image allowed: whole merged tokens within `max_pixels`."""
+    """Return the patches of the largest allowed image: whole merged tokens within `max_pixels`."""
     merged_pixels = (vision.patch * vision.merge) ** 2
     return max(max_pixels // merged_pixels, 1) * vision.merge**2

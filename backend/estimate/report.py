@@ -8,9 +8,9 @@ from backend.estimate.estimate import Estimate
 
 
 def to_json(estimate: Estimate | None, problems: Iterable[Mapping[str, Any]] = (), *, name: str = "") -> dict[str, Any]:
-    """Every figure of `estimate` but those of single model chunks, and the problems, which the caller has rendered.
+    """Return every figure of the estimate except those of single model chunks, and the rendered problems.
 
-    Without an estimate (an illegal plan, or one that is not modelled) there are the name and the problems only.
+    Without an estimate (an illegal plan, or one that is not modelled) the result has only the name and the problems.
     """
     rendered = [dict(problem) for problem in problems]
     if estimate is None:

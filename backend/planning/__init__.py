@@ -8,7 +8,6 @@ rebalance.py and effects.py use none of these: they change the stages, or one va
 from backend.planning.advice import Strategy, strategies
 from backend.planning.compare import Cost, Sentence, best_of_splits, cost, front, why_best
 from backend.planning.enumerate import enumerate_plans
-from backend.planning.guides import Checked, guides
 from backend.planning.plans import Candidate, Plans
 from backend.planning.rebalance import unequal_stages
 from backend.planning.recommended import is_tight, recommended
@@ -17,7 +16,6 @@ from backend.planning.why_not import WhyNot, parse_sizes, why_not
 
 __all__ = [
     "Candidate",
-    "Checked",
     "Cost",
     "Plans",
     "Sentence",
@@ -28,7 +26,6 @@ __all__ = [
     "cost",
     "enumerate_plans",
     "front",
-    "guides",
     "is_tight",
     "parse_sizes",
     "recommended",

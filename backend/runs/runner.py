@@ -1,7 +1,7 @@
-"""Acts on runs: launches, queues, resumes, stops and watches them.
+"""Launch, queue, resume, stop and monitoring of runs.
 
-What may happen next is decided inside one transaction of the store (transitions.py), and a launch stands under the
-run's launch lock, so that two pages, a command line beside the server, or a repeated click start a run once.
+transitions.py decides inside one transaction of the store what may happen next, and each launch holds the launch lock
+of its run. So two pages, a command line beside the server, or a repeated click start a run only once.
 """
 
 import logging
@@ -10,32 +10,33 @@ import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from backend.engines import CheckedJob
 from backend.job.job import Job
 from backend.job.problems import ProblemsError
 from backend.runs.collect.external_run import WatchOnly
 from backend.runs.connections import Connections
-from backend.runs.launch.accepted_warnings import kept
+from backend.runs.launch.accepted_warnings import to_stored
 from backend.runs.launch.launch_lock import is_launching, launch_lock
-from backend.runs.launch.preflight import ConnectedNodes, meet
-from backend.runs.launch.resume import ResumePolicy, choose, find_checkpoints
+from backend.runs.launch.preflight import ConnectedNodes, connect_nodes
+from backend.runs.launch.resume import ResumePolicy, choose_checkpoint, find_checkpoints
 from backend.runs.launch.starter import Starter
 from backend.runs.states import RunState
 from backend.runs.store import attempts, queue_order, run_store, transitions
 from backend.runs.store.store import Store, StoreError
 from backend.runs.store.transitions import LaunchRequest
 from backend.runs.supervise.gang_rules import Timing
-from backend.runs.supervise.reaper import Sweeper
+from backend.runs.supervise.reaper import Reaper
 from backend.runs.supervise.unrecorded_stop import stop_unrecorded
 from backend.runs.supervise.watch import Watch
 
 _log = logging.getLogger(__name__)
 
 LOOK_FOR_RUNS_S = 2.0
-"""Between two looks for runs that another process launched, and for those whose turn it is."""
+"""Interval of the search for runs that another process launched, and for queued runs that may start."""
 LAUNCHING_S = 0.2
-"""Between two looks whether another process is done launching."""
+"""Interval of the check whether another process has finished a launch."""
 CLOSE_S = 5.0
-"""Wait for a start under way at close(); one that takes longer is taken up by the next server."""
+"""How long close() waits for a start in progress. The next server continues a start that takes longer."""
 
 
 class Runner:
@@ -65,20 +66,20 @@ class Runner:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._finder = threading.Thread(target=self._find_runs, name="find runs", daemon=True)
-        self._sweeper = Sweeper(store, connections, grace_s=timing.grace_s, clock=clock, monotonic=monotonic)
-        self._sweeping = threading.Thread(target=self._sweep, name="sweep", daemon=True)
+        self._reaper = Reaper(store, connections, grace_s=timing.grace_s, clock=clock, monotonic=monotonic)
+        self._reaping = threading.Thread(target=self._reap, name="reaper", daemon=True)
 
     def serve(self) -> None:
-        """From now on watch every unfinished run, and start those that wait when their turn comes."""
+        """Supervise every unfinished run from now on, and start queued runs when their turn comes."""
         self._finder.start()
-        self._sweeping.start()
+        self._reaping.start()
 
     def close(self) -> None:
-        """Let go of everything; runs go on."""
+        """Stop all threads. The runs continue on their nodes."""
         self._closing.set()
         if self._finder.is_alive():
             self._finder.join()
-            self._sweeping.join(CLOSE_S)
+            self._reaping.join(CLOSE_S)
         with self._lock:
             watches, starting = list(self._watches.values()), list(self._starting.values())
         for thread in starting:
@@ -86,27 +87,30 @@ class Runner:
         for watch in watches:
             watch.close()
 
-    def launch(self, job: Job, run: str, asked: LaunchRequest) -> str:
-        """Start a run now; its id, or that of the run which the token stands for already. ProblemsError."""
+    def launch(self, checked: CheckedJob, run: str, request: LaunchRequest) -> str:
+        """Start a run now; return its id, or the id of an earlier run with the same token. ProblemsError."""
+        job = checked.job
         with self._store.read() as connection:
-            known = run_store.run_of_token(connection, asked.token) if asked.token else None
+            known = run_store.run_of_token(connection, request.token) if request.token else None
         if known is not None:
             return known
-        meeting = meet(job, self._connections)
-        if meeting.failures:
-            raise ProblemsError(meeting.problems)
-        self._audit("launch", run=run, job=job.name, nodes=queue_order.addresses_of(job), restarts=asked.restarts)
+        connected = connect_nodes(job, self._connections)
+        if connected.failures:
+            raise ProblemsError(connected.problems)
+        self._audit("launch", run=run, job=job.name, nodes=queue_order.addresses_of(job), restarts=request.restarts)
         with launch_lock(self._home, run):
-            made = self._store.write(lambda c: transitions.create(c, run, job, asked, waits=False, now=self._clock()))
-            if made != run:
-                return made
-            failure = self._start(run, meeting)
+            created = self._store.write(
+                lambda c: transitions.create(c, run, job, request, waits=False, now=self._clock())
+            )
+            if created != run:
+                return created
+            failure = self._start(run, connected, checked)
         self._hand_over(run, failure)
         return run
 
-    def enqueue(self, job: Job, run: str, asked: LaunchRequest) -> str:
-        """Put a run at the end of the queue; its id, or that of the run which the token stands for already."""
-        return self._store.write(lambda c: transitions.create(c, run, job, asked, waits=True, now=self._clock()))
+    def enqueue(self, job: Job, run: str, request: LaunchRequest) -> str:
+        """Put a run at the end of the queue; return its id, or the id of an earlier run with the same token."""
+        return self._store.write(lambda c: transitions.create(c, run, job, request, waits=True, now=self._clock()))
 
     def resume(
         self, run: str, *, checkpoint: int | None, waits: bool, accepted_warnings: Collection[str] | None
@@ -115,29 +119,30 @@ class Runner:
 
         Nothing is recorded unless the run can be resumed and, where it starts now, the checkpoint is complete.
         """
-        wish = {"checkpoint": checkpoint, "accepted": kept(accepted_warnings)}
+        policy = {"checkpoint": checkpoint, "accepted": to_stored(accepted_warnings)}
         if waits:
-            self._store.write(lambda c: transitions.wait_again(c, run, wish, now=self._clock()))
+            self._store.write(lambda c: transitions.wait_again(c, run, policy, now=self._clock()))
             return
         with self._store.read() as connection:
             job = run_store.job_of(connection, run)
             transitions.refuse_unless_ended(connection, run)
             has_begun = attempts.newest(connection, run) > 0
-        meeting = meet(job, self._connections)
+        connected = connect_nodes(job, self._connections)
         if has_begun:
-            choose(job, run, find_checkpoints(job, run, meeting.all_nodes()), ResumePolicy(step=checkpoint))
+            saved = find_checkpoints(job, run, connected.all_nodes())
+            choose_checkpoint(job, run, saved, ResumePolicy(step=checkpoint))
         try:
             with launch_lock(self._home, run):
-                self._store.write(lambda c: transitions.take_up(c, run, job, wish, now=self._clock()))
-                failure = self._start(run, meeting)
+                self._store.write(lambda c: transitions.take_up(c, run, job, policy, now=self._clock()))
+                failure = self._start(run, connected)
         except BlockingIOError:
             raise transitions.cannot_resume(run, RunState.STARTING) from None
         self._hand_over(run, failure)
 
     def stop(self, run: str, *, save: bool) -> None:
-        """Ask for the end of a run, or cancel one that waits; returns when that is recorded. ProblemsError.
+        """Request the stop of a run, or cancel a queued run; return when the request is recorded. ProblemsError.
 
-        A store that cannot be written does not stand in the way: see unrecorded_stop.py.
+        When the store cannot be written, the nodes are stopped without a record (unrecorded_stop.py).
         """
 
         try:
@@ -149,7 +154,7 @@ class Runner:
             self._attach(run).wake()
 
     def wait(self, run: str, timeout_s: float | None, *, takes_turn: bool) -> RunState:
-        """Wait for the end of a run, watching it meanwhile; `takes_turn`: start it when it is queued and may start."""
+        """Supervise a run until it ends; return its state. `takes_turn`: start it when it is queued and may start."""
         deadline = self._monotonic() + (math.inf if timeout_s is None else timeout_s)
         while not (state := self._state(run)).is_final and (left := deadline - self._monotonic()) > 0:
             if is_launching(self._home, run):
@@ -163,7 +168,7 @@ class Runner:
         return self._state(run)
 
     def _take_turns(self, only: str | None = None) -> None:
-        """Start the queued runs whose turn it is (or one of them), each in a thread of its own."""
+        """Start the queued runs that may start now (or only one of them), each in its own thread."""
         with self._store.read() as connection:
             turns = queue_order.turns(connection, self._clock())
         for run in turns:
@@ -188,15 +193,15 @@ class Runner:
             with self._lock:
                 del self._starting[run]
 
-    def _start(self, run: str, meeting: ConnectedNodes) -> BaseException | None:
+    def _start(self, run: str, connected: ConnectedNodes, checked: CheckedJob | None = None) -> BaseException | None:
         try:
-            self._starter.start(run, meeting)
-        except BaseException as error:  # raised again once what was started has been stopped
+            self._starter.start(run, connected, checked)
+        except BaseException as error:  # raised again after the stop of all processes
             return error
         return None
 
     def _hand_over(self, run: str, failure: BaseException | None) -> None:
-        """To the run's watch, which ends what a start that failed has left; then that is raised."""
+        """Supervise the run. After a failed start, wait for the stop of its processes, then raise the failure."""
         watch = self._attach(run)
         if failure is not None:
             watch.over.wait(self._timing.stop_deadline_s)
@@ -209,7 +214,7 @@ class Runner:
 
     def _attach(self, run: str) -> Watch | WatchOnly:
         with self._lock:
-            self._watches = {key: one for key, one in self._watches.items() if not one.over.is_set()}
+            self._watches = {key: watch for key, watch in self._watches.items() if not watch.over.is_set()}
             watch = self._watches.get(run)
             if watch is None:
                 watch = self._watches[run] = self._make_watch(run)
@@ -225,21 +230,21 @@ class Runner:
     def _find_runs(self) -> None:
         while not self._closing.is_set():
             try:
-                self._look_around()
+                self._find_work()
             except StoreError as error:
-                _log.error("looking for runs to watch: %s", error)
+                _log.error("searching for runs to supervise: %s", error)
             except Exception:  # the edge of a thread: the next round tries again
-                _log.exception("looking for runs to watch")
+                _log.exception("searching for runs to supervise")
             self._closing.wait(LOOK_FOR_RUNS_S)
 
-    def _sweep(self) -> None:
+    def _reap(self) -> None:
         while not self._closing.wait(LOOK_FOR_RUNS_S):
             try:
-                self._sweeper.sweep()
+                self._reaper.reap()
             except Exception:  # the edge of a thread: the next round tries again
                 _log.exception("asking nodes of ended runs")
 
-    def _look_around(self) -> None:
+    def _find_work(self) -> None:
         self._take_turns()
         with self._store.read() as connection:
             unfinished = run_store.unfinished_runs(connection)
@@ -251,5 +256,5 @@ class Runner:
                 raise
             except ProblemsError as error:  # the list of runs says so too
                 _log.debug("not taken up: %s", error)
-            except Exception:  # the edge of a thread: one strange run must not hide the others
+            except Exception:  # the edge of a thread: one unreadable run must not hide the others
                 _log.exception("taking up %s", run)

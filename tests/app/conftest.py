@@ -8,6 +8,7 @@ from typing import cast
 import pytest
 
 from app.services import FIRST_DRAFT, Draft, Services
+from backend.runs.database import Database
 from backend.runs.store.store import Store
 
 READY = {
@@ -31,6 +32,6 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
     monkeypatch.setattr("app.services.FIRST_DRAFT", DRAFT)
     store = Store(tmp_path / "megaboard.db")
     draft = Draft(store, tmp_path)
-    parts = {"home": tmp_path, "store": store, "draft": draft, "controller": None, "audit": None}
+    parts = {"home": tmp_path, "database": Database(store), "draft": draft, "controller": None, "audit": None}
     yield cast(Services, SimpleNamespace(**parts, clock=lambda: 0.0, told=(), demo=None))
     store.close()

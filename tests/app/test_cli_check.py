@@ -11,7 +11,7 @@ import yaml
 from app.cli.check import print_report, report_json
 from app.text import LANGUAGES, t
 from app.text.detected import COLUMNS
-from backend.cluster.inventory.hardware import Survey, read_survey
+from backend.cluster.inventory.hardware import Hardware, parse_hardware
 from backend.job.job import Job
 from backend.job.mapping import parse_job, to_mapping
 from backend.runs.launch.preflight import PreflightReport
@@ -20,10 +20,10 @@ from tests.cluster.gang import make_facts, smi, surveyed
 from tests.cluster.jobs import make_job
 
 
-def roce(last: int, **more: Any) -> Survey:
+def roce(last: int, **more: Any) -> Hardware:
     ways = [interface("eth0", f"10.0.0.{last}/24", "1000"), interface("eth9", f"192.168.9.{last}/24", "200000")]
     ports = [port("mlx5_0", link_layer="Ethernet", gids=GIDS), port("mlx5_9", rate="25 Gb/sec (1X EDR)")]
-    return read_survey(surveyed(interfaces=ways, rdma=ports, **more))
+    return parse_hardware(surveyed(interfaces=ways, rdma=ports, **more))
 
 
 def report(**second: Any) -> PreflightReport:

@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 
+from app.cli import demo
 from app.cli.demo import fill_in, stop_runs
 from app.demo import tiny_model
 from app.demo.job import demo_job, demo_name
+from app.demo.node_environment import READY
 from app.home import store_path
 from app.services import Services
 from app.text import LANGUAGES, t
@@ -89,3 +91,22 @@ def test_what_the_demo_prints_names_the_recipe_as_the_page_does(job, lang):
     first = recipe_list(lang, job)[0]
     assert first["key"] == "demo"
     assert first["name"] in t(lang, "cli.demo.other", name=demo_name(job, lang))
+
+
+def test_the_demo_takes_the_checkout_s_environment_and_builds_none_then(tmp_path, monkeypatch):
+    python = tmp_path / ".venv-node" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    (tmp_path / ".venv-node" / READY).touch()
+    monkeypatch.setattr(demo, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(demo, "build", pytest.fail)
+    assert demo._built_python("en") == python
+
+
+def test_the_demo_builds_in_the_cache_where_there_is_no_checkout(tmp_path, monkeypatch):
+    builds = []
+    monkeypatch.setattr(demo, "CHECKOUT", tmp_path)
+    monkeypatch.setattr(demo, "build", lambda folder, *_: builds.append(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert demo._built_python("en") == builds[0] / "bin" / "python"
+    assert builds[0].parent == tmp_path / "cache" / "megaboard"

@@ -7,9 +7,6 @@ import yaml
 
 from app.main import main
 from app.text import LANGUAGES, t
-from backend.estimate import estimate
-from backend.job.mapping import parse_job
-from backend.planning import guides
 
 JOB = {
     "cluster": {"gpu": "h100-80g", "nodes": 2, "gpus_per_node": 8},
@@ -90,31 +87,6 @@ def test_rows_that_differ_in_switches_alone_say_so(run):
 def test_a_strategys_plan_is_told_with_its_micro_batch_and_what_it_recomputes(run):
     lines = run("--strategies")[1].splitlines()
     assert any("DP16, micro-batch " in line and "full" in line for line in lines)
-
-
-@pytest.mark.parametrize("lang", LANGUAGES)
-def test_the_guides_claims_stand_beside_our_figures_in_their_case_alone(run, lang):
-    case = {"nodes": 4}
-    text = run(f"--lang={lang}", "--top=1", cluster=case)[1]
-    lines = [line for line in text.splitlines() if line.startswith(("TP4 PP1 ", "TP8 PP1 ", "TP2 PP2 VPP2 "))]
-    assert len(lines) == 3
-    assert "40 GB" in lines[0]
-    assert "10%–15%" in lines[2]
-    assert all("3,000–4,000" in line and "3.2×–3.6×" in line for line in lines)
-    told = json.loads(run("--json", "--top=1", cluster=case)[1])["guides"]
-    assert [one["claims"]["memory_gb"] for one in told] == [[40, 40], [45, 45], None]
-    job, _ = parse_job({**JOB, "cluster": {**JOB["cluster"], **case}})
-    for one, checked in zip(told, guides(job), strict=True):
-        figures = estimate(checked.job)
-        assert one["ours"]["memory_gib"] == pytest.approx(figures.reserved_gib + figures.outside_gib)
-        assert one["ours"]["speed"] == pytest.approx(figures.tokens_per_s_per_gpu, rel=0.02)
-    assert {(one["rank"], one["wrong"]) for one in told} == {(None, "vision_gradients_wrong")}
-    assert "TP4 PP1, TP8 PP1, TP2 PP2 VPP2" in text.splitlines()[-1]
-    frozen = {"training": {**JOB["training"], "images_per_sample": 0}}
-    offered = json.loads(run("--json", "--top=1", cluster=case, **frozen)[1])["guides"]
-    assert all(one["rank"] >= 1 and one["wrong"] is None for one in offered)
-    assert "TP2 PP2 VPP2" not in run(f"--lang={lang}", "--top=1")[1]
-    assert "guides" not in json.loads(run("--json", "--top=1")[1])
 
 
 @pytest.mark.parametrize("lang", LANGUAGES)

@@ -20,6 +20,7 @@ from app.wizard.review import archive
 from app.wizard.strategies import strategies_of
 from backend.engines.resharding import check_source
 from backend.job.mapping import dump_job, with_values
+from backend.runs.database import Database
 from backend.runs.records import Source
 from backend.runs.store import run_store
 from backend.runs.store.store import Store
@@ -35,7 +36,9 @@ def services(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servic
     monkeypatch.setattr("app.services.FIRST_DRAFT", DRAFT)
     store = Store(tmp_path / "megaboard.db")
     found = SimpleNamespace(find_source=lambda run, step: MARK)
-    services: Any = SimpleNamespace(home=tmp_path, store=store, draft=Draft(store, tmp_path), controller=found)
+    services: Any = SimpleNamespace(
+        home=tmp_path, database=Database(store), draft=Draft(store, tmp_path), controller=found
+    )
     change(services, {**READY, "parallel.tensor": 2})
     job = reading(services).job
     assert job is not None
@@ -57,10 +60,10 @@ def test_the_runs_job_replaces_the_draft_and_the_mark_survives_a_restart(service
     assert job is not None
     assert (job.name, job.parallel.tensor, job.training.learning_rate, dict(job.extra)) == ("job", 2, 3e-6, {})
     assert continuing.chosen(services) == ("before", 40)
-    assert Draft(services.store, services.home).source == MARK
+    assert Draft(services.database.store, services.home).source == MARK
     continuing.begin(services, "before", 0)
     assert continuing.chosen(services) is None, "from the beginning"
-    assert Draft(services.store, services.home).source is None
+    assert Draft(services.database.store, services.home).source is None
 
 
 def test_what_the_checkpoint_cannot_be_loaded_into_is_said_with_the_edit_that_mends_it(services: Services) -> None:
@@ -80,8 +83,8 @@ def test_plans_are_marked_by_the_rule_that_the_launch_asks(services: Services) -
     found = reading(services)
     assert found.job is not None
     shown = plans_of(found, "en", continuing.loads(services, found.job))
-    with services.store.read() as connection:
-        before = run_store.job_of(connection, "before")
+    with services.database.read() as reader:
+        before = reader.job("before")
     marked = set()
     for row in (dict(zip(KEYS, values, strict=True)) for values in shown["rows"]):
         plan = {"engine": row["engine"], **{path: row[path.removeprefix("parallel.")] for path in SIZES}}

@@ -8,7 +8,7 @@ import pytest
 from app.text import LANGUAGES, render_problem, t
 from app.text.detected import nccl_variables, table
 from app.wizard.detected_hardware import hardware_edits, intra_node, power_notes, preset_of, proposals
-from backend.cluster.inventory.hardware import read_survey
+from backend.cluster.inventory.hardware import parse_hardware
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.runs.tasks.discovery import NodeMemory
@@ -33,7 +33,7 @@ def node(name: str = "NVIDIA A100-SXM4-80GB", mib: int = 81920, link: str = "NV1
     pcie = "".join(f"{i}, Disabled, 4, 16, 16\n" for i in range(2))
     topo = f"\tGPU0\tGPU1\nGPU0\t X \t{link}\nGPU1\t{link}\t X \n"
     answer = surveyed(**{"smi": smi(rows, more=pcie, topo=topo), "memory_mib": 1_024_041, **more})
-    return NodeMemory(survey=read_survey(answer))
+    return NodeMemory(survey=parse_hardware(answer))
 
 
 def job(**more: Any) -> Job:
@@ -87,7 +87,7 @@ def test_gpus_that_may_draw_less_than_the_estimate_counts_on_are_told_until_thei
     def limited(watts: int) -> NodeMemory:
         rows = "".join(f"{i}, GPU-{i}, NVIDIA H100 80GB HBM3, 81559, 0, 550.54\n" for i in range(2))
         power = "".join(f"{i}, {watts}.00, {watts}.00\n" for i in range(2))
-        return NodeMemory(survey=read_survey(surveyed(smi=smi(rows, power=power))))
+        return NodeMemory(survey=parse_hardware(surveyed(smi=smi(rows, power=power))))
 
     made = job(**{"cluster.gpu": "a100-80g"})
     (note,) = power_notes(made, {0: limited(500), 1: limited(700)}, "h100-80g")

@@ -9,6 +9,7 @@ from app.wizard.difference import RECOMMENDED, difference_of
 from app.wizard.draft_state import read
 from app.wizard.events import change
 from backend.job.mapping import dump_job, with_values
+from backend.runs.database import Database
 from backend.runs.store import run_store
 from backend.runs.store.store import Store
 from tests.app.conftest import DRAFT
@@ -24,7 +25,7 @@ class Site(SimpleNamespace):
             self.job(), {"name": name, **{path.replace("__", "."): each for path, each in values.items()}}
         )
         self.time += 1
-        self.store.write(
+        self.database.store.write(
             lambda c: run_store.create_run(
                 c, run, name=name, engine=job.engine, job=dump_job(job), addresses=[run], time=self.time
             )
@@ -38,7 +39,7 @@ class Site(SimpleNamespace):
 def site(tmp_path, monkeypatch):
     monkeypatch.setattr("app.services.FIRST_DRAFT", DRAFT)
     store = Store(tmp_path / "megaboard.db")
-    site = Site(home=tmp_path, store=store, draft=Draft(store, tmp_path), time=0.0)
+    site = Site(home=tmp_path, database=Database(store), draft=Draft(store, tmp_path), time=0.0)
     change(site, {"name": "mine", "cluster.nodes": 1, "cluster.gpus_per_node": 4})
     yield site
     store.close()

@@ -69,10 +69,10 @@ def test_an_edit_of_the_draft_is_refused_with_its_reason_and_the_draft_stays(
     disk.fill()
     assert [problem.code for problem in change(services, {"name": "after"})] == ["store_full"]
     assert services.draft.job_mapping()["name"] == "before"
-    assert services.store.trouble is not None
+    assert services.database.trouble is not None
     disk.free()
     assert change(services, {"name": "after"}) == ()
-    assert services.store.trouble is None
+    assert services.database.trouble is None
 
 
 def test_an_act_of_the_monitor_is_refused_with_its_reason(services: Services, disk: FullDisk) -> None:
@@ -105,7 +105,7 @@ def test_without_room_for_the_stores_index_it_is_the_full_disk_that_is_named(dis
 
 
 def test_the_monitor_says_that_nothing_new_can_be_kept_until_it_can(services: Services, disk: FullDisk) -> None:
-    bundler = Bundler(Watch(services.controller, services.store, lambda: 0.0), services.store, "en", lambda: 0.0)
+    bundler = Bundler(Watch(services.controller, services.database, lambda: 0.0), services.database, "en", lambda: 0.0)
     disk.fill()
     change(services, {"name": "after"})
     told = json.loads(bundler.answer(Question.of({}), 0.0) or "")

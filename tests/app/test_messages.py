@@ -13,6 +13,7 @@ from app.notifications.sender import AGAIN_S, LATEST_S, RETRIES_S, Messenger
 from app.private_file import PrivateFileError
 from app.services import Services
 from app.text import t
+from backend.runs.database import Database
 from backend.runs.states import EventKind
 from backend.runs.store import metrics, run_store
 from backend.runs.store.store import Store, StoreError
@@ -65,7 +66,7 @@ def places(inbox: Inbox, write: Callable[..., Path]) -> list[Address]:
 def messenger(
     store: Store, places: list[Address], lang: str = "en", now: float = NOW + 40, waits: bool = True
 ) -> Messenger:
-    return Messenger(store, places, lang, clock=lambda: now, wait=lambda _: waits)
+    return Messenger(Database(store), places, lang, clock=lambda: now, wait=lambda _: waits)
 
 
 def fail(run: StoredRun) -> None:
@@ -147,7 +148,9 @@ def test_what_is_a_day_old_is_not_told_any_more(store, run, places, inbox):
 
 def test_a_message_that_is_refused_is_tried_again_later(store, run, places, inbox):
     waited = []
-    one = Messenger(store, places, "en", clock=lambda: NOW + 40, wait=lambda seconds: waited.append(seconds) or True)
+    one = Messenger(
+        Database(store), places, "en", clock=lambda: NOW + 40, wait=lambda seconds: waited.append(seconds) or True
+    )
     one.tell()
     inbox.refuses = 2
     fail(run)
@@ -162,7 +165,9 @@ def test_an_address_that_takes_nothing_stands_in_the_run_s_history_and_holds_up_
     nobody = "json://127.0.0.1:9/" + TOKEN
     waited = []
     places = read_addresses(write(nobody, inbox.address))
-    one = Messenger(store, places, "en", clock=lambda: NOW + 40, wait=lambda seconds: waited.append(seconds) or True)
+    one = Messenger(
+        Database(store), places, "en", clock=lambda: NOW + 40, wait=lambda seconds: waited.append(seconds) or True
+    )
     one.tell()
     run.tell(EventKind.LOSS_NOT_FINITE, step=30)
     fail(run)
@@ -191,7 +196,7 @@ def test_a_standstill_is_told_once_with_who_the_others_wait_for_and_again_when_i
     store, run, places, inbox
 ):
     now = [run.now]
-    one = Messenger(store, places, "en", clock=lambda: now[0], wait=lambda _: True)
+    one = Messenger(Database(store), places, "en", clock=lambda: now[0], wait=lambda _: True)
     one.tell()
     run.beat([0])
     for number, later in enumerate((300, 100, AGAIN_S + 100)):

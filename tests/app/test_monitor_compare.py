@@ -31,7 +31,7 @@ def services(tmp_path: Path) -> Iterator[Services]:
 
 @pytest.fixture
 def run(services: Services) -> StoredRun:
-    run = StoredRun(services.store, RUN, now=1000.0, nodes=2, gpus_per_node=4)
+    run = StoredRun(services.database.store, RUN, now=1000.0, nodes=2, gpus_per_node=4)
     run.start()
     return run
 

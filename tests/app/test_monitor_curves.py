@@ -6,6 +6,7 @@ import pytest
 
 from app.monitor import curves
 from app.monitor.downsample import LIMIT
+from backend.runs.database import Database
 from backend.runs.store import metrics
 from backend.runs.store.store import Store
 from tools.stored_runs import StoredRun
@@ -25,12 +26,12 @@ class Desk:
         self.store.write(lambda connection: metrics.add_points(connection, RUN, attempt, 0, rows))
 
     def ask(self, generation: int | None = None, seq: int | None = None) -> dict:
-        with self.store.read() as connection:
-            return curves.part(connection, RUN, generation, seq)
+        with Database(self.store).read() as reader:
+            return curves.part(reader, RUN, generation, seq)
 
     def detail(self, first: int, last: int) -> dict:
-        with self.store.read() as connection:
-            return curves.detail(connection, RUN, first, last)
+        with Database(self.store).read() as reader:
+            return curves.detail(reader, RUN, first, last)
 
 
 @pytest.fixture

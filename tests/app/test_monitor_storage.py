@@ -17,8 +17,8 @@ from app.monitor.watch import Watch
 from app.services import Services
 from app.text.storage import size_words
 from backend.job.problems import Problem
+from backend.runs.retention import Rules
 from backend.runs.states import EventKind
-from backend.runs.store.retention import Rules
 from tests.waiting import wait_for
 from tools.stored_runs import StoredRun
 
@@ -50,7 +50,7 @@ def services(tmp_path: Path, clock: Clock) -> Iterator[Services]:
 
 @pytest.fixture
 def run(services: Services, clock: Clock) -> StoredRun:
-    made = StoredRun(services.store, RUN, now=clock.now - 9000, name=NAME, nodes=1)
+    made = StoredRun(services.database.store, RUN, now=clock.now - 9000, name=NAME, nodes=1)
     made.start()
     made.steps(1, 20)
     made.log(0, "rank0.log", b"x" * 5000)
@@ -63,8 +63,8 @@ def finish(run: StoredRun) -> None:
 
 
 def ask(services: Services, **question: Any) -> dict[str, Any]:
-    watch = Watch(services.controller, services.store, services.clock)
-    bundler = Bundler(watch, services.store, "en", services.clock, storage=storage_of(services))
+    watch = Watch(services.controller, services.database, services.clock)
+    bundler = Bundler(watch, services.database, "en", services.clock, storage=storage_of(services))
     return json.loads(bundler.answer(Question.of(question), services.clock()) or "{}")
 
 
@@ -91,7 +91,7 @@ def test_sizes_are_measured_when_somebody_looks_and_again_after_a_while(
 def test_before_a_deletion_the_page_says_what_goes_and_what_stays_where(services: Services, run: StoredRun) -> None:
     refused = ask(services, erase=RUN)["erase"]
     assert "has not ended" in refused["refused"]["message"]
-    other = StoredRun(services.store, "other", now=1000.0, nodes=1)
+    other = StoredRun(services.database.store, "other", now=1000.0, nodes=1)
     assert ask(services, erase=other.id)["erase"]["places"] == ["/other", "~/.megaboard/other"]
     finish(run)
     storage_of(services)._forget()
@@ -166,7 +166,7 @@ def test_a_second_press_while_it_is_archived_begins_nothing(services: Services, 
             assert let.wait(10)
             return services.retention.delete(run, by="page")
 
-    view = StorageView(Slow(), services.store, services.clock)  # type: ignore[arg-type]
+    view = StorageView(Slow(), services.database, services.clock)  # type: ignore[arg-type]
     view.delete(RUN, archive=True)
     wait_for(lambda: view.deletions("en")[0]["rows"] == 40_000)
     view.delete(RUN, archive=True)

@@ -6,6 +6,7 @@ import pytest
 
 from app.monitor import utilization as section
 from app.monitor.poll_request import Question
+from backend.runs.database import Database
 from backend.runs.store import metrics
 from backend.runs.store.store import Store
 from tools.stored_runs import StoredRun, heartbeat
@@ -28,7 +29,7 @@ class Tab:
         self.ranks = range(ranks)
         self.looks = 0.0
         self.measure = None
-        self.usage = section.Usage(store, self.clock)
+        self.usage = section.Usage(Database(store), self.clock)
         self.have: dict[str, list[int]] = {}
         self.rows: dict[int, list] = {}
 
@@ -100,7 +101,8 @@ def test_nothing_new_is_nothing_sent_and_news_are_the_newest_stretches_of_their_
 
 
 def test_a_tab_that_is_left_behind_by_wider_stretches_gets_the_whole_again(store, monkeypatch):
-    monkeypatch.setattr("backend.runs.store.utilization.ROWS", 8)
+    for module in ("backend.runs.store.utilization", "app.monitor.utilization"):
+        monkeypatch.setattr(f"{module}.ROWS", 8)
     run = run_of(store, 1, 1)
     tab, told = Tab(store, 1), []
     for _ in range(30):
@@ -116,7 +118,7 @@ def test_a_tab_that_is_left_behind_by_wider_stretches_gets_the_whole_again(store
 
 def test_a_tab_that_does_not_ask_is_sent_none_and_nonsense_is_asked_as_a_new_tab(store):
     run_of(store, 1, 1).beat()
-    usage = section.Usage(store, lambda: 0.0)
+    usage = section.Usage(Database(store), lambda: 0.0)
     assert usage.part(RUN, [0], Question.of({}).usage) is None
     for nonsense in (None, 7, {"measure": 3, "have": [1]}, {"measure": "utilization", "have": {"0": [1, "x", 2]}}):
         answer = usage.part(RUN, [0], Question.of({"usage": nonsense}).usage)

@@ -226,9 +226,7 @@ class TestBundle:
             assert reading.estimate.hours == pytest.approx(row["hours"])
             assert plans_of(reading, "en")["own"] == row["rank"]
 
-    def test_the_table_holds_the_best_of_every_split_the_guides_plans_and_the_drafts(
-        self, form: Form, services: Services
-    ) -> None:
+    def test_the_table_holds_the_best_of_every_split_and_the_drafts_plan(self, form: Form, services: Services) -> None:
         text = {"training.images_per_sample": 0}
         change(services, {"parallel.tensor": 8, "parallel.context": 4, "training.global_batch_size": 64, **text})
         plans = shown(form, services, "plan")["data"]["plans"]
@@ -236,7 +234,6 @@ class TestBundle:
         assert [row["rank"] for row in rows] == sorted(row["rank"] for row in rows)
         splits = {(row["engine"], *(row[name] for name in SIZES)) for row in rows}
         assert {("llamafactory-megatron", 4, 1, 1, 1, 1, 1), ("llamafactory-megatron", 2, 2, 2, 1, 1, 1)} <= splits
-        assert sum("g" in row["marks"] for row in rows) == 3 == len(plans["guides"])
         own = next(row for row in rows if row["rank"] == plans["own"])
         assert (own["tensor"], own["context"]) == (8, 4)
         assert len(rows) < plans["count"]
@@ -282,16 +279,9 @@ class TestBundle:
         assert TRAINED_WRONGLY.isdisjoint(one.code for one in after.problems)
 
     @pytest.mark.parametrize("lang", LANGUAGES)
-    def test_guides_plans_that_train_wrongly_are_shown_but_not_offered(
-        self, form: Form, services: Services, lang: str
-    ) -> None:
+    def test_a_plan_that_trains_wrongly_is_not_in_the_table(self, form: Form, services: Services, lang: str) -> None:
         change(services, {"training.images_per_sample": 1})
-        plans = shown(form, services, "plan")["data"]["plans"]
-        assert [(one["name"], one["rank"]) for one in plans["guides"]] == [
-            ("TP4 PP1", None), ("TP8 PP1", None), ("TP2 PP2 VPP2", None),
-        ]  # fmt: skip
-        assert all(one["ours"]["speed"] for one in plans["guides"])
-        assert plans["own"] is None
+        assert shown(form, services, "plan")["data"]["plans"]["own"] is None
         reading = read(services.draft.job_mapping(), services.home)
         assert "encoder_sequence_parallel.py" in why_not_of(reading, "TP=2", lang)["words"]
 

@@ -14,6 +14,7 @@ from app.monitor.watch import LOOK_S, Watch
 from app.text import t
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.runs.controller import Controller
+from backend.runs.database import Database
 from backend.runs.states import EventKind
 from backend.runs.store import metrics
 from backend.runs.store.store import Store
@@ -39,7 +40,8 @@ class Desk:
             return snapshot(run)
 
         controller.snapshot = counted
-        self.bundler = Bundler(Watch(controller, self.store, clock), self.store, lang, clock)
+        database = Database(self.store)
+        self.bundler = Bundler(Watch(controller, database, clock), database, lang, clock)
 
     def run(self, **options) -> StoredRun:
         run = StoredRun(self.store, RUN, now=self.now - 100, **options)

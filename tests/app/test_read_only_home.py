@@ -40,7 +40,7 @@ def test_the_page_is_served_from_a_read_only_home_and_refuses_edits_with_the_rea
             assert services.draft.job_mapping()["name"] == "kept"
             (problem,) = change(services, {"name": "after"})
             assert problem.code == "store_read_only"
-            assert services.store.trouble is not None
+            assert services.database.trouble is not None
         finally:
             services.close()
 

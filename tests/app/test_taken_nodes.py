@@ -22,7 +22,7 @@ OURS = "20260101-000000-mine-aaaa"
 
 @pytest.mark.parametrize(("run", "known"), [(OURS, OURS), ("20260101-000000-another-servers-bbbb", None)])
 def test_the_run_that_holds_a_node_is_a_link_where_it_has_a_page_here(services: Services, run, known) -> None:
-    StoredRun(services.store, OURS, now=time.time())
+    StoredRun(services.database.store, OURS, now=time.time())
     locked = Checks(0, "10.0.0.1").wrong("lock", "node_locked", "cluster.hosts[0].address", run=run)
     taken = Problem(code="node_taken", field="cluster.hosts", node="10.0.0.1", values={"run": run, "node": "10.0.0.1"})
     nodes = Nodes(PreflightReport(checks=(locked,), problems=(taken,)))

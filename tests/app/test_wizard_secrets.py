@@ -14,7 +14,7 @@ from app.web.passwords import load_hash
 from app.wizard import secret_fields
 from backend.cluster.ssh.passphrases import Passphrases
 from backend.job.problems import Problem, ProblemsError
-from backend.runs.launch.rank_secrets import Secrets
+from backend.runs.rank_secrets import Secrets
 
 VALUE = "a-value-of-no-known-shape"
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from backend.job.problems import ProblemsError
-from backend.runs.launch import launch as launching
+from backend.runs.launch import launch
 from backend.runs.states import EventKind, RunState
 from backend.runs.supervise.gang_rules import LOST_AFTER_S
 from tests.chaos.lab import Lab
@@ -189,10 +189,10 @@ def test_two_nodes_of_one_rank_stall_and_are_ended(
 def test_a_master_port_that_is_taken_after_preflight_is_named(
     lab: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch, trainer: str
 ) -> None:
-    real = launching.start_all
+    real = launch.start_all
 
-    def take_the_port(attempt: launching.Attempt, *rest: Any) -> None:
-        port = str(attempt.place.master_port)
+    def take_the_port(attempt: launch.Attempt, *rest: Any) -> None:
+        port = str(attempt.placement.master_port)
         thief = lab.on_node(0, sys.executable, "-S", "-c", THIEF, port)
         assert thief.stdout is not None
         thief.stdout.readline()
@@ -200,7 +200,7 @@ def test_a_master_port_that_is_taken_after_preflight_is_named(
 
     def play() -> None:
         with scene(lab, folder, trainer) as it:
-            monkeypatch.setattr(launching, "start_all", take_the_port)
+            monkeypatch.setattr(launch, "start_all", take_the_port)
             it.began = time.time()
             it.launch(after=0)
             it.end()
@@ -344,9 +344,9 @@ def change_spec(
     **more: object,
 ) -> None:
     """What the supervisors of all nodes (`more`) and that of one node are told to run, other than it should be."""
-    real = launching.make_spec
+    real = launch.make_spec
 
-    def changed(attempt: launching.Attempt, of: int) -> dict[str, Any]:
+    def changed(attempt: launch.Attempt, of: int) -> dict[str, Any]:
         spec: dict[str, Any] = {**real(attempt, of), **more}
         if of == rank:
             words = list(spec["argv"])
@@ -355,7 +355,7 @@ def change_spec(
             spec |= {"argv": words, "environment": {**spec["environment"], **(environment or {})}}
         return spec
 
-    monkeypatch.setattr(launching, "make_spec", changed)
+    monkeypatch.setattr(launch, "make_spec", changed)
 
 
 THIEF = """

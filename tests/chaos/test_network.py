@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from backend.cluster.inventory.hardware import survey_all
-from backend.cluster.inventory.software import NodeFacts, probe_all
+from backend.cluster.inventory.hardware import read_all_hardware
+from backend.cluster.inventory.software import NodeFacts, read_all_software
 from backend.cluster.node import NodeError
 from backend.cluster.node_group import on_all
-from backend.cluster.preflight.preflight import preflight
+from backend.cluster.preflight.registry import run_checks
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.cluster.ssh.node import SshNode, connect
 from backend.job.cluster import Host
@@ -48,8 +48,8 @@ def test_every_node_finds_its_interface_and_dials_the_master(lab: Lab) -> None:
 
     def check() -> None:
         nodes = on_all(range(NODES), lambda rank, _: reach(lab, rank), 30)
-        facts = probe_all(job, nodes)
-        results = preflight(job, nodes, facts, survey_all(job, nodes), 29500)
+        facts = read_all_software(job, nodes)
+        results = run_checks(job, nodes, facts, read_all_hardware(job, nodes), 29500)
         for rank, fact in facts.items():
             assert isinstance(fact, NodeFacts)
             assert (fact.interface, fact.hostname) == ("eth0", f"node{rank}")

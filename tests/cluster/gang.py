@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.text import LANGUAGES, render_problem, t
-from backend.cluster.inventory.hardware import survey_all
+from backend.cluster.inventory.hardware import read_all_hardware
 from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
-from backend.cluster.preflight.preflight import preflight
+from backend.cluster.preflight.registry import run_checks
 from backend.cluster.preflight.results import CheckResult
 from backend.job.cluster import Environment
 from backend.job.problems import Problem
@@ -73,8 +73,8 @@ class Gang:
 
     def check(self) -> list[CheckResult]:
         reached = {rank: node for rank, node in self.nodes.items() if not isinstance(node, NodeError)}
-        surveys = survey_all(self.job, reached)
-        return preflight(self.job, self.nodes, self.facts, surveys, PORT)
+        surveys = read_all_hardware(self.job, reached)
+        return run_checks(self.job, self.nodes, self.facts, surveys, PORT)
 
     def only_failure(self) -> tuple[CheckResult, Problem]:
         """The one check that failed and its problem, which has words in all languages."""

@@ -1,18 +1,17 @@
 """DeepSpeed's parts in C++: what is needed, what a node has of it, and what is said of that."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from app.text import LANGUAGES, render_problem, t
-from backend.cluster.preflight.deepspeed_extensions import check_parts, needed_parts
-from backend.cluster.preflight.results import CheckResult, Checks
+from backend.cluster.preflight.deepspeed_extensions import needed_parts
+from backend.cluster.preflight.results import CheckResult
 from backend.node.checks.software import find_parts
+from tests.cluster.gang import PATHS, Gang
 from tests.cluster.jobs import make_job
 
 OFFLOAD = "llamafactory-zero3-offload"
-FOUND: dict[str, Any] = {"unbuilt": [], "locks": [], "compiler": True}
 
 
 @pytest.mark.parametrize(
@@ -29,16 +28,18 @@ def test_each_engine_names_what_it_loads(engine: str, gpu: str, parallel: dict[s
     assert needed_parts(make_job(engine=engine, cluster={"gpu": gpu}, parallel=parallel)) == parts
 
 
-def judged(**found: object) -> list[CheckResult]:
-    return check_parts(make_job(engine=OFFLOAD), Checks(0, "10.0.0.1"), {"parts": {**FOUND, **found}})
+def check(engine: str = OFFLOAD, **parts: object) -> list[CheckResult]:
+    gang = Gang(nodes=1, engine=engine)
+    gang.first.on("paths", reply={**PATHS, "parts": {**PATHS["parts"], **parts}})
+    return [result for result in gang.check() if result.name == "deepspeed"]
 
 
-def test_a_job_without_them_is_not_checked() -> None:
-    assert check_parts(make_job(), Checks(0, "10.0.0.1"), {"parts": FOUND}) == []
+def test_a_job_without_extensions_is_not_checked() -> None:
+    assert check("llamafactory-ddp") == []
 
 
-def test_what_is_built_or_can_be_is_fine() -> None:
-    assert [result.status for result in judged() + judged(unbuilt=["cpu_adam"])] == ["ok", "ok"]
+def test_extensions_that_are_built_or_can_be_built_pass() -> None:
+    assert [result.status for result in check() + check(unbuilt=["cpu_adam"])] == ["ok", "ok"]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_what_is_built_or_can_be_is_fine() -> None:
     ],
 )
 def test_what_would_stop_or_hang_the_ranks_is_told(found: dict[str, object], status: str, code: str) -> None:
-    (result,) = judged(**found)
+    (result,) = check(**found)
     assert result.problem
     assert (result.name, result.status, result.problem.code) == ("deepspeed", status, code)
     for language in LANGUAGES:

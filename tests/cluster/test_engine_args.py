@@ -23,9 +23,9 @@ TAKEN = {"error": None, "message": ""}
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    engine_args._taken.clear()
+    engine_args._accepted.clear()
     yield
-    engine_args._taken.clear()
+    engine_args._accepted.clear()
 
 
 def facts(rank: int, machine: str = "") -> NodeFacts:
@@ -108,7 +108,7 @@ def test_what_was_taken_is_not_asked_again_until_it_changes() -> None:
 def test_a_machine_that_comes_in_when_much_is_remembered_leaves_the_others_their_answer() -> None:
     made = ddp()
     check(made, nodes_that_say(TAKEN, TAKEN))
-    engine_args._taken.update({("another configuration", number): TAKEN for number in range(100)})
+    engine_args._accepted.update({("another configuration", number): TAKEN for number in range(100)})
     changed = {0: facts(0), 1: facts(1, machine="new")}
     assert [result.status for result in check(made, nodes_that_say(TAKEN, TAKEN), changed)] == ["ok", "ok"]
 

@@ -1,10 +1,9 @@
 """Whatever a program on a node answers: a check says what is wrong, or NodeError does, and nothing else is raised."""
 
-import copy
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -14,13 +13,13 @@ from backend.cluster import program_answers
 from backend.cluster.inventory import checkpoints
 from backend.cluster.inventory.dataset_size import data_size_on
 from backend.cluster.inventory.fabric import common_network
-from backend.cluster.inventory.hardware import survey_all
-from backend.cluster.inventory.software import probe
+from backend.cluster.inventory.hardware import read_all_hardware
+from backend.cluster.inventory.software import read_software
 from backend.cluster.node import NodeError, Result
 from backend.cluster.node_group import GroupError
 from backend.cluster.preflight.engine_args import check_configuration
 from backend.cluster.preflight.master_port import choose_port
-from backend.cluster.preflight.preflight import preflight
+from backend.cluster.preflight.registry import run_checks
 from backend.cluster.preflight.results import Checks
 from backend.cluster.typed_json import answer_of
 from backend.engines import Rendered
@@ -28,6 +27,7 @@ from backend.runs.tasks.one_off_task import read_answer
 from tests.cluster.gang import H100, MODULES, PORT, PRINTS, PYTHON, Gang, make_facts, smi, surveyed
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
+from tests.hostile_json import mutations
 
 HOSTILE: tuple[Any, ...] = (
     None, True, -1, 1e300, 10**30, math.nan, math.inf, "", "text", "x" * 100_000, "9" * 5000, "\ud800\x00\x1b[31m",
@@ -55,30 +55,9 @@ MEASURED = {"rank": 0, "node": 0, "local_rank": 0, "device": "CPU", "precision":
 
 
 def _mutations(record: Any, count: int) -> list[Any]:
-    """The record with one of its parts, however deep, replaced by hostile values, or removed; and those alone."""
-    found = [*HOSTILE]
-    for path in _paths(record):
-        for value in HOSTILE:
-            changed = copy.deepcopy(record)
-            _owner(changed, path)[path[-1]] = value
-            found.append(changed)
-        changed = copy.deepcopy(record)
-        del _owner(changed, path)[path[-1]]
-        found.append(changed)
+    """Return some mutations of the record, and some hostile values alone."""
+    found = [*HOSTILE, *mutations(record, HOSTILE)]
     return random.Random(14).sample(found, min(count, len(found)))
-
-
-def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    for key in keys:
-        yield (*path, key)
-        yield from _paths(value[key], (*path, key))
-
-
-def _owner(record: Any, path: tuple[Any, ...]) -> Any:
-    for key in path[:-1]:
-        record = record[key]
-    return record
 
 
 def _says(answer: Any) -> Callable[[Any, bytes], Result]:
@@ -107,7 +86,7 @@ def test_the_preflight_says_what_it_thinks_of_every_answer(action: str) -> None:
             node.on("write", reply={"written": True})
             node.on(action, reply=_says(answer))
         results = gang.check()
-        surveys = survey_all(gang.job, gang.nodes)
+        surveys = read_all_hardware(gang.job, gang.nodes)
         common_network({rank: one.fabric for rank, one in surveys.items() if not isinstance(one, NodeError)})
         for result in results:
             for lang in LANGUAGES if result.problem else ():
@@ -128,12 +107,12 @@ def _end(act: Callable[[], Any]) -> tuple[Any, list[NodeError]]:
 def test_every_misshapen_answer_about_a_nodes_software_is_a_nodes_error() -> None:
     for answer in _mutations(FACTS, 200):
         node = FakeNode("10.0.0.1").on("facts", reply=_says(answer)).on("true", reply=Result(code=0, out="", err=""))
-        found, errors = _end(lambda node=node: probe(node, PYTHON, modules=MODULES))
+        found, errors = _end(lambda node=node: read_software(node, PYTHON, modules=MODULES))
         assert {error.code for error in errors} <= {"bad_python"}
         if found is not None:
             gang = Gang()
             gang.facts[0] = found
-            preflight(gang.job, gang.nodes, gang.facts, survey_all(gang.job, dict(enumerate(gang.fakes))), PORT)
+            run_checks(gang.job, gang.nodes, gang.facts, read_all_hardware(gang.job, dict(enumerate(gang.fakes))), PORT)
 
 
 @pytest.mark.parametrize("good", [COUNTED, REFUSED])
@@ -150,7 +129,7 @@ def test_every_misshapen_list_of_checkpoints_is_a_nodes_error() -> None:
     job = make_job(nodes=1)
     for answer in _mutations(CHECKPOINTS, 150):
         node = FakeNode("10.0.0.1").on("look", reply=_says(answer)).on("set_aside", reply=_says(answer))
-        _, errors = _end(lambda node=node: checkpoints.look(job, {0: node}, "/out"))
+        _, errors = _end(lambda node=node: checkpoints.read_checkpoints(job, {0: node}, "/out"))
         _, more = _end(lambda node=node: checkpoints.set_aside(job, {0: node}, "/out", [1], "x"))
         assert {error.code for error in (*errors, *more)} <= {"bad_answer", "node_io"}
 

@@ -1,14 +1,16 @@
 """Each check by what a node may answer; all through the same door as a launch."""
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from app.text import LANGUAGES, render_problem
 from backend.cluster.node import NodeError, Result
+from backend.cluster.preflight.lock import lock_path
 from backend.cluster.preflight.master_port import choose_port
-from backend.cluster.preflight.preflight import lock_path
+from backend.cluster.preflight.registry import CHECKS
+from backend.cluster.preflight.results import CheckName
 from backend.job.cluster import Host
 from backend.job.mapping import with_values
 from tests.cluster.gang import H100, MODULES, PATHS, PORT, PYTHON, Gang, good_node, make_facts, smi, surveyed
@@ -152,6 +154,19 @@ def test_a_node_that_cannot_dial_the_master_is_named(gang: Gang) -> None:
     failure, problem = gang.only_failure()
     assert (failure.rank, problem.code) == (1, "master_not_reached")
     assert (problem.values["address"], problem.values["port"]) == ("10.0.0.1", PORT)
+
+
+def test_the_registry_has_every_result_once() -> None:
+    names = [name for check in CHECKS for name in check.names]
+    assert sorted(["login", "python", *names]) == sorted(get_args(CheckName))
+
+
+@pytest.mark.parametrize("gpu", ["h100-80g", "cpu"])
+def test_a_node_whose_hardware_is_not_read_fails_once(gang: Gang, gpu: str) -> None:
+    gang.job = with_values(gang.job, {"cluster.gpu": gpu})
+    gang.second.on("survey", reply=Result(code=1, out="", err="MemoryError"))
+    failure, problem = gang.only_failure()
+    assert (failure.name, problem.code) == ("gpus", "bad_answer")
 
 
 def test_a_check_that_breaks_is_a_failure_of_that_check(gang: Gang) -> None:

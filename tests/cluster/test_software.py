@@ -3,7 +3,14 @@ import time
 
 import pytest
 
-from backend.cluster.inventory.software import NodeFacts, inspect, needed_modules, probe, probe_all, python_command
+from backend.cluster.inventory.software import (
+    NodeFacts,
+    ask_software,
+    needed_modules,
+    python_command,
+    read_all_software,
+    read_software,
+)
 from backend.cluster.node import NodeError, Result
 from backend.cluster.program_answers import Facts
 from backend.job.cluster import Environment
@@ -31,7 +38,7 @@ def facts(**more: object) -> dict[str, object]:
 
 def test_facts_are_read_from_one_command() -> None:
     node = FakeNode().on("facts", reply=facts())
-    read = probe(node, ENVIRONMENT, master="10.0.0.1", modules={"torch": "torch"})
+    read = read_software(node, ENVIRONMENT, master="10.0.0.1", modules={"torch": "torch"})
     assert (read.home, read.interface) == ("/home/train", "ib0")
     (argv,) = node.ran
     assert argv[:3] == ("/opt/lf/bin/python", "-", "facts")
@@ -40,7 +47,7 @@ def test_facts_are_read_from_one_command() -> None:
 
 def test_the_clock_offset_is_the_nodes_time_minus_ours() -> None:
     began = time.time()
-    read = probe(FakeNode().on("facts", reply=facts(time=began + 100)), ENVIRONMENT)
+    read = read_software(FakeNode().on("facts", reply=facts(time=began + 100)), ENVIRONMENT)
     took = time.time() - began
     assert read.clock_offset_s == pytest.approx(100, abs=took + 0.01)
     assert 0 <= read.clock_error_s <= took
@@ -58,7 +65,7 @@ def test_the_clock_offset_is_the_nodes_time_minus_ours() -> None:
 def test_an_interpreter_that_does_not_run_is_named_with_its_field(result: Result, code: str) -> None:
     job = make_job(nodes=1)
     node = FakeNode().on("facts", reply=result).on("true", reply=Result(code=0, out="", err=""))
-    error = probe_all(job, {0: node})[0]
+    error = read_all_software(job, {0: node})[0]
     assert isinstance(error, NodeError)
     assert (error.problem.code, error.problem.field) == (code, "cluster.environments.llamafactory.python")
     assert error.problem.values["python"] == "/opt/lf/bin/python"
@@ -68,7 +75,7 @@ def test_a_node_with_an_environment_of_its_own_is_probed_by_that_one() -> None:
     own = {"llamafactory": {"python": "/own/python"}}
     job = make_job(nodes=1, cluster={"hosts": [{"address": "10.0.0.1", "environments": own}]})
     node = FakeNode().on("facts", reply=Result(code=127, out="", err="none"))
-    error = probe_all(job, {0: node})[0]
+    error = read_all_software(job, {0: node})[0]
     assert isinstance(error, NodeError)
     assert error.problem.field == "cluster.hosts[0].environments.llamafactory.python"
     assert node.ran[0][0] == "/own/python"
@@ -77,7 +84,7 @@ def test_a_node_with_an_environment_of_its_own_is_probed_by_that_one() -> None:
 def test_one_broken_node_does_not_hide_the_others() -> None:
     good, broken = FakeNode().on("facts", reply=facts()), FakeNode("10.0.0.2")
     broken.broken = NodeError("lost", "10.0.0.2", detail="gone")
-    found = probe_all(make_job(), {0: good, 1: broken})
+    found = read_all_software(make_job(), {0: good, 1: broken})
     assert isinstance(found[0], NodeFacts)
     assert found[1] is broken.broken
 
@@ -109,7 +116,7 @@ def test_setup_is_sourced_first_and_the_home_folder_is_the_nodes() -> None:
 def test_what_a_program_is_asked_holds_nothing_that_csh_or_fish_reads_in_quotes(text: str) -> None:
     """csh looks for `!` even there, and fish takes two backslashes for one."""
     node = FakeNode().on("facts", reply=facts())
-    inspect(node, ENVIRONMENT, Facts, "facts", {"name": text, text: [text]})
+    ask_software(node, ENVIRONMENT, Facts, "facts", {"name": text, text: [text]})
     argument = node.ran[0][node.ran[0].index("facts") + 1]
     assert json.loads(argument) == {"name": text, text: [text]}
     assert "!" not in argument

@@ -107,7 +107,12 @@ def test_each_node_says_which_it_is(demo: LocalNodes) -> None:
         node.close()
 
 
-def test_a_missing_sshd_is_said_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_module.shutil, "which", lambda *_, **__: None)
-    with pytest.raises(DemoError, match="apt-get install openssh-server"):
+@pytest.mark.parametrize(
+    ("manager", "command"), [(None, "apt-get install openssh-server"), ("pacman", "pacman -S openssh")]
+)
+def test_a_missing_sshd_is_an_error_with_the_command_of_this_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manager: str | None, command: str
+) -> None:
+    monkeypatch.setattr(demo_module.shutil, "which", lambda name, **_: manager if name == manager else None)
+    with pytest.raises(DemoError, match=command):
         LocalNodes(tmp_path).start()

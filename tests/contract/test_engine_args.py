@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from app.demo.local_nodes import LocalNodes
-from backend.cluster.inventory.software import NodeFacts, probe_all
+from backend.cluster.inventory.software import NodeFacts, read_all_software
 from backend.cluster.node import Node
 from backend.cluster.node_group import on_all
 from backend.cluster.preflight.engine_args import check_configuration
@@ -36,7 +36,7 @@ def verdict(cluster: LocalNodes, node: Node, **parts: object) -> Problem | None:
     machines = {**mapping, "gpu": "cpu", "nodes": 1, "hosts": mapping["hosts"][:1]}
     training = {"precision": "fp32", **dict(parts.pop("training", {}))}  # type: ignore[call-overload]
     made: Job = make_job(nodes=1, cluster=machines, training=training, **parts)
-    facts = {rank: fact for rank, fact in probe_all(made, {0: node}).items() if isinstance(fact, NodeFacts)}
+    facts = {rank: fact for rank, fact in read_all_software(made, {0: node}).items() if isinstance(fact, NodeFacts)}
     (result,) = check_configuration(made, {0: Checks(0, node.name)}, {0: node}, facts, render(made, place(made)))
     return result.problem
 

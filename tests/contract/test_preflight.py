@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from app.demo.local_nodes import LocalNodes
-from backend.cluster.inventory.hardware import survey, survey_all
-from backend.cluster.inventory.software import NodeFacts, probe_all
+from backend.cluster.inventory.hardware import read_all_hardware, read_hardware
+from backend.cluster.inventory.software import NodeFacts, read_all_software
 from backend.cluster.node import Node
 from backend.cluster.node_group import on_all
 from backend.cluster.preflight import master_port
 from backend.cluster.preflight.master_port import choose_port
-from backend.cluster.preflight.preflight import preflight
+from backend.cluster.preflight.registry import run_checks
 from backend.cluster.preflight.results import CheckResult
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.cluster.ssh.node import connect
@@ -67,7 +67,7 @@ def make(cluster: LocalNodes, tmp_path: Path) -> Callable[..., Job]:
 
 def check(job: Job, nodes: dict[int, Node], port: int | None = None) -> list[CheckResult]:
     chosen = port or choose_port(job, nodes[0], range(job.cluster.port_range[0], job.cluster.port_range[1] + 1))
-    return preflight(job, nodes, probe_all(job, nodes), survey_all(job, nodes), chosen)
+    return run_checks(job, nodes, read_all_software(job, nodes), read_all_hardware(job, nodes), chosen)
 
 
 def failures(results: list[CheckResult]) -> list[tuple[str, int, str]]:
@@ -89,7 +89,7 @@ def test_the_real_environment_passes(nodes: dict[int, Node], make: Callable[...,
 
 
 def test_facts_are_each_nodes_own(nodes: dict[int, Node], make: Callable[..., Job], tmp_path: Path) -> None:
-    facts = probe_all(make(), nodes)
+    facts = read_all_software(make(), nodes)
     for rank, of in facts.items():
         assert isinstance(of, NodeFacts)
         assert (of.home, of.interface) == (str(tmp_path / f"node{rank}"), "lo")
@@ -112,8 +112,8 @@ def test_what_is_missing_on_one_node_only_is_found_there(
 
 def test_a_python_that_is_not_there_is_found(nodes: dict[int, Node], make: Callable[..., Job]) -> None:
     job = make("/nowhere/python")
-    facts = probe_all(job, nodes)
-    assert failures(preflight(job, nodes, facts, survey_all(job, nodes), 29500)) == [
+    facts = read_all_software(job, nodes)
+    assert failures(run_checks(job, nodes, facts, read_all_hardware(job, nodes), 29500)) == [
         ("python", 0, "no_python"),
         ("python", 1, "no_python"),
     ]
@@ -169,7 +169,7 @@ def test_a_model_that_differs_and_an_output_folder_that_is_not_shared_are_found_
 
 
 def test_a_survey_of_real_nodes_tells_what_this_machine_is(nodes: dict[int, Node]) -> None:
-    found = survey(nodes[0], None, ["/tmp/not/yet"])
+    found = read_hardware(nodes[0], None, ["/tmp/not/yet"])
     assert found.cpus == len(os.sched_getaffinity(0))
     assert found.disks["/tmp/not/yet"].total == os.statvfs("/tmp").f_blocks * os.statvfs("/tmp").f_frsize
     assert found.gpus.is_nvidia == (shutil.which("nvidia-smi") is not None)

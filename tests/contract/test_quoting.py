@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from app.demo.local_nodes import LocalNodes
-from backend.cluster.inventory.software import probe
+from backend.cluster.inventory.software import read_software
 from backend.cluster.node import Node
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.cluster.ssh.node import connect
@@ -110,12 +110,12 @@ def started_and_heard(node: Node, job: Job, folder: Path) -> int:
     """Start the job's one rank as a launch does, and compare what it got; how many texts were compared."""
     environment = environment_of(job, 0)
     assert environment is not None
-    facts = {0: probe(node, environment)}
-    place = launch.make_place(job, "the-run", 1, facts, 29500)
+    facts = {0: read_software(node, environment)}
+    place = launch.make_placement(job, "the-run", 1, facts, 29500)
     rendered = render(job, place)
     records = launch.make_records(job, place, facts)
     attempt = launch.Attempt(
-        run="the-run", number=1, job=job, place=place, rendered=rendered, records=records, grace_s=1.0
+        run="the-run", number=1, job=job, placement=place, rendered=rendered, records=records, grace_s=1.0
     )
     launch.upload(attempt, 0, node)
     home = records[0].folder

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.demo import local_nodes
-from backend.cluster.inventory.software import probe
+from backend.cluster.inventory.software import read_software
 from backend.cluster.node import Node, NodeError, ask
 from backend.cluster.ssh.host_keys import KnownHosts
 from backend.cluster.ssh.node import connect
@@ -65,5 +65,5 @@ def test_a_shell_that_prints_where_files_are_to_come_is_told_as_that(open_node: 
 def test_a_shell_that_leaves_before_the_command_is_not_taken_for_a_broken_python(open_node: OpenNode) -> None:
     node = open_node("echo no licence >&2; exit 3", "")
     with pytest.raises(NodeError) as caught:
-        probe(node, Environment(python="/usr/bin/python3"))
+        read_software(node, Environment(python="/usr/bin/python3"))
     assert (caught.value.code, caught.value.values["exit"]) == ("shell_leaves", 3)

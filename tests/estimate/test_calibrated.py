@@ -7,7 +7,7 @@ from backend.estimate.plan import Plan
 from backend.estimate.time.calibrated import calibrated_on, efficiency_on, probed_on, reserved_ratio, time_ratio
 from backend.estimate.time.communication import Group, ring_seconds
 from backend.estimate.time.efficiency import default_efficiency, machine_of
-from backend.estimate.time.time_context import Execution, Setting
+from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.cluster import Calibration, Cluster
 from backend.job.job import Job
 from backend.job.presets import calibration_figures, efficiency_figures, gpus, version_of
@@ -47,8 +47,8 @@ def test_a_ring_of_counterparts_across_nodes_runs_at_the_measured_bus_bandwidth(
 def test_the_measured_product_counts_in_its_own_precision_alone():
     cluster = cluster_with(matmul_tflops=600.0, matmul_precision="bf16")
     gpu = gpus()["h100-80g"]
-    assert machine_of(cluster, gpu, "bf16").products == 600e12  # type: ignore[union-attr]
-    assert machine_of(cluster, gpu, "fp16").products == 600e12  # type: ignore[union-attr]
+    assert machine_of(cluster, gpu, "bf16").gemm == 600e12  # type: ignore[union-attr]
+    assert machine_of(cluster, gpu, "fp16").gemm == 600e12  # type: ignore[union-attr]
     assert machine_of(cluster, gpu, "fp32") == machine_of(cluster_with(), gpu, "fp32")
 
 
@@ -61,7 +61,7 @@ def test_a_cpu_gets_its_speed_in_fp32_from_the_probe_alone():
     )
     found = machine_of(probed, cpu, "fp32")
     assert found is not None
-    assert found.products == pytest.approx(0.06e12)
+    assert found.gemm == pytest.approx(0.06e12)
 
 
 def test_nothing_of_another_gpu_is_used():
@@ -142,13 +142,13 @@ def test_nothing_declines_from_a_product_that_was_measured_on_busy_gpus():
     assert assumed is not None
     assert (probed.warm, assumed.warm) == (True, False)
     speeds = [
-        Setting(
+        TimeContext(
             plan=Plan(sequence_length=1, micro_batches=1),
             machine=machine,
             efficiency=default_efficiency(),
             run=Execution(memory=MEGATRON_LM_MEMORY),
-        ).product_speed
+        ).gemm_speed
         for machine in (probed, assumed)
     ]
     assert speeds[0] == default_efficiency().product_share * 600e12
-    assert speeds[1] < assumed.products
+    assert speeds[1] < assumed.gemm

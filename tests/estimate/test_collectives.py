@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from backend.estimate import gradient_exchange
-from backend.estimate.time.collectives import algorithm, pace, ways
+from backend.estimate.time.collectives import algorithm, algorithm_costs, seconds_per_byte
 from backend.estimate.time.communication import Group
 from backend.estimate.time.efficiency import Machine, default_efficiency
 from backend.job.presets import resolve_gpu, resolve_model
@@ -15,18 +15,18 @@ from tests.estimate.cases import job
 GB, MIB = 1e9, 2**20
 EXACT = replace(default_efficiency(), link_share=1.0, network_share=1.0)
 A100 = Machine(
-    products=271e12, peak=312e12, mma_sync=312e12, power=400, memory=2.04e12,
+    gemm=271e12, peak=312e12, mma_sync=312e12, power=400, memory=2.04e12,
     link=300 * GB, network=25 * GB, host=31 * GB, node=8,
 )  # fmt: skip
 H100 = replace(A100, link=450 * GB, network=50 * GB, multicast=True)
 
 
 def of_all_reduce(group: Group, message: float, machine: Machine) -> str:
-    return algorithm(ways(group, machine, EXACT, all_reduce=True), message)
+    return algorithm(algorithm_costs(group, machine, EXACT, all_reduce=True), message)
 
 
 def seconds(group: Group, message: float, machine: Machine, *, all_reduce: bool) -> float:
-    return message * pace(ways(group, machine, EXACT, all_reduce=all_reduce), message)
+    return message * seconds_per_byte(algorithm_costs(group, machine, EXACT, all_reduce=all_reduce), message)
 
 
 def test_an_all_reduce_is_a_tree_until_bandwidth_counts_more_than_latency():
@@ -67,9 +67,13 @@ def test_many_groups_at_once_are_each_group_alone():
     )
     messages = 1e6 * (1 + np.arange(len(sizes)))
     for all_reduce in (False, True):
-        together = pace(ways(Group(sizes, strides), H100, EXACT, all_reduce=all_reduce), messages)
+        together = seconds_per_byte(
+            algorithm_costs(Group(sizes, strides), H100, EXACT, all_reduce=all_reduce), messages
+        )
         alone = [
-            pace(ways(Group(int(size), int(stride)), H100, EXACT, all_reduce=all_reduce), float(message))
+            seconds_per_byte(
+                algorithm_costs(Group(int(size), int(stride)), H100, EXACT, all_reduce=all_reduce), float(message)
+            )
             for size, stride, message in zip(sizes, strides, messages, strict=True)
         ]
         assert together == pytest.approx(alone)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from backend.estimate import estimate, much_padding
-from backend.estimate.memory.worst_microbatch import fullest_length
+from backend.estimate.memory.worst_microbatch import worst_microbatch_length
 from backend.estimate.model.lengths import attended_length, computed_length, slowest_share
 from backend.estimate.plan import plan_of
 from tests.estimate.cases import TP2_PP2_VPP2, TP4, job
@@ -120,8 +120,8 @@ def test_without_padding_a_micro_batch_is_as_full_as_the_fullest_of_runs_drawn_a
     cut = np.minimum(lengths, made.training.cutoff_len)
     # One sample of cutoff_len is always taken to be there.
     with_longest = cut.mean() + (made.training.cutoff_len - cut.mean()) / micro_batch
-    fullest = max(cut.mean(2).max(1).mean(), with_longest)
-    assert fullest_length(made) == pytest.approx(fullest, rel=0.1)
+    worst_length = max(cut.mean(2).max(1).mean(), with_longest)
+    assert worst_microbatch_length(made) == pytest.approx(worst_length, rel=0.1)
 
 
 def test_memory_is_that_of_full_sequences_where_they_are_padded_packed_or_not_known():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backend.estimate.memory.saved_activations import Eager, eager_bytes, fused_bytes
+from backend.estimate.memory.saved_activations import EagerForm, eager_bytes, fused_bytes
 from backend.estimate.model.model_layers import model_layers
 from backend.job.job import Model
 from backend.job.model import parse_model
@@ -12,14 +12,14 @@ SMALL = {
     "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 1, "num_attention_heads": 8,
     "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 128,
 }  # fmt: skip
-AUTOCAST = Eager(residual=4, casts=True)
+AUTOCAST = EagerForm(residual=4, casts=True)
 
 # Bytes a token that one more layer adds to what torch 2.13.0 saves on CPU with transformers 5.6.0: the storages seen by
 # saved_tensors_hooks without weights and their bf16 copies (benchmarks/saved_tensors.py).
 MEASURED = {
-    ("llama", Eager()): 23080,
+    ("llama", EagerForm()): 23080,
     ("llama", AUTOCAST): 28200,
-    ("qwen3", Eager()): 26960,
+    ("qwen3", EagerForm()): 26960,
     ("qwen3", AUTOCAST): 32080,
 }
 
@@ -34,7 +34,7 @@ def test_a_decoder_layer_keeps_what_torch_keeps(case):
 @pytest.mark.parametrize(("preset", "measured"), [("qwen3-vl-8b", 43208), ("qwen2.5-vl-7b", 66472)])
 def test_a_block_of_the_vision_tower_keeps_what_torch_keeps(preset, measured):
     vision = model_layers(resolve_model(Model(preset=preset))).vision
-    assert eager_bytes(vision.block, Eager()) == pytest.approx(measured, rel=0.002)
+    assert eager_bytes(vision.block, EagerForm()) == pytest.approx(measured, rel=0.002)
 
 
 def test_transformer_engine_keeps_the_sum_of_the_published_formula():

@@ -23,7 +23,7 @@ from backend.estimate.time.communication import (
 from backend.estimate.time.efficiency import Machine, assumed_power, default_efficiency, machine_of
 from backend.estimate.time.gemm import UNPACKING
 from backend.estimate.time.step_time import kind_passes, step_time
-from backend.estimate.time.time_context import Execution, Setting
+from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.cluster import Cluster
 from backend.job.job import Model
 from backend.job.presets import accuracy, efficiency_figures, expected_errors, gpus, resolve_model
@@ -37,7 +37,7 @@ HUGE = model_layers(resolve_model(Model(preset="llama-3.1-405b")))
 SPARSE = model_layers(resolve_model(Model(preset="qwen3-30b-a3b")))
 VISION = model_layers(resolve_model(Model(preset="qwen3-vl-8b")))
 HGX = Machine(
-    products=794.5e12, peak=989e12, mma_sync=623e12, power=700, memory=3.35e12,
+    gemm=794.5e12, peak=989e12, mma_sync=623e12, power=700, memory=3.35e12,
     link=450 * GB, network=50 * GB, host=63 * GB, node=8,
 )  # fmt: skip
 MEGATRON = Execution(memory=MEGATRON_LM_MEMORY)
@@ -56,14 +56,14 @@ def seconds(layers, plan, run=MEGATRON, machine=HGX, trained=Trained()):  # noqa
     return timed(layers, plan, run, machine, trained).iteration_s
 
 
-def setting_of_plan(plan):
-    return Setting(plan=plan, machine=HGX, efficiency=default_efficiency(), run=MEGATRON)
+def time_context_of_plan(plan):
+    return TimeContext(plan=plan, machine=HGX, efficiency=default_efficiency(), run=MEGATRON)
 
 
 def timed(layers, plan, run=MEGATRON, machine=HGX, trained=Trained()):  # noqa: B008 - frozen
-    setting = Setting(plan=plan, machine=machine, efficiency=default_efficiency(), run=run)
+    time_context = TimeContext(plan=plan, machine=machine, efficiency=default_efficiency(), run=run)
     parameters = [rank_parameters(layers, plan, stage, trained) for stage in stages(layers, plan)]
-    return step_time(layers, setting, trained, parameters)
+    return step_time(layers, time_context, trained, parameters)
 
 
 def plan_of(**sizes):
@@ -118,7 +118,7 @@ def test_freezing_never_takes_longer(plan, tower, language):
 @settings(max_examples=25)
 @given(plan=plans())
 def test_a_faster_part_of_the_machine_never_makes_a_step_longer(plan):
-    for part in ("products", "memory", "link", "network"):
+    for part in ("gemm", "memory", "link", "network"):
         faster = replace(HGX, **{part: 2 * getattr(HGX, part)})
         assert seconds(DENSE, plan, machine=faster) <= seconds(DENSE, plan) * (1 + 1e-9)
 
@@ -163,12 +163,12 @@ def test_llama_70b_on_32_h100_is_ordered_as_measured():
 def test_attention_is_that_of_the_parts_modules(part):
     """Transformer Engine's in Megatron's layers; in the vision tower Hugging Face's on any engine."""
     plan = plan_of(images=1, patches=4096) if part == "tower" else plan_of(sequence_length=65536)
-    base = setting_of_plan(plan)
+    base = time_context_of_plan(plan)
     times = []
     for share in ("attention_share", "flash_attention_share"):
         faster = replace(base.efficiency, **{share: 2 * getattr(base.efficiency, share)})
-        setting = Setting(plan=plan, machine=HGX, efficiency=faster, run=MEGATRON)
-        times.append(getattr(kind_passes(VISION, setting, Trained()), part).forward.compute)
+        time_context = TimeContext(plan=plan, machine=HGX, efficiency=faster, run=MEGATRON)
+        times.append(getattr(kind_passes(VISION, time_context, Trained()), part).forward.compute)
     fused, flash = times
     assert (fused < flash) == (part == "dense")
 
@@ -176,9 +176,9 @@ def test_attention_is_that_of_the_parts_modules(part):
 def test_flash_attention_2_gains_nothing_from_the_instructions_of_hopper():
     """https://arxiv.org/abs/2407.08608: 35 % of an H100's peak where it reaches 50 to 73 % of an A100's."""
     shares = [
-        setting.flash_attention_speed / setting.machine.peak
-        for setting in (
-            Setting(plan=plan_of(), machine=machine, efficiency=default_efficiency(), run=MEGATRON)
+        time_context.flash_attention_speed / time_context.machine.peak
+        for time_context in (
+            TimeContext(plan=plan_of(), machine=machine, efficiency=default_efficiency(), run=MEGATRON)
             for machine in (HGX, machine_of(Cluster(gpu="a100-80g", nodes=1, gpus_per_node=8), gpus()["a100-80g"]))
         )
     ]
@@ -211,7 +211,8 @@ def test_biases_and_limits_of_experts_take_time(more):
 
 def test_a_rank_with_more_experts_starts_more_products():
     few, many = (
-        kind_passes(SPARSE, setting_of_plan(plan_of(expert=size)), Trained()).sparse.forward.compute for size in (4, 1)
+        kind_passes(SPARSE, time_context_of_plan(plan_of(expert=size)), Trained()).sparse.forward.compute
+        for size in (4, 1)
     )
     assert many > few
 
@@ -219,9 +220,9 @@ def test_a_rank_with_more_experts_starts_more_products():
 def test_hugging_faces_experts_are_one_product_however_many_they_are():
     def forward(experts, fused):
         sizes = EXPERTS | {"num_experts": experts, "moe_intermediate_size": 64}
-        setting = replace(setting_of_plan(plan_of(sequence_length=16)), run=replace(MEGATRON, fused=fused))
+        time_context = replace(time_context_of_plan(plan_of(sequence_length=16)), run=replace(MEGATRON, fused=fused))
         layers = model_layers(resolve_model(Model(hf_config=sizes)))
-        return kind_passes(layers, setting, Trained()).sparse.forward.compute
+        return kind_passes(layers, time_context, Trained()).sparse.forward.compute
 
     assert forward(128, fused=False) == pytest.approx(forward(8, fused=False))
     assert forward(128, fused=True) > 1.5 * forward(8, fused=True)

@@ -144,7 +144,7 @@ def test_a_node_that_cannot_read_its_disk_is_named() -> None:
     nodes[0].on("set_aside", reply={"moved": []})
     nodes[1].on("look", reply={"error": "Stale file handle: /out"})
     with pytest.raises(GroupError) as caught:
-        checkpoints.look(make_job(), nodes, "/out")
+        checkpoints.read_checkpoints(make_job(), nodes, "/out")
     assert [(problem.code, problem.node) for problem in caught.value.problems] == [("node_io", "b")]
     nodes[1].broken = NodeError("unreachable", "b")
     with pytest.raises(GroupError):

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from backend.cluster import node_programs
+from backend.node.copier.destination import CopyError, Destination, make_room
 from backend.node.copier.files import PART
 from backend.node.copier.give import serve
-from backend.node.copier.place import CopyError, Destination, make_room
 from backend.node.copier.take import Taker
 
 FILES = {"config.json": b"{}", "weights/1.bin": os.urandom(3 << 20), "weights/2.bin": b"", "名.txt": b"x"}

@@ -1,4 +1,4 @@
-"""The plan that one press takes leaves room where nobody has said how far computed memory can be trusted."""
+"""The recommended plan leaves room unless it is known how exact the computed memory is."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from backend.job.cluster import Calibration, Cluster
 from backend.job.job import Job, Model
 from backend.job.mapping import to_mapping
 from backend.planning import enumerate_plans, is_tight, recommended, strategies
-from backend.planning.recommended import ROOM
+from backend.planning.recommended import HEADROOM
 
 ENGINES = ("llamafactory-megatron",)
 
@@ -27,7 +27,7 @@ def test_the_fastest_is_passed_over_where_it_fills_the_gpu_and_the_next_that_lea
     rank = recommended(plans)
     assert rank > 0
     assert is_tight(plans, 0)
-    assert shares(plans, 0) > 1 - ROOM >= shares(plans, rank)
+    assert shares(plans, 0) > 1 - HEADROOM >= shares(plans, rank)
     assert all(is_tight(plans, faster) for faster in range(rank))
     words = explain(plans, "en")
     assert f"The fastest plan fills {100 * shares(plans, 0):.0f}% of the GPU" in words
@@ -37,7 +37,7 @@ def test_the_fastest_is_passed_over_where_it_fills_the_gpu_and_the_next_that_lea
 @pytest.mark.parametrize("told", [{"memory_margin": 0.01}, {"calibration": Calibration(memory_ratio=1.01)}])
 def test_a_margin_or_a_calibrated_memory_decides_instead(told):
     plans = enumerate_plans(job_on(**told), ENGINES)
-    assert shares(plans, 0) > 1 - ROOM
+    assert shares(plans, 0) > 1 - HEADROOM
     assert recommended(plans) == 0
     assert "fills" not in explain(plans, "en")
 
@@ -52,7 +52,7 @@ def test_where_no_plan_leaves_room_the_fastest_is_taken_and_that_is_said():
 def test_a_strategy_s_best_plan_leaves_room_too():
     job = job_on(nodes=4, model="qwen3-8b")
     row = next(row for row in strategies(job) if row.key == "megatron")
-    assert row.memory_gib <= (1 - ROOM) * row.best.gpu.memory_gib
+    assert row.memory_gib <= (1 - HEADROOM) * row.best.gpu.memory_gib
 
 
 def test_where_speeds_are_unknown_or_nothing_fits_the_first_is_the_first():

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from backend.job.problems import Problem
-from backend.runs.launch.accepted_warnings import ANY, accepted, kept
+from backend.runs.launch.accepted_warnings import ANY, accepted_keys, to_stored
 from backend.runs.records import Event, problem_to_json
 from backend.runs.states import EventKind
 
@@ -52,8 +52,8 @@ CREATED, RESUMED, RESTARTING = EventKind.CREATED, EventKind.RESUMED, EventKind.R
 def test_what_the_next_attempt_may_go_past(
     events: Sequence[tuple[EventKind, dict[str, Any]]], keys: set[str] | None
 ) -> None:
-    assert accepted(_history(*events)) == keys
+    assert accepted_keys(_history(*events)) == keys
 
 
 def test_what_is_accepted_is_kept_in_order_so_that_equal_wishes_are_equal() -> None:
-    assert (kept(None), kept({CLOCK, SHM}), kept(())) == (ANY, [CLOCK, SHM], [])
+    assert (to_stored(None), to_stored({CLOCK, SHM}), to_stored(())) == (ANY, [CLOCK, SHM], [])

@@ -9,7 +9,7 @@ from backend.job.job import Job
 from backend.job.mapping import load_job
 from backend.runs.states import EventKind
 from backend.runs.store import attempts, metrics, run_store
-from backend.runs.supervise.attempt_cleanup import settle
+from backend.runs.supervise.attempt_cleanup import clean_up
 from tests.runs.conftest import RUN, Gang
 
 
@@ -22,7 +22,7 @@ def job(gang: Gang) -> Job:
 
 
 def _settle(gang: Gang, job: Job) -> None:
-    settle(gang.store, RUN, 1, job, dict(enumerate(gang.nodes)), grace_s=1.0, clock=gang.clock)
+    clean_up(gang.store, RUN, 1, job, dict(enumerate(gang.nodes)), grace_s=1.0, clock=gang.clock)
 
 
 def test_what_a_lost_node_wrote_meanwhile_is_read_and_it_is_stopped(gang: Gang, job: Job) -> None:

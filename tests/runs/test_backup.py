@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from backend.runs.store.backup import EVERY_S, SpareKeeper, keep_spare, spare_of
+from backend.runs.maintenance import Maintenance
+from backend.runs.retention import Retention
+from backend.runs.store.backup import EVERY_S, back_up, backup_path
 from backend.runs.store.store import Store
 from tests.waiting import wait_for
 
@@ -38,24 +40,24 @@ def damage(path: Path) -> None:
 
 
 def test_a_database_that_the_disk_damaged_can_be_replaced_by_its_copy(path: Path) -> None:
-    assert keep_spare(path, NOW)
+    assert back_up(path, NOW)
     damage(path)
     with pytest.raises(sqlite3.Error):
-        keep_spare(path, NOW + EVERY_S + 1)
-    spare_of(path).replace(path)
+        back_up(path, NOW + EVERY_S + 1)
+    backup_path(path).replace(path)
     assert draft_of(path) == "good" * 20_000
     assert {one.name for one in path.parent.iterdir()} <= {path.name, f"{path.name}-wal", f"{path.name}-shm"}
 
 
 def test_a_copy_is_private_of_one_moment_and_made_once_a_day_beside_a_writer(path: Path) -> None:
     store = Store(path)
-    assert keep_spare(path, NOW)
-    assert spare_of(path).stat().st_mode & 0o777 == 0o600
+    assert back_up(path, NOW)
+    assert backup_path(path).stat().st_mode & 0o777 == 0o600
     store.set_draft("newer")
-    assert not keep_spare(path, NOW + EVERY_S - 1)
-    assert keep_spare(path, NOW + EVERY_S + 1)
+    assert not back_up(path, NOW + EVERY_S - 1)
+    assert back_up(path, NOW + EVERY_S + 1)
     store.close()
-    assert draft_of(spare_of(path)) == "newer"
+    assert draft_of(backup_path(path)) == "newer"
 
 
 def test_a_copy_is_on_the_disk_before_it_takes_the_place_of_the_last(
@@ -65,28 +67,30 @@ def test_a_copy_is_on_the_disk_before_it_takes_the_place_of_the_last(
     synced, replace = [], os.replace
     monkeypatch.setattr("os.fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}")))
     monkeypatch.setattr("os.replace", lambda part, spare: (synced.append("replaced"), replace(part, spare)))
-    assert keep_spare(path, NOW)
-    assert synced == [f"{spare_of(path)}.part", "replaced", str(path.parent)]
+    assert back_up(path, NOW)
+    assert synced == [f"{backup_path(path)}.part", "replaced", str(path.parent)]
 
 
 def test_where_there_is_no_room_the_old_copy_stays(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_spare(path, NOW)
-    kept = spare_of(path).read_bytes()
+    back_up(path, NOW)
+    kept = backup_path(path).read_bytes()
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("usage", (), {"free": 0}))
     with pytest.raises(OSError, match="no room"):
-        keep_spare(path, NOW + EVERY_S + 1)
-    assert spare_of(path).read_bytes() == kept
+        back_up(path, NOW + EVERY_S + 1)
+    assert backup_path(path).read_bytes() == kept
 
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_the_keeper_makes_one_at_its_start_or_says_what_stands_in_its_way(
     path: Path, damaged: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
+    store = Store(path)
     if damaged:
         damage(path)
-    keeper = SpareKeeper(path, lambda: NOW)
-    keeper.start()
-    wait_for(lambda: caplog.messages if damaged else spare_of(path).exists())
-    keeper.close()
-    assert spare_of(path).exists() is not damaged
+    maintenance = Maintenance(Retention(path.parent, store), path, lambda: NOW)
+    maintenance.start()
+    wait_for(lambda: caplog.messages if damaged else backup_path(path).exists())
+    maintenance.close()
+    store.close()
+    assert backup_path(path).exists() is not damaged
     assert all(str(path) in message for message in caplog.messages)

@@ -67,7 +67,7 @@ class Ticking:
         self.seconds += seconds
 
 
-def meeting(*, left: list[object] | None = None, exits: bytes | None = None) -> ConnectedNodes:
+def connected(*, left: list[object] | None = None, exits: bytes | None = None) -> ConnectedNodes:
     """Two nodes that start what they are told to; `exits`: the record that each supervisor writes at once."""
     facts = {**software.facts({"master": None, "modules": {}}), "home": "/home/me"}
     nodes = {}
@@ -104,13 +104,13 @@ def job_on_two() -> Job:
     return job
 
 
-def told(meeting: ConnectedNodes, word: str) -> list[int]:
+def told(connected: ConnectedNodes, word: str) -> list[int]:
     """The nodes that were asked for something."""
-    return [rank for rank, node in meeting.nodes.items() if any(word in argv for argv in node.ran)]  # type: ignore[attr-defined]
+    return [rank for rank, node in connected.nodes.items() if any(word in argv for argv in node.ran)]  # type: ignore[attr-defined]
 
 
 def test_nodes_that_do_not_end_in_time_are_ended_and_cleaned():
-    met, time = meeting(), Ticking()
+    met, time = connected(), Ticking()
     with pytest.raises(ProblemsError) as error:
         measure(job_on_two(), met, "run", clock=time.clock())
     assert [problem.code for problem in error.value.problems] == ["measure_timed_out"]
@@ -119,7 +119,7 @@ def test_nodes_that_do_not_end_in_time_are_ended_and_cleaned():
 
 
 def test_what_could_not_be_ended_is_named_and_its_folder_stays():
-    met = meeting(left=[[7, "python", "D"]])
+    met = connected(left=[[7, "python", "D"]])
     with pytest.raises(ProblemsError) as error:
         measure(job_on_two(), met, "run", clock=Ticking().clock())
     assert [problem.code for problem in error.value.problems] == ["measure_timed_out", "measure_left"]
@@ -129,7 +129,7 @@ def test_what_could_not_be_ended_is_named_and_its_folder_stays():
 
 
 def test_a_node_that_ended_badly_ends_the_others_at_once():
-    met, time = meeting(exits=b'{"code": 1, "time": 5.0}'), Ticking()
+    met, time = connected(exits=b'{"code": 1, "time": 5.0}'), Ticking()
     with pytest.raises(ProblemsError) as error:
         measure(job_on_two(), met, "run", clock=time.clock())
     assert [problem.code for problem in error.value.problems] == ["measure_failed"]
@@ -146,7 +146,7 @@ def with_rows(met: ConnectedNodes) -> ConnectedNodes:
 
 
 def test_every_rank_that_ended_well_has_left_its_row():
-    met = with_rows(meeting(exits=b'{"code": 0, "time": 5.0}'))
+    met = with_rows(connected(exits=b'{"code": 0, "time": 5.0}'))
     found = measure(job_on_two(), met, "run", clock=Ticking().clock())
     assert found.speeds is not None
     assert (found.speeds.inter_node_bus_gb_per_s, found.problems) == (2.0, ())
@@ -154,7 +154,7 @@ def test_every_rank_that_ended_well_has_left_its_row():
 
 
 def test_a_gpu_that_others_were_using_is_named():
-    met = with_rows(meeting(exits=b'{"code": 0, "time": 5.0}'))
+    met = with_rows(connected(exits=b'{"code": 0, "time": 5.0}'))
     met.nodes[1].on("survey", reply=surveyed(smi=smi(H100.replace(" 4,", " 2048,"))))  # type: ignore[attr-defined]
     (problem,) = measure(job_on_two(), met, "run", clock=Ticking().clock()).problems
     assert (problem.code, problem.node, problem.values["used_mib"]) == ("measure_busy", "10.0.0.2", 2048)

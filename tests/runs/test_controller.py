@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from app.demo.local_nodes import LocalNodes
+from backend import engines
 from backend.job.job import Job
 from backend.job.mapping import with_values
 from backend.job.problems import ProblemsError
@@ -27,8 +28,14 @@ pytestmark = pytest.mark.contract
 
 
 @pytest.mark.e2e
-def test_a_run_from_launch_to_finish(controller: Controller, job: Job, home: Path) -> None:
+def test_a_run_from_launch_to_finish(
+    controller: Controller, job: Job, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked: list[Job] = []
+    check_all = engines.check_all
+    monkeypatch.setattr(engines, "check_all", lambda job: [checked.append(job), *check_all(job)][1:])
     run = controller.launch(with_mode(job, "ok"))
+    assert len(checked) == 1
     assert controller.snapshot(run).state in (RunState.RUNNING, RunState.FINISHED)
     assert controller.wait(run, WITHIN_S) is RunState.FINISHED
     shown = controller.snapshot(run)

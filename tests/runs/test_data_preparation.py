@@ -12,7 +12,7 @@ from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 from backend.job.problems import ProblemsError
 from backend.runs.launch.data_preparation import prepared
-from backend.runs.launch.launch import make_place
+from backend.runs.launch.launch import make_placement
 from tests.fakes import FakeNode
 
 FACTS = {rank: NodeFacts(home="/home/me", hostname="h", python="3.11") for rank in range(3)}
@@ -48,7 +48,7 @@ def nodes_of(digest: str = "d", sharing: tuple[int, ...] = (0, 1, 2)) -> dict[in
 
 
 def prepare(job: Job, nodes: dict[int, FakeNode] | None = None) -> Rendered:
-    place = make_place(job, "run", 1, FACTS, 29500)
+    place = make_placement(job, "run", 1, FACTS, 29500)
     return prepared(job, render(job, place), place, nodes or nodes_of(), FACTS)
 
 
@@ -58,14 +58,14 @@ def target_of(rendered: Rendered) -> str:
 
 def test_without_the_wish_nothing_is_asked_and_nothing_changes(job: Job) -> None:
     plain = with_values(job, {"training.prepare.shuffle": False})
-    place = make_place(plain, "run", 1, FACTS, 29500)
+    place = make_placement(plain, "run", 1, FACTS, 29500)
     rendered = render(plain, place)
     assert prepared(plain, rendered, place, {}, FACTS) is rendered
 
 
 def test_nodes_that_see_node_0s_disk_wait_for_it(job: Job) -> None:
     rendered = prepare(job)
-    before = render(job, make_place(job, "run", 1, FACTS, 29500))
+    before = render(job, make_placement(job, "run", 1, FACTS, 29500))
     for rank, command in enumerate(rendered.commands):
         folder = f"/home/me/.megaboard/run/1/node{rank}"
         front = ("/lf/bin/python", f"{folder}/prepare_data.py", folder, str(rank), "0")
@@ -105,7 +105,7 @@ def test_data_that_would_differ_has_another_name(job: Job, values: dict[str, obj
 
 def test_so_has_data_of_other_files_and_of_other_programs(job: Job) -> None:
     assert target_of(prepare(job, nodes_of(digest="e"))) != target_of(prepare(job))
-    place = make_place(job, "run", 1, FACTS, 29500)
+    place = make_placement(job, "run", 1, FACTS, 29500)
     newer = {rank: replace(facts, modules={"transformers": "6"}) for rank, facts in FACTS.items()}
     assert target_of(prepared(job, render(job, place), place, nodes_of(), newer)) != target_of(prepare(job))
 

@@ -11,14 +11,14 @@ import pytest
 
 from app.web.audit import Audit
 from backend.job.problems import ProblemsError
+from backend.runs import emergency_stop
 from backend.runs.collect import flight_records
 from backend.runs.launch.launch_lock import launch_lock
+from backend.runs.retention import Retention
 from backend.runs.states import EventKind
 from backend.runs.store import deletion, queue_order, run_store
-from backend.runs.store.backup import keep_spare, spare_of
-from backend.runs.store.retention import Retention
+from backend.runs.store.backup import back_up, backup_path
 from backend.runs.store.store import Store, StoreError
-from backend.runs.supervise import emergency_stop
 from backend.runs.supervise.reaper import FORGOTTEN_AFTER_S
 from backend.runs.view import snapshot
 from tests.full_disk import full_disk
@@ -222,7 +222,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from backend.runs.store import deletion
-from backend.runs.store.retention import Retention
+from backend.runs.retention import Retention
 from backend.runs.store.store import Store
 deletion.ROWS = deletion.BLOB_ROWS = 1
 home = Path(sys.argv[1])
@@ -296,7 +296,7 @@ def test_events_of_runs_that_are_there_can_still_not_be_deleted(store: Store, re
 
 def test_a_deleted_run_is_never_taken_for_unknown(store: Store, retention: Retention, home: Path) -> None:
     finished(store)
-    assert keep_spare(store.path, NOW)
+    assert back_up(store.path, NOW)
     retention.delete(RUN, by="page")
     with store.read() as connection:
         for ask in (
@@ -314,12 +314,12 @@ def test_a_deleted_run_is_never_taken_for_unknown(store: Store, retention: Reten
 
 def test_the_spare_copy_follows_a_deletion(store: Store, retention: Retention) -> None:
     finished(store)
-    assert keep_spare(store.path, NOW)
-    assert not keep_spare(store.path, NOW + 2000)
+    assert back_up(store.path, NOW)
+    assert not back_up(store.path, NOW + 2000)
     retention.delete(RUN, by="page")
-    assert keep_spare(store.path, NOW + 2000)
-    assert not keep_spare(store.path, NOW + 3000)
-    copy = Store(spare_of(store.path))
+    assert back_up(store.path, NOW + 2000)
+    assert not back_up(store.path, NOW + 3000)
+    copy = Store(backup_path(store.path))
     assert rows_of(copy, RUN) == {}
     assert len(Retention(store.path.parent, copy).deleted()) == 1
     copy.close()
@@ -339,7 +339,7 @@ def test_on_a_full_disk_a_deletion_says_what_it_needs_and_the_run_stays_whole_un
         with pytest.raises(ProblemsError) as error:
             retention.delete(RUN, by="page")
         assert code_of(error) == "delete_no_room"
-        assert error.value.problems[0].values["spare"] == str(spare_of(store.path))
+        assert error.value.problems[0].values["spare"] == str(backup_path(store.path))
         assert rows_of(store, RUN) == before
         disk.free()
         retention.delete(RUN, by="page")

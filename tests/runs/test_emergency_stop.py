@@ -12,11 +12,11 @@ from backend.job.job import Job
 from backend.job.mapping import dump_job
 from backend.job.problems import ProblemsError
 from backend.runs.controller import Controller
+from backend.runs.emergency_stop import find_run
 from backend.runs.states import RunState
 from backend.runs.store import run_store
-from backend.runs.store.backup import keep_spare
+from backend.runs.store.backup import back_up
 from backend.runs.store.store import Store, StoreError
-from backend.runs.supervise.emergency_stop import find_run
 from tests.cluster.jobs import make_job
 from tests.full_disk import full_disk
 from tests.runs.gangs import NODES, marked, with_mode
@@ -36,7 +36,7 @@ def _why(path: Path) -> StoreError:
 
 def test_a_run_is_found_in_the_database_as_it_lies_there_with_its_log_and_in_its_copy(home: Path, store: Store) -> None:
     _add(store, RUN)
-    keep_spare(store.path, 1e9)
+    back_up(store.path, 1e9)
     later = RUN.replace("ab12", "cd34")
     _add(store, later)
     # As a server that was killed leaves it: the newest stands in the log alone.

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from backend.cluster.inventory.heartbeat import read_glance
+from backend.cluster.inventory.heartbeat import parse_heartbeat
 from backend.runs.collect.collector import Collector, Source
 from backend.runs.collect.external_logs import megatron_rows, trainer_log_rows
 from backend.runs.collect.node_records import TrainerLine, read_lines
@@ -139,10 +139,10 @@ def test_a_glance_is_a_heartbeat_of_what_the_node_tells() -> None:
         "0, 97, 70123, 81559, 612.31, 64, 1980, 0x0000000000000004",
         "1, [N/A], 1, 81559, [N/A], 31, 345, 0x0000000000000001",
     ]
-    beat = read_glance(lines)
+    beat = parse_heartbeat(lines)
     assert (beat["load1"], beat["memory_total_mib"], beat["disk_free_mib"]) == (0.52, 64300, 496396)
     assert beat["gpus"][0] == {"index": 0.0, "utilization": 97.0, "memory_used_mib": 70123.0,
                                "memory_total_mib": 81559.0, "power_w": 612.31, "temperature_c": 64.0,
                                "clock_mhz": 1980.0, "clock_limits": 4.0}  # fmt: skip
     assert beat["gpus"][1]["utilization"] is None
-    assert read_glance([])["gpus"] == []
+    assert parse_heartbeat([])["gpus"] == []

@@ -17,9 +17,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from backend.engines import CheckedJob
 from backend.job.problems import ProblemsError
 from backend.runs.collect.log_text import readable
-from backend.runs.launch.accepted_warnings import kept
+from backend.runs.launch.accepted_warnings import to_stored
 from backend.runs.launch.preflight import PreflightReport
 from backend.runs.records import Event, problem_from_json
 from backend.runs.states import EventKind, RunState, fold
@@ -75,7 +76,7 @@ class Histories(RuleBasedStateMachine):
         self.stops: dict[str, int] = {}
         """How often a user asked for the end of a run."""
         self.falls: int | None = None
-        self.preflight = mock.patch("backend.runs.launch.starter.examine", self.examine)
+        self.preflight = mock.patch("backend.runs.launch.starter.run_preflight", self.run_preflight)
         self.preflight.start()
         self.serve()
         self.launch(restarts, None, None, 5)
@@ -83,7 +84,7 @@ class Histories(RuleBasedStateMachine):
     def serve(self) -> None:
         self.server = Server(self.home, self.store, self.cluster, self.second)
 
-    def examine(self, *_: object) -> PreflightReport:
+    def run_preflight(self, *_: object) -> PreflightReport:
         """Only the nodes' facts: what a preflight checks of them has tests of its own."""
         if self.falls is not None:
             self.cluster.power_off(self.falls)
@@ -120,8 +121,8 @@ class Histories(RuleBasedStateMachine):
         with self.store.read() as connection:
             taken = bool(run_store.claims(connection))
         self.falls, self.server.store.left = (None, self.server.store.left) if taken else (falls, dies_after)
-        asked = LaunchRequest(token=None, restarts=restarts, source=None, accepted=kept(None))
-        refusal = self.ask(lambda: self.server.launch(JOB, run, asked))
+        asked = LaunchRequest(token=None, restarts=restarts, source=None, accepted=to_stored(None))
+        refusal = self.ask(lambda: self.server.launch(CheckedJob(JOB), run, asked))
         with self.store.read() as connection:
             is_known = run_store.state_of(connection, run) is not None
         assert is_known or refusal in ("node_taken", "unreachable", "server_died"), refusal

@@ -7,13 +7,12 @@ import pytest
 from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import NodeError
 from backend.cluster.node_group import GroupError
-from backend.engines import NodeCommand, Rendered
+from backend.engines import CheckedJob, NodeCommand, Rendered
 from backend.job.job import Job
 from backend.job.mapping import parse_job, with_values
 from backend.job.problems import ProblemsError
 from backend.runs.launch import launch
 from backend.runs.launch.launch_lock import is_launching, launch_lock
-from backend.runs.launch.preflight import check_alone
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 
@@ -46,13 +45,13 @@ def job() -> Job:
 @pytest.fixture
 def attempt(job: Job) -> launch.Attempt:
     facts = {0: FACTS, 1: FACTS}
-    place = launch.make_place(job, "the-run", 1, facts, 29501)
+    place = launch.make_placement(job, "the-run", 1, facts, 29501)
     commands = tuple(NodeCommand(rank=rank, argv=("py", str(rank)), environment={"A": "b"}) for rank in (0, 1))
     return launch.Attempt(
         run="the-run",
         number=1,
         job=job,
-        place=place,
+        placement=place,
         rendered=Rendered(files={"config.yaml": "a: 1\n"}, commands=commands),
         records=launch.make_records(job, place, facts),
         grace_s=10.0,
@@ -70,7 +69,7 @@ def test_ports_are_of_the_range_in_any_order(job: Job) -> None:
 
 
 def test_places_are_absolute_and_the_master_is_what_others_dial(attempt: launch.Attempt) -> None:
-    place = attempt.place
+    place = attempt.placement
     assert (place.master_address, place.master_port) == ("192.168.0.1", 29501)
     assert [node.folder for node in place.nodes] == [f"/home/me/.megaboard/the-run/1/node{rank}" for rank in (0, 1)]
     assert (place.nodes[0].python, place.nodes[0].setup) == ("/home/me/venv/bin/python", "/home/me/env.sh")
@@ -139,7 +138,7 @@ def test_a_launch_lock_is_seen_by_others_and_gone_afterwards(home) -> None:  # t
 
 def test_a_job_that_could_not_be_read_back_from_the_store_is_refused():
     job = make_job()
-    check_alone(job)
+    CheckedJob(job)
     with pytest.raises(ProblemsError) as caught:
-        check_alone(with_values(job, {"environment": {"LONG": "x" * 300_000}}))
+        CheckedJob(with_values(job, {"environment": {"LONG": "x" * 300_000}}))
     assert [problem.code for problem in caught.value.problems] == ["file_too_large"]

@@ -24,7 +24,7 @@ from backend.job.cluster import Environment, Host
 from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.mapping import dump_job, load_job, parse_job, texts_in
-from backend.runs.launch.launch import make_place, make_records, supervisor_command
+from backend.runs.launch.launch import make_placement, make_records, supervisor_command
 from tests.engines.jobs import ddp
 from tests.hostile import CANARY, copied, put, refusals, slots, text
 
@@ -134,7 +134,7 @@ def test_the_job_file_keeps_every_text(fuzz: Fuzzed) -> None:
 
 def test_the_engines_configuration_keeps_every_text(fuzz: Fuzzed) -> None:
     for job in fuzz.jobs:
-        place = make_place(job, RUN, 1, {0: FACTS, 1: FACTS}, 29500)
+        place = make_placement(job, RUN, 1, {0: FACTS, 1: FACTS}, 29500)
         read = yaml.safe_load(render(job, place).files[CONFIG].encode().decode())
         made = ENGINES[job.engine].config(target_of(job), f"{(job.training.output_dir or '').rstrip('/')}/{RUN}")
         assert set(texts_in(read)) == set(texts_in(made | dict(job.extra)))
@@ -155,7 +155,7 @@ def test_every_command_reaches_its_node_as_it_was_made(fuzz: Fuzzed, folder: Pat
 def commands_of(job: Job) -> Iterator[list[str]]:
     """What a launch runs on the job's nodes: the probe, the supervisor, torchrun."""
     facts = {0: FACTS, 1: FACTS}
-    place = make_place(job, RUN, 1, facts, 29500)
+    place = make_placement(job, RUN, 1, facts, 29500)
     for rank, record in enumerate(make_records(job, place, facts)):
         environment = environment_of(job, rank)
         assert environment is not None

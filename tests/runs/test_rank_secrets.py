@@ -14,8 +14,8 @@ from backend.runs import redact
 from backend.runs.collect import collector as collect
 from backend.runs.connections import Connections
 from backend.runs.launch import launch
-from backend.runs.launch.rank_secrets import FILE, SECRETS, Secrets
 from backend.runs.launch.starter import Starter
+from backend.runs.rank_secrets import FILE, SECRETS, Secrets
 from backend.runs.redact import MARK, hide, masked, settled
 from backend.runs.states import EventKind
 from backend.runs.store import run_store

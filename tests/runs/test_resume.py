@@ -3,7 +3,7 @@
 import pytest
 
 from backend.job.problems import ProblemsError
-from backend.runs.launch.resume import ResumePolicy, choose, find_checkpoints
+from backend.runs.launch.resume import ResumePolicy, choose_checkpoint, find_checkpoints
 from backend.runs.store import run_store
 from tests.runs.conftest import RUN, Gang
 
@@ -22,7 +22,7 @@ def _begins(gang: Gang, *seen: dict[str, tuple[str, ...]]) -> int | None:
     with gang.store.read() as connection:
         job = run_store.job_of(connection, RUN)
     found = find_checkpoints(job, RUN, dict(enumerate(gang.nodes)))
-    return choose(job, RUN, found, ResumePolicy(at_start_without=True))
+    return choose_checkpoint(job, RUN, found, ResumePolicy(at_start_without=True))
 
 
 def test_a_restart_waits_for_a_node_whose_disk_is_not_there_yet(gang: Gang) -> None:

@@ -21,11 +21,12 @@ from backend.cluster.ssh.host_keys import KnownHosts
 from backend.job.problems import ProblemsError
 from backend.runs.collect import flight_records
 from backend.runs.controller import Controller
+from backend.runs.database import Database
+from backend.runs.retention import Retention, Rules
 from backend.runs.states import EventKind
 from backend.runs.store import archive as archiving
 from backend.runs.store import deletion, metrics, thinning
 from backend.runs.store.metrics import STEPS_KEPT, FileKey
-from backend.runs.store.retention import Retention, Rules
 from backend.runs.store.store import Store, StoreError
 from backend.runs.tasks import calibration
 from backend.runs.view import snapshot
@@ -96,7 +97,7 @@ def test_raw_rows_go_a_while_after_the_end_and_what_is_read_stays(
     with closing(Controller(home, store, KnownHosts(home / "a", home / "b"), clock=clock)) as controller:
 
         def shown() -> list[object]:
-            watch = Watch(controller, store, clock)
+            watch = Watch(controller, Database(store), clock)
             with store.read() as connection:
                 newest = metrics.newest_of_ranks(connection, RUN, 1, ranks=8)
                 read = calibration.read_run(connection, RUN, None)[1]

@@ -4,9 +4,9 @@ import time
 
 import pytest
 
+from backend.runs.retention import Retention, Rules
 from backend.runs.states import EventKind
 from backend.runs.store.deletion import deleted_runs
-from backend.runs.store.retention import Retention, Rules
 from tests.ui.browser import expect, needs_chromium
 from tests.ui.test_monitor import Monitored, context, open_run, page, site
 from tests.waiting import wait_for

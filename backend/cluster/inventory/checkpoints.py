@@ -1,4 +1,4 @@
-"""The checkpoints of a run, as its nodes see them."""
+"""Checkpoints of a run on each of its nodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,35 +15,35 @@ T = TypeVar("T", Checkpoints, SetAside)
 
 PROGRAM = "checkpoint_files.py"
 LIST_BYTES = 16 << 20
-"""For the names of 200,000 files: 100 checkpoints of 256 ranks have some 50,000."""
-LOOK_S = 120.0
+"""Enough for the names of 200,000 files. 100 checkpoints of 256 ranks have about 50,000."""
+READ_S = 120.0
 """A checkpoint of 256 ranks has more than a thousand files, and a shared disk may be slow."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:
-    """What one node sees of a run's results."""
+    """Results of a run that one node sees."""
 
     folder: str
     """Absolute."""
     steps: Mapping[int, Saved]
 
 
-def look(job: Job, nodes: Mapping[int, Node], folder: str) -> dict[int, Seen]:
-    """The checkpoints in `folder`, by node rank. Raises GroupError."""
-    return on_all(nodes, lambda rank, node: _look(job, rank, node, folder), LOOK_S + 10)
+def read_checkpoints(job: Job, nodes: Mapping[int, Node], folder: str) -> dict[int, Seen]:
+    """Return the checkpoints in `folder`, by node rank. Raises GroupError."""
+    return on_all(nodes, lambda rank, node: _read_node(job, rank, node, folder), READ_S + 10)
 
 
 def set_aside(job: Job, nodes: Mapping[int, Node], folder: str, steps: Sequence[int], prefix: str) -> None:
-    """Rename the checkpoints of `steps` on every node that sees them: engines take the newest folder they find.
+    """Rename the checkpoints of `steps` on every node that sees them, so that engines do not resume from them.
 
-    Raises GroupError.
+    Engines take the newest folder. Raises GroupError.
     """
-    wanted = {"folder": folder, "steps": list(steps), "prefix": prefix}
-    on_all(nodes, lambda rank, node: _ask(job, rank, node, SetAside, "set_aside", wanted), LOOK_S + 10)
+    question = {"folder": folder, "steps": list(steps), "prefix": prefix}
+    on_all(nodes, lambda rank, node: _ask(job, rank, node, SetAside, "set_aside", question), READ_S + 10)
 
 
-def _look(job: Job, rank: int, node: Node, folder: str) -> Seen:
+def _read_node(job: Job, rank: int, node: Node, folder: str) -> Seen:
     answer = _ask(job, rank, node, Checkpoints, "look", {"folder": folder})
     if "folder" not in answer or "checkpoints" not in answer:
         raise NodeError("bad_answer", node.name, command=PROGRAM, exit=0, detail="checkpoints are missing")
@@ -54,9 +54,9 @@ def _look(job: Job, rank: int, node: Node, folder: str) -> Seen:
     return Seen(folder=answer["folder"], steps=steps)
 
 
-def _ask(job: Job, rank: int, node: Node, shape: type[T], action: str, wanted: Mapping[str, object]) -> T:
+def _ask(job: Job, rank: int, node: Node, shape: type[T], action: str, question: Mapping[str, object]) -> T:
     environment = needed_environment(job, rank, node)
-    answer = ask_program(node, environment, shape, PROGRAM, action, wanted, LOOK_S, max_bytes=LIST_BYTES)
+    answer = ask_program(node, environment, shape, PROGRAM, action, question, READ_S, max_bytes=LIST_BYTES)
     if "error" in answer:
-        raise NodeError("node_io", node.name, path=str(wanted["folder"]), detail=answer["error"])
+        raise NodeError("node_io", node.name, path=str(question["folder"]), detail=answer["error"])
     return answer

@@ -1,4 +1,4 @@
-"""How many samples a job's data sets have and how long they are, read on one of its nodes by the engine's Python."""
+"""Number and length of the samples in a job's data sets, read on one node by the engine's Python."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,49 +7,49 @@ from typing import Any, cast
 from backend.cluster.inventory.software import ask_program, needed_environment
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_programs import SAMPLES
-from backend.cluster.preflight.results import dataset_names
+from backend.cluster.preflight.files import dataset_names
 from backend.cluster.program_answers import Counted, WhyNot
 from backend.estimate.plan import patches_per_image
 from backend.job.job import Job
 from backend.job.presets import resolve_model
 
 COUNT_S = 540.0
-"""On two busy cores a list of JSON is read at 70 MB/s, lines at 340 MB/s."""
+"""Two busy cores read a JSON list at 70 MB/s, and JSON lines at 340 MB/s."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataSize:
-    """How much there is to train on."""
+    """Size of a job's training data."""
 
     samples: int
-    """Without those that are kept back for evaluation."""
+    """Without the samples for evaluation."""
     rows: Mapping[str, int]
-    """Of each data set, as many as the engine takes."""
+    """Number of samples that the engine takes from each data set."""
     tokens: int | None
-    """Of a mean sample before it is cut, by the model's tokenizer; images at the most pixels that the job allows."""
+    """Mean length of a sample by the model's tokenizer, before it is cut. Images have the job's maximum of pixels."""
     unmeasured: str
-    """Why there is no such number, in the node's words; empty where there is."""
+    """The node's reason why `tokens` is None, or else an empty text."""
 
 
 def data_size_on(node: Node, job: Job, rank: int) -> DataSize:
-    """The samples of the job's data sets on node `rank`, as the job's engine would take them.
+    """Return the size of the job's data sets on node `rank`, as the job's engine would read them.
 
     Raises NodeError: no_environment, or why they cannot be counted (dataset_info_missing, dataset_unknown,
     dataset_not_local, dataset_file_missing, dataset_kind, dataset_unreadable, dataset_needs_module).
     """
     environment, training, extra = needed_environment(job, rank, node), job.training, job.extra
     is_llamafactory = job.traits.environment == "llamafactory"
-    wanted = {
+    question = {
         "folder": training.dataset_dir,
         "names": dataset_names(job),
-        # LLaMA-Factory looks a name up in dataset_info.json; to ms-swift it is a file.
+        # LLaMA-Factory reads names from dataset_info.json. For ms-swift a name is a file.
         "described": is_llamafactory,
         "model": job.model.path,
         "chat": training.stage != "pt",
         "max_samples": _number(extra.get("max_samples")),
         "val_size": _number(extra.get("val_size" if is_llamafactory else "split_dataset_ratio")) or 0,
     }
-    answer = ask_program(node, environment, Counted, SAMPLES, "count", wanted, COUNT_S)
+    answer = ask_program(node, environment, Counted, SAMPLES, "count", question, COUNT_S)
     if "code" in answer:
         field = "training.dataset_dir" if answer["code"] == "dataset_info_missing" else "training.dataset"
         values = {**dict.fromkeys(WhyNot.__annotations__, "?"), **answer.get("values", {})}
@@ -66,7 +66,7 @@ def data_size_on(node: Node, job: Job, rank: int) -> DataSize:
 
 
 def _image_tokens(job: Job) -> int:
-    """Of a sample's images, as the estimate takes them."""
+    """Return the tokens of a sample's images, as the estimate counts them."""
     vision = resolve_model(job.model).vision
     if vision is None:
         return 0
@@ -74,5 +74,5 @@ def _image_tokens(job: Job) -> int:
 
 
 def _number(value: Any) -> Any:
-    """None for what the engine would refuse by itself."""
+    """Return the number, or None for a value that the engine refuses itself."""
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None

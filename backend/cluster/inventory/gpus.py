@@ -1,4 +1,4 @@
-"""A node's GPUs from what nvidia-smi says, whatever its driver puts where a figure should be."""
+"""A node's GPUs from nvidia-smi's output. Some drivers print text in place of figures."""
 
 import re
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from backend.cluster.program_answers import Smi
 from backend.node.nvidia_smi import read_count, read_rows
 
 BUSY_MIB = 1024
-"""A GPU that others use holds more; a desktop or a monitoring tool less."""
+"""A GPU with more memory in use is busy. A desktop or a monitoring tool uses less."""
 LINKS = ("PIX", "PXB", "PHB", "NODE", "SYS")
-"""How `nvidia-smi topo -m` calls ways between two GPUs without NVLink, the shortest first."""
+"""Names in `nvidia-smi topo -m` of connections without NVLink, the shortest first."""
 _FAULTS = ("unknown error", "gpu is lost", "gpu requires reset")
 _YES = ("Yes", "1")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
@@ -18,7 +18,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """One GPU. None: nvidia-smi does not tell, as of one that shares the host's memory."""
+    """One GPU. None: nvidia-smi does not report it, as for a GPU that shares the host's memory."""
 
     index: int
     uuid: str
@@ -27,26 +27,25 @@ class Gpu:
     memory_used_mib: int | None
     driver: str
     fault: str = ""
-    """What nvidia-smi says in place of its figures: it is lost, or has to be reset."""
+    """nvidia-smi's text in place of figures: the GPU is lost, or needs a reset."""
     is_divided: bool = False
-    """Whether MIG is on: its parts count as devices then."""
+    """Whether MIG is on. Then its MIG devices count as devices."""
     pcie: str = ""
-    """`4.0 x16`, and `x8 of x16` where it has fewer lanes than it could; empty where nvidia-smi does not tell."""
+    """`4.0 x16`, or `4.0 x8 of x16` with fewer lanes than possible. Empty where nvidia-smi does not report it."""
     ecc_errors: int | None = None
-    """Errors of its memory that ECC could not correct, since the driver was loaded or the GPU was reset; None without
-    ECC."""
+    """Uncorrected ECC errors since the driver was loaded or the GPU was reset. None without ECC."""
     rows_pending: bool = False
-    """Whether a damaged row of its memory is replaced at the next reset."""
+    """Whether the next reset replaces a damaged memory row."""
     rows_failed: bool = False
-    """Whether one could not be replaced."""
+    """Whether a damaged memory row could not be replaced."""
     power_w: int | None = None
-    """What it may draw."""
+    """Power limit."""
     default_power_w: int | None = None
-    """What it may draw where nobody set a limit."""
+    """Default power limit."""
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody set a lower power limit than its own."""
+        """Return whether the power limit is below the default."""
         return self.power_w is not None and self.default_power_w is not None and self.power_w < self.default_power_w
 
 
@@ -58,33 +57,33 @@ class GpuProcess:
     pid: int
     name: str
     user: str
-    """Empty where the process cannot be seen, as in another container."""
+    """Empty where the process is not visible, as in another container."""
     memory_mib: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpus:
-    """All of a node."""
+    """All GPUs of a node."""
 
     is_nvidia: bool
-    """Whether there is an nvidia-smi."""
+    """Whether the node has nvidia-smi."""
     gpus: tuple[Gpu, ...] = ()
     processes: tuple[GpuProcess, ...] = ()
     trouble: str = ""
-    """What nvidia-smi said that was no GPU: a lost one, a driver that does not answer."""
+    """nvidia-smi's messages: a lost GPU, a driver that does not answer."""
     links: tuple[str, ...] = ()
-    """The kinds of links between pairs, the fastest first: NV18, NV2, PIX, SYS."""
+    """Kinds of connections between pairs, the fastest first: NV18, NV2, PIX, SYS."""
     cuda: str = ""
-    """The newest CUDA that the driver takes."""
+    """Newest CUDA that the driver supports."""
 
     @property
     def usable(self) -> tuple[Gpu, ...]:
-        """Those without a fault."""
+        """Return the GPUs without a fault."""
         return tuple(gpu for gpu in self.gpus if not gpu.fault)
 
 
 def read_gpus(smi: Smi | None, owners: Mapping[str, str]) -> Gpus:
-    """From hardware.py's answers of nvidia-smi (None: there is none) and the users of processes by their id."""
+    """Parse nvidia-smi's output (None: no nvidia-smi). `owners` has the users of processes by process id."""
     if smi is None:
         return Gpus(is_nvidia=False)
     more, errors = _more(smi["more"]["out"]), _table(smi["errors"]["out"], 2)
@@ -114,7 +113,7 @@ def read_gpus(smi: Smi | None, owners: Mapping[str, str]) -> Gpus:
 
 def _gpu(row: list[str], more: Mapping[str, str], ecc_errors: str, pending: str, failed: str) -> Gpu:
     index, uuid, name, memory, used, driver = row
-    said = [value for value in row if any(fault in value.lower() for fault in _FAULTS)]
+    faults = [value for value in row if any(fault in value.lower() for fault in _FAULTS)]
     width, of = more.get("width", ""), more.get("of", "")
     lanes = f"x{width}" if width == of else f"x{width} of x{of}"
     return Gpu(
@@ -124,7 +123,7 @@ def _gpu(row: list[str], more: Mapping[str, str], ecc_errors: str, pending: str,
         memory_mib=read_count(memory),
         memory_used_mib=read_count(used),
         driver=driver,
-        fault=said[0].strip("[]") if said else "",
+        fault=faults[0].strip("[]") if faults else "",
         is_divided=more.get("mig") == "Enabled",
         pcie=f"{more['gen']}.0 {lanes}" if all(map(str.isdecimal, (more.get("gen", ""), width, of))) else "",
         ecc_errors=read_count(ecc_errors),
@@ -134,24 +133,24 @@ def _gpu(row: list[str], more: Mapping[str, str], ecc_errors: str, pending: str,
 
 
 def _more(text: str) -> dict[str, dict[str, str]]:
-    """By index; nothing from a driver too old to know these questions."""
+    """Return MIG and PCIe figures by GPU index. Old drivers report none."""
     rows = _table(text, 5)
     return {index: dict(zip(("mig", "gen", "width", "of"), row, strict=True)) for index, row in rows.items()}
 
 
 def _table(text: str, columns: int) -> dict[str, list[str]]:
-    """The lines of so many columns, by their first."""
+    """Return the rows that have this number of columns, by their first value."""
     return {row[0]: row[1:] for row in read_rows(text, columns)}
 
 
 def _processes(text: str, indices: Mapping[str, int], owners: Mapping[str, str]) -> list[GpuProcess]:
-    """A name may hold commas, and be [Not Found] where the process is in another container."""
-    found = []
+    """Parse processes. A name may contain commas, and is [Not Found] for a process in another container."""
+    processes = []
     for line in text.splitlines():
         row = [value.strip() for value in line.split(",")]
         if len(row) >= 4 and row[0] in indices and read_count(row[1]) is not None:
             name = ",".join(row[2:-1])
-            found.append(
+            processes.append(
                 GpuProcess(
                     gpu=indices[row[0]],
                     pid=int(row[1]),
@@ -160,22 +159,22 @@ def _processes(text: str, indices: Mapping[str, int], owners: Mapping[str, str])
                     memory_mib=read_count(row[-1]),
                 )
             )
-    return found
+    return processes
 
 
 def _parts(text: str) -> dict[str, int]:
-    """The MIG devices of `nvidia-smi -L` by their id -> index of the GPU that they are parts of."""
-    found, index = {}, -1
+    """Parse `nvidia-smi -L`: id of each MIG device -> index of its GPU."""
+    devices, index = {}, -1
     for line in text.splitlines():
         if gpu := re.match(r"GPU (\d{1,4}):", line):
             index = int(gpu[1])
         elif part := re.search(r"UUID: (MIG-[^)]+)\)", line):
-            found[part[1]] = index
-    return found
+            devices[part[1]] = index
+    return devices
 
 
 def _links(text: str) -> tuple[str, ...]:
-    """The kinds that stand between two different GPUs; the columns of GPUs come before those of NICs and CPUs."""
+    """Return the kinds of connections between GPUs. Columns of GPUs come before those of NICs and CPUs."""
     lines = [line.split() for line in _ANSI.sub("", text).splitlines()]
     count = next((sum(bool(re.fullmatch(r"GPU\d+", word)) for word in words) for words in lines if words), 0)
     rows = [words[1 : count + 1] for words in lines if words and re.fullmatch(r"GPU\d+", words[0])]
@@ -184,5 +183,5 @@ def _links(text: str) -> tuple[str, ...]:
 
 
 def link_words(links: tuple[str, ...]) -> str:
-    """`NV18`; `NV4, SYS` where some pairs have no NVLink; empty for one GPU."""
+    """Return `NV18`, or `NV4, SYS` where some pairs have no NVLink. Empty for one GPU."""
     return ", ".join(links)

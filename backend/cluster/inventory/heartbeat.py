@@ -1,4 +1,4 @@
-"""What a node does right now, in the words of a heartbeat, for nodes that run no supervisor of ours; it only reads."""
+"""Heartbeat of a node that runs no supervisor of ours. The script only reads."""
 
 import time
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from backend.cluster.node import Node
 from backend.node.nvidia_smi import CSV, SAMPLE, SMI_FOLDERS, read_figure, read_sample
 
-GLANCE_S = 20.0
+HEARTBEAT_S = 20.0
 _SCRIPT = f"""\
 cat /proc/loadavg
 grep -E '^Mem(Total|Available):' /proc/meminfo
@@ -18,14 +18,14 @@ exit 0
 """
 
 
-def glance(node: Node, folder: str) -> dict[str, Any]:
-    """A heartbeat without members, unchecked: load, memory, the disk of `folder`, GPUs by nvidia-smi. NodeError."""
-    result = node.run(["sh", "-c", _SCRIPT, folder], timeout_s=GLANCE_S)
-    return read_glance(result.out.splitlines())
+def read_heartbeat(node: Node, folder: str) -> dict[str, Any]:
+    """Return an unchecked heartbeat without members: load, memory, GPUs and the disk of `folder`. Raises NodeError."""
+    result = node.run(["sh", "-c", _SCRIPT, folder], timeout_s=HEARTBEAT_S)
+    return parse_heartbeat(result.out.splitlines())
 
 
-def read_glance(lines: Sequence[str]) -> dict[str, Any]:
-    """The heartbeat in what the script printed; what a line does not tell is left out."""
+def parse_heartbeat(lines: Sequence[str]) -> dict[str, Any]:
+    """Parse the script's output. The heartbeat has no field that the output lacks."""
     beat: dict[str, Any] = {"time": time.time(), "members": [], "gpus": []}
     memory: dict[str, int] = {}
     for line in lines:

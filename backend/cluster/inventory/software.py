@@ -1,4 +1,4 @@
-"""What a node is and has: read once at connect, by the engine's own Python, in one command."""
+"""Inventory of a node's software, read by the engine's own Python in one command."""
 
 import json
 import posixpath
@@ -18,8 +18,8 @@ from backend.job.launch_rules import environment_of
 
 T = TypeVar("T")
 
-PROBE_S = 30.0
-INSPECT = "software.py"
+SOFTWARE_S = 30.0
+PROGRAM = "software.py"
 
 # Import name -> distribution.
 _COMMON = {"torch": "torch", "transformers": "transformers"}
@@ -29,54 +29,54 @@ _MEGATRON = {"llamafactory": {"mcore_adapter": "mcore-adapter"}, "swift": {}}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Origin:
-    """Where an installed package comes from; a text is empty where it does not apply."""
+    """Source of an installed package. A text is empty where it does not apply."""
 
     version: str
     url: str = ""
-    """Of what pip was given in place of a name."""
+    """The URL that pip installed, if it was not a name."""
     commit: str = ""
-    """Of a git repository."""
+    """Commit of a git repository."""
     subdirectory: str = ""
     folder: str = ""
-    """On the node, of a checkout that was installed with `pip install -e`."""
+    """Checkout on the node that `pip install -e` installed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeFacts:
-    """A node's software; its machine is in its Survey."""
+    """Software of one node. Hardware has its machine."""
 
     home: str
-    """The log-in user's home folder: what `~` means there."""
+    """Home folder of the log-in user: `~` on the node."""
     hostname: str
     python: str
     """Version of the engine's interpreter."""
     modules: Mapping[str, str | None] = field(default_factory=dict)
-    """Version by import name, with the commit of a git checkout; None where it cannot be imported."""
+    """Version by import name, with the commit of a git checkout. None: it cannot be imported."""
     origins: Mapping[str, Origin] = field(default_factory=dict)
-    """By import name; of what is installed, though it may not be importable."""
+    """By import name, also of packages that are installed but cannot be imported."""
     cuda: str | None = None
-    """That torch was built with; empty for a torch without, None where that is not known."""
+    """CUDA version of torch's build. Empty: built without CUDA. None: not known."""
     nccl: str | None = None
-    """Version of the package that torch loads; None where it is none of its own."""
+    """Version of the NCCL package that torch loads. None without such a package."""
     interface: str | None = None
-    """Network interface towards the master; None where there is no route."""
+    """Network interface of the route to the master. None without a route."""
     machine: str = ""
-    """The kernel's boot id, equal for nodes that are one machine; empty where there is none."""
+    """The kernel's boot id, which is equal for nodes that are one machine. Empty without one."""
     clock_offset_s: float = 0.0
-    """The node's clock minus ours."""
+    """The node's clock minus the server's."""
     clock_error_s: float = 0.0
-    """How far that may be off: half the time that the question took."""
+    """Error of the offset: half the time that the question took."""
 
 
 def needed_modules(job: Job) -> dict[str, str]:
-    """What the job's engine imports: import name -> distribution."""
+    """Return the modules that the job's engine imports: import name -> distribution."""
     traits = job.traits
     megatron = {"megatron": "megatron-core", **_MEGATRON[traits.environment]} if traits.is_megatron else {}
     deepspeed = {"deepspeed": "deepspeed"} if traits.zero_stage else {}
     return {**_COMMON, **_ENGINE[traits.environment], **megatron, **deepspeed}
 
 
-def probe(
+def read_software(
     node: Node,
     environment: Environment,
     *,
@@ -86,48 +86,48 @@ def probe(
 ) -> NodeFacts:
     """Read a node's facts. `master` is the address that all nodes dial.
 
-    Raises NodeError: no_python where the environment's interpreter cannot be run, bad_python where it answers no sense,
-    shell_leaves where the shell does not come to it.
+    Raises NodeError: no_python where the environment's interpreter cannot be run, bad_python where its answer is
+    invalid, shell_leaves where the shell ends before it runs.
     """
-    asked = time.time()
+    started = time.time()
     try:
-        answer = inspect(
+        answer = ask_software(
             node, environment, program_answers.Facts, "facts", {"master": master, "modules": dict(modules or {})}
         )
     except NodeError as error:
         if error.code != "bad_answer":
             raise
         code = "no_python" if error.values["exit"] in (126, 127) else "bad_python"
-        if code == "bad_python" and (nothing := node.run(["true"], timeout_s=PROBE_S)).code:
-            raise NodeError("shell_leaves", node.name, exit=nothing.code, detail=tail(nothing.err)) from error
+        if code == "bad_python" and (empty := node.run(["true"], timeout_s=SOFTWARE_S)).code:
+            raise NodeError("shell_leaves", node.name, exit=empty.code, detail=tail(empty.err)) from error
         detail = error.values["detail"]
         raise NodeError(code, node.name, field=python_field, python=environment.python, detail=detail) from error
-    return _read(answer, modules or {}, asked, time.time())
+    return _read(answer, modules or {}, started, time.time())
 
 
-def probe_all(job: Job, nodes: Mapping[int, Node]) -> dict[int, NodeFacts | NodeError]:
-    """The facts of every node by rank, or why there are none."""
-    return ends_of_all(nodes, lambda rank, node: _probe_for(job, rank, node), PROBE_S + 10)
+def read_all_software(job: Job, nodes: Mapping[int, Node]) -> dict[int, NodeFacts | NodeError]:
+    """Return the facts of every node, or the error, by rank."""
+    return ends_of_all(nodes, lambda rank, node: _read_for_job(job, rank, node), SOFTWARE_S + 10)
 
 
-def probe_one(job: Job, rank: int, node: Node) -> NodeFacts | NodeError:
-    """The facts of one node of a job, or why there are none."""
+def read_node_software(job: Job, rank: int, node: Node) -> NodeFacts | NodeError:
+    """Return the facts of one node of a job, or the error."""
     try:
-        return _probe_for(job, rank, node)
+        return _read_for_job(job, rank, node)
     except NodeError as error:
         error.rank = rank
         return error
 
 
-def _probe_for(job: Job, rank: int, node: Node) -> NodeFacts:
+def _read_for_job(job: Job, rank: int, node: Node) -> NodeFacts:
     environment = needed_environment(job, rank, node)
     master = job.cluster.hosts[0].dialled_address
     modules = needed_modules(job)
-    return probe(node, environment, master=master, modules=modules, python_field=python_field(job, rank))
+    return read_software(node, environment, master=master, modules=modules, python_field=python_field(job, rank))
 
 
 def needed_environment(job: Job, rank: int, node: Node) -> Environment:
-    """The environment of the job's engine on a node. Raises NodeError(no_environment)."""
+    """Return the environment of the job's engine on a node, or raise NodeError(no_environment)."""
     environment = environment_of(job, rank)
     if environment is None:
         raise NodeError("no_environment", node.name, field=python_field(job, rank), name=job.traits.environment)
@@ -135,22 +135,22 @@ def needed_environment(job: Job, rank: int, node: Node) -> Environment:
 
 
 def python_field(job: Job, rank: int) -> str:
-    """Where the job file names the interpreter of node `rank`."""
+    """Return the job path of the interpreter of node `rank`."""
     name = job.traits.environment
     own = name in job.cluster.hosts[rank].environments
     return f"cluster.hosts[{rank}].environments.{name}.python" if own else f"cluster.environments.{name}.python"
 
 
-def inspect(
+def ask_software(
     node: Node,
     environment: Environment,
     shape: type[T],
     action: str,
-    wanted: Mapping[str, object],
-    timeout_s: float = PROBE_S,
+    question: Mapping[str, object],
+    timeout_s: float = SOFTWARE_S,
 ) -> T:
-    """Ask software.py, run by the environment's Python."""
-    return ask_program(node, environment, shape, INSPECT, action, wanted, timeout_s)
+    """Run software.py with the environment's Python and return its answer."""
+    return ask_program(node, environment, shape, PROGRAM, action, question, timeout_s)
 
 
 def ask_program(
@@ -159,20 +159,20 @@ def ask_program(
     shape: type[T],
     program: str,
     action: str,
-    wanted: Mapping[str, object],
+    question: Mapping[str, object],
     timeout_s: float,
     max_bytes: int = ANSWER_BYTES,
 ) -> T:
-    """Run one of our programs on a node with the environment's Python; `shape`: from program_answers.py. NodeError."""
-    # Even in quotes csh looks for `!`, and fish takes two backslashes for one.
-    asked = json.dumps(wanted).replace("\\\\", "\\u005c").replace("!", "\\u0021")
-    argv = python_command(environment, ["-", action, asked])
+    """Run one of our programs on a node and return its answer, a type of program_answers.py. Raises NodeError."""
+    # Even in quotes csh expands `!`, and fish reads two backslashes as one.
+    text = json.dumps(question).replace("\\\\", "\\u005c").replace("!", "\\u0021")
+    argv = python_command(environment, ["-", action, text])
     answer = ask(node, argv, timeout_s=timeout_s, stdin=node_program(program), max_bytes=max_bytes)
     return answer_of(node.name, shape, answer)
 
 
 def python_command(environment: Environment, arguments: Sequence[str]) -> list[str]:
-    """The environment's Python with these arguments, after its `setup`; `~/` is resolved on the node."""
+    """Return the command that runs `setup` and then Python with these arguments. The node resolves `~/`."""
     command = [environment.python, *arguments]
     if environment.python.startswith("~/"):
         command = ["sh", "-c", 'exec "$HOME/$0" "$@"', environment.python[2:], *arguments]
@@ -182,11 +182,11 @@ def python_command(environment: Environment, arguments: Sequence[str]) -> list[s
 
 
 def expand(path: str, home: str) -> str:
-    """`~` resolved by the node's own home folder, for what no shell of the node reads."""
+    """Return the path with the node's home folder in place of `~`, for a path that no shell of the node reads."""
     return posixpath.join(home, path[2:]) if path.startswith("~/") else path
 
 
-def _read(answer: program_answers.Facts, modules: Mapping[str, str], asked: float, answered: float) -> NodeFacts:
+def _read(answer: program_answers.Facts, modules: Mapping[str, str], started: float, ended: float) -> NodeFacts:
     return NodeFacts(
         home=answer["home"],
         hostname=answer["hostname"],
@@ -197,6 +197,6 @@ def _read(answer: program_answers.Facts, modules: Mapping[str, str], asked: floa
         nccl=answer.get("nccl"),
         interface=answer.get("interface"),
         machine=answer["machine"],
-        clock_offset_s=answer["time"] - (asked + answered) / 2,
-        clock_error_s=(answered - asked) / 2,
+        clock_offset_s=answer["time"] - (started + ended) / 2,
+        clock_error_s=(ended - started) / 2,
     )

@@ -1,10 +1,10 @@
-"""DeepSpeed's parts in C++: built where they are first used, which needs a compiler and takes minutes.
+"""Check of DeepSpeed's C++ extensions. DeepSpeed builds them at first use: it needs a compiler and takes minutes.
 
-A build that was killed leaves a lock (torch.utils.cpp_extension), for which every later rank waits without end.
+A build that was killed leaves a lock (torch.utils.cpp_extension). Every later rank waits for this lock forever.
 """
 
-from backend.cluster.preflight.results import CheckResult, Checks
-from backend.cluster.program_answers import Paths
+from backend.cluster.preflight.readings import NodeReadings
+from backend.cluster.preflight.results import CheckResult
 from backend.job.job import Job
 from backend.job.presets import resolve_gpu
 
@@ -12,7 +12,7 @@ EXTENSIONS = "TORCH_EXTENSIONS_DIR"
 
 
 def needed_parts(job: Job) -> list[str]:
-    """Names of the parts that the job's engine loads, as DeepSpeed's op_builder has them."""
+    """Return the extensions that the job's engine loads, by their names in DeepSpeed's op_builder."""
     traits = job.traits
     if not traits.zero_stage:
         return []
@@ -24,11 +24,11 @@ def needed_parts(job: Job) -> list[str]:
     return parts
 
 
-def check_parts(job: Job, checks: Checks, found: Paths) -> list[CheckResult]:
-    """Whether they are built, or can be."""
-    if not needed_parts(job):
+def check_parts(node: NodeReadings) -> list[CheckResult]:
+    """Check that the extensions are built, or that the node can build them."""
+    if not needed_parts(node.job):
         return []
-    parts = found["parts"]
+    checks, parts = node.checks, node.paths["parts"]
     if parts["locks"]:
         return [checks.warning("deepspeed", "deepspeed_locked", "engine", paths=parts["locks"])]
     if parts["unbuilt"] and not parts["compiler"]:

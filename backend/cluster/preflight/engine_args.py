@@ -1,7 +1,7 @@
-"""The engine's own word in the preflight: its argument parser reads the rendered files on each node before torchrun.
+"""Check that the engine's own argument parser accepts the rendered files on each node.
 
-It takes seconds, most of which the engine needs to be imported, so nodes that are one machine are asked once, and a
-configuration that was taken is not asked about again while nothing of it has changed.
+The parser takes seconds, mostly for the engine's import. So it runs once per machine, and an accepted configuration is
+not parsed again while nothing of it changes.
 """
 
 import re
@@ -11,6 +11,7 @@ from dataclasses import replace
 from backend.cluster.inventory.software import NodeFacts, ask_program, needed_environment
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import try_all
+from backend.cluster.preflight.readings import GangReadings
 from backend.cluster.preflight.results import CheckResult, Checks
 from backend.cluster.program_answers import Parsed, Program
 from backend.engines import ENGINES, Rendered
@@ -19,16 +20,25 @@ from backend.job.job import Job
 from backend.job.launch_rules import environment_of
 from backend.job.problems import Problem
 
-ENGINE_WORD = "engine_args.py"
+PROGRAM = "engine_args.py"
 PARSE_S = 120.0
-"""Importing an engine from a slow shared disk takes a minute at times."""
+"""The import of an engine from a slow shared disk can take a minute."""
 _ONE_RANK = re.compile(r"NCCL_SOCKET_IFNAME|GLOO_SOCKET_IFNAME|.*_FILE")
-"""Variables that differ between nodes, and mean nothing to a parser."""
+"""Variables that differ between nodes and that no parser reads."""
 _REMEMBERED = 64
 _NAMES_SHOWN = 8
 
-_taken: dict[Hashable, Parsed] = {}
-"""What was asked in this process and taken, with the answer."""
+_accepted: dict[Hashable, Parsed] = {}
+"""Configurations that parsers accepted in this process, with the answers."""
+
+
+def check_engine_args(gang: GangReadings) -> list[CheckResult]:
+    """Check the files of a launch on the nodes whose engine check passed, once every node is ready."""
+    able = {result.rank for result in gang.results if result.name == "engine" and result.status == "ok"}
+    if gang.render is None or not able or len(gang.nodes) < len(gang.checks):
+        return []
+    nodes = {rank: gang.nodes[rank] for rank in able}
+    return check_configuration(gang.job, gang.checks, nodes, gang.facts, gang.render())
 
 
 def check_configuration(
@@ -38,24 +48,24 @@ def check_configuration(
     facts: Mapping[int, NodeFacts],
     rendered: Rendered,
 ) -> list[CheckResult]:
-    """Whether the engine of each node takes the rendered files, in its own words where it does not."""
+    """Check that the engine of each node accepts the rendered files. A failure has the engine's message."""
     environments = {command.rank: _variables(command.environment) for command in rendered.commands}
     keys = {rank: _key(job, rank, facts[rank], rendered, environments[rank]) for rank in nodes}
-    # As it is now: it may be cleared before all have answered.
-    taken = dict(_taken)
-    first = {key: rank for rank, key in reversed(keys.items()) if key not in taken}
+    # A copy: another thread may clear it before all nodes have answered.
+    accepted = dict(_accepted)
+    first = {key: rank for rank, key in reversed(keys.items()) if key not in accepted}
 
     def work(rank: int, node: Node) -> Parsed:
-        wanted = {"engine": job.traits.environment, "environment": environments[rank], "files": dict(rendered.files)}
+        question = {"engine": job.traits.environment, "environment": environments[rank], "files": dict(rendered.files)}
         environment = needed_environment(job, rank, node)
-        return ask_program(node, environment, Parsed, ENGINE_WORD, "parse", wanted, PARSE_S)
+        return ask_program(node, environment, Parsed, PROGRAM, "parse", question, PARSE_S)
 
     answers, failures = try_all({rank: nodes[rank] for rank in first.values()}, work, PARSE_S + 10)
     _remember({keys[rank]: answer for rank, answer in answers.items() if "error" not in answer})
-    heard: dict[Hashable, Parsed | NodeError] = {**taken}
-    heard |= {keys[rank]: answer for rank, answer in answers.items()}
-    heard |= {keys[rank]: failure for rank, failure in failures.items()}
-    return [_judge(job, checks[rank], heard[key]) for rank, key in keys.items()]
+    by_key: dict[Hashable, Parsed | NodeError] = {**accepted}
+    by_key |= {keys[rank]: answer for rank, answer in answers.items()}
+    by_key |= {keys[rank]: failure for rank, failure in failures.items()}
+    return [_judge(job, checks[rank], by_key[key]) for rank, key in keys.items()]
 
 
 def _judge(job: Job, checks: Checks, answer: Parsed | NodeError) -> CheckResult:
@@ -71,15 +81,15 @@ def _judge(job: Job, checks: Checks, answer: Parsed | NodeError) -> CheckResult:
     return replace(result, problem=_other_keys(checks.node, answer.get("programs", {})))
 
 
-def _other_keys(node: str, told: Mapping[str, Program]) -> Problem | None:
-    """A note where an installed program takes other keys than the one that the files are written for."""
-    for name, program in told.items():
+def _other_keys(node: str, installed: Mapping[str, Program]) -> Problem | None:
+    """Return a note where an installed program has other keys than the version that the files are for."""
+    for name, program in installed.items():
         known = programs().get(name)
         if known is None:
             continue
-        there = {key: read_key(entry) for key, entry in program["keys"].items()}
-        new, gone = there.keys() - known.keys.keys(), known.keys.keys() - there.keys()
-        changed = {key for key in there.keys() & known.keys.keys() if there[key] != known.keys[key]}
+        keys = {key: read_key(entry) for key, entry in program["keys"].items()}
+        new, gone = keys.keys() - known.keys.keys(), known.keys.keys() - keys.keys()
+        changed = {key for key in keys.keys() & known.keys.keys() if keys[key] != known.keys[key]}
         if new or gone or changed:
             values = {"program": name, "version": program["version"], "known": known.version, "node": node}
             names = {"new": _some(new), "gone": _some(gone), "changed": _some(changed)}
@@ -95,7 +105,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def field_of(job: Job, message: str) -> str:
-    """The job path that an engine's words are about: that of the key they name, else the engine's."""
+    """Return the job path of the key that an engine's message names, or else the engine's."""
     owned = ENGINES[job.engine].owned
     named = _named_keys(message, {*job.extra, *owned})
     for key in named:
@@ -105,18 +115,18 @@ def field_of(job: Job, message: str) -> str:
 
 
 def _named_keys(message: str, keys: Collection[str]) -> list[str]:
-    """The keys in a message: those in quotes first, then in the order of their mention."""
+    """Return the keys in a message: first those in quotes, then the others, each in the order of the message."""
     quoted = [word for word in re.findall(r"[`'\"](?:--)?(\w+)", message) if word in keys]
     plain = [word for word in re.findall(r"\w+", message.lower()) if word in keys]
     return quoted + plain
 
 
 def _key(job: Job, rank: int, facts: NodeFacts, rendered: Rendered, variables: Mapping[str, str]) -> Hashable:
-    """Equal for nodes that must answer the same: one machine, one environment, one configuration."""
-    place = (facts.machine, facts.hostname, facts.home) if facts.machine else (rank, job.cluster.hosts[rank])
+    """Return a key that is equal for nodes with one machine, one environment and one configuration."""
+    machine = (facts.machine, facts.hostname, facts.home) if facts.machine else (rank, job.cluster.hosts[rank])
     texts = (*sorted(rendered.files.items()), *sorted(variables.items()))
     modules = tuple(sorted((name, version or "") for name, version in facts.modules.items()))
-    return str(place), environment_of(job, rank), job.engine, texts, modules
+    return str(machine), environment_of(job, rank), job.engine, texts, modules
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
@@ -124,6 +134,6 @@ def _variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _remember(answers: Mapping[Hashable, Parsed]) -> None:
-    if len(_taken) > _REMEMBERED:
-        _taken.clear()
-    _taken.update(answers)
+    if len(_accepted) > _REMEMBERED:
+        _accepted.clear()
+    _accepted.update(answers)

@@ -1,120 +1,70 @@
-"""The checks that all nodes are alike: who differs from most is named, with the command that makes it equal."""
+"""Checks that all nodes are equal. A node that differs from most nodes gets the command that makes it equal."""
 
 import posixpath
+import secrets
 from collections.abc import Callable, Hashable, Mapping
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from backend.cluster.inventory.hardware import Survey
-from backend.cluster.inventory.software import NodeFacts, needed_modules, python_field
-from backend.cluster.node import NodeError
-from backend.cluster.preflight.fix_commands import (
-    MCORE_ADAPTER,
-    copy_command,
-    install_command,
-    pip_command,
-    remove_command,
-)
-from backend.cluster.preflight.results import CheckName, CheckResult, Checks
-from backend.cluster.program_answers import Prints, Seen
+from backend.cluster.inventory.hardware import Hardware
+from backend.cluster.inventory.software import NodeFacts, ask_program, needed_environment
+from backend.cluster.node import Node, NodeError
+from backend.cluster.node_group import ends_of_all
+from backend.cluster.preflight.files import ASK_S, dataset_names
+from backend.cluster.preflight.fix_commands import copy_command, remove_command
+from backend.cluster.preflight.readings import GangReadings
+from backend.cluster.preflight.results import CheckName, CheckResult
+from backend.cluster.program_answers import Nothing, Prints, Seen, Written
 from backend.job.job import Job
-from backend.job.launch_rules import environment_of
-from backend.job.presets import resolve_model
 
+PROGRAM = "fingerprints.py"
+PRINTS_S = 60.0
+"""The program reads three parts of every file of a model, from a slow disk."""
+SEEN_S = 5.0
+"""Time that a network disk may take to show a node the file of another node."""
 _NAMES_SHOWN = 4
 
-T = TypeVar("T", bound=Hashable)
+T = TypeVar("T")
+H = TypeVar("H", bound=Hashable)
 
 
-def usual(values: Mapping[int, T]) -> T:
-    """What most nodes have; of two that are as frequent that of the first node."""
-    counts: dict[T, int] = {}
+def usual(values: Mapping[int, H]) -> H:
+    """Return the value of most nodes. Of two values that are equally frequent, return that of the first node."""
+    counts: dict[H, int] = {}
     for value in values.values():
         counts[value] = counts.get(value, 0) + 1
     return max(counts, key=lambda value: counts[value])
 
 
-def check_engine(job: Job, checks: Checks, facts: NodeFacts) -> CheckResult:
-    """Whether the environment has all that the engine imports, and experts that run together."""
-    missing = [module for module, version in facts.modules.items() if version is None]
-    if not missing:
-        transformers = facts.modules.get("transformers") or ""
-        if _loops_over_experts(job, transformers):
-            place = python_field(job, checks.rank)
-            return checks.warning("engine", "experts_looped", place, transformers=transformers, engine=job.engine)
-        return checks.ok("engine", **facts.modules)
-    field, values = python_field(job, checks.rank), {"modules": missing, "engine": job.engine}
-    names = needed_modules(job)
-    wanted = [MCORE_ADAPTER if module == "mcore_adapter" else names[module] for module in missing]
-    command = pip_command(environment_of(job, checks.rank), wanted)
-    # PyPI's package of this name brings no such module.
-    hollow = "mcore_adapter" in missing and "mcore_adapter" in facts.origins
-    code = "engine_placeholder" if hollow else "engine_missing"
-    return checks.wrong("engine", code, field, **values, command=command)
+def check_machines(gang: GangReadings) -> list[CheckResult]:
+    """Check that all nodes have the same GPUs, driver, NCCL and Python, and that no two nodes are one machine.
 
-
-def _loops_over_experts(job: Job, transformers: str) -> bool:
-    """transformers 4 runs experts one after the other, in Python (4.57.6 models/qwen3_moe/modeling_qwen3_moe.py); 5 as
-    one product (5.6.0 modeling_utils.py get_correct_experts_implementation: grouped_mm).
+    The slowest node makes all others wait.
     """
-    return transformers.startswith("4.") and not job.traits.is_megatron and resolve_model(job.model).experts > 0
-
-
-def check_versions(job: Job, checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts]) -> list[CheckResult]:
-    """Whether all nodes have the same packages; those that differ from most are named."""
-    modules = next(iter(facts.values())).modules
-    # A module that is missing is the engine check's to tell.
-    most = {
-        name: usual({rank: version for rank, node in facts.items() if (version := node.modules.get(name))} or {0: ""})
-        for name in modules
-    }
-    models = {name: next((n for n in facts.values() if n.modules.get(name) == most[name]), None) for name in modules}
-    results = []
-    for rank, node in facts.items():
-        odd = [name for name, version in node.modules.items() if version and version != most[name]]
-        if not odd:
-            results.append(checks[rank].ok("versions", **node.modules))
-            continue
-        here, there = (", ".join(f"{name} {of[name]}" for name in odd) for of in (node.modules, most))
-        origins = {name: model.origins[name] for name in odd if (model := models[name]) and name in model.origins}
-        command = install_command(job, rank, odd, origins, node.origins)
-        field = f"cluster.hosts[{rank}].environments"
-        results.append(
-            checks[rank].wrong("versions", "versions_differ", field, here=here, others=there, command=command)
-        )
-    return results
-
-
-def check_machines(
-    checks: Mapping[int, Checks], facts: Mapping[int, NodeFacts], found: Mapping[int, Survey]
-) -> list[CheckResult]:
-    """Whether all nodes have the same GPUs, driver, NCCL and Python: the slowest and the oldest hold up the others.
-
-    And whether two of them are one machine that goes by two names.
-    """
+    facts, checks = gang.facts, gang.checks
     if len(facts) < 2:
         return []
-    described = {rank: _described(facts[rank], found.get(rank)) for rank in facts}
+    described = {rank: _describe(facts[rank], gang.surveys.get(rank)) for rank in facts}
     keys = next(iter(described.values()))
-    most = {key: usual({rank: of[key] for rank, of in described.items()}) for key in keys}
+    most = {key: usual({rank: machine[key] for rank, machine in described.items()}) for key in keys}
     results = []
     owners: dict[str, int] = {}
     for rank, own in described.items():
         odd = [key for key in keys if own[key] != most[key] and own[key] and most[key]]
-        survey, field = found.get(rank), f"cluster.hosts[{rank}].address"
+        survey, field = gang.surveys.get(rank), checks[rank].address_field
         firsts = [owners.setdefault(gpu.uuid, rank) for gpu in (survey.gpus.gpus if survey else ())]
         first = min(firsts, default=rank)
         if first != rank:
             results.append(checks[rank].warning("machines", "same_machine", field, first=checks[first].node))
         elif odd:
-            here, there = (", ".join(of[key] for key in odd) for of in (own, most))
+            here, there = (", ".join(machine[key] for key in odd) for machine in (own, most))
             results.append(checks[rank].warning("machines", "machines_differ", field, here=here, others=there))
         else:
             results.append(checks[rank].ok("machines", **own))
     return results
 
 
-def _described(facts: NodeFacts, found: Survey | None) -> dict[str, str]:
-    gpus = found.gpus.gpus if found else ()
+def _describe(facts: NodeFacts, survey: Hardware | None) -> dict[str, str]:
+    gpus = survey.gpus.gpus if survey else ()
     names = sorted({gpu.name for gpu in gpus})
     return {
         "python": "Python " + ".".join(facts.python.split(".")[:2]),
@@ -124,56 +74,85 @@ def _described(facts: NodeFacts, found: Survey | None) -> dict[str, str]:
     }
 
 
-def check_prints(job: Job, checks: Mapping[int, Checks], prints: Mapping[int, Prints | NodeError]) -> list[CheckResult]:
-    """Whether the model and the data are the same files on all nodes; what a node lacks is told by other checks."""
+def check_prints(gang: GangReadings) -> list[CheckResult]:
+    """Check that the model and the data are the same files on all nodes. Other checks report missing files."""
+    if len(gang.nodes) < 2:
+        return []
+    job = gang.job
+    question = {
+        "model": job.model.path,
+        "folder": job.training.dataset_dir or "/",
+        "datasets": dataset_names(job),
+        "plain": job.traits.environment == "swift",
+    }
+    prints = ends_of_all(
+        gang.nodes, lambda rank, node: _ask(job, rank, node, Prints, "prints", question), PRINTS_S + 10
+    )
     folder = str(job.model.path)
     results = _check_files(
-        job, checks, prints, "model", "model_equal", "model.path", lambda n: posixpath.join(folder, n)
+        gang, prints, "model", "model_equal", "model.path", lambda name: posixpath.join(folder, name)
     )
-    return results + _check_files(job, checks, prints, "data", "data_equal", "training.dataset", _data_path)
-
-
-def _data_path(name: str) -> str:
-    """A description is told by the file it stands in."""
-    return name.partition(": ")[0]
+    # The name of a data set's description starts with the file that has it.
+    return results + _check_files(
+        gang, prints, "data", "data_equal", "training.dataset", lambda name: name.partition(": ")[0]
+    )
 
 
 def _check_files(
-    job: Job,
-    checks: Mapping[int, Checks],
+    gang: GangReadings,
     prints: Mapping[int, Prints | NodeError],
     part: Literal["model", "data"],
     name: CheckName,
     field: str,
     path_of: Callable[[str], str],
 ) -> list[CheckResult]:
-    broken = [checks[rank].raised(name, one) for rank, one in prints.items() if isinstance(one, NodeError)]
-    known = {rank: one.get(part) for rank, one in prints.items() if not isinstance(one, NodeError)}
-    found = {rank: files for rank, files in known.items() if files}
-    if len(found) < 2:
-        return broken
-    whole = {rank: tuple(sorted(files.items())) for rank, files in found.items()}
+    checks = gang.checks
+    failed = [checks[rank].raised(name, answer) for rank, answer in prints.items() if isinstance(answer, NodeError)]
+    answered = {rank: answer.get(part) for rank, answer in prints.items() if not isinstance(answer, NodeError)}
+    present = {rank: files for rank, files in answered.items() if files}
+    if len(present) < 2:
+        return failed
+    whole = {rank: tuple(sorted(files.items())) for rank, files in present.items()}
     most = usual(whole)
     source = next(rank for rank, files in whole.items() if files == most)
     results = []
-    for rank, files in found.items():
+    for rank, files in present.items():
         differ = sorted(key for key, _ in set(most) - set(whole[rank]))
         extra = sorted(files.keys() - dict(most).keys())
         if not differ and not extra:
             results.append(checks[rank].ok(name, files=len(files)))
             continue
         paths = list(dict.fromkeys(path_of(key) for key in differ or extra))
-        command = copy_command(job.cluster.hosts[source], paths) if differ else remove_command(paths)
+        command = copy_command(gang.job.cluster.hosts[source], paths) if differ else remove_command(paths)
         shown = [posixpath.basename(path) for path in paths[:_NAMES_SHOWN]] + ["..."] * (len(paths) > _NAMES_SHOWN)
         code = "model_differs" if name == "model_equal" else "data_differs"
         values = {"names": shown, "count": len(paths), "source": checks[source].node, "command": command}
         results.append(checks[rank].wrong(name, code, field, **values))
-    return results + broken
+    return results + failed
 
 
-def check_shared(job: Job, checks: Mapping[int, Checks], seen: Mapping[int, Seen | NodeError]) -> list[CheckResult]:
-    """Whether all nodes see the file that node 0 has written into output_dir; `seen` is without node 0."""
-    results = [checks[0].ok("output_shared")] if seen else []
+def check_shared(gang: GangReadings) -> list[CheckResult]:
+    """Check that all nodes see the file that node 0 writes into output_dir. Node 0 removes it afterwards.
+
+    With Megatron the ranks of all nodes write parts of one checkpoint and read each other's. The other engines do not.
+    """
+    job, nodes, checks = gang.job, gang.nodes, gang.checks
+    if len(nodes) < 2 or 0 not in nodes or not job.traits.is_megatron:
+        return []
+    question: dict[str, Any] = {"folder": job.training.output_dir, "name": f".megaboard-{secrets.token_hex(8)}"}
+    try:
+        written = _ask(job, 0, nodes[0], Written, "write", question)
+        if not written["written"]:
+            return [of.skipped("output_shared") for of in checks.values()]  # check_writable reports why
+        question["seconds"] = SEEN_S
+        others = {rank: node for rank, node in nodes.items() if rank != 0}
+        try:
+            seen = ends_of_all(others, lambda rank, node: _ask(job, rank, node, Seen, "read", question), ASK_S + 10)
+        finally:
+            _ask(job, 0, nodes[0], Nothing, "remove", question)
+    except NodeError as error:
+        return [checks[0].raised("output_shared", error)]
+    results = [checks[0].ok("output_shared")]
     for rank, answer in seen.items():
         of = checks[rank]
         if isinstance(answer, NodeError):
@@ -184,3 +163,7 @@ def check_shared(job: Job, checks: Mapping[int, Checks], seen: Mapping[int, Seen
             values = {"path": job.training.output_dir, "first": checks[0].node, "engine": job.engine}
             results.append(of.warning("output_shared", "output_not_shared", "training.output_dir", **values))
     return results
+
+
+def _ask(job: Job, rank: int, node: Node, shape: type[T], action: str, question: Mapping[str, object]) -> T:
+    return ask_program(node, needed_environment(job, rank, node), shape, PROGRAM, action, question, PRINTS_S)

@@ -1,4 +1,4 @@
-"""The port that ranks meet at: chosen on node 0, and tried by every node before a launch."""
+"""Choice of the master port on node 0, and the check that every node reaches it."""
 
 import secrets
 import shlex
@@ -8,6 +8,7 @@ from typing import TypeVar, cast
 from backend.cluster.inventory.software import ask_program, needed_environment
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import ends_of_all
+from backend.cluster.preflight.readings import GangReadings
 from backend.cluster.preflight.results import CheckResult, Checks
 from backend.cluster.program_answers import Dialled, FreePort, Listened
 from backend.job.job import Job
@@ -16,12 +17,12 @@ T = TypeVar("T")
 
 ASK_S = 30.0
 DIAL_S = 8.0
-"""How long nodes try to reach the master's port; a listener is up after less than one."""
+"""Time that nodes try to reach the master's port. A listener starts in less than one second."""
 DIAL = "dial.py"
 
 
 def choose_port(job: Job, node: Node, ports: Sequence[int]) -> int:
-    """The first of `ports` that is free on `node`, which is node 0. Raises NodeError(no_free_port)."""
+    """Return the first of `ports` that is free on node 0, or raise NodeError(no_free_port)."""
     answer = _try_port(job, 0, node, FreePort, "free_port", {"ports": list(ports)})
     if "port" not in answer:
         first, last = job.cluster.port_range
@@ -29,13 +30,9 @@ def choose_port(job: Job, node: Node, ports: Sequence[int]) -> int:
     return answer["port"]
 
 
-def check_port(
-    job: Job, checks: Mapping[int, Checks], nodes: Mapping[int, Node], port: int, own: str | None
-) -> list[CheckResult]:
-    """Node 0 listens on the port as the job's master will, and every node, itself too, dials it.
-
-    `own`: an address of node 0, for nodes that do not know its name.
-    """
+def check_port(gang: GangReadings) -> list[CheckResult]:
+    """Check that every node reaches the master port. Node 0 listens as the job's master does, and dials it too."""
+    job, checks, nodes, port = gang.job, gang.checks, gang.nodes, gang.port
     if 0 not in nodes:
         return [of.skipped("master_port") for of in checks.values()]
     address = job.cluster.hosts[0].dialled_address
@@ -44,8 +41,8 @@ def check_port(
     def work(rank: int, node: Node) -> Listened | Dialled:
         dialled = {"address": address, "port": port, "seconds": DIAL_S, "word": words[rank]}
         if rank == 0:  # both in one command: its sshd may allow no second one
-            wanted = {"port": port, "seconds": DIAL_S + 2, "words": [*words.values()], "dial": dialled}
-            return _try_port(job, 0, node, Listened, "listen", wanted)
+            question = {"port": port, "seconds": DIAL_S + 2, "words": [*words.values()], "dial": dialled}
+            return _try_port(job, 0, node, Listened, "listen", question)
         return _try_port(job, rank, node, Dialled, "dial", dialled)
 
     answers = ends_of_all(nodes, work, ASK_S + 10)
@@ -56,14 +53,22 @@ def check_port(
         wrong = checks[0].wrong("master_port", "port_taken", "cluster.port_range", port=port)
     else:
         dials = cast(dict[int, Dialled | NodeError], answers)
-        own_dial = {0: bound["dialled"]} if "dialled" in bound else {}
-        dials |= own_dial
-        return [_judge_dial(of, dials.get(rank), address, port, own) for rank, of in checks.items()]
+        dials |= {0: bound["dialled"]} if "dialled" in bound else {}
+        own_address = _own_address(gang)
+        return [_judge_dial(of, dials.get(rank), address, port, own_address) for rank, of in checks.items()]
     return [wrong, *(of.skipped("master_port") for rank, of in checks.items() if rank != 0)]
 
 
+def _own_address(gang: GangReadings) -> str | None:
+    """Return an address of node 0 for the nodes that cannot resolve its name."""
+    if 0 not in gang.surveys:
+        return None
+    interfaces = gang.surveys[0].fabric.interfaces
+    return next((interface.addresses[0] for interface in interfaces if interface.name == gang.facts[0].interface), None)
+
+
 def _judge_dial(
-    of: Checks, answer: Dialled | NodeError | None, address: str, port: int, own: str | None
+    of: Checks, answer: Dialled | NodeError | None, address: str, port: int, own_address: str | None
 ) -> CheckResult:
     if answer is None:
         return of.skipped("master_port")
@@ -74,11 +79,11 @@ def _judge_dial(
     field = "cluster.hosts[0].fabric_address"
     detail = answer.get("detail", "")
     if not answer.get("is_named", True):
-        line = shlex.quote(f"{own or 'ADDRESS'} {address}")
+        line = shlex.quote(f"{own_address or 'ADDRESS'} {address}")
         command = f"echo {line} | sudo tee -a /etc/hosts"
         return of.wrong("master_port", "master_not_resolved", field, address=address, detail=detail, command=command)
     return of.wrong("master_port", "master_not_reached", field, address=address, port=port, detail=detail)
 
 
-def _try_port(job: Job, rank: int, node: Node, shape: type[T], action: str, wanted: Mapping[str, object]) -> T:
-    return ask_program(node, needed_environment(job, rank, node), shape, DIAL, action, wanted, ASK_S)
+def _try_port(job: Job, rank: int, node: Node, shape: type[T], action: str, question: Mapping[str, object]) -> T:
+    return ask_program(node, needed_environment(job, rank, node), shape, DIAL, action, question, ASK_S)

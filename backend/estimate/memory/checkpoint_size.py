@@ -1,4 +1,4 @@
-"""How large one checkpoint of a job is on disk."""
+"""The size of a job's checkpoint on disk."""
 
 from backend.estimate.estimate import estimate_resolved
 from backend.estimate.model.model_layers import model_layers
@@ -12,14 +12,14 @@ WEIGHTS_ALONE = ("save_only_model", "no_save_optim")
 
 
 def checkpoint_bytes(job: Job) -> int | None:
-    """Of the weights and the optimizer's states; None where the job's memory is not modelled.
+    """Return the bytes of one checkpoint; None if the job's memory is not modelled.
 
-    What is trained is saved with what the optimizer keeps of it; the rest once more with every checkpoint, except of
-    adapters, which are saved alone. Where the job saves weights alone, no optimizer. FSDP and ZeRO-2 write the weights
-    twice, once to be loaded by anybody and once to go on from (`_save_optimizer_and_scheduler` in
+    A checkpoint has the trained weights with their optimizer states, and the frozen weights. Adapters are saved without
+    the frozen weights. If the job saves weights only, there are no optimizer states. FSDP and ZeRO-2 write the weights
+    twice, once for loading and once for resuming (`_save_optimizer_and_scheduler` in
     https://github.com/huggingface/transformers/blob/main/src/transformers/trainer.py and `_save_checkpoint` in
     https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/runtime/engine.py). Runs of a tiny model in fp32
-    wrote 1.77 (DDP), 2.34 (FSDP), 2.93 (ZeRO-2) and 2.38 MiB (ZeRO-3); counted here are 1.69, 2.26, 2.82 and 2.26.
+    wrote 1.77 (DDP), 2.34 (FSDP), 2.93 (ZeRO-2) and 2.38 MiB (ZeRO-3); this function returns 1.69, 2.26, 2.82 and 2.26.
     """
     memory = job.traits.memory
     try:

@@ -1,4 +1,4 @@
-"""An engine's bytes of weights, gradients, optimizer and logits under the options of a job."""
+"""The bytes of weights, gradients, optimizer and logits of an engine, with the options of a job."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,26 +10,26 @@ from backend.job.traits import FUSED_LOSS_MOVED, LIGER_LOSS_MOVED, MemoryTraits,
 
 
 def memory_traits(job: Job) -> MemoryTraits:
-    """The engine's memory facts under the job's options; raises estimate_not_modelled."""
+    """Return the engine's memory traits with the job's options; raise estimate_not_modelled."""
     training, traits, parallel = job.training, job.traits, job.parallel
     if traits.memory is None:
         raise _not_modelled("engine", job.engine)
     if training.method not in traits.methods:
         raise _not_modelled("training.method", f"{training.method}, {job.engine}")
     memory = _in_precision(traits.memory, training.precision, megatron=traits.is_megatron)
-    # mcore_adapter's fused loss works at TP 1 alone.
+    # mcore_adapter's fused loss works only with TP 1.
     fusable = (parallel.tensor == 1) | (traits.environment == "swift")
     if traits.is_megatron and parallel.cross_entropy_fusion and memory.fused_logits_bytes:
         names = ("logits_forward_bytes", "logits_backward_bytes", "loss_forward_moved", "loss_backward_moved")
         fused = (memory.fused_logits_bytes, memory.fused_logits_bytes, *FUSED_LOSS_MOVED)
-        # Traits are declared as plain numbers; like the sizes of a job, they are arrays where plans are many.
+        # Traits are declared as plain numbers; like the sizes of a job, they may be arrays of plans.
         chosen: dict[str, Any] = {
             name: choose(fusable, value, getattr(memory, name)) for name, value in zip(names, fused, strict=True)
         }
         memory = replace(memory, **chosen)
     if job.fuses_loss:
-        there, back = LIGER_LOSS_MOVED
-        memory = replace(memory, loss_forward_moved=there, loss_backward_moved=back)
+        forward, backward = LIGER_LOSS_MOVED
+        memory = replace(memory, loss_forward_moved=forward, loss_backward_moved=backward)
     if job.extra.get("optim") == "adamw_torch" and not traits.is_megatron and not traits.zero_stage:
         # torch 2.13 optim/adam.py _multi_tensor_adam, exp_avg_sq_sqrt; the default, adamw_torch_fused, has none.
         memory = replace(memory, step_gradient_bytes=4)
@@ -53,7 +53,7 @@ def _not_modelled(field: str, what: str) -> ProblemsError:
 
 
 def _in_precision(memory: MemoryTraits, precision: str, *, megatron: bool) -> MemoryTraits:
-    """An engine's bytes in another precision than bf16.
+    """Return the engine's bytes in a precision other than bf16.
 
     fp32 needs neither master copies nor autocast, and has no flash attention. Megatron accumulates fp16 gradients in
     fp16, because mcore_adapter asks for fp32 only with bf16.

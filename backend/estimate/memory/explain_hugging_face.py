@@ -34,7 +34,7 @@ def hugging_face_parts(
             yield part(f"optimizer_{kind}", bytes_each=traits.optimizer_bytes, **trained, **ranks)
     if memory.logits:
         yield _logits(layers, plan, tuning, memory.logits)
-    yield from parts_of((*memory.moment.terms, *memory.terms), plan)
+    yield from parts_of((*memory.moment.terms(), *memory.terms), plan)
 
 
 def _trained(parameters: RankParameters) -> Iterator[tuple[str, dict[str, Number]]]:

@@ -20,7 +20,7 @@ def megatron_parts(
     yield from _saved(plan, stages(layers, plan)[memory.stage], costs)
     if memory.logits:
         yield logits_part(memory.logits, plan.tokens, layers.embedding // layers.output.hidden, plan.tensor)
-    yield from parts_of((*memory.moment.terms, *memory.terms), plan)
+    yield from parts_of((*memory.moment.terms(), *memory.terms), plan)
 
 
 def _states(plan: Plan, traits: MemoryTraits, run: Run, memory: StageMemory) -> Iterator[Part]:

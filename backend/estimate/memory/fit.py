@@ -1,4 +1,4 @@
-"""What a user must know beside the figures: whether a plan fits its GPUs, and how far such figures were off."""
+"""Warnings beside the figures: whether a plan fits its GPUs, and the usual error of such figures."""
 
 from dataclasses import replace
 
@@ -12,31 +12,31 @@ from backend.job.presets import Accuracy, accuracy, expected_errors
 from backend.job.problems import Problem
 
 
-def over_memory(job: Job, found: Estimate) -> list[Problem]:
-    """A warning where the plan needs more than a GPU has; nothing where the GPU holds it."""
-    if not over_gpu_gib(found):
+def over_memory(job: Job, figures: Estimate) -> list[Problem]:
+    """Return a warning if the plan needs more memory than a GPU has."""
+    if not over_gpu_gib(figures):
         return []
     values = {
-        "needed_gib": round(found.reserved_gib + found.outside_gib, 1),
-        "stage": found.peak_stage,
-        "memory_gib": round(found.gpu_memory_gib, 1),
+        "needed_gib": round(figures.reserved_gib + figures.outside_gib, 1),
+        "stage": figures.peak_stage,
+        "memory_gib": round(figures.gpu_memory_gib, 1),
         "case": "sizes" if job.traits.is_megatron else "sharding",
     }
     return [Problem(code="over_memory", field="parallel", severity="warning", values=values)]
 
 
-ROOM = 0.05
-"""What stays free of each GPU while nothing says how far computed memory can be trusted: the margin that the words of
-`cluster.memory_margin` advise."""
+HEADROOM = 0.05
+"""The share of each GPU that stays free while the error of computed memory is unknown. The help text of
+`cluster.memory_margin` recommends this margin."""
 
 
 def is_memory_settled(job: Job) -> bool:
-    """Whether the user's own margin, or a run that has calibrated the memory, says how far it can be trusted."""
+    """Return whether the user's margin, or a run that calibrated the memory, says how reliable computed memory is."""
     return bool(job.cluster.memory_margin) or job.cluster.calibration.memory_ratio is not None
 
 
 def doubtful_above_gib(job: Job, memory_gib: float) -> float:
-    """The computed memory above which a plan may not fit a GPU of this memory.
+    """Return the computed memory above which a plan may not fit a GPU of this memory.
 
     It is the GPU memory less the median error of such estimates, most of which are too low. It is the whole GPU memory
     if the user has set a margin or a run has calibrated the memory.
@@ -44,16 +44,16 @@ def doubtful_above_gib(job: Job, memory_gib: float) -> float:
     return memory_gib if is_memory_settled(job) else (1 - expected_errors().memory.median) * memory_gib
 
 
-def may_not_fit(job: Job, found: Estimate) -> bool:
-    """Whether a plan is computed to fit, but with less room than the usual error of such estimates."""
-    return found.fits and found.reserved_gib + found.outside_gib > doubtful_above_gib(job, found.gpu_memory_gib)
+def may_not_fit(job: Job, figures: Estimate) -> bool:
+    """Return whether a plan is computed to fit, but with less room than the usual error of such estimates."""
+    return figures.fits and figures.reserved_gib + figures.outside_gib > doubtful_above_gib(job, figures.gpu_memory_gib)
 
 
-def near_the_limit(job: Job, found: Estimate) -> list[Problem]:
-    """A note if the plan may not fit, or exceeds the memory by less than ROOM, with the usual error."""
-    needed = (found.reserved_gib + found.outside_gib) / found.gpu_memory_gib
-    is_over = 1 < needed < 1 + ROOM and not is_memory_settled(job)
-    if not is_over and not may_not_fit(job, found):
+def near_the_limit(job: Job, figures: Estimate) -> list[Problem]:
+    """Return a note with the usual error if the plan may not fit, or exceeds the memory by less than HEADROOM."""
+    needed = (figures.reserved_gib + figures.outside_gib) / figures.gpu_memory_gib
+    is_over = 1 < needed < 1 + HEADROOM and not is_memory_settled(job)
+    if not is_over and not may_not_fit(job, figures):
         return []
     errors = expected_errors()
     values = {
@@ -66,24 +66,24 @@ def near_the_limit(job: Job, found: Estimate) -> list[Problem]:
     return [Problem(code="near_the_limit", field="cluster.memory_margin", severity="note", values=values)]
 
 
-def over_host_memory(job: Job, found: Estimate) -> list[Problem]:
-    """A warning where what is offloaded needs more than a node's RAM; nothing where that is not known."""
+def over_host_memory(job: Job, figures: Estimate) -> list[Problem]:
+    """Return a warning if offloading needs more RAM than a node has; nothing if that is unknown."""
     memory_gib = job.cluster.host_memory_gib
-    if memory_gib is None or not over_host_gib(job, found):
+    if memory_gib is None or not over_host_gib(job, figures):
         return []
-    values = {"needed_gib": round(found.host_memory_gib, 1), "memory_gib": round(memory_gib, 1)}
+    values = {"needed_gib": round(figures.host_memory_gib, 1), "memory_gib": round(memory_gib, 1)}
     field = "parallel.optimizer_offload_fraction" if job.traits.is_megatron else "engine"
     return [Problem(code="host_memory_exceeded", field=field, severity="warning", values=values)]
 
 
 MUCH_PADDING = 0.3
-"""Of a step, that is worth a word."""
+"""The share of padding in a step that deserves a note."""
 
 
-def much_padding(job: Job, found: Estimate) -> list[Problem]:
-    """A note where much of a step is padding, or waiting for long samples; with what packing would make of the hours.
+def much_padding(job: Job, figures: Estimate) -> list[Problem]:
+    """Return a note if padding, or waiting for long samples, takes much of a step. The note has the hours with packing.
 
-    Nothing while nobody says how long samples are.
+    Returns nothing if the length of samples is unknown.
     """
     share = padding_share(job)
     if share < MUCH_PADDING:
@@ -99,27 +99,26 @@ def much_padding(job: Job, found: Estimate) -> list[Problem]:
         return [note]
     edit = {"training.packing": True}
     packed = estimate(with_values(job, edit)).hours
-    if found.hours is None or packed is None or packed >= found.hours:
+    if figures.hours is None or packed is None or packed >= figures.hours:
         return [note]
-    hours = {"hours": f"{found.hours:.2g}", "packed": f"{packed:.2g}"}
+    hours = {"hours": f"{figures.hours:.2g}", "packed": f"{packed:.2g}"}
     return [replace(note, code="packing_pays", values={**values, **hours}, edit=edit)]
 
 
-def over_gpu_gib(found: Estimate) -> float:
-    """Memory that a plan needs beyond a GPU's; 0 where that suffices."""
-    return max(0.0, found.reserved_gib + found.outside_gib - found.gpu_memory_gib)
+def over_gpu_gib(figures: Estimate) -> float:
+    """Return the memory that a plan needs beyond that of a GPU; 0 if it fits."""
+    return max(0.0, figures.reserved_gib + figures.outside_gib - figures.gpu_memory_gib)
 
 
-def over_host_gib(job: Job, found: Estimate) -> float:
-    """RAM that a plan's offloading needs beyond a node's; 0 where that suffices or is not known."""
+def over_host_gib(job: Job, figures: Estimate) -> float:
+    """Return the RAM that offloading needs beyond that of a node; 0 if it fits or if the RAM is unknown."""
     memory_gib = job.cluster.host_memory_gib
-    return 0.0 if memory_gib is None else max(0.0, found.host_memory_gib - memory_gib)
+    return 0.0 if memory_gib is None else max(0.0, figures.host_memory_gib - memory_gib)
 
 
 def accuracy_of(job: Job, shape: ModelShape) -> Accuracy | None:
-    """The errors on the project's own sources for runs like the job's: of its kind where there are enough of them, else
-    of its family. None if neither was ever compared.
-    """
+    """Return the errors on the project's own sources for runs like this job: runs of its kind if there are enough, else
+    of its engine family. None if neither was compared."""
     family = "megatron" if job.traits.is_megatron else "hugging_face"
     adapted = job.training.method in ("lora", "qlora")
     kind = kind_of_run(vision=bool(shape.vision), experts=bool(shape.experts), adapters=adapted)
@@ -127,5 +126,5 @@ def accuracy_of(job: Job, shape: ModelShape) -> Accuracy | None:
 
 
 def kind_of_run(*, vision: bool, experts: bool, adapters: bool) -> str:
-    """What runs are told apart by when errors are counted, besides the family of their engine."""
+    """Return the kind of a run, by which errors are counted within an engine family."""
     return "vision" if vision else "lora" if adapters else "moe" if experts else "dense"

@@ -1,18 +1,18 @@
 """Memory of a rank under LLaMA-Factory's Hugging Face path (DDP, DeepSpeed ZeRO, FSDP), term by term, in bytes.
 
 Under DDP trainable parameters are fp32 and run under autocast (model/adapter.py); ZeRO and FSDP run 16-bit parameters.
-Gradient checkpointing reaches only layers with something to train (model/model_utils/checkpointing.py). What ranks
-divide is in sharding.py; the saved tensors of the modules are those of saved_activations.py.
+Gradient checkpointing affects only layers with something to train (model/model_utils/checkpointing.py). sharding.py
+computes the states that ranks divide. saved_activations.py has the saved tensors of the modules.
 """
 
 from typing import Literal
 
-from backend.estimate.array_ops import Flag, Number, choose, holds, larger, largest
-from backend.estimate.frozen_dataclass import record
-from backend.estimate.memory.saved_activations import Eager, eager_bytes
-from backend.estimate.memory.sharding import States, largest_unit, shared_states
+from backend.estimate.array_ops import Flag, Number, choose, larger, largest, plain
+from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memory.saved_activations import EagerForm, eager_bytes
+from backend.estimate.memory.sharding import States, largest_unit, sharded_states
 from backend.estimate.memory.stage import RankParameters, Trained
-from backend.estimate.memory.terms import STATIC_BYTES, Moment, StageMemory, Term, largest_of, peak_moment
+from backend.estimate.memory.terms import LIBRARIES, STATIC_BYTES, Moment, StageMemory, Term, Terms, peak_moment
 from backend.estimate.model.adapters import NF4_BYTES, adapter_parameters, quantised_parameters
 from backend.estimate.model.layers import Activation, LayerKind, Linear, ModelLayers
 from backend.estimate.model.parameters import layer_counts, model_parameters, vision_parameters
@@ -20,7 +20,7 @@ from backend.estimate.plan import Plan
 from backend.job.traits import MemoryTraits
 
 
-@record
+@frozen_dataclass
 class Tuning:
     """What is trained, and how."""
 
@@ -31,13 +31,13 @@ class Tuning:
     last_layers: int = 0
     """Layers that `partial` trains."""
     liger: bool = False
-    """Liger's fused output layer and loss, which never hold all logits."""
+    """Liger's fused output layer and loss, which never store all logits."""
     single_precision: bool = False
     """fp32 without autocast."""
     pairs: bool = False
-    """DPO: a chosen and a rejected answer a sample, whose log-probabilities the loss is made of."""
+    """DPO: each sample has a chosen and a rejected answer, and the loss compares their log-probabilities."""
     reference: bool = False
-    """A frozen model judges them too."""
+    """DPO's frozen reference model is present."""
 
     @property
     def adapters(self) -> bool:
@@ -45,12 +45,12 @@ class Tuning:
 
     @property
     def trains_output(self) -> bool:
-        """Whether the embedding and the output layer are trained."""
+        """Return whether the embedding and the output layer are trained."""
         return self.method == "full" and self.trained.language
 
 
 def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning) -> StageMemory:
-    """The memory of one rank; `memory` in the precision of the run."""
+    """Return the memory of one rank; `memory` is in the precision of the run."""
     parameters = _parameters(layers, tuning)
     states = model_states(layers, plan, memory, tuning, parameters)
     reference, reference_host = reference_bytes(plan, memory, tuning, parameters)
@@ -67,7 +67,7 @@ def data_parallel_memory(layers: ModelLayers, plan: Plan, memory: MemoryTraits, 
         workspace=peak.workspace + STATIC_BYTES,
         host=states.host + reference_host,
         moment=peak,
-        terms=(Term("workspace_libraries", STATIC_BYTES, "bytes"),),
+        terms=(LIBRARIES,),
     )
 
 
@@ -76,13 +76,14 @@ def model_states(
 ) -> States:
     """Return the model states of one rank."""
     frozen = _frozen_bytes(layers, memory, tuning, parameters)
-    return shared_states(layers, plan, memory, parameters, frozen, packed_elements(layers, tuning))
+    return sharded_states(layers, plan, memory, parameters, frozen, packed_elements(layers, tuning))
 
 
 def reference_bytes(
     plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
 ) -> tuple[Number, Number]:
-    """Bytes of DPO's reference model on the GPU and on the host: a 16-bit copy; adapters switch off and need none.
+    """Return the bytes of DPO's reference model on the GPU and on the host. It is a 16-bit copy; runs with adapters
+    switch them off and need no copy.
 
     LLaMA-Factory's train/trainer_utils.py create_ref_model and train/dpo/trainer.py, which shards it too.
     """
@@ -117,7 +118,7 @@ def _parameters(layers: ModelLayers, tuning: Tuning) -> RankParameters:
 
 
 def _last(layers: ModelLayers, wanted: int) -> list[tuple[LayerKind, int]]:
-    """The kinds of the last `wanted` layers, with their counts."""
+    """Return the kinds of the last `wanted` layers, with their counts."""
     if layers.sparse is None:
         return [(layers.dense, min(wanted, layers.dense_count))]
     sparse = min(wanted, layers.sparse_count)
@@ -132,20 +133,20 @@ def _frozen_bytes(layers: ModelLayers, memory: MemoryTraits, tuning: Tuning, par
 
 
 def packed_elements(layers: ModelLayers, tuning: Tuning) -> int:
-    """Weights held in 4 bits."""
+    """Return the number of weights in 4 bits."""
     return quantised_parameters(layers) if tuning.method == "qlora" else 0
 
 
-def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> Eager:
-    """How the modules of a part run."""
+def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> EagerForm:
+    """Return how the modules of a part of the model run."""
     if tuning.single_precision:
-        return Eager(element=4, residual=4, trained=part_trained)
+        return EagerForm(element=4, residual=4, trained=part_trained)
     autocast = memory.autocast_bytes > 0
     if tuning.adapters:
-        return Eager(trained=False, adapters=part_trained, casts=part_trained and autocast)
-    # The residual stream is fp32 where the fp32 embedding is trained; the frozen one of `partial` hands on bf16.
+        return EagerForm(trained=False, adapters=part_trained, casts=part_trained and autocast)
+    # The residual stream is fp32 if the fp32 embedding is trained; the frozen embedding of `partial` returns bf16.
     whole = part_trained and autocast and tuning.method == "full"
-    return Eager(residual=4 if whole else 2, trained=part_trained, casts=part_trained and autocast)
+    return EagerForm(residual=4 if whole else 2, trained=part_trained, casts=part_trained and autocast)
 
 
 def _step_moments(
@@ -159,7 +160,7 @@ def _step_moments(
     """Return what each moment needs: the loss forward and backward, the backward passes of the output layer, of a
     decoder layer, of the first decoder layer and of the vision tower, and the optimizer step."""
     form = form_of(tuning, memory, tuning.trained.language)
-    saved, live, saved_terms = _layer_activations(layers, plan, tuning, form)
+    saved, live, saved_layers = _layer_activations(layers, plan, tuning, form)
     tower_saved, tower_live = _tower(layers, plan, memory, tuning, plan.full_recompute)
     output = plan.tokens * eager_bytes(layers.output, form)
     everything = saved + tower_saved + output
@@ -170,89 +171,108 @@ def _step_moments(
     new = _new_gradient_bytes(memory, form)
     head = new * layers.embedding if tuning.trains_output else 0
     waiting = _waiting_gradient(layers, plan, memory, tuning, form)
-    layer, layer_terms = largest_of(*_layer_work(layers, plan, memory, tuning, form))
-    work = waiting + layer
+    works = _layer_works(layers, plan, memory, tuning, form)
+    work = waiting + largest(*(work.total for work in works))
     after = larger(gradients, held)
-    # What backward keeps of every checkpointed layer: its input and the gradient of it.
+    # Backward keeps the input of every checkpointed layer, and its gradient.
     keeps_inputs = memory.keeps_inputs and tuning.adapters
     kept = choose(plan.full_recompute, 2 * saved, 0) if keeps_inputs else 0
+    gathered = states.gathered
 
-    tower_term = Term("activations_tower", tower_saved, "patches")
-    live_term = Term("activations_recomputed", live)
-    tower_live_term = Term("activations_tower_recomputed", tower_live, "patches")
-    kept_terms = [term._replace(name="activations_kept", bytes=2 * term.bytes) for term in saved_terms if keeps_inputs]
-    everything_terms = (*saved_terms, Term("activations_output", output), tower_term)
-    kept_copies_term = Term("workspace_copies", kept_copies, "elements", memory.autocast_bytes)
-    head_term = Term("workspace_output_gradient", head, "elements", new)
-    waiting_term = Term("workspace_output_gradient", waiting, "elements", form.element)
-    gathered_term = Term("workspace_gathered", states.gathered, "elements", 2)
-    kept_copies = kept_copies + states.gathered
+    def terms(*names: str) -> Terms:
+        """Return the terms of these names, in the order of the page."""
+        largest_work = max(works, key=lambda work: plain(work.total))
+        checkpointed = plan.full_recompute and tuning.trained.language
+        every = {
+            "saved": [
+                Term("activations_inputs" if checkpointed else f"activations_{kind.name}", size, layers=count)
+                for kind, count, size in saved_layers
+            ],
+            "kept": [
+                Term("activations_kept", 2 * size, layers=count) for _, count, size in saved_layers if keeps_inputs
+            ],
+            "output": [Term("activations_output", output)],
+            "live": [Term("activations_recomputed", live)],
+            "tower": [Term("activations_tower", tower_saved, "patches")],
+            "tower_live": [Term("activations_tower_recomputed", tower_live, "patches")],
+            "copies": [Term("workspace_copies", copies, "elements", memory.autocast_bytes)],
+            "kept_copies": [Term("workspace_copies", kept_copies, "elements", memory.autocast_bytes)],
+            "head": [Term("workspace_output_gradient", head, "elements", new)],
+            "waiting": [Term("workspace_output_gradient", waiting, "elements", form.element)],
+            "work": [
+                Term("workspace_ffn", largest_work.ffn),
+                Term("workspace_weight_gradient", largest_work.weight, "elements", new),
+                Term("workspace_unpacked", largest_work.unpacked, "elements", form.element),
+            ],
+            "gathered": [Term("workspace_gathered", gathered, "elements", 2)],
+            "step": [Term("workspace_step", states.step, "elements", memory.step_gradient_bytes)],
+        }
+        return tuple(term for name in names for term in every[name])
+
     return [
         Moment(
             gradients=held,
             activations=everything,
             logits=forward_logits,
-            workspace=copies + states.gathered,
-            terms=(*everything_terms, kept_copies_term._replace(bytes=copies), gathered_term),
+            workspace=copies + gathered,
+            terms=lambda: terms("saved", "output", "tower", "copies", "gathered"),
         ),
         Moment(
             gradients=held,
             activations=everything,
             logits=backward_logits,
-            workspace=kept_copies,
-            terms=(*everything_terms, kept_copies_term, gathered_term),
+            workspace=kept_copies + gathered,
+            terms=lambda: terms("saved", "output", "tower", "kept_copies", "gathered"),
         ),
         Moment(
             gradients=held,
             activations=everything,
             logits=gradient_logits,
-            workspace=head + kept_copies,
-            terms=(*everything_terms, kept_copies_term, head_term, gathered_term),
+            workspace=head + (kept_copies + gathered),
+            terms=lambda: terms("saved", "output", "tower", "kept_copies", "head", "gathered"),
         ),
         Moment(
             gradients=held,
             activations=saved + tower_saved + live,
-            workspace=work + kept_copies,
-            terms=(*saved_terms, live_term, tower_term, kept_copies_term, waiting_term, *layer_terms, gathered_term),
+            workspace=work + (kept_copies + gathered),
+            terms=lambda: terms("saved", "live", "tower", "kept_copies", "waiting", "work", "gathered"),
         ),
         Moment(
             gradients=after,
             activations=tower_saved + live + kept,
-            workspace=work + states.gathered,
-            terms=(*kept_terms, live_term, tower_term, waiting_term, *layer_terms, gathered_term),
+            workspace=work + gathered,
+            terms=lambda: terms("kept", "live", "tower", "waiting", "work", "gathered"),
         ),
         Moment(
             gradients=after,
             activations=tower_saved + tower_live,
-            workspace=waiting + states.gathered,
-            terms=(tower_term, tower_live_term, waiting_term, gathered_term),
+            workspace=waiting + gathered,
+            terms=lambda: terms("tower", "tower_live", "waiting", "gathered"),
         ),
-        Moment(
-            gradients=gradients,
-            workspace=states.step,
-            terms=(Term("workspace_step", states.step, "elements", memory.step_gradient_bytes),),
-        ),
+        Moment(gradients=gradients, workspace=states.step, terms=lambda: terms("step")),
     ]
 
 
-def held_gradients(plan: Plan, memory: MemoryTraits, parameters: RankParameters, states: States, form: Eager) -> Number:
-    """Gradients of earlier micro-batches while another one runs."""
+def held_gradients(
+    plan: Plan, memory: MemoryTraits, parameters: RankParameters, states: States, form: EagerForm
+) -> Number:
+    """Return the gradients of earlier micro-batches while another micro-batch runs."""
     whole = form.element * (parameters.trained_dense + parameters.trained_expert)
     kept = states.gradients if memory.keeps_gradients else 0
     return choose(plan.micro_batches > 1, whole if memory.reduces_layers else states.gradients, kept)
 
 
-def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager) -> Number:
-    """FSDP's outermost unit is reduced last: the output layer's gradient waits for that of the embedding.
+def _waiting_gradient(layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm) -> Number:
+    """Return the gradient of the output layer that waits for the gradient of the embedding, under FSDP.
 
-    While micro-batches are accumulated it is among the whole gradients.
+    FSDP reduces its outermost unit last. While micro-batches accumulate, this gradient is one of the whole gradients.
     """
     if not (memory.reduces_layers and tuning.trains_output):
         return 0
     return choose(plan.micro_batches > 1, 0, form.element * layers.embedding)
 
 
-def _new_gradient_bytes(memory: MemoryTraits, form: Eager) -> float:
+def _new_gradient_bytes(memory: MemoryTraits, form: EagerForm) -> float:
     """Return the bytes of an element of a new gradient, its 16-bit form included."""
     passing = memory.gradient_bytes if memory.passing_gradient_bytes is None else memory.passing_gradient_bytes
     return passing + form.element
@@ -261,13 +281,14 @@ def _new_gradient_bytes(memory: MemoryTraits, form: Eager) -> float:
 def _cast_copies(
     layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, parameters: RankParameters
 ) -> tuple[Number, Number]:
-    """16-bit copies of fp32 weights: those that autocast caches until the end of forward, those kept for backward.
+    """Return the 16-bit copies of fp32 weights: those that autocast caches until the end of forward, and those kept for
+    backward.
 
-    Under checkpointing nothing saves them, and experts, which are slices of one parameter, are never cached.
+    With checkpointing no copy is saved. Experts are slices of one parameter and are never cached.
     """
     if tuning.adapters:
         return 0, 0
-    # An embedding is looked up in fp32; a tied one is cast for the output layer.
+    # The lookup of an embedding is in fp32; a tied embedding is cast for the output layer.
     looked_up = layers.embedding if tuning.trains_output and not layers.tied else 0
     dense = memory.autocast_bytes * (parameters.trained_dense - looked_up)
     every = dense + memory.autocast_bytes * parameters.trained_expert
@@ -275,12 +296,13 @@ def _cast_copies(
 
 
 def _logits(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
 ) -> tuple[Number, Number, Number]:
-    """Bytes of logits at the loss in forward, at the loss in backward and in the output layer's backward."""
+    """Return the bytes of logits in the loss forward, in the loss backward, and in the backward pass of the output
+    layer."""
     hidden = layers.output.hidden
     if tuning.liger:
-        # Chunks of tokens sized so that their fp32 logits are about as large as the hidden states.
+        # The fp32 logits of a chunk of tokens are about as large as the hidden states.
         chunk = 4 * plan.tokens * hidden
         return chunk, chunk, chunk
     logits = plan.tokens * (layers.embedding // hidden)
@@ -291,12 +313,13 @@ def _logits(
 
 
 def _layer_activations(
-    layers: ModelLayers, plan: Plan, tuning: Tuning, form: Eager
-) -> tuple[Number, Number, list[Term]]:
-    """Return the bytes that decoder layers save, the bytes that the largest of them recomputes, and the saved terms."""
+    layers: ModelLayers, plan: Plan, tuning: Tuning, form: EagerForm
+) -> tuple[Number, Number, list[tuple[LayerKind, int, Number]]]:
+    """Return the bytes that decoder layers save, the bytes that the largest of them recomputes, and the saved bytes of
+    the layers of each kind, with their count."""
     saved: Number = 0.0
     live: Number = 0.0
-    terms = []
+    saved_layers = []
     # Checkpointing skips layers without trainable parameters: they save all that they need.
     checkpointed = plan.full_recompute & tuning.trained.language
     for kind, count in _saving_layers(layers, tuning):
@@ -304,9 +327,8 @@ def _layer_activations(
         size = count * choose(checkpointed, form.residual * kind.hidden * plan.tokens, full)
         saved = saved + size
         live = choose(checkpointed, largest(live, full), live)
-        name = "activations_inputs" if holds(checkpointed) else f"activations_{kind.name}"
-        terms.append(Term(name, size, layers=count))
-    return saved, live, terms
+        saved_layers.append((kind, count, size))
+    return saved, live, saved_layers
 
 
 def _saving_layers(layers: ModelLayers, tuning: Tuning) -> list[tuple[LayerKind, int]]:
@@ -335,29 +357,39 @@ def _tower(
     return plan.vision_patches * per_patch, plan.vision_patches * live
 
 
-def _layer_work(
-    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: Eager
-) -> list[tuple[Number, tuple[Term, ...]]]:
-    """Return the bytes that the backward pass of one layer of each kind needs beside what is saved, with their terms.
+@frozen_dataclass
+class LayerWork:
+    """Bytes that the backward pass of one layer needs beside what is saved."""
 
-    These are gradients inside the FFN, the gradient of one weight, and under QLoRA one weight in 16 bits.
-    """
-    new = _new_gradient_bytes(memory, form)
-    options: list[tuple[Number, tuple[Term, ...]]] = []
+    ffn: Number
+    """Gradients of the FFN."""
+    weight: float
+    """The gradient of one weight in 16 bits, and its fp32 copy."""
+    unpacked: float
+    """One weight of 4 bits, unpacked to 16 bits."""
+
+    @property
+    def total(self) -> Number:
+        return self.ffn + self.weight + self.unpacked
+
+
+def _layer_works(
+    layers: ModelLayers, plan: Plan, memory: MemoryTraits, tuning: Tuning, form: EagerForm
+) -> list[LayerWork]:
+    """Return the work of each kind of layer that the model has."""
+    works = []
     for kind, count in ((layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count)):
         if kind is None or not count:
             continue
         widths = [op.width * (2 if op.gated else 1) for op in kind.operators if isinstance(op, Activation)]
-        # Routed experts are one parameter of three dimensions in transformers 5: their gradient comes whole.
+        # Routed experts are one parameter with three dimensions in transformers 5, so their gradient is one tensor.
         sizes = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
         elements = (largest_unit(layers) if memory.reduces_layers else max(sizes)) if form.trained else 0
-        ffn = plan.tokens * form.element * max(widths)
-        weight = elements * new
-        unpacked = max(sizes) * form.element if tuning.method == "qlora" else 0
-        terms = (
-            Term("workspace_ffn", ffn),
-            Term("workspace_weight_gradient", weight, "elements", new),
-            Term("workspace_unpacked", unpacked, "elements", form.element),
+        works.append(
+            LayerWork(
+                ffn=plan.tokens * form.element * max(widths),
+                weight=elements * _new_gradient_bytes(memory, form),
+                unpacked=max(sizes) * form.element if tuning.method == "qlora" else 0,
+            )
         )
-        options.append((ffn + weight + unpacked, terms))
-    return options
+    return works

@@ -1,26 +1,28 @@
 """Memory of every stage of a plan under Megatron-Core, term by term, in bytes on one rank.
 
-Formulas: Korthikanti et al. 2022 (arXiv 2205.05198) for the schedule and tensor/sequence parallel shares; the saved
-tensors of Transformer Engine's modules are those of saved_activations.py. Checked against published B200 runs.
+The formulas of the schedule and of tensor and sequence parallelism are those of Korthikanti et al. 2022 (arXiv
+2205.05198). saved_activations.py has the saved tensors of Transformer Engine's modules. The results were compared with
+published B200 runs.
 """
 
 from collections.abc import Callable
 from dataclasses import fields
 
 from backend.estimate.array_ops import Number, choose, larger
-from backend.estimate.frozen_dataclass import record
-from backend.estimate.memo import Shared
+from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memo import Memo
 from backend.estimate.memory.megatron_adapters import Adapters, adapter_bytes, adapter_counts, tower_adapters
 from backend.estimate.memory.megatron_workspace import cached_gradients, expert_copies, ffn_gradients, largest_weight
-from backend.estimate.memory.saved_activations import Eager, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
+from backend.estimate.memory.saved_activations import EagerForm, SavedBytes, eager_bytes, fused_bytes, recomputed_bytes
 from backend.estimate.memory.stage import RankParameters, Stage, Trained, rank_parameters, stages
 from backend.estimate.memory.terms import (
     GROUPED_BYTES,
+    LIBRARIES,
     STATIC_BYTES,
     Moment,
     StageMemory,
     Term,
-    largest_of,
+    Terms,
     peak_moment,
 )
 from backend.estimate.model.layers import Attention, LayerKind, ModelLayers, VisionLayers, operators_of
@@ -29,22 +31,22 @@ from backend.estimate.time.schedule import in_flight
 from backend.job.traits import MemoryTraits
 
 
-@record
+@frozen_dataclass
 class LayerCost:
     """One layer of a kind on one rank."""
 
     kept: Number
     """Saved activations of one micro-batch, without full recompute."""
     moment: Moment
-    """What its backward pass needs besides."""
+    """The bytes that its backward pass needs beside them."""
 
 
-@record
+@frozen_dataclass
 class PlanCosts:
-    """What is the same on every stage of a plan."""
+    """Costs that are the same on every stage of a plan."""
 
     dense: LayerCost | None
-    """None where the model has no such layers; likewise `sparse`."""
+    """None if the model has no such layers; likewise `sparse`."""
     sparse: LayerCost | None
     unit: Number
     """Input of one unit of full recompute."""
@@ -52,19 +54,19 @@ class PlanCosts:
     """Saved activations of the vision tower for one micro-batch."""
 
 
-@record
+@frozen_dataclass
 class Run:
-    """What is trained of a Megatron model, and beside what."""
+    """What a Megatron run trains, and whether a reference model is beside it."""
 
     trained: Trained
     adapters: Adapters | None = None
-    """LoRA; all other weights are then frozen."""
+    """LoRA adapters; all other weights are frozen then."""
     reference: bool = False
-    """A frozen copy of the model beside it (DPO)."""
+    """DPO: a frozen copy of the model is present."""
 
     @property
     def weights_trained(self) -> bool:
-        """Whether the decoder's own weights are."""
+        """Return whether the decoder's own weights are trained."""
         return self.trained.language and not self.adapters
 
 
@@ -74,19 +76,19 @@ def pipeline_memory(
     memory: MemoryTraits,
     trained: Trained | Run,
     costs: PlanCosts | None = None,
-    shared: Shared | None = None,
+    memo: Memo | None = None,
 ) -> list[StageMemory]:
-    """The memory of each stage, first to last; memory traits in the precision of the run.
+    """Return the memory of each stage, first to last; `memory` is in the precision of the run.
 
-    `costs` are the plan's where they are known: they do not depend on how the layers are cut into stages.
+    `costs` do not depend on the cut of the layers into stages, so the caller may know them.
     """
     run = Run(trained=trained) if isinstance(trained, Trained) else trained
     costs = costs or plan_costs(layers, plan, memory, run)
-    held: dict[tuple[bool, bool, int, int], _Held] = shared.held if shared else {}
-    kept: dict[tuple[int, ...], Number] = shared.kept if shared else {}
+    held: dict[tuple[bool, bool, int, int], _Held] = memo.held if memo else {}
+    kept: dict[tuple[int, ...], Number] = memo.kept if memo else {}
     found = []
     for stage in stages(layers, plan):
-        # Stages between the ends hold the same: only what is in flight differs.
+        # Inner stages often have the same contents; only the micro-batches in flight differ.
         alike = (stage.first, stage.last, stage.dense, stage.sparse)
         if alike not in held:
             held[alike] = _held(layers, plan, memory, run, stage, costs)
@@ -96,7 +98,7 @@ def pipeline_memory(
 
 
 def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> PlanCosts:
-    """What the layers of a plan cost, whichever stage they are on."""
+    """Return the costs of the layers of a plan, on any stage."""
     return PlanCosts(
         dense=layer_cost(layers.dense, plan, memory, run) if layers.dense_count else None,
         sparse=layer_cost(layers.sparse, plan, memory, run) if layers.sparse else None,
@@ -106,21 +108,21 @@ def plan_costs(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) 
 
 
 def element_bytes(memory: MemoryTraits) -> float:
-    """Of an activation: as wide as a weight."""
+    """Return the bytes of an element of an activation, which are those of a weight."""
     return memory.weight_bytes
 
 
-@record
+@frozen_dataclass
 class _Held:
-    """What a stage holds whichever micro-batches are in flight, in bytes."""
+    """Bytes of a stage that do not depend on the micro-batches in flight."""
 
     parameters: RankParameters
     weights: Number
     gradients: Number
     optimizer: Number
-    """Wherever it is."""
+    """Optimizer states on the GPU and on the host."""
     workspace: Number
-    terms: tuple[Term, ...]
+    terms: Terms
     """Parts of `workspace`."""
     peak: Moment
 
@@ -131,8 +133,13 @@ def _held(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage
     frozen = parameters.dense + parameters.expert - count
     reference = frozen + count if run.reference else 0
     shards = plan.optimizer_share(parameters.trained_dense, parameters.trained_expert)
-    cached = cached_gradients(layers, plan, stage) if memory.cached_weight_gradients and run.weights_trained else 0.0
-    grouped = GROUPED_BYTES if stage.sparse else 0.0
+    workspace: Number = STATIC_BYTES
+    terms: Terms = (LIBRARIES,)
+    if memory.cached_weight_gradients and run.weights_trained:
+        cached = cached_gradients(layers, plan, stage)
+        workspace, terms = cached + workspace, (Term("workspace_cached", cached, "elements", 2), *terms)
+    if stage.sparse:
+        workspace, terms = workspace + GROUPED_BYTES, (*terms, Term("workspace_grouped", GROUPED_BYTES, "bytes"))
     present = ((costs.dense, stage.dense), (costs.sparse, stage.sparse))
     moments = [cost.moment for cost, layers_of_kind in present if cost and layers_of_kind]
     if stage.last:
@@ -142,12 +149,8 @@ def _held(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage
         weights=memory.weight_bytes * (count + reference) + element_bytes(memory) * frozen,
         gradients=memory.gradient_bytes * count,
         optimizer=memory.optimizer_bytes * shards,
-        workspace=cached + STATIC_BYTES + grouped,
-        terms=(
-            Term("workspace_cached", cached, "elements", 2),
-            Term("workspace_libraries", STATIC_BYTES, "bytes"),
-            Term("workspace_grouped", grouped, "bytes"),
-        ),
+        workspace=workspace,
+        terms=terms,
         peak=peak_moment(moments),
     )
 
@@ -164,7 +167,7 @@ def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, saved: Number,
         activations=saved + peak.activations,
         logits=peak.logits,
         workspace=held.workspace + peak.workspace,
-        # The host's Adam also needs the gradients in fp32.
+        # Adam on the host also needs the gradients in fp32.
         host=offloaded * (1 + 4 / memory.optimizer_bytes),
         moment=peak,
         terms=held.terms,
@@ -172,7 +175,7 @@ def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, saved: Number,
 
 
 def _stage_parameters(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run, stage: Stage) -> RankParameters:
-    """On one rank; with adapters only these are trained."""
+    """Return the parameters on one rank; with adapters only the adapters are trained."""
     parameters = rank_parameters(layers, plan, stage, run.trained, memory.vocabulary_padding)
     if not run.adapters:
         return parameters
@@ -193,7 +196,8 @@ def _stage_parameters(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run
 
 
 def _saved(plan: Plan, stage: Stage, costs: PlanCosts, kept: dict[tuple[int, ...], Number]) -> Number:
-    """Activations of every micro-batch in flight; `kept` remembers those in a chunk of (dense, sparse) layers."""
+    """Return the saved activations of every micro-batch in flight; `kept` caches those of a chunk of (dense, sparse)
+    layers."""
     counts = in_flight(plan.pipeline, plan.virtual_pipeline, plan.micro_batches, stage.index)
     total: Number = counts[0] * costs.tower if stage.first else 0.0
     for chunk, flying in zip(stage.chunks, counts, strict=True):
@@ -201,7 +205,7 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts, kept: dict[tuple[int, ...
         if sizes not in kept:
             kept[sizes] = _kept(plan, costs, *sizes)
         if isinstance(flying, int) and len(counts) > 2:
-            # All chunks but the last mostly keep those of PP micro-batches.
+            # All chunks except the last mostly keep the activations of PP micro-batches.
             full = (*sizes, flying)
             if full not in kept:
                 kept[full] = flying * kept[sizes]
@@ -212,15 +216,18 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts, kept: dict[tuple[int, ...
 
 
 def _kept(plan: Plan, costs: PlanCosts, dense: int, sparse: int) -> Number:
-    """Saved activations of one micro-batch in a chunk of so many layers."""
+    """Return the saved activations of one micro-batch in a chunk of these layers."""
     inputs = -(-(dense + sparse) // plan.recompute_layers) * costs.unit
     every = (dense * costs.dense.kept if costs.dense else 0.0) + (sparse * costs.sparse.kept if costs.sparse else 0.0)
     return choose(plan.full_recompute, inputs, every)
 
 
 def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> LayerCost:
-    """Beside what a layer keeps: in its backward what it recomputes, the FFN's gradients and one weight's gradient, or,
-    if that is more, in its forward the copies of tokens on their way to experts and back."""
+    """Return what a layer keeps, and what its backward pass needs beside that.
+
+    The backward pass needs what it recomputes, the gradients of the FFN, and the gradient of one weight. The forward
+    pass needs the copies of tokens that go to experts and back. The larger of both counts.
+    """
     [attention] = operators_of(kind, Attention)
     scale = element_bytes(memory) / 2
     adapters = run.adapters if run.trained.language else None
@@ -242,24 +249,31 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         work = larger(work, probabilities)
         recomputed = plan.attention_recompute
         revived = revived + choose(recomputed, probabilities, 0.0)
-        # Dropout keeps a mask of bytes and the probabilities that it leaves.
+        # Dropout keeps a mask of bytes and its output.
         dropped = (1 + 2 * scale) * each if plan.attention_dropout else 0.0
         kept = kept + choose(recomputed, 0.0, probabilities + dropped)
     revived = choose(plan.full_recompute, plan.recompute_layers * kept, revived)
-    terms: tuple[Term, ...] = (Term("workspace_ffn" if plan.flash_attention else "workspace_attention", work),)
+    weight: Number = 0.0
     if run.weights_trained and not memory.cached_weight_gradients:
         weight = 2 * scale * largest_weight(kind, plan)
-        work = work + weight
-        terms = (Term("workspace_weight_gradient", weight, "elements", element_bytes(memory)), *terms)
+    backward = work + weight
     copies = scale * expert_copies(kind, plan, adapters)
-    workspace, terms = largest_of((work, terms), (copies, (Term("workspace_experts", copies),)))
-    layers = choose(plan.full_recompute, plan.recompute_layers, 1)
-    terms = (Term("activations_recomputed", revived, layers=layers), *terms)
-    return LayerCost(kept=kept, moment=Moment(activations=revived, workspace=workspace, terms=terms))
+
+    def terms() -> Terms:
+        recomputed = Term(
+            "activations_recomputed", revived, layers=choose(plan.full_recompute, plan.recompute_layers, 1)
+        )
+        if copies > backward:
+            return recomputed, Term("workspace_experts", copies)
+        name = "workspace_ffn" if plan.flash_attention else "workspace_attention"
+        return recomputed, Term("workspace_weight_gradient", weight, "elements", 2 * scale), Term(name, work)
+
+    moment = Moment(activations=revived, workspace=larger(backward, copies), terms=terms)
+    return LayerCost(kept=kept, moment=moment)
 
 
 def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> SavedBytes:
-    """`saved(recomputed modules)` of the plan, entry by entry where plans differ in them."""
+    """Return `saved(recomputed modules)` of the plan, entry by entry if plans differ in these modules."""
     if not plan.recompute_choices:
         return saved(plan.recompute_modules)
 
@@ -270,16 +284,17 @@ def _by_modules(plan: Plan, saved: Callable[[tuple[str, ...]], SavedBytes]) -> S
 
 
 def _spread(saved: SavedBytes, plan: Plan, attention: Attention) -> Number:
-    """Bytes on one rank for a micro-batch, from bytes a token."""
+    """Return the bytes on one rank for a micro-batch, from bytes per token."""
     whole = saved.whole + saved.routed + saved.dispatched * plan.expert_tensor
-    shared = saved.split / plan.tensor + saved.groups * larger(1 / plan.tensor, 1 / attention.kv_heads)
-    return plan.tokens * (whole * plan.whole_share + shared)
+    memo = saved.split / plan.tensor + saved.groups * larger(1 / plan.tensor, 1 / attention.kv_heads)
+    return plan.tokens * (whole * plan.whole_share + memo)
 
 
 def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained: Trained) -> Number:
-    """The vision tower is the Hugging Face module, whole on each rank; only full recompute reaches it."""
+    """Return the bytes of the vision tower: the Hugging Face module, whole on each rank. Only full recompute affects
+    it."""
     each = int(element_bytes(memory))
-    form = Eager(element=each, residual=each)
+    form = EagerForm(element=each, residual=each)
     per_merged_token = eager_bytes(vision.merger, form) * trained.merger
     per_merged_token += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack
     merged = vision.merger.hidden // vision.block.hidden
@@ -291,24 +306,26 @@ def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained:
 
 
 def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Run) -> list[Moment]:
-    """The loss, and the backward of the output layer."""
+    """Return the moments of the loss and of the backward pass of the output layer."""
     hidden = layers.output.hidden
     vocabulary = layers.embedding // hidden
     each = element_bytes(memory)
     norm = 2 * each * hidden * plan.tokens * plan.whole_share
     logits = plan.tokens * vocabulary / plan.tensor
-    # With sequence parallel the gathered input and the gradient before its reduction are whole.
+    # With sequence parallelism the gathered input, and the gradient before its reduction, are whole.
     gathered = choose(plan.sequence_parallel, 2 * each * hidden * plan.tokens, 0.0)
     own_gradient = run.weights_trained and not memory.cached_weight_gradients
     weight = each * vocabulary * hidden / plan.tensor if own_gradient else 0.0
     most = larger(memory.logits_forward_bytes, memory.logits_backward_bytes)
-    saved = Term("activations_output", norm)
-    backward_terms = (
-        saved,
-        Term("workspace_gathered_input", gathered),
-        Term("workspace_output_gradient", weight, "elements", each),
-    )
+
+    def terms() -> Terms:
+        return (
+            Term("activations_output", norm),
+            Term("workspace_gathered_input", gathered),
+            Term("workspace_output_gradient", weight, "elements", each),
+        )
+
     return [
-        Moment(activations=norm, logits=most * logits, terms=(saved,)),
-        Moment(activations=norm, logits=each * logits, workspace=gathered + weight, terms=backward_terms),
+        Moment(activations=norm, logits=most * logits, terms=lambda: terms()[:1]),
+        Moment(activations=norm, logits=each * logits, workspace=gathered + weight, terms=terms),
     ]

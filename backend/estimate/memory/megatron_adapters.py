@@ -1,9 +1,9 @@
-"""LoRA adapters on Megatron-Core's modules, as mcore-bridge of ms-swift 4 sets them up.
+"""LoRA adapters on Megatron-Core's modules, as mcore-bridge of ms-swift 4 creates them.
 
-A column-parallel projection's A is whole and its B split over TP; a row-parallel one's the other way round; grouped
-experts get adapters of their own. With sequence parallel, A of a column-parallel projection keeps its gathered input.
-A reads its input through nn.Dropout (mcore_bridge 1.6.5 tuners/lora.py; lora_dropout is 0.05 in ms-swift's
-megatron_args.py), which keeps a mask of bytes and hands on a copy.
+A column-parallel projection has a whole A and a B that is split over TP. A row-parallel projection has a split A and a
+whole B. Grouped experts have adapters of their own. With sequence parallelism, A of a column-parallel projection keeps
+its gathered input. A reads its input through nn.Dropout (mcore_bridge 1.6.5 tuners/lora.py; lora_dropout is 0.05 in
+ms-swift's megatron_args.py), which keeps a mask of bytes and returns a copy.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Adapters:
     targets: str = "all"
 
     def linears(self, kind: LayerKind) -> tuple[Linear, ...]:
-        """The projections of a layer that get adapters."""
+        """Return the projections of a layer that have adapters."""
         wanted = None if self.targets in ("all", "all-linear") else {name.strip() for name in self.targets.split(",")}
         linears = (
             operator for operator in kind.operators if isinstance(operator, Linear) and operator.name in _MODULES
@@ -50,7 +50,7 @@ class Adapters:
 
 @lru_cache(maxsize=1024)
 def adapter_counts(kind: LayerKind, adapters: Adapters) -> Counts:
-    """Parameters that the adapters of one layer add."""
+    """Return the parameters that the adapters of one layer add."""
     sums = {"split": 0, "whole": 0, "expert": 0}
     for linear in adapters.linears(kind):
         into, out = adapters.rank * linear.inputs, adapters.rank * linear.outputs
@@ -68,17 +68,18 @@ def adapter_counts(kind: LayerKind, adapters: Adapters) -> Counts:
 
 
 def tower_adapters(vision: VisionLayers, adapters: Adapters) -> int:
-    """Parameters of adapters on the blocks of a vision tower, a Hugging Face module whole on every rank."""
+    """Return the parameters of adapters on the blocks of a vision tower, a Hugging Face module that is whole on every
+    rank."""
     linears = (operator for operator in vision.block.operators if isinstance(operator, Linear))
     return vision.depth * sum(adapters.rank * (linear.inputs + linear.outputs) for linear in linears)
 
 
 @lru_cache(maxsize=1024)
 def adapter_bytes(kind: LayerKind, adapters: Adapters) -> tuple[float, float, SavedBytes]:
-    """(bytes a token of A's outputs and of masks of gathered inputs, of these inputs themselves, which sequence
-    parallel would otherwise split, of what dropout keeps of all other inputs).
+    """Return three values in bytes per token: the outputs of A with the masks of gathered inputs; these inputs, which
+    sequence parallelism would otherwise split; and what dropout keeps of all other inputs.
 
-    A copy takes the place of the input, which the frozen projection does not keep; the attention keeps its own output.
+    A copy replaces the input, which the frozen projection does not keep. The attention keeps its own output.
     """
     linears = adapters.linears(kind)
     columns = [linear for linear in linears if linear.share == "split" and linear.name not in ROWS]

@@ -1,4 +1,4 @@
-"""What a layer on Megatron-Core needs, beside what it saves, while its forward or its backward runs."""
+"""Bytes that a layer on Megatron-Core needs during its forward or backward pass, beside those that it saves."""
 
 from backend.estimate.array_ops import Number, choose, larger, largest
 from backend.estimate.memory.megatron_adapters import Adapters
@@ -11,9 +11,9 @@ _UP = {"mlp": "up", "moe": "expert_up", "shared_experts": "shared_up"}
 
 
 def ffn_gradients(kind: LayerKind, plan: Plan, adapters: Adapters | None) -> Number:
-    """Bytes of the gradient of the FFN's first projection, while its saved output is still there.
+    """Return the bytes of the gradient of the FFN's first projection, while its saved output still exists.
 
-    An adapter scales its output (mcore_bridge 1.6.5 tuners/lora.py), so that its part of the gradient is a copy.
+    An adapter scales its output (mcore_bridge 1.6.5 tuners/lora.py), so its part of the gradient is a copy.
     """
     adapted = _adapted(kind, adapters)
     most: Number = 0.0
@@ -25,11 +25,12 @@ def ffn_gradients(kind: LayerKind, plan: Plan, adapters: Adapters | None) -> Num
 
 
 def expert_copies(kind: LayerKind, plan: Plan, adapters: Adapters | None) -> Number:
-    """Bytes of the tokens on their way to experts and back, held by names in the code: 0 in a layer without experts.
+    """Return the bytes of tokens on the way to experts and back that variables in the code hold; 0 without experts.
 
-    megatron-core 0.16.1 transformer/moe/moe_layer.py custom_forward and routed_experts_compute hold them sorted for the
-    exchange, exchanged, as the experts' outputs and those unsorted, of which ETP ranks each hold all; what the experts
-    read is saved and counted there. Without EP nothing is exchanged. An adapter's output is scaled and added: one more.
+    megatron-core 0.16.1 transformer/moe/moe_layer.py custom_forward and routed_experts_compute hold four copies: sorted
+    for the exchange, exchanged, as outputs of the experts, and unsorted. ETP ranks each hold all of the last two. The
+    input of the experts is a saved activation, which is counted there. Without EP nothing is exchanged. With an
+    adapter, whose output is scaled and added, there is one more copy.
     """
     routed = sum(2 * one.top_k * one.hidden for one in kind.operators if isinstance(one, Dispatch))
     if not routed:
@@ -43,7 +44,8 @@ def _adapted(kind: LayerKind, adapters: Adapters | None) -> set[str]:
 
 
 def largest_weight(kind: LayerKind, plan: Plan) -> Number:
-    """Elements of the largest weight whose gradient lives before it is added up; grouped experts count together."""
+    """Return the elements of the largest weight whose gradient exists before it is accumulated; grouped experts count
+    together."""
     sizes = [
         operator.inputs * operator.outputs * operator.copies / _cut(operator, plan)
         for operator in operators_of(kind, Linear)
@@ -58,7 +60,8 @@ def _cut(operator: Linear, plan: Plan) -> Number:
 
 
 def cached_gradients(layers: ModelLayers, plan: Plan, stage: Stage) -> Number:
-    """Transformer Engine >= 2.3 keeps one dummy gradient for every distinct weight shape; experts share theirs."""
+    """Return the bytes of dummy gradients: Transformer Engine >= 2.3 keeps one for every distinct weight shape; experts
+    share theirs."""
     shapes: dict[tuple[int, int, str], Number] = {}
     kinds = [kind for kind, _ in stage.kinds(layers)]
     for kind in [*kinds, layers.output] if stage.last else kinds:

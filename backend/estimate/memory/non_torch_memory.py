@@ -1,8 +1,8 @@
-"""GPU memory outside torch's allocator: CUDA's context, and the buffers of every NCCL communicator that a plan uses.
+"""GPU memory outside torch's allocator: the CUDA context, and the buffers of every NCCL communicator of a plan.
 
-Megatron-Core talks in a group of its own for every purpose, and each has buffers of its own. A run of Megatron with
-TP 2, PP 2 and DP 2 on 8 H100 was found to hold 7 GB in them, 9.5 GB with experts
-(https://github.com/verl-project/verl/pull/6408), where this counts 4.
+Megatron-Core has one group for each purpose, and each group has its own buffers. A run of Megatron with TP 2, PP 2 and
+DP 2 on 8 H100 had 7 GB in them, and 9.5 GB with experts (https://github.com/verl-project/verl/pull/6408). This module
+computes 4 GB.
 """
 
 from backend.estimate.array_ops import Number, choose, larger, smaller
@@ -10,19 +10,21 @@ from backend.estimate.plan import Plan
 from backend.job.job import Job
 
 FIRST_GIB = 1.5
-"""CUDA's context, libraries and the communicator of all ranks: assumed."""
+"""The CUDA context, libraries, and the communicator of all ranks; assumed."""
 PAIR_GIB, GROUP_GIB = 544 / 1024, 688 / 1024
-"""Of a communicator of two ranks, and of more: 4 A100 with NVLink (https://github.com/NVIDIA/nccl/issues/964)."""
+"""Buffers of a communicator of two ranks, and of more ranks: 4 A100 with NVLink
+(https://github.com/NVIDIA/nccl/issues/964)."""
 PEER_GIB = 3.28e9 / 7 / 2**30
-"""Of an all-to-all, for every peer in the node: 8 H100 (https://github.com/NVIDIA/nccl/issues/1685). A channel receives
-into 10 MiB and sends from 2 (NCCL 2.30 src/transport/p2p.cc), and NVLink gets 32 channels (src/graph/paths.cc)."""
+"""Buffers of an all-to-all for each peer in the node: 8 H100 (https://github.com/NVIDIA/nccl/issues/1685). A channel
+receives into 10 MiB and sends from 2 (NCCL 2.30 src/transport/p2p.cc), and NVLink has 32 channels
+(src/graph/paths.cc)."""
 _LINKS_GB_PER_S = 600
-"""Of the A100's links, both directions. NCCL opens two channels a link, two where there is none (the same file), and
-its memory goes with them (https://github.com/NVIDIA/nccl/issues/986)."""
+"""Bandwidth of the A100's links in both directions. NCCL opens two channels for each link, and two if there is no link
+(the same file). Its memory is proportional to the channels (https://github.com/NVIDIA/nccl/issues/986)."""
 
 
-def outside_gib(job: Job, plan: Plan) -> Number:
-    """What the job says, else what its plan needs; sizes of the plan may be arrays."""
+def non_torch_gib(job: Job, plan: Plan) -> Number:
+    """Return the GiB that the job states, or those that its plan needs; sizes of the plan may be arrays."""
     if job.cluster.outside_gib is not None:
         return job.cluster.outside_gib
     if not job.traits.is_megatron:
@@ -33,13 +35,18 @@ def outside_gib(job: Job, plan: Plan) -> Number:
 
 
 def groups_gib(plan: Plan, *, gpus_per_node: int, logs_memory: bool = False) -> Number:
-    """Of the groups of a Megatron plan, beside that of all ranks, which a step talks in; of GPUs with NVLink.
+    """Return the GiB of the groups of a Megatron plan on GPUs with NVLink, without the group of all ranks.
 
-    TP, PP and CP; copies of the model twice, for the loss (mcore_adapter trainer/trainer.py, ms-swift
-    megatron/trainers/base.py) and, with CP's ranks, for gradients; the ranks that agree on the gradients' norm, which
-    are all with the distributed optimizer and TP x PP without (megatron-core 0.16.1 optimizer/__init__.py); those once
-    more where memory is logged (ms-swift megatron/utils/parallel_utils.py). With EP the exchange of tokens and of their
-    counts (transformer/moe/token_dispatcher.py), and the experts' gradients.
+    The groups are:
+
+    - TP, PP and CP;
+    - the copies of the model, once for the loss (mcore_adapter trainer/trainer.py, ms-swift megatron/trainers/base.py)
+      and once, with the ranks of CP, for gradients;
+    - the ranks that compute the norm of the gradients: all ranks with the distributed optimizer, TP x PP without it
+      (megatron-core 0.16.1 optimizer/__init__.py), and TP x PP once more if memory is logged (ms-swift
+      megatron/utils/parallel_utils.py);
+    - with EP, the exchange of tokens and of their counts (transformer/moe/token_dispatcher.py), and the gradients of
+      experts.
     """
     model, copies = plan.tensor * plan.pipeline, plan.data * plan.context
     norm = choose(plan.distributed_optimizer, model * copies, model)
@@ -49,11 +56,11 @@ def groups_gib(plan: Plan, *, gpus_per_node: int, logs_memory: bool = False) -> 
 
 
 def _gib(size: Number) -> Number:
-    """Of the communicator of so many ranks."""
+    """Return the GiB of a communicator of this size."""
     return choose(size > 2, GROUP_GIB, choose(size > 1, PAIR_GIB, 0.0))
 
 
 def _exchange_gib(plan: Plan, gpus_per_node: int) -> Number:
-    """Of EP's all-to-all; peers on other nodes share the buffers of one communicator."""
+    """Return the GiB of EP's all-to-all; peers on other nodes share the buffers of one communicator."""
     here = larger(1, gpus_per_node // plan.expert_tensor)
     return PEER_GIB * (smaller(plan.expert, here) - 1) + choose(plan.expert > here, GROUP_GIB, 0.0)

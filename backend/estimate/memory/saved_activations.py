@@ -1,8 +1,8 @@
-"""What one layer keeps for its backward pass, in bytes a token, derived from its operators.
+"""Bytes per token that one layer keeps for its backward pass, from its operators.
 
-Two implementations: Transformer Engine's fused modules (`fused_bytes`) and Hugging Face's modules (`eager_bytes`).
-The fused sums were checked against published B200 runs (benchmarks/accuracy.py), the eager ones against the tensors
-that torch's autograd saves.
+There are two implementations: Transformer Engine's fused modules (`fused_bytes`) and Hugging Face's modules
+(`eager_bytes`). The fused sums were compared with published B200 runs (benchmarks/accuracy.py), and the eager sums with
+the tensors that torch's autograd saves.
 """
 
 from collections.abc import Iterator
@@ -11,26 +11,28 @@ from functools import lru_cache
 from typing import Literal, NamedTuple
 
 from backend.estimate.array_ops import Number
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.model.layers import Activation, Attention, Dispatch, Keep, LayerKind, Linear, Norm, Operator
 
 Spread = Literal["whole", "split", "groups", "routed", "dispatched"]
 
 
-@record
+@frozen_dataclass
 class SavedBytes:
-    """Bytes a token of one layer, by how they spread over ranks (without context parallelism, which divides all)."""
+    """Bytes per token of one layer, by their distribution over ranks. Context parallelism, which divides all, is not
+    included."""
 
     whole: Number = 0.0
-    """Divided by TP with sequence parallel only."""
+    """Divided by TP only with sequence parallelism."""
     split: Number = 0.0
     """Divided by TP."""
     groups: Number = 0.0
-    """Keys and values: divided by TP, but at least one head a rank."""
+    """Keys and values: divided by TP, but with at least one head per rank."""
     routed: Number = 0.0
-    """Of tokens at their experts: spread like `whole`; EP does not divide them, each rank brings its own tokens."""
+    """Bytes of tokens at their experts, distributed like `whole`. EP does not divide them, because each rank has its
+    own tokens."""
     dispatched: Number = 0.0
-    """Copies handed to the experts: like `routed`, and ETP ranks each hold all."""
+    """Copies that are sent to the experts, like `routed`. Each of the ETP ranks holds all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,23 +40,23 @@ class _Item:
     spread: Spread
     bytes: float
     dropped_by: tuple[str, ...] = ()
-    """Recompute modules that do not keep it."""
+    """The recompute modules that do not keep it."""
     weight_only: bool = False
-    """Needed for a weight's gradient alone: not kept where the weight is frozen."""
+    """Only the gradient of a weight needs it: it is not kept if the weight is frozen."""
 
 
 @lru_cache(maxsize=1024)
 def fused_bytes(
     kind: LayerKind, recomputed: tuple[str, ...] = (), trained: bool = True, context_a2a: bool = False
 ) -> SavedBytes:
-    """Saved bytes under Transformer Engine with flash attention, in bf16 or fp16."""
+    """Return the saved bytes under Transformer Engine with flash attention, in bf16 or fp16."""
     items = _items(kind, context_a2a)
     return _sum(item for item in items if (trained or not item.weight_only) and not {*item.dropped_by} & {*recomputed})
 
 
 @lru_cache(maxsize=1024)
 def recomputed_bytes(kind: LayerKind, recomputed: tuple[str, ...]) -> SavedBytes:
-    """What the recomputed modules of one layer bring back to life while its backward runs."""
+    """Return the bytes that the recomputed modules of one layer restore during its backward pass."""
     return _sum(item for item in _items(kind, False) if {*item.dropped_by} & {*recomputed})
 
 
@@ -75,18 +77,18 @@ def _items(kind: LayerKind, context_a2a: bool) -> Iterator[_Item]:
 
 
 def _norm_items(norm: Norm, *, in_mlp: bool) -> Iterator[_Item]:
-    """The input, and the output, which the next projection needs for its weight's gradient."""
+    """Yield the input, and the output, which the next projection needs for the gradient of its weight."""
     if norm.heads:
         yield _Item(spread="split", bytes=2 * norm.width)
         return
-    # mcore's `mlp` recompute wraps the fused norm too; `layernorm` reaches only norms that are modules of their own.
+    # mcore's `mlp` recompute includes the fused norm; `layernorm` affects only norms that are separate modules.
     dropped = ("mlp",) if in_mlp else ("layernorm",) if norm.detached else ()
     yield _Item(spread="whole", bytes=2 * norm.width)
     yield _Item(spread="whole", bytes=2 * norm.width, dropped_by=dropped, weight_only=True)
 
 
 def _attention_items(attention: Attention, context_a2a: bool) -> Iterator[_Item]:
-    """Query, key, value, output and the softmax statistics in fp32; an all-to-all for CP keeps the output twice."""
+    """Yield query, key, value, output, and softmax statistics in fp32. An all-to-all for CP keeps the output twice."""
     up = ("mla_up_proj",) if attention.latent else ()
     outputs = 2 * attention.heads * attention.value_dim
     keys = 2 * attention.kv_heads * (attention.key_dim + attention.value_dim)
@@ -97,7 +99,7 @@ def _attention_items(attention: Attention, context_a2a: bool) -> Iterator[_Item]
 
 
 def _activation_items(activation: Activation) -> Iterator[_Item]:
-    """Its input, and its output, which the down-projection needs for its weight's gradient."""
+    """Yield the input, and the output, which the down-projection needs for the gradient of its weight."""
     modules = {"mlp": ("mlp",), "shared_experts": ("shared_experts", "moe"), "moe": ("moe",)}[activation.module]
     recomputed_output = (*modules, "moe_act") if activation.module == "moe" else modules
     spread: Spread = "routed" if activation.module == "moe" else "split"
@@ -112,29 +114,29 @@ def _sum(items: Iterator[_Item]) -> SavedBytes:
     return SavedBytes(**sums)
 
 
-class Eager(NamedTuple):
-    """In what form Hugging Face's modules run: bytes of an element and what is trained."""
+class EagerForm(NamedTuple):
+    """How Hugging Face's modules run: the bytes of an element, and what is trained."""
 
     element: int = 2
-    """Bytes of what projections read and write."""
+    """Bytes of an element that projections read and write."""
     residual: int = 2
-    """Bytes of the residual stream: 4 where autocast runs over fp32 weights."""
+    """Bytes of an element of the residual stream: 4 if autocast runs over fp32 weights."""
     trained: bool = True
     """Whether norms and projections themselves are trained."""
     adapters: bool = False
     """Whether every projection has a LoRA adapter, which keeps its own copy of its input."""
     casts: bool = False
-    """Whether each projection makes a low-precision copy of the norm's output for itself: with fp32 weights under
-    autocast the norm's output is fp32, and adapters are fp32."""
+    """Whether each projection makes its own low-precision copy of the norm's output. With fp32 weights under autocast
+    the norm's output is fp32, and adapters are fp32."""
 
 
 @lru_cache(maxsize=1024)
-def eager_bytes(kind: LayerKind, form: Eager) -> float:
-    """Bytes a token that one layer of Hugging Face modules keeps."""
+def eager_bytes(kind: LayerKind, form: EagerForm) -> float:
+    """Return the bytes per token that one layer of Hugging Face modules keeps."""
     return sum(_eager(operator, form) for operator in kind.operators)
 
 
-def _eager(operator: Operator, form: Eager) -> float:
+def _eager(operator: Operator, form: EagerForm) -> float:
     e = form.element
     if isinstance(operator, Norm):
         return operator.width * _eager_norm(operator, form)
@@ -143,31 +145,31 @@ def _eager(operator: Operator, form: Eager) -> float:
     if isinstance(operator, Attention):
         keys = operator.kv_heads * (operator.key_dim + operator.value_dim)
         queries = operator.heads * (operator.key_dim + operator.value_dim)
-        # A packed projection's output stays alive as a whole because the value is a view of it; the tower then joins
+        # The whole output of a packed projection stays allocated because the value is its view. The tower then joins
         # the images' outputs into a copy, and keeps the rotary tables in fp32.
         packed = (3 * e * operator.heads + 8) * operator.key_dim if operator.packed else 0
         return e * (queries + keys) + packed + 4 * operator.heads
     if isinstance(operator, Activation):
-        # SwiGLU in three kernels: gate, its activation, the other half; the product is the next projection's input.
+        # SwiGLU saves the gate, its activation, and the other half; the product is the input of the next projection.
         return e * operator.width * (4 if operator.gated else 2)
     if isinstance(operator, Dispatch):
         return 2 * e * operator.top_k * operator.hidden + 12 * operator.experts
     return e * operator.width
 
 
-def _eager_norm(norm: Norm, form: Eager) -> float:
-    """Bytes per element: RMSNorm in fp32 keeps its fp32 input, and, where its weight is trained, the normalised one."""
+def _eager_norm(norm: Norm, form: EagerForm) -> float:
+    """Return the bytes per element. RMSNorm keeps its fp32 input, and the normalised input if its weight is trained."""
     if norm.layer_norm:
         return form.residual
     normalised = form.element if norm.heads else form.residual
     return 4 + (normalised if form.trained else 0)
 
 
-def _eager_linear(linear: Linear, form: Eager) -> float:
+def _eager_linear(linear: Linear, form: EagerForm) -> float:
     if linear.share == "expert":
         return 0.0
     if linear.after_norm:
         copies = linear.parts if form.casts else 1
         return form.element * linear.inputs * copies if form.trained or form.adapters else 0.0
-    # The output projection reads the attention's output, which is counted there; an adapter copies it.
+    # The output projection reads the output of attention, which is counted with attention; an adapter copies it.
     return form.element * linear.inputs if form.adapters and linear.name == "o" else 0.0

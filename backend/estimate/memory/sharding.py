@@ -1,11 +1,12 @@
-"""What a data-parallel rank of a Hugging Face engine holds of the model states, and what it gathers besides, in bytes.
+"""Bytes of the model states on a data-parallel rank of a Hugging Face engine, and of the parameters that it gathers.
 
-torch DDP holds everything; DeepSpeed ZeRO (arXiv 1910.02054) and FSDP divide optimizer, gradients and parameters among
-the ranks, and gather 16-bit parameters while a layer runs. What an engine divides is its traits'.
+torch DDP keeps everything on every rank. DeepSpeed ZeRO (arXiv 1910.02054) and FSDP divide optimizer, gradients and
+parameters among the ranks, and gather 16-bit parameters while a layer runs. The traits of an engine say what it
+divides.
 """
 
 from backend.estimate.array_ops import ZERO, Number, choose, smaller
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.stage import RankParameters
 from backend.estimate.model.adapters import SCALES_BYTES, matrices
 from backend.estimate.model.layers import LayerKind, Linear, ModelLayers, operators_of
@@ -14,16 +15,16 @@ from backend.estimate.plan import Plan
 from backend.job.traits import MemoryTraits
 
 
-@record
+@frozen_dataclass
 class States:
-    """Bytes of one rank; on the GPU, unless said."""
+    """Bytes of the states of one rank, on the GPU unless stated."""
 
     weights: Number
-    """Trained and frozen."""
+    """Trained and frozen weights."""
     gradients: Number
-    """Accumulated over micro-batches."""
+    """Gradients that accumulate over micro-batches."""
     buckets: Number
-    """That stay allocated beside the gradients."""
+    """Buckets that stay allocated beside the gradients."""
     reduce: Number
     """Buffers of gradients in transfer, which stay allocated too."""
     optimizer: Number
@@ -32,7 +33,7 @@ class States:
     step: Number
     """fp32 gradients while the optimizer steps."""
     host: Number
-    """Of this rank in host memory."""
+    """Bytes of this rank in host memory."""
     weight_ranks: Number
     """Ranks that divide the weights; 0 if the weights are not on the GPU. `gradient_ranks` and `optimizer_ranks` are
     the same of gradients and of the optimizer."""
@@ -40,7 +41,7 @@ class States:
     optimizer_ranks: Number
 
 
-def shared_states(
+def sharded_states(
     layers: ModelLayers,
     plan: Plan,
     memory: MemoryTraits,
@@ -48,7 +49,7 @@ def shared_states(
     frozen_bytes: Number,
     packed: int = 0,
 ) -> States:
-    """The states of one rank; `parameters` are those of the whole model, `packed` of them in 4 bits."""
+    """Return the states of one rank. `parameters` are those of the whole model, `packed` of them in 4 bits."""
     count = parameters.trained_dense + parameters.trained_expert
     held = count / plan.data if memory.shards != "none" else count
     whole = memory.shards != "parameters"
@@ -60,7 +61,7 @@ def shared_states(
     optimizer, stepping = memory.optimizer_bytes * held, smaller(held, memory.step_elements)
     moved, host = 0.0, ZERO
     if memory.offloads != "none":
-        # Masters, moments and the fp32 gradients that the host's Adam reads.
+        # Master weights, moments, and the fp32 gradients for Adam on the host.
         moved, host = 1.0, optimizer + 4 * held
     if memory.offloads == "everything":
         host = host + weights + frozen
@@ -81,14 +82,15 @@ def shared_states(
 
 
 def _reduce_bytes(layers: ModelLayers, memory: MemoryTraits, count: Number) -> Number:
-    """Of buffers that stay allocated for 16-bit gradients on their way; ZeRO-2 that offloads has another one for the
-    largest weight (0.18.4 runtime/zero/stage_1_and_2.py temp_grad_buffer_for_gpu_offload)."""
+    """Return the bytes of buffers that stay allocated for 16-bit gradients in transfer. ZeRO-2 with offloading has one
+    more, for the largest weight (0.18.4 runtime/zero/stage_1_and_2.py temp_grad_buffer_for_gpu_offload)."""
     to_host = smaller(count, largest_module(layers)) if memory.offloads == "optimizer" else 0
     return 2 * (memory.reduce_bucket_elements * choose(count > 0, 1, 0) + to_host)
 
 
 def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParameters, packed: int) -> Number:
-    """Bytes; weights of 4 bits travel as they are (bnb_4bit_quant_storage), and are unpacked by the layer."""
+    """Return the bytes of gathered parameters. Weights of 4 bits are gathered packed (bnb_4bit_quant_storage), and the
+    layer unpacks them."""
     total = parameters.dense + parameters.expert
     spared = 2 - 0.5
     if memory.live_elements:
@@ -99,8 +101,8 @@ def _gathered(layers: ModelLayers, memory: MemoryTraits, parameters: RankParamet
 
 
 def largest_module(layers: ModelLayers) -> int:
-    """Elements that DeepSpeed fetches whatever else is there (0.18.4 runtime/zero/partitioned_param_coordinator.py
-    fetch_sub_module): the weights of one module, where a layer's experts are one."""
+    """Return the elements that DeepSpeed always fetches (0.18.4 runtime/zero/partitioned_param_coordinator.py
+    fetch_sub_module): the weights of one module; a layer's experts are one module."""
     sizes = [layers.embedding]
     for kind in _units(layers):
         linears = operators_of(kind, Linear)
@@ -110,7 +112,7 @@ def largest_module(layers: ModelLayers) -> int:
 
 
 def largest_unit(layers: ModelLayers) -> int:
-    """Elements of the largest decoder layer: what FSDP gathers at a time."""
+    """Return the elements of the largest decoder layer, which is what FSDP gathers at a time."""
     return max(layer_counts(kind).total for kind in _units(layers))
 
 

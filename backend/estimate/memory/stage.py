@@ -1,11 +1,11 @@
-"""What one pipeline stage of a plan holds: its layers, its parameters on one rank, and what of them is trained."""
+"""The contents of one pipeline stage: its layers, its parameters on one rank, and the trained part of them."""
 
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 from backend.estimate.array_ops import Number
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.model.layers import LayerKind, ModelLayers
 from backend.estimate.model.parameters import layer_counts, padded_vocabulary, vision_parameters
 from backend.estimate.plan import Plan
@@ -15,20 +15,20 @@ from backend.job.trained import trained_parts as trained_parts
 
 
 class Chunk(NamedTuple):
-    """A model chunk of a stage; equal ones do the same work."""
+    """A model chunk of a stage; equal chunks do the same work."""
 
     dense: int
-    """Dense layers in it."""
+    """Dense layers of the chunk."""
     sparse: int
     first: bool
-    """It begins the model: the embedding and the vision tower are in it."""
+    """Whether the chunk has the embedding and the vision tower."""
     last: bool
-    """It ends the model: the output layer is in it."""
+    """Whether the chunk has the output layer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stage:
-    """One stage."""
+    """One pipeline stage."""
 
     index: int
     first: bool
@@ -40,13 +40,13 @@ class Stage:
     sparse: int
 
     def kinds(self, layers: ModelLayers) -> tuple[tuple[LayerKind, int], ...]:
-        """The layer kinds that occur on the stage, with their counts."""
+        """Return the layer kinds that occur on the stage, with their counts."""
         counts = ((layers.dense, self.dense), (layers.sparse, self.sparse))
         return tuple((kind, count) for kind, count in counts if kind and count)
 
 
 def stages(layers: ModelLayers, plan: Plan) -> tuple[Stage, ...]:
-    """The stages of a plan, first to last."""
+    """Return the stages of a plan, first to last."""
     return _stages(
         layers.dense_count,
         layers.sparse_count,
@@ -99,12 +99,12 @@ def _split(begin: int, end: int, dense_layers: int) -> tuple[int, int]:
     return dense, end - begin - dense
 
 
-@record
+@frozen_dataclass
 class RankParameters:
     """Parameters on one rank of a stage."""
 
     dense: Number
-    """All but the experts, the vision tower included."""
+    """All parameters except experts, with the vision tower."""
     expert: Number
     trained_dense: Number
     trained_expert: Number
@@ -113,7 +113,7 @@ class RankParameters:
 def rank_parameters(
     layers: ModelLayers, plan: Plan, stage: Stage, trained: Trained, vocabulary_padding: int = 1
 ) -> RankParameters:
-    """Exact counts as Megatron-Core lays them out; the tower is whole on every TP rank of the first stage."""
+    """Return exact counts in Megatron-Core's layout; the tower is whole on every TP rank of the first stage."""
     dense: Number = 0
     expert: Number = 0
     for kind, count in stage.kinds(layers):
@@ -126,7 +126,7 @@ def rank_parameters(
         dense = dense + table + layers.positions
     if stage.last:
         dense = dense + layers.output.hidden
-        # One copy of a tied weight where both ends meet; with PP > 1 the first and the last stage each hold one.
+        # A stage with both ends has one copy of a tied weight; with PP > 1 the first and the last stage each have one.
         if not (layers.tied and stage.first):
             dense = dense + table
     language_dense, language_expert = (dense, expert) if trained.language else (0, 0)

@@ -1,15 +1,16 @@
 """The terms of the memory of a stage, and the moments of a step; the peak is at one of these moments."""
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from backend.estimate.array_ops import ZERO, Number, choose, largest
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.array_ops import ZERO, Number, choose
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.stage import RankParameters
 
 STATIC_BYTES = 0.10 * 2**30
-"""Workspaces of cuBLAS and Transformer Engine and masks: allocator bytes that are in no tensor of the model; the
+"""Workspaces of cuBLAS and Transformer Engine, and masks: allocated bytes that belong to no tensor of the model. The
 median of Megatron-LM's own CI runs is 78 MiB on A100 and 105 MiB on H100."""
 
 GROUPED_BYTES = 4 * 32 * 2**20
@@ -30,7 +31,13 @@ class Term(NamedTuple):
     """Layers that have these bytes together; 0 where they are not counted by layer."""
 
 
-@record
+Terms = tuple[Term, ...]
+
+
+LIBRARIES = Term("workspace_libraries", STATIC_BYTES, "bytes")
+
+
+@frozen_dataclass
 class StageMemory:
     """Bytes on one rank of a stage at the peak moment; the terms add up to `peak`."""
 
@@ -44,19 +51,19 @@ class StageMemory:
     logits: Number
     workspace: Number
     host: Number = 0.0
-    """Of this rank in host memory; no part of `peak`."""
+    """Bytes of this rank in host memory, which are not part of `peak`."""
     moment: "Moment"
     """The peak moment."""
-    terms: tuple[Term, ...] = ()
-    """Parts of activations and workspace that are there at every moment."""
+    terms: Terms
+    """Parts of workspace that are there at every moment."""
 
     @property
     def peak(self) -> Number:
-        """What torch's allocator has handed out."""
+        """Return the bytes that torch's allocator has handed out."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.logits + self.workspace
 
 
-@record
+@frozen_dataclass
 class Moment:
     """Bytes that a moment of a step needs beside those that are there at every moment."""
 
@@ -64,19 +71,12 @@ class Moment:
     activations: Number = 0.0
     logits: Number = 0.0
     workspace: Number = 0.0
-    terms: tuple[Term, ...] = ()
-    """Parts of activations and workspace; empty where the peak moments of many plans differ."""
+    terms: Callable[[], Terms] = tuple
+    """Returns the parts of activations and workspace. Only `explain` calls it, and only for a single plan."""
 
     @property
     def total(self) -> Number:
         return self.gradients + self.activations + self.logits + self.workspace
-
-
-def largest_of(*options: tuple[Number, tuple[Term, ...]]) -> tuple[Number, tuple[Term, ...]]:
-    """Return the largest sum of bytes with its terms; without terms where the sums are arrays."""
-    if any(isinstance(size, np.ndarray) for size, _ in options):
-        return largest(*(size for size, _ in options)), ()
-    return max(options, key=lambda option: option[0])
 
 
 def peak_moment(moments: list[Moment]) -> Moment:

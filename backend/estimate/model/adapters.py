@@ -6,8 +6,9 @@ from backend.estimate.memory.stage import Trained
 from backend.estimate.model.layers import LayerKind, Linear, ModelLayers
 
 SCALES_BYTES = 1 / 64 + 4 / (64 * 256)
-"""Of a 4-bit weight with double quantisation: an 8-bit scale for 64 weights, an fp32 scale for 256 scales (QLoRA, arXiv
-2305.14314, section 3). bitsandbytes keeps them in the module (Linear4bit.quant_state), where FSDP divides nothing."""
+"""Scales of a 4-bit weight with double quantisation: an 8-bit scale for 64 weights, an fp32 scale for 256 scales
+(QLoRA, arXiv 2305.14314, section 3). bitsandbytes keeps them in the module (Linear4bit.quant_state), where FSDP divides
+nothing."""
 NF4_BYTES = 0.5 + SCALES_BYTES
 """A 4-bit weight and its scales."""
 
@@ -26,11 +27,11 @@ _NAMES = {
 
 
 def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Trained) -> int:
-    """Parameters of LoRA adapters of this rank on the named modules (Hugging Face's names, or `all`).
+    """Return the parameters of LoRA adapters of this rank on the named modules (Hugging Face's names, or `all`).
 
-    `all` is every nn.Linear but the output layer (model/model_utils/misc.py find_all_linear_modules). Routed experts
-    and routers are bare parameters in transformers 5 and get none. In a vision tower that is not frozen the blocks get
-    them, and so do Qwen3-VL's mergers, whose modules are named like those of the blocks.
+    `all` is every nn.Linear except the output layer (model/model_utils/misc.py find_all_linear_modules). Routed experts
+    and routers are bare parameters in transformers 5 and have no adapters. In a vision tower that is not frozen the
+    blocks have adapters. So do Qwen3-VL's mergers, because their modules have the names of those in the blocks.
     """
     total = 0
     if trained.language:
@@ -46,7 +47,7 @@ def adapter_parameters(layers: ModelLayers, rank: int, targets: str, trained: Tr
 
 
 def quantised_parameters(layers: ModelLayers) -> int:
-    """Elements that 4-bit loading packs: the matrices of every nn.Linear but the output layer."""
+    """Return the elements that 4-bit loading packs: the matrices of every nn.Linear except the output layer."""
     total = layers.dense_count * matrices(layers.dense)
     total += layers.sparse_count * matrices(layers.sparse) if layers.sparse else 0
     vision = layers.vision
@@ -62,7 +63,7 @@ def _modules(kind: LayerKind) -> list[Linear]:
 
 
 def matrices(kind: LayerKind) -> int:
-    """Elements of a layer that 4-bit loading packs."""
+    """Return the elements of a layer that 4-bit loading packs."""
     return sum(linear.inputs * linear.outputs for linear in _modules(kind))
 
 
@@ -71,7 +72,8 @@ def _adapters(kind: LayerKind, rank: int, targets: str) -> int:
 
 
 def adapted_linears(kind: LayerKind, targets: str) -> Iterator[tuple[Linear, int]]:
-    """Every module of a layer that gets an adapter: the projection that it is, or is joined in, and its outputs."""
+    """Yield every module of a layer that has an adapter: its projection, which may join several modules, and its
+    outputs."""
     wanted = None if targets == "all" else {name.strip() for name in targets.split(",")}
     for linear in _modules(kind):
         for name, outputs in _parts(linear, kind):
@@ -80,7 +82,7 @@ def adapted_linears(kind: LayerKind, targets: str) -> Iterator[tuple[Linear, int
 
 
 def _parts(linear: Linear, kind: LayerKind) -> Iterator[tuple[str, int]]:
-    """The Hugging Face modules joined in a projection, with their outputs."""
+    """Yield the Hugging Face modules that a projection joins, with their outputs."""
     if linear.parts == 3:
         queries = next(other.inputs for other in _modules(kind) if other.name == "o")
         keys = (linear.outputs - queries) // 2

@@ -1,7 +1,8 @@
-"""Floating-point operations a token, from the operators of the layers; a multiply-add counts as two.
+"""Floating-point operations per token, from the operators of the layers; a multiply-add counts as two.
 
-Forward 2 a weight and token. Backward the same again for the gradient of the input, where something before it is
-trained, and again for the gradient of the weight, where it is trained itself. Attention has no weights: 2 x forward.
+The forward pass takes 2 per weight and token. The backward pass takes 2 for the gradient of the input, if something
+before it is trained, and 2 for the gradient of the weight, if the weight is trained. Attention has no weights: its
+backward pass takes 2 x forward.
 """
 
 from dataclasses import dataclass
@@ -13,19 +14,19 @@ from backend.estimate.model.layers import Attention, LayerKind, Linear
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flops:
-    """Operations of one token (or patch) through one layer, forward."""
+    """Forward operations of one token (or patch) in one layer."""
 
     weights: float
-    """In projections."""
+    """Operations in projections."""
     attention: float
-    """In the attention core, for each token of context; causal attention sees half of them."""
+    """Operations in the attention core, per token of context; causal attention reads half of them."""
 
     def forward(self, context: Number) -> Number:
-        """Forward operations with `context` tokens in a sequence."""
+        """Return the forward operations with `context` tokens in a sequence."""
         return self.weights + self.attention * context
 
     def backward(self, context: Number, *, weights_trained: bool, inputs_need: bool) -> Number:
-        """Backward operations; none where neither the layer nor anything before it is trained."""
+        """Return the backward operations; 0 if neither the layer nor anything before it is trained."""
         if not (weights_trained or inputs_need):
             return 0.0
         return self.weights * (weights_trained + inputs_need) + 2 * self.attention * context
@@ -33,7 +34,7 @@ class Flops:
 
 @lru_cache(maxsize=1024)
 def layer_flops(kind: LayerKind) -> Flops:
-    """Of one layer of this kind."""
+    """Return the operations of one layer of this kind."""
     weights = attention = 0.0
     for operator in kind.operators:
         if isinstance(operator, Linear):

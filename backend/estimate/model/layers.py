@@ -1,12 +1,11 @@
-"""A model as a list of layer kinds with their counts; parameters, activations and FLOPs all derive from it.
+"""A model as layer kinds with their counts. Parameters, activations and FLOPs are computed from it.
 
-model_layers.py makes it of a model's shape.
+model_layers.py creates it from a model's shape. A layer kind is the sequence of its operators. Widths are in elements
+per token. `share` says how tensor parallelism divides a weight: `split` over TP, `whole` on every TP rank, `expert`
+over EP x ETP.
 
-A layer kind is the sequence of its operators. Widths are in elements a token. `share` says how tensor parallelism
-treats a weight: `split` over TP, `whole` on every TP rank, `expert` over EP x ETP.
-
-A layer kind is compared by identity (eq=False): model_layers hands out one object a shape, and sums over its operators
-are cached under it, where hashing its fields would cost more than the sums.
+Layer kinds are compared by identity (eq=False). model_layers returns one object for each shape. Sums over its operators
+are cached by this object, because hashing its fields would cost more than the sums.
 """
 
 from dataclasses import dataclass
@@ -18,23 +17,24 @@ Share = Literal["split", "whole", "expert"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Norm:
-    """A normalisation of `width` elements a token."""
+    """A normalisation of `width` elements per token."""
 
     width: int
     parameters: int
     detached: bool = False
-    """A module of its own in Transformer Engine, not fused into the projection that follows."""
+    """Whether it is a separate module in Transformer Engine, and not fused into the next projection."""
     heads: bool = False
-    """Over every attention head; its output is the attention's input."""
+    """Whether it normalises each attention head; its output is then the input of the attention."""
     layer_norm: bool = False
-    """LayerNorm, which torch computes in one kernel, not an RMSNorm in several."""
+    """Whether it is a LayerNorm, which torch computes in one kernel, or an RMSNorm in several kernels."""
     cast: bool = False
-    """LayerNorm with casts around it (llm-foundry's LPLayerNorm); of language models without a gate."""
+    """Whether it is a LayerNorm with casts around it (llm-foundry's LPLayerNorm), for language models without a
+    gate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Linear:
-    """A projection; its Megatron form may join several of Hugging Face's."""
+    """A projection; its Megatron form may join several Hugging Face modules."""
 
     name: str
     inputs: int
@@ -45,11 +45,11 @@ class Linear:
     whole_bias: int = 0
     """Elements of bias on every TP rank (row-parallel layers)."""
     copies: int = 1
-    """Experts that each have one."""
+    """Number of experts, each with its own copy."""
     active: int = 1
-    """Copies that one token passes."""
+    """Number of copies that process one token."""
     parts: int = 1
-    """Hugging Face modules joined in it."""
+    """Number of Hugging Face modules that it joins."""
     after_norm: bool = False
     """Its input is the output of a norm over the residual stream."""
 
@@ -64,29 +64,29 @@ class Attention:
     value_dim: int
     causal: bool = True
     window: int = 0
-    """Tokens that a token sees in the layers of this kind whose attention slides."""
+    """Tokens in the attention window of layers with sliding attention."""
     windowed: float = 0.0
-    """The share of these layers."""
+    """Share of layers with sliding attention."""
     packed: bool = False
-    """Query, key and value are views of one projection's output, which therefore stays alive."""
+    """Query, key and value are views of the output of one projection, which therefore stays allocated."""
     latent: bool = False
-    """Query, key and value are made from low-rank inputs that are saved too (MLA)."""
+    """Query, key and value are computed from low-rank inputs that are saved too (MLA)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Activation:
-    """The FFN's non-linearity: SwiGLU when gated, else one function."""
+    """The non-linearity of the FFN: SwiGLU if gated, else one function."""
 
     width: int
     gated: bool
     module: Literal["mlp", "moe", "shared_experts"]
     clamped: bool = False
-    """Its input is cut off on both sides first."""
+    """Whether its input is clamped on both sides."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dispatch:
-    """Sending each token to its experts."""
+    """The transfer of each token to its experts."""
 
     hidden: int
     top_k: int
@@ -99,7 +99,7 @@ class Keep:
 
     width: int
     bytes: int = 2
-    """Of one element."""
+    """Bytes of one element."""
 
 
 Operator = Norm | Linear | Attention | Activation | Dispatch | Keep
@@ -121,13 +121,13 @@ One = TypeVar("One", Linear, Attention, Activation)
 
 @lru_cache(maxsize=1024)
 def operators_of(kind: LayerKind, wanted: type[One]) -> tuple[One, ...]:
-    """A layer's operators of one type."""
+    """Return the operators of one type in a layer."""
     return tuple(operator for operator in kind.operators if isinstance(operator, wanted))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class VisionLayers:
-    """The parts of a vision tower; block and patch embedding run per patch, mergers per merged token."""
+    """The parts of a vision tower. Block and patch embedding run per patch, mergers per merged token."""
 
     patch_embedding: LayerKind
     positions: int
@@ -141,7 +141,7 @@ class VisionLayers:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class ModelLayers:
-    """A whole model; the decoder is `dense` layers first, then `sparse` ones."""
+    """A whole model. The decoder has `dense` layers first, then `sparse` layers."""
 
     embedding: int
     """Elements of the embedding table, without padding."""

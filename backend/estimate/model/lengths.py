@@ -1,31 +1,28 @@
-"""How long the sequences are that a step computes where samples are shorter than cutoff_len: padding, and the copy of
-the model that drew the longest ones, for which the others wait.
+"""Lengths of the sequences that a step computes if samples are shorter than cutoff_len.
 
-Lengths spread as an exponential that is cut at cutoff_len (backend/job/lengths.py), and every copy draws its own.
+Two effects make them longer than the mean: padding, and the copy of the model with the longest samples, for which the
+other copies wait. Lengths have an exponential distribution that is cut at cutoff_len (backend/job/lengths.py). Every
+copy draws its own samples.
 """
 
 from functools import lru_cache
 from math import exp
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from backend.estimate.array_ops import Number, choose, larger, smaller
-from backend.estimate.memory.worst_microbatch import DOUBLINGS, highest_of
+from backend.estimate.array_ops import Array, Number, choose, larger, smaller
+from backend.estimate.memory.worst_microbatch import DOUBLINGS, expected_maximum
 from backend.estimate.plan import Plan, plan_of
 from backend.job.job import Job
 
-Curve = npt.NDArray[Any]
-
 _MULTIPLE = 64
-"""Of tokens that mcore_adapter's sequences are filled up to in sft and dpo (LLaMA-Factory train/mca/workflow.py)."""
+"""mcore_adapter pads sequences to a multiple of this number in sft and dpo (LLaMA-Factory train/mca/workflow.py)."""
 
 
 def computed_length(job: Job) -> Number:
-    """Tokens of a mean sequence as micro-batches pad it; sizes of the job may be arrays.
+    """Return the tokens of a mean sequence after padding to its micro-batch; sizes of the job may be arrays.
 
-    What a step and the other copies of the model add to it: `slowest_share`.
+    `slowest_share` adds the effects of the step and of the other copies of the model.
     """
     training = job.training
     if not _varies(job):
@@ -36,15 +33,16 @@ def computed_length(job: Job) -> Number:
     longest = _longest(job, count)[0]
     if job.traits.pads == "micro_batch" or training.stage == "pt":
         return longest
-    # Those that are cut need no filling.
+    # Sequences that are cut need no padding.
     uncut = (1 - exp(-training.cutoff_len / (training.sample_tokens or 1))) ** count
     return choose(job.parallel.expert > 1, training.cutoff_len, longest + uncut * (_MULTIPLE - 1) / 2)
 
 
 def attended_length(job: Job) -> float | None:
-    """Tokens of the sample that a mean token is in, where attention stays in samples that follow each other.
+    """Return the tokens of the sample that contains a mean token, if attention stays within concatenated samples.
 
-    ms-swift's padding_free, and LLaMA-Factory's packing with neat_packing. None: it goes over the whole sequence.
+    This holds for ms-swift's padding_free and for LLaMA-Factory's packing with neat_packing. Returns None if attention
+    covers the whole sequence.
     """
     training = job.training
     packed = training.packing and any(job.extra.get(key) for key in ("neat_packing", "sequence_packing"))
@@ -55,9 +53,10 @@ def attended_length(job: Job) -> float | None:
 
 
 def slowest_share(job: Job, plan: Plan) -> Number:
-    """How much longer the sequences of the slowest copy of the model are than `computed_length` in a step.
+    """Return the length of sequences on the slowest copy of the model in a step, over `computed_length`.
 
-    Copies wait for each other at the end of a step; in ZeRO-3, FSDP and between experts in every micro-batch.
+    Copies wait for each other at the end of a step. With ZeRO-3, FSDP and expert parallelism they wait in every
+    micro-batch.
     """
     if not _varies(job):
         return 1.0
@@ -71,19 +70,19 @@ def slowest_share(job: Job, plan: Plan) -> Number:
         waits = True
     draws = choose(waits, draws / plan.micro_batches, draws)
     mean, deviation = _longest(job, longest_of)
-    # Sums of several draws are nearly normal; one draw is as the lengths are.
-    one, sums = _longest(job, longest_of * plan.data)[0], mean + highest_of(plan.data) * deviation / draws**0.5
+    # Sums of several draws are nearly normal; one draw has the distribution of the lengths.
+    one, sums = _longest(job, longest_of * plan.data)[0], mean + expected_maximum(plan.data) * deviation / draws**0.5
     slowest = smaller(choose(draws <= 1, one, sums), job.training.cutoff_len)
     return larger(1.0, slowest / computed_length(job))
 
 
 def padding_share(job: Job) -> float:
-    """Of what a step computes or waits for, padding's part; 0 while nobody says how long samples are."""
+    """Return the share of padding and waiting in a step; 0 if the length of samples is unknown."""
     return 1 - float(job.sequence_tokens / longest_length(job))
 
 
 def longest_length(job: Job) -> float:
-    """Tokens of a mean sequence on the slowest copy, padding included."""
+    """Return the tokens of a mean sequence on the slowest copy, padding included."""
     return float(computed_length(job) * slowest_share(job, plan_of(job, None)))
 
 
@@ -92,15 +91,15 @@ def _varies(job: Job) -> bool:
 
 
 def _longest(job: Job, count: Number) -> tuple[Number, Number]:
-    """Mean and standard deviation of the longest of so many cut samples."""
+    """Return the mean and the standard deviation of the longest of `count` cut samples."""
     means, deviations = _curves(float(job.training.sample_tokens or 0), job.training.cutoff_len)
     doublings = np.log2(count)
     return np.interp(doublings, DOUBLINGS, means), np.interp(doublings, DOUBLINGS, deviations)
 
 
 @lru_cache(maxsize=16)
-def _curves(mean: float, cutoff: int) -> tuple[Curve, Curve]:
-    """By doublings: integrals of P(longest > x) and of 2 x P(longest > x), without the tail that nobody sees."""
+def _curves(mean: float, cutoff: int) -> tuple[Array, Array]:
+    """Return, by doublings, the integrals of P(longest > x) and of 2 x P(longest > x), without the negligible tail."""
     length = np.linspace(0, min(cutoff, 40 * mean), 2049)
     longer = 1 - (1 - np.exp(-length / mean)) ** (2.0 ** DOUBLINGS[:, None])
     first = np.trapezoid(longer, length)

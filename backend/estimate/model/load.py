@@ -1,32 +1,36 @@
-"""What one rank gets of a micro-batch."""
+"""The part of a micro-batch on one rank."""
 
 from backend.estimate.array_ops import Number
-from backend.estimate.frozen_dataclass import record
-from backend.estimate.time.communication import Group, alone, ring_pace
-from backend.estimate.time.time_context import Setting
+from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.time.communication import Group, is_single_rank, ring_seconds_per_byte
+from backend.estimate.time.time_context import TimeContext
 
 
-@record
+@frozen_dataclass
 class Load:
-    """What one rank gets of a micro-batch, and with whom it shares it."""
+    """The part of a micro-batch on one rank, and the sizes of the groups that share it."""
 
     tokens: Number
     length: Number
-    """Tokens of the context that attention sees: a whole sequence, or a sample in it."""
+    """Tokens of the context for attention: those of a whole sequence, or of a sample in it."""
     tensor: Number = 1
     whole: Number = 1
-    """Share of the tokens in what sequence parallelism splits."""
+    """Share of a rank in tokens that sequence parallelism splits."""
     context: Number = 1
     expert: Number = 1
     expert_tensor: Number = 1
     gather: Number = 0.0
-    """Seconds a byte that is gathered over TP, of what nothing hides."""
+    """Exposed seconds per byte that is gathered over TP."""
 
 
-def load_of(setting: Setting) -> Load:
-    """A rank's part of the language model's micro-batch."""
-    plan, group = setting.plan, Group(setting.plan.tensor, 1)
-    pace = 0.0 if alone(plan.tensor) else ring_pace(group, setting.machine, setting.efficiency)
+def load_of(time_context: TimeContext) -> Load:
+    """Return the part of the language model's micro-batch on one rank."""
+    plan, group = time_context.plan, Group(time_context.plan.tensor, 1)
+    seconds_per_byte = (
+        0.0
+        if is_single_rank(plan.tensor)
+        else ring_seconds_per_byte(group, time_context.machine, time_context.efficiency)
+    )
     return Load(
         tokens=plan.tokens,
         length=plan.sequence_length if plan.attended is None else plan.attended,
@@ -35,5 +39,5 @@ def load_of(setting: Setting) -> Load:
         context=plan.context,
         expert=plan.expert,
         expert_tensor=plan.expert_tensor,
-        gather=setting.overlapped * pace,
+        gather=time_context.overlapped * seconds_per_byte,
     )

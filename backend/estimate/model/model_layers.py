@@ -1,4 +1,4 @@
-"""The layers of a model: its shape as the operators of each kind of layer, in Megatron's form."""
+"""The layers of a model, from its shape: the operators of each kind of layer, in Megatron's form."""
 
 from functools import lru_cache
 
@@ -19,7 +19,7 @@ from backend.job.model import ModelShape, VisionShape
 
 @lru_cache(maxsize=256)
 def model_layers(shape: ModelShape) -> ModelLayers:
-    """The layers of a model of this shape."""
+    """Return the layers of a model of this shape."""
     attention = _latent_attention(shape) if shape.mla else _attention(shape)
     h = shape.hidden
     dense_count = shape.dense_layers if shape.experts else shape.layers
@@ -64,7 +64,7 @@ def _attention(shape: ModelShape) -> tuple[Operator, ...]:
 
 
 def _latent_attention(shape: ModelShape) -> tuple[Operator, ...]:
-    """DeepSeek's attention; Megatron keeps its down-projections whole on every TP rank."""
+    """Return DeepSeek's attention; Megatron keeps its down-projections whole on every TP rank."""
     mla, h, a = shape.mla, shape.hidden, shape.heads
     if mla is None:
         raise ValueError("a model without MLA")
@@ -139,7 +139,7 @@ def _experts(shape: ModelShape) -> tuple[Operator, ...]:
 
 
 def _vision(vision: VisionShape) -> VisionLayers:
-    """transformers' modeling_qwen3_vl.py, modeling_qwen2_5_vl.py and modeling_qwen2_vl.py."""
+    """Return the vision tower of transformers' modeling_qwen3_vl.py, modeling_qwen2_5_vl.py or modeling_qwen2_vl.py."""
     h, f = vision.hidden, vision.ffn
     merged = h * vision.merge**2
     pixels = vision.channels * vision.temporal_patch * vision.patch**2
@@ -175,7 +175,7 @@ def _vision(vision: VisionShape) -> VisionLayers:
 
 
 def _vision_norm(vision: VisionShape, width: int, per_token: int = 1) -> Norm:
-    """A norm of the tower; `per_token` patches of `width` each make one merged token."""
+    """Return a norm of the tower; `per_token` patches of `width` each make one merged token."""
     parameters = width if vision.gated else 2 * width
     return Norm(width=width * per_token, parameters=parameters, layer_norm=not vision.gated)
 

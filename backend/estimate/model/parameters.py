@@ -1,4 +1,4 @@
-"""How many parameters a layer kind has: of the whole model, and on one rank."""
+"""Numbers of parameters of a layer kind and of a model."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,7 +9,7 @@ from backend.estimate.model.layers import LayerKind, Linear, ModelLayers, Norm, 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Counts:
-    """Parameters of one layer, by how tensor and expert parallelism treat them."""
+    """Parameters of one layer, by how tensor and expert parallelism divide them."""
 
     split: int
     whole: int
@@ -17,13 +17,13 @@ class Counts:
 
     @property
     def total(self) -> int:
-        """Of the unsharded layer."""
+        """Return the parameters of the unsharded layer."""
         return self.split + self.whole + self.expert
 
 
 @lru_cache(maxsize=1024)
 def layer_counts(kind: LayerKind) -> Counts:
-    """Weights, biases and norms of one layer of this kind."""
+    """Return the weights, biases and norms of one layer of this kind."""
     sums = {"split": 0, "whole": 0, "expert": 0}
     for operator in kind.operators:
         if isinstance(operator, Norm):
@@ -35,7 +35,7 @@ def layer_counts(kind: LayerKind) -> Counts:
 
 
 def model_parameters(layers: ModelLayers) -> int:
-    """Every parameter of the model, counted as its Hugging Face class counts them."""
+    """Return the number of parameters of the model, as its Hugging Face class counts them."""
     output = layer_counts(layers.output).total - (layers.embedding if layers.tied else 0)
     total = layers.embedding + output + layers.dense_count * layer_counts(layers.dense).total
     if layers.sparse:
@@ -45,7 +45,8 @@ def model_parameters(layers: ModelLayers) -> int:
 
 @lru_cache(maxsize=256)
 def vision_parameters(vision: VisionLayers) -> tuple[int, int, int]:
-    """Parameters of the tower (patches, positions, blocks), of the main merger and of the deep-stack mergers."""
+    """Return the parameters of the tower (patches, positions, blocks), of the main merger and of the deep-stack
+    mergers."""
     tower = layer_counts(vision.patch_embedding).total + vision.positions
     tower += vision.depth * layer_counts(vision.block).total
     deep_stack = vision.deep_stack * layer_counts(vision.deep_stack_merger).total
@@ -53,6 +54,6 @@ def vision_parameters(vision: VisionLayers) -> tuple[int, int, int]:
 
 
 def padded_vocabulary(vocab: int, tensor: Number, padding: int) -> Number:
-    """The vocabulary as the engine lays it out: a multiple of `padding` x TP (megatron-core pads to 128 x TP)."""
+    """Return the vocabulary in the engine's layout: a multiple of `padding` x TP (megatron-core pads to 128 x TP)."""
     unit = padding * tensor if padding > 1 else 1
     return -(-vocab // unit) * unit

@@ -1,26 +1,26 @@
-"""The work of an iteration in FLOPs: of each pipeline stage for its bubble, and of one token for throughput."""
+"""FLOPs of an iteration: of each pipeline stage for its bubble, and of one token for throughput."""
 
 from functools import lru_cache
 
 from backend.estimate.array_ops import Number, choose
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.stage import Trained, stages
 from backend.estimate.model.flops import layer_flops
 from backend.estimate.model.layers import LayerKind, ModelLayers, VisionLayers
 from backend.estimate.plan import Plan
 
 
-@record
+@frozen_dataclass
 class Work:
     """FLOPs of one micro-batch."""
 
     forward: Number
     backward: Number
-    """Gradients, without what is recomputed."""
+    """FLOPs of gradients, without recomputation."""
     recomputed: Number
 
     def times(self, count: int) -> "Work":
-        """The work of `count` such layers."""
+        """Return the work of `count` such layers."""
         return Work(forward=count * self.forward, backward=count * self.backward, recomputed=count * self.recomputed)
 
     def __add__(self, other: "Work") -> "Work":
@@ -35,10 +35,11 @@ NONE = Work(forward=0.0, backward=0.0, recomputed=0.0)
 
 
 def pipeline_work(layers: ModelLayers, plan: Plan, trained: Trained, *, adapters: bool = False) -> list[Work]:
-    """FLOPs on one rank of each stage: its layers, the output layer on the last, the vision tower on the first.
+    """Return the FLOPs on one rank of each stage: its layers, the output layer on the last, the vision tower on the
+    first.
 
-    With `adapters` every weight is frozen, and those of trained parts are on the gradient's path; the adapters'
-    own work is too small to count.
+    With `adapters` every weight is frozen, and gradients pass through those of trained parts. The work of the adapters
+    themselves is too small to count.
     """
     language = trained.language and not adapters
     inputs_need = trained.language or (trained.vision and layers.vision is not None)
@@ -67,7 +68,7 @@ def _layer(kind: LayerKind, plan: Plan, trained: bool, inputs_need: bool, *, rec
 
 
 def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -> Work:
-    """The tower sees every patch of an image at once and is not split over TP."""
+    """Return the work of the vision tower, which sees every patch of an image at once and is not split over TP."""
     patches, merged = plan.vision_patches, vision.merger.hidden // vision.block.hidden
     parts = [
         (vision.patch_embedding, 1, patches, trained.tower, False),
@@ -89,10 +90,10 @@ def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -
 
 
 def flops_per_token(layers: ModelLayers, plan: Plan, trained: Trained, adapters: bool = False) -> float:
-    """Training FLOPs of one token of the sequence, the images' share included, nothing recomputed counted.
+    """Return the training FLOPs of one token of the sequence, with the share of images and without recomputation.
 
-    6 a weight that is trained, 4 a frozen one that a gradient passes through, 2 any other; attention 6 s a d a layer.
-    How ranks share the work changes nothing.
+    They are 6 per trained weight, 4 per frozen weight with a gradient of its input, 2 per other weight, and 6 s a d per
+    layer for attention. The distribution over ranks does not change them.
     """
     length, images = float(plan.sequence_length), float(plan.images / plan.micro_batch)
     return _flops_of_sequence(layers, length, images, plan.patches, trained, adapters) / length
@@ -108,7 +109,8 @@ def _flops_of_sequence(
 
 
 def flops_of_last_layers(layers: ModelLayers, plan: Plan, last: int) -> float:
-    """The same where only the last layers of a language model are trained: the gradient ends at the lowest of them."""
+    """Return the FLOPs per token if only the last layers of a language model are trained; the gradient ends at the
+    lowest of them."""
     [work] = pipeline_work(layers, plan, Trained())
     sparse = min(last, layers.sparse_count)
     backward = _layer(layers.dense, plan, True, True).times(min(last - sparse, layers.dense_count)).backward

@@ -1,8 +1,8 @@
-"""What LoRA's adapters do in a layer beside its frozen weights.
+"""Time of the LoRA adapters in a layer, beside its frozen weights.
 
-An adapter is two slim products, A and B, and hardly any arithmetic. What takes its time is bytes: A reads the
-projection's input once more, B's output is written, scaled, and added to the projection's. Counted operation by
-operation in PEFT's own module (benchmarks/moved_bytes.py).
+An adapter is two small matrix products, A and B. Memory traffic takes most of its time: A reads the input of the
+projection once more, and the output of B is written, scaled, and added to the output of the projection. The bytes were
+counted operation by operation in PEFT's own module (benchmarks/moved_bytes.py).
 """
 
 from dataclasses import dataclass
@@ -14,50 +14,50 @@ from backend.estimate.model.adapters import adapted_linears
 from backend.estimate.model.layers import LayerKind
 from backend.estimate.model.load import Load
 from backend.estimate.time.adapter_run import AdapterRun
-from backend.estimate.time.time_context import Setting
+from backend.estimate.time.time_context import TimeContext
 
-PRODUCTS, PRODUCTS_BACK = 2, 4
-"""Started for each adapter; back, one for each input and one for each weight."""
+GEMMS, GEMMS_BACKWARD = 2, 4
+"""Matrix products per adapter, forward and backward; backward has one for each input and each weight."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Work:
-    """Of all adapters of a layer: bytes a token there and back, by how TP divides them, and what is multiplied."""
+    """Forward and backward bytes per token of all adapters of a layer, by how TP divides them, and multiply-adds."""
 
     split: float = 0.0
     split_back: float = 0.0
     full: float = 0.0
-    """Of gathered tensors."""
+    """Bytes of gathered tensors."""
     full_back: float = 0.0
     whole: float = 0.0
-    """Divided by sequence parallel alone, as tokens at their experts are."""
+    """Bytes that only sequence parallelism divides, like tokens at their experts."""
     whole_back: float = 0.0
-    products: float = 0.0
-    """Multiply-adds a token, divided by TP."""
+    gemm: float = 0.0
+    """Multiply-adds per token, divided by TP."""
     count: float = 0.0
 
 
-def adapter_seconds(kind: LayerKind, setting: Setting, load: Load) -> tuple[Number, Number]:
-    """Seconds of a layer's adapters there and back, for one micro-batch on one rank."""
-    run = setting.run.adapters
+def adapter_seconds(kind: LayerKind, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
+    """Return the forward and backward seconds of a layer's adapters, for one micro-batch on one rank."""
+    run = time_context.run.adapters
     if run is None:
         return 0.0, 0.0
     work = _work(kind, run)
-    scale = setting.run.element_bytes / 2 * load.tokens / setting.machine.memory
-    multiplied = 2 * load.tokens * work.products / load.tensor / setting.product_speed
-    start = setting.efficiency.kernel_s * work.count
-    there = scale * (work.split / load.tensor + work.full + work.whole * load.whole)
-    back = scale * (work.split_back / load.tensor + work.full_back + work.whole_back * load.whole)
-    return there + multiplied + PRODUCTS * start, back + 2 * multiplied + PRODUCTS_BACK * start
+    scale = time_context.run.element_bytes / 2 * load.tokens / time_context.machine.memory
+    multiplied = 2 * load.tokens * work.gemm / load.tensor / time_context.gemm_speed
+    start = time_context.efficiency.kernel_s * work.count
+    forward_s = scale * (work.split / load.tensor + work.full + work.whole * load.whole)
+    backward_s = scale * (work.split_back / load.tensor + work.full_back + work.whole_back * load.whole)
+    return forward_s + multiplied + GEMMS * start, backward_s + 2 * multiplied + GEMMS_BACKWARD * start
 
 
 @lru_cache(maxsize=1024)
 def _work(kind: LayerKind, run: AdapterRun) -> _Work:
     sums: dict[str, float] = {}
 
-    def add(where: str, there: float, back: float) -> None:
-        sums[where] = sums.get(where, 0.0) + there
-        sums[f"{where}_back"] = sums.get(f"{where}_back", 0.0) + back
+    def add(where: str, forward_s: float, backward_s: float) -> None:
+        sums[where] = sums.get(where, 0.0) + forward_s
+        sums[f"{where}_back"] = sums.get(f"{where}_back", 0.0) + backward_s
 
     traffic = run.traffic
     megatron = ((linear, linear.outputs) for linear in Adapters(rank=run.rank, targets=run.targets).linears(kind))
@@ -69,6 +69,6 @@ def _work(kind: LayerKind, run: AdapterRun) -> _Work:
             in_where = out_where = "whole"
         add(in_where, traffic.inputs * into, traffic.inputs_back * into)
         add(out_where, traffic.outputs * out, traffic.outputs_back * out)
-        sums["products"] = sums.get("products", 0.0) + run.rank * (into + out)
+        sums["gemm"] = sums.get("gemm", 0.0) + run.rank * (into + out)
         sums["count"] = sums.get("count", 0.0) + 1
     return _Work(**sums)

@@ -1,4 +1,4 @@
-"""What was measured on the job's own cluster, in the terms of the formulas: the one place that reads a calibration."""
+"""Measurements of the job's own cluster, as the formulas use them. No other module reads a calibration."""
 
 from dataclasses import replace
 
@@ -9,11 +9,11 @@ from backend.job.presets import efficiency_figures
 
 
 def efficiency_on(cluster: Cluster, machine: Machine) -> Efficiency:
-    """The constants, with those of communication as the probe measured them on this cluster.
+    """Return the efficiency constants, with measured values for communication where the cluster has them.
 
-    The bus bandwidth of an all-reduce is what the formulas take for the speed of its ring: figure times share
-    (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). A share above 1 says that the figure of the
-    link in the job file is too low.
+    The formulas take the bus bandwidth of an all-reduce for the speed of its ring, which is the hardware figure times a
+    share (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). A share above 1 means that the link's
+    figure in the job file is too low.
     """
     known = cluster.calibration
     measured = {}
@@ -26,7 +26,7 @@ def efficiency_on(cluster: Cluster, machine: Machine) -> Efficiency:
 
 
 def is_timed(cluster: Cluster) -> bool:
-    """Whether a measured run corrects the times: of this GPU, against the constants that are in use."""
+    """Return whether a measured run corrects the times. The run must be on this GPU and with the current constants."""
     known = cluster.calibration
     if known.time_ratio is None or not known.holds_for(cluster.gpu):
         return False
@@ -34,27 +34,27 @@ def is_timed(cluster: Cluster) -> bool:
 
 
 def time_ratio(cluster: Cluster) -> float:
-    """What every estimated time is multiplied by, for all engines alike, so that their plans stay comparable.
+    """Return the factor of every estimated time; 1 without a measured run.
 
-    1 without a measured run.
+    The factor is the same for all engines, so that their plans stay comparable.
     """
     return cluster.calibration.time_ratio or 1.0 if is_timed(cluster) else 1.0
 
 
 def reserved_ratio(job: Job) -> float | None:
-    """Memory that torch reserved over the allocator's estimated peak; None where this engine was not measured."""
+    """Return reserved memory over the estimated allocator peak; None if no run of this engine was measured."""
     known = job.cluster.calibration
     return known.memory_ratio if known.holds_for(job.cluster.gpu) and known.engine == job.engine else None
 
 
 def calibrated_on(job: Job) -> str | None:
-    """The run whose measurements are in the job's figures; None where there is none."""
+    """Return the run whose measurements correct the job's figures; None if there is none."""
     corrected = is_timed(job.cluster) or reserved_ratio(job) is not None
     return job.cluster.calibration.run if corrected else None
 
 
 def probed_on(cluster: Cluster) -> str | None:
-    """The date of the probe whose speeds are in the figures; None where there is none."""
+    """Return the date of the benchmark whose speeds are in the figures; None if there is none."""
     known = cluster.calibration
     speeds = (known.matmul_tflops, known.intra_node_bus_gb_per_s, known.inter_node_bus_gb_per_s)
     return known.probe_date if any(speeds) and known.holds_for(cluster.gpu) else None

@@ -1,13 +1,14 @@
-"""Seconds of an all-reduce, a gather or a reduce-scatter among copies, by the algorithm that NCCL would choose.
+"""Seconds of an all-reduce, an all-gather or a reduce-scatter, with the algorithm that NCCL would choose.
 
-NCCL predicts for each algorithm and protocol a latency, and the bytes over a bandwidth, and takes the least sum
-(src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime, NCCL 2.30, https://github.com/NVIDIA/nccl). Latencies
-and what an algorithm makes of the bandwidth are its own; the bandwidth is the machine's, as collectives reach it.
+For each algorithm and protocol NCCL predicts a latency plus the message size over a bandwidth, and takes the smallest
+sum (src/graph/tuning.cc, ncclTopoTuneModel and ncclTopoGetAlgoTime, NCCL 2.30, https://github.com/NVIDIA/nccl). The
+latencies and the bandwidth factors of the algorithms are NCCL's own. The bandwidth is that of the machine, as
+collectives reach it.
 
-An all-reduce is a ring, two binary trees, or trees between nodes whose switches add up what their GPUs send (NVLink
-SHARP). A gather and a reduce-scatter are rings: PAT, NCCL's other way for them, needs one GPU a node and pays off below
-the sizes in which gradients travel. Left out are the protocol LL, for messages below a megabyte, and NCCL's correction
-of trees below 256 MB, for LL128 a tenth at most from 16 MB on.
+An all-reduce is a ring, two binary trees, or trees between nodes whose switches add up the data of their GPUs (NVLink
+SHARP). An all-gather and a reduce-scatter are rings. NCCL's alternative for them, PAT, needs one GPU per node, and pays
+off only for messages smaller than gradients. Two things are left out: the protocol LL, which is for messages below a
+megabyte, and NCCL's correction of trees below 256 MB, which for LL128 is a tenth at most from 16 MB on.
 """
 
 from functools import lru_cache
@@ -23,77 +24,82 @@ Algorithm = Literal["ring", "tree", "nvls_tree"]
 
 
 class _Protocol(NamedTuple):
-    """Of NCCL's tables baseLatencies and hwLatencies, in microseconds, and its factors of the bandwidth."""
+    """Values of NCCL's tables baseLatencies and hwLatencies in microseconds, and its factor of the bandwidth."""
 
     share: float
-    """Of the bandwidth, in what it sends."""
+    """Share of the bandwidth."""
     start: float
     inside: float
-    """A step over NVLink."""
+    """Latency of a step over NVLink."""
     across: float
-    """A step over the network."""
+    """Latency of a step over the network."""
 
 
-# Of a ring and of trees by the protocols Simple and LL128. A ring's step inside a node is not below the host's work for
-# the network (netOverhead).
+# The protocols Simple and LL128 for a ring and for trees. A ring's step inside a node takes at least the time of the
+# host's work for the network (netOverhead).
 _PROTOCOLS = (
     (_Protocol(1.0, 8.4, 3.4, 14.0), _Protocol(0.92, 8.4, 4.0, 14.0)),
     (_Protocol(0.92, 14.0, 1.9, 4.0), _Protocol(0.92 * 120 / 128, 14.0, 1.25, 8.5)),
 )
 _NVLS_TREE = _Protocol(1.0, 0.0, 25.0, 20.9)
 _PLATEAU = 1.4
-"""A ring's latency in an all-reduce of large messages by the protocol Simple ("plateau effect")."""
+"""Factor of a ring's latency in an all-reduce of large messages with the protocol Simple ("plateau effect")."""
 
 
-class Way(NamedTuple):
-    """One algorithm and protocol, in one direction: a gather, a reduce-scatter, or half an all-reduce."""
+class AlgorithmCost(NamedTuple):
+    """Cost of one algorithm with one protocol, for a gather, a reduce-scatter, or half an all-reduce."""
 
     algorithm: Algorithm
     latency_s: Number
-    pace: Number
-    """Seconds a byte."""
+    seconds_per_byte: Number
+    """Seconds per byte."""
 
 
-def ways(group: Group, machine: Machine, efficiency: Efficiency, *, all_reduce: bool) -> tuple[Way, ...]:
-    """What NCCL chooses from; inside a node a ring alone, whose start is that of any kernel."""
+def algorithm_costs(
+    group: Group, machine: Machine, efficiency: Efficiency, *, all_reduce: bool
+) -> tuple[AlgorithmCost, ...]:
+    """Return the costs from which NCCL chooses. Inside a node this is one ring, with no latency beyond a kernel's
+    start."""
     link, network = machine.link * efficiency.link_share, machine.network * efficiency.network_share
     size, stride, multicast = group.size, group.stride, all_reduce and machine.multicast
     if isinstance(size, np.ndarray) or isinstance(stride, np.ndarray):
-        return _batched_ways(size, stride, machine.node, link, network, all_reduce, multicast)
-    return _ways(size, stride, machine.node, link, network, all_reduce, multicast)
+        return _algorithm_costs(size, stride, machine.node, link, network, all_reduce, multicast)
+    return _cached_costs(size, stride, machine.node, link, network, all_reduce, multicast)
 
 
-def pace(found: tuple[Way, ...], message: Number) -> Number:
-    """Seconds a byte of a message of so many bytes in all; 0 for a rank alone."""
-    _, latency_s, best = found[0]
+def seconds_per_byte(costs: tuple[AlgorithmCost, ...], message: Number) -> Number:
+    """Return the seconds per byte of a message of this size with the fastest algorithm; 0 for a single rank."""
+    _, latency_s, best = costs[0]
     best = latency_s / message + best
-    for _, latency_s, other in found[1:]:
+    for _, latency_s, other in costs[1:]:
         best = smaller(best, latency_s / message + other)
     return best
 
 
-def algorithm(found: tuple[Way, ...], message: float) -> Algorithm:
-    """The one that is as fast as that."""
-    return min(found, key=lambda way: way.latency_s + message * way.pace).algorithm
+def algorithm(costs: tuple[AlgorithmCost, ...], message: float) -> Algorithm:
+    """Return the fastest algorithm for a message of this size."""
+    return min(costs, key=lambda way: way.latency_s + message * way.seconds_per_byte).algorithm
 
 
-def _batched_ways(
+def _algorithm_costs(
     size: Number, stride: Number, node: int, link: float, network: float, all_reduce: bool, multicast: bool
-) -> tuple[Way, ...]:
+) -> tuple[AlgorithmCost, ...]:
     local = clip(node / stride, 1, size)
     nodes = np.ceil(size / local)
     across = nodes > 1
     inside = (size - 1) / size / link
     if not across.any():
-        return (Way("ring", 0.0, inside),)
+        return (AlgorithmCost("ring", 0.0, inside),)
     ring = (size - 1) / size / smaller(link, network * local)
-    found = []
+    costs = []
 
-    def add(algorithm: Algorithm, latency_us: Number, pace: Number) -> None:
-        found.append(Way(algorithm, choose(across, 1e-6 * latency_us, 0.0), choose(across, pace, inside)))
+    def add(algorithm: Algorithm, latency_us: Number, seconds_per_byte: Number) -> None:
+        costs.append(
+            AlgorithmCost(algorithm, choose(across, 1e-6 * latency_us, 0.0), choose(across, seconds_per_byte, inside))
+        )
 
     for simple, (by_ring, by_tree) in zip((True, False), _PROTOCOLS, strict=True):
-        # One rank a node hides none of the network's latency.
+        # With one rank per node nothing hides the latency of the network.
         step = choose(local > 1, by_ring.across, by_tree.across)
         latency = (size - nodes) * by_ring.inside + (nodes - 1) * step
         if all_reduce:
@@ -102,23 +108,26 @@ def _batched_ways(
             latency = by_ring.start + latency
         add("ring", latency, ring / by_ring.share)
     if not all_reduce:
-        return tuple(found)
+        return tuple(costs)
     levels = np.floor(np.log2(nodes))
     for _, tree in _PROTOCOLS:
         latency = tree.start / 2 + (local - 1) * tree.inside + levels * tree.across
         add("tree", latency, 1 / tree.share / smaller(link, network * local))
     if multicast:
         latency = _NVLS_TREE.inside / 2 + levels * _NVLS_TREE.across
-        # Two nodes swap their sums; more pass them up and down. One rank a node leaves a switch nothing to add up.
-        pace = larger(inside, ring * choose(nodes == 2, 0.5, 1.0))
-        add("nvls_tree", choose(local > 1, latency, np.inf), pace)
-    return tuple(found)
+        # Two nodes swap their sums; more nodes pass them up and down. With one rank per node a switch adds nothing up.
+        seconds_per_byte = larger(inside, ring * choose(nodes == 2, 0.5, 1.0))
+        add("nvls_tree", choose(local > 1, latency, np.inf), seconds_per_byte)
+    return tuple(costs)
 
 
 @lru_cache(maxsize=4096)
-def _ways(
+def _cached_costs(
     size: float, stride: float, node: int, link: float, network: float, all_reduce: bool, multicast: bool
-) -> tuple[Way, ...]:
-    """The same of one group, kept."""
-    found = _batched_ways(np.float64(size), np.float64(stride), node, link, network, all_reduce, multicast)
-    return tuple(Way(algorithm, float(latency_s), float(pace)) for algorithm, latency_s, pace in found)
+) -> tuple[AlgorithmCost, ...]:
+    """Return the costs of one group of plain numbers, from a cache."""
+    costs = _algorithm_costs(np.float64(size), np.float64(stride), node, link, network, all_reduce, multicast)
+    return tuple(
+        AlgorithmCost(algorithm, float(latency_s), float(seconds_per_byte))
+        for algorithm, latency_s, seconds_per_byte in costs
+    )

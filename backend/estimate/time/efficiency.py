@@ -1,85 +1,87 @@
-"""How fast a machine really is: hardware figures of the job's cluster, and the few constants that relate them to runs.
+"""Speeds of a machine: hardware figures of the cluster, and the constants that relate them to real runs.
 
-The constants are the same for every model, plan, GPU and network. benchmarks/fit.py fits them once on half of the
-published runs that the project carries, and writes them with their errors into presets/efficiency.yaml.
+The constants are the same for every model, plan, GPU and network. benchmarks/fit.py fits them on half of the published
+runs in this project, and writes them with their errors to presets/efficiency.yaml.
 """
 
 from functools import lru_cache
 from typing import Literal
 
-from backend.estimate.frozen_dataclass import record
+from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.job.cluster import Cluster
 from backend.job.presets import Gpu, efficiency_figures
 
 HOST_MEMORY_GB_PER_S = 300.0
-"""Of a node, for an optimizer that steps on the CPU; assumed: eight to twelve channels of DDR4 or DDR5 per socket."""
+"""Host memory bandwidth of a node, for an optimizer that runs on the CPU. It is assumed: eight to twelve channels of
+DDR4 or DDR5 per socket."""
 
-UNMEASURED_PRODUCTS = 0.8
-"""The best matrix product's share of the peak on a GPU for which presets/gpus.yaml has no measurement: an H100's."""
+UNMEASURED_GEMM = 0.8
+"""Share of the best matrix product in the peak, for GPUs without a measurement in presets/gpus.yaml: that of an
+H100."""
 
 
-@record
+@frozen_dataclass
 class Efficiency:
-    """Global constants, none of them of a model, a plan or a source; shares are of a hardware figure.
+    """Global constants. None of them depends on a model, a plan or a source; shares are of a hardware figure.
 
-    Tried, and left out because runs that were not fitted to did not get better by it: a share of the memory's
-    bandwidth (it came out near 1).
+    A share of the memory bandwidth was tried and left out: it came out near 1, and it did not improve runs that were
+    not fitted.
     """
 
     product_share: float
-    """Of the best matrix product, in the shapes of layers."""
+    """Share of the best matrix product that the shapes of layers reach."""
     attention_share: float
-    """Of the peak, in Transformer Engine's attention: cuDNN's kernels on Hopper and later (its
+    """Share of the peak in Transformer Engine's attention: cuDNN's kernels on Hopper and later (its
     pytorch/attention/dot_product_attention/utils.py prefers them there)."""
     flash_attention_share: float
-    """The same in FlashAttention 2 and torch's own attention, which Hugging Face's modules call: of the peak that its
-    instructions reach, or of what the power limit leaves, whichever is lower."""
+    """Share in FlashAttention 2 and torch's own attention, which Hugging Face's modules call. It is of the peak of
+    their instructions, or of the speed under the power limit if that is lower."""
     decline: float
-    """How far the power limit holds a GPU below its best when all of them are busy for long: matrix products and
-    attention go with (watts per FLOP/s over those of an A100) to this power."""
+    """Exponent of the slowdown by the power limit when all GPUs are busy for long: the speed of matrix products and
+    attention is proportional to (watts per FLOP/s over those of an A100) to this power."""
     kernel_s: float
-    """Of each kernel on the GPU, on top of its work: launch, ramp, tail."""
+    """Overhead of each kernel on the GPU: launch, ramp, tail."""
     host_s: float
-    """Until the host has started one more kernel, Python and autograd included."""
+    """Time of the host to start one kernel, with Python and autograd."""
     link_share: float
-    """Of the bandwidth inside a node, in collectives."""
+    """Share of the bandwidth inside a node that collectives reach."""
     network_share: float
-    """Of the bandwidth of the network ports, in collectives."""
+    """Share of the bandwidth of the network ports that collectives reach."""
     overlap_share: float
-    """Of communication that is meant to run beside computation and does."""
+    """Share of overlapped communication that is hidden."""
 
     def sustained(self, machine: "Machine") -> float:
-        """What `decline` leaves of a machine's speed: 1 on an A100 and where a FLOP/s has as many watts."""
+        """Return the share of the speed that remains under the power limit; 1 on an A100."""
         return min(1.0, float((machine.power / machine.peak / A100_POWER) ** self.decline))
 
 
 A100_POWER = 400 / 312e12
-"""W for a FLOP/s."""
+"""Watts per FLOP/s."""
 
 
 def assumed_power(peak: float) -> float:
-    """W of a GPU of which only the peak in FLOP/s is known: as those of A100, H100 and B200 grow with their peaks."""
+    """Return the watts of a GPU of which only the peak is known, by the trend of A100, H100 and B200."""
     return float(400 * (peak / 312e12) ** 0.5)
 
 
 @lru_cache(maxsize=1)
 def default_efficiency() -> Efficiency:
-    """The fitted constants."""
+    """Return the fitted constants."""
     return Efficiency(**efficiency_figures().constants)
 
 
-@record
+@frozen_dataclass
 class Machine:
     """Speeds of one GPU and its connections in SI units, one direction, before any efficiency."""
 
-    products: float
+    gemm: float
     """FLOP/s of the best matrix product."""
     peak: float
     """FLOP/s."""
     mma_sync: float
-    """FLOP/s of the instructions that FlashAttention 2 is written in."""
+    """FLOP/s of the instructions that FlashAttention 2 uses."""
     power: float
-    """W that the GPU may draw."""
+    """Power limit of the GPU in watts."""
     memory: float
     """Bytes/s."""
     link: float
@@ -91,25 +93,26 @@ class Machine:
     node: int
     """GPUs of a node."""
     multicast: bool = False
-    """The switch inside a node adds up what its GPUs send (NVLink SHARP)."""
+    """Whether the switch in a node adds up the data of its GPUs (NVLink SHARP)."""
     warm: bool = False
-    """`products` was measured on GPUs that were all busy, by the probe: nothing declines from it."""
+    """Whether `gemm` was measured while all GPUs were busy, so that the power limit is already in it."""
 
 
 def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "fp32"] = "bf16") -> Machine | None:
-    """The machine of a cluster; None where the GPU's speed in this precision is not known.
+    """Return the machine of a cluster; None if the GPU's speed in this precision is unknown.
 
-    What the probe measured there counts more than any figure; where no peak is known it stands for it.
+    A speed that the benchmark measured on the cluster replaces the preset's figure. It also replaces the peak where no
+    peak is known.
     """
     single = precision == "fp32"
     peak = gpu.fp32_tflops if single else gpu.bf16_tflops
-    measured = _measured_products(cluster, single=single)
+    measured = _measured_gemm_tflops(cluster, single=single)
     best = measured or (None if single else gpu.matmul_tflops)
     if peak is None and best is None:
         return None
     known = 1e12 * (peak or best or 0.0)
     return Machine(
-        products=1e12 * (best or UNMEASURED_PRODUCTS * (peak or 0.0)),
+        gemm=1e12 * (best or UNMEASURED_GEMM * (peak or 0.0)),
         peak=known,
         mma_sync=known * gpu.mma_sync_share,
         power=gpu.power_w or assumed_power(known),
@@ -123,8 +126,8 @@ def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "f
     )
 
 
-def _measured_products(cluster: Cluster, *, single: bool) -> float | None:
-    """TFLOP/s of the probe's matrix product in this precision."""
+def _measured_gemm_tflops(cluster: Cluster, *, single: bool) -> float | None:
+    """Return the measured TFLOP/s of a matrix product in this precision; None if there is none."""
     known = cluster.calibration
     if not known.holds_for(cluster.gpu) or (known.matmul_precision == "fp32") != single:
         return None

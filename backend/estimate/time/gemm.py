@@ -1,44 +1,44 @@
-"""Seconds of a layer's matrix products on one rank."""
+"""Seconds of the matrix products (GEMM) of a layer on one rank."""
 
 from backend.estimate.array_ops import Number
 from backend.estimate.model.adapters import NF4_BYTES
 from backend.estimate.model.load import Load
-from backend.estimate.time.kernels import Operations
-from backend.estimate.time.time_context import Setting
+from backend.estimate.time.kernels import LayerKernels
+from backend.estimate.time.time_context import TimeContext
 
 TILE_ROWS = 128
-"""Rows of a matrix product that are computed together: those of cuBLAS's and CUTLASS's large tiles."""
+"""Rows of a matrix product that are computed together, in the large tiles of cuBLAS and CUTLASS."""
 
 UNPACKING = 3
-"""Kernels that unpack a 4-bit weight: its scales are unpacked, shifted, used (bitsandbytes functional.py
+"""Kernels that unpack a 4-bit weight: they unpack its scales, shift them, and apply them (bitsandbytes functional.py
 dequantize_4bit, with double quantisation)."""
 
 
-def product_seconds(done: Operations, setting: Setting, load: Load) -> tuple[Number, Number]:
-    """Seconds of all projections once over, and of their weights' gradients.
+def gemm_seconds(layer: LayerKernels, time_context: TimeContext, load: Load) -> tuple[Number, Number]:
+    """Return the seconds of all projections, and of the gradients of their weights.
 
-    Arithmetic runs beside the operands' way through memory and does not quite hide it: the root of the sum of squares
-    lies between the longer of both and their sum. A weight's gradient is added to the accumulated one, which is read
-    and written; so is the gradient itself where the sum is a kernel of its own.
+    Arithmetic and memory traffic overlap in part: t = sqrt(t_arithmetic^2 + t_memory^2). The gradient of a weight is
+    added to the accumulated gradient, which is read and written. If a separate kernel adds it, the new gradient is
+    written and read too.
     """
-    element_s = setting.element_s
-    work = done.products_split / load.tensor + done.products_whole * load.whole
-    operands = done.operands_full + done.operands_split / load.tensor
-    weights = done.weights_split / load.tensor + done.weights_whole
-    if done.weights_expert:
-        held = done.weights_expert / (load.expert * load.expert_tensor)
+    element_s = time_context.element_s
+    work = layer.gemm_split / load.tensor + layer.gemm_whole * load.whole
+    operands = layer.operands_full + layer.operands_split / load.tensor
+    weights = layer.weights_split / load.tensor + layer.weights_whole
+    if layer.weights_expert:
+        held = layer.weights_expert / (load.expert * load.expert_tensor)
         weights = weights + held
-        # Each expert's rows fill whole tiles.
-        work = work + done.products_expert * load.whole + TILE_ROWS / 2 * held / load.tokens
-        operands = operands + done.operands_expert * load.whole
-    arithmetic = 2 * load.tokens * work / setting.product_speed
+        # The rows of each expert are rounded up to whole tiles.
+        work = work + layer.gemm_expert * load.whole + TILE_ROWS / 2 * held / load.tokens
+        operands = operands + layer.operands_expert * load.whole
+    arithmetic = 2 * load.tokens * work / time_context.gemm_speed
     moved = element_s * load.tokens * operands
-    accumulated_s = 2 * setting.run.memory.gradient_bytes / setting.machine.memory
-    if setting.run.sums_apart:
+    accumulated_s = 2 * time_context.run.memory.gradient_bytes / time_context.machine.memory
+    if time_context.run.sums_apart:
         accumulated_s = accumulated_s + 2 * element_s
     once = _beside(arithmetic, moved + element_s * weights)
-    if setting.run.unpacked:
-        once = once + _unpacked(done, setting, load)
+    if time_context.run.unpacked:
+        once = once + _unpacked(layer, time_context, load)
     return once, _beside(arithmetic, moved + accumulated_s * weights)
 
 
@@ -46,11 +46,11 @@ def _beside(arithmetic: Number, moved: Number) -> Number:
     return (arithmetic * arithmetic + moved * moved) ** 0.5
 
 
-def _unpacked(done: Operations, setting: Setting, load: Load) -> Number:
-    """Seconds to make 16-bit weights of 4-bit ones before each product with them.
+def _unpacked(layer: LayerKernels, time_context: TimeContext, load: Load) -> Number:
+    """Return the seconds to unpack 4-bit weights to 16 bits before each product with them.
 
-    bitsandbytes' autograd/_functions.py MatMul4Bit: in forward (for more rows than its own product is good for) and for
-    the gradient of the input; nothing is kept between them.
+    bitsandbytes' autograd/_functions.py MatMul4Bit does this in the forward pass (for more rows than its own product
+    supports well) and again for the gradient of the input. It keeps nothing between them.
     """
-    elements = done.packed_split / load.tensor + done.packed_whole
-    return (NF4_BYTES + setting.run.element_bytes) * elements / setting.machine.memory
+    elements = layer.packed_split / load.tensor + layer.packed_whole
+    return (NF4_BYTES + time_context.run.element_bytes) * elements / time_context.machine.memory

@@ -4,7 +4,7 @@ from backend.estimate.estimate import MemoryEstimate, estimate_memory
 from backend.estimate.time.collectives import Algorithm
 from backend.estimate.time.data_parallel import gradient_algorithm
 from backend.estimate.time.efficiency import machine_of
-from backend.estimate.time.timing import setting_of
+from backend.estimate.time.timing import time_context_of
 from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
@@ -20,5 +20,5 @@ def gradient_exchange(job: Job, shape: ModelShape, gpu: Gpu, memory: MemoryEstim
     plan = memory.plan
     if machine is None or gpu.device == "cpu" or plan.data * plan.context == 1:
         return None
-    setting = setting_of(job, machine, plan, memory.traits, memory.layers)
-    return gradient_algorithm(setting, memory.stages[0].parameters)
+    time_context = time_context_of(job, machine, plan, memory.traits, memory.layers)
+    return gradient_algorithm(time_context, memory.stages[0].parameters)

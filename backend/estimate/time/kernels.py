@@ -1,8 +1,8 @@
-"""What one layer does on a GPU besides arithmetic: bytes it moves and kernels it starts, from its operators.
+"""The work of one layer beside arithmetic: bytes that it moves and kernels that it starts, from its operators.
 
-A matrix product reads both operands and writes the result; everything else (norms, activations, residual sums, routing)
-is bound by memory. Two implementations (saved_activations.py): fused kernels (Transformer Engine) and Hugging
-Face's modules.
+A matrix product reads both operands and writes the result. All other operators (norms, activations, residual sums,
+routing) are bound by memory. There are two implementations, as in saved_activations.py: fused kernels (Transformer
+Engine) and Hugging Face's modules.
 """
 
 from collections.abc import Mapping
@@ -13,113 +13,114 @@ from typing import Literal
 from backend.estimate.model.layers import Activation, Attention, Dispatch, LayerKind, Linear, Norm, Operator
 
 STREAMS = 4
-"""Products of experts that run side by side: Transformer Engine's grouped products start one an expert on so many
+"""Matrix products of experts that run in parallel: Transformer Engine's grouped GEMM starts one per expert on this many
 streams (common/include/transformer_engine/gemm.h, num_streams)."""
 
 MOVED_BACKWARD = 1.6
-"""Bytes of memory-bound kernels, backward over forward, where they are not counted: a norm reads its input and a
-gradient and writes one (6 against 4 bytes an element), a residual sum is as large, SwiGLU reads three and writes two
+"""Ratio of backward to forward bytes of memory-bound kernels without a count of their own. A norm reads its input and a
+gradient and writes one (6 against 4 bytes per element), a residual sum is as large, SwiGLU reads three and writes two
 (10 against 6)."""
 
 RMS_NORM_MOVED = (36, 92)
-"""Bytes an element, there and back, of an RMS norm in Hugging Face's modules: to fp32, square, mean, scaled, to 16
-bits, weighted. Counted operation by operation in transformers' own (benchmarks/moved_bytes.py)."""
+"""Forward and backward bytes per element of an RMS norm in Hugging Face's modules: to fp32, square, mean, scaled, to 16
+bits, weighted. They were counted operation by operation in transformers (benchmarks/moved_bytes.py)."""
 
 CAST_NORM_MOVED = (20, 32)
-"""The same of llm-foundry's layer norm with the casts around it."""
+"""Forward and backward bytes per element of llm-foundry's layer norm with its casts."""
 
 Routing = Literal["plain", "fused", "in_exchange"]
-"""How tokens are routed on Megatron: by torch's operations, its default; by Transformer Engine's router kernels
-(moe_router_fusion); by an exchange that itself sorts tokens by expert (HybridEP), after those kernels."""
+"""How Megatron routes tokens: with torch's operations, its default; with Transformer Engine's router kernels
+(moe_router_fusion); or with these kernels and an exchange that sorts tokens by expert (HybridEP)."""
 
 _DISPATCH_KERNELS: Mapping[Routing, int] = {"plain": 24, "fused": 14, "in_exchange": 6}
-"""Started between the router's product and the experts: a third of those of forward and backward together. Counted
-operation by operation in megatron-core 0.16.1 (moe/router.py 27 there, token_dispatcher.py 20; 25 back), with fused
-permutation; less what the two others fuse."""
+"""Kernels between the router's product and the experts: a third of those of forward and backward together. They were
+counted operation by operation in megatron-core 0.16.1 with fused permutation (moe/router.py 27 forward,
+token_dispatcher.py 20; 25 backward), less those that the two others fuse."""
 
 _ROPE_KERNELS = 16
-"""Of rotary embedding by torch's operations, a third of those there and back: twelve each for queries and for keys in
-megatron-core's rope_utils.py (_apply_rotary_pos_emb_bshd), about as many back; fused it is one kernel each."""
+"""Kernels of rotary embedding with torch's operations, a third of those of forward and backward: twelve each for
+queries and for keys in megatron-core's rope_utils.py (_apply_rotary_pos_emb_bshd), and about as many backward. Fused,
+it is one kernel each."""
 
 _ROW_PARALLEL = ("o", "down", "shared_down", "expert_down", "proj", "merge_out")
-"""Projections whose input is split over TP and whose output is whole; all others the reverse."""
+"""Projections whose input is split over TP and whose output is whole; for all others it is the reverse."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Operations:
-    """One layer, forward, for one token unless said otherwise; `split` is divided by TP, `expert` goes by the experts'
-    tokens, `whole` by TP with sequence parallel only."""
+class LayerKernels:
+    """Forward work of one layer, per token unless stated. TP divides `split`; `expert` is for the tokens of experts;
+    only sequence parallelism divides `whole`."""
 
-    products_split: float = 0.0
+    gemm_split: float = 0.0
     """Multiply-adds in projections."""
-    products_whole: float = 0.0
-    products_expert: float = 0.0
+    gemm_whole: float = 0.0
+    gemm_expert: float = 0.0
     weights_split: float = 0.0
-    """Elements of those weights, whatever the number of tokens."""
+    """Elements of the weights of projections, for any number of tokens."""
     weights_whole: float = 0.0
     weights_expert: float = 0.0
     operands_split: float = 0.0
     """Elements of inputs and outputs of the projections."""
     operands_full: float = 0.0
-    """The same, gathered over TP."""
+    """Elements of inputs and outputs that are gathered over TP."""
     operands_expert: float = 0.0
     packed_split: float = 0.0
     """Elements of weights that 4-bit loading packs."""
     packed_whole: float = 0.0
     packed: int = 0
-    """Modules that hold them."""
+    """Modules that hold packed weights."""
     fused: bool = True
-    """In Transformer Engine's kernels, not Hugging Face's modules."""
+    """Whether Transformer Engine's kernels run, and not Hugging Face's modules."""
     attention: float = 0.0
-    """FLOPs of the attention core for a token of context, all tokens seen."""
+    """FLOPs of the attention core per token of context, without a causal mask."""
     causal: bool = False
     window: int = 0
-    """As the attention's."""
+    """As in Attention."""
     windowed: float = 0.0
     scores: float = 0.0
-    """Attention heads: entries of the score matrix for a token of context."""
+    """Attention heads: entries of the score matrix per token of context."""
     moved_split: float = 0.0
     """Bytes that memory-bound kernels read and write."""
     moved_whole: float = 0.0
     moved_expert: float = 0.0
     moved_back_split: float = 0.0
-    """The same in backward."""
+    """Bytes that memory-bound kernels read and write in the backward pass."""
     moved_back_whole: float = 0.0
     moved_back_expert: float = 0.0
     kernels: int = 0
-    """Started, whatever the number of tokens."""
+    """Kernels that are started, for any number of tokens."""
     kernels_expert: float = 0.0
-    """The same for each expert; those of the rank's experts are started."""
+    """Kernels that are started for each expert on the rank."""
     modules: int = 0
-    """That hold parameters, in Hugging Face's modules."""
+    """Hugging Face modules that hold parameters."""
     tensors: int = 0
     """Parameters as the optimizer sees them."""
     tensors_expert: int = 0
-    """The same of all experts."""
+    """Parameters of all experts as the optimizer sees them."""
     outputs_gathered: int = 0
     """Pairs of a gather before and a reduction after TP-split projections."""
     gathered: float = 0.0
-    """Elements that each of these exchanges."""
+    """Elements that each pair exchanges."""
     dispatched: float = 0.0
-    """Elements sent to experts, and back."""
+    """Elements that are sent to experts and back."""
     hidden: int = 0
-    """Elements of one of those copies."""
+    """Elements of one token that is sent."""
     keys: float = 0.0
-    """Elements of keys and values: what a ring of context parallelism passes on."""
+    """Elements of keys and values, which a ring of context parallelism passes on."""
     queries: float = 0.0
-    """Elements of queries and outputs: with the keys, what its all-to-all exchanges."""
+    """Elements of queries and outputs, which an all-to-all exchanges with keys and values."""
 
 
 @lru_cache(maxsize=2048)
-def operations(
+def layer_kernels(
     kind: LayerKind,
     fused: bool,
     only: tuple[str, ...] | None = None,
     *,
     routing: Routing = "plain",
     rope_fused: bool = True,
-) -> Operations:
-    """The layer's sums; `only`: of the operators that these recompute modules run again."""
+) -> LayerKernels:
+    """Return the sums over the operators of a layer; with `only`, over the operators that these modules recompute."""
     sums: dict[str, float] = {}
     causal, window, windowed = True, 0, 0.0
     for index, operator in enumerate(kind.operators):
@@ -127,17 +128,17 @@ def operations(
             continue
         if isinstance(operator, Attention):
             causal, window, windowed = operator.causal, operator.window, operator.windowed
-        found = _of(operator, kind.hidden, fused, routing, rope_fused)
+        sums_of_operator = _of(operator, kind.hidden, fused, routing, rope_fused)
         for where in ("split", "whole", "expert"):
-            if f"moved_{where}" in found:
-                found.setdefault(f"moved_back_{where}", MOVED_BACKWARD * found[f"moved_{where}"])
-        for name, value in found.items():
+            if f"moved_{where}" in sums_of_operator:
+                sums_of_operator.setdefault(f"moved_back_{where}", MOVED_BACKWARD * sums_of_operator[f"moved_{where}"])
+        for name, value in sums_of_operator.items():
             sums[name] = sums.get(name, 0) + value
-    return Operations(**sums, fused=fused, causal=causal, window=window, windowed=windowed)  # type: ignore[arg-type]
+    return LayerKernels(**sums, fused=fused, causal=causal, window=window, windowed=windowed)  # type: ignore[arg-type]
 
 
 def _modules(kind: LayerKind, index: int) -> tuple[str, ...]:
-    """The recompute modules that contain an operator."""
+    """Return the recompute modules that contain an operator."""
     operator = kind.operators[index]
     if isinstance(operator, Attention):
         return ("core_attn",)
@@ -178,17 +179,18 @@ def _of(operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fus
     if isinstance(operator, Norm):
         return _norm(operator, hidden, fused)
     if isinstance(operator, Activation):
-        # Fused: reads its input, writes its output. In modules: one kernel for the function, one for the product.
+        # A fused kernel reads its input and writes its output. Modules have one kernel for the function and one for the
+        # product.
         parts = 2 if operator.gated else 1
         moved = 2 * operator.width * (parts + 1 + (0 if fused else 2 * (parts - 1)))
         kernels = 1 if fused else parts
         if operator.clamped:
-            # Two kernels, each for a half of its input, and one that joins the halves again.
+            # Two kernels clamp one half of the input each, and one joins the halves again.
             moved, kernels = moved + 8 * parts * operator.width, kernels + 3
         return {"moved_expert" if operator.module == "moe" else "moved_split": moved, "kernels": kernels}
     if isinstance(operator, Dispatch):
-        # By rank before the exchange, by expert after it, and both back: four times every copy is read and written;
-        # only once where the exchange sorts. The router's softmax, top-k and counts are in fp32.
+        # Copies are sorted by rank before the exchange and by expert after it, then both are undone: four reads and
+        # writes of every copy, or one if the exchange sorts. The router's softmax, top-k and counts are in fp32.
         return {
             "moved_expert": (4.0 if routing == "in_exchange" else 16.0) * operator.top_k * operator.hidden,
             "moved_whole": 24.0 * operator.experts,
@@ -200,16 +202,16 @@ def _of(operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fus
 
 
 def _norm(norm: Norm, hidden: int, fused: bool) -> dict[str, float]:
-    """A norm of the residual stream comes with the sum that updates it."""
+    """Return the work of a norm; a norm of the residual stream includes the sum that updates the stream."""
     if fused or norm.layer_norm:
         moved, back, kernels = 4.0, MOVED_BACKWARD * 4, 1
     else:
         moved, back = CAST_NORM_MOVED if norm.cast else RMS_NORM_MOVED
         kernels = 7
     if norm.heads:
-        # Of queries and of keys.
-        found = {"moved_split": moved * norm.width, "moved_back_split": back * norm.width}
-        return found | {"kernels": 2 * kernels, "tensors": 2, "modules": 2}
+        # One norm each for queries and keys.
+        sums_of_operator = {"moved_split": moved * norm.width, "moved_back_split": back * norm.width}
+        return sums_of_operator | {"kernels": 2 * kernels, "tensors": 2, "modules": 2}
     residual = 6 if norm.width == hidden else 0
     return {
         "moved_whole": (moved + residual) * norm.width,
@@ -224,35 +226,35 @@ def _linear(linear: Linear, fused: bool) -> dict[str, float]:
     size = float(linear.inputs * linear.outputs)
     where = linear.share
     tensors = 1 + bool(linear.bias or linear.whole_bias)
-    found = {
-        f"products_{where}": size * linear.active,
+    sums_of_operator = {
+        f"gemm_{where}": size * linear.active,
         f"weights_{where}": size * linear.copies,
         "kernels": 1 if fused else linear.parts,
         "tensors": tensors,
     }
     if where == "expert":
-        found["operands_expert"] = (linear.inputs + linear.outputs) * linear.active
-        found |= {"tensors": 0, "tensors_expert": tensors * linear.copies, "modules": 1}
+        sums_of_operator["operands_expert"] = (linear.inputs + linear.outputs) * linear.active
+        sums_of_operator |= {"tensors": 0, "tensors_expert": tensors * linear.copies, "modules": 1}
         if not fused:
-            # transformers' integrations/moe.py: one grouped product of all experts, gates included; a bias is gathered
-            # by copy and added.
+            # transformers' integrations/moe.py has one grouped product of all experts with their gates. It gathers a
+            # bias for each copy and adds it.
             biased = bool(linear.bias)
             moved = 10.0 * linear.outputs * linear.active * biased
-            return found | {"kernels": 1 + 2 * biased, "moved_expert": moved}
-        found |= {"kernels": 0, "kernels_expert": linear.copies / STREAMS}
+            return sums_of_operator | {"kernels": 1 + 2 * biased, "moved_expert": moved}
+        sums_of_operator |= {"kernels": 0, "kernels_expert": linear.copies / STREAMS}
         if linear.bias and linear.name in _ROW_PARALLEL:
-            # megatron-core's experts.py adds the output's bias by expert, in fp32: weighted, added, joined, cast.
-            found["kernels_expert"] += 2 * linear.copies
-            found |= {"kernels": 2, "moved_expert": 28.0 * linear.outputs * linear.active}
-        return found
-    found["modules"] = linear.parts
+            # megatron-core's experts.py weights, adds, joins and casts the bias of the output by expert, in fp32.
+            sums_of_operator["kernels_expert"] += 2 * linear.copies
+            sums_of_operator |= {"kernels": 2, "moved_expert": 28.0 * linear.outputs * linear.active}
+        return sums_of_operator
+    sums_of_operator["modules"] = linear.parts
     if linear.name not in ("output", "router", "patch"):
-        found |= {f"packed_{where}": size, "packed": linear.parts}
+        sums_of_operator |= {f"packed_{where}": size, "packed": linear.parts}
     if where == "whole":
-        found["operands_full"] = linear.inputs + linear.outputs
+        sums_of_operator["operands_full"] = linear.inputs + linear.outputs
     elif linear.name in _ROW_PARALLEL:
-        found |= {"operands_split": linear.inputs, "operands_full": linear.outputs}
-        found |= {"outputs_gathered": 1, "gathered": linear.outputs}
+        sums_of_operator |= {"operands_split": linear.inputs, "operands_full": linear.outputs}
+        sums_of_operator |= {"outputs_gathered": 1, "gathered": linear.outputs}
     else:
-        found |= {"operands_split": linear.outputs, "operands_full": linear.inputs}
-    return found
+        sums_of_operator |= {"operands_split": linear.outputs, "operands_full": linear.inputs}
+    return sums_of_operator

@@ -1,34 +1,34 @@
-"""Seconds of one micro-batch through something, by what takes them: a layer, a chunk, a stage."""
+"""Seconds of one micro-batch through a layer, a chunk or a stage, by computation and communication."""
 
 from backend.estimate.array_ops import Number
-from backend.estimate.frozen_dataclass import short_record
+from backend.estimate.frozen_dataclass import positional_dataclass
 
 
-@short_record
+@positional_dataclass
 class Pass:
-    """Seconds of one micro-batch through something, in one direction."""
+    """Seconds of one micro-batch in one direction."""
 
     compute: Number
     tensor: Number
-    """Exposed communication, as the next two."""
+    """Exposed communication; likewise the next two fields."""
     context: Number
     expert: Number
 
     @property
     def total(self) -> Number:
-        """All of it."""
+        """Return the sum of all parts."""
         return self.compute + self.tensor + self.context + self.expert
 
     def times(self, count: Number) -> "Pass":
-        """Through so many of them, one after the other."""
+        """Return the pass through `count` such parts in sequence."""
         return Pass(count * self.compute, count * self.tensor, count * self.context, count * self.expert)
 
     def computing(self, seconds: Number) -> "Pass":
-        """With so much more to compute."""
+        """Return the pass with more seconds of computation."""
         return Pass(self.compute + seconds, self.tensor, self.context, self.expert)
 
     def plus(self, other: "Pass") -> "Pass":
-        """Through both, one after the other."""
+        """Return the pass through both parts in sequence."""
         return Pass(
             self.compute + other.compute,
             self.tensor + other.tensor,
@@ -37,16 +37,16 @@ class Pass:
         )
 
 
-NOTHING = Pass(0.0, 0.0, 0.0, 0.0)
+NO_PASS = Pass(0.0, 0.0, 0.0, 0.0)
 
 
-@short_record
+@positional_dataclass
 class Passes:
-    """One micro-batch there and back."""
+    """Seconds of one micro-batch in both directions."""
 
     forward: Pass
     backward: Pass
     recomputed: Pass
 
 
-NO_PASSES = Passes(NOTHING, NOTHING, NOTHING)
+NO_PASSES = Passes(NO_PASS, NO_PASS, NO_PASS)

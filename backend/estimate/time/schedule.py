@@ -1,6 +1,6 @@
-"""Pipeline schedules, 1F1B and Megatron's interleaved one: micro-batches in flight, time of an iteration, bubble.
+"""Pipeline schedules 1F1B and interleaved 1F1B: micro-batches in flight, time of an iteration, bubble.
 
-What has an exact closed form is one; the time over unequal stages has none and comes from simulate.py.
+Results with a closed form use it. The time over unequal stages has no closed form and comes from simulate.py.
 """
 
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ Chosen = Places | npt.NDArray[np.bool_] | tuple[Places, ...]
 
 
 def in_flight(pipeline: int, virtual: int, micro_batches: Number, stage: int) -> tuple[Number, ...]:
-    """For each model chunk of a stage, how many micro-batches keep activations in it at the fullest moment.
+    """Return, for each model chunk of a stage, the peak number of micro-batches whose activations it keeps.
 
     1F1B: min(m, p - r). Interleaved: min(m v, 2 (p - r - 1) + (v - 1) p + 1) over all chunks, filled in the order of
-    the forward passes: p micro-batches through each chunk in turn, then the next ones through the first chunk. A plain
-    number also of many plans where it is the same of all.
+    the forward passes: p micro-batches through each chunk in turn, then the next ones through the first chunk. The
+    result is a plain number for arrays of plans too where all plans have the same number.
     """
     if virtual == 1:
         return (smaller(micro_batches, pipeline - stage),)
@@ -35,39 +35,48 @@ def in_flight(pipeline: int, virtual: int, micro_batches: Number, stage: int) ->
 
 
 def iteration_time(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
-    """Time of the compute part of an iteration, from each stage's forward and backward time of one micro-batch.
+    """Return the compute time of an iteration, from the forward and backward time of one micro-batch on each stage.
 
-    A closed form where the last stage sets the pace. Else two micro-batches a stage are followed pass by pass, all
-    where there are no more. Where the second took just what the slowest stage computes, so does every further one. Else
-    64 are followed, and 8 a stage; then the order of passes has found its rhythm, and each further one takes what the
-    last of them took, and at least the slowest stage's work. A stage's time may be given for each model chunk. In the
-    unit of the arguments; arrays hold one entry a plan, and fewer micro-batches of them are followed. Raises ValueError
-    where interleaved ones do not fill groups of PP.
+    - If the last stage sets the pace, the time has a closed form.
+    - Otherwise 2 micro-batches per stage are simulated, or all if there are no more. If the second round took exactly
+      the work of the slowest stage, every further round takes the same.
+    - Otherwise 64 micro-batches are simulated, and at least 8 per stage. By then the order of passes is periodic: each
+      further round takes the time of the last simulated round, and at least the work of the slowest stage.
+
+    The time of a stage may be given for each of its model chunks. The result has the unit of the arguments. Arrays hold
+    one entry for each plan, and fewer of their micro-batches are simulated. Raises ValueError if interleaved
+    micro-batches do not fill groups of PP.
     """
     pipeline = len(forward)
     over = micro_batches % pipeline
     if virtual > 1 and (over.any() if isinstance(over, np.ndarray) else over):
         raise ValueError(f"{micro_batches} micro-batches do not fill groups of {pipeline}")
-    there, back = chunk_times(forward, virtual), chunk_times(backward, virtual)
-    time, is_paced = _paced_by_last(there, back, virtual, micro_batches)
+    forward_chunks, backward_chunks = chunk_times(forward, virtual), chunk_times(backward, virtual)
+    time, is_paced = _paced_by_last(forward_chunks, backward_chunks, virtual, micro_batches)
     if not isinstance(micro_batches, np.ndarray):
-        return time if is_paced else _of_one(there, back, virtual, int(micro_batches))
-    shape = np.broadcast_shapes(micro_batches.shape, *{np.shape(one) for way in (there, back) for one in chain(*way)})
+        return time if is_paced else _of_one(forward_chunks, backward_chunks, virtual, int(micro_batches))
+    shape = np.broadcast_shapes(
+        micro_batches.shape, *{np.shape(one) for way in (forward_chunks, backward_chunks) for one in chain(*way)}
+    )
     chosen = np.nonzero(~np.broadcast_to(is_paced, shape))
     if len(chosen[0]):
         time = np.array(np.broadcast_to(time, shape), float)
         counts = np.broadcast_to(micro_batches, shape)[chosen]
-        there, back = _entries(there, chosen, shape), _entries(back, chosen, shape)
-        time[chosen] = _by_count(there, back, virtual, counts)
+        forward_chunks, backward_chunks = (
+            _entries(forward_chunks, chosen, shape),
+            _entries(backward_chunks, chosen, shape),
+        )
+        time[chosen] = _by_count(forward_chunks, backward_chunks, virtual, counts)
     return time
 
 
 def _paced_by_last(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Number) -> tuple[Number, Flag]:
-    """The time where the last stage never waits once it has begun, and whether that is so.
+    """Return the time if the last stage never waits after its start, and whether it never waits.
 
-    It begins when the first micro-batch is through the other stages, and these end when its last one is back through
-    them. It never waits where no stage is slower: in 1F1B always; interleaved where chunks are alike, but for the
-    model's last and a first that is no longer than others. (The test follows all passes.)
+    The last stage starts when the first micro-batch has passed the other stages. The other stages end when the last
+    micro-batch has passed back through them. The last stage never waits if no stage is slower. With interleaving, the
+    chunks must also be equal, except the last chunk of the model and a first chunk that is no longer than the others.
+    The test compares this with the simulation.
     """
     is_paced: Flag = True
     if virtual > 1 and len(forward) > 1:
@@ -77,17 +86,23 @@ def _paced_by_last(forward: Chunks, backward: Chunks, virtual: int, micro_batche
             is_paced = is_paced & (chunks[0] <= plain[0])
             if is_paced is False or not all(time is plain[0] or np.array_equal(time, plain[0]) for time in plain):
                 return 0.0, False
-    works = [sum(there) + sum(back) for there, back in zip(forward, backward, strict=True)]
+    works = [
+        sum(forward_chunks) + sum(backward_chunks)
+        for forward_chunks, backward_chunks in zip(forward, backward, strict=True)
+    ]
     for work in works[:-1]:
         is_paced = is_paced & (works[-1] >= work)
-    ends = sum(there[0] + back[0] for there, back in zip(forward[:-1], backward[:-1], strict=True))
+    ends = sum(
+        forward_chunks[0] + backward_chunks[0]
+        for forward_chunks, backward_chunks in zip(forward[:-1], backward[:-1], strict=True)
+    )
     return micro_batches * works[-1] + ends, is_paced
 
 
 def _of_one(forward: Chunks, backward: Chunks, virtual: int, micro_batches: int) -> Number:
-    """The time of a plan in plain numbers whose passes are followed."""
+    """Return the simulated time of a single plan."""
     pipeline = len(forward)
-    if micro_batches > 12 * pipeline:  # else following all is less work than to look
+    if micro_batches > 12 * pipeline:  # for fewer, the simulation of all is cheaper than the test
         times, settled = _settled(forward, backward, virtual, micro_batches)
         if settled:
             return times
@@ -98,10 +113,11 @@ def _of_one(forward: Chunks, backward: Chunks, virtual: int, micro_batches: int)
 
 
 def _settled(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Number) -> tuple[Number, Flag]:
-    """The time of more than two micro-batches a stage if the rest take the slowest stage's work, and whether they do.
+    """Return the time of more than 2 micro-batches per stage if further rounds take the work of the slowest stage, and
+    whether they do.
 
-    They do from where they first did: the slowest stage then has no gap, and more micro-batches open none. (The test
-    follows all passes of stages that differ, and of chunks that differ at the model's ends.)
+    If the second round took that time, the slowest stage has no gap, and more micro-batches open none. The test
+    compares this with the simulation, for stages that differ and for chunks that differ at the ends of the model.
     """
     pipeline = len(forward)
     slowest = _slowest(forward, backward, virtual)
@@ -111,7 +127,7 @@ def _settled(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Num
 
 
 def _beyond(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Number, most: int) -> Number:
-    """The time of more than `most` micro-batches, of which `most` are followed."""
+    """Return the time of more than `most` micro-batches, of which `most` are simulated."""
     pipeline = len(forward)
     whole, shorter = (duration(forward, backward, virtual, count) for count in (most, most - pipeline))
     more = micro_batches - most
@@ -119,7 +135,7 @@ def _beyond(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Numb
 
 
 def _slowest(forward: Chunks, backward: Chunks, virtual: int) -> Number:
-    """The most that one micro-batch asks of any stage."""
+    """Return the work of the slowest stage for one micro-batch."""
     return largest(*[sum(f) + sum(b) for f, b in _by_stage(forward, backward, virtual)])
 
 
@@ -128,17 +144,17 @@ def _by_stage(forward: Times, backward: Times, virtual: int) -> list[tuple[list[
 
 
 def _by_count(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Array) -> Array:
-    """The times of plans in arrays whose passes are followed, of those that are alike once."""
+    """Return the simulated times of arrays of plans; equal plans are simulated once."""
     arrays = {id(time): time for way in (forward, backward) for stage in way for time in stage if np.ndim(time)}
     first, inverse = _distinct(np.stack([micro_batches, *arrays.values()]))
-    there, back = _entries(forward, first), _entries(backward, first)
-    return _of_distinct(there, back, virtual, micro_batches[first])[inverse]
+    forward_chunks, backward_chunks = _entries(forward, first), _entries(backward, first)
+    return _of_distinct(forward_chunks, backward_chunks, virtual, micro_batches[first])[inverse]
 
 
 def _distinct(columns: Array) -> tuple[Places, Places]:
-    """The place of one of each kind of equal columns, and for every column the number of its kind.
+    """Return the index of one column of each kind of equal columns, and for every column the index of its kind.
 
-    Columns are told apart by a weighted sum, which sorts faster than they do; where that is not enough, by themselves.
+    A weighted sum distinguishes columns, because sums sort faster than columns. If sums are not enough, the columns do.
     """
     weights = np.random.default_rng(0).random(len(columns))
     _, first, inverse = np.unique(weights @ columns, return_index=True, return_inverse=True)
@@ -148,31 +164,33 @@ def _distinct(columns: Array) -> tuple[Places, Places]:
 
 
 def _of_distinct(forward: Chunks, backward: Chunks, virtual: int, micro_batches: Array) -> Array:
-    """The same of plans that all differ, up to what is followed of many plans."""
+    """Return the simulated times of plans that all differ, up to the limit for many plans."""
     pipeline = len(forward)
     most = _followed_of_many(virtual, pipeline) * pipeline
     times, open_still = np.empty(len(micro_batches)), np.ones(len(micro_batches), bool)
     rows = np.flatnonzero(micro_batches > 2 * pipeline)
     if len(rows):
-        there, back = _entries(forward, rows), _entries(backward, rows)
-        times[rows], settled = _settled(there, back, virtual, micro_batches[rows])
+        forward_chunks, backward_chunks = _entries(forward, rows), _entries(backward, rows)
+        times[rows], settled = _settled(forward_chunks, backward_chunks, virtual, micro_batches[rows])
         open_still[rows[settled]] = False
     counts = np.where(open_still, np.minimum(micro_batches, most + 1), 0)
     for count in np.unique(counts[open_still]).tolist():
         chosen = counts == count
-        there, back = _entries(forward, chosen), _entries(backward, chosen)
+        forward_chunks, backward_chunks = _entries(forward, chosen), _entries(backward, chosen)
         if count <= most:
-            times[chosen] = duration(there, back, virtual, count)
+            times[chosen] = duration(forward_chunks, backward_chunks, virtual, count)
         else:
-            times[chosen] = _beyond(there, back, virtual, micro_batches[chosen], most)
+            times[chosen] = _beyond(forward_chunks, backward_chunks, virtual, micro_batches[chosen], most)
     return times
 
 
 def _followed_of_many(virtual: int, pipeline: int) -> int:
-    """Micro-batches a stage that are followed where plans are many: thousands are compared within the time of one edit.
+    """Return the micro-batches per stage to simulate for arrays of plans: thousands of plans are compared within one
+    edit.
 
-    Up to 8 a stage, pipelines of usual depth are exact: a table says what its chosen plan says. Beyond, and for deep
-    pipelines, the iteration differs by less than 2% on the grid of the test. Many chunks find their rhythm sooner.
+    Up to 8 per stage, pipelines of usual depth are exact, so the table agrees with the estimate of the chosen plan. For
+    more micro-batches, and for deep pipelines, the iteration differs by less than 2% on the grid of the test. Many
+    chunks become periodic sooner.
     """
     if pipeline <= 8:
         return 8
@@ -180,7 +198,8 @@ def _followed_of_many(virtual: int, pipeline: int) -> int:
 
 
 def _entries(times: Chunks, chosen: Chosen, shape: tuple[int, ...] | None = None) -> Chunks:
-    """These plans' times of each chunk, first spread to a shape where there is one; what is one object stays one."""
+    """Return the times of each chunk for some plans, broadcast to `shape` first if it is given. Equal objects stay one
+    object."""
     known: dict[int, Number] = {}
 
     def entries(time: Number) -> Number:
@@ -194,26 +213,27 @@ def _entries(times: Chunks, chosen: Chosen, shape: tuple[int, ...] | None = None
 
 
 def bubble_fraction(forward: Times, backward: Times, virtual: int, micro_batches: Number) -> Number:
-    """1 - mean busy time of the stages / compute part of the iteration; unequal stages count as idle time."""
+    """Return 1 - mean busy time of the stages / compute time of the iteration; unequal stages count as idle time."""
     busy = sum(sum(f) + sum(b) for f, b in _by_stage(forward, backward, virtual)) / len(forward)
     return 1 - micro_batches * busy / iteration_time(forward, backward, virtual, micro_batches)
 
 
 def textbook_bubble(pipeline: int, virtual: int, micro_batches: Number) -> Number:
-    """The same for equal stages: x / (1 + x) with x = (p - 1) / (v m)."""
+    """Return the bubble fraction of equal stages: x / (1 + x) with x = (p - 1) / (v m)."""
     extra = (pipeline - 1) / (virtual * micro_batches)
     return extra / (1 + extra)
 
 
 def equal_pieces(layers: int, pieces: int, *, with_embedding: bool, with_loss: bool) -> tuple[int, ...]:
-    """Layers of each piece; the embedding or the loss counts as one of the first or last piece's where asked for."""
+    """Return the layers of each piece. The embedding and the loss count as one layer of the first and last piece if
+    requested."""
     each = (layers + with_embedding + with_loss) // pieces
     last = pieces - 1
     return tuple(each - (with_embedding and piece == 0) - (with_loss and piece == last) for piece in range(pieces))
 
 
 def chunk_layers(pieces: Sequence[int], pipeline: int) -> list[list[tuple[int, int]]]:
-    """For each stage, the [first, last) layers of each of its chunks, from the layers of each piece.
+    """Return the [first, last) layers of each chunk of each stage, from the layers of each piece.
 
     Chunk c of stage r is the (c p + r)-th piece.
     """

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from backend.estimate.array_ops import Array, Number
 
 Times = Sequence[Number | Sequence[Number]]
-"""For each stage the time of one micro-batch: one figure, spread evenly over its model chunks, or one for each."""
+"""For each stage the time of one micro-batch: one number, which is spread evenly over its model chunks, or one for each
+chunk."""
 
 
 Places = npt.NDArray[np.intp]
@@ -33,7 +34,7 @@ class Pass(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A pass where and when it runs, in the unit of the given times."""
+    """A pass with its stage and its time, in the unit of the given times."""
 
     stage: int
     chunk: int
@@ -44,7 +45,7 @@ class Event:
 
 
 def simulate(forward: Times, backward: Times, virtual: int, micro_batches: int) -> list[Event]:
-    """Every pass of an iteration, in an order in which they can run; times are plain numbers.
+    """Return every pass of an iteration, in an order in which they can run; times are plain numbers.
 
     Raises ValueError where interleaved micro-batches do not fill groups of PP, as Megatron does.
     """
@@ -57,7 +58,7 @@ def simulate(forward: Times, backward: Times, virtual: int, micro_batches: int) 
 
 
 def duration(forward: Times, backward: Times, virtual: int, micro_batches: int) -> Number:
-    """When the last pass of an iteration ends; times may be arrays, one entry a plan. Raises as `simulate`."""
+    """Return the end of the last pass of an iteration; times may be arrays of plans. Raises what `simulate` raises."""
     order = _order(len(forward), virtual, micro_batches)
     times = _times(forward, backward, virtual)
     if [time for time in times if isinstance(time, np.ndarray)]:
@@ -66,12 +67,12 @@ def duration(forward: Times, backward: Times, virtual: int, micro_batches: int) 
 
 
 def chunk_times(times: Times, virtual: int) -> list[list[Number]]:
-    """Every stage's time of each of its chunks."""
+    """Return the time of each chunk of each stage."""
     return [list(one) if isinstance(one, Sequence) else [one / virtual] * virtual for one in times]
 
 
 def passes(pipeline: int, virtual: int, micro_batches: int, stage: int) -> list[Pass]:
-    """The order in which a stage runs its passes: warm-up forwards, pairs of one forward and one backward, the rest."""
+    """Return the order in which a stage runs its passes: warm-up forwards, pairs of forward and backward, the rest."""
     group, count = pipeline * virtual, micro_batches * virtual
 
     def unit(index: int, *, is_forward: bool) -> Pass:
@@ -88,7 +89,7 @@ def passes(pipeline: int, virtual: int, micro_batches: int, stage: int) -> list[
 
 
 def waits_for(one: Pass, stage: int, pipeline: int, virtual: int) -> tuple[int, Pass] | None:
-    """The stage and the pass whose result a pass needs; None for what begins a micro-batch."""
+    """Return the stage and the pass whose result a pass needs; None for the first pass of a micro-batch."""
     _, chunk, index = one
     if one.is_forward:
         if stage:
@@ -103,22 +104,22 @@ def waits_for(one: Pass, stage: int, pipeline: int, virtual: int) -> tuple[int, 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """Which pass waits for which, in levels: those of a level wait for earlier levels alone, so they run at once."""
+    """Dependencies between passes, in levels. The passes of a level depend on earlier levels only."""
 
     passes: list[tuple[int, Pass]]
     """(stage, pass), level by level."""
     durations: Places
     """For each pass, the index of its (direction, stage, chunk)."""
     own: Places
-    """For each pass, the one before it on its stage; the number of passes for none."""
+    """For each pass, the previous pass of its stage; the number of passes if there is none."""
     needed: Places
-    """For each pass, the one whose result it needs."""
+    """For each pass, the pass whose result it needs."""
     finals: Places
     """The last pass of each stage."""
     bounds: list[tuple[int, int]]
     """[first, last) pass of each level."""
     steps: list[tuple[int, int, int]]
-    """(own, needed, duration) of each pass, as plain numbers; places from 1 on, 0 for none."""
+    """(own, needed, duration) of each pass, as plain numbers; indices start at 1, 0 for none."""
 
 
 @lru_cache(maxsize=512)
@@ -135,7 +136,7 @@ def _order(pipeline: int, virtual: int, micro_batches: int) -> _Order:
     edges = [0, *np.flatnonzero(np.diff(np.array(levels)[by_level])) + 1, len(found)]
     pairs = place[np.array(awaited)[by_level]]
     own, needed = np.ascontiguousarray(pairs.T)
-    # The last pass of a stage is one that no other follows there.
+    # No other pass of the stage follows its last pass.
     finals = np.setdiff1d(np.arange(len(found)), own)
     places = [1 + index if index < len(found) else 0 for index in range(len(found) + 1)]
     steps = [(places[one], places[other], which) for one, other, which in zip(own, needed, durations, strict=True)]
@@ -145,7 +146,7 @@ def _order(pipeline: int, virtual: int, micro_batches: int) -> _Order:
 def _followed(
     orders: list[list[Pass]], virtual: int
 ) -> tuple[list[tuple[int, Pass]], list[tuple[int, int]], list[int]]:
-    """The passes of all stages in an order in which they can run, what each awaits, and the level of each."""
+    """Return the passes of all stages in an order in which they can run, their dependencies, and their levels."""
     pipeline, nothing = len(orders), sum(map(len, orders))
     found: list[tuple[int, Pass]] = []
     awaited: list[tuple[int, int]] = []
@@ -169,13 +170,13 @@ def _followed(
 
 
 def _times(forward: Times, backward: Times, virtual: int) -> list[Number]:
-    """The time of a pass by (direction, stage, chunk)."""
+    """Return the time of a pass by (direction, stage, chunk)."""
     tables = chunk_times(forward, virtual), chunk_times(backward, virtual)
     return [time for table in tables for stage in table for time in stage]
 
 
 def _ends(order: _Order, times: list[float]) -> list[float]:
-    """When each pass ends."""
+    """Return the end of each pass."""
     ends = [0.0]
     for own, needed, which in order.steps:
         first, second = ends[own], ends[needed]
@@ -184,7 +185,7 @@ def _ends(order: _Order, times: list[float]) -> list[float]:
 
 
 def _end_of_many(order: _Order, times: Array) -> Array:
-    """When the last pass ends, for many plans, a level at once; `times` with one column a plan."""
+    """Return the end of the last pass for arrays of plans, level by level; `times` has one column for each plan."""
     ends = np.zeros((len(order.own) + 1, times.shape[1]))
     for first, last in order.bounds:
         level = ends[first:last]

@@ -1,4 +1,4 @@
-"""Seconds of a training step and its parts: stages of a pipeline, data parallelism, optimizer, host memory."""
+"""Seconds of a training step and of its parts: pipeline stages, data parallelism, optimizer, offloading."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -6,32 +6,32 @@ from typing import NamedTuple
 import numpy as np
 
 from backend.estimate.array_ops import ZERO, Number, larger, largest
-from backend.estimate.frozen_dataclass import record
-from backend.estimate.memo import Shared
+from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import Chunk, RankParameters, Trained, stages
 from backend.estimate.model.layers import ModelLayers, VisionLayers
 from backend.estimate.model.load import Load, load_of
 from backend.estimate.time.communication import Group, ring_seconds, send_seconds
 from backend.estimate.time.data_parallel import data_seconds, offload_seconds, optimizer_seconds
 from backend.estimate.time.layer_time import layer_passes
-from backend.estimate.time.passes import NO_PASSES, NOTHING, Pass, Passes
+from backend.estimate.time.passes import NO_PASS, NO_PASSES, Pass, Passes
 from backend.estimate.time.schedule import iteration_time
-from backend.estimate.time.time_context import Setting
+from backend.estimate.time.time_context import TimeContext
 
 ChunkTimes = tuple[tuple[Number, ...], ...]
 Schedule = Callable[[ChunkTimes, ChunkTimes, int, Number], Number]
 
 
-@record
+@frozen_dataclass
 class StepTime:
     """One optimizer step of a plan, in seconds."""
 
     iteration_s: Number
     parts: Mapping[str, Number]
-    """compute, recompute, bubble, tensor, pipeline, data, context, expert, optimizer, offload: a rank's mean over the
-    stages; they add up to iteration_s."""
+    """compute, recompute, bubble, tensor, pipeline, data, context, expert, optimizer, offload: the mean of a rank over
+    the stages. They add up to iteration_s."""
     forward: tuple[Number, ...]
-    """Of one micro-batch on each stage, its communication included."""
+    """Seconds of one micro-batch on each stage, communication included."""
     backward: tuple[Number, ...]
     chunk_forward: ChunkTimes
     """The same for each model chunk of each stage."""
@@ -41,7 +41,7 @@ class StepTime:
 
 
 class KindPasses(NamedTuple):
-    """One micro-batch through one layer of each kind, through the output layer with the loss, and through the tower."""
+    """Passes of one micro-batch through one layer of each kind, the output layer with its loss, and the tower."""
 
     dense: Passes
     sparse: Passes
@@ -50,7 +50,7 @@ class KindPasses(NamedTuple):
 
 
 class KindSeconds(NamedTuple):
-    """KindPasses in one direction as seconds in all."""
+    """Total seconds of KindPasses in one direction."""
 
     dense: Number
     sparse: Number
@@ -59,7 +59,7 @@ class KindSeconds(NamedTuple):
 
 
 class ModelSeconds(NamedTuple):
-    """One micro-batch through the whole model, there and back."""
+    """Seconds of one micro-batch through the whole model, forward and backward."""
 
     compute: Number
     recompute: Number
@@ -68,17 +68,17 @@ class ModelSeconds(NamedTuple):
     expert: Number
 
 
-@record
+@frozen_dataclass
 class MicroBatch:
-    """Seconds of one micro-batch, as far as they do not depend on how the layers are cut into stages."""
+    """Seconds of one micro-batch that do not depend on the cut of the layers into stages."""
 
     forward: KindSeconds
     backward: KindSeconds
-    """What is recomputed included."""
+    """Backward seconds, recomputation included."""
     model: ModelSeconds
 
     def times(self, share: Number) -> "MicroBatch":
-        """One that takes so much longer in everything."""
+        """Return a micro-batch that takes `share` times as long."""
         if type(share) is float and share == 1:
             return self
         return MicroBatch(
@@ -90,38 +90,39 @@ class MicroBatch:
 
 def step_time(
     layers: ModelLayers,
-    setting: Setting,
+    time_context: TimeContext,
     trained: Trained,
     parameters: Sequence[RankParameters],
     *,
     adapters: bool = False,
     micro_batch: MicroBatch | None = None,
-    shared: Shared | None = None,
+    memo: Memo | None = None,
     schedule: Schedule = iteration_time,
 ) -> StepTime:
-    """The time of a step; `parameters` of one rank of each stage.
+    """Return the time of a step; `parameters` are those of one rank of each stage.
 
-    `micro_batch` is the plan's where it is known. `schedule` says how long all passes take from those of the chunks.
+    `micro_batch` saves its computation if the caller knows it. `schedule` computes the time of all passes from the
+    times of the chunks.
     """
-    plan = setting.plan
-    micro_batch = micro_batch or micro_batch_time(layers, kind_passes(layers, setting, trained, adapters=adapters))
+    plan = time_context.plan
+    micro_batch = micro_batch or micro_batch_time(layers, kind_passes(layers, time_context, trained, adapters=adapters))
     chunks = [stage.chunks for stage in stages(layers, plan)]
-    sends = _sends(layers, setting)
+    sends = _sends(layers, time_context)
     chunk_forward, chunk_backward = _seconds(chunks, micro_batch, sends / plan.virtual_pipeline)
     forward, backward = tuple(map(sum, chunk_forward)), tuple(map(sum, chunk_backward))
     scheduled = schedule(chunk_forward, chunk_backward, plan.virtual_pipeline, plan.micro_batches)
-    # Those of a stage, on average.
+    # Passes of an average stage.
     times = plan.micro_batches / plan.pipeline
     parts = {name: times * seconds for name, seconds in micro_batch.model._asdict().items()}
     parts["pipeline"] = 2 * plan.micro_batches * sends
     bubble = larger(0.0, scheduled - sum(parts.values())) if len(chunks) > 1 else 0.0
-    data = data_seconds(setting, parameters, forward, backward, shared)
-    # Stages between the ends hold the same.
+    data = data_seconds(time_context, parameters, forward, backward, memo)
+    # Inner stages often have the same parameters.
     distinct = {id(rank): rank for rank in parameters}.values()
     optimizer, offload = (
-        shared.once((_after, *map(shared.number, distinct)), _after, setting, distinct)
-        if shared
-        else _after(setting, distinct)
+        memo.once((_after, *map(memo.number, distinct)), _after, time_context, distinct)
+        if memo
+        else _after(time_context, distinct)
     )
     parts |= {"bubble": bubble, "data": data, "optimizer": optimizer, "offload": offload}
     return StepTime(
@@ -135,26 +136,31 @@ def step_time(
     )
 
 
-def _after(setting: Setting, ranks: Collection[RankParameters]) -> tuple[Number, Number]:
-    """Of the optimizer's step, and of offloading: those of the slowest rank."""
-    optimizer = largest(*(optimizer_seconds(setting, rank) for rank in ranks))
-    return optimizer, largest(*(offload_seconds(setting, rank) for rank in ranks))
+def _after(time_context: TimeContext, ranks: Collection[RankParameters]) -> tuple[Number, Number]:
+    """Return the seconds of the optimizer step and of offloading on the slowest rank."""
+    optimizer = largest(*(optimizer_seconds(time_context, rank) for rank in ranks))
+    return optimizer, largest(*(offload_seconds(time_context, rank) for rank in ranks))
 
 
 def kind_passes(
-    layers: ModelLayers, setting: Setting, trained: Trained, *, adapters: bool = False, last_layers: int | None = None
+    layers: ModelLayers,
+    time_context: TimeContext,
+    trained: Trained,
+    *,
+    adapters: bool = False,
+    last_layers: int | None = None,
 ) -> KindPasses:
-    """What one micro-batch takes through each kind of layer, whichever stage it is on.
+    """Return the passes of one micro-batch through one layer of each kind, on any stage.
 
-    Where only the last layers are trained, all together go back through their share.
+    If only the last layers are trained, the backward passes of all layers are scaled to their share.
     """
     language = trained.language and not adapters
     inputs_need = trained.language or (trained.vision and layers.vision is not None)
-    load = load_of(setting)
+    load = load_of(time_context)
     dense, sparse = (
         layer_passes(
             kind,
-            setting,
+            time_context,
             load,
             weights_trained=language,
             inputs_need=inputs_need,
@@ -164,12 +170,12 @@ def kind_passes(
         else NO_PASSES
         for kind, count in ((layers.dense, layers.dense_count), (layers.sparse, layers.sparse_count))
     )
-    tower = _tower(layers.vision, setting, trained, adapters) if layers.vision else NO_PASSES
-    kinds = KindPasses(dense, sparse, _head(layers, setting, load, language), tower)
-    if last_layers is None and not setting.run.reference:
+    tower = _tower(layers.vision, time_context, trained, adapters) if layers.vision else NO_PASSES
+    kinds = KindPasses(dense, sparse, _head(layers, time_context, load, language), tower)
+    if last_layers is None and not time_context.run.reference:
         return kinds
     share = 1.0 if last_layers is None else min(1.0, last_layers / max(1, layers.dense_count + layers.sparse_count))
-    judged = 2 if setting.run.reference else 1
+    judged = 2 if time_context.run.reference else 1
     return KindPasses(
         *(
             Passes(kind.forward.times(judged), kind.backward.times(share), kind.recomputed.times(share))
@@ -179,16 +185,16 @@ def kind_passes(
 
 
 def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
-    """What a micro-batch takes from what it takes through each kind of layer."""
+    """Return the seconds of a micro-batch from its passes through one layer of each kind."""
     compute, recompute, tensor, context, expert = ZERO, ZERO, ZERO, ZERO, ZERO
     for count, kind in zip((layers.dense_count, layers.sparse_count, 1, 1), kinds, strict=True):
         if kind is not NO_PASSES:
-            there, back, again = kind.forward, kind.backward, kind.recomputed
-            compute = compute + count * (there.compute + back.compute)
-            recompute = recompute + count * again.compute
-            tensor = tensor + count * (there.tensor + back.tensor + again.tensor)
-            context = context + count * (there.context + back.context + again.context)
-            expert = expert + count * (there.expert + back.expert + again.expert)
+            forward, backward, recomputed = kind.forward, kind.backward, kind.recomputed
+            compute = compute + count * (forward.compute + backward.compute)
+            recompute = recompute + count * recomputed.compute
+            tensor = tensor + count * (forward.tensor + backward.tensor + recomputed.tensor)
+            context = context + count * (forward.context + backward.context + recomputed.context)
+            expert = expert + count * (forward.expert + backward.expert + recomputed.expert)
     return MicroBatch(
         forward=KindSeconds(*(kind.forward.total for kind in kinds)),
         backward=KindSeconds(*(kind.backward.total + kind.recomputed.total for kind in kinds)),
@@ -197,11 +203,11 @@ def micro_batch_time(layers: ModelLayers, kinds: KindPasses) -> MicroBatch:
 
 
 def _seconds(chunks: Sequence[Sequence[Chunk]], each: MicroBatch, sends: Number) -> tuple[ChunkTimes, ChunkTimes]:
-    """Forward and backward of one micro-batch for each chunk of each stage, sends included.
+    """Return the forward and backward seconds of one micro-batch for each chunk of each stage, sends included.
 
-    A chunk is its layers, the tower in the first, the output layer in the last.
+    A chunk is its layers, plus the vision tower in the first chunk and the output layer in the last chunk.
     """
-    # Equal chunks have one object for a time: those who follow the schedule compare plans by it.
+    # Equal chunks share one object for their time: the simulation compares plans by this object.
     forward: dict[Chunk, Number] = {}
     backward: dict[Chunk, Number] = {}
     for stage in chunks:
@@ -223,21 +229,23 @@ def _times(chunk: Chunk, kinds: KindSeconds) -> Number:
     return total + head if chunk.last else total
 
 
-def _head(layers: ModelLayers, setting: Setting, load: Load, trained: bool) -> Passes:
-    """The output layer and the loss."""
-    memory = setting.run.memory
-    passes = layer_passes(layers.output, setting, load, weights_trained=trained, inputs_need=True, recomputable=False)
-    entries = load.tokens * (layers.embedding // layers.output.hidden) / load.tensor / setting.machine.memory
-    there = passes.forward.computing(memory.loss_forward_moved * entries)
-    return Passes(there, passes.backward.computing(memory.loss_backward_moved * entries), NOTHING)
+def _head(layers: ModelLayers, time_context: TimeContext, load: Load, trained: bool) -> Passes:
+    """Return the passes through the output layer and the loss."""
+    memory = time_context.run.memory
+    passes = layer_passes(
+        layers.output, time_context, load, weights_trained=trained, inputs_need=True, recomputable=False
+    )
+    entries = load.tokens * (layers.embedding // layers.output.hidden) / load.tensor / time_context.machine.memory
+    forward = passes.forward.computing(memory.loss_forward_moved * entries)
+    return Passes(forward, passes.backward.computing(memory.loss_backward_moved * entries), NO_PASS)
 
 
-def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: bool) -> Passes:
-    """The tower is whole on every TP rank, and sees all patches of an image at once."""
-    plan = setting.plan
+def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, adapters: bool) -> Passes:
+    """Return the passes through the vision tower, which is whole on every TP rank and sees all patches of an image."""
+    plan = time_context.plan
     if not (plan.images.any() if isinstance(plan.images, np.ndarray) else plan.images):
         return NO_PASSES
-    there, back, again = ZERO, ZERO, ZERO
+    forward, backward, recomputed = ZERO, ZERO, ZERO
     patches = Load(tokens=plan.vision_patches, length=plan.patches)
     merged = Load(tokens=patches.tokens / (vision.merger.hidden // vision.block.hidden), length=plan.patches)
     parts = (
@@ -250,7 +258,7 @@ def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: b
         if count:
             passes = layer_passes(
                 kind,
-                setting,
+                time_context,
                 load,
                 weights_trained=weights_trained and not adapters,
                 inputs_need=inputs_need,
@@ -258,24 +266,24 @@ def _tower(vision: VisionLayers, setting: Setting, trained: Trained, adapters: b
                 tower=True,
                 recomputable=kind is vision.block and trained.tower,
             )
-            # No part of the tower talks to another rank.
-            there = there + count * passes.forward.compute
-            back = back + count * passes.backward.compute
-            again = again + count * passes.recomputed.compute
-    return Passes(*(Pass(seconds, 0.0, 0.0, 0.0) for seconds in (there, back, again)))
+            # The tower has no communication.
+            forward = forward + count * passes.forward.compute
+            backward = backward + count * passes.backward.compute
+            recomputed = recomputed + count * passes.recomputed.compute
+    return Passes(*(Pass(seconds, 0.0, 0.0, 0.0) for seconds in (forward, backward, recomputed)))
 
 
-def _sends(layers: ModelLayers, setting: Setting) -> Number:
-    """Handing one micro-batch's activations, or their gradients, to the next stage, once a model chunk."""
-    plan = setting.plan
+def _sends(layers: ModelLayers, time_context: TimeContext) -> Number:
+    """Return the seconds to send the activations or gradients of one micro-batch to the next stage, for all chunks."""
+    plan = time_context.plan
     if plan.pipeline == 1:
         return 0.0
-    machine, efficiency = setting.machine, setting.efficiency
-    size = setting.run.element_bytes * plan.tokens * layers.output.hidden
-    share = 1 / plan.tensor if setting.run.scattered_sends else plan.whole_share
+    machine, efficiency = time_context.machine, time_context.efficiency
+    size = time_context.run.element_bytes * plan.tokens * layers.output.hidden
+    share = 1 / plan.tensor if time_context.run.scattered_sends else plan.whole_share
     group = Group(plan.pipeline, plan.tensor * plan.context * plan.data)
     each = send_seconds(size * share, group, machine, efficiency)
-    if setting.run.scattered_sends:
+    if time_context.run.scattered_sends:
         each = each + ring_seconds(size, Group(plan.tensor, 1), machine, efficiency)
     seconds = plan.virtual_pipeline * each
-    return seconds * (1 - efficiency.overlap_share) if setting.run.overlap_sends else seconds
+    return seconds * (1 - efficiency.overlap_share) if time_context.run.overlap_sends else seconds

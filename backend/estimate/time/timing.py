@@ -1,11 +1,11 @@
-"""A job's time: how its engine runs a step on its machine, seconds of an iteration, speed, hours for the data set."""
+"""The time of a job: seconds of an iteration, speed, and hours for the data set."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from backend.estimate.array_ops import Number
-from backend.estimate.frozen_dataclass import record
-from backend.estimate.memo import Shared
+from backend.estimate.frozen_dataclass import frozen_dataclass
+from backend.estimate.memo import Memo
 from backend.estimate.memory.stage import Trained
 from backend.estimate.memory.terms import StageMemory
 from backend.estimate.model.layers import ModelLayers
@@ -16,7 +16,7 @@ from backend.estimate.time.calibrated import efficiency_on, is_timed, time_ratio
 from backend.estimate.time.data_parallel import bucket_of
 from backend.estimate.time.efficiency import Machine, machine_of
 from backend.estimate.time.step_time import MicroBatch, StepTime, kind_passes, micro_batch_time, step_time
-from backend.estimate.time.time_context import Execution, Setting
+from backend.estimate.time.time_context import Execution, TimeContext
 from backend.job.batch import total_steps
 from backend.job.job import Job
 from backend.job.presets import Gpu, calibration_figures, expected_errors
@@ -25,9 +25,9 @@ from backend.job.traits import MemoryTraits
 COMMUNICATION = ("tensor", "pipeline", "data", "context", "expert")
 
 
-@record
+@frozen_dataclass
 class Speed:
-    """The figures of time of an estimate."""
+    """The time figures of an estimate."""
 
     iteration_s: float
     tokens_per_s_per_gpu: float
@@ -39,7 +39,7 @@ class Speed:
     stage_times: tuple[tuple[float, float], ...]
     chunk_times: tuple[tuple[tuple[float, float], ...], ...]
     time_error: float
-    """Where a run corrects the times, that of times corrected so."""
+    """Median error of such times; if a run corrects them, that of corrected times."""
     bubble_fraction: float
 
 
@@ -53,15 +53,15 @@ def speed_of(
     memories: Sequence[StageMemory],
     flops_per_token: float,
 ) -> Speed | None:
-    """The job's speed; None where the GPU's figures do not tell. A calibrated cluster corrects every time."""
+    """Return the speed of a job; None if the GPU's speed is unknown. A calibrated cluster corrects every time."""
     time_scale = time_ratio(job.cluster)
     machine = machine_of(job.cluster, gpu, job.training.precision)
     if machine is None:
         return None
-    found = step_of(job, setting_of(job, machine, plan, memory, layers), layers, trained, memories)
-    seconds = time_scale * float(found.iteration_s)
+    step = step_of(job, time_context_of(job, machine, plan, memory, layers), layers, trained, memories)
+    seconds = time_scale * float(step.iteration_s)
     rate = job.step_tokens / seconds / job.world_size
-    parts = {name: time_scale * float(value) for name, value in found.parts.items() if value}
+    parts = {name: time_scale * float(value) for name, value in step.parts.items() if value}
     return Speed(
         iteration_s=seconds,
         tokens_per_s_per_gpu=rate,
@@ -70,57 +70,59 @@ def speed_of(
         hours=hours_of(job, job.global_batch, seconds),
         communication_s={name: parts.get(name, 0.0) for name in COMMUNICATION},
         time_s=parts,
-        stage_times=_pairs(found.forward, found.backward, time_scale),
+        stage_times=_pairs(step.forward, step.backward, time_scale),
         chunk_times=tuple(
             [
-                _pairs(there, back, time_scale)
-                for there, back in zip(found.chunk_forward, found.chunk_backward, strict=True)
+                _pairs(forward_s, backward_s, time_scale)
+                for forward_s, backward_s in zip(step.chunk_forward, step.chunk_backward, strict=True)
             ]
         ),
         time_error=_error(job),
-        bubble_fraction=float(found.bubble),
+        bubble_fraction=float(step.bubble),
     )
 
 
 def _error(job: Job) -> float:
-    """The median error of such times: on published runs if a run corrects them, else on independent sources."""
+    """Return the median error of such times: on published runs if a run corrects them, else on independent sources."""
     return calibration_figures().typical_error if is_timed(job.cluster) else expected_errors().time.median
 
 
-def setting_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits, layers: ModelLayers) -> Setting:
-    """What the formulas of a job's time read; sequences are as long as they are on average, padding included."""
+def time_context_of(job: Job, machine: Machine, plan: Plan, memory: MemoryTraits, layers: ModelLayers) -> TimeContext:
+    """Return the inputs of a job's time formulas, with the mean length of a sequence, padding included."""
     timed = replace(plan, sequence_length=computed_length(job), attended=attended_length(job))
-    return Setting(
+    return TimeContext(
         plan=timed, machine=machine, efficiency=efficiency_on(job.cluster, machine), run=execution(job, memory, layers)
     )
 
 
 def step_of(
     job: Job,
-    setting: Setting,
+    time_context: TimeContext,
     layers: ModelLayers,
     trained: Trained,
     memories: Sequence[StageMemory],
     micro_batch: MicroBatch | None = None,
-    shared: Shared | None = None,
+    memo: Memo | None = None,
 ) -> StepTime:
-    """The time of a job's step; its plan may be many, `micro_batch` theirs where it is known, with what they share."""
-    micro_batch = micro_batch or micro_batch_of(job, setting, layers, trained)
-    micro_batch = micro_batch.times(slowest_share(job, setting.plan))
+    """Return the time of a job's step. For arrays of plans, `micro_batch` and `memo` hold results that they share."""
+    micro_batch = micro_batch or micro_batch_of(job, time_context, layers, trained)
+    micro_batch = micro_batch.times(slowest_share(job, time_context.plan))
     parameters = [stage.parameters for stage in memories]
-    return step_time(layers, setting, trained, parameters, micro_batch=micro_batch, shared=shared)
+    return step_time(layers, time_context, trained, parameters, micro_batch=micro_batch, memo=memo)
 
 
-def micro_batch_of(job: Job, setting: Setting, layers: ModelLayers, trained: Trained) -> MicroBatch:
-    """What a micro-batch takes, however the layers are cut into stages."""
+def micro_batch_of(job: Job, time_context: TimeContext, layers: ModelLayers, trained: Trained) -> MicroBatch:
+    """Return the seconds of a micro-batch, for any cut of the layers into stages."""
     method = job.training.method
     last_layers = job.training.trainable_layers if method == "partial" else None
     adapters = method in ("lora", "qlora")
-    return micro_batch_time(layers, kind_passes(layers, setting, trained, adapters=adapters, last_layers=last_layers))
+    return micro_batch_time(
+        layers, kind_passes(layers, time_context, trained, adapters=adapters, last_layers=last_layers)
+    )
 
 
 def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
-    """How the job's engine runs a step."""
+    """Return the way in which the job's engine runs a step."""
     parallel, megatron = job.parallel, job.traits.is_megatron
     training = job.training
     return Execution(
@@ -145,13 +147,15 @@ def execution(job: Job, memory: MemoryTraits, layers: ModelLayers) -> Execution:
 
 
 def _pairs(forward: Sequence[Number], backward: Sequence[Number], scale: float) -> tuple[tuple[float, float], ...]:
-    return tuple([(scale * float(there), scale * float(back)) for there, back in zip(forward, backward, strict=True)])
+    return tuple(
+        [
+            (scale * float(forward_s), scale * float(backward_s))
+            for forward_s, backward_s in zip(forward, backward, strict=True)
+        ]
+    )
 
 
 def hours_of(job: Job, global_batch: int, seconds: float) -> float | None:
-    """Of the whole run, from the seconds of a step: its steps, or those that its epochs over the samples take.
-
-    None where neither is known.
-    """
+    """Return the hours of the whole run; None if neither its steps nor its samples are known."""
     steps = total_steps(job, global_batch)
     return steps * seconds / 3600 if steps else None

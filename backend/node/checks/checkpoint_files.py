@@ -1,4 +1,4 @@
-"""Runs on a node, read from standard input: which checkpoints this machine sees, and which are to be out of the way.
+"""Runs on a node, read from standard input: lists the checkpoints of a run, or renames some of them.
 
     python - look|set_aside JSON --token T
 
@@ -20,14 +20,14 @@ from backend.node.regular_file import MOST_JSON_BYTES, open_regular
 
 NAME = re.compile(r"checkpoint-(\d+)")
 END_OF_ZIP = b"PK\x05\x06"
-"""Where the last 22 bytes of what torch.save wrote begin; without it the file was cut."""
+"""Start of the last 22 bytes of a file of torch.save. A file without it was cut."""
 STEP = re.compile(rb'"global_step"\s*:\s*(\d+)')
 HEAD_BYTES, TAIL_BYTES = 64 << 10, 1 << 10
-"""Read of a JSON file that is too large to be read whole."""
+"""Bytes that are read of a JSON file that is too large to be read whole."""
 
 
 def look(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Step -> the files of its checkpoint, and those that were not written to their end."""
+    """Return the files of each checkpoint by step, and the damaged ones among them."""
     folder = os.path.expanduser(wanted["folder"])
     found = {}
     for name in os.listdir(folder) if os.path.isdir(folder) else ():
@@ -45,7 +45,7 @@ def look_into(folder: str, step: int) -> dict[str, list[str]]:
 
 
 def is_damaged(folder: str, file: str, step: int) -> bool:
-    """Whether a file was plainly not written to its end; False for kinds of files that do not show it."""
+    """Return whether a file is incomplete. Some kinds of files do not show it: False."""
     try:
         with open_regular(os.path.join(folder, file)) as stream:
             size = os.fstat(stream.fileno()).st_size
@@ -57,7 +57,7 @@ def is_damaged(folder: str, file: str, step: int) -> bool:
                 return is_wrong_at_its_ends(stream, size, os.path.basename(file), step)
             if file.endswith(".json"):
                 return lacks(folder, os.path.basename(file), json.loads(stream.read(size)), step)
-            if file == "latest":  # DeepSpeed's word for the folder beside it
+            if file == "latest":  # DeepSpeed writes the name of the folder beside it
                 name = stream.read(100).decode()
                 return not (name and os.path.isdir(os.path.join(folder, name)))
             return size == 0 and os.path.basename(file) in (".metadata", "latest_checkpointed_iteration.txt")
@@ -80,9 +80,9 @@ def is_cut(stream: Any, size: int) -> bool:
 
 
 def is_other_size(stream: Any, size: int) -> bool:
-    """Whether a safetensors file of `size` has another size than its header says.
+    """Return whether a safetensors file has another size than its header says.
 
-    A header that is too large to be read is only required to fit into the file.
+    A header that is too large to be read has to fit into the file.
     """
     (length,) = struct.unpack("<Q", stream.read(8))
     if length > MOST_JSON_BYTES:
@@ -93,7 +93,7 @@ def is_other_size(stream: Any, size: int) -> bool:
 
 
 def is_wrong_at_its_ends(stream: Any, size: int, name: str, step: int) -> bool:
-    """Whether a large JSON file was cut, or is the trainer's state of another step.
+    """Return whether a large JSON file was cut, or is the trainer's state of another step.
 
     A trainer's state gains a record with every logged step, and `global_step` stands before these records.
     """
@@ -106,14 +106,14 @@ def is_wrong_at_its_ends(stream: Any, size: int, name: str, step: int) -> bool:
 
 
 def lacks(folder: str, name: str, content: Any, step: int) -> bool:
-    """Whether an index names a part that is not there, or the trainer's state is of another step."""
+    """Return whether an index names a missing part, or the trainer's state is of another step."""
     if name.endswith(".index.json"):
         return not all(os.path.exists(os.path.join(folder, part)) for part in set(content["weight_map"].values()))
     return name == "trainer_state.json" and bool(content["global_step"] != step)
 
 
 def set_aside(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Rename checkpoints so that no trainer takes or counts them; on a shared disk another node may be faster."""
+    """Rename checkpoints so that trainers ignore them. On a shared disk another node may have renamed them."""
     folder, moved = os.path.expanduser(wanted["folder"]), []
     for step in wanted["steps"]:
         name = f"checkpoint-{step}"

@@ -1,4 +1,4 @@
-"""Runs on a node, read from standard input: tries the master's port as the ranks will. Standard library only.
+"""Runs on a node, read from standard input: tries the master port as the ranks do. Standard library only.
 
 Python >= 3.8.
 
@@ -19,7 +19,7 @@ from typing import Any
 
 
 def bound(port: int) -> socket.socket:
-    """Bound as torch's store will be; OSError when the port is taken."""
+    """Return a socket that is bound as torch's store binds it. Raises OSError when the port is taken."""
     try:
         return _bound(socket.AF_INET6, port)
     except OSError as error:
@@ -43,7 +43,7 @@ def _bound(family: int, port: int) -> socket.socket:
 
 
 def free_port(wanted: dict[str, Any]) -> dict[str, Any]:
-    """The first of `ports` that nobody listens on."""
+    """Return the first of `ports` that no program listens on."""
     for port in wanted["ports"]:
         try:
             bound(port).close()
@@ -54,10 +54,10 @@ def free_port(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def listen(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Answer each caller that says one of `words` with its word; dial the port too, as `dial`.
+    """Answer each caller that sends one of `words` with its word. Dial the port too, as `dial` does.
 
-    Ends when every word was heard or `seconds` are over. The words are this launch's own: a caller of another launch
-    gets no answer and does not count.
+    It ends when every word has arrived or `seconds` are over. The words belong to this launch: a caller of another
+    launch gets no answer.
     """
     deadline = time.monotonic() + wanted["seconds"]
     missing = {word.encode() for word in wanted["words"]}
@@ -86,13 +86,13 @@ def listen(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def dial(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Whether the listener at `address`:`port` answers with our `word` within `seconds`; else why not."""
+    """Return whether the listener at `address`:`port` answers with `word` within `seconds`, or why it does not."""
     deadline, detail, is_named = time.monotonic() + wanted["seconds"], "no answer", True
     while time.monotonic() < deadline:
         try:
             sock = socket.create_connection((wanted["address"], wanted["port"]), timeout=3)
         except OSError as error:
-            # The listener may start later than we do.
+            # The listener may start later than this program.
             detail, is_named = str(error), not isinstance(error, socket.gaierror)
             time.sleep(0.1)
             continue
@@ -102,7 +102,7 @@ def dial(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def meet(sock: socket.socket, word: bytes) -> dict[str, Any]:
-    """Whether it answers with our word: what says something else, or nothing, is another program."""
+    """Return whether the listener answers with the word. Another program answers differently or not at all."""
     try:
         sock.sendall(word)
         answer = sock.recv(64)

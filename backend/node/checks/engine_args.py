@@ -1,4 +1,4 @@
-"""Runs on a node, read from standard input: what the installed engine's own argument parser says. It changes nothing.
+"""Runs on a node, read from standard input: runs the installed engine's own argument parser. It changes nothing.
 
     python - parse|keys JSON --token T
 
@@ -21,18 +21,18 @@ from typing import Any
 
 CONFIG = "config.yaml"
 LONGEST = 2000
-"""Characters of an error that are told."""
+"""Most characters of an error message."""
 PLAIN = (bool, int, float, str, type(None))
 
 
 def parse(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Whether the engine takes its configuration; its own words where it does not."""
+    """Return whether the engine accepts its configuration, or its error message."""
     alone()
     with tempfile.TemporaryDirectory() as folder:
         for name, text in wanted["files"].items():
             with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
                 file.write(text)
-        # Where the ranks start: what the configuration names stands beside it.
+        # Ranks start in this folder: the configuration names files in it.
         os.chdir(folder)
         try:
             PARSERS[wanted["engine"]]()
@@ -44,7 +44,7 @@ def parse(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def programs_of(engine: str) -> dict[str, Any]:
-    """`keys`, to be compared with those that were known when the files were written; empty for a strange version."""
+    """Return `keys`, for comparison with the known keys. Empty for an unknown version."""
     try:
         return KEYS[engine]()
     except (ImportError, AttributeError, TypeError):
@@ -52,24 +52,24 @@ def programs_of(engine: str) -> dict[str, Any]:
 
 
 def alone() -> None:
-    """A gang of one rank: parsers look at RANK and WORLD_SIZE, and some of them start a process group."""
-    place = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    # Torch's store takes any free port then. One chosen here could be taken while the engine is being imported.
-    os.environ.update({**place, "MASTER_PORT": "0"})
+    """Set the variables of a gang of one rank. Parsers read them, and some parsers start a process group."""
+    variables = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    # Port 0: torch's store takes a free port. A port chosen here could be taken during the engine's import.
+    os.environ.update({**variables, "MASTER_PORT": "0"})
 
 
 def parse_llamafactory() -> None:
-    """Raises what LLaMA-Factory says against config.yaml."""
+    """Raise LLaMA-Factory's errors about config.yaml."""
     import yaml
     from llamafactory import hparams
 
     with open(CONFIG, encoding="utf-8") as file:
         config = yaml.safe_load(file)
     if config.get("deepspeed"):
-        # accelerate then does not start DeepSpeed, which would build parts of itself now, for minutes.
+        # Without it accelerate starts DeepSpeed, which builds its extensions for minutes.
         config["use_cpu"] = True
     load_deepspeed(hparams.get_train_args(config)[2])
-    # Looked up only once the tokenizer is loaded, on every rank.
+    # LLaMA-Factory itself checks the template only after it has loaded the tokenizer, on every rank.
     template = config.get("template")
     from llamafactory.data.template import TEMPLATES
 
@@ -78,7 +78,7 @@ def parse_llamafactory() -> None:
 
 
 def parse_swift() -> None:
-    """Raises what ms-swift's own argument class says against config.yaml."""
+    """Raise the errors of ms-swift's argument class about config.yaml."""
     from swift.cli.main import parse_yaml_args
 
     arguments = [CONFIG]
@@ -93,7 +93,7 @@ def parse_swift() -> None:
 
 
 def swift_class(command: str) -> Any:
-    """The argument class of `megatron sft`, `pt` or `rlhf`."""
+    """Return the argument class of `megatron sft`, `pt` or `rlhf`."""
     from swift.megatron import arguments
 
     names = {"sft": "MegatronSftArguments", "pt": "MegatronPretrainArguments", "rlhf": "MegatronRLHFArguments"}
@@ -101,7 +101,7 @@ def swift_class(command: str) -> Any:
 
 
 def without_gang() -> None:
-    """Its arguments start the process groups of the whole plan and make the output folder: neither is wanted here."""
+    """Prevent ms-swift's arguments from starting process groups and creating the output folder."""
     from swift.megatron.arguments import megatron_args, sft_args
 
     def stand_in(args: Any) -> None:
@@ -112,12 +112,12 @@ def without_gang() -> None:
 
 
 def load_deepspeed(training: Any) -> None:
-    """Raises what DeepSpeed's own loader says against its file, once the trainer has filled in what is `auto`."""
+    """Raise the errors of DeepSpeed's own loader about its file, after the trainer has replaced `auto`."""
     if not getattr(training, "deepspeed", None):
         return
     from deepspeed.runtime.config import DeepSpeedConfig
 
-    # Sizes that follow from the model: any serves.
+    # The loader needs the sizes of some model.
     model = types.SimpleNamespace(config=types.SimpleNamespace(hidden_size=1024))
     training.hf_deepspeed_config.trainer_config_finalize(training, model, 1)
     DeepSpeedConfig(training.hf_deepspeed_config.config)
@@ -127,7 +127,7 @@ PARSERS = {"llamafactory": parse_llamafactory, "swift": parse_swift}
 
 
 def keys(wanted: dict[str, Any]) -> dict[str, Any]:
-    """The keys that the installed engine takes, by the program that defines them: type, default, choices."""
+    """Return the keys that the installed engine takes, by program: type, default, choices."""
     alone()
     return KEYS[wanted["engine"]]()
 
@@ -168,7 +168,7 @@ def version_of(distribution: str) -> str:
 
 
 def fields_of(*owners: Any) -> dict[str, Any]:
-    """Name -> {type, default, choices} of every argument of dataclasses."""
+    """Return the type, default and choices of every field of dataclasses, by name."""
     found = {}
     for owner in owners:
         hints = typing.get_type_hints(owner)
@@ -184,12 +184,12 @@ def describe(hint: Any, field: Any) -> dict[str, Any]:
         default = field.default_factory()
     default = default.value if isinstance(default, enum.Enum) else default
     said = {"type": name_of(hint), "default": default if isinstance(default, PLAIN) else plain(default)}
-    choices = [choice for one in typing.get_args(hint) or (hint,) for choice in choices_of(one)] or choices_of(hint)
+    choices = [choice for part in typing.get_args(hint) or (hint,) for choice in choices_of(part)] or choices_of(hint)
     return {**said, "choices": choices} if choices else said
 
 
 def plain(value: Any) -> Any:
-    """A default that JSON can say; a required argument has none."""
+    """Return a default that JSON can hold. A required argument has none."""
     return value if isinstance(value, (list, dict)) else None
 
 
@@ -197,15 +197,15 @@ def choices_of(hint: Any) -> list[Any]:
     if typing.get_origin(hint) is typing.Literal:
         return list(typing.get_args(hint))
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return [one.value for one in hint]
+        return [member.value for member in hint]
     return []
 
 
 def name_of(hint: Any) -> str:
-    """`int`, `float | None`, ...: what a value is, in a few letters."""
+    """Return a short name of a type: `int`, `float | None`."""
     union = getattr(types, "UnionType", typing.Union)
     if typing.get_origin(hint) in (typing.Union, union):
-        return " | ".join(dict.fromkeys(name_of(one) for one in typing.get_args(hint)))
+        return " | ".join(dict.fromkeys(name_of(part) for part in typing.get_args(hint)))
     if hint is type(None):
         return "None"
     if choices := choices_of(hint):
@@ -217,7 +217,7 @@ ACTIONS = {"parse": parse, "keys": keys}
 
 if __name__ == "__main__":
     action, arguments, _, token = sys.argv[1:]
-    said = json.loads(arguments)
-    # Before the engine is imported: some of them choose what they import.
-    os.environ.update(said["environment"])
-    print("\n" + token + json.dumps(ACTIONS[action](said), default=str), flush=True)
+    request = json.loads(arguments)
+    # Before the import of the engine: the variables choose what some engines import.
+    os.environ.update(request["environment"])
+    print("\n" + token + json.dumps(ACTIONS[action](request), default=str), flush=True)

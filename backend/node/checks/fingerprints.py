@@ -1,8 +1,10 @@
-"""Runs on a node, read from standard input: what nodes have to have in common. Standard library only, Python >= 3.8.
+"""Runs on a node, read from standard input: fingerprints of files, and a test of a shared folder.
+
+Standard library only, Python >= 3.8.
 
     python - prints|write|read|remove JSON --token T
 
-`write` leaves one small file, which `remove` takes away; the others change nothing. Prints one line, `T{json}`.
+`write` creates one small file, and `remove` deletes it. The others change nothing. Prints one line, `T{json}`.
 """
 
 from __future__ import annotations
@@ -17,21 +19,21 @@ from typing import Any
 from backend.node.regular_file import open_regular, read_json, read_regular
 
 WHOLE = 1 << 20
-"""Files up to this size are read whole, larger ones in three places: a model has a hundred of 5 GB."""
+"""Smaller files are read whole, larger files in three parts. A model may have a hundred files of 5 GB."""
 BLOCK = 1 << 16
 MOST_FILES = 2000
 NOT_LOADED = (".md", ".gitattributes", ".gitignore", ".png", ".pdf")
-"""No engine reads these, and a copy of a model often lacks them."""
+"""Engines do not read these files, and copies of a model often lack them."""
 
 
 def prints(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Fingerprints by path of the `model`'s files and of those of its `data` sets; None for what is not there."""
+    """Return the fingerprints of the `model`'s files and of the `data` sets, by path. None: missing."""
     model = full(wanted["model"])
     return {"model": in_folder(model), "data": data_prints(wanted["folder"], wanted["datasets"], wanted["plain"])}
 
 
 def in_folder(folder: str) -> dict[str, str] | None:
-    """Of the files of the model that lies in it, by name; None where there is none, which is told elsewhere."""
+    """Return the fingerprints of a model's files by name. None: no model, which another check reports."""
     try:
         names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file())
     except OSError:
@@ -43,9 +45,9 @@ def in_folder(folder: str) -> dict[str, str] | None:
 
 
 def data_prints(folder: str, names: list[str], plain: bool) -> dict[str, str] | None:
-    """Of each data set's description and file, or of the files themselves where they are `plain`.
+    """Return the fingerprints of each data set's description and file, or of the files only if they are `plain`.
 
-    By the paths that the job names, for home folders differ. None where one is missing, which is told elsewhere.
+    The keys are the job's paths, because home folders differ. None: one is missing, which another check reports.
     """
     if plain:
         paths = {name.partition("#")[0]: full(name.partition("#")[0]) for name in names}
@@ -69,18 +71,18 @@ def data_prints(folder: str, names: list[str], plain: bool) -> dict[str, str] | 
 
 
 def print_of_either(path: str) -> str:
-    """Of a file, or of all files below a folder."""
+    """Return the fingerprint of a file, or of all files in a folder."""
     if not os.path.isdir(path):
         return print_of(path)
     files = sorted(os.path.join(top, name) for top, _, names in os.walk(path) for name in names)[:MOST_FILES]
     digest = hashlib.sha256()
-    for one in files:
-        digest.update(f"{os.path.relpath(one, path)} {print_of(one)}\n".encode(errors="surrogateescape"))
+    for file in files:
+        digest.update(f"{os.path.relpath(file, path)} {print_of(file)}\n".encode(errors="surrogateescape"))
     return f"{len(files)} files {digest.hexdigest()[:16]}"
 
 
 def print_of(path: str) -> str:
-    """`size digest`; the reason where it cannot be read."""
+    """Return `size digest`, or the reason why the file cannot be read."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -88,8 +90,8 @@ def print_of(path: str) -> str:
             if size <= WHOLE:
                 digest.update(file.read(WHOLE))
             else:
-                for place in (0, size // 2, size - BLOCK):
-                    file.seek(place)
+                for offset in (0, size // 2, size - BLOCK):
+                    file.seek(offset)
                     digest.update(file.read(BLOCK))
     except OSError as error:
         return str(error.strerror)
@@ -97,7 +99,7 @@ def print_of(path: str) -> str:
 
 
 def write(wanted: dict[str, Any]) -> dict[str, Any]:
-    """A file called `name` in `folder`, or in the nearest folder above it."""
+    """Create the file `name` in `folder`, or in the nearest existing parent."""
     folder = full(wanted["folder"])
     while not os.path.isdir(folder) and folder != "/":
         folder = os.path.dirname(folder)
@@ -113,7 +115,7 @@ def write(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(wanted: dict[str, Any]) -> dict[str, Any]:
-    """Whether the file can be seen in what is `folder` here, or above it, within `seconds`: network disks lag."""
+    """Return whether the file appears in `folder` or a parent within `seconds`. Network disks are late."""
     deadline = time.monotonic() + wanted["seconds"]
     while True:
         if find(full(wanted["folder"]), wanted["name"]):
@@ -124,7 +126,7 @@ def read(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(folder: str, name: str) -> str | None:
-    """The file called `name` with its name inside, in a folder or the nearest one above it."""
+    """Return the path of the file `name` that contains its name, in a folder or the nearest parent."""
     while True:
         path = os.path.join(folder, name)
         try:
@@ -138,7 +140,7 @@ def find(folder: str, name: str) -> str | None:
 
 
 def remove(wanted: dict[str, Any]) -> dict[str, Any]:
-    """The file that `write` has made; one that holds anything else stays."""
+    """Delete the file of `write`. A file with other content stays."""
     path = find(full(wanted["folder"]), wanted["name"])
     if path is not None:
         os.unlink(path)

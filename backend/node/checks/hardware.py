@@ -1,10 +1,10 @@
-"""Runs on a node, read from standard input: what the machine is made of, in its own words; changes nothing.
+"""Runs on a node, read from standard input: reads the machine's hardware. It changes nothing.
 
 Standard library only, Python >= 3.8.
 
     python - survey JSON --token T
 
-Prints one line, `T{json}`. What tools and /sys say is passed on as it is: it is read and judged elsewhere, from texts.
+Prints one line, `T{json}`. It returns the texts of tools and /sys unchanged. The server parses them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHM = "/dev/shm"  # noqa: S108 - it is asked how large it is
 TOOL_S = 20.0
 MEMORY = "/proc/meminfo"
 LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-"""Where a container finds what it may use, with cgroup 2 and 1."""
+"""Files with a container's memory limit, for cgroup 2 and 1."""
 CGROUP = "/proc/self/cgroup"
 _LOGIND = "org.freedesktop.login1"
 LOGIND = ["busctl", "get-property", _LOGIND, "/org/freedesktop/login1", f"{_LOGIND}.Manager",
@@ -39,7 +39,7 @@ LOGIND = ["busctl", "get-property", _LOGIND, "/org/freedesktop/login1", f"{_LOGI
 
 
 def survey(wanted: dict[str, Any]) -> dict[str, Any]:
-    """`folders`: those whose disk is asked about."""
+    """Return the hardware, and the disks of `folders`."""
     smi = read_inventory()
     return {
         "smi": smi,

@@ -1,4 +1,4 @@
-"""Gives the files of node 0 to whoever shows the token."""
+"""Serves the files of node 0 over HTTP to clients that have the token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIVING_TOLD_S = 2.0
 
 
 class Offer:
-    """What the giver gives: the files by number, their hashes when they are asked for."""
+    """Files that node 0 offers, by number. A hash is computed on the first request."""
 
     def __init__(self, roots: list[dict[str, Any]]) -> None:
         self.files: list[dict[str, Any]] = [
@@ -36,7 +36,7 @@ class Offer:
         return os.path.join(str(self.roots[file["root"]]), str(file["path"]))
 
     def sha256(self, number: int) -> str:
-        """Read once, however many takers ask."""
+        """Return a file's hash. The file is read once for all nodes."""
         with self.locks[number]:
             if number not in self.hashes:
                 self.hashes[number] = sha256_of(self.path(number))
@@ -45,7 +45,7 @@ class Offer:
 
 def make_handler(offer: Offer, token: str) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
-        """/list, /sha256/NUMBER, and /file/NUMBER with a Range; nothing that is not offered has a number."""
+        """Serves /list, /sha256/NUMBER, and /file/NUMBER with a Range. Only offered files have a number."""
 
         protocol_version = "HTTP/1.1"
         timeout = 600
@@ -82,13 +82,13 @@ def make_handler(offer: Offer, token: str) -> type[http.server.BaseHTTPRequestHa
                     offer.sent += len(block)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """A line for every request would be a line for every file."""
+            """Log nothing: there would be a line for every file."""
 
     return Handler
 
 
 def serve(wanted: dict[str, Any]) -> tuple[http.server.ThreadingHTTPServer, Offer]:
-    """A giver that serves in a thread of its own."""
+    """Start a server in a thread of its own."""
 
     class Server(http.server.ThreadingHTTPServer):
         daemon_threads = True
@@ -99,7 +99,7 @@ def serve(wanted: dict[str, Any]) -> tuple[http.server.ThreadingHTTPServer, Offe
     try:
         server = Server((wanted["address"], wanted["port"]), handler)
     except OSError as error:
-        # The others may dial an address that is translated on its way here.
+        # Other nodes may dial an address that the network translates.
         if error.errno != errno.EADDRNOTAVAIL:
             raise
         server = Server(("", wanted["port"]), handler)
@@ -108,7 +108,7 @@ def serve(wanted: dict[str, Any]) -> tuple[http.server.ThreadingHTTPServer, Offe
 
 
 def give(wanted: dict[str, Any]) -> NoReturn:
-    """Until the supervisor ends it: on request, or because nobody takes anything any more."""
+    """Serve until the supervisor ends this process, on request or when no node copies any more."""
     _, offer = serve(wanted)
     print(f"megaboard: giving {len(offer.files)} files", flush=True)
     told = 0

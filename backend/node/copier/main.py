@@ -1,4 +1,4 @@
-"""Reads what is to be copied, and gives or takes it."""
+"""Entry point of the copier: serves files on node 0 and copies them on the other nodes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import json
 import os
 import sys
 
+from .destination import CopyError
 from .give import give
-from .place import CopyError
 from .take import Taker, write_json
 
 
@@ -15,7 +15,7 @@ def main() -> None:
     folder, role = os.path.abspath(sys.argv[1]), sys.argv[2]
     with open(f"{folder}/copy.json") as file:
         wanted = json.load(file)
-    # A token that nobody needs any more need not lie on a disk.
+    # The token must not stay on a disk.
     os.unlink(f"{folder}/copy.json")
     for root in wanted["roots"]:
         root["root"] = os.path.abspath(os.path.expanduser(root["root"]))

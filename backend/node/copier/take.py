@@ -1,4 +1,4 @@
-"""Takes what this node lacks, several files at once, and says how far it is."""
+"""Copies the files that this node lacks, several at once, and reports progress."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, Any, Callable, TypeVar
 
+from .destination import CopyError, Destination, make_room
 from .files import CHUNK, sha256_of
-from .place import CopyError, Destination, make_room
 
 STREAMS = 4
-"""Files that a taker takes at once: one TCP stream does not fill a fast network."""
+"""Files that are copied at once. One TCP stream does not fill a fast network."""
 TELL_S = 2.0
 TRIES = 5
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Taker:
-    """Takes what this node lacks."""
+    """Copies the files that this node lacks."""
 
     def __init__(self, folder: str, wanted: dict[str, Any]) -> None:
         self.folder, self.wanted = folder, wanted
@@ -30,55 +30,56 @@ class Taker:
         self.lock = threading.Lock()
 
     def take(self) -> None:
-        """Everything, or a CopyError; what was taken of files stays for the next try."""
+        """Copy all files, or raise CopyError. Parts of files stay for the next try."""
         offered = list(enumerate(json.loads(self.ask("/list"))))
-        places = [Destination(root["root"]) for root in self.wanted["roots"]]
+        destinations = [Destination(root["root"]) for root in self.wanted["roots"]]
         for _, file in offered:
-            places[file["root"]].check(file["path"])
-        found = [(number, file) for number, file in offered if os.path.lexists(places[file["root"]].name(file["path"]))]
-        if differing := [path for number, file in found if (path := self.differing(places, number, file))]:
+            destinations[file["root"]].check(file["path"])
+        paths = {number: destinations[file["root"]].name(file["path"]) for number, file in offered}
+        present = [(number, file) for number, file in offered if os.path.lexists(paths[number])]
+        if differing := [path for number, file in present if (path := self.differing(destinations, number, file))]:
             raise CopyError("copy_differs", paths=differing[:5], count=len(differing))
-        has = {number for number, _ in found}
-        lacking = [(number, file) for number, file in offered if number not in has]
+        numbers = {number for number, _ in present}
+        lacking = [(number, file) for number, file in offered if number not in numbers]
         self.total = sum(file["size"] for _, file in lacking)
-        make_room(places, [file for _, file in lacking])
+        make_room(destinations, [file for _, file in lacking])
         telling = threading.Event()
         teller = threading.Thread(target=self.tell_on, args=(telling,), daemon=True)
         teller.start()
         try:
-            self.take_files(places, lacking)
+            self.take_files(destinations, lacking)
         finally:
             telling.set()
             teller.join()
-        for number, place in enumerate(places):
-            place.settle([file["path"] for _, file in lacking if file["root"] == number])
+        for number, destination in enumerate(destinations):
+            destination.settle([file["path"] for _, file in lacking if file["root"] == number])
 
-    def differing(self, places: list[Destination], number: int, file: dict[str, Any]) -> str:
-        """Path of a file that is not what the giver has; empty where it is."""
-        path = places[file["root"]].name(file["path"])
+    def differing(self, destinations: list[Destination], number: int, file: dict[str, Any]) -> str:
+        """Return the path of a file that differs from node 0's, or an empty text."""
+        path = destinations[file["root"]].name(file["path"])
         same_size = os.path.isfile(path) and os.path.getsize(path) == file["size"]
         return "" if same_size and sha256_of(path) == self.ask(f"/sha256/{number}").decode() else path
 
-    def take_files(self, places: list[Destination], lacking: list[tuple[int, dict[str, Any]]]) -> None:
+    def take_files(self, destinations: list[Destination], lacking: list[tuple[int, dict[str, Any]]]) -> None:
         with ThreadPoolExecutor(STREAMS) as pool:
-            tasks = [pool.submit(self.take_file, places[file["root"]], number, file) for number, file in lacking]
+            tasks = [pool.submit(self.take_file, destinations[file["root"]], number, file) for number, file in lacking]
             try:
                 for task in tasks:
                     task.result()
-            finally:  # after the first failure the rest need not be tried
+            finally:  # after the first failure the rest is not needed
                 for task in tasks:
                     task.cancel()
 
-    def take_file(self, place: Destination, number: int, file: dict[str, Any]) -> None:
-        part = place.part_of(file["path"])
+    def take_file(self, destination: Destination, number: int, file: dict[str, Any]) -> None:
+        part = destination.part_of(file["path"])
         os.makedirs(os.path.dirname(part), exist_ok=True)
         persist(lambda: self.stream(part, number, file["size"]))
         if sha256_of(part) != self.ask(f"/sha256/{number}").decode():
             os.unlink(part)
-            raise CopyError("copy_corrupt", path=place.name(file["path"]))
+            raise CopyError("copy_corrupt", path=destination.name(file["path"]))
 
     def stream(self, part: str, number: int, size: int) -> None:
-        """From where the last try ended."""
+        """Receive the rest of a file, from the end of the last try."""
         with open(part, "ab") as out:
             if out.tell() > size:
                 out.truncate(0)
@@ -106,7 +107,7 @@ class Taker:
         return persist(read)
 
     def response(self, path: str, headers: dict[str, str]) -> http.client.HTTPResponse:
-        # Not urllib, which would go through the proxy that the environment may name.
+        # urllib would use the proxy of the environment.
         connection = http.client.HTTPConnection(self.wanted["address"], self.wanted["port"], timeout=600)
         authorization = {"Authorization": f"Bearer {self.wanted['token']}", "Connection": "close"}
         connection.request("GET", path, headers={**headers, **authorization})
@@ -132,7 +133,7 @@ class Taker:
 
 
 def persist(act: Callable[[], T]) -> T:
-    """What `act` answers; done again where it fails, as the giver may only just be starting."""
+    """Return the result of `act`. Try again where it fails: node 0 may still be starting."""
     for _ in range(TRIES - 1):
         try:
             return act()

@@ -1,4 +1,4 @@
-"""Which ranks do something, as far as the system can tell: who only waits uses no processor and no further memory."""
+"""Activity of ranks by CPU time and memory. A rank that only waits uses no CPU and no more memory."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Iterable, NamedTuple
 from .processes import Process, rank_of, read_stat
 
 WORK_SHARE = 0.05
-"""Of a core, between two scans; the threads that watch over an idle rank use less."""
+"""Part of a core between two scans. The watching threads of an idle rank use less."""
 WORK_BYTES = 1 << 20
-"""Of memory taken or given back between two scans."""
+"""Memory that is allocated or freed between two scans."""
 
 
 class Used(NamedTuple):
     seconds: float
-    """Of processors, since the process began."""
+    """CPU time since the start of the process."""
     resident: int
     """Bytes of memory."""
 
 
 class Work:
-    """When the processes of each rank were last seen at work, from scan to scan; by a clock that nobody sets."""
+    """Time of the last activity of each rank's processes, by the monotonic clock."""
 
     def __init__(self) -> None:
         self.scanned = 0.0
@@ -29,7 +29,7 @@ class Work:
         self.last = {}  # type: dict[int | None, float]
 
     def note(self, found: Iterable[Process], now: float) -> None:
-        """Take in a scan. A process that is new, or waits in the kernel for files, is at work, too."""
+        """Record a scan. A process that is new, or waits in the kernel for files, is active too."""
         passed_s, self.scanned = now - self.scanned, now
         before, self.used = self.used, {}
         last = {}  # type: dict[int | None, float]
@@ -50,14 +50,14 @@ class Work:
 
 
 def is_work(before: Used, after: Used, passed_s: float) -> bool:
-    """Whether a process did something between two scans."""
+    """Return whether a process was active between two scans."""
     return (
         after.seconds - before.seconds >= WORK_SHARE * passed_s or abs(after.resident - before.resident) >= WORK_BYTES
     )
 
 
 def used_by(pid: int) -> Used | None:
-    """None for a process that is gone."""
+    """Return CPU time and memory. None: the process has ended."""
     _, values = read_stat(pid)
     if not values:
         return None

@@ -1,4 +1,4 @@
-"""What the supervisor is asked on a command line, and its answers."""
+"""Command line of the supervisor, and its answers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def start(folder: str) -> dict[str, Any]:
-    """Leave a supervisor behind that runs FOLDER/spec.json, and answer what it says of the start."""
+    """Start a supervisor of FOLDER/spec.json in the background, and return its report of the start."""
     spec = read_json(f"{folder}/spec.json")
     if spec is None or spec["protocol"] > PROTOCOL:
         return {"ok": False, "reason": "start_failed", "detail": "spec.json is missing or newer than this program"}
@@ -52,7 +52,7 @@ def start(folder: str) -> dict[str, Any]:
 
 def _supervise(folder: str, spec: dict[str, Any], answer_to: int, log: int) -> None:
     try:
-        # Whoever started us waits for the end of these streams.
+        # The starting process waits for the end of these streams.
         for number, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
             os.dup2(target, number)
         # Ours to outlive; not SIG_IGN, which the child would inherit.

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, and a little room kept on the disk for the last words."""
+"""Atomic files, and a reserve on the disk for the last records of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 PROTOCOL = 1
 RESERVE_BYTES = 64 << 10
-"""Held for the last words of a run whose disk is full."""
+"""Reserved for the last records of a run whose disk is full."""
 
 
 def write_json(path: str, content: dict[str, Any]) -> None:
@@ -38,12 +38,12 @@ def is_full(folder: str) -> bool:
 
 
 def free_reserve(folder: str) -> None:
-    """Room for a few more words on a full disk."""
+    """Free the reserve for the last records on a full disk."""
     if os.path.exists(f"{folder}/reserve"):
         os.unlink(f"{folder}/reserve")
 
 
 def say(*words: object) -> None:
-    """In the log, if there is room for it: nothing may depend on that."""
+    """Write to the log, if there is room. Nothing may depend on it."""
     with contextlib.suppress(OSError):
         os.write(1, (" ".join(map(str, words)) + "\n").encode())

@@ -1,4 +1,4 @@
-"""The GPUs while a run uses them, and whether it gave their memory back."""
+"""GPU figures during a run, and whether the run released their memory."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .heartbeat import HEARTBEAT_S
 from .kernel_log import log_end
 
 GPU_BACK_S = 10.0
-"""A driver takes its time to give the memory of a process back."""
+"""Time that a driver needs to release the memory of a process."""
 GPU_BACK_MIB = 256
 
 
 class GpuReader(threading.Thread):
-    """Asks nvidia-smi again and again beside the supervisor: it takes a second, and hangs with a broken driver."""
+    """Thread that runs nvidia-smi repeatedly. A call takes a second, and hangs with a broken driver."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -35,12 +35,12 @@ class GpuReader(threading.Thread):
             time.sleep(HEARTBEAT_S)
 
     def named(self) -> list[dict[str, Any]]:
-        """The GPUs, each with the PCI address that the kernel log calls it by."""
+        """Return the GPUs, each with its PCI address in the kernel log."""
         return [{**gpu, "bus": self.buses.get(gpu["index"] or 0.0)} for gpu in self.gpus]
 
 
 def gpus_given_back(folder: str) -> list[list[float]]:
-    """[index, MiB in use when the run began, MiB in use now] of each GPU, once it is back or does not come back."""
+    """Return [index, MiB at the start of the run, MiB now] of each GPU, once its memory is free or time is up."""
     began = {gpu["index"]: gpu["memory_used_mib"] or 0.0 for gpu in first_gpus(folder)}
     deadline = time.monotonic() + GPU_BACK_S
     while began:
@@ -52,7 +52,7 @@ def gpus_given_back(folder: str) -> list[list[float]]:
 
 
 def first_gpus(folder: str) -> list[dict[str, Any]]:
-    """What the first heartbeat with GPUs says of them: the run had not yet come to use any."""
+    """Return the GPUs of the first heartbeat that has some. The run did not use them yet."""
     try:
         with open(f"{folder}/gpus") as file:
             gpus = json.load(file)["gpus"]  # type: list[dict[str, Any]]

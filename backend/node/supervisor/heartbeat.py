@@ -1,4 +1,4 @@
-"""What the heartbeats hold besides processes and GPUs, and what the last one said."""
+"""Figures of the host in heartbeats, and the members in the newest heartbeat."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 HEARTBEAT_S = 2.0
 HEARTBEATS_BYTES = 16 << 20
-"""A larger heartbeat.jsonl is put aside, over the one put aside before: a run may last for weeks."""
+"""A larger heartbeat.jsonl is rotated, and replaces the older one. A run may last for weeks."""
 LOGS = ("out.log", "rank*.log", "steps.rank*.jsonl")
-"""What grows while a run is alive."""
+"""Files that grow during a run."""
 
 
 def host_facts(folder: str) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def host_facts(folder: str) -> dict[str, Any]:
 
 
 def last_members(folder: str) -> list[tuple[int, int]]:
-    """The members that the newest heartbeat names."""
+    """Return the members in the newest heartbeat."""
     try:
         with open(f"{folder}/heartbeat.jsonl", "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - (1 << 18)))

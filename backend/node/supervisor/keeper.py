@@ -1,4 +1,4 @@
-"""Keeps one run on this node: starts its program, beats, and ends all that belongs to it."""
+"""Supervises one run on this node: starts its program, writes heartbeats, and ends all of its processes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .shutdown import ask_for_records, drop_secrets, write_exit
 
 TICK_S = 0.1
 STUCK_SCANS = 3
-"""A process found standing still (stopped, or waiting in the kernel) by so many scans in a row is reported."""
+"""A process that is stopped, or waits in the kernel, in this number of scans in a row is reported."""
 STACKS_S = 2.0
-"""For a stalled program to write its stacks, where it listens for the request."""
+"""Time for a stalled program to write its stacks, if it handles the request."""
 
 
 class Supervisor:
@@ -43,7 +43,7 @@ class Supervisor:
         self.stuck = []  # type: list[list[Any]]
 
     def start(self) -> dict[str, Any]:
-        """Take the node and start the child; the answer for whoever asked."""
+        """Lock the node, start the child, and return the answer to the starting process."""
         me = {"pid": os.getpid(), "start": own_start(), "boot": boot_id(), "mark": self.mark}
         who = {name: self.spec[name] for name in ("run", "attempt", "node_rank")}
         held = take_lock(self.spec["lock"], {**me, **who, "folder": self.folder})
@@ -85,7 +85,7 @@ class Supervisor:
             )
 
     def run(self) -> None:
-        """Until the child and all that belongs to it have ended; then the node is free and `exit` is there."""
+        """Supervise until the child and all its processes have ended. Then release the node and write `exit`."""
         self.gpus.start()
         status, reason = None, ""
         left: list[Process] = []
@@ -120,7 +120,7 @@ class Supervisor:
         time.sleep(STACKS_S if asked else 0)
 
     def _reap(self) -> int | None:
-        """Buries what has ended, orphans too; the exit status of the child once it is among them."""
+        """Reap ended processes, also orphans. Return the exit status of the child once it has ended."""
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == self.child.pid:
@@ -150,7 +150,7 @@ class Supervisor:
             if size != self.log_bytes:
                 self.log_bytes, self.log_grew = size, now
             line = {"protocol": PROTOCOL, "time": time.time(), "members": self.known, "gpus": self.gpus.gpus}
-            # By the clock as it is now: somebody may have set it since.
+            # By the clock of now: it may have been set during the run.
             past = {"wrote": round(zero + self.log_grew, 1), "worked": self.work.told(zero)}
             line = {**line, "stuck": self.stuck, **past}
             if self.log_mask.values:
@@ -173,7 +173,7 @@ class Supervisor:
         self.stuck = [[p.pid, p.name, p.state, rank_of(p.pid)] for p in found]
 
     def write_exit(self, reason: str, status: int | None = None, left: Iterable[Process] = (), **more: Any) -> None:
-        """`reason` is empty for a child that ended by itself."""
+        """End the run. `reason` is empty for a child that ended by itself."""
         drop_secrets(self.spec)
         if not reason and os.path.exists(f"{self.folder}/control/stopped"):
             reason = "stopped"

@@ -1,4 +1,4 @@
-"""What the node's kernel log says of its GPUs since a run began there: the Xid messages of NVIDIA's driver."""
+"""GPU errors in the node's kernel log since the start of a run: Xid messages of NVIDIA's driver."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .files import read_json
 from .processes import boot_id
 
 LOG_S = 5.0
-"""For each of the two programs that show the kernel log."""
+"""Time limit of each program that prints the kernel log."""
 STAMPED = re.compile(r"^\[ *(\d+\.\d+)\](.*)")
-"""Seconds since the machine started, and what was said."""
+"""Seconds since boot, and the message."""
 XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+)[^)]*\): (\d+)(?:, *(.*))?")
 MOST_XIDS = 20
-"""Kept of the different ones, the first in time; a fault may repeat itself ten thousand times."""
+"""Most different errors that are kept, the first ones. A fault may repeat ten thousand times."""
 XID_TEXT = 300
 
 
@@ -52,19 +52,19 @@ def gpu_errors(folder: str) -> dict[str, Any] | None:
 
 
 def log_end() -> float | None:
-    """When the newest line was written, by the log's own clock; None where it cannot be read."""
+    """Return the time of the newest line by the log's own clock. None: the log cannot be read."""
     lines = kernel_lines()[0]
     return lines[-1][0] if lines else None
 
 
 def kernel_lines() -> tuple[list[tuple[float, str]], str]:
-    """(seconds since the machine started, text) of each line, by dmesg or else journalctl; or why there is none."""
+    """Return (seconds since boot, text) of each line from dmesg or else journalctl, or the reason why there is none."""
     code, out, why = run_tool(["dmesg"], LOG_S)
     lines = stamped(out)
     if code == 0:
         return lines, ""
     lines = stamped(run_tool(["journalctl", "-k", "--no-pager", "-o", "short-monotonic"], LOG_S).out)
-    # Who may not read the journal gets an empty one, and status 0 with it.
+    # A user who may not read the journal gets an empty one with status 0.
     return lines, "" if lines else (why.strip() or "dmesg: no answer")[:XID_TEXT]
 
 

@@ -15,11 +15,11 @@ from .files import read_json, write_json
 from .processes import boot_id, find_process, members
 
 TURN_S = 10.0
-"""A look and a change take milliseconds."""
+"""Reading and changing a lock takes milliseconds."""
 
 
 def holder(lock: str) -> dict[str, Any] | None:
-    """Who holds the node: the lock's content while its supervisor or any process of its run lives."""
+    """Return the lock's content while its supervisor or any process of its run lives."""
     content = read_json(lock)
     if content is None or content.get("boot") != boot_id():
         return None
@@ -28,7 +28,7 @@ def holder(lock: str) -> dict[str, Any] | None:
 
 
 def take_lock(lock: str, content: dict[str, Any]) -> dict[str, Any] | None:
-    """Take the node for one run, or answer who holds it. A lock appears whole, never half written."""
+    """Lock the node for one run, or return its holder. A lock file appears whole, never half written."""
     os.makedirs(os.path.dirname(lock), mode=0o700, exist_ok=True)
     mine = f"{lock}.{secrets.token_hex(4)}"
     write_json(mine, content)
@@ -45,7 +45,7 @@ def take_lock(lock: str, content: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def release_lock(lock: str, mark: str) -> None:
-    """Only one's own."""
+    """Remove the lock if it is this run's own."""
     with turn(lock):
         if (read_json(lock) or {}).get("mark") == mark:
             os.unlink(lock)

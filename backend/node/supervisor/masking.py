@@ -13,7 +13,7 @@ from .files import say
 MASKED_LOGS = ("out.log", "rank*.log")
 CHUNK_BYTES = 1 << 20
 CHUNKS_AT_ONCE = 16
-"""Of a log, before the supervisor looks after the run again."""
+"""Bytes of a log per step, before the supervisor scans the run again."""
 
 
 class LogMask:
@@ -80,7 +80,7 @@ def complete_bytes(data: bytes, values: list[bytes]) -> int:
 
 
 def secret_values(spec: dict[str, Any]) -> list[bytes]:
-    """The secrets of the run, the longest first, because one may begin with another."""
+    """Return the secrets of the run, the longest first, because one may begin with another."""
     if not spec.get("secrets"):
         return []
     with open(spec["secrets"]) as file:

@@ -1,4 +1,4 @@
-"""What belongs to a run, and how it is ended: never by name.
+"""Processes of a run, and how they are ended: never by name.
 
 Known by the mark in its environment, by descent and session, and by the members of the last heartbeat.
 """
@@ -14,7 +14,7 @@ from backend.node.tools import MARK
 
 RANK = b"RANK="
 GIVE_UP_S = 20.0
-"""After the first SIGKILL; what is left then is stuck in a driver and is reported."""
+"""Time after the first SIGKILL. A process that is left then is stuck in a driver and is reported."""
 
 
 class Process(NamedTuple):
@@ -22,19 +22,19 @@ class Process(NamedTuple):
     parent: int
     session: int
     start: int
-    """Clock ticks since boot: with the id, the identity of a process."""
+    """Clock ticks since boot. Together with the id they identify a process."""
     state: str
     name: str
 
 
 def read_process(pid: int) -> Process | None:
-    """The process with this id, or None."""
+    """Return the process with this id, or None."""
     name, values = read_stat(pid)
     return Process(pid, int(values[1]), int(values[3]), int(values[19]), values[0], name) if values else None
 
 
 def read_stat(pid: int) -> tuple[str, list[str]]:
-    """The name in /proc/PID/stat and the values behind it; none of a process that is gone."""
+    """Return the name in /proc/PID/stat and the values after it. Empty: the process has ended."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             text = file.read()
@@ -46,13 +46,13 @@ def read_stat(pid: int) -> tuple[str, list[str]]:
 
 
 def find_process(pid: int, start: int) -> Process | None:
-    """The living process with this identity; an id alone may meanwhile be another's."""
+    """Return the living process with this identity. Another process may have got the id."""
     process = read_process(pid)
     return process if process and process.start == start and process.state not in "ZX" else None
 
 
 def own_start() -> int:
-    """Of this process."""
+    """Return the start of this process."""
     process = read_process(os.getpid())
     if process is None:
         raise OSError("/proc does not show this process; the supervisor needs Linux")
@@ -65,7 +65,7 @@ def boot_id() -> str:
 
 
 def send_signal(process: Process, number: int) -> bool:
-    """Signal this very process, not another that got its id; False where it is gone or not ours to signal."""
+    """Signal this process, not another one with its id. Return False where it has ended or belongs to another user."""
     handle = None
     try:
         if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
@@ -85,7 +85,7 @@ def send_signal(process: Process, number: int) -> bool:
 
 
 def catches(process: Process, number: int) -> bool:
-    """Whether the process has a handler for the signal; without one it might die of it."""
+    """Return whether the process handles the signal. Without a handler the signal could end it."""
     try:
         with open(f"/proc/{process.pid}/status") as file:
             caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt:"))

@@ -1,4 +1,4 @@
-"""The end of a run on this node: what is asked of its ranks before, and the record of it."""
+"""End of a run on this node: the last records of its ranks, and the exit record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .kernel_log import gpu_errors
 from .processes import Process
 
 RECORD_S = 20.0
-"""For its ranks to write NCCL's flight records: torch looks once a second whether one is wanted."""
+"""Time for ranks to write NCCL's flight records. torch checks for requests once a second."""
 PIPES = "nccl_wanted_"
 """torch makes a pipe of it for each rank, `<rank>.pipe` behind it; a byte there asks for the rank's flight record."""
 RECORDS = "nccl_trace_rank_"
@@ -38,7 +38,7 @@ def ask_for_records(folder: str) -> None:
 
 
 def send_byte(pipe: str) -> bool:
-    """Whether somebody reads the pipe; nobody is waited for."""
+    """Return whether a process reads the pipe. It does not wait."""
     try:
         handle = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:

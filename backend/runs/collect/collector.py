@@ -20,7 +20,7 @@ from backend.runs.collect.log_offset import read_on_at
 from backend.runs.collect.node_records import Bad, Exit, Heartbeat, Lines, Step, TrainerLine, read_exit, read_lines
 from backend.runs.collect.step_tokens import RATE, count_tokens
 from backend.runs.diagnosis import alerts, gpu_errors
-from backend.runs.launch.rank_secrets import SECRETS
+from backend.runs.rank_secrets import SECRETS
 from backend.runs.records import NodeRecord
 from backend.runs.redact import masked, settled
 from backend.runs.states import EventKind

@@ -18,7 +18,7 @@ from backend.cluster.inventory.software import NodeFacts, ask_program
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import GroupError, on_all
 from backend.cluster.node_programs import node_program
-from backend.cluster.preflight.results import dataset_names
+from backend.cluster.preflight.files import dataset_names
 from backend.cluster.program_answers import Digest
 from backend.engines import CONFIG, NodeCommand, Placement, Rendered
 from backend.engines.data_keys import data_part
@@ -50,27 +50,27 @@ class Preparation:
 
 
 def prepared(
-    job: Job, rendered: Rendered, place: Placement, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts]
+    job: Job, rendered: Rendered, placement: Placement, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts]
 ) -> Rendered:
     """What the nodes run, with the preparation in front of it where the job asks for one. Raises ProblemsError."""
     if not job.prepares_data:
         return rendered
     try:
-        plan = make_plan(job, rendered, place, nodes, facts)
+        plan = make_plan(job, rendered, placement, nodes, facts)
     except NodeError as error:
         raise ProblemsError([error.problem]) from error
     except GroupError as error:
         raise ProblemsError(error.problems) from error
-    return with_preparation(rendered, place, plan)
+    return with_preparation(rendered, placement, plan)
 
 
 def make_plan(
-    job: Job, rendered: Rendered, place: Placement, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts]
+    job: Job, rendered: Rendered, placement: Placement, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts]
 ) -> Preparation:
     """Name the data after all that it is made from, and find out which nodes see node 0's. Raises NodeError."""
     base = f"{str(job.training.output_dir).rstrip('/')}/{FOLDER}"
     seed = job.training.seed if job.training.prepare.shuffle else None
-    name = data_name(job, rendered, _look(job, place, nodes[0]), facts[0].modules, seed)
+    name = data_name(job, rendered, _look(job, placement, nodes[0]), facts[0].modules, seed)
     seeing = _nodes_that_see(base, nodes)
     makers = {rank: 0 if rank in seeing else rank for rank in nodes}
     return Preparation(target=f"{base}/{name}", makers=makers, shuffle=seed)
@@ -83,20 +83,20 @@ def data_name(job: Job, rendered: Rendered, digest: str, modules: Mapping[str, s
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def with_preparation(rendered: Rendered, place: Placement, plan: Preparation) -> Rendered:
+def with_preparation(rendered: Rendered, placement: Placement, plan: Preparation) -> Rendered:
     """The commands behind prepare_data.py, and the engine told to take what it makes."""
-    told = {"target": plan.target, "run": f"{place.run_id}-{place.attempt}", "shuffle": plan.shuffle}
+    told = {"target": plan.target, "run": f"{placement.run_id}-{placement.attempt}", "shuffle": plan.shuffle}
     files = dict(rendered.files)
     files[CONFIG] += to_yaml({"tokenized_path": plan.target})
     files["prepare.json"] = json.dumps(told, indent=1)
     files |= {name: node_program(name).decode() for name in PROGRAMS}
     alone = len(set(plan.makers.values())) == 1
-    commands = tuple(_behind(command, place, plan.makers[command.rank], alone) for command in rendered.commands)
+    commands = tuple(_behind(command, placement, plan.makers[command.rank], alone) for command in rendered.commands)
     return replace(rendered, files=files, commands=commands)
 
 
-def _behind(command: NodeCommand, place: Placement, maker: int, alone: bool) -> NodeCommand:
-    folder, python = place.nodes[command.rank].folder, command.argv[0]
+def _behind(command: NodeCommand, placement: Placement, maker: int, alone: bool) -> NodeCommand:
+    folder, python = placement.nodes[command.rank].folder, command.argv[0]
     gang = command.argv
     if not alone:  # torchrun waits 600 s for its other nodes
         gang = (*gang[:3], "--rdzv_conf", f"timeout={SKEW_S}", *gang[3:])
@@ -104,8 +104,8 @@ def _behind(command: NodeCommand, place: Placement, maker: int, alone: bool) -> 
     return replace(command, argv=argv)
 
 
-def _look(job: Job, place: Placement, node: Node) -> str:
-    master = place.nodes[0]
+def _look(job: Job, placement: Placement, node: Node) -> str:
+    master = placement.nodes[0]
     evaluated = str(job.extra.get("eval_dataset") or "")
     names = [*dataset_names(job), *(name.strip() for name in evaluated.split(",") if name.strip())]
     wanted: dict[str, Any] = {

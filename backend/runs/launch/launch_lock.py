@@ -1,7 +1,7 @@
-"""Who is launching a run: a file lock that the kernel lets go when the launching process dies.
+"""File lock of the process that launches a run. The kernel releases it when that process dies.
 
-While it is held nobody else judges or stops the run, so nothing is stopped before it was started; once it is free,
-a run that is still `starting` was abandoned.
+While the lock is held, no other process supervises or stops the run. A run that is `starting` without a held lock was
+abandoned.
 """
 
 import fcntl
@@ -13,7 +13,7 @@ from pathlib import Path
 
 @contextmanager
 def launch_lock(home: Path, run: str) -> Iterator[None]:
-    """The lock of one run. Raises BlockingIOError while someone holds it."""
+    """Hold the lock of one run. Raises BlockingIOError while another process holds it."""
     path = home / "launching" / run
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     file = _locked(path)
@@ -34,11 +34,11 @@ def _locked(path: Path) -> int:
             raise
         if os.fstat(file).st_nlink:
             return file
-        os.close(file)  # whoever held it has removed it since it was opened: nobody else would see the lock
+        os.close(file)  # The previous holder removed the file after we opened it: no other process would see our lock.
 
 
 def is_launching(home: Path, run: str) -> bool:
-    """Whether a living process is launching the run."""
+    """Return whether a living process launches the run."""
     try:
         file = os.open(home / "launching" / run, os.O_RDONLY)
     except FileNotFoundError:

@@ -1,98 +1,88 @@
-"""Before a launch: reach every node, read what it is, and let the cluster layer check what the job needs of it."""
+"""Preflight of a launch: connect to every node, read it, and run the checks of cluster/preflight/registry.py."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from backend.cluster.inventory.hardware import Survey, survey_all
-from backend.cluster.inventory.software import NodeFacts, probe_all
+from backend.cluster.inventory.hardware import Hardware, read_all_hardware
+from backend.cluster.inventory.software import NodeFacts, read_all_software
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import try_all
-from backend.cluster.preflight.engine_args import check_configuration
 from backend.cluster.preflight.master_port import choose_port
-from backend.cluster.preflight.preflight import preflight
-from backend.cluster.preflight.results import CheckResult, Checks
+from backend.cluster.preflight.registry import run_checks
+from backend.cluster.preflight.results import CheckResult
 from backend.cluster.ssh.host_keys import HostKey, UnknownHostKey
-from backend.engines import check_all, render
+from backend.engines import CheckedJob, Rendered, render
 from backend.job.job import Job
-from backend.job.mapping import MAXIMUM_TEXT, dump_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.connections import Connections
-from backend.runs.launch.launch import make_place
+from backend.runs.launch.launch import make_placement
 
 REHEARSAL = "preflight"
-"""The run id of a rendering that is shown to the engine and not started."""
+"""Run id of the configuration that the engine checks and that is never started."""
 CONNECT_S = 60.0
-"""For all nodes together, three tries each."""
+"""Time limit for all nodes together, three tries each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreflightReport:
-    """What a preflight found. A launch is possible when `problems` is empty."""
+    """Result of a preflight. A launch is possible when `problems` is empty."""
 
     checks: tuple[CheckResult, ...] = ()
     facts: Mapping[int, NodeFacts] = field(default_factory=dict)
-    """By node rank; of the nodes that could be read."""
-    surveys: Mapping[int, Survey] = field(default_factory=dict)
-    """What they are made of, by node rank; also of nodes whose engine's Python does not run."""
+    """By node rank, for the nodes that could be read."""
+    surveys: Mapping[int, Hardware] = field(default_factory=dict)
+    """Hardware by node rank, also of nodes whose Python of the engine does not run."""
     unknown_host_keys: tuple[HostKey, ...] = ()
-    """To be shown to the user, who confirms them (Controller.accept_host_keys) or not."""
+    """The user has to confirm them (Controller.accept_host_keys)."""
     problems: tuple[Problem, ...] = ()
-    """What stands against a launch."""
+    """Errors that prevent a launch."""
     port: int = 0
     """The master port that was checked."""
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        """What the user has to know before a launch, and may accept."""
+        """Warnings that the user may accept before a launch."""
         found = [check.problem for check in self.checks if check.status == "warning"]
         return tuple(problem for problem in found if problem is not None)
 
     def not_accepted(self, accepted: Collection[str] | None) -> tuple[Problem, ...]:
-        """The warnings whose key is not among the accepted ones; None: all are accepted, whatever they are."""
-        return tuple(one for one in self.warnings if accepted is not None and warning_key(one) not in accepted)
-
-
-def check_alone(job: Job) -> None:
-    """ProblemsError for what is wrong whatever the nodes are like."""
-    found = errors(check_all(job))
-    if len(dump_job(job)) > MAXIMUM_TEXT:
-        # The store keeps the job as its file, and a run whose file cannot be read back could not be watched.
-        found.append(Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT}))
-    if found:
-        raise ProblemsError(found)
+        """Return the warnings whose keys are not accepted; `accepted` None: all are accepted."""
+        return tuple(
+            warning for warning in self.warnings if accepted is not None and warning_key(warning) not in accepted
+        )
 
 
 def warning_key(problem: Problem) -> str:
-    """What a warning is known by once it was accepted: its code and its node, not its figures, which change."""
+    """Return the key of an accepted warning: its code and its node, without its values, which change."""
     return f"{problem.code} {problem.node}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConnectedNodes:
-    """The nodes of a job by rank, each connected or with the reason why not."""
+    """The nodes of a job by rank, each connected or with its error."""
 
     nodes: Mapping[int, Node]
     failures: Mapping[int, NodeError]
 
     @property
     def unknown_host_keys(self) -> tuple[HostKey, ...]:
-        """The keys of hosts seen for the first time."""
+        """Keys of hosts that are not known yet."""
         return tuple(error.host_key for error in self.failures.values() if isinstance(error, UnknownHostKey))
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Why nodes are missing."""
+        """Errors of the nodes that are not connected."""
         return tuple(error.problem for error in self.failures.values())
 
     def all_nodes(self) -> Mapping[int, Node]:
-        """The nodes; ProblemsError when one is missing."""
+        """Return all nodes. ProblemsError when one is not connected."""
         if self.failures:
             raise ProblemsError(self.problems)
         return self.nodes
 
 
-def meet(job: Job, connections: Connections) -> ConnectedNodes:
-    """Connect to every host of the job in parallel; a round trip each proves connections kept from before."""
+def connect_nodes(job: Job, connections: Connections) -> ConnectedNodes:
+    """Connect to every host of the job in parallel, and test each connection with one round trip."""
     hosts = job.cluster.hosts
 
     def connect(rank: int, _: object) -> Node:
@@ -104,40 +94,31 @@ def meet(job: Job, connections: Connections) -> ConnectedNodes:
     return ConnectedNodes(nodes=nodes, failures=failures)
 
 
-def examine(job: Job, meeting: ConnectedNodes, ports: Sequence[int]) -> PreflightReport:
-    """Read the connected nodes and check them; `ports` are the master ports to choose from."""
-    read = probe_all(job, meeting.nodes)
+def run_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: Sequence[int]) -> PreflightReport:
+    """Read the connected nodes and check them. `ports` are the candidates for the master port."""
+    job = checked.job
+    read = read_all_software(job, connected.nodes)
     facts = {rank: fact for rank, fact in read.items() if isinstance(fact, NodeFacts)}
-    port = _free_port(job, meeting.nodes[0], ports) if 0 in facts else ports[0]
-    surveys = survey_all(job, meeting.nodes)
-    checks = preflight(job, {**meeting.nodes, **meeting.failures}, read, surveys, port)
-    able = {check.rank for check in checks if check.name == "engine" and check.status == "ok"}
-    if able and not meeting.failures:
-        checks += _hear_engine(job, meeting.nodes, facts, able, port)
+    port = _free_port(job, connected.nodes[0], ports) if 0 in facts else ports[0]
+    surveys = read_all_hardware(job, connected.nodes)
+
+    def render_launch() -> Rendered:
+        return render(checked, make_placement(job, REHEARSAL, 1, facts, port))
+
+    checks = run_checks(job, {**connected.nodes, **connected.failures}, read, surveys, port, render_launch)
     problems = [check.problem for check in checks if check.problem is not None]
     return PreflightReport(
         checks=tuple(checks),
         facts=facts,
-        surveys={rank: one for rank, one in surveys.items() if isinstance(one, Survey)},
-        unknown_host_keys=meeting.unknown_host_keys,
+        surveys={rank: one for rank, one in surveys.items() if isinstance(one, Hardware)},
+        unknown_host_keys=connected.unknown_host_keys,
         problems=tuple(errors(problems)),
         port=port,
     )
 
 
-def _hear_engine(
-    job: Job, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], able: Collection[int], port: int
-) -> list[CheckResult]:
-    """The engine's own word about the files that a launch would bring, from the nodes that have it."""
-    if len(facts) < len(nodes):
-        return []
-    rendered = render(job, make_place(job, REHEARSAL, 1, facts, port))
-    checks = {rank: Checks(rank, host.name) for rank, host in enumerate(job.cluster.hosts)}
-    return check_configuration(job, checks, {rank: nodes[rank] for rank in able}, facts, rendered)
-
-
 def _free_port(job: Job, master: Node, ports: Sequence[int]) -> int:
-    """One that is free on node 0; when there is none the check of the first one says so."""
+    """Return a port that is free on node 0. Without one, return the first port: its check fails later."""
     try:
         return choose_port(job, master, ports)
     except NodeError:

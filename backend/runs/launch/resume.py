@@ -1,4 +1,4 @@
-"""Where an attempt can begin: the checkpoints of a run as its nodes see them, and which of them is taken."""
+"""Choice of the checkpoint that an attempt resumes from."""
 
 import posixpath
 import sqlite3
@@ -14,51 +14,51 @@ from backend.engines.resharding import bound_to, check_source
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.connections import Connections
-from backend.runs.launch.preflight import meet
+from backend.runs.launch.preflight import connect_nodes
 from backend.runs.records import Source
 from backend.runs.states import EventKind
 from backend.runs.store import queue_order, run_store
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class Checkpoints:
     """The checkpoints of a run on its nodes."""
 
     folder: str
     """Absolute folder of the run's results."""
     steps: tuple[int, ...]
     flaws: Mapping[int, Flaw]
-    """Step -> why its checkpoint is not complete; without an entry it is."""
+    """Step -> why its checkpoint is incomplete. Complete checkpoints have no entry."""
     newest: int | None
-    """The last step with a complete one."""
+    """The last step with a complete checkpoint."""
     files: Mapping[int, frozenset[str]]
-    """Step -> the files of its checkpoint that any node sees."""
+    """Step -> the files of its checkpoint that at least one node has."""
     hidden: bool
-    """A node sees no checkpoint at all where others do: its disk may not be there yet."""
+    """A node has no checkpoint at all while others have some: its disk may not be mounted yet."""
 
     def path(self, step: int) -> str:
-        """The folder of the checkpoint of a step."""
+        """Return the folder of the checkpoint of a step."""
         return checkpoint_folder(self.folder, step)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResumePolicy:
-    """Where the next attempt is to begin."""
+    """Which checkpoint the next attempt resumes from."""
 
     step: int | None = None
-    """Of a checkpoint; 0: at the start, whatever there is; None: from the newest complete one."""
+    """Step of the checkpoint; 0: the beginning of the training; None: the newest complete checkpoint."""
     at_start_without: bool = False
-    """Begin at the start when there is no complete checkpoint; otherwise, or when a node does not see what others do,
-    that is refused."""
+    """Without a complete checkpoint, start at the beginning of the training instead of raising a problem. It has no
+    effect when a node lacks checkpoints that others have."""
 
 
 def checkpoint_folder(results: str, step: int) -> str:
-    """Where trainers put the checkpoint of a step."""
+    """Return the folder in which trainers save the checkpoint of a step."""
     return posixpath.join(results, f"checkpoint-{step}")
 
 
-def wish_of(connection: sqlite3.Connection, run: str) -> ResumePolicy:
-    """Where the next attempt is to begin: as a user asked, or as far on as possible after a restart."""
+def resume_policy_of(connection: sqlite3.Connection, run: str) -> ResumePolicy:
+    """Return the policy of the next attempt: that of the user's resume, or the newest checkpoint after a restart."""
     kinds = (EventKind.RESUMED, EventKind.RESTARTING)
     newest = next((event for event in reversed(run_store.events(connection, run)) if event.kind in kinds), None)
     if newest is not None and newest.kind is EventKind.RESUMED:
@@ -66,10 +66,10 @@ def wish_of(connection: sqlite3.Connection, run: str) -> ResumePolicy:
     return ResumePolicy(at_start_without=True)
 
 
-def find_checkpoints(job: Job, run: str, nodes: Mapping[int, Node]) -> Found:
-    """Look on all nodes of a run. ProblemsError when one of them cannot be asked."""
+def find_checkpoints(job: Job, run: str, nodes: Mapping[int, Node]) -> Checkpoints:
+    """List the checkpoints on all nodes of a run. ProblemsError when a node cannot be read."""
     try:
-        seen = checkpoints.look(job, nodes, results_folder(job, run))
+        seen = checkpoints.read_checkpoints(job, nodes, results_folder(job, run))
     except GroupError as error:
         raise ProblemsError(error.problems) from error
     steps = {rank: one.steps for rank, one in seen.items()}
@@ -80,25 +80,25 @@ def find_checkpoints(job: Job, run: str, nodes: Mapping[int, Node]) -> Found:
     }
     folder, newest = seen[0].folder, newest_complete(job, steps)
     hidden = any(steps.values()) and not all(steps.values())
-    return Found(folder=folder, steps=tuple(files), flaws=flaws, newest=newest, files=files, hidden=hidden)
+    return Checkpoints(folder=folder, steps=tuple(files), flaws=flaws, newest=newest, files=files, hidden=hidden)
 
 
-def choose(job: Job, run: str, found: Found, wish: ResumePolicy) -> int | None:
-    """The step to go on from; None for the start. ProblemsError: no_checkpoint, checkpoint_incomplete."""
-    if wish.step == 0:
+def choose_checkpoint(job: Job, run: str, saved: Checkpoints, policy: ResumePolicy) -> int | None:
+    """Return the step to resume from; None: the beginning. ProblemsError: no_checkpoint, checkpoint_*."""
+    if policy.step == 0:
         return None
-    if wish.step is None and found.newest is None and wish.at_start_without and not found.hidden:
+    if policy.step is None and saved.newest is None and policy.at_start_without and not saved.hidden:
         return None
-    if wish.step is None and found.newest is not None:
-        return found.newest
-    values: dict[str, object] = {"run": run, "folder": found.folder, "step": wish.step}
-    if wish.step is None and not found.steps:
+    if policy.step is None and saved.newest is not None:
+        return saved.newest
+    values: dict[str, object] = {"run": run, "folder": saved.folder, "step": policy.step}
+    if policy.step is None and not saved.steps:
         raise ProblemsError([Problem(code="no_checkpoint", values=values)])
-    step = found.steps[-1] if wish.step is None else wish.step
-    if step not in found.steps:
-        raise ProblemsError([Problem(code="checkpoint_missing", values={**values, "steps": list(found.steps)})])
-    if step in found.flaws:
-        flaw = found.flaws[step]
+    step = saved.steps[-1] if policy.step is None else policy.step
+    if step not in saved.steps:
+        raise ProblemsError([Problem(code="checkpoint_missing", values={**values, "steps": list(saved.steps)})])
+    if step in saved.flaws:
+        flaw = saved.flaws[step]
         node = queue_order.addresses_of(job)[flaw.rank]
         values |= {"step": step, "file": flaw.file, "node": node}
         code = "checkpoint_damaged" if flaw.damaged else "checkpoint_incomplete"
@@ -107,22 +107,21 @@ def choose(job: Job, run: str, found: Found, wish: ResumePolicy) -> int | None:
 
 
 def find_source(before: Job, run: str, step: int | None, connections: Connections, job: Job | None = None) -> Source:
-    """The checkpoint of a run, launched with `before`, that another can begin with: the newest, or that of a step.
+    """Return a checkpoint of a run (its job: `before`) that another run (`job`) can start from.
 
-    ProblemsError when there is none, when the plan of the other (`job`) cannot load it, or when one of its nodes does
-    not see it.
+    ProblemsError when there is no checkpoint, when the plan of `job` cannot load it, or when one of its nodes lacks it.
     """
-    found = find_checkpoints(before, run, meet(before, connections).all_nodes())
-    chosen = choose(before, run, found, ResumePolicy(step=step))
-    values: dict[str, object] = {"run": run, "folder": found.folder, "step": chosen}
+    saved = find_checkpoints(before, run, connect_nodes(before, connections).all_nodes())
+    chosen = choose_checkpoint(before, run, saved, ResumePolicy(step=step))
+    values: dict[str, object] = {"run": run, "folder": saved.folder, "step": chosen}
     if chosen is None:
         raise ProblemsError([Problem(code="no_checkpoint", values=values)])
-    files = found.files[chosen]
-    source = Source(run=run, step=chosen, folder=found.path(chosen), bound=bound_to(before, files))
+    files = saved.files[chosen]
+    source = Source(run=run, step=chosen, folder=saved.path(chosen), bound=bound_to(before, files))
     if job is not None and (problems := check_source(before, job, source.bound)):
         raise ProblemsError(problems)
     if job is not None and job.cluster.hosts != before.cluster.hosts:
-        nodes = meet(job, connections).all_nodes()
+        nodes = connect_nodes(job, connections).all_nodes()
         _refuse_unless_seen(job, nodes, results_folder(before, run), chosen, files, values)
     return source
 
@@ -135,14 +134,14 @@ def _refuse_unless_seen(
     files: frozenset[str],
     values: Mapping[str, object],
 ) -> None:
-    """Other nodes than those that wrote it must see all of it."""
+    """Raise ProblemsError unless the nodes have every file of the checkpoint."""
     try:
-        seen = checkpoints.look(job, nodes, folder)
+        seen = checkpoints.read_checkpoints(job, nodes, folder)
     except GroupError as error:
         raise ProblemsError(error.problems) from error
     for rank, one in seen.items():
         saved = one.steps.get(step)
         if lacking := sorted(files - (saved.files if saved else frozenset())):
             node = queue_order.addresses_of(job)[rank]
-            told = {**values, "file": lacking[0], "node": node}
-            raise ProblemsError([Problem(code="checkpoint_incomplete", node=node, values=told)])
+            problem_values = {**values, "file": lacking[0], "node": node}
+            raise ProblemsError([Problem(code="checkpoint_incomplete", node=node, values=problem_values)])

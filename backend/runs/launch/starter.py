@@ -1,4 +1,4 @@
-"""Starts attempts of runs, first and later ones: preflight, checkpoint, everything written down, supervisors."""
+"""Start of an attempt: preflight, choice of the checkpoint, record in the store, start of the supervisors."""
 
 import sqlite3
 from collections.abc import Callable, Collection, Mapping
@@ -7,29 +7,29 @@ from dataclasses import replace
 from backend.cluster.inventory import checkpoints
 from backend.cluster.node import Node
 from backend.cluster.node_group import GroupError
-from backend.engines import render
+from backend.engines import CheckedJob, render
 from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.runs.connections import Connections
-from backend.runs.launch import launch as launching
-from backend.runs.launch.accepted_warnings import accepted
+from backend.runs.launch import launch
+from backend.runs.launch.accepted_warnings import accepted_keys
 from backend.runs.launch.data_preparation import prepared
-from backend.runs.launch.preflight import ConnectedNodes, PreflightReport, examine, meet
-from backend.runs.launch.rank_secrets import SECRETS
-from backend.runs.launch.resume import Found, choose, find_checkpoints, wish_of
+from backend.runs.launch.preflight import ConnectedNodes, PreflightReport, connect_nodes, run_preflight
+from backend.runs.launch.resume import Checkpoints, choose_checkpoint, find_checkpoints, resume_policy_of
+from backend.runs.rank_secrets import SECRETS
 from backend.runs.records import problem_to_json
 from backend.runs.states import EventKind, RunState
 from backend.runs.store import attempts, run_store
 from backend.runs.store.store import Store
 from backend.runs.supervise import restart
-from backend.runs.supervise.attempt_cleanup import settle
+from backend.runs.supervise.attempt_cleanup import clean_up
 
 NOT_ACCEPTED = "warnings_not_accepted"
-"""The code of a start that its warnings refused; they stand behind it."""
+"""Problem code of a start that was refused because of warnings. The warnings follow this problem."""
 
 
 class Starter:
-    """Starts one attempt at a time; whoever calls holds the run's launch lock, and the run is in state preflight."""
+    """Starts one attempt at a time. The caller holds the launch lock of the run, and the run is in state preflight."""
 
     def __init__(self, store: Store, connections: Connections, *, grace_s: float, clock: Callable[[], float]) -> None:
         self._store = store
@@ -37,86 +37,91 @@ class Starter:
         self._grace_s = grace_s
         self._clock = clock
 
-    def start(self, run: str, meeting: ConnectedNodes | None = None) -> None:
-        """Start the next attempt; returns when every supervisor has reported. One that is stopped meanwhile is refused.
+    def start(self, run: str, connected: ConnectedNodes | None = None, checked: CheckedJob | None = None) -> None:
+        """Start the next attempt; return when every supervisor has reported. ProblemsError.
 
-        What goes wrong is recorded and raised: the run fails, or waits in the queue when it was restarting by itself.
-        Warnings of the preflight that nobody accepted stand in the way too (accepted_warnings.py).
+        A failure is recorded and raised: the run fails, or it waits in the queue when this was an automatic restart.
+        Warnings of the preflight that nobody accepted are a failure too (accepted_warnings.py), and so is a stop of
+        the run meanwhile. `checked`: the job of the run, if it was checked before.
         """
         try:
-            self._start(run, meeting)
-        except BaseException as error:  # Ctrl-C too: what was started is stopped before it is raised again
+            self._start(run, connected, checked)
+        except BaseException as error:  # Ctrl-C too: the supervisors must be stopped first
             self._record_failure(run, error)
             raise
 
-    def _start(self, run: str, meeting: ConnectedNodes | None) -> None:
+    def _start(self, run: str, connected: ConnectedNodes | None, checked: CheckedJob | None) -> None:
         job = self._job(run)
         with self._store.read() as connection:
             previous = attempts.newest(connection, run)
             source = run_store.source_of(connection, run)
-            wish = wish_of(connection, run)
-            may_pass = accepted(run_store.events(connection, run))
-            needed = attempts.secret_names(connection, run, previous)
+            policy = resume_policy_of(connection, run)
+            accepted = accepted_keys(run_store.events(connection, run))
+            secret_names = attempts.secret_names(connection, run, previous)
         secrets = SECRETS.taken()
-        if gone := sorted(set(needed) - set(secrets.names())):
-            raise ProblemsError([Problem(code="secrets_gone", values={"run": run, "names": ", ".join(gone)})])
-        meeting = meeting or meet(job, self._connections)
-        nodes = meeting.all_nodes()
+        if missing := sorted(set(secret_names) - set(secrets.names())):
+            raise ProblemsError([Problem(code="secrets_gone", values={"run": run, "names": ", ".join(missing)})])
+        connected = connected or connect_nodes(job, self._connections)
+        nodes = connected.all_nodes()
         try:
-            step = found = None
+            step = saved = None
             if previous:
-                settle(self._store, run, previous, job, nodes, grace_s=self._grace_s, clock=self._clock)
-                found = find_checkpoints(job, run, nodes)
-                may_begin = wish.at_start_without or source is not None
-                step = choose(job, run, found, replace(wish, at_start_without=may_begin))
-            report = self._check(run, job, meeting, may_pass)
-            if found:
-                self._set_aside(run, job, nodes, found, step, previous + 1)
-            checkpoint = found.path(step) if found and step is not None else None
-            if checkpoint is None and source is not None and wish.step != 0:
+                clean_up(self._store, run, previous, job, nodes, grace_s=self._grace_s, clock=self._clock)
+                saved = find_checkpoints(job, run, nodes)
+                may_begin = policy.at_start_without or source is not None
+                step = choose_checkpoint(job, run, saved, replace(policy, at_start_without=may_begin))
+            if checked is None or checked.job != job:  # the stored job is the one that is launched
+                checked = CheckedJob(job)
+            report = self._preflight(run, checked, connected, accepted)
+            if saved:
+                self._set_aside(run, job, nodes, saved, step, previous + 1)
+            checkpoint = saved.path(step) if saved and step is not None else None
+            if checkpoint is None and source is not None and policy.step != 0:
                 step, checkpoint = source["step"], source["folder"]
-            place = launching.make_place(job, run, previous + 1, report.facts, report.port, checkpoint)
-            attempt = launching.Attempt(
+            placement = launch.make_placement(job, run, previous + 1, report.facts, report.port, checkpoint)
+            attempt = launch.Attempt(
                 run=run,
                 number=previous + 1,
                 job=job,
-                place=place,
-                rendered=prepared(job, render(job, place), place, nodes, report.facts),
-                records=launching.make_records(job, place, report.facts),
+                placement=placement,
+                rendered=prepared(job, render(checked, placement), placement, nodes, report.facts),
+                records=launch.make_records(job, placement, report.facts),
                 grace_s=self._grace_s,
                 secrets=secrets,
                 checkpoint_step=step,
             )
-            launching.record_attempt(self._store, attempt, self._clock())
-            launching.start_all(attempt, nodes, lambda *told: self._tell(run, *told))
+            launch.record_attempt(self._store, attempt, self._clock())
+            launch.start_all(attempt, nodes, lambda *event: self._record(run, *event))
         except GroupError as error:
             raise ProblemsError(error.problems) from error
-        if not self._tell(run, EventKind.STARTED):
-            raise launching.stopped_meanwhile(run)
+        if not self._record(run, EventKind.STARTED):
+            raise launch.stopped_meanwhile(run)
 
-    def _check(self, run: str, job: Job, meeting: ConnectedNodes, may_pass: Collection[str] | None) -> PreflightReport:
-        """The preflight; ProblemsError for what it has against a start, warnings that nobody accepted among it."""
-        report = examine(job, meeting, launching.candidate_ports(job))
+    def _preflight(
+        self, run: str, checked: CheckedJob, connected: ConnectedNodes, accepted: Collection[str] | None
+    ) -> PreflightReport:
+        """Run the preflight. ProblemsError for its errors, and for warnings that nobody accepted."""
+        report = run_preflight(checked, connected, launch.candidate_ports(checked.job))
         if report.problems:
             raise ProblemsError(report.problems)
-        if new := report.not_accepted(may_pass):
+        if new := report.not_accepted(accepted):
             raise ProblemsError([Problem(code=NOT_ACCEPTED), *new])
         if report.warnings:
-            passed = [problem_to_json(one) for one in report.warnings]
-            self._tell(run, EventKind.WARNINGS_PASSED, None, {"warnings": passed})
+            passed = [problem_to_json(warning) for warning in report.warnings]
+            self._record(run, EventKind.WARNINGS_PASSED, None, {"warnings": passed})
         return report
 
     def _set_aside(
-        self, run: str, job: Job, nodes: Mapping[int, Node], found: Found, step: int | None, number: int
+        self, run: str, job: Job, nodes: Mapping[int, Node], saved: Checkpoints, step: int | None, number: int
     ) -> None:
-        """Rename what lies behind the checkpoint: trainers count it, and one that is told nothing would take it."""
-        later = [one for one in found.steps if one > (step or 0)]
+        """Rename the checkpoints after `step`: a trainer would count them, and could resume from the newest one."""
+        later = [later_step for later_step in saved.steps if later_step > (step or 0)]
         if later:
-            checkpoints.set_aside(job, nodes, found.folder, later, f"before-attempt-{number}-")
-            self._tell(run, EventKind.CHECKPOINTS_SET_ASIDE, None, {"steps": later})
+            checkpoints.set_aside(job, nodes, saved.folder, later, f"before-attempt-{number}-")
+            self._record(run, EventKind.CHECKPOINTS_SET_ASIDE, None, {"steps": later})
 
     def _record_failure(self, run: str, error: BaseException) -> None:
-        """A restart that could not start anything waits; everything else ends the run, and its watch the processes."""
+        """Put an automatic restart that started nothing back into the queue; let any other run fail."""
         interrupted = Problem(code="launch_interrupted")
         problem = error.problems[0] if isinstance(error, ProblemsError) else interrupted
 
@@ -129,12 +134,12 @@ class Starter:
             rank = next((record.rank for record in records if record.address == problem.node), None)
             detail: dict[str, object] = {"problem": problem_to_json(problem)}
             if isinstance(error, ProblemsError) and problem.code == NOT_ACCEPTED:
-                detail["warnings"] = [problem_to_json(one) for one in error.problems[1:]]
+                detail["warnings"] = [problem_to_json(warning) for warning in error.problems[1:]]
             run_store.append(connection, run, EventKind.FAILING, time=now, rank=rank, detail=detail)
 
         self._store.write(write)
 
-    def _tell(
+    def _record(
         self, run: str, kind: EventKind, rank: int | None = None, detail: Mapping[str, object] | None = None
     ) -> bool:
         return self._store.write(

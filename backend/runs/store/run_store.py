@@ -35,7 +35,7 @@ def create_run(
 ) -> None:
     """Record a new run and take its nodes; ProblemsError(node_taken) when another unfinished run holds one.
 
-    `source`: the checkpoint of another run that it begins with. `accepted`: as accepted.kept has it.
+    `source`: the checkpoint of another run that it begins with. `accepted`: as accepted_warnings.to_stored returns it.
     """
     columns = "(id, name, engine, job, created, restarts)"
     values = (run, name, engine, job, time, restarts)

@@ -15,7 +15,7 @@ from backend.job.problems import Problem, ProblemsError
 from backend.runs.collect import flight_records
 from backend.runs.store import deletion, run_store
 from backend.runs.store.archive import archive_folder
-from backend.runs.store.backup import spare_of
+from backend.runs.store.backup import backup_path
 from backend.runs.store.store import Store
 
 POINT_BYTES, ROW_BYTES = 130, 40
@@ -77,7 +77,7 @@ def measure(store: Store, home: Path, now: float) -> Storage:
         database=sum(_size(store.path.with_name(store.path.name + end)) for end in ("", "-wal", "-shm")),
         reusable=page * free,
         gives_back=gives_back,
-        spare=_size(spare_of(store.path)),
+        spare=_size(backup_path(store.path)),
         archives=_size_of_folder(archive_folder(home)),
         flight_records=_size_of_folder(home / "flight_records"),
         disk_free=shutil.disk_usage(home).free,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from backend.cluster.benchmark import Speeds, summarise
 from backend.cluster.inventory.gpus import BUSY_MIB
-from backend.cluster.inventory.hardware import Survey, survey_all
+from backend.cluster.inventory.hardware import Hardware, read_all_hardware
 from backend.cluster.inventory.software import NodeFacts
 from backend.cluster.node import Node, NodeError
 from backend.cluster.node_group import on_all
@@ -21,19 +21,19 @@ from backend.job.job import Job
 from backend.job.problems import Problem, ProblemsError
 from backend.node.benchmark import LIMIT_S
 from backend.runs.collect.node_records import Exit
-from backend.runs.launch import launch as launching
+from backend.runs.launch import launch
 from backend.runs.launch.preflight import ConnectedNodes
 from backend.runs.tasks.calibration import to_four_digits
 from backend.runs.tasks.one_off_task import (
     CALL_S,
     all_read,
-    carry_out,
     free_port,
-    last_words,
-    make_errand,
+    log_excerpt,
+    make_attempt,
     read_answer,
     read_exit,
     read_facts,
+    run_task,
 )
 
 PROGRAM = "benchmark.py"
@@ -61,18 +61,18 @@ class Measurement:
     """Warnings beside speeds, else why there are none."""
 
 
-def measure(job: Job, meeting: ConnectedNodes, run: str, *, clock: Clock | None = None) -> Measurement:
+def measure(job: Job, connected: ConnectedNodes, run: str, *, clock: Clock | None = None) -> Measurement:
     """The speeds of the job's nodes, with warnings about them; takes a minute or two.
 
     Raises ProblemsError; whatever happens, the processes are ended and the folders removed, or the problems say on
     which nodes they were not.
     """
-    if meeting.unknown_host_keys:
-        return Measurement(unknown_host_keys=meeting.unknown_host_keys, problems=meeting.problems)
-    nodes = meeting.all_nodes()
-    facts, found = read_facts(job, nodes), all_read(survey_all(job, nodes))
+    if connected.unknown_host_keys:
+        return Measurement(unknown_host_keys=connected.unknown_host_keys, problems=connected.problems)
+    nodes = connected.all_nodes()
+    facts, found = read_facts(job, nodes), all_read(read_all_hardware(job, nodes))
     attempt = _attempt(job, nodes, facts, run)
-    rows, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, clock or Clock()))
+    rows, left = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, clock or Clock()))
     speeds = summarise(rows)
     names = {rank: node.name for rank, node in nodes.items()}
     return Measurement(speeds=speeds, problems=(*slow_problems(names, speeds), *_busy(nodes, found), *left))
@@ -99,26 +99,26 @@ def calibration_of(job: Job, speeds: Speeds, date: str) -> Calibration:
     )
 
 
-def _attempt(job: Job, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], run: str) -> launching.Attempt:
-    place = launching.make_place(job, run, 1, facts, free_port(job, nodes[0]))
+def _attempt(job: Job, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], run: str) -> launch.Attempt:
+    placement = launch.make_placement(job, run, 1, facts, free_port(job, nodes[0]))
     files = {PROGRAM: node_program(PROGRAM).decode()}
-    rendered = Rendered(files=files, commands=tuple(_commands(job, place)))
-    return make_errand(job, run, place, facts, rendered, LIMIT_S)
+    rendered = Rendered(files=files, commands=tuple(_commands(job, placement)))
+    return make_attempt(job, run, placement, facts, rendered, LIMIT_S)
 
 
-def _commands(job: Job, place: Placement) -> list[NodeCommand]:
+def _commands(job: Job, placement: Placement) -> list[NodeCommand]:
     """As the ranks of a run start, without what belongs to an engine."""
     commands = []
-    for node in place.nodes:
+    for node in placement.nodes:
         variables = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         if node.interface:
             variables |= {"NCCL_SOCKET_IFNAME": f"={node.interface}", "GLOO_SOCKET_IFNAME": node.interface}
-        argv = torchrun_command(place, node, ranks=job.cluster.gpus_per_node, program=PROGRAM)
+        argv = torchrun_command(placement, node, ranks=job.cluster.gpus_per_node, program=PROGRAM)
         commands.append(NodeCommand(rank=node.rank, argv=argv, environment={**variables, **job.environment}))
     return commands
 
 
-def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], clock: Clock) -> list[Measured]:
+def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], clock: Clock) -> list[Measured]:
     """Every rank's row once all nodes have ended well; ProblemsError for the first that did not, or after the limit."""
     deadline = clock.now() + LIMIT_S + SPARE_S
     ended: dict[int, Exit] = {}
@@ -139,10 +139,10 @@ def _wait(attempt: launching.Attempt, nodes: Mapping[int, Node], clock: Clock) -
     return [row for rows in read.values() for row in rows]
 
 
-def _rows(attempt: launching.Attempt, rank: int, node: Node) -> list[Measured]:
+def _rows(attempt: launch.Attempt, rank: int, node: Node) -> list[Measured]:
     folder = attempt.records[rank].folder
     found = []
-    for local, one in enumerate(launching.ranks_of(attempt.job, rank)):
+    for local, one in enumerate(launch.ranks_of(attempt.job, rank)):
         row = read_answer(node, f"{folder}/measured.rank{one}.json", Measured)
         if row is None or (row["rank"], row["node"], row["local_rank"]) != (one, rank, local):
             raise NodeError("bad_answer", node.name, command=PROGRAM, exit=0, detail=f"rank {one}: {shown(row)}")
@@ -150,10 +150,10 @@ def _rows(attempt: launching.Attempt, rank: int, node: Node) -> list[Measured]:
     return found
 
 
-def _failure(attempt: launching.Attempt, rank: int, node: Node) -> Problem:
+def _failure(attempt: launch.Attempt, rank: int, node: Node) -> Problem:
     """The first node that failed, with the end of what its ranks and torchrun printed."""
-    names = [*(f"rank{one}.log" for one in launching.ranks_of(attempt.job, rank)), "out.log"]
-    lines = next(filter(None, (last_words(node, f"{attempt.records[rank].folder}/{name}") for name in names)), "")
+    names = [*(f"rank{one}.log" for one in launch.ranks_of(attempt.job, rank)), "out.log"]
+    lines = next(filter(None, (log_excerpt(node, f"{attempt.records[rank].folder}/{name}") for name in names)), "")
     return Problem(code="measure_failed", node=node.name, values={"node": node.name, "lines": lines})
 
 
@@ -167,7 +167,7 @@ def slow_problems(names: Mapping[int, str], speeds: Speeds) -> Sequence[Problem]
     ]  # fmt: skip
 
 
-def _busy(nodes: Mapping[int, Node], found: Mapping[int, Survey]) -> Sequence[Problem]:
+def _busy(nodes: Mapping[int, Node], found: Mapping[int, Hardware]) -> Sequence[Problem]:
     """A warning for each GPU that others were using."""
     return [
         Problem(code="measure_busy", severity="warning", node=nodes[rank].name,

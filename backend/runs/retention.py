@@ -8,7 +8,6 @@ import logging
 import shutil
 import sqlite3
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -19,7 +18,7 @@ from backend.runs.launch.launch_lock import launch_lock
 from backend.runs.store import deletion, thinning
 from backend.runs.store import sizes as storage
 from backend.runs.store.archive import Tell, archive, archive_folder
-from backend.runs.store.backup import spare_of
+from backend.runs.store.backup import backup_path
 from backend.runs.store.deletion import By, Deleted
 from backend.runs.store.sizes import RunSize, Storage
 from backend.runs.store.store import Store, StoreError
@@ -27,7 +26,6 @@ from backend.runs.supervise.reaper import FORGOTTEN_AFTER_S, debts
 
 _log = logging.getLogger(__name__)
 
-EVERY_S = 600.0
 PAGES_AT_ONCE, PAGES_LEFT = 2000, 250
 """Given back in one transaction (8 MB), and left for what comes in next."""
 DELETE_ROOM = 16 << 20
@@ -191,7 +189,7 @@ class Retention:
             self._audit("raw_rows_dropped", run=run, rows=rows)
 
     def _no_room(self, run: str) -> ProblemsError:
-        spare = spare_of(self._store.path)
+        spare = backup_path(self._store.path)
         values = {
             "run": run,
             "path": str(self._store.path),
@@ -252,31 +250,3 @@ class Retention:
 _PAGES = ("page_size", "page_count", "freelist_count")
 _MARGIN = 64 << 20
 _TOLD = ("run", "name", "state", "step", "by", "row_counts", "archive", "sha256")
-
-
-class RetentionKeeper:
-    """Applies the rules in its own thread, from start() to close()."""
-
-    def __init__(self, retention: Retention) -> None:
-        self._retention = retention
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name="retention", daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def close(self) -> None:
-        """End; the next server continues an unfinished deletion."""
-        self._closing.set()
-
-    def _keep(self) -> None:
-        while not self._closing.is_set():
-            try:
-                self._retention.tick()
-            except StoreError as error:  # a full or read-only disk
-                _log.warning("retention has to wait: %s", error)
-            except Exception:  # the edge of a thread: the next round tries again
-                if not self._closing.is_set():
-                    _log.exception("retention")
-            self._closing.wait(EVERY_S)

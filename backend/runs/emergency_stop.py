@@ -22,9 +22,10 @@ from backend.job.problems import Problem, ProblemsError
 from backend.runs.connections import Connections
 from backend.runs.launch.launch import STOP_CALL_S
 from backend.runs.records import NodeRecord
-from backend.runs.store.backup import spare_of
+from backend.runs.store.backup import backup_path
 from backend.runs.store.run_store import run_job
 from backend.runs.store.store import StoreError
+from backend.runs.supervise.gang_rules import Timing
 from backend.runs.supervise.unrecorded_stop import end_on_node, what_was_done
 
 RUN_ID = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9._-]{1,64}-[0-9a-f]{4}")
@@ -40,7 +41,7 @@ def find_run(path: Path, given: str, job: Job | None, why: StoreError) -> tuple[
 
     ProblemsError: ambiguous_run, unknown_run; `why` with stop_needs_job where the database says nothing of it.
     """
-    known = _jobs(path, spare_of(path))
+    known = _jobs(path, backup_path(path))
     found = [one for one in known if one == given] or [one for one in known if given and given in one]
     if len(found) > 1:
         raise ProblemsError([Problem(code="ambiguous_run", values={"given": given, "runs": found})])
@@ -52,7 +53,7 @@ def find_run(path: Path, given: str, job: Job | None, why: StoreError) -> tuple[
     raise ProblemsError([why.problem, Problem(code=code, field="--job", values={"run": given})])
 
 
-def stop(run: str, job: Job, connections: Connections, *, save: bool, grace_s: float, why: StoreError) -> ProblemsError:
+def stop(run: str, job: Job, connections: Connections, *, save: bool, why: StoreError) -> ProblemsError:
     """End every attempt of the run on its nodes, and answer what to raise: what was done, and what failed.
 
     With `save` the ranks are asked for a checkpoint and end by themselves afterwards. A run of which no node holds
@@ -64,7 +65,7 @@ def stop(run: str, job: Job, connections: Connections, *, save: bool, grace_s: f
         node = connections.get(hosts[rank])
         records = _records(job, run, rank, node)
         for record in records:
-            end_on_node(record, node, save=save, grace_s=grace_s)
+            end_on_node(record, node, save=save, grace_s=Timing().grace_s)
         return len(records)
 
     told, failures = try_all(hosts, end, STOP_CALL_S)

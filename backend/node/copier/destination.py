@@ -1,4 +1,4 @@
-"""Where what is taken comes to be: beside its folder until all is there, and only where the disk has room."""
+"""Destination folders of a copy. Files wait beside their folder until all have arrived and the disk has room."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 from .files import PART
 
-SPARE = 0.05
-"""Part of a taker's disk that stays free, at most SPARE_BYTES."""
-SPARE_BYTES = 1 << 30
+RESERVE = 0.05
+"""Part of a receiver's disk that stays free, at most RESERVE_BYTES."""
+RESERVE_BYTES = 1 << 30
 
 
 class CopyError(Exception):
-    """Why a taker gives up; `code` and values for the user."""
+    """Reason why a receiver gives up: a code and its values for the user."""
 
     def __init__(self, code: str, **values: Any) -> None:
         super().__init__(f"{code} {values}")
@@ -22,7 +22,7 @@ class CopyError(Exception):
 
 
 class Destination:
-    """One folder of a taker: where its files come to be, and where they wait until all are there."""
+    """One folder of a receiver, and the folder where its files wait until all have arrived."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -35,7 +35,7 @@ class Destination:
         self.disk = os.stat(self.above).st_dev
 
     def check(self, path: str) -> None:
-        """A giver has no say over what lies outside."""
+        """Raise CopyError for a path outside the folder."""
         if os.path.isabs(path) or ".." in path.split(os.sep):
             raise CopyError("copy_refused", status=path)
 
@@ -46,7 +46,7 @@ class Destination:
         return os.path.join(self.parts, path)
 
     def settle(self, paths: list[str]) -> None:
-        """Give the files their names: the whole folder at once where there was none, else each where nothing is."""
+        """Move the files to their names: the whole new folder at once, or else each file that does not exist yet."""
         if self.is_new and paths:
             self.forget_others({self.part_of(path) for path in paths})
             os.rename(self.parts, self.root)
@@ -58,23 +58,23 @@ class Destination:
         shutil.rmtree(self.parts, ignore_errors=True)
 
     def forget_others(self, parts: set[str]) -> None:
-        """Remove what an earlier try took of files that are no longer given: nobody has compared it."""
+        """Remove parts of files that are no longer offered. Nobody has compared their hashes."""
         for folder, _, names in os.walk(self.parts):
             for name in names:
                 if os.path.join(folder, name) not in parts:
                     os.unlink(os.path.join(folder, name))
 
 
-def make_room(places: list[Destination], lacking: list[dict[str, Any]]) -> None:
-    """CopyError unless the disks hold what is to come."""
+def make_room(destinations: list[Destination], lacking: list[dict[str, Any]]) -> None:
+    """Raise CopyError unless the disks have room for the missing files."""
     needed: dict[int, int] = {}
     for file in lacking:
-        place = places[file["root"]]
-        part = place.part_of(file["path"])
+        destination = destinations[file["root"]]
+        part = destination.part_of(file["path"])
         there = os.path.getsize(part) if os.path.exists(part) else 0
-        needed[place.disk] = needed.get(place.disk, 0) + max(0, file["size"] - there)
-    for place in places:
-        total, _, free = shutil.disk_usage(place.above)
-        if place.disk in needed and needed[place.disk] + min(SPARE * total, SPARE_BYTES) > free:
-            values = {"needed_gib": round(needed[place.disk] / 2**30, 1), "free_gib": round(free / 2**30, 1)}
-            raise CopyError("copy_no_room", path=place.root, **values)
+        needed[destination.disk] = needed.get(destination.disk, 0) + max(0, file["size"] - there)
+    for destination in destinations:
+        total, _, free = shutil.disk_usage(destination.above)
+        if destination.disk in needed and needed[destination.disk] + min(RESERVE * total, RESERVE_BYTES) > free:
+            values = {"needed_gib": round(needed[destination.disk] / 2**30, 1), "free_gib": round(free / 2**30, 1)}
+            raise CopyError("copy_no_room", path=destination.root, **values)

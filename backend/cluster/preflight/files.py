@@ -1,0 +1,79 @@
+"""Checks of the files and folders that a job needs on each node."""
+
+import posixpath
+
+from backend.cluster.inventory.software import ask_software, needed_environment
+from backend.cluster.node import Node
+from backend.cluster.preflight.deepspeed_extensions import EXTENSIONS, needed_parts
+from backend.cluster.preflight.lock import LOCKS
+from backend.cluster.preflight.readings import NodeReadings
+from backend.cluster.preflight.results import CheckName, CheckResult
+from backend.cluster.program_answers import Paths
+from backend.job.job import Job
+
+ASK_S = 30.0
+
+
+def ask_paths(job: Job, rank: int, node: Node) -> Paths:
+    """Return what a node has of the job's files, folders and compiled parts."""
+    question = {
+        "model": job.model.path,
+        "dataset_dir": job.training.dataset_dir,
+        "datasets": dataset_names(job),
+        "writable": [*run_folders(job), job.training.output_dir],
+        "parts": needed_parts(job),
+        "extensions": job.environment.get(EXTENSIONS),
+    }
+    return ask_software(node, needed_environment(job, rank, node), Paths, "paths", question, ASK_S)
+
+
+def check_model(node: NodeReadings) -> list[CheckResult]:
+    """Check that the model's folder has a config.json."""
+    path = node.job.model.path
+    if not node.paths["model"]:
+        return [node.checks.wrong("model", "model_missing", "model.path", path=path)]
+    return [node.checks.ok("model", path=path)]
+
+
+def check_dataset(node: NodeReadings) -> list[CheckResult]:
+    """Check that every data set has a description and a file."""
+    checks, dataset, folder = node.checks, node.paths["dataset"], node.job.training.dataset_dir
+    if node.job.traits.environment == "swift":
+        # They are plain files, which ms-swift's own parser looks for.
+        return [checks.ok("dataset", names=dataset_names(node.job))]
+    if not dataset["info"]:
+        return [checks.wrong("dataset", "dataset_info_missing", "training.dataset_dir", path=folder)]
+    if dataset["unknown"]:
+        return [checks.wrong("dataset", "dataset_unknown", "training.dataset", names=dataset["unknown"], path=folder)]
+    if dataset["missing"]:
+        return [checks.wrong("dataset", "dataset_file_missing", "training.dataset", paths=dataset["missing"])]
+    return [checks.ok("dataset", names=dataset_names(node.job))]
+
+
+def check_writable(node: NodeReadings) -> list[CheckResult]:
+    """Check that the node can write the run folder and the output."""
+    job, not_writable = node.job, node.paths["not_writable"]
+    folders: tuple[tuple[CheckName, str, tuple[str, ...]], ...] = (
+        ("run_root", "cluster.run_root", run_folders(job)),
+        ("output_dir", "training.output_dir", (job.training.output_dir or "",)),
+    )
+    results = []
+    for name, field, paths in folders:
+        bad = next((path for path in paths if not_writable.get(path)), None)
+        detail = not_writable.get(bad or "")
+        results.append(
+            node.checks.wrong(name, "not_writable", field, path=bad, detail=detail)
+            if bad
+            else node.checks.ok(name, path=paths[0])
+        )
+    return results
+
+
+def run_folders(job: Job) -> tuple[str, ...]:
+    """Return the folders that a run writes besides its output. Another user of the run root may own the locks."""
+    return job.cluster.run_root, posixpath.join(job.cluster.run_root, LOCKS)
+
+
+def dataset_names(job: Job) -> list[str]:
+    """Return the names of the job's data sets."""
+    return [name.strip() for name in (job.training.dataset or "").split(",") if name.strip()]

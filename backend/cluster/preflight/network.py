@@ -1,0 +1,75 @@
+"""Checks of the network between the nodes: interfaces, and InfiniBand or RoCE ports."""
+
+from backend.cluster.inventory.fabric import is_inside, is_tunnel, matching_names
+from backend.cluster.inventory.hardware import Hardware
+from backend.cluster.preflight.readings import GangReadings
+from backend.cluster.preflight.results import CheckResult
+from backend.job.job import Job
+
+
+def check_interfaces(gang: GangReadings) -> list[CheckResult]:
+    """Check that each node's route to the master leaves the node, and that it has the interfaces that the job names.
+
+    `lo` is right for nodes that are one machine.
+    """
+    if len(gang.facts) < 2:
+        return []
+    machines = {fact.machine for fact in gang.facts.values()}
+    results = []
+    for rank, fact in gang.facts.items():
+        name, of = fact.interface, gang.checks[rank]
+        if wrong := _missing_interface(gang.job, gang.surveys.get(rank)):
+            results.append(of.wrong("interface", "interface_missing", f"environment.{wrong['variable']}", **wrong))
+        elif name is None:
+            # The master_port check reports why.
+            results.append(of.skipped("interface"))
+        elif is_inside(name) and (len(machines) > 1 or "" in machines):
+            results.append(
+                of.wrong("interface", "internal_interface", "cluster.hosts[0].fabric_address", interface=name)
+            )
+        elif is_tunnel(name):
+            results.append(
+                of.warning("interface", "tunnel_interface", "cluster.hosts[0].fabric_address", interface=name)
+            )
+        else:
+            results.append(of.ok("interface", interface=name))
+    return results
+
+
+def _missing_interface(job: Job, survey: Hardware | None) -> dict[str, object] | None:
+    """Return the job's variable that matches no interface or active port of a node."""
+    if survey is None:
+        return None
+    names = survey.fabric.names
+    ports = [port.name for port in survey.fabric.ports if port.is_active]
+    for variable, present in (("NCCL_SOCKET_IFNAME", names), ("GLOO_SOCKET_IFNAME", names), ("NCCL_IB_HCA", ports)):
+        wanted = job.environment.get(variable, "")
+        # gloo takes exact names, NCCL takes prefixes.
+        pattern = f"={wanted}" if variable.startswith("GLOO") else wanted
+        if wanted and not matching_names(pattern, present):
+            return {"variable": variable, "value": wanted, "there": ", ".join(present) or "-"}
+    return None
+
+
+def check_rdma(gang: GangReadings) -> list[CheckResult]:
+    """Check that all nodes have the same number of active InfiniBand or RoCE ports, where any node has some."""
+    best = max((len(survey.fabric.used_ports) for survey in gang.surveys.values()), default=0)
+    if best == 0 or gang.job.cluster.nodes < 2:
+        return []
+    results = []
+    for rank, survey in gang.surveys.items():
+        of, used = gang.checks[rank], survey.fabric.used_ports
+        if len(used) < best:
+            down = [f"{port.name} {port.state}" for port in survey.fabric.ports if not port.is_active]
+            values = {"count": len(used), "best": best, "down": ", ".join(down) or "-"}
+            results.append(of.warning("rdma", "rdma_fewer", of.address_field, **values))
+        else:
+            results.append(
+                of.ok(
+                    "rdma",
+                    ports=" ".join(port.name for port in used),
+                    rate=used[0].rate_gbit,
+                    gid_index=survey.fabric.gid_index,
+                )
+            )
+    return results

@@ -1,0 +1,67 @@
+"""Checks of the packages in the engine's environment, on one node and across nodes."""
+
+from backend.cluster.inventory.software import needed_modules, python_field
+from backend.cluster.preflight.equality import usual
+from backend.cluster.preflight.fix_commands import MCORE_ADAPTER, install_command, pip_command
+from backend.cluster.preflight.readings import GangReadings, NodeReadings
+from backend.cluster.preflight.results import CheckResult
+from backend.job.job import Job
+from backend.job.launch_rules import environment_of
+from backend.job.presets import resolve_model
+
+
+def check_engine(node: NodeReadings) -> list[CheckResult]:
+    """Check that the environment has all modules that the engine imports, and runs experts together."""
+    job, checks, facts = node.job, node.checks, node.facts
+    missing = [module for module, version in facts.modules.items() if version is None]
+    if not missing:
+        transformers = facts.modules.get("transformers") or ""
+        if _loops_over_experts(job, transformers):
+            field = python_field(job, checks.rank)
+            return [checks.warning("engine", "experts_looped", field, transformers=transformers, engine=job.engine)]
+        return [checks.ok("engine", **facts.modules)]
+    field, values = python_field(job, checks.rank), {"modules": missing, "engine": job.engine}
+    names = needed_modules(job)
+    requirements = [MCORE_ADAPTER if module == "mcore_adapter" else names[module] for module in missing]
+    command = pip_command(environment_of(job, checks.rank), requirements)
+    # PyPI's package of this name has no such module.
+    is_placeholder = "mcore_adapter" in missing and "mcore_adapter" in facts.origins
+    code = "engine_placeholder" if is_placeholder else "engine_missing"
+    return [checks.wrong("engine", code, field, **values, command=command)]
+
+
+def _loops_over_experts(job: Job, transformers: str) -> bool:
+    """Return whether this transformers runs experts one after the other.
+
+    Version 4 has a Python loop (4.57.6 models/qwen3_moe/modeling_qwen3_moe.py). Version 5 has one grouped GEMM (5.6.0
+    modeling_utils.py get_correct_experts_implementation).
+    """
+    return transformers.startswith("4.") and not job.traits.is_megatron and resolve_model(job.model).experts > 0
+
+
+def check_versions(gang: GangReadings) -> list[CheckResult]:
+    """Check that all nodes have the same packages. The nodes that differ from most nodes fail."""
+    facts = gang.facts
+    if not facts:
+        return []
+    modules = next(iter(facts.values())).modules
+    # The engine check reports a module that is missing.
+    most = {
+        name: usual({rank: version for rank, node in facts.items() if (version := node.modules.get(name))} or {0: ""})
+        for name in modules
+    }
+    models = {name: next((n for n in facts.values() if n.modules.get(name) == most[name]), None) for name in modules}
+    results = []
+    for rank, node in facts.items():
+        odd = [name for name, version in node.modules.items() if version and version != most[name]]
+        if not odd:
+            results.append(gang.checks[rank].ok("versions", **node.modules))
+            continue
+        here, there = (", ".join(f"{name} {versions[name]}" for name in odd) for versions in (node.modules, most))
+        origins = {name: model.origins[name] for name in odd if (model := models[name]) and name in model.origins}
+        command = install_command(gang.job, rank, odd, origins, node.origins)
+        field = f"cluster.hosts[{rank}].environments"
+        results.append(
+            gang.checks[rank].wrong("versions", "versions_differ", field, here=here, others=there, command=command)
+        )
+    return results

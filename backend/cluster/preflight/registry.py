@@ -1,0 +1,155 @@
+"""The checks before a launch, in order. They change nothing on a node and leave nothing behind.
+
+How to add a check:
+
+1. Write `check_<name>` in a file of this folder. A check of one node takes NodeReadings, a check across nodes takes
+   GangReadings (readings.py). It returns its results, or an empty list if the job does not need the check.
+2. Add one line to CHECKS: the function and the names of its results.
+3. Add the names to CheckName (results.py), and `check.<name>` and the texts of its problems to both catalogues.
+
+A check of one node reads what the node has answered already. Where a node does not answer a question, the first check
+that reads the answer fails, and the other checks that read it return nothing. A check that has a question of its own
+runs across nodes: it asks all nodes at once (ends_of_all), as check_prints does.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from backend.cluster.inventory.hardware import Hardware
+from backend.cluster.inventory.software import NodeFacts
+from backend.cluster.node import Node, NodeError
+from backend.cluster.node_group import ends_of_all
+from backend.cluster.preflight.deepspeed_extensions import check_parts
+from backend.cluster.preflight.engine_args import check_engine_args
+from backend.cluster.preflight.equality import check_machines, check_prints, check_shared
+from backend.cluster.preflight.files import ASK_S, ask_paths, check_dataset, check_model, check_writable
+from backend.cluster.preflight.gpus import check_cuda, check_gpu_memory, check_gpus
+from backend.cluster.preflight.lock import ask_lock, check_lock
+from backend.cluster.preflight.machine import check_clocks, check_limits, check_logout, check_space
+from backend.cluster.preflight.master_port import check_port
+from backend.cluster.preflight.network import check_interfaces, check_rdma
+from backend.cluster.preflight.packages import check_engine, check_versions
+from backend.cluster.preflight.readings import GangReadings, NodeReadings
+from backend.cluster.preflight.results import CheckName, CheckResult, Checks
+from backend.engines import Rendered
+from backend.job.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCheck:
+    """A check of one node."""
+
+    run: Callable[[NodeReadings], list[CheckResult]]
+    names: tuple[CheckName, ...]
+    """Names of its results."""
+    is_for_every_job: bool = False
+    """Whether it reports `skipped` for a node that cannot be reached or whose Python does not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class GangCheck:
+    """A check across nodes. It runs after the checks of single nodes."""
+
+    run: Callable[[GangReadings], list[CheckResult]]
+    names: tuple[CheckName, ...]
+    """Names of its results."""
+
+
+CHECKS: tuple[NodeCheck | GangCheck, ...] = (
+    NodeCheck(check_gpus, ("gpus", "gpus_free")),
+    NodeCheck(check_gpu_memory, ("gpu_memory",)),
+    NodeCheck(check_cuda, ("cuda",)),
+    NodeCheck(check_limits, ("shm", "limits")),
+    NodeCheck(check_logout, ("logout",)),
+    NodeCheck(check_engine, ("engine",), is_for_every_job=True),
+    NodeCheck(check_model, ("model",), is_for_every_job=True),
+    NodeCheck(check_dataset, ("dataset",), is_for_every_job=True),
+    NodeCheck(check_writable, ("run_root", "output_dir"), is_for_every_job=True),
+    NodeCheck(check_parts, ("deepspeed",)),
+    NodeCheck(check_space, ("space",)),
+    NodeCheck(check_lock, ("lock",), is_for_every_job=True),
+    GangCheck(check_versions, ("versions",)),
+    GangCheck(check_machines, ("machines",)),
+    GangCheck(check_prints, ("model_equal", "data_equal")),
+    GangCheck(check_shared, ("output_shared",)),
+    GangCheck(check_clocks, ("clock",)),
+    GangCheck(check_interfaces, ("interface",)),
+    GangCheck(check_rdma, ("rdma",)),
+    GangCheck(check_port, ("master_port",)),
+    GangCheck(check_engine_args, ("configuration",)),
+)
+"""Before these, each node has a `login` and a `python` result."""
+
+
+def run_checks(
+    job: Job,
+    nodes: Mapping[int, Node | NodeError],
+    facts: Mapping[int, NodeFacts | NodeError],
+    surveys: Mapping[int, Hardware | NodeError],
+    port: int,
+    render: Callable[[], Rendered] | None = None,
+) -> list[CheckResult]:
+    """Return the results of all checks: node by node, then across nodes.
+
+    A node that could not be reached is given as its NodeError, and so is an answer that a node did not give. The job
+    has passed check_launch.
+    """
+    checks = {rank: Checks(rank, host.name) for rank, host in enumerate(job.cluster.hosts)}
+    connected = {rank: node for rank, node in nodes.items() if not isinstance(node, NodeError)}
+    known = {rank: fact for rank, fact in facts.items() if isinstance(fact, NodeFacts) and rank in connected}
+    ready = {rank: connected[rank] for rank in known}
+    paths = ends_of_all(ready, lambda rank, node: ask_paths(job, rank, node), ASK_S + 10)
+    locks = ends_of_all(ready, lambda rank, node: ask_lock(job, rank, node, known[rank].home), ASK_S + 10)
+    results = []
+    for rank, of in checks.items():
+        if rank not in ready:
+            results += _failed_start(of, nodes[rank], facts.get(rank))
+            continue
+        readings = NodeReadings(
+            job=job,
+            checks=of,
+            facts=known[rank],
+            survey_answer=surveys[rank],
+            paths_answer=paths[rank],
+            lock_answer=locks[rank],
+        )
+        results += _check_node(readings)
+    gang = GangReadings(
+        job=job,
+        checks=checks,
+        nodes=ready,
+        facts=known,
+        surveys={rank: survey for rank in ready if isinstance(survey := surveys[rank], Hardware)},
+        port=port,
+        render=render,
+        results=results,
+    )
+    for check in CHECKS:
+        if isinstance(check, GangCheck):
+            results += check.run(gang)
+    return results
+
+
+def _failed_start(of: Checks, node: Node | NodeError, facts: NodeFacts | NodeError | None) -> list[CheckResult]:
+    """Return the results of a node that cannot be reached or whose Python does not run."""
+    if isinstance(node, NodeError):
+        start = [of.raised("login", node), of.skipped("python")]
+    else:
+        start = [of.ok("login"), of.raised("python", facts) if isinstance(facts, NodeError) else of.skipped("python")]
+    every = (check for check in CHECKS if isinstance(check, NodeCheck) and check.is_for_every_job)
+    return [*start, *(of.skipped(name) for check in every for name in check.names)]
+
+
+def _check_node(readings: NodeReadings) -> list[CheckResult]:
+    of = readings.checks
+    results = [of.ok("login"), of.ok("python", version=readings.facts.python)]
+    reported: list[NodeError] = []
+    for check in CHECKS:
+        if isinstance(check, NodeCheck):
+            try:
+                results += check.run(readings)
+            except NodeError as error:
+                if error not in reported:
+                    results.append(of.raised(check.names[0], error))
+                reported.append(error)
+    return results

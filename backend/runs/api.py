@@ -1,0 +1,65 @@
+"""Types and pure functions that `app` uses with the controller and the database. Their modules are internal."""
+
+from backend.runs.collect.external_run import watched_job
+from backend.runs.collect.log_text import decoded
+from backend.runs.diagnosis.diagnose import stuck_words
+from backend.runs.diagnosis.findings import Held, Loaded, Stuck
+from backend.runs.diagnosis.gpu_errors import words as gpu_error_words
+from backend.runs.launch.preflight import PreflightReport, warning_key
+from backend.runs.launch.resume import Checkpoints
+from backend.runs.launch.starter import NOT_ACCEPTED
+from backend.runs.store.curve_view import END, Curves, State
+from backend.runs.store.metrics import FileKey
+from backend.runs.store.queue_order import Move
+from backend.runs.store.sizes import KINDS, RunSize, Storage
+from backend.runs.store.store import StoreError
+from backend.runs.store.utilization import ROWS, Measured, Stretch
+from backend.runs.supervise.gang_rules import nothing_left
+from backend.runs.supervise.restart import RESTARTS
+from backend.runs.tasks.benchmark import Measurement
+from backend.runs.tasks.benchmark import calibration_of as calibration_of_benchmark
+from backend.runs.tasks.calibration import RunMeasured
+from backend.runs.tasks.calibration import calibration_of as calibration_of_run
+from backend.runs.tasks.discovery import NodeMemory
+from backend.runs.tasks.export import Exported
+from backend.runs.tasks.file_copy import Missing, find_missing
+from backend.runs.view.history import is_saving
+from backend.runs.view.progress import WATCHED
+
+__all__ = [
+    "END",
+    "KINDS",
+    "NOT_ACCEPTED",
+    "RESTARTS",
+    "ROWS",
+    "WATCHED",
+    "Checkpoints",
+    "Curves",
+    "Exported",
+    "FileKey",
+    "Held",
+    "Loaded",
+    "Measured",
+    "Measurement",
+    "Missing",
+    "Move",
+    "NodeMemory",
+    "PreflightReport",
+    "RunMeasured",
+    "RunSize",
+    "State",
+    "Storage",
+    "StoreError",
+    "Stretch",
+    "Stuck",
+    "calibration_of_benchmark",
+    "calibration_of_run",
+    "decoded",
+    "find_missing",
+    "gpu_error_words",
+    "is_saving",
+    "nothing_left",
+    "stuck_words",
+    "warning_key",
+    "watched_job",
+]

@@ -1,0 +1,161 @@
+"""The database of runs, as `app` uses it. `app` imports nothing of `backend/runs/store`."""
+
+import sqlite3
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from backend.job.job import Job
+from backend.job.problems import Problem
+from backend.runs.records import Event, RunSnapshot
+from backend.runs.states import EventKind, RunState
+from backend.runs.store import attempts, curve_levels, curve_view, metrics, run_store, transitions, utilization
+from backend.runs.store.curve_view import END, Curves, State
+from backend.runs.store.metrics import FileKey
+from backend.runs.store.store import Store
+from backend.runs.store.utilization import Measured, Stretch
+from backend.runs.view import snapshot
+
+
+class Reader:
+    """Reads of one consistent state of the database. Methods that name a run raise ProblemsError(unknown_run)."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    def snapshot(self, run: str, now: float) -> RunSnapshot:
+        """Return everything about one run."""
+        return snapshot.snapshot(self._connection, run, now)
+
+    def job(self, run: str) -> Job:
+        """Return the job that a run was launched with."""
+        return run_store.job_of(self._connection, run)
+
+    def job_file(self, run: str) -> tuple[str, str]:
+        """Return the name of a run and the job file that it was launched with."""
+        row = run_store.run_row(self._connection, run)
+        return row["name"], row["job"]
+
+    def has_run(self, run: str) -> bool:
+        """Return whether the run exists."""
+        return run_store.state_of(self._connection, run) is not None
+
+    def refuse_deleted(self, run: str) -> None:
+        """Raise ProblemsError(run_deleted, run_archived) when the run was deleted."""
+        run_store.refuse_deleted(self._connection, run)
+
+    def names(self, name: str, limit: int) -> dict[str, str]:
+        """Return id -> name of some runs: first those with this name, and the newest first among equals."""
+        order = "SELECT id, name FROM runs ORDER BY name = ? DESC, created DESC, id DESC LIMIT ?"
+        return {row["id"]: row["name"] for row in self._connection.execute(order, (name, limit))}
+
+    def unfinished_runs(self) -> list[str]:
+        """Return the ids of the runs that have not ended, oldest first."""
+        return run_store.unfinished_runs(self._connection)
+
+    def events_of(self, kinds: Collection[EventKind], *, after: int) -> list[Event]:
+        """Return the events of all runs of some kinds after a cursor, in order."""
+        return run_store.events_of(self._connection, kinds, after=after)
+
+    def messages_sent(self) -> int:
+        """Return the newest event about which the operator was notified."""
+        return run_store.messages_sent(self._connection)
+
+    def newest_attempt(self, run: str) -> int:
+        """Return the number of the newest attempt; 0 before the first."""
+        return attempts.newest(self._connection, run)
+
+    def log_files(self, run: str, attempt: int, rank: int) -> list[str]:
+        """Return the names of the logs of a node of which something was read."""
+        return metrics.log_files(self._connection, run, attempt, rank)
+
+    def log_end(self, key: FileKey) -> int:
+        """Return the offset after the newest byte of a log; 0 where there is no log."""
+        return metrics.log_end(self._connection, key)
+
+    def log_tail(self, key: FileKey, *, size: int, before: int | None = None) -> tuple[int, bytes]:
+        """Return (offset, bytes) of the newest `size` bytes of a log, or of those that end before an offset."""
+        return metrics.log_tail(self._connection, key, size=size, before=before)
+
+    def curve_state(self, run: str) -> State:
+        """Return the version of the curves of a run."""
+        return curve_view.state(self._connection, run)
+
+    def curves(self, run: str, upto: State, first: int = 0, last: int = END) -> Curves:
+        """Return the curves of a run from step `first` to step `last`."""
+        return curve_view.view(self._connection, run, upto, first, last)
+
+    def new_points(self, run: str, upto: State, seq: int, *, most: int) -> Curves | None:
+        """Return the points after `seq`; None when there are more than `most`."""
+        return curve_view.news(self._connection, run, upto, seq, most=most)
+
+    def newest_utilization(self, run: str, rank: int) -> Stretch | None:
+        """Return the newest stretch of utilization of a node."""
+        return utilization.newest(self._connection, run, rank)
+
+    def utilization(
+        self, run: str, rank: int, measure: str, *, width: int, since: int = 0
+    ) -> list[tuple[int, Measured]]:
+        """Return (start, values) of each stretch of one measure of a node."""
+        return utilization.measured(self._connection, run, rank, measure, width=width, since=since)
+
+
+class Database:
+    """One open database. Safe for many threads."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        """For the constructors of Controller, Retention and Draft."""
+
+    @classmethod
+    def open(cls, path: Path) -> "Database":
+        """Open the file, and create it when it is missing. Raises StoreError."""
+        return cls(Store(path))
+
+    @property
+    def path(self) -> Path:
+        """The database file."""
+        return self.store.path
+
+    @property
+    def trouble(self) -> Problem | None:
+        """Why the newest write failed; None once a write has succeeded."""
+        return self.store.trouble
+
+    @contextmanager
+    def read(self) -> Iterator[Reader]:
+        """Read one consistent state. Raises StoreError."""
+        with self.store.read() as connection:
+            yield Reader(connection)
+
+    def process_points(self, run: str) -> bool:
+        """Add some points that an older version stored to the curves; return whether more are left."""
+        return self.store.write(lambda connection: curve_levels.take(connection, run))
+
+    def begin_messages(self) -> None:
+        """Set the events up to now as notified, unless a notification was sent before."""
+        self.store.write(run_store.begin_messages)
+
+    def set_messages_sent(self, event: int) -> None:
+        """Record that the operator was notified of the events up to this one."""
+        self.store.write(lambda connection: run_store.set_messages_sent(connection, event))
+
+    def record_failed_message(self, run: str, detail: Mapping[str, Any], *, time: float) -> None:
+        """Record that a notification about a run could not be sent."""
+        kind = EventKind.MESSAGE_FAILED
+        self.store.write(lambda connection: run_store.append(connection, run, kind, time=time, detail=detail))
+
+    def request_stops(self, now: float) -> None:
+        """Record for every started and unfinished run that it must stop."""
+
+        def stop(connection: sqlite3.Connection) -> None:
+            for run in run_store.unfinished_runs(connection):
+                if run_store.state_of(connection, run) is not RunState.QUEUED:
+                    transitions.end(connection, run, save=False, now=now)
+
+        self.store.write(stop)
+
+    def close(self) -> None:
+        """Finish the writes in progress and close the file."""
+        self.store.close()
