@@ -91,9 +91,10 @@ def test_the_steps_of_the_wizard(wizard: Site, theme: str) -> None:
         page.locator(".mb-help:popover-open dl").first.wait_for()
         found["help"] = faults(page)
         # Errors beside fields, and a job that is complete, with its files.
-        begin_anew(page, {"training": {"cutoff_len": 3}})
-        go(page, wizard, "training")
-        page.locator(".mb-problem").first.wait_for()
+        begin_anew(page, {"parallel": {"tensor": 3}})
+        go(page, wizard, "plan")
+        page.evaluate(OPENED)
+        page.locator('.mb-problem[data-severity="error"]:visible').first.wait_for()
         found["problems"] = faults(page)
         begin_anew(page, JOB)
         for step in ("hardware", "review", "launch"):
