@@ -17,7 +17,7 @@ expect.set_options(timeout=180_000)  # five seconds, its default, are not enough
 
 RESTING = "() => Megaboard.wizard?.bundle() && Megaboard.draft.isResting()"
 POLL_MS = 50
-"""Not at every frame, as Playwright does unless told: web/frames.js ends each chain of frames that began before the page."""
+"""A timer, not Playwright's frames: web/frames.js ends each chain of frames that began before the page was drawn."""
 
 needs_chromium = pytest.mark.skipif(
     not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"
