@@ -22,9 +22,7 @@ help:
 demo: packages-demo environments
 	@.venv/bin/megaboard demo
 
-test: packages-test
-	$(MAKE) -j 2 environments
-	$(MAKE) lint test-fast
+test: packages-test environments lint test-fast
 	.venv/bin/pytest -n 3 --dist loadfile -m "(ui or e2e or worst) and not engines" tests tests/chaos
 
 test-fast: .venv/.ready

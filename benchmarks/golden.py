@@ -82,8 +82,8 @@ class Replay:
     def rule_bytes(self) -> float:
         """Return 18 bytes per parameter of the rank."""
         stage = stages(self.layers, self.plan)[-1]
-        found = rank_parameters(self.layers, self.plan, stage, Trained(), self.memory.vocabulary_padding)
-        return float(18 * (found.dense + found.expert))
+        parameters = rank_parameters(self.layers, self.plan, stage, Trained(), self.memory.vocabulary_padding)
+        return float(18 * (parameters.dense + parameters.expert))
 
 
 def golden_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], list[Skip], dict[str, float]]:
@@ -93,20 +93,20 @@ def golden_results(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Result], lis
     measured in several environments; its peak counts once, by the median of its errors. If the number of ranks is not
     published, only the memory above the static bytes is compared.
     """
-    found = [replay(row) for row in rows]
-    skips = [item for item in found if isinstance(item, Skip)]
-    readable = [item for item in found if isinstance(item, Replay)]
-    replays = [item for item in readable if item.has_world]
+    replays_or_skips = [replay(row) for row in rows]
+    skips = [case for case in replays_or_skips if isinstance(case, Skip)]
+    readable = [case for case in replays_or_skips if isinstance(case, Replay)]
+    replays = [case for case in readable if case.has_world]
     constants: dict[str, float] = {}
     results: list[Result] = []
-    for environment in sorted({item.row["env"] for item in replays}):
-        mine = [item for item in replays if item.row["env"] == environment]
-        even = [item.row["mem_allocated_bytes"] - item.static_bytes for item in mine[::2]]
+    for environment in sorted({case.row["env"] for case in replays}):
+        readings = [case for case in replays if case.row["env"] == environment]
+        even = [case.row["mem_allocated_bytes"] - case.static_bytes for case in readings[::2]]
         constant = statistics.median(even)
         constants[environment] = constant / 2**20
-        results += [_static(item, constant) for item in mine[1::2]]
-    results += _once_a_case(replays, _peak)
-    results += _once_a_case([item for item in readable if not item.has_world], _above_static)
+        results += [_static(case, constant) for case in readings[1::2]]
+    results += _median_per_case(replays, _peak)
+    results += _median_per_case([case for case in readable if not case.has_world], _above_static)
     return results, skips, constants
 
 
@@ -120,14 +120,14 @@ def _static(item: Replay, constant: float) -> Result:
     )
 
 
-def _once_a_case(replays: list[Replay], judge: Callable[[Replay, str], Result]) -> Iterator[Result]:
+def _median_per_case(replays: list[Replay], judge: Callable[[Replay, str], Result]) -> Iterator[Result]:
     """Yield for each case the median of the errors in its environments."""
     cases: dict[tuple[str, str], list[Replay]] = {}
     for item in replays:
         cases.setdefault((item.row["case"], item.row["test_type"]), []).append(item)
     for (name, kind), items in cases.items():
-        found = [judge(item, f"{name} ({kind}, {len(items)} environments)") for item in items]
-        yield sorted(found, key=lambda result: result.error)[len(found) // 2]
+        results = [judge(item, f"{name} ({kind}, {len(items)} environments)") for item in items]
+        yield sorted(results, key=lambda result: result.error)[len(results) // 2]
 
 
 def _peak(item: Replay, case: str) -> Result:
@@ -158,15 +158,15 @@ def within_tolerance(results: Iterable[Result]) -> float:
 def replay(row: Mapping[str, Any]) -> Replay | Skip:
     """Return the row in our types, or the reason to skip it."""
     try:
-        found = _read(row)
+        outcome = _read(row)
     except UNREADABLE as error:
-        found = unreadable(error)
+        outcome = unreadable(error)
     except ProblemsError as error:
-        found = f"architecture: {error.problems[0].code}"
-    if isinstance(found, Replay):
-        return found
+        outcome = f"architecture: {error.problems[0].code}"
+    if isinstance(outcome, Replay):
+        return outcome
     row = row if isinstance(row, Mapping) else {}
-    return Skip(source=SOURCE, case=f"{row.get('case')} {row.get('env')}", reason=found)
+    return Skip(source=SOURCE, case=f"{row.get('case')} {row.get('env')}", reason=outcome)
 
 
 def _read(row: Mapping[str, Any]) -> Replay | str:
@@ -189,8 +189,8 @@ def _read(row: Mapping[str, Any]) -> Replay | str:
     if sum(plan.pipeline_layout or ()) != count and count % (plan.pipeline * plan.virtual_pipeline):
         return "layers that do not divide over the stages"
     known = not args.get("--use-distributed-optimizer") or _world(row) is not None
-    found = Replay(row=row, layers=layers, plan=plan, memory=_memory(row, args), has_world=known)
-    return found if 0 < found.static_bytes < math.inf and found.above_static_bytes > 0 else "no such plan"
+    replayed = Replay(row=row, layers=layers, plan=plan, memory=_memory(row, args), has_world=known)
+    return replayed if 0 < replayed.static_bytes < math.inf and replayed.above_static_bytes > 0 else "no such plan"
 
 
 def _refusal(row: Mapping[str, Any], args: Mapping[str, Any]) -> str | None:

@@ -1,5 +1,4 @@
-"""Layers of a model that Megatron-LM arguments describe: a GPT with biases, LayerNorms and dropouts, or a modern
-decoder."""
+"""Layers of a model that Megatron-LM arguments describe: a GPT with biases and LayerNorms, or a modern decoder."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -60,18 +60,18 @@ def _unit(module: nn.Module, version: int) -> nn.Module:
 def alive(version: int, *, reentrant: bool) -> int:
     """Return the number of distinct storages of the size of a layer's input. Version 0 is without FSDP."""
     inputs = torch.randn(TOKENS, HIDDEN, requires_grad=True)
-    found: set[int] = set()
+    storages: set[int] = set()
 
     def look(_: Tensor) -> None:
         gc.collect()
         for one in [item for item in gc.get_objects() if type(item) is Tensor]:
             for tensor in (one, one.grad if one.is_leaf else None):
                 if tensor is not None and tensor.untyped_storage().nbytes() == inputs.untyped_storage().nbytes():
-                    found.add(tensor.untyped_storage().data_ptr())
+                    storages.add(tensor.untyped_storage().data_ptr())
 
     inputs.register_hook(look)
     _unit(Stack(version, reentrant=reentrant), version)(inputs).sum().backward()
-    return len(found)
+    return len(storages)
 
 
 def main() -> None:

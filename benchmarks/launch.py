@@ -66,7 +66,7 @@ def main() -> None:
 
 def show(nodes: int, rounds: dict[str, list[dict[str, float]]]) -> None:
     """Print a row for each client, and our figures over those of the faster of the others."""
-    rows = {name: {key: statistics.median(one[key] for one in taken) for key in taken[0]}
+    rows = {name: {key: statistics.median(figures[key] for figures in taken) for key in taken[0]}
             for name, taken in rounds.items()}  # fmt: skip
     for name, row in rows.items():
         print(f"{nodes:5} {name:14}{row['wall_s']:8.2f}{row['cpu_s']:8.2f}{row['servers_s']:11.2f}"
@@ -153,8 +153,7 @@ def contend(name: str, spec_path: str) -> None:
 
 
 def by_megaboard(spec: dict[str, Any]) -> Any:
-    """Work as a launch does: a thread pool, one kept connection per node, all files in one write, the supervisor's
-    start."""
+    """Work as a launch does: a thread pool, one kept connection per node, one write of all files, the supervisor."""
     from backend.cluster.node_group import POOL, on_all
     from backend.cluster.ssh.host_keys import KnownHosts
     from backend.cluster.ssh.node import SshNode, connect
@@ -215,14 +214,14 @@ def by_parallel_ssh(spec: dict[str, Any]) -> Any:
     def work() -> None:
         client = ParallelSSHClient(addresses, host_config=config, pool_size=AT_ONCE, num_retries=3, allow_agent=False)
         for name in names:
-            places = [
+            copies = [
                 {"local": f"{spec['local']}/{name}", "remote": f"{spec['work']}/node{rank}/{name}"} for rank in numbers
             ]
-            joinall(client.copy_file("%(local)s", "%(remote)s", copy_args=places), raise_error=True)
+            joinall(client.copy_file("%(local)s", "%(remote)s", copy_args=copies), raise_error=True)
         scripts = [f"{spec['work']}/node{rank}/start.sh" for rank in numbers]
         output = client.run_command("sh %s", host_args=scripts)
         client.join(output)
-        assert {one.exit_code for one in output} == {0}
+        assert {host.exit_code for host in output} == {0}
 
     return work
 
@@ -247,29 +246,29 @@ def servers_cpu_s(cluster: Any) -> float:
     from app.demo.local_nodes import _with_children
     from backend.node.supervisor.processes import read_process, read_stat
 
-    listeners = [read_process(one["pid"]) for one in json.loads((cluster.folder / "nodes.json").read_text()).values()]
-    processes = [one for listener in listeners if listener for one in _with_children(listener)]
+    listeners = [read_process(node["pid"]) for node in json.loads((cluster.folder / "nodes.json").read_text()).values()]
+    processes = [process for listener in listeners if listener for process in _with_children(listener)]
     return sum(int(value) for process in processes for value in read_stat(process.pid)[1][11:15]) * TICK_S
 
 
 def tree(pid: int) -> list[int]:
     """Return a process and its descendants."""
-    found = [pid]
-    for one in found:
+    processes = [pid]
+    for process in processes:
         try:
-            for task in Path(f"/proc/{one}/task").iterdir():
-                found += [int(child) for child in (task / "children").read_text().split()]
+            for task in Path(f"/proc/{process}/task").iterdir():
+                processes += [int(child) for child in (task / "children").read_text().split()]
         except OSError:
             continue
-    return found
+    return processes
 
 
 def tree_mib(pid: int) -> float:
     """Return the memory of a process and its children. Shared pages count once."""
     total = 0
-    for one in tree(pid):
+    for process in tree(pid):
         try:
-            lines = Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()
+            lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
         except OSError:
             continue
         total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
@@ -279,9 +278,9 @@ def tree_mib(pid: int) -> float:
 def tree_threads(pid: int) -> int:
     """Return the threads of a process and its children."""
     total = 0
-    for one in tree(pid):
+    for process in tree(pid):
         try:
-            total += len(list(Path(f"/proc/{one}/task").iterdir()))
+            total += len(list(Path(f"/proc/{process}/task").iterdir()))
         except OSError:
             continue
     return total

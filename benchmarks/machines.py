@@ -13,8 +13,7 @@ from benchmarks.shapes import NotModelled
 
 
 def _in_layers(best: float) -> float:
-    """Return TFLOP/s in the shapes of layers on a Blackwell GPU whose best GEMM reaches `best`, in the ratio of the
-    B200."""
+    """Return TFLOP/s in the shapes of layers on a Blackwell GPU with the best GEMM `best`, in the ratio of the B200."""
     return (gpus()["b200-180g"].matmul_tflops or 0.0) * best / 1745
 
 
@@ -62,8 +61,8 @@ _MACHINES: tuple[tuple[str, Gpu | str, float, float, int, int], ...] = (
 
 def machine_name(hardware: str) -> str:
     """Return the name of the GPU, in any spelling of a source."""
-    wanted = hardware.upper().replace("_", "-")
-    return next((entry[0] for entry in _MACHINES if entry[0] in wanted), hardware)
+    name = hardware.upper().replace("_", "-")
+    return next((entry[0] for entry in _MACHINES if entry[0] in name), hardware)
 
 
 def published_gpu(hardware: str) -> Gpu:
@@ -77,28 +76,28 @@ def published_gpu(hardware: str) -> Gpu:
 
 def published_machine(hardware: str, source: str, *, fp8: bool = False) -> Machine:
     """Return the machine of a row. Raises NotModelled if it is not listed."""
-    wanted = hardware.upper().replace("_", "-")
+    hardware_name = hardware.upper().replace("_", "-")
     for name, gpu, link, port, ports, node in _MACHINES:
-        if name in wanted:
-            found = gpus()[gpu] if isinstance(gpu, str) else gpu
+        if name in hardware_name:
+            gpu_preset = gpus()[gpu] if isinstance(gpu, str) else gpu
             ports = 4 if "vTrain" in source else ports
             cluster = Cluster(
-                gpu=found.key or "b200-180g",
+                gpu=gpu_preset.key or "b200-180g",
                 nodes=1,
                 gpus_per_node=node,
                 intra_node_gb_per_s=link,
                 inter_node_gbit_per_s=port,
                 nics_per_node=ports,
             )
-            machine = machine_of(cluster, found)
+            machine = machine_of(cluster, gpu_preset)
             if machine is None:
                 break
-            if "HBM2E" in wanted:
+            if "HBM2E" in hardware_name:
                 # 96 GB H100 with HBM2e: 2.4 TB/s and 500 W, https://github.com/pytorch/torchtitan benchmarks.
                 machine = replace(machine, memory=2.4e12, power=500)
             if not fp8:
                 return machine
-            factor = next((value for key, value in FP8_OVER_BF16.items() if key in wanted), None)
+            factor = next((value for key, value in FP8_OVER_BF16.items() if key in hardware_name), None)
             if factor is None:
                 raise NotModelled("FP8 on a GPU without it")
             # A FLOP takes half the energy.

@@ -94,8 +94,10 @@ def _results(row: Mapping[str, Any], case: str) -> list[Result]:
     if len(by_stage) < 2 or len(by_stage) != len(peaks) or None in by_stage:
         return [result]
     each = [
-        Result(source=f"{source}, each stage", case=f"{case}, stage {stage}", measured=real, ours=mine, baseline=rule)
-        for stage, (real, mine) in enumerate(zip(by_stage, peaks, strict=True))
+        Result(
+            source=f"{source}, each stage", case=f"{case}, stage {stage}", measured=read, ours=estimated, baseline=rule
+        )
+        for stage, (read, estimated) in enumerate(zip(by_stage, peaks, strict=True))
     ]
     return [result, *each]
 
@@ -145,9 +147,9 @@ def _refuse(row: Mapping[str, Any]) -> None:
     tuner = re.search(r"tuner_type=(\S+)", method)
     if tuner and tuner[1] not in ("full", "lora"):
         raise NotModelled(f"tuner: {tuner[1]}")
-    found = re.search(rf"/({_TUNERS})", reference(row))
-    if found and "ms-swift" in source:
-        raise NotModelled(f"tuner: {found[1]}")
+    match = re.search(rf"/({_TUNERS})", reference(row))
+    if match and "ms-swift" in source:
+        raise NotModelled(f"tuner: {match[1]}")
     if "ZeRO3" in str(row.get("notes")) and "megatron/" in reference(row):
         raise NotModelled("the script is another variant than its header")
     if row.get("zero") in (2, 3) and row.get("gpus") == 1:
@@ -172,7 +174,7 @@ def _megatron_plan(row: Mapping[str, Any]) -> Plan:
         expert_tensor=row.get("etp") or 1,
         data=data,
         sequence_parallel=tensor > 1,
-        sequence_length=_fullest(row),
+        sequence_length=_largest_tokens(row),
         micro_batch=micro_batch * sequences(method),
         micro_batches=max(1, (row.get("gbs") or micro_batch * data) // (micro_batch * data)),
         offload_fraction=_offloaded(method),
@@ -181,7 +183,7 @@ def _megatron_plan(row: Mapping[str, Any]) -> Plan:
     )
 
 
-def _fullest(row: Mapping[str, Any]) -> float:
+def _largest_tokens(row: Mapping[str, Any]) -> float:
     """Return the tokens of a mean sequence in the largest micro-batch.
 
     ms-swift's scripts name their data. Its documentation gives the mean length of most
@@ -198,8 +200,8 @@ def _fullest(row: Mapping[str, Any]) -> float:
 def _offloaded(method: str) -> float:
     if "optimizer_cpu_offload=true" not in method:
         return 0.0
-    found = re.search(r"optimizer_offload_fraction=([\d.]+)", method)
-    return float(found[1]) if found else 1.0
+    match = re.search(r"optimizer_offload_fraction=([\d.]+)", method)
+    return float(match[1]) if match else 1.0
 
 
 def _megatron_memory(row: Mapping[str, Any]) -> MemoryTraits:

@@ -31,13 +31,13 @@ def main() -> None:
     parser.add_argument("--write", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     results, skips, constants = evaluate(arguments.measured, arguments.golden)
-    found = summary(results, skips)
+    by_source = summary(results, skips)
     if arguments.write:
         arguments.write.write_text(_kept(results, datetime.now(tz=UTC).date().isoformat()))
     if arguments.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(by_source, indent=1))
         return
-    _print(found, results)
+    _print(by_source, results)
     print(f"\nstatic bytes within 20 MiB + 1%: {within_tolerance(results):.1%}")
     print("MiB added per environment:", {name: round(value, 1) for name, value in constants.items()})
 
@@ -65,9 +65,9 @@ def _kept(results: Sequence[Result], date: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _print(found: Mapping[str, Mapping[str, Any]], results: Sequence[Result]) -> None:
+def _print(by_source: Mapping[str, Mapping[str, Any]], results: Sequence[Result]) -> None:
     print(f"{'source':56} {'rows':>5} {'mean':>7} {'median':>7} {'p90':>7} {'max':>7} {'18 B rule':>9}")
-    for source, figures in found.items():
+    for source, figures in by_source.items():
         if figures["rows"]:
             numbers = " ".join(f"{figures[key]:7.2%}" for key in ("mean", "median", "p90", "max"))
             print(f"{source:56} {figures['rows']:5} {numbers} {figures['baseline_median']:9.1%}")
@@ -75,8 +75,8 @@ def _print(found: Mapping[str, Mapping[str, Any]], results: Sequence[Result]) ->
             print(f"{source:56}     0")
         for reason, count in sorted(figures["skipped"].items(), key=lambda item: -item[1]):
             print(f"{'':8}skipped {count:4}: {reason}")
-        mine = sorted((item for item in results if item.source == source), key=lambda item: -abs(item.error))
-        for item in mine[:WORST]:
+        worst = sorted((item for item in results if item.source == source), key=lambda item: -abs(item.error))
+        for item in worst[:WORST]:
             print(f"{'':8}{item.error:+8.2%} {item.measured:8.2f} {item.ours:8.2f}  {item.case[:130]}")
 
 

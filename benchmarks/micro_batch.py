@@ -26,17 +26,17 @@ def fastest_that_fits(row: Mapping[str, Any], build: Callable[[Mapping[str, Any]
     """
     if number(row.get("mbs")) or not number(row.get("gbs")):
         return build(row)
-    found: list[Timed] = []
+    candidates: list[Timed] = []
     refused = NotModelled("not published: mbs")
     for size in SIZES:
         try:
-            found.append(build({**row, "mbs": size}))
+            candidates.append(build({**row, "mbs": size}))
         except NotModelled as problem:
             refused = problem
-    if not found:
+    if not candidates:
         raise refused
     room = published_gpu(str(row.get("hardware"))).memory_gib * 2**30
-    fitting = [timed for timed in found if _peak(timed) <= room] or found[:1]
+    fitting = [timed for timed in candidates if _peak(timed) <= room] or candidates[:1]
     return min(fitting, key=lambda timed: timed.seconds(default_efficiency()))
 
 

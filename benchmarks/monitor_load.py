@@ -2,8 +2,8 @@
 
     python -m benchmarks.monitor_load [--points 1000000] [--runs 3] [--tabs 50] [--ticks 10] [--part long|live|store]
 
-Each part starts the real page with its log-in in its own process (tools/monitor_server.py). Each tab polls every two
-seconds as static/monitor.js does, and sends what it already has.
+Each part starts the real page behind its gate in a process of its own (tools/monitor_server.py) and asks it as
+static/monitor/monitor.js does: each tab polls every two seconds and says what it already has.
 
 - store: CPU to store a step of rank 0, in batches as after a backlog, and one at a time as in a live run.
 - long: finished runs of --points steps: the first view after a start, the next tab, then all tabs at once.
@@ -189,7 +189,7 @@ async def _ask_long(site: Served, runs: list[str], options: argparse.Namespace) 
         tabs = [Tab(client, poll, runs[number % len(runs)]) for number in range(options.tabs)]
         cpu = site.cpu_s()
         firsts, ticks = await _watch(tabs, options.ticks)
-        _tell("long", f"{options.tabs} tabs on {len(runs)} runs", firsts, ticks)
+        _report("long", f"{options.tabs} tabs on {len(runs)} runs", firsts, ticks)
         print(f"long: {site.cpu_s() - cpu:.1f} s of CPU for these, peak memory {site.peak_mib():.0f} MiB", flush=True)
 
 
@@ -219,7 +219,7 @@ async def _ask_live(site: Served, options: argparse.Namespace) -> None:
         cpu, begun = site.cpu_s(), time.perf_counter()
         firsts, ticks = await _watch(tabs, options.ticks)
         busy = (site.cpu_s() - cpu) / (time.perf_counter() - begun)
-        _tell("live", f"{options.nodes} x 8, {options.tabs} tabs", firsts, ticks)
+        _report("live", f"{options.nodes} x 8, {options.tabs} tabs", firsts, ticks)
         print(f"live: {100 * busy:.0f}% of a core with them, peak memory {site.peak_mib():.0f} MiB", flush=True)
 
 
@@ -228,18 +228,18 @@ async def _watch(tabs: list[Tab], ticks: int) -> tuple[list[float], list[float]]
     firsts: list[float] = []
     later: list[float] = []
 
-    async def one(number: int, tab: Tab) -> None:
+    async def watch_tab(number: int, tab: Tab) -> None:
         await asyncio.sleep(TICK_S * number / len(tabs))
         firsts.append(await tab.tick())
         for _ in range(ticks):
             await asyncio.sleep(TICK_S)
             later.append(await tab.tick())
 
-    await asyncio.gather(*(one(number, tab) for number, tab in enumerate(tabs)))
+    await asyncio.gather(*(watch_tab(number, tab) for number, tab in enumerate(tabs)))
     return firsts, later
 
 
-def _tell(part: str, what: str, firsts: list[float], ticks: list[float]) -> None:
+def _report(part: str, what: str, firsts: list[float], ticks: list[float]) -> None:
     print(
         f"{part}: {what}: first views p50 {_median(firsts):.2f} s, p95 {_p95(firsts):.2f} s, worst {max(firsts):.2f} s;"
     )
@@ -260,7 +260,7 @@ async def _enter(client: httpx.AsyncClient) -> dict[str, Any]:
     """Log in. Return what marks a poll request of the monitor."""
     await client.post("/login", data={"password": PASSWORD})
     config = (await client.get("/en/config")).json()
-    poll = next(one for one in config["dependencies"] if any(event == "poll" for _, event in one["targets"]))
+    poll = next(item for item in config["dependencies"] if any(event == "poll" for _, event in item["targets"]))
     return {"fn_index": poll["id"], "trigger_id": poll["targets"][0][0], "session_hash": "load"}
 
 
@@ -293,8 +293,8 @@ def _copy(store: Store, source: str, target: str) -> None:
         columns = {name: [row["name"] for row in connection.execute(f"PRAGMA table_info({name})")] for name in tables}
     newest = "(SELECT max(seq) FROM points WHERE run = ?)"
     for name in ["points", *sorted(name for name in tables if name.startswith("curve"))]:
-        kept = [one for one in columns[name] if one != "run" and (name != "points" or one != "seq")]
-        read = [f"seq + {newest} - {newest}" if one == "seq" else one for one in kept]
+        kept = [column for column in columns[name] if column != "run" and (name != "points" or column != "seq")]
+        read = [f"seq + {newest} - {newest}" if column == "seq" else column for column in kept]
         values = [target, source] if "seq" in kept else []
         text = f"INSERT INTO {name} (run, {', '.join(kept)}) SELECT ?, {', '.join(read)} FROM {name} WHERE run = ?"  # noqa: S608
         store.write(lambda c, text=text, values=values: c.execute(text, [target, *values, source]))
@@ -335,8 +335,10 @@ def _add_usage(store: Store, nodes: int) -> None:
 
     def write(connection: Any) -> None:
         for rank in range(nodes):
-            told = usage._measures(heartbeat(rank, 8, float(rank)))
-            data = json.dumps({name: [one.low, one.high, one.devices] for name, one in told.items()})
+            measures = usage._measures(heartbeat(rank, 8, float(rank)))
+            data = json.dumps(
+                {name: [measure.low, measure.high, measure.devices] for name, measure in measures.items()}
+            )
             rows = [(LIVE, rank, start + width * i, width, 128, data) for i in range(usage.ROWS)]
             connection.executemany("INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?)", rows)
 

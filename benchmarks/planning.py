@@ -61,8 +61,8 @@ def measure(model: str, gpus: int, loop_s: float) -> dict[str, Any]:
     """Measure one model on one cluster: all engines, sizes, micro-batches and recompute choices."""
     job = job_of(model, gpus)
     begin = time.process_time()
-    found = enumerate_plans(job)
-    look_at(found)
+    plans = enumerate_plans(job)
+    look_at(plans)
     first = time.process_time() - begin
     edits = iter(range(1000))
 
@@ -76,11 +76,11 @@ def measure(model: str, gpus: int, loop_s: float) -> dict[str, Any]:
     return {
         "model": model,
         "gpus": gpus,
-        "plans": len(found),
-        "refused": sum(found.rejected.values()),
+        "plans": len(plans),
+        "refused": sum(plans.rejected.values()),
         "first_s": first,
         "edit_s": seconds,
-        "plans_per_s": len(found) / seconds,
+        "plans_per_s": len(plans) / seconds,
         "ratio": seconds / loop_s,
     }
 
@@ -93,9 +93,9 @@ def look_at(plans: Plans) -> None:
 
 def alone(loop_s: float) -> dict[str, Any]:
     """Estimate the same plans one by one, by the same formulas with plain numbers."""
-    found = enumerate_plans(job_of("llama-3.1-8b", 32))
-    step = max(1, len(found) // SAMPLE)
-    plans = [found[rank] for rank in range(0, len(found), step)]
+    all_plans = enumerate_plans(job_of("llama-3.1-8b", 32))
+    step = max(1, len(all_plans) // SAMPLE)
+    plans = [all_plans[rank] for rank in range(0, len(all_plans), step)]
     begin = time.process_time()
     for plan in plans:
         estimate_resolved(plan.job, plan.shape, plan.gpu)
@@ -139,9 +139,9 @@ print(json.dumps({"done": done, "asked": len(plans), "seconds": seconds}))
 
 def peer(python: str, loop_s: float) -> dict[str, Any]:
     """Return the plans per second of llm-analysis on a sample of the same plans. It refuses some as too large."""
-    found = enumerate_plans(job_of("llama-3.1-8b", 32), ["llamafactory-megatron"])
-    step = max(1, len(found) // SAMPLE)
-    sample = [found[rank].job for rank in range(0, len(found), step)]
+    all_plans = enumerate_plans(job_of("llama-3.1-8b", 32), ["llamafactory-megatron"])
+    step = max(1, len(all_plans) // SAMPLE)
+    sample = [all_plans[rank].job for rank in range(0, len(all_plans), step)]
     plans = [{"tp": job.parallel.tensor, "pp": job.parallel.pipeline, "dp": job.data_parallel,
               "mbs": job.training.micro_batch_size, "ga": job.accumulation} for job in sample]  # fmt: skip
     ended = subprocess.run([python, "-c", PEER], input=json.dumps(plans), capture_output=True, text=True, check=False)

@@ -51,14 +51,14 @@ def sequences(method: str) -> int:
 
 
 def rank(method: str) -> int:
-    found = re.search(r"lora_rank=(\d+)", method)
-    return int(found[1]) if found else 8
+    match = re.search(r"lora_rank=(\d+)", method)
+    return int(match[1]) if match else 8
 
 
 def targets(method: str) -> str:
     """Return the names of the projections with adapters, or "all"."""
-    found = re.search(r"target_modules=(\S+)", method)
-    return found[1] if found and "_" in found[1] else "all"
+    match = re.search(r"target_modules=(\S+)", method)
+    return match[1] if match and "_" in match[1] else "all"
 
 
 def traits(engine: str) -> MemoryTraits:

@@ -18,10 +18,10 @@ class NotModelled(Exception):
 @cache
 def _shapes() -> Mapping[str, Mapping[str, Any]]:
     """Return config.json keys by every name that a source gives the model."""
-    found: dict[str, Mapping[str, Any]] = {}
+    by_name: dict[str, Mapping[str, Any]] = {}
     for key, entry in json.loads((DATA / "shapes.json").read_text()).items():
-        found |= {name.split("/")[-1].lower(): entry["hf_config"] for name in (key, *entry["names"])}
-    return found
+        by_name |= {name.split("/")[-1].lower(): entry["hf_config"] for name in (key, *entry["names"])}
+    return by_name
 
 
 def published_shape(row: Mapping[str, Any]) -> ModelShape:
@@ -31,9 +31,9 @@ def published_shape(row: Mapping[str, Any]) -> ModelShape:
         return parse_model(_plain(arch))
     known = _shapes()
     name = row["model"].split("/")[-1].lower().removeprefix("meta-")
-    for tried in (name, *(name.removesuffix(tail) for tail in ("-instruct", "-base", "-instruct-2507", "-fp8"))):
-        if tried in known:
-            return parse_model(known[tried])
+    for alias in (name, *(name.removesuffix(tail) for tail in ("-instruct", "-base", "-instruct-2507", "-fp8"))):
+        if alias in known:
+            return parse_model(known[alias])
     raise NotModelled("architecture not published or not supported")
 
 

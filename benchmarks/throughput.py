@@ -46,11 +46,11 @@ def main() -> None:
         read = json.loads(arguments.measured.read_text())
         rows = read["rows"] if isinstance(read, Mapping) else read
     timed, skips = timed_rows(rows)
-    found = figures(timed, skips)
+    by_source = figures(timed, skips)
     if arguments.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(by_source, indent=1))
         return
-    _print(found, timed)
+    _print(by_source, timed)
 
 
 def figures(timed: Sequence[Timed], skips: Iterable[Skip]) -> dict[str, dict[str, Any]]:
@@ -68,31 +68,31 @@ def figures(timed: Sequence[Timed], skips: Iterable[Skip]) -> dict[str, dict[str
         )
         for row in timed
     ]
-    found = summary(results, skips)
+    by_source = summary(results, skips)
     without = _left_out()
     seen, held = (_cases(side) for side in halves(fit_rows()))
-    for source, entry in found.items():
-        mine = [row for row in timed if row.source == source]
-        errors = {id(row): abs(seconds[id(row)] / row.measured_s - 1) for row in mine}
+    for source, entry in by_source.items():
+        own_rows = [row for row in timed if row.source == source]
+        errors = {id(row): abs(seconds[id(row)] / row.measured_s - 1) for row in own_rows}
         for name, side in (("in_sample", seen), ("held_out", held)):
-            entry[f"{name}_median"] = _median(errors[id(row)] for row in mine if (source, row.case) in side)
-        entry["left_out_median"] = _without_source(mine, without.get(source))
+            entry[f"{name}_median"] = _median(errors[id(row)] for row in own_rows if (source, row.case) in side)
+        entry["left_out_median"] = _without_source(own_rows, without.get(source))
         for family in ("dense", "moe", "fp8"):
-            entry[f"{family}_median"] = _median(errors[id(row)] for row in mine if row.family == family)
-        plain = {row.case for row in mine if row.family != "fp8"}
-        bf16 = [errors[id(row)] for row in mine if row.family != "fp8"]
+            entry[f"{family}_median"] = _median(errors[id(row)] for row in own_rows if row.family == family)
+        plain = {row.case for row in own_rows if row.family != "fp8"}
+        bf16 = [errors[id(row)] for row in own_rows if row.family != "fp8"]
         bf16_baseline = [
             abs(result.baseline / result.measured - 1)
             for result in results
             if result.source == source and result.case in plain
         ]
         entry["bf16_median"], entry["bf16_baseline_median"] = _median(bf16), _median(bf16_baseline)
-        sizes = Counter(row.baseline_group for row in mine if row.family != "fp8")
+        sizes = Counter(row.baseline_group for row in own_rows if row.family != "fp8")
         entry["bf16_baseline_rows"] = sorted(sizes.values(), reverse=True)
         entry["bf16_mean"], entry["bf16_baseline_mean"] = _mean(bf16), _mean(bf16_baseline)
-        entry["flops_error"] = _median(row.flops_error for row in mine if row.flops_error is not None)
-        entry["ranking"] = _ranking(mine, seconds)
-    return found
+        entry["flops_error"] = _median(row.flops_error for row in own_rows if row.flops_error is not None)
+        entry["ranking"] = _ranking(own_rows, seconds)
+    return by_source
 
 
 def _cases(rows: Iterable[Timed]) -> set[tuple[str, str]]:
@@ -122,8 +122,8 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _median(values: Iterable[float]) -> float | None:
-    found = list(values)
-    return statistics.median(found) if found else None
+    numbers = list(values)
+    return statistics.median(numbers) if numbers else None
 
 
 def plan_groups(rows: Iterable[Timed]) -> list[list[Timed]]:
@@ -153,10 +153,10 @@ def _sign(value: float) -> int:
     return (value > 0) - (value < 0)
 
 
-def _print(found: Mapping[str, Mapping[str, Any]], timed: Sequence[Timed]) -> None:
+def _print(by_source: Mapping[str, Mapping[str, Any]], timed: Sequence[Timed]) -> None:
     names = ("median", "p90", "max", "baseline_median", "in_sample_median", "held_out_median", "left_out_median")
     print(f"{'source':54} {'rows':>5} " + " ".join(f"{name.removesuffix('_median'):>9}" for name in names) + "  tau")
-    for source, entry in found.items():
+    for source, entry in by_source.items():
         numbers = " ".join(f"{entry[name]:9.1%}" if entry.get(name) is not None else f"{'-':>9}" for name in names)
         tau = entry["ranking"]["kendall_tau"]
         print(f"{source:54.54} {entry['rows']:5} {numbers}  {'-' if tau is None else f'{tau:.2f}'}")
@@ -175,7 +175,7 @@ def _print(found: Mapping[str, Mapping[str, Any]], timed: Sequence[Timed]) -> No
             print(f"{'':8}FLOPs of a token {entry['flops_error']:.2%} off, median")
         for reason, count in sorted(entry["skipped"].items(), key=lambda item: -item[1]):
             print(f"{'':8}skipped {count:4}: {reason}")
-    groups = [entry["ranking"] for entry in found.values() if entry["ranking"]["groups"]]
+    groups = [entry["ranking"] for entry in by_source.values() if entry["ranking"]["groups"]]
     if groups:
         total = sum(group["groups"] for group in groups)
         mean = sum(group["groups"] * group["kendall_tau"] for group in groups) / total

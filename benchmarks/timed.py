@@ -38,7 +38,7 @@ FIGURES = ("measured_iter_s", "measured_tokens_per_s_per_gpu", "measured_tflops_
 
 def timed_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Timed], list[Skip]]:
     """Return every row with a time. A case that repeats counts once."""
-    found: list[Timed] = []
+    runs: list[Timed] = []
     skips: list[Skip] = []
     seen = set()
     for row in rows:
@@ -51,12 +51,12 @@ def timed_rows(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Timed], list[Ski
             if key in seen:
                 raise NotModelled("the same case again")
             seen.add(key)
-            found.append(timed)
+            runs.append(timed)
         except (NotModelled, ProblemsError) as problem:
             skips.append(Skip(source=source, case=case, reason=str(problem)))
         except (TypeError, ValueError, KeyError, ZeroDivisionError, ArithmeticError, AttributeError) as problem:
             skips.append(Skip(source=source, case=case, reason=f"not readable: {type(problem).__name__}: {problem}"))
-    return found, skips
+    return runs, skips
 
 
 def _source(row: Mapping[str, Any]) -> str:

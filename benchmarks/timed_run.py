@@ -69,7 +69,7 @@ class Timed:
             )
             back = passes.backward.total + passes.recomputed.total
             return float(schedule(((passes.forward.total,),), ((back,),), 1, 1))
-        found = step_time(
+        step = step_time(
             self.layers,
             time_context,
             self.trained,
@@ -77,4 +77,4 @@ class Timed:
             adapters=self.adapters,
             schedule=schedule,
         )
-        return float(found.iteration_s)
+        return float(step.iteration_s)

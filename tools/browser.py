@@ -1,4 +1,4 @@
-"""Chromium, and servers of the page in processes of their own, for tests and benchmarks that see what a user sees."""
+"""Chromium, and servers of the page in their own processes, for tests and benchmarks that use it as a user does."""
 
 import os
 import random
@@ -23,11 +23,11 @@ PASSWORD = "correct-horse-battery"  # noqa: S105 - of servers that live as long 
 VIEWPORT = {"width": 1280, "height": 900}
 READY_S, END_S = 180, 120
 PORTS = range(20000, 29000)
-"""Below those that Linux gives to connections: a server that starts again finds its port free."""
+"""Ports below those that Linux gives to connections: a restarted server finds its port free."""
 
 
 class Site:
-    """A server of the page on a port of its own, which can be ended, killed and started again."""
+    """A server of the page on its own port, which can be stopped, killed and restarted."""
 
     call: tuple[str, ...] = ("serve",)
 
@@ -39,12 +39,13 @@ class Site:
 
     @property
     def url(self) -> str:
-        """The page's address. Browsers resolve it; other programs connect to 127.0.0.1 with its name as Host."""
+        """Return the page's address. Browsers resolve its name; other programs connect to 127.0.0.1 with the name as
+        Host."""
         home = self.home / "demo" if "demo" in self.call else self.home
         return f"http://{load_identity(home).host}:{self.port}"
 
     def command(self) -> list[str]:
-        """The interpreter's arguments that serve the page on the port with PASSWORD."""
+        """Return the interpreter's arguments that serve the page on the port with PASSWORD."""
         password_file = self.home / "password"
         password_file.write_text(PASSWORD)
         password_file.chmod(0o600)
@@ -81,7 +82,7 @@ def _is_free(port: int) -> bool:
 
 @contextmanager
 def served(home: Path, **environment: str) -> Iterator[Site]:
-    """`megaboard serve` with a home of its own and further environment."""
+    """Run `megaboard serve` with its own home and further environment variables."""
     site = Site(home, **environment)
     site.start()
     try:
@@ -92,7 +93,7 @@ def served(home: Path, **environment: str) -> Iterator[Site]:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """A running Chromium, ended with all its pages."""
+    """Run Chromium, and close it with all its pages."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
@@ -103,7 +104,7 @@ def chromium() -> Iterator[Any]:
 
 @contextmanager
 def without_faults(page: Any) -> Iterator[Any]:
-    """A page in which no script may fail, nor a dialog open."""
+    """Open a page in which no script may fail and no dialog may open."""
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("dialog", lambda dialog: faults.append(f"a script ran: {dialog.message}"))
@@ -114,7 +115,7 @@ def without_faults(page: Any) -> Iterator[Any]:
 
 @contextmanager
 def logged_in(site: Site, browser: Any = None) -> Iterator[Any]:
-    """A page on the site, past the door, in `browser` or in one of its own; no script in it may fail."""
+    """Open a page of the site and log in, in `browser` or in a new one. No script in it may fail."""
     if browser is None:
         with chromium() as own, logged_in(site, own) as page:
             yield page
@@ -128,10 +129,10 @@ def logged_in(site: Site, browser: Any = None) -> Iterator[Any]:
 
 
 def log_in(page: Any, site: Site, lang: str = "en") -> None:
-    """Type the password at the door, and come in.
+    """Type the password and log in.
 
-    It waits until the page behind the door is there: Chromium may never answer the closing of a page
-    whose log-in is on its way (5 times in 60 on two cores).
+    It waits for the page behind the log-in: Chromium may never finish to close a page whose log-in is still running (5
+    times in 60 on two cores).
     """
     if "/login" not in page.url:
         page.goto(f"{site.url}/login?lang={lang}")
@@ -141,7 +142,7 @@ def log_in(page: Any, site: Site, lang: str = "en") -> None:
 
 
 def fetched(page: Any, path: str) -> bytes:
-    """The server's answer to the page. Only the browser resolves the server's own host name."""
+    """Return the server's answer to the page. Only the browser resolves the server's own host name."""
     asked = """async (path) => {
         const answer = await fetch(path);
         if (!answer.ok) throw new Error(`${path}: ${answer.status}`);

@@ -1,7 +1,8 @@
-"""The real page behind its gate with the monitor alone on it.
+"""The real page with its log-in, and only the monitor on it.
 
-`python -m tools.monitor_server PORT HOME TICK_S PASSWORD` serves it.
-The controller reads the store and takes orders, but watches no nodes: runs are moved by what the test writes.
+    python -m tools.monitor_server PORT HOME TICK_S PASSWORD
+
+The controller reads the store and takes orders, but watches no nodes: what a test writes changes the runs.
 """
 
 import sys

@@ -1,10 +1,10 @@
-"""Where the real engines are, as far as this machine has them."""
+"""Paths of the real engines that this machine has."""
 
 import os
 from pathlib import Path
 
 NODE_ENVIRONMENT = Path(__file__).parents[1] / ".venv-node"
-"""Has torch and the real LLaMA-Factory."""
+"""Interpreter with torch and the real LLaMA-Factory."""
 NODE_PYTHON = NODE_ENVIRONMENT / "bin" / "python"
 
 MCORE_ADAPTER = "MEGABOARD_MCORE_ADAPTER"
@@ -12,11 +12,11 @@ SWIFT = "MEGABOARD_SWIFT_PYTHON"
 
 
 def mcore_adapter_source() -> str | None:
-    """mcore_adapter's src folder (github.com/alibaba/ROLL; it is not on PyPI)."""
+    """Source folder of mcore_adapter (github.com/alibaba/ROLL; it is not on PyPI)."""
     return os.environ.get(MCORE_ADAPTER)
 
 
 def swift_python() -> str | None:
-    """An interpreter whose environment has ms-swift: the one named, else what `make engines` put there."""
+    """Return an interpreter whose environment has ms-swift: the one in the variable, else that of `make engines`."""
     built = NODE_PYTHON.with_name("swift-python")
     return os.environ.get(SWIFT) or (str(built) if built.exists() else None)

@@ -1,4 +1,4 @@
-"""The pictures in the READMEs, docs/images/*.png, of the real page: a plan, and the demo's run as it trains.
+"""Screenshots for the READMEs, docs/images/*.png, of the real page: a plan, and the demo's run in training.
 
 python -m tools.screenshots        (a few minutes; needs what `make demo` needs, and Debian's chromium)
 """
@@ -26,13 +26,13 @@ PLANNED = {
 
 
 class Demo(Site):
-    """`megaboard demo` in a process of its own."""
+    """Run `megaboard demo` in its own process."""
 
     call = ("demo",)
 
 
 def main() -> None:
-    """Take all of them."""
+    """Take all screenshots."""
     IMAGES.mkdir(exist_ok=True)
     with chromium() as browser:
         for kind, take in ((Site, plan), (Demo, run)):
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def plan(browser: Any, site: Site) -> None:
-    """The Plan step in both languages."""
+    """Take the Plan step in both languages."""
     for lang in ("en", "zh"):
         page = open_page(browser, site, lang)
         page.goto(f"{site.url}/{lang}/#plan")
@@ -61,7 +61,7 @@ def plan(browser: Any, site: Site) -> None:
 
 
 def run(browser: Any, site: Site) -> None:
-    """The demo's job, launched as a user does, after some steps."""
+    """Launch the demo's job as a user does, and take it after some steps."""
     page = open_page(browser, site, "en")
     page.goto(f"{site.url}/en/#launch")
     page.reload()
@@ -81,7 +81,7 @@ def run(browser: Any, site: Site) -> None:
 
 
 def open_page(browser: Any, site: Site, lang: str) -> Any:
-    """Past the door."""
+    """Log in."""
     page = browser.new_context(viewport=SIZE, color_scheme="light").new_page()
     page.set_default_timeout(180_000)
     log_in(page, site, lang)
@@ -89,7 +89,7 @@ def open_page(browser: Any, site: Site, lang: str) -> Any:
 
 
 def save(page: Any, name: str) -> None:
-    """Once all is drawn."""
+    """Take a screenshot when everything is drawn."""
     page.wait_for_timeout(2000)
     page.screenshot(path=IMAGES / f"{name}.png")
 

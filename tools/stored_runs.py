@@ -1,4 +1,4 @@
-"""Runs written straight into a store, as collectors and the lead would: for looking at the monitor without nodes."""
+"""Runs written directly into a store, as collectors and the supervisor's tasks write them: a monitor without nodes."""
 
 import json
 import math
@@ -18,7 +18,7 @@ TOTAL_STEPS = 400
 
 
 class StoredRun:
-    """One run in the store, moved on by hand. Times are given, never taken."""
+    """One run in the store. The caller writes its events. Times are arguments, never read from a clock."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class StoredRun:
         self.store.write(lambda c: attempts.create(c, self.id, self.attempt, time=self.now, **begun))
 
     def attempt_again(self, checkpoint_step: int | None = None, rank: int | None = None) -> None:
-        """The gang fails by a node and restarts; what follows is of the new attempt."""
+        """End the attempt by a node's failure and restart. Further writes belong to the new attempt."""
         self.tell(EventKind.FAILING, rank)
         self.tell(EventKind.RESTARTING, number=self.attempt, of=3)
         self.attempt += 1
@@ -72,7 +72,7 @@ class StoredRun:
         self.store.write(lambda c: run_store.append(c, self.id, kind, time=self.now, rank=rank, detail=detail))
 
     def start(self) -> None:
-        """All nodes come up."""
+        """Start all nodes."""
         self.tell(EventKind.PREFLIGHT)
         self.tell(EventKind.STARTING)
         for rank in range(len(self.addresses)):
@@ -81,13 +81,13 @@ class StoredRun:
         self.tell(EventKind.STARTED)
 
     def steps(self, first: int, last: int, *, step_s: float = 0.9, attempt: int = 1, **fixed: Any) -> None:
-        """Steps first..last of rank 0, a loss that falls; `fixed` replaces values."""
+        """Write steps first..last of rank 0 with a falling loss; `fixed` replaces values."""
         rows = [{**step_row(step, self.now, step_s), **fixed} for step in range(first, last + 1)]
         self.store.write(lambda c: metrics.add_points(c, self.id, attempt, 0, rows))
         self.now += step_s * len(rows)
 
     def beat(self, ranks: Sequence[int] | None = None) -> None:
-        """A heartbeat of each node."""
+        """Write a heartbeat of each node."""
         for rank in range(len(self.addresses)) if ranks is None else ranks:
             row = heartbeat(rank, self.gpus_per_node, self.now)
             self.store.write(
@@ -95,28 +95,28 @@ class StoredRun:
             )
 
     def log(self, rank: int, file: str, data: bytes) -> None:
-        """Bytes appended to a log."""
+        """Append bytes to a log."""
         offset = self._offsets.get((self.attempt, rank, file), 0)
         key = FileKey(run=self.id, attempt=self.attempt, rank=rank, file=file)
         self.store.write(lambda c: metrics.add_log(c, key, FileOffset(offset=offset), data))
         self._offsets[self.attempt, rank, file] = offset + len(data)
 
     def exit(self, rank: int, **record: Any) -> None:
-        """The node's part has ended."""
+        """End a node's part."""
         ended = {"protocol": 1, "code": 0, "signal": None, "stopped": False, "reason": "finished", "left": [], **record}
         ended["time"] = self.now
         self.store.write(lambda c: attempts.set_exit(c, self.id, self.attempt, rank, ended))
         self.tell(EventKind.NODE_EXITED, rank, **ended)
 
     def stopped(self, rank: int, left: Sequence[int] = ()) -> None:
-        """The supervisor's answer to `stop`; `left`: ids of processes that no signal ends."""
+        """Write the supervisor's answer to `stop`; `left` are ids of processes that no signal ends."""
         rows = [(pid, "python", "D") for pid in left]
         self.store.write(lambda c: attempts.set_stop(c, self.id, self.attempt, rank, {"left": rows}))
         self.tell(EventKind.NODE_STOPPED, rank, left=rows)
 
 
 def step_row(step: int, time: float, step_s: float) -> dict[str, Any]:
-    """One line of steps.rank0.jsonl."""
+    """Return one line of steps.rank0.jsonl."""
     noise = random.Random(step)  # noqa: S311 - drawn alike each time
     return {
         "step": step,
@@ -130,7 +130,7 @@ def step_row(step: int, time: float, step_s: float) -> dict[str, Any]:
 
 
 def heartbeat(rank: int, gpus: int, now: float) -> Mapping[str, Any]:
-    """One line of heartbeat.jsonl; no GPU on a CPU node."""
+    """Return one line of heartbeat.jsonl; without GPU on a CPU node."""
     noise = random.Random(f"{rank} {now}")  # noqa: S311
     cards = [
         {
@@ -149,7 +149,7 @@ def heartbeat(rank: int, gpus: int, now: float) -> Mapping[str, Any]:
 
 
 def problem(code: str, node: str, **values: Any) -> Mapping[str, Any]:
-    """The `problem` of an event's detail."""
+    """Return the `problem` of an event's detail."""
     return json.loads(json.dumps({"code": code, "node": node, "values": {"node": node, **values}}))
 
 

@@ -1,8 +1,8 @@
-"""ms-swift's argument classes where there is no Transformer Engine: what a node runs, behind empty classes for it.
+"""ms-swift's argument classes without Transformer Engine: the program of a node, with empty classes in its place.
 
     python swift_without_gpu.py parse|keys JSON --token T
 
-Everything of transformer_engine and triton is an empty class; then engine_args.py runs as it does on a node.
+Every name of transformer_engine and triton is an empty class. Then engine_args.py runs as it does on a node.
 """
 
 import importlib.machinery
@@ -23,7 +23,7 @@ class Anything(type):
 
 
 def empty(name):
-    """A class that takes every argument; its objects are decorators that change nothing."""
+    """A class that accepts every argument. Its objects are decorators that change nothing."""
     parts = {
         "__init__": lambda self, *given, **named: None,
         "__call__": lambda self, *given, **named: given[0] if given else self,

@@ -1,9 +1,9 @@
-"""Writes presets/engine_keys.yaml: what the programs in .venv-node and the named sources say of their own keys.
+"""Write presets/engine_keys.yaml: the keys of the programs in .venv-node and in the named sources.
 
     python -m tools.write_engine_keys
 
-Needs .venv-node, MEGABOARD_MCORE_ADAPTER (mcore_adapter's src folder) and MEGABOARD_SWIFT_PYTHON (an interpreter that
-has ms-swift).
+Needs .venv-node, MEGABOARD_MCORE_ADAPTER (mcore_adapter's src folder) and MEGABOARD_SWIFT_PYTHON (an interpreter with
+ms-swift).
 """
 
 import json
@@ -35,11 +35,11 @@ HEAD = """\
 """
 
 
-def ask_swift(python: str, action: str, **wanted: Any) -> dict[str, Any]:
-    """What ms-swift's argument classes answer here, without a GPU."""
+def ask_swift(python: str, action: str, **question_fields: Any) -> dict[str, Any]:
+    """Return the keys of ms-swift's argument classes, without a GPU."""
     command = [python, "-W", "ignore", str(WITHOUT_GPU), action]
-    question = json.dumps({"engine": "swift", "environment": {}, **wanted})
-    # Its environment may be made of path variables; the file must not find modules of this folder.
+    question = json.dumps({"engine": "swift", "environment": {}, **question_fields})
+    # Its environment may come from path variables; the file must not import modules of this folder.
     done = subprocess.run([*command, question, "--token", "T"], capture_output=True, check=False, cwd="/")
     return _answer(done)
 
@@ -48,23 +48,23 @@ def _answer(done: "subprocess.CompletedProcess[bytes]") -> dict[str, Any]:
     lines = [line for line in done.stdout.decode().splitlines() if line.startswith("T{")]
     if not lines:
         raise RuntimeError(done.stderr.decode()[-3000:])
-    told: dict[str, Any] = json.loads(lines[-1][1:])
-    return told
+    answer: dict[str, Any] = json.loads(lines[-1][1:])
+    return answer
 
 
 def ask(python: Path | str, engine: str, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Program -> {version, keys}, as an installed engine says."""
-    wanted = {"engine": engine, "environment": {"HF_HUB_OFFLINE": "1", **environment}}
-    command = [str(python), "-W", "ignore", "-", "keys", json.dumps(wanted), "--token", "T"]
+    """Return program -> {version, keys} of an installed engine."""
+    question = {"engine": engine, "environment": {"HF_HUB_OFFLINE": "1", **environment}}
+    command = [str(python), "-W", "ignore", "-", "keys", json.dumps(question), "--token", "T"]
     env = {**os.environ, **environment}
     done = subprocess.run(command, input=ENGINE_WORD.read_bytes(), env=env, capture_output=True, check=False)
     return _answer(done)
 
 
-def to_text(told: Mapping[str, Any]) -> str:
-    """One key a line."""
+def to_text(programs: Mapping[str, Any]) -> str:
+    """Return YAML with one key per line."""
     lines = [HEAD.rstrip()]
-    for name, program in told.items():
+    for name, program in programs.items():
         lines += [f"{name}:", f"  version: {program['version']}", f"  # {SOURCES[name].format(program['version'])}"]
         lines.append("  keys:")
         lines += [f"    {key}: {_flow(entry)}" for key, entry in program["keys"].items()]
@@ -77,15 +77,15 @@ def _flow(entry: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    told = ask(NODE_PYTHON, "llamafactory", {})
+    programs = ask(NODE_PYTHON, "llamafactory", {})
     if source := mcore_adapter_source():
         mca = ask(NODE_PYTHON, "llamafactory", {"USE_MCA": "1", "PYTHONPATH": source})["mcore_adapter"]
-        # A source folder carries no version; pyproject.toml beside it does.
-        told["mcore_adapter"] = {**mca, "version": MCORE_ADAPTER_VERSION}
+        # A source folder has no version, but the pyproject.toml beside it has one.
+        programs["mcore_adapter"] = {**mca, "version": MCORE_ADAPTER_VERSION}
     if python := swift_python():
-        told |= ask_swift(python, "keys")
+        programs |= ask_swift(python, "keys")
     before = yaml.safe_load(FILE.read_text()) if FILE.exists() else {}
-    FILE.write_text(to_text({**before, **told}), encoding="utf-8")
+    FILE.write_text(to_text({**before, **programs}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Writes presets/key_versions.yaml: since which of the versions that were looked at a program takes each of its keys.
+"""Write presets/key_versions.yaml: the first examined version of a program that has each of its keys.
 
     pip download --no-deps -d WHEELS llamafactory==0.9.0 ... transformers==4.55.4 ... ms-swift==4.0.0 ...
     python -m tools.write_key_versions WHEELS ROLL
 
-WHEELS is a folder of wheels from PyPI; ROLL is a clone of https://github.com/alibaba/ROLL, from whose history the
-versions of mcore_adapter are read. Keys are the annotated fields of the argument classes; nothing is imported.
+WHEELS is a folder of wheels from PyPI. ROLL is a clone of https://github.com/alibaba/ROLL; its history has the versions
+of mcore_adapter. Keys are the annotated fields of the argument classes. Nothing is imported.
 """
 
 import ast
@@ -28,7 +28,7 @@ MODULES = {
 NAMES = {"ms_swift": "swift"}
 ARGUMENTS = "mcore_adapter/src/mcore_adapter/training_args.py"
 VERSIONED = ("mcore_adapter/pyproject.toml", "mcore_adapter/src/mcore_adapter/__init__.py")
-"""Where it says its version: the first since 0.9.0."""
+"""Files with its version; since 0.9.0 it is the first one."""
 HEAD = """\
 # The versions of each program that were looked at, oldest first; and for keys that the oldest does not take, the first
 # one that does. Written by tools/write_key_versions.py from PyPI's wheels, for mcore_adapter from its history.
@@ -36,35 +36,35 @@ HEAD = """\
 
 
 def fields(text: str) -> set[str]:
-    """Annotated names in the classes of a module."""
+    """Return the annotated names in the classes of a module."""
     classes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
     return {item.target.id for node in classes for item in node.body
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)}  # fmt: skip
 
 
 def of_wheels(folder: Path) -> dict[str, dict[str, set[str]]]:
-    """Program -> version -> fields."""
-    found: dict[str, dict[str, set[str]]] = {}
+    """Return program -> version -> fields."""
+    by_program: dict[str, dict[str, set[str]]] = {}
     for path in sorted(folder.glob("*.whl")):
         package, version = path.name.split("-")[:2]
         with zipfile.ZipFile(path) as wheel:
             names = [name for name in wheel.namelist() if re.fullmatch(MODULES.get(package, "-"), name)]
             keys = set[str]().union(*(fields(wheel.read(name).decode()) for name in names))
         if names:
-            found.setdefault(NAMES.get(package, package), {})[version] = keys
-    return found
+            by_program.setdefault(NAMES.get(package, package), {})[version] = keys
+    return by_program
 
 
 def of_history(clone: Path) -> dict[str, set[str]]:
-    """mcore_adapter's version -> the fields that its newest commit of that version has."""
+    """Return mcore_adapter's version -> the fields of the newest commit of that version."""
     commits = _git(clone, "log", "--reverse", "--format=%H", "--", ARGUMENTS, *VERSIONED).split()
-    found: dict[str, set[str]] = {}
+    by_version: dict[str, set[str]] = {}
     for commit in commits:
         there = set(_git(clone, "ls-tree", "-r", "--name-only", commit, "mcore_adapter").split())
         text = next(_git(clone, "show", f"{commit}:{path}") for path in VERSIONED if path in there)
         if said := re.search(r'^(?:__version__|version)\s*=\s*"([^"]+)"', text, re.MULTILINE):
-            found[said[1]] = fields(_git(clone, "show", f"{commit}:{ARGUMENTS}"))
-    return found
+            by_version[said[1]] = fields(_git(clone, "show", f"{commit}:{ARGUMENTS}"))
+    return by_version
 
 
 def _git(clone: Path, *words: str) -> str:
@@ -77,7 +77,7 @@ def order(version: str) -> tuple[int, ...]:
 
 
 def since(versions: Mapping[str, set[str]], keys: Iterable[str]) -> dict[str, str]:
-    """Key -> the first version from which on all have it; those that all have are left out."""
+    """Return key -> the first version from which on all have it, without keys that all have."""
     ordered = sorted(versions, key=order)
     found = {}
     for key in sorted(keys):
@@ -89,9 +89,9 @@ def since(versions: Mapping[str, set[str]], keys: Iterable[str]) -> dict[str, st
 
 def main() -> None:
     wheels, clone = Path(sys.argv[1]), Path(sys.argv[2])
-    told = {**of_wheels(wheels), "mcore_adapter": of_history(clone)}
+    by_program = {**of_wheels(wheels), "mcore_adapter": of_history(clone)}
     lines = [HEAD.rstrip()]
-    for program, versions in sorted(told.items()):
+    for program, versions in sorted(by_program.items()):
         lines += [f"{program}:", f"  examined: [{', '.join(sorted(versions, key=order))}]", "  since:"]
         first = since(versions, programs()[program].keys)
         lines += [f"    {key}: {version}" for key, version in first.items()] or ["    {}"]

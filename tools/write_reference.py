@@ -1,4 +1,4 @@
-"""Writes docs/parameters.en.md and docs/parameters.zh.md from the parameter table and the catalogues.
+"""Write docs/parameters.en.md and docs/parameters.zh.md from the parameter table and the catalogues.
 
 python -m tools.write_reference        (make docs)
 """
@@ -33,13 +33,13 @@ GROUPS: Mapping[str, str] = {
     "parallel": r"parallel\..*",
     "passed": r"environment|extra",
 }
-"""Heading -> the paths under it."""
+"""Heading -> its paths."""
 MANY = 8
-"""Choices beyond this number are left to the engine's own documentation."""
+"""Limit on listed choices. The engine's own documentation has longer lists."""
 
 
 def page(lang: str) -> str:
-    """The reference in one language, as Markdown."""
+    """Return the reference in one language, as Markdown."""
     other = next(name for name in LANGUAGES if name != lang)
     head = [f"# {t(lang, 'reference.title')}", f"[{_LANGUAGES[other]}](parameters.{other}.md)",
             t(lang, "reference.lead"), t(lang, "reference.made")]  # fmt: skip
@@ -79,7 +79,7 @@ def _parameter(path: str, lang: str) -> str:
 
 
 def _said(name: str, words: str, lang: str) -> str:
-    """`Memory: what it does to it`."""
+    """Return `Memory: its effect`."""
     return t(lang, "reference.said", name=t(lang, f"reference.fact.{name}"), words=words)
 
 
@@ -95,7 +95,7 @@ def _dated(name: str, since: str, lang: str) -> str:
 
 
 def _sources() -> str:
-    """The addresses that defaults name."""
+    """Return the addresses of the sources of defaults."""
     known = {name: address for name, address in SOURCES.items() if address}
     return "\n".join(f"[{name}]: {url if '://' in url else f'../{url}'}" for name, url in known.items())
 
@@ -121,7 +121,7 @@ def _extra_row(key: str, lang: str) -> Iterable[str]:
 
 
 def _of_program(key: EngineKey) -> str:
-    """`bool = false`, with the choices where they are few."""
+    """Return `bool = false`, with the choices if they are few."""
     words = f"{key.type} = {json.dumps(key.default, ensure_ascii=False)}".replace("|", "or")
     choices = " / ".join(str(choice) for choice in key.choices)
     return f"{words} ({choices})" if 0 < len(key.choices) <= MANY else words
@@ -162,13 +162,13 @@ def _environment(lang: str) -> Iterator[str]:
 
 
 def _is_owned(name: str) -> bool:
-    """Whether a job that sets the variable is refused."""
+    """Return whether a job that sets the variable is refused."""
     job = replace(_job_of("llamafactory-ddp"), environment={name: "1"})
     return any(problem.code == "environment_owned" for problem in check_passed_on(job, ENGINES[job.engine]))
 
 
 def _variables() -> tuple[dict[str, list[tuple[str, str]]], set[str]]:
-    """Name -> (value, engine) of what all nodes are given, and the names of what each node is given."""
+    """Return name -> (value, engine) of the variables of all nodes, and the names of those of each node."""
     found: dict[str, list[tuple[str, str]]] = {}
     on_node: set[str] = set()
     for name in get_args(EngineName):
@@ -181,7 +181,7 @@ def _variables() -> tuple[dict[str, list[tuple[str, str]]], set[str]]:
 
 
 def _targets(engine: EngineName) -> Iterator[Target]:
-    """Jobs that between them make an engine write every variable."""
+    """Return jobs that together make an engine write every variable."""
     for gpu in ("h100-80g", "cpu"):
         job = _job_of(engine, gpu)
         for version in (1, 2):
@@ -199,7 +199,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _text(words: str) -> str:
-    """Words as Markdown that shows them as they are."""
+    """Return Markdown that shows a text unchanged."""
     return re.sub(r"([*|<\\])", r"\\\1", words)
 
 

@@ -132,9 +132,9 @@ def _over_host(plans: Plans, figures: Figures) -> list[float]:
 def _speeds(plans: Plans, at: Any, figures: Figures) -> dict[str, list[Any]]:
     """Speed, hours, and what is lost against the best, of some plans."""
     parts, best = plans.parts_s(at), plans.parts_s(slice(1))
-    if figures.iteration_s is None or parts is None or best is None:
+    seconds, best_s = figures.iteration_s, plans.figures_of(slice(1)).iteration_s
+    if seconds is None or best_s is None or parts is None or best is None:
         return {name: [None] * len(at) for name in ("exposed", "speed", "hours", "slower", "part")}
-    seconds = figures.iteration_s
     tokens = plans.step_tokens / plans.job.world_size
     communication = parts[[PARTS.index(name) for name in COMMUNICATION]].sum(axis=0)
     grown = parts - best
@@ -145,6 +145,6 @@ def _speeds(plans: Plans, at: Any, figures: Figures) -> dict[str, list[Any]]:
             hours_of(plans.spaces[part].job, plans.global_batch, each)
             for part, each in zip(plans.at(at)[0].tolist(), seconds.tolist(), strict=True)
         ],
-        "slower": np.round(1 - plans.figures_of(slice(1)).iteration_s / seconds, 4).tolist(),
+        "slower": np.round(1 - best_s / seconds, 4).tolist(),
         "part": [PARTS[place] for place in grown.argmax(axis=0).tolist()],
     }

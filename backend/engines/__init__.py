@@ -1,7 +1,7 @@
-"""Training engines: a job in, the files, environment and command of each node out.
+"""Training engines: they turn a job into the files, environment and command of each node.
 
-One module an engine, on the interface of engine.py; ENGINES lists them. An engine's facts stand in
-backend.job.traits, its rules in backend.job.rules.
+Each engine has one module with the interface of engine.py; ENGINES lists them. backend.job.traits has the facts of an
+engine, backend.job.rules its rules.
 """
 
 from collections.abc import Mapping
@@ -54,19 +54,19 @@ ENGINES: Mapping[str, Engine] = {
         swift_megatron.ENGINE,
     )
 }
-"""By the job's `engine`."""
+"""Engines by the job's `engine`."""
 
 CONFIG = "config.yaml"
-"""The engine's configuration, which the entry script reads."""
+"""Name of the engine's configuration, which the entry script reads."""
 
 
 def check_engine(job: Job) -> list[Problem]:
-    """What is wrong with what the job says to its engine directly: `extra`, `environment`, folders."""
+    """Return the problems of what the job passes directly to its engine: `extra`, `environment`, folders."""
     return check_passed_on(job, ENGINES[job.engine])
 
 
 def check_all(job: Job) -> list[Problem]:
-    """What can be said against a launch of the job without asking a node, warnings and notes included."""
+    """Return all problems of a launch that need no answer of a node, warnings and notes included."""
     return [*check(job), *check_launch(job), *check_engine(job)]
 
 
@@ -95,54 +95,53 @@ class CheckedJob:
 
 
 def results_folder(job: Job, run: str) -> str:
-    """Where the engine of a run writes: no two runs share a folder, engines resume from what they find."""
+    """Return the output folder of a run. No two runs share one, because engines resume from what they find there."""
     return f"{(job.training.output_dir or '').rstrip('/')}/{run}"
 
 
 def engine_notes(job: Job) -> tuple[Problem, ...]:
-    """Where the files differ from the letter of the job, and what a launch adds once it has asked the nodes."""
+    """Return notes on where the files differ from the job, and on what a launch adds from the nodes' answers."""
     prepared = Problem(code="data_prepared", field="training.prepare.tokenize", severity="note")
     return (*ENGINES[job.engine].notes(target_of(job)), *([prepared] if job.prepares_data else ()))
 
 
-def render(job: Job | CheckedJob, place: Placement) -> Rendered:
-    """The job's files, and the command and environment of each node; the same job and place give the same bytes.
+def render(job: Job | CheckedJob, placement: Placement) -> Rendered:
+    """Return the job's files, and the command and environment of each node.
 
-    Raises ProblemsError when the job is not ready to be launched.
+    The same job and placement give the same bytes. Raises ProblemsError if the job is not ready for a launch.
     """
     job = CheckedJob.of(job).job
     engine, target = ENGINES[job.engine], target_of(job)
     commands = tuple(
         NodeCommand(
             rank=node.rank,
-            argv=torchrun_command(place, node, ranks=job.cluster.gpus_per_node),
+            argv=torchrun_command(placement, node, ranks=job.cluster.gpus_per_node),
             environment=merged(
                 target,
                 shared_variables(target, engine),
                 node_variables(target, interface=node.interface, folder=node.folder),
             ),
         )
-        for node in place.nodes
+        for node in placement.nodes
     )
-    goes_on = engine.resume(target, place.checkpoint) if place.checkpoint else {}
-    files = {CONFIG: _config_text(engine, target, place.run_id, goes_on), **engine.files(target)}
+    resume_keys = engine.resume(target, placement.checkpoint) if placement.checkpoint else {}
+    files = {CONFIG: _config_text(engine, target, placement.run_id, resume_keys), **engine.files(target)}
     return Rendered(files=files, commands=commands, notes=engine_notes(job))
 
 
 def export(job: Job, *, placeholders: bool = False, checkpoint: str | None = None) -> Mapping[str, str]:
-    """Files that launch the job without Megaboard: the configuration, a script a node, and launch.sh over ssh.
+    """Return files that launch the job without Megaboard: the configuration, a script per node, and launch.sh over ssh.
 
-    The engine is started in its plain form, by its own launcher. Raises ProblemsError as `render` does; with
-    `placeholders`, nodes and paths that the job does not say yet stand as `fill-in` names instead. `checkpoint`: the
-    folder of the one to begin with.
+    The engine's own launcher starts it. With `placeholders`, nodes and paths that the job lacks become `fill-in` names.
+    `checkpoint` is the folder of the checkpoint to begin with. Raises ProblemsError as `render` does.
     """
     job = with_placeholders(job) if placeholders else job
     if found := errors(check_all(job)):
         raise ProblemsError(found)
     engine, target = ENGINES[job.engine], target_of(job)
     variables = merged(target, shared_variables(target, engine))
-    goes_on = engine.resume(target, checkpoint) if checkpoint else {}
-    files = {CONFIG: _config_text(engine, target, job.name, goes_on), **engine.files(target)}
+    resume_keys = engine.resume(target, checkpoint) if checkpoint else {}
+    files = {CONFIG: _config_text(engine, target, job.name, resume_keys), **engine.files(target)}
     return files | exported_files(job, variables, files, engine.plain(target))
 
 

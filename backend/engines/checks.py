@@ -1,4 +1,4 @@
-"""What a job says to its engine directly (`extra`, `environment`, folders), and whether that may be passed on."""
+"""Checks of what a job passes directly to its engine: `extra`, `environment` and folders."""
 
 import re
 from collections.abc import Mapping
@@ -16,18 +16,19 @@ _KEY = re.compile(r"[a-z][a-z0-9_]{0,79}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SECRET = re.compile(r"(.*_)?(token|key|secret|password|passwd|passphrase|webhook|credentials?)", re.IGNORECASE)
 SHAPES = r"(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[baprs]-)[A-Za-z0-9_\-]{8,}|AKIA[0-9A-Z]{16}"
-"""What tokens of well-known services look like."""
-# What an engine evaluates with: a share of the training data, or data of its own.
+"""Patterns of tokens of well-known services."""
+# Keys of evaluation data: a share of the training data, or separate data.
 _EVALUATION_DATA = {"llamafactory": ("val_size", "eval_dataset"), "swift": ("split_dataset_ratio", "val_dataset")}
 
-# Keys that would start something else than the plan, leave the run folder, or resume what the run does not know of.
-# auto_find_batch_size: a rank out of memory begins anew, alone, with a smaller batch (accelerate/utils/memory.py).
+# Keys that would start something other than the plan, leave the run folder, or resume from a checkpoint that the run
+# does not know. auto_find_batch_size: a rank out of memory restarts alone, with a smaller batch
+# (accelerate/utils/memory.py).
 _REFUSED_KEY = re.compile(
     r"auto_find_batch_size|deepspeed|do_eval|do_predict|fsdp|fsdp_.*|hub_.*|local_rank|logging_dir|master_addr|"
     r"master_port|overwrite_output_dir|predict_with_generate|pure_bf16|push_to_hub|ray_.*|resume_from_checkpoint|"
     r"tensorboard_dir|use_hyper_parallel|use_kt|use_mca|use_ray|use_unsloth"
 )
-# Variables that torchrun, the choice of the trainer or the supervisor own.
+# Variables that belong to torchrun, to the choice of the trainer, or to the supervisor.
 _OWNED_VARIABLE = re.compile(
     r"ACCELERATE_(TORCH_DEVICE|USE_.*)|ALLOW_EXTRA_ARGS|FORCE_TORCHRUN|FSDP_.*|(GROUP|LOCAL|ROLE)_RANK|RANK|(LOCAL_)?WORLD_SIZE|"
     r"MASTER_ADDR|MASTER_PORT|(MIN_|MAX_)?NNODES|NODE_RANK|NPROC_PER_NODE|RDZV_ID|"
@@ -36,7 +37,7 @@ _OWNED_VARIABLE = re.compile(
 
 
 def check_passed_on(job: Job, engine: Engine) -> list[Problem]:
-    """Every problem of the job that only its engine's own words show."""
+    """Return every problem of the keys and variables that the job passes to its engine."""
     problems = [problem for key, value in job.extra.items() if (problem := _check_extra(job, key, value, engine))]
     problems += [problem for name, text in job.environment.items() if (problem := _check_variable(job, name, text))]
     problems += _check_folders(job)
@@ -48,14 +49,14 @@ def check_passed_on(job: Job, engine: Engine) -> list[Problem]:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a key or a variable is named like one that holds a secret."""
+    """Return whether a key or a variable is named like one that holds a secret."""
     return _SECRET.fullmatch(name) is not None
 
 
 def without_secrets(job: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's mapping as it may be kept on disk: what `check_passed_on` refuses as a secret is left out.
+    """Return a job's mapping without secrets, as it may be stored: without what `check_passed_on` refuses as a secret.
 
-    Of a part that is still text, because it cannot be read yet, nothing is kept once it names or shows a secret.
+    A part that is still text, because it cannot be read yet, is removed if it names or shows a secret.
     """
     kept = dict(job)
     for part in ("environment", "extra"):
@@ -80,7 +81,7 @@ def _check_extra(job: Job, key: Any, value: Any, engine: Engine) -> Problem | No
 
 
 def _why_not_passed(key: Any, value: Any, engine: Engine) -> tuple[str | None, dict[str, object]]:
-    """The code of what is wrong with a key of `extra`, whoever reads it, and what its words need."""
+    """Return the code of the problem with a key of `extra`, for any reader, and the values of its text."""
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         return "extra_bad_key", {}
     if path := engine.owned.get(key):
@@ -89,7 +90,7 @@ def _why_not_passed(key: Any, value: Any, engine: Engine) -> tuple[str | None, d
         return "extra_refused", {"engine": engine.name}
     if _looks_secret(key, value):
         return "extra_secret", {}
-    # OmegaConf, through which llamafactory-cli reads its file, would look the name up instead.
+    # OmegaConf, with which llamafactory-cli reads its file, would look up the name instead.
     if any("${" in text or not re.fullmatch(PRINTABLE, text) for text in texts_in(value)):
         return "extra_bad_value", {}
     return None, {}
@@ -97,17 +98,17 @@ def _why_not_passed(key: Any, value: Any, engine: Engine) -> tuple[str | None, d
 
 def _check_variable(job: Job, name: str, text: str) -> Problem | None:
     field = f"environment.{name}"
-    found = check_name(name, field)
-    if found is None and not re.fullmatch(PRINTABLE, text):
-        found = Problem(code="environment_bad", field=field, values={"name": name})
-    if found is None and _looks_secret(name, text):
-        found = Problem(code="environment_secret", field=field, values={"name": name})
+    problem = check_name(name, field)
+    if problem is None and not re.fullmatch(PRINTABLE, text):
+        problem = Problem(code="environment_bad", field=field, values={"name": name})
+    if problem is None and _looks_secret(name, text):
+        problem = Problem(code="environment_secret", field=field, values={"name": name})
     rest = {other: kept for other, kept in job.environment.items() if other != name}
-    return found and replace(found, edit={"environment": rest})
+    return problem and replace(problem, edit={"environment": rest})
 
 
 def check_name(name: str, field: str) -> Problem | None:
-    """Why the ranks cannot be given a variable of this name."""
+    """Return why the ranks cannot have a variable of this name."""
     if not _VARIABLE.fullmatch(name):
         return Problem(code="environment_bad", field=field, values={"name": name})
     if _OWNED_VARIABLE.fullmatch(name):
@@ -116,7 +117,7 @@ def check_name(name: str, field: str) -> Problem | None:
 
 
 def _check_folders(job: Job) -> list[Problem]:
-    """LLaMA-Factory takes `~` for the name of a folder, or of a model on a hub."""
+    """LLaMA-Factory reads `~` as the name of a folder, or of a model on a hub."""
     folders = {
         "model.path": job.model.path,
         "training.dataset_dir": job.training.dataset_dir,

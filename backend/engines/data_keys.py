@@ -1,8 +1,8 @@
-"""Which keys of LLaMA-Factory's configuration shape the tokenised data.
+"""The keys of LLaMA-Factory's configuration that change the tokenised data.
 
-Source: LLaMA-Factory 0.9.5 hparams/data_args.py, and model_args.py as far as tokenizer and processor read it. A key of
-the job's `extra` counts whatever it is: it is rare, and tokenising once too often costs less than training on the wrong
-data.
+Source: LLaMA-Factory 0.9.5 hparams/data_args.py, and the part of model_args.py that tokenizer and processor read. Every
+key of the job's `extra` counts: extra keys are rare, and it is cheaper to tokenise once too often than to train on the
+wrong data.
 """
 
 from collections.abc import Mapping
@@ -15,5 +15,5 @@ DATA_KEYS = (
 
 
 def data_part(config: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a configuration the data depends on."""
+    """Return the part of a configuration that the data depends on."""
     return {key: config[key] for key in sorted({*DATA_KEYS, *extra}) if key in config}

@@ -1,4 +1,4 @@
-"""The interface that every engine module fills."""
+"""The interface of every engine module."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from backend.job.problems import Problem
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """A job with what its engine must know of the model and the device."""
+    """A job with the facts of model and device that its engine needs."""
 
     job: Job
     shape: ModelShape
@@ -19,18 +19,18 @@ class Target:
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the ranks run without a GPU: the demo, tests."""
+        """Whether the ranks run without a GPU: in the demo and in tests."""
         return self.gpu.device == "cpu"
 
 
 def target_of(job: Job) -> Target:
-    """The job with its model and device resolved; raises ProblemsError when one is unknown."""
+    """Return the job with its model and device resolved. Raises ProblemsError if one is unknown."""
     return Target(job=job, shape=resolve_model(job.model), gpu=resolve_gpu(job.cluster))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Engine:
-    """One training engine: how a job is said in its words."""
+    """One training engine: how it expresses a job in its own keys."""
 
     name: str
     """The job's `engine`."""
@@ -39,12 +39,12 @@ class Engine:
     owned: Mapping[str, str]
     """Configuration key -> the job path that decides it; `extra` may not name these."""
     resume: Callable[[Target, str], dict[str, object]]
-    """(target, folder of a checkpoint) -> what the configuration says in addition to go on from it."""
+    """(target, folder of a checkpoint) -> the additional keys to resume from it."""
     environment: Callable[[Target], Mapping[str, str]] = lambda target: {}
     """Variables that select or tune the engine."""
     notes: Callable[[Target], tuple[Problem, ...]] = lambda target: ()
-    """Where the configuration must differ from the letter of the job."""
+    """Notes on where the configuration must differ from the job."""
     plain: Callable[[Target], str] = lambda target: "llamafactory.cli train config.yaml"
-    """What `python -m` starts on each node without our entry script: the engine's own launcher of torchrun."""
+    """Module that `python -m` starts on each node without our entry script: the engine's own torchrun launcher."""
     files: Callable[[Target], Mapping[str, str]] = lambda target: {}
-    """File name -> text of what the configuration names besides itself; ranks start in the folder that holds both."""
+    """File name -> text of other files that the configuration names. Ranks start in the folder that holds both."""

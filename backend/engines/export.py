@@ -1,4 +1,4 @@
-"""A job as plain shell scripts that need ssh and LLaMA-Factory, and nothing of Megaboard."""
+"""A job as plain shell scripts that need ssh and LLaMA-Factory, but not Megaboard."""
 
 import shlex
 from collections.abc import Iterable, Mapping
@@ -125,7 +125,7 @@ _FILL_IN: Mapping[str, str] = {
 
 
 def with_placeholders(job: Job) -> Job:
-    """The job with `fill-in` names for the nodes and paths that it does not say yet."""
+    """Return the job with `fill-in` names for missing nodes and paths."""
     values: dict[str, object] = {path: text for path, text in _FILL_IN.items() if get_value(job, path) is None}
     if not job.cluster.hosts:
         values["cluster.hosts"] = tuple(Host(address=f"fill-in-node{rank}") for rank in range(job.cluster.nodes))
@@ -137,11 +137,11 @@ def with_placeholders(job: Job) -> Job:
 
 
 def exported_files(job: Job, variables: Mapping[str, str], files: Iterable[str], plain: str) -> dict[str, str]:
-    """launch.sh and what it copies to the nodes besides `files`; `variables` are the ranks'.
+    """Return launch.sh and the files that it copies to the nodes besides `files`. `variables` are those of the ranks.
 
-    `plain` is what `python -m` starts on a node. The job must have passed check_launch.
+    `plain` is the module that `python -m` starts on a node. The job must have passed check_launch.
     """
-    # What our entry script alone reads.
+    # Variables that only our entry script reads.
     variables = {name: text for name, text in variables.items() if not name.startswith("MEGABOARD_")}
     scripts = {f"node{rank}.sh": _node_script(job, rank, variables, plain) for rank in range(job.cluster.nodes)}
     return {LAUNCH: _launch_script(job, files), "attached.sh": _ATTACHED, **scripts}
@@ -160,7 +160,7 @@ def _node_script(job: Job, rank: int, variables: Mapping[str, str], plain: str) 
         ranks=job.cluster.gpus_per_node,
         master=shlex.quote(job.cluster.hosts[0].dialled_address),
         port=job.cluster.port_range[0],
-        # To env a word with = in it is a variable; nice takes it for a program.
+        # env reads a word that contains = as a variable; nice reads it as a program.
         python=f"nice -n 0 {python}" if "=" in python else python,
         plain=plain,
     )
@@ -187,7 +187,7 @@ def _ssh_arguments(host: Host) -> str:
 
 
 def _path(path: str) -> str:
-    """A path as one word of a shell command; a leading ~ stays the home folder of whoever runs it."""
+    """Return a path as one word of a shell command. A leading ~ stays the home folder of the user who runs it."""
     if path.startswith("~/"):
         return '"$HOME"/' + shlex.quote(path[2:])
     return shlex.quote(path)

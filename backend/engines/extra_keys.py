@@ -1,8 +1,8 @@
-"""Whether an engine takes a key of `extra` with this value, by what its programs' argument classes say.
+"""Check of keys of `extra` against the argument classes of an engine's programs.
 
-LLaMA-Factory reads its file with HfArgumentParser.parse_dict, which refuses keys that it does not know and looks at
-neither types nor choices: `1e-8`, text to PyYAML, fails at the first step. A key or a choice that is unknown here may
-belong to a version that nobody has looked at, so it is a warning, and the preflight asks the installed one.
+LLaMA-Factory reads its file with HfArgumentParser.parse_dict. It refuses unknown keys, but checks neither types nor
+choices: `1e-8`, text to PyYAML, fails at the first step. A key or a choice that is unknown here may belong to a version
+that was not examined. So it is a warning, and the preflight asks the installed version.
 """
 
 import difflib
@@ -20,14 +20,14 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
 
 
 def check_known(job: Job, key: str, value: Any) -> Problem | None:
-    """Why the versions that were looked at do not take the key, or not with this value."""
+    """Return why the examined versions refuse the key or its value."""
     known = keys_of(job.engine)
     if key not in known:
         return _unknown(job, key, value)
     entry = known[key]
     said = meant(value, entry)
     field = f"extra.{key}"
-    # ms-swift's own command line is given text anyhow.
+    # ms-swift's own command line receives text anyway.
     if not _fits(said if job.traits.environment == "swift" else value, entry, job):
         edit = _with(job, key, key, said) if _fits(said, entry, job) else _without(job, key)
         values = {"key": key, "expected": entry.type, "value": quoted(value)}
@@ -54,21 +54,21 @@ def _unknown(job: Job, key: str, value: Any) -> Problem:
 
 @lru_cache(maxsize=64)
 def _near(engine: str, key: str) -> tuple[str, ...]:
-    """Known keys that are written much like this one: a comparison with hundreds, asked at every edit."""
+    """Return known keys with a similar spelling. Cached: it compares hundreds of keys at every edit."""
     return tuple(difflib.get_close_matches(key, keys_of(engine), n=3, cutoff=0.8))
 
 
 def _fits(value: Any, entry: EngineKey, job: Job) -> bool:
-    """Whether a value is of the key's type. Null leaves a thing out everywhere, whatever the class writes."""
+    """Return whether a value has the key's type. Null omits a key everywhere, whatever the class says."""
     names = type_names(entry)
     if value is None or not names <= _TYPES.keys() | {"None"}:
         return True
     if isinstance(value, bool):
-        # transformers' switches that also take a word, such as eval_strategy's `no`.
+        # Switches of transformers that also accept a word, such as eval_strategy's `no`.
         return "bool" in names or (value is False and "no" in entry.choices)
     is_swift = job.traits.environment == "swift"
     if isinstance(value, list | tuple) and "str" in names and not is_swift:
-        return True  # LLaMA-Factory splits text at commas, and leaves lists as they are.
+        return True  # LLaMA-Factory splits text at commas, and leaves lists unchanged.
     if isinstance(value, str) and "list" in names and is_swift:
         return True
     return any(isinstance(value, _TYPES[name]) for name in names - {"None"})

@@ -1,4 +1,4 @@
-"""Engines' keys for the job's parameters, as the parameter table says them (backend.job.parameters)."""
+"""Engine keys of the job's parameters, from the parameter table (backend.job.parameters)."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -8,21 +8,21 @@ from backend.job.mapping import get_value, parameters
 from backend.job.parameters import Reader
 
 EXPERTS = ("parallel.expert", "parallel.expert_tensor", "parallel.moe_token_dispatcher", "parallel.moe_grouped_gemm")
-"""What Megatron-Core is told of experts, by whichever engine."""
+"""Paths of the expert parameters of Megatron-Core, for any engine."""
 
 
 @cache
 def owned_keys(*readers: Reader) -> Mapping[str, str]:
-    """Key -> the job path that decides it."""
+    """Return key -> the job path that decides it."""
     return {key: item.path for item in parameters().values() for reader in readers for key in item.keys.get(reader, ())}
 
 
 def key_of(path: str, reader: Reader) -> str:
-    """The key that says a parameter's value as it is; KeyError where the reader has none."""
+    """Return the key that carries a parameter's value unchanged. Raises KeyError if the reader has none."""
     return parameters()[path].keys[reader][0]
 
 
 def carried(job: Job, reader: Reader, *paths: str) -> dict[str, object]:
-    """The keys of these parameters with the job's values as they are; those without a value are left out."""
+    """Return the keys of these parameters with the job's values unchanged, without those that have no value."""
     values = {key_of(path, reader): get_value(job, path) for path in paths}
     return {key: value for key, value in values.items() if value is not None}

@@ -1,8 +1,8 @@
-"""The configuration keys that each engine's program takes, as its own argument classes name them.
+"""The configuration keys of each engine's program, from its own argument classes.
 
-presets/engine_keys.yaml is written by tools/write_engine_keys.py, which asks the installed programs; a
-preflight asks those on the nodes. presets/key_versions.yaml says since which version a program takes a key; it is
-written by tools/write_key_versions.py.
+tools/write_engine_keys.py writes presets/engine_keys.yaml: it asks the installed programs. A preflight asks those on
+the nodes. presets/key_versions.yaml says since which version a program has a key; tools/write_key_versions.py writes
+it.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ class EngineKey:
     """One key of an engine's configuration."""
 
     type: str
-    """As Python writes it, `float | None`."""
+    """In Python's notation, `float | None`."""
     default: Any = None
-    """What the program takes where the key is left out; None too where it must be given."""
+    """The program's default; None too if the key is required."""
     choices: tuple[Any, ...] = ()
 
 
@@ -42,12 +42,12 @@ class Versions:
     examined: tuple[str, ...]
     """Oldest first."""
     since: Mapping[str, str]
-    """Key -> the first of them that takes it; keys that all take are left out."""
+    """Key -> the first version that has it, without keys that all versions have."""
 
 
 @cache
 def programs() -> Mapping[str, Program]:
-    """Every program by name: llamafactory, transformers, llamafactory_trainer, mcore_adapter, ..."""
+    """Return every program by name: llamafactory, transformers, llamafactory_trainer, mcore_adapter, ..."""
     return {
         name: Program(version=entry["version"], keys=_keys(entry["keys"]))
         for name, entry in _loaded("engine_keys.yaml").items()
@@ -56,7 +56,7 @@ def programs() -> Mapping[str, Program]:
 
 @cache
 def versions() -> Mapping[str, Versions]:
-    """By program: llamafactory, transformers, mcore_adapter, swift."""
+    """Return the versions by program: llamafactory, transformers, mcore_adapter, swift."""
     return {
         name: Versions(examined=tuple(entry["examined"]), since=entry["since"])
         for name, entry in _loaded("key_versions.yaml").items()
@@ -65,12 +65,12 @@ def versions() -> Mapping[str, Versions]:
 
 @cache
 def keys_of(engine: str) -> Mapping[str, EngineKey]:
-    """Every key that an engine takes."""
+    """Return every key of an engine."""
     return {key: entry for name in programs_of(engine) for key, entry in programs()[name].keys.items()}
 
 
 def programs_of(engine: str) -> tuple[str, ...]:
-    """The programs whose argument classes an engine reads its configuration with."""
+    """Return the programs whose argument classes an engine uses to read its configuration."""
     traits = TRAITS[engine]
     if traits.environment == "swift":
         return ("swift",)
@@ -79,17 +79,17 @@ def programs_of(engine: str) -> tuple[str, ...]:
 
 
 def read_key(entry: Mapping[str, Any]) -> EngineKey:
-    """A key as the file and the nodes tell it."""
+    """Return a key from an entry of the file or of a node's answer."""
     return EngineKey(type=entry["type"], default=entry.get("default"), choices=tuple(entry.get("choices", ())))
 
 
 def type_names(key: EngineKey) -> frozenset[str]:
-    """The types of a key one by one: `float | None` as float and None."""
+    """Return the types of a key one by one: `float | None` as float and None."""
     return frozenset(name.strip() for name in key.type.split("|"))
 
 
 def meant(value: Any, key: EngineKey) -> Any:
-    """The value as its key means it: YAML reads `no` as False, PyYAML `2e-5` as text, a name of digits as a number."""
+    """Return the value that a key means: YAML reads `no` as False, PyYAML `2e-5` as text, digits as a number."""
     names = type_names(key)
     if value is False and "no" in key.choices:
         return "no"

@@ -1,8 +1,8 @@
-"""A job in LLaMA-Factory's keys, as far as all its trainers share them.
+"""A job in the LLaMA-Factory keys that all its trainers share.
 
 Keys and their meaning: LLaMA-Factory 0.9.5 src/llamafactory/hparams/*.py, transformers 5.6.0 training_args.py
 (https://github.com/hiyouga/LLaMA-Factory/tree/v0.9.5, https://github.com/huggingface/transformers/tree/v5.6.0).
-LLaMA-Factory refuses keys it does not know, but checks neither types nor choices, so the job's own checks must hold.
+LLaMA-Factory refuses unknown keys, but checks neither types nor choices. So the job's own checks must do it.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from backend.engines.keys import carried
 
 FINETUNING_TYPES: Mapping[str, str] = {"full": "full", "partial": "freeze", "lora": "lora", "qlora": "lora"}
 
-# Parameters whose key carries the job's value as it is.
+# Parameters whose key carries the job's value unchanged.
 _DATA = (
     "training.dataset", "training.dataset_dir", "training.template", "training.cutoff_len", "training.packing",
     "training.workers.preprocessing", "training.workers.data_loader",
@@ -30,7 +30,7 @@ _RECORDS = (
 
 
 def common_config(target: Target, output_dir: str) -> dict[str, object]:
-    """The keys that every LLaMA-Factory trainer takes, in a reader's order."""
+    """Return the keys of every LLaMA-Factory trainer, in an order for human readers."""
     job, training = target.job, target.job.training
     config: dict[str, object] = {
         "model_name_or_path": job.model.path,
@@ -43,7 +43,7 @@ def common_config(target: Target, output_dir: str) -> dict[str, object]:
     if training.method in ("lora", "qlora"):
         config |= carried(job, "llamafactory", *_LORA)
     if training.method == "qlora":
-        # LLaMA-Factory recommends the second, aloud, wherever it meets the first.
+        # LLaMA-Factory prints a recommendation of the second wherever it finds the first.
         config |= {"quantization_bit": 4, "upcast_layernorm": True}
     if training.stage == "dpo":
         config |= carried(job, "llamafactory", *_PREFERENCE)
@@ -52,7 +52,7 @@ def common_config(target: Target, output_dir: str) -> dict[str, object]:
         config |= carried(job, "llamafactory", *_VISION)
     config |= _schedule(target)
     config |= {"output_dir": output_dir, **carried(job, "llamafactory", *_RECORDS), **_evaluation(target)}
-    # An empty list would be written as [], which transformers takes, but `none` is what its documentation says.
+    # An empty list would be written as []. transformers accepts it, but documents `none`.
     config["report_to"] = list(training.report_to) or "none"
     return config
 
@@ -66,11 +66,11 @@ def _schedule(target: Target) -> dict[str, object]:
         config["num_train_epochs"] = training.num_train_epochs
     else:
         config["max_steps"] = training.max_steps
-    # transformers 5 deprecates warmup_ratio in favour of a fractional warmup_steps. 4.57, which LLaMA-Factory takes as
-    # well, would read 0.03 steps there and not warm up at all; warmup_ratio means the same to both.
+    # transformers 5 deprecates warmup_ratio in favour of a fractional warmup_steps. LLaMA-Factory also accepts 4.57,
+    # which would read 0.03 steps there and not warm up at all; warmup_ratio means the same to both.
     if training.warmup_ratio > 0:
         config["warmup_ratio"] = training.warmup_ratio
-    # transformers refuses this scheduler without a lowest rate, Megatron would take 0.
+    # transformers refuses this scheduler without a lowest rate; Megatron would take 0.
     if training.lr_scheduler == "cosine_with_min_lr":
         config["lr_scheduler_kwargs"] = {"min_lr": training.learning_rate / 10}
     return config
@@ -89,15 +89,15 @@ def _evaluation(target: Target) -> dict[str, object]:
 
 
 def resume(target: Target, checkpoint: str) -> dict[str, object]:
-    """Said outright: left to itself LLaMA-Factory takes the newest folder of output_dir, complete or not."""
+    """Return the keys of resuming. By default LLaMA-Factory would take the newest checkpoint, complete or not."""
     return {"resume_from_checkpoint": checkpoint}
 
 
 def precision(name: str) -> dict[str, object]:
-    """The two switches of mixed precision; both off is fp32."""
+    """Return the two switches of mixed precision; both off is fp32."""
     return {"bf16": name == "bf16", "fp16": name == "fp16"}
 
 
 def cpu_config(target: Target) -> dict[str, object]:
-    """What ranks without a GPU need: accelerate trains them apart, in silence, unless it is told `use_cpu`."""
+    """Return the keys of ranks without a GPU: without `use_cpu`, accelerate silently trains each of them alone."""
     return {"use_cpu": True, "ddp_backend": "gloo"} if target.on_cpu else {}

@@ -8,15 +8,15 @@ from backend.engines.llamafactory import common_config, cpu_config, precision, r
 
 
 def hugging_face_config(target: Target, output_dir: str) -> dict[str, object]:
-    """The keys of LLaMA-Factory's Hugging Face trainer."""
+    """Return the keys of LLaMA-Factory's Hugging Face trainer."""
     config = common_config(target, output_dir)
     config |= precision(target.job.training.precision)
-    # LLaMA-Factory turns gradient checkpointing on unless it is told not to.
+    # LLaMA-Factory turns gradient checkpointing on by default.
     if target.job.recompute == "none":
         config["disable_gradient_checkpointing"] = True
     if target.job.training.liger:
         config["enable_liger_kernel"] = True
-    # Without the first there is no token count; without the second a NaN loss is logged as the mean of the others.
+    # Without the first there is no token count. Without the second a NaN loss is logged as the mean of the others.
     config |= {"include_num_input_tokens_seen": True, "logging_nan_inf_filter": False}
     return config | cpu_config(target)
 

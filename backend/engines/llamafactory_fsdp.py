@@ -1,9 +1,9 @@
 """LLaMA-Factory's Hugging Face trainer under torch FSDP 1 or 2, through accelerate.
 
-`accelerate launch` says a plan to its ranks by environment variables and starts torchrun; we set the same variables
+`accelerate launch` passes a plan to its ranks in environment variables and starts torchrun. We set the same variables
 (accelerate 1.11.0 utils/launch.py prepare_multi_gpu_env, read by utils/dataclasses.py FullyShardedDataParallelPlugin).
-Keys of config.yaml would not do: LLaMA-Factory itself reads ACCELERATE_USE_FSDP and FSDP_VERSION
-(0.9.5 src/llamafactory/model/model_utils/checkpointing.py). Values as in LLaMA-Factory's examples/accelerate.
+Keys of config.yaml are not enough: LLaMA-Factory itself reads ACCELERATE_USE_FSDP and FSDP_VERSION (0.9.5
+src/llamafactory/model/model_utils/checkpointing.py). Values as in LLaMA-Factory's examples/accelerate.
 """
 
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from backend.engines.llamafactory_ddp import HUGGING_FACE_OWNED, hugging_face_co
 
 
 def fsdp_variables(target: Target) -> Mapping[str, str]:
-    """What accelerate reads the plan from."""
+    """Return the variables from which accelerate reads the plan."""
     fsdp = target.job.parallel.fsdp
-    # One rank a node reads the weights and the others get them from it; without it every rank reads all of them onto
-    # its own device. FSDP1's way of sending them knows GPUs only.
+    # One rank per node reads the weights and sends them to the others. Without it every rank reads all of them onto
+    # its own device. FSDP1 can send them only between GPUs.
     loads_once = fsdp.version == 2 or not target.on_cpu
     variables = {
         "ACCELERATE_USE_FSDP": "true",
@@ -35,7 +35,7 @@ def fsdp_variables(target: Target) -> Mapping[str, str]:
         "FSDP_SHARDING_STRATEGY": "FULL_SHARD" if fsdp.reshard_after_forward else "SHARD_GRAD_OP",
         "FSDP_BACKWARD_PREFETCH": "BACKWARD_PRE",
         "FSDP_SYNC_MODULE_STATES": _switch(loads_once),
-        # Frozen and trained parameters in one layer: LoRA, partial training.
+        # Needed for frozen and trained parameters in one layer: LoRA, partial training.
         "FSDP_USE_ORIG_PARAMS": "true",
     }
 

@@ -1,8 +1,8 @@
 """LLaMA-Factory on Megatron-Core: `USE_MCA=1` selects mcore_adapter, whose own keys carry the parallel plan.
 
 Keys and defaults: mcore_adapter 0.10.0.dev0, src/mcore_adapter/training_args.py
-(https://github.com/alibaba/ROLL/tree/8eb27cc2dc34c4d1310b169d9b86d339004d811a/mcore_adapter). Its argument class is
-transformers' plain one, so the keys that LLaMA-Factory itself adds to the Hugging Face trainer are unknown here.
+(https://github.com/alibaba/ROLL/tree/8eb27cc2dc34c4d1310b169d9b86d339004d811a/mcore_adapter). Its argument class
+extends that of transformers. So the keys that LLaMA-Factory adds to the Hugging Face trainer are unknown here.
 """
 
 from backend.engines.engine import Engine, Target
@@ -12,7 +12,7 @@ from backend.job.problems import Problem
 
 
 def megatron_config(target: Target, output_dir: str) -> dict[str, object]:
-    """The keys of mcore_adapter's trainer. Switches that are off, as its own default is, are left out."""
+    """Return the keys of mcore_adapter's trainer, without switches that are off like its own default."""
     config = common_config(target, output_dir)
     config |= precision(target.job.training.precision)
     config |= _sizes(target) | _recompute(target) | _optimizer(target) | _fusions(target) | _experts(target)
@@ -42,7 +42,7 @@ def _recompute(target: Target) -> dict[str, object]:
     config: dict[str, object] = {"recompute_granularity": granularity}
     if granularity == "selective" and parallel.recompute_modules:
         config["recompute_modules"] = ",".join(parallel.recompute_modules)
-    # mcore_adapter takes `uniform` over single layers when neither is given, and refuses one without the other.
+    # mcore_adapter takes `uniform` over single layers if neither is given, and refuses one without the other.
     if granularity == "full" and parallel.recompute_num_layers is not None:
         config |= {"recompute_method": "uniform", "recompute_num_layers": parallel.recompute_num_layers}
     return config
@@ -69,15 +69,15 @@ def _fusions(target: Target) -> dict[str, object]:
 
 def _experts(target: Target) -> dict[str, object]:
     if not target.shape.experts:
-        # mcore_adapter checks the dispatcher of dense models as well, and its default does not go with this key.
+        # mcore_adapter also checks the dispatcher of dense models, and its default conflicts with this key.
         varies = target.job.extra.get("variable_seq_lengths")
         return _carried(target, "parallel.moe_token_dispatcher") if varies else {}
-    # ETP left out would be TP, whatever mcore_adapter's help says.
+    # A missing ETP would be TP, whatever mcore_adapter's help says.
     return _carried(target, *EXPERTS)
 
 
 def _turned_off_on_cpu(target: Target) -> tuple[str, ...]:
-    """The switches of the job that Megatron-Core's plain modules refuse without a GPU."""
+    """Return the job's switches that Megatron-Core's plain modules refuse without a GPU."""
     parallel = target.job.parallel
     switches = {
         "parallel.sequence": target.job.sequence_parallel,
@@ -105,8 +105,8 @@ def _switched_on(target: Target, *paths: str) -> dict[str, object]:
 ENGINE = Engine(
     name="llamafactory-megatron",
     config=megatron_config,
-    # One hardware queue: kernels then start in the order in which Megatron issues them, which its overlap of tensor
-    # parallel communication relies on.
+    # With one hardware queue, kernels start in the order in which Megatron issues them. Its overlap of tensor
+    # parallel communication needs this order.
     environment=lambda target: {"USE_MCA": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"},
     owned=owned_keys("llamafactory", "mcore_adapter"),
     notes=_notes,

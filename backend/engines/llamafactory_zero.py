@@ -1,8 +1,8 @@
 """LLaMA-Factory's Hugging Face trainer under DeepSpeed ZeRO: stages 2 and 3, each also with offload.
 
-The configuration is that of LLaMA-Factory's own examples, whose sizes the memory model reckons with
+The configuration is that of LLaMA-Factory's own examples. The memory model uses their sizes
 (https://github.com/hiyouga/LLaMA-Factory/tree/v0.9.5/examples/deepspeed: ds_z2_config.json, ds_z2_offload_config.json,
-ds_z3_config.json, ds_z3_offload_config.json). transformers fills in what is "auto" from config.yaml.
+ds_z3_config.json, ds_z3_offload_config.json). transformers fills in "auto" values from config.yaml.
 """
 
 import json
@@ -14,11 +14,11 @@ from backend.engines.llamafactory_ddp import HUGGING_FACE_OWNED, hugging_face_co
 from backend.job.traits import TRAITS
 
 DEEPSPEED = "deepspeed.json"
-"""Beside config.yaml, which names it without a folder: the ranks start in the one that holds both."""
+"""File in the folder of config.yaml, which names it without a folder: the ranks start there."""
 
 
 def deepspeed_config(target: Target) -> dict[str, object]:
-    """DeepSpeed's own configuration of the job."""
+    """Return DeepSpeed's own configuration of the job."""
     traits = target.job.traits
     zero = _stage_3() if traits.zero_stage == 3 else _stage_2()
     if traits.offloads != "none":
@@ -30,7 +30,7 @@ def deepspeed_config(target: Target) -> dict[str, object]:
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",
         "gradient_clipping": "auto",
-        # The trainer brings torch's AdamW, which DeepSpeed has not tested itself.
+        # The trainer uses torch's AdamW, which DeepSpeed has not tested itself.
         "zero_allow_untested_optimizer": True,
         "fp16": {
             "enabled": "auto",
@@ -69,7 +69,7 @@ def _stage_3() -> dict[str, object]:
         "stage3_param_persistence_threshold": "auto",
         "stage3_max_live_parameters": 1_000_000_000,
         "stage3_max_reuse_distance": 1_000_000_000,
-        # Without it a checkpoint holds no weights that anything but DeepSpeed could read.
+        # Without it only DeepSpeed can read the weights of a checkpoint.
         "stage3_gather_16bit_weights_on_model_save": True,
     }
 
@@ -84,7 +84,7 @@ def _offload(target: Target) -> dict[str, object]:
 
 def _config(target: Target, output_dir: str) -> dict[str, object]:
     config = hugging_face_config(target, output_dir) | {"deepspeed": DEEPSPEED}
-    # With it accelerate leaves DeepSpeed out (1.11.0 state.py), which then takes each rank for a world of its own.
+    # With it accelerate omits DeepSpeed (1.11.0 state.py), and DeepSpeed then treats each rank as a separate world.
     config.pop("use_cpu", None)
     return config
 

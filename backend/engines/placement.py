@@ -1,4 +1,4 @@
-"""Where a run is put, and what an engine makes of a job there: plain data between launch and engines."""
+"""Placement of a run and the files of a job there: plain data between launch and engines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from backend.job.problems import Problem
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodePlacement:
-    """One node of a run, as launch has found it."""
+    """One node of a run, as the launch found it."""
 
     rank: int
     """Node rank: the order of the job's hosts."""
     folder: str
-    """Absolute run folder on that node; the rendered files lie in it."""
+    """Absolute run folder on that node, with the rendered files."""
     python: str
     """Interpreter of the engine's environment."""
     setup: str | None = None
@@ -21,7 +21,7 @@ class NodePlacement:
     interface: str | None = None
     """Network interface towards the master; None lets NCCL and gloo choose."""
     address: str
-    """What messages call the node."""
+    """Name of the node in messages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,16 +31,16 @@ class Placement:
     run_id: str
     attempt: int
     master_address: str
-    """The address of node 0 that every other node can dial."""
+    """The address of node 0 that every other node can connect to."""
     master_port: int
     nodes: tuple[NodePlacement, ...]
     checkpoint: str | None = None
-    """The complete checkpoint that the attempt goes on from: its folder, absolute, equal on all nodes."""
+    """The complete checkpoint from which the attempt resumes: its absolute folder, equal on all nodes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeCommand:
-    """What one node starts, and the variables it starts it with."""
+    """Command of one node, and its environment variables."""
 
     rank: int
     argv: tuple[str, ...]
@@ -49,11 +49,11 @@ class NodeCommand:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rendered:
-    """A job as its engine takes it."""
+    """A job in the form that its engine reads."""
 
     files: Mapping[str, str]
     """File name -> text, equal on all nodes."""
     commands: tuple[NodeCommand, ...]
-    """One a node, in rank order."""
+    """One command per node, in rank order."""
     notes: tuple[Problem, ...] = ()
-    """Where the files differ from the letter of the job, and why."""
+    """Notes on where the files differ from the job, and why."""

@@ -1,4 +1,4 @@
-"""Whether a job can go on from a checkpoint that another job wrote: what of its plan may differ.
+"""Check whether a job can resume from a checkpoint of another job: which parts of the plan may differ.
 
 Sources: mcore_adapter 0.10.0.dev0 models/model_factory.py (from_pretrained, distribute_config_match) and
 trainer/utils.py (build_sharded_state_dict_metadata); ms-swift 4.6.0 swift/megatron/utils/megatron_lm_utils.py
@@ -25,11 +25,11 @@ _MEGATRON = (
     "parallel.pipeline_layout",
 )
 _RESHARDABLE = {"llamafactory": "distrib_optim_fully_reshardable", "swift": "dist_ckpt_optim_fully_reshardable"}
-"""The engine's own key, passed in `extra`, that lets an optimizer's state be divided anew."""
+"""The engine's own key in `extra` that makes an optimizer's state reshardable."""
 
 
 def check_source(before: Job, after: Job, bound: Iterable[str]) -> list[Problem]:
-    """What stands against training `after` from a checkpoint of `before` that is bound to these parts of its plan."""
+    """Return why `after` cannot train from a checkpoint of `before` that requires these parts of its plan."""
     if before.engine != after.engine:
         values: dict[str, object] = {"engine": before.engine}
         edit: dict[str, object] = {"engine": before.engine}
@@ -43,7 +43,7 @@ def check_source(before: Job, after: Job, bound: Iterable[str]) -> list[Problem]
 
 
 def bound_to(job: Job, files: Iterable[str]) -> tuple[str, ...]:
-    """The parts of the plan that a checkpoint of the job can be loaded with alone; none when it can be divided anew."""
+    """Return the parts of the plan that must stay the same for a checkpoint of the job; none if it can be resharded."""
     if job.traits.zero_stage:
         return _RANKS
     if not job.traits.is_megatron or _is_reshardable(job, files):
@@ -52,7 +52,7 @@ def bound_to(job: Job, files: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_reshardable(job: Job, files: Iterable[str]) -> bool:
-    """The weights as a distributed checkpoint, and the optimizer's state in a form that fits every division."""
+    """Return whether the weights are a distributed checkpoint, and the optimizer's state fits every sharding."""
     environment = job.traits.environment
     spread = environment == "swift" or any("/dist_model/" in file for file in files)
     optimizer = job.parallel.distributed_optimizer and job.extra.get(_RESHARDABLE[environment]) is True

@@ -1,8 +1,8 @@
 """ms-swift's Megatron: `megatron sft|pt|rlhf`, which trains the models that mcore-bridge knows, LoRA included.
 
-Keys and defaults: ms-swift 4.6.0 swift/megatron/arguments/*.py, as in the wheel on PyPI; its command line reads the
-same config.yaml (swift/cli/main.py parse_yaml_args). Its argument classes take what is written here (a test asks them);
-training itself needs Transformer Engine and GPUs, and was not run where this was written.
+Keys and defaults: ms-swift 4.6.0 swift/megatron/arguments/*.py, as in the wheel on PyPI. Its command line reads the
+same config.yaml (swift/cli/main.py parse_yaml_args). A test checks that its argument classes accept what is written
+here. Training itself needs Transformer Engine and GPUs, and was not run by the authors.
 """
 
 import math
@@ -25,11 +25,11 @@ _SCHEDULERS: Mapping[str, str] = {
 }
 _REPORTS = frozenset({"tensorboard", "wandb", "swanlab"})
 _FEWEST_KEPT = 2
-"""ms-swift refuses a save_total_limit of 1."""
+"""Minimum that ms-swift accepts: it refuses a save_total_limit of 1."""
 
 
 def swift_config(target: Target, output_dir: str) -> dict[str, object]:
-    """The arguments of `megatron sft|pt|rlhf`; its command line takes no null."""
+    """Return the arguments of `megatron sft|pt|rlhf`. Its command line accepts no null."""
     config = _method(target) | _data(target) | _schedule(target)
     config |= _records(target, output_dir)
     return config | _plan(target) | _memory(target) | _switches(target) | _experts(target)
@@ -68,7 +68,7 @@ def _data(target: Target) -> dict[str, object]:
 
 
 def dataset_paths(names: str | None, folder: str | None) -> list[str]:
-    """ms-swift knows no dataset_info.json: each name is a file below the data folder."""
+    """Return the data files: ms-swift has no dataset_info.json, so each name is a file below the data folder."""
     return [str(PurePosixPath(folder or "", name.strip())) for name in (names or "").split(",") if name.strip()]
 
 
@@ -94,7 +94,7 @@ def _records(target: Target, output_dir: str) -> dict[str, object]:
     training = target.job.training
     config: dict[str, object] = {
         "output_dir": output_dir,
-        # Without it the results go to a folder with a date in its name, below this one.
+        # Without it the results go to a subfolder with a date in its name.
         "add_version": False,
         "logging_steps": training.logging_steps,
         "save_steps": training.save_steps,
@@ -154,41 +154,42 @@ def _carried(target: Target, *paths: str) -> dict[str, object]:
 
 
 def _environment(target: Target) -> Mapping[str, str]:
-    # The first is what ms-swift's own launcher sets; the others tell our programs on the node what to run, and the
-    # size of the gang to a preflight, which has a gang of one.
+    # ms-swift's own launcher sets the first. The others give our programs on the node what to run, and the number of
+    # ranks: a preflight has a single rank.
     variables = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "MEGABOARD_TRAINER": f"swift-{swift_command(target)}"}
     return variables | {"MEGABOARD_WORLD_SIZE": str(target.job.world_size)}
 
 
 def _resume(target: Target, checkpoint: str) -> dict[str, object]:
-    """Weights, optimizer, random state and step; with `finetune`, its default, the weights alone, from step 0.
+    """Return the keys to load weights, optimizer, random state and step.
 
-    A checkpoint of adapters holds these alone: the model under them comes from `model`, as at the start.
-    Source: swift/megatron/trainers/base.py (_load_checkpoint, _prepare_peft_model).
+    With `finetune`, the default, ms-swift loads only the weights and starts from step 0. A checkpoint of adapters holds
+    only these: `model` gives the model under them, as at the start. Source: swift/megatron/trainers/base.py
+    (_load_checkpoint, _prepare_peft_model).
     """
     kind = "mcore_model" if target.job.training.method == "full" else "mcore_adapter"
     return {kind: checkpoint, "finetune": False}
 
 
 def swift_command(target: Target) -> str:
-    """`megatron sft`, `pt` or `rlhf`."""
+    """Return the command: `megatron sft`, `pt` or `rlhf`."""
     return _COMMANDS[target.job.training.stage]
 
 
 def _notes(target: Target) -> tuple[Problem, ...]:
-    """Where ms-swift means something else than the letter of the job."""
+    """Return notes on where ms-swift differs from the job."""
     training = target.job.training
-    found: list[tuple[str, str, dict[str, object]]] = []
+    differences: list[tuple[str, str, dict[str, object]]] = []
     if training.template:
-        found.append(("swift_template", "training.template", {"template": training.template}))
+        differences.append(("swift_template", "training.template", {"template": training.template}))
     if training.max_steps is None and training.num_train_epochs % 1:
         epochs = math.ceil(training.num_train_epochs)
-        found.append(("swift_whole_epochs", "training.num_train_epochs", {"epochs": epochs}))
+        differences.append(("swift_whole_epochs", "training.num_train_epochs", {"epochs": epochs}))
     if training.save_total_limit == 1:
-        found.append(("swift_keeps_two", "training.save_total_limit", {}))
+        differences.append(("swift_keeps_two", "training.save_total_limit", {}))
     if dropped := [name for name in training.report_to if name not in _REPORTS]:
-        found.append(("swift_reports", "training.report_to", {"names": ", ".join(dropped)}))
-    return tuple(Problem(code=code, field=field, severity="note", values=values) for code, field, values in found)
+        differences.append(("swift_reports", "training.report_to", {"names": ", ".join(dropped)}))
+    return tuple(Problem(code=code, field=field, severity="note", values=values) for code, field, values in differences)
 
 
 ENGINE = Engine(

@@ -1,22 +1,23 @@
-"""The command that starts one node of a gang."""
+"""The command that starts one node of a run."""
 
 from backend.engines.placement import NodePlacement, Placement
 
 ENTRY = "entry.py"
 
 
-def torchrun_command(place: Placement, node: NodePlacement, *, ranks: int, program: str = ENTRY) -> tuple[str, ...]:
-    """torchrun with static rendezvous: the node rank is the host order, and no agent restarts its ranks by itself.
+def torchrun_command(placement: Placement, node: NodePlacement, *, ranks: int, program: str = ENTRY) -> tuple[str, ...]:
+    """Return a torchrun command with static rendezvous, whose agents do not restart ranks.
 
-    `ranks` are the processes on this node. Each runs the entry script of the run folder, or another `program` there.
+    Node ranks follow the host order. `ranks` is the number of processes on this node. Each runs the entry script of the
+    run folder, or another `program` there.
     """
     return (
         *(node.python, "-m", "torch.distributed.run"),
-        *("--nnodes", str(len(place.nodes))),
+        *("--nnodes", str(len(placement.nodes))),
         *("--node_rank", str(node.rank)),
         *("--nproc_per_node", str(ranks)),
-        *("--master_addr", place.master_address),
-        *("--master_port", str(place.master_port)),
+        *("--master_addr", placement.master_address),
+        *("--master_port", str(placement.master_port)),
         *("--max_restarts", "0"),
         f"{node.folder}/{program}",
         node.folder,

@@ -1,12 +1,12 @@
-"""Engine files as YAML that every reader takes the same way."""
+"""Engine files as YAML that every reader interprets in the same way."""
 
 import re
 from collections.abc import Mapping
 
 import yaml
 
-# PyYAML reads 1e3 as a string and OmegaConf, which llamafactory-cli uses, as a number. Strings that begin with a letter
-# or a slash and hold nothing but these characters mean themselves to both; all others are quoted.
+# PyYAML reads 1e3 as a string; OmegaConf, which llamafactory-cli uses, as a number. Both read a string unchanged if
+# it begins with a letter or a slash and has only these characters. All other strings are quoted.
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 
 
@@ -24,5 +24,5 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def to_yaml(mapping: Mapping[str, object]) -> str:
-    """The mapping as YAML in its own order, one key a line; PyYAML and OmegaConf read it back equal."""
+    """Return the mapping as YAML in its own order, one key per line; PyYAML and OmegaConf read it back equal."""
     return yaml.dump(dict(mapping), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf"))

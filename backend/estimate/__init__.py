@@ -1,4 +1,4 @@
-"""Pure functions from a job to what its plan costs; they take numbers or NumPy arrays alike.
+"""The cost of a plan: memory, time and FLOPs. Pure functions of a job; its sizes are numbers or NumPy arrays.
 
 Reading order: estimate.py, model_layers.py, saved_activations.py, megatron.py (or hugging_face.py), schedule.py,
 simulate.py; for time: timing.py, step_time.py, layer_time.py, time_context.py, communication.py, collectives.py,

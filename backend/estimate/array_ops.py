@@ -6,13 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
-"""One entry for each plan. Arrays of whole numbers count as such, as `int` counts as `float`."""
+"""One entry for each plan. Arrays of integers are allowed, as `int` is allowed for `float`."""
 Number = float | Array
 """A plain number, or an array with one entry for each plan."""
 Flag = bool | npt.NDArray[np.bool_]
-"""The same of a condition."""
+"""A condition, or an array of conditions with one entry for each plan."""
 ZERO: Number = 0.0
-"""Where sums begin."""
+"""The start of a sum of numbers."""
 
 
 def plain(value: Number) -> float:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from backend.estimate.array_ops import Flag, Number, largest
+from backend.estimate.array_ops import Array, Flag, Number, largest
 from backend.estimate.estimate import (
     GIB,
     RESERVED_PER_ALLOCATED,
@@ -40,10 +40,10 @@ from backend.job.job import Job
 from backend.job.model import ModelShape
 from backend.job.presets import Gpu
 
-Array = npt.NDArray[Any]
-Rows = Array | slice
-Columns = Mapping[str, Array]
-"""Path of the job -> every plan's value."""
+Indices = npt.NDArray[np.integer]
+Rows = Indices | slice
+Columns = Mapping[str, npt.NDArray[Any]]
+"""Job path -> the value of every plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,7 @@ class Figures:
 
     reserved_gib: Array
     outside_gib: Array
-    fits: Array
+    fits: npt.NDArray[np.bool_]
     bubble_fraction: Array
     iteration_s: Array | None
     host_memory_gib: Array | None = None
@@ -79,8 +79,8 @@ class Base:
     """
 
     columns: Columns
-    kind: Array
-    """Of each of these: its place in `alike`."""
+    kind: Indices
+    """The index in `alike` of each plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +89,7 @@ class Cut:
 
     rows: slice
     stages: Mapping[str, Any]
-    """How: values of STATIC."""
+    """The values of STATIC."""
     base: "Base"
 
 
@@ -101,13 +101,13 @@ class PlanBatch:
     """Every (recompute, modules) that occurs."""
     cuts: tuple[Cut, ...]
     lines: Columns
-    """Values of the choices that every plan of `base` comes with, each along a dimension of its own before the last."""
+    """Values of the choices that every plan of `base` has, each along its own dimension before the last."""
     shape: tuple[int, ...]
-    """How many values these have."""
-    place: Array
-    """Of each plan: its place among the results of its cut, lines of `base` one after the other."""
+    """The number of values of each choice."""
+    place: Indices
+    """The index of each plan among the results of its cut, lines of `base` one after the other."""
     alike: Columns
-    """One of each kind of plan in which a layer costs the same but for `lines`: values of OF_LAYERS."""
+    """One plan of each kind whose layers cost the same, apart from `lines`: values of OF_LAYERS."""
 
 
 OF_LAYERS = (
@@ -117,7 +117,7 @@ OF_LAYERS = (
     "parallel.recompute_num_layers",
     "parallel.sequence",
 )
-"""What the cost of a layer depends on, whichever stage it is on."""
+"""The parameters that the cost of a layer depends on, on any stage."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,20 +126,20 @@ class Lines:
 
     values: Columns
     shape: tuple[int, ...]
-    order: Array
-    """The plans cut by cut, in each line after line, all lines in the same order."""
+    order: Indices
+    """The plans of each cut, line after line; all lines have the same order."""
 
 
 STATIC = ("pipeline", "virtual_pipeline", "account_for_embedding", "account_for_loss", "pipeline_layout")
-"""How the layers are cut into stages: keys of `parallel`."""
+"""The keys of `parallel` that cut the layers into stages."""
 OF_STAGES = tuple(f"parallel.{name}" for name in STATIC)
 
 
 def plan_batch(
     columns: Callable[[Rows], Columns],
     choices: tuple[tuple[str, tuple[str, ...]], ...],
-    cut: Array,
-    alike: Array,
+    cut: Indices,
+    alike: Indices,
     lines: Lines,
 ) -> PlanBatch:
     """Return plans as arrays. Plans have equal values in `cut` if they are equal in OF_STAGES, and in `alike` if they
@@ -152,7 +152,7 @@ def plan_batch(
     begins = np.flatnonzero(np.diff(cut, prepend=-1))
     stages = {path: values.tolist() for path, values in columns(begins).items() if path in OF_STAGES}
     first = np.full(alike.max() + 1, -1)
-    # What is written last stays: the first plan of each kind.
+    # The last write stays, which is the first plan of each kind.
     first[alike[::-1]] = np.arange(len(alike))[::-1]
     occurs = first >= 0
     kind, place = (np.cumsum(occurs) - 1)[alike], np.empty(len(cut), np.intp)
@@ -191,7 +191,7 @@ class Parts:
     batch: PlanBatch
     of_cuts: tuple[tuple[Array, ...], ...]
 
-    def at(self, rows: Array) -> Array:
+    def at(self, rows: Indices) -> Array:
         """Return one row for each of PARTS, with one entry for each of these plans."""
         cuts, figures_by_name = self.batch.cuts, np.empty((len(PARTS), len(rows)))
         cut_of = np.searchsorted([cut.rows.start for cut in cuts], rows, side="right") - 1
@@ -243,10 +243,10 @@ def _job_of(job: Job, columns: Columns, cut: Mapping[str, Any] | None = None) ->
 
 def _costs(job: Job, shape: ModelShape, gpu: Gpu, batch: PlanBatch, machine: Machine | None) -> _Costs:
     columns = {**batch.alike, **{path: values for path, values in batch.lines.items() if path in OF_LAYERS}}
-    # Nor is a layout read, which the rules may have refused.
+    # The layout is not read either; the rules may have rejected it.
     job = _job_of(job, columns, {"pipeline_layout": None})
     layers, trained, memory = model_layers(shape), trained_parts(job, shape), memory_traits(job)
-    # What a layer's cost does not depend on is not a number: a formula that asks for it fails.
+    # Fields that the cost of a layer must not depend on are no numbers, so that a formula that reads them fails.
     unknown: dict[str, Any] = dict.fromkeys(("data", "micro_batches", "distributed_optimizer", *STATIC))
     plan = replace(_plan_of(job, shape, gpu, batch.choices, columns), **unknown)
     megatron = job.traits.is_megatron
@@ -295,10 +295,10 @@ def _evaluate_cut(
     return figures, parts
 
 
-def _take(value: Any, rows: Array) -> Any:
+def _take(value: Any, rows: Indices) -> Any:
     """Return a tree of dataclasses and named tuples with some entries of the last dimension of every array."""
     if isinstance(value, np.ndarray):
-        # What differs by line alone has one entry for all.
+        # Arrays that differ by line only have one entry for all plans.
         return value if value.shape[-1] == 1 else value.take(rows, axis=-1)
     if is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in fields(value)]

@@ -42,17 +42,17 @@ class StageEstimate:
     stage: int
     layers: int
     parameters: int
-    """All on the GPU, experts included."""
+    """All parameters on the GPU, experts included."""
     expert_parameters: int
     trainable_parameters: int
     weights_gib: float
     gradients_gib: float
-    """Communication buckets included."""
+    """Gradients with their communication buckets."""
     optimizer_gib: float
     activations_gib: float
     logits_gib: float
     workspace_gib: float
-    """Gradients on their way, cached buffers, workspaces of libraries."""
+    """Gradients in transfer, cached buffers, workspaces of libraries."""
     peak_gib: float
 
 
@@ -62,7 +62,7 @@ class Estimate:
 
     name: str
     fits: bool
-    """reserved_gib + outside_gib <= gpu_memory_gib; and host_memory_gib <= a node's RAM where that is known."""
+    """reserved_gib + outside_gib <= gpu_memory_gib; and host_memory_gib <= a node's RAM if that is known."""
     gpu_memory_gib: float
     outside_gib: float
     peak_gib: float
@@ -71,7 +71,7 @@ class Estimate:
     peak_stage: int
     stages: tuple[StageEstimate, ...]
     host_memory_gib: float
-    """Of the RAM of a node, for what is offloaded to it."""
+    """RAM of a node for offloaded data."""
     data_parallel: int
     global_batch_size: int
     micro_batches: int
@@ -80,26 +80,27 @@ class Estimate:
     bubble_textbook: float
     flops_per_token: float
     iteration_s: float | None = None
-    """Of one optimizer step."""
+    """Seconds of one optimizer step."""
     tokens_per_s_per_gpu: float | None = None
     model_tflops_per_gpu: float | None = None
     mfu: float | None = None
-    """Model FLOPs over the GPU's dense peak; nothing recomputed counted."""
+    """Model FLOPs over the GPU's dense peak, without recomputation."""
     hours: float | None = None
-    """Of the whole run; None also where the number of samples is not known."""
+    """Hours of the whole run; None also if the number of samples is unknown."""
     communication_s: Mapping[str, float] | None = None
     """Exposed seconds of an iteration: tensor, pipeline, data, context, expert."""
     time_s: Mapping[str, float] | None = None
-    """Parts that add up to iteration_s: compute, recompute, bubble, those of communication_s, optimizer, offload."""
+    """Parts of iteration_s: compute, recompute, bubble, those of communication_s, optimizer, offload."""
     stage_times: tuple[tuple[float, float], ...] | None = None
     """Forward and backward seconds of one micro-batch on each stage, communication included."""
     chunk_times: tuple[tuple[tuple[float, float], ...], ...] | None = None
     """The same for each model chunk of each stage."""
     time_error: float | None = None
-    """Median error of such times, as a fraction: on sources that were not used to build the estimates
-    (presets/expected_error.yaml); where a run corrects them, of times corrected so on published runs."""
+    """Median error of such times, as a fraction. It is the error on sources that were not used to build the estimates
+    (presets/expected_error.yaml). If a run corrects the times, it is the error of times that were corrected in this way
+    on published runs."""
     memory_error: float | None = None
-    """The same of memory; None where a run corrects it: then nobody has measured it."""
+    """Median error of such memory; None if a run corrects it, because nobody has measured that error."""
     calibrated_on: str | None = None
     """The run whose measured step time or memory corrects these figures."""
     probed_on: str | None = None

@@ -14,9 +14,9 @@ class Memo:
 
     def __init__(self) -> None:
         self.held: dict[Any, Any] = {}
-        """What stages hold: megatron.py."""
+        """The contents of stages (megatron.py)."""
         self.kept: dict[Any, Any] = {}
-        """What chunks keep: likewise."""
+        """The saved activations of chunks (megatron.py)."""
         self._known: dict[Hashable, Any] = {}
         self._objects: dict[int, object] = {}
 

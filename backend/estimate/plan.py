@@ -28,31 +28,32 @@ class Plan:
     """Copies of the model (DP)."""
     sequence_parallel: Flag = False
     sequence_length: Number
-    """Of a mean sequence; of the fullest micro-batch where memory is computed."""
+    """Tokens of a mean sequence; for memory, those of the longest micro-batch."""
     attended: float | None = None
-    """Tokens of context in attention, where a sequence holds several samples; None: the sequence's."""
+    """Tokens of context for attention if a sequence holds several samples; None for the whole sequence."""
     micro_batch: Number = 1
     micro_batches: Number
-    """Micro-batches a step (gradient accumulation)."""
+    """Micro-batches per step (gradient accumulation)."""
     distributed_optimizer: Flag = True
     offload_fraction: float = 0.0
-    """Share of the optimizer kept in host memory."""
+    """Share of the optimizer in host memory."""
     recompute: Literal["none", "selective", "full"] = "none"
     recompute_modules: tuple[str, ...] = ()
     recompute_layers: Number = 1
-    """Layers a unit of full recompute holds."""
+    """Layers in a unit of full recompute."""
     recompute_choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Where the plans of an array differ in it: every (recompute, modules) that occurs, in place of the two above."""
+    """For arrays of plans that differ in recompute: every (recompute, modules) that occurs. It replaces the two fields
+    above."""
     recompute_choice: int | npt.NDArray[np.intp] = 0
-    """The place of each plan's in recompute_choices."""
+    """The index of each plan in recompute_choices."""
     account_for_embedding: bool = False
     account_for_loss: bool = False
     pipeline_layout: tuple[int, ...] | None = None
-    """Layers of each piece, chunk after chunk; None: equal ones."""
+    """Layers of each piece, chunk after chunk; None for equal pieces."""
     flash_attention: bool = True
-    """False on GPUs that have no flash attention: the attention probabilities are materialised."""
+    """False on GPUs without flash attention, where attention probabilities are stored."""
     attention_dropout: bool = False
-    """Materialised probabilities then come with their mask and their dropped-out copy."""
+    """Whether stored probabilities have a dropout mask and a copy after dropout."""
     context_a2a: bool = False
     """Context parallelism by all-to-all instead of a ring."""
     images: Number = 0
@@ -114,7 +115,7 @@ class Plan:
     def optimizer_share(self, dense: Number, expert: Number) -> Number:
         """Return the number of parameters whose optimizer state is on this rank."""
         share = dense / self.optimizer_shards
-        # Where there are no experts their number is a plain 0, also of many plans.
+        # Without experts their number is a plain 0, for arrays of plans too.
         if isinstance(expert, int) and not expert:
             return share
         return share + expert / self.expert_optimizer_shards
@@ -138,7 +139,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
     flash = flash_attention and training.precision != "fp32"
     return Plan(
         data=job.data_parallel,
-        # Without flash attention sequences are padded (ms-swift megatron/model/utils.py _check_padding_free).
+        # Sequences are padded without flash attention (ms-swift megatron/model/utils.py _check_padding_free).
         sequence_length=worst_microbatch_length(job) if flash else training.cutoff_len,
         micro_batch=sequences,
         micro_batches=job.accumulation,
@@ -154,7 +155,7 @@ def plan_of(job: Job, vision: VisionShape | None, *, flash_attention: bool = Tru
         context=split.context,
         expert=split.expert,
         expert_tensor=split.expert_tensor,
-        # mcore_adapter turns sequence parallel on by itself where TP and EP meet.
+        # mcore_adapter turns sequence parallelism on if TP and EP are combined.
         sequence_parallel=(split.tensor > 1) & (split.sequence | (split.expert > 1)),
         distributed_optimizer=split.distributed_optimizer,
         offload_fraction=split.optimizer_offload_fraction,

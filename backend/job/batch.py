@@ -1,4 +1,4 @@
-"""Batch arithmetic: steps from samples and the global batch, and a learning rate for another global batch."""
+"""Batch arithmetic: steps from samples and the global batch, and the learning rate for another global batch."""
 
 from math import ceil, floor, sqrt
 
@@ -7,9 +7,10 @@ from backend.job.lengths import cut_mean
 
 
 def planned_batch(job: Job) -> int:
-    """The global batch that plans are made for: the wanted one, or that of the job's present plan.
+    """Return the global batch of all plans: the one that the job sets, or that of its present plan.
 
-    While its sizes do not divide the ranks it has none: then the one that its learning rate is for, or about its own.
+    If its sizes do not divide the ranks, the present plan has none. Then it is the batch that the learning rate was
+    chosen for, or else micro-batch x accumulation x DP, with DP rounded down.
     """
     training = job.training
     about = training.micro_batch_size * job.accumulation * max(1, job.world_size // job.model_parallel)
@@ -17,9 +18,9 @@ def planned_batch(job: Job) -> int:
 
 
 def sequences(job: Job) -> int | None:
-    """What one pass trains on: the samples, or as many full sequences as they are packed into.
+    """Return the samples of one epoch, or the full sequences that they are packed into.
 
-    None while their number is not known. Packed samples of unknown length count as full sequences.
+    None if their number is not known. Packed samples of unknown length count as full sequences.
     """
     training = job.training
     if not training.samples or not training.packing or training.sample_tokens is None:
@@ -28,14 +29,14 @@ def sequences(job: Job) -> int | None:
 
 
 def can_pack(job: Job) -> bool:
-    """Whether samples may be packed: no pairs, and none on Megatron where CP cuts sequences (rules/sizes.py)."""
+    """Return whether samples may be packed: no pairs, and no Megatron with CP (rules/sizes.py)."""
     return job.training.stage != "dpo" and not (job.traits.is_megatron and job.parallel.context > 1)
 
 
 def steps_per_epoch(job: Job, global_batch: int | None = None) -> int | None:
-    """Optimizer steps that one pass over the samples takes; None while their number is not known.
+    """Return the optimizer steps of one epoch; None if the number of samples is not known.
 
-    `global_batch` takes the place of the job's own. Who keeps the last, incomplete step: traits.py.
+    `global_batch` replaces the job's own. traits.py says which engines keep the last, incomplete step.
     """
     each, batch = sequences(job), global_batch or job.global_batch
     if not each or not batch:
@@ -44,7 +45,7 @@ def steps_per_epoch(job: Job, global_batch: int | None = None) -> int | None:
 
 
 def total_steps(job: Job, global_batch: int | None = None) -> int | None:
-    """Optimizer steps of the whole run: the job's own number, or what its epochs take; None while that is not known."""
+    """Return the optimizer steps of the whole run: the job's own number, or that of its epochs; None if not known."""
     training, batch = job.training, global_batch or job.global_batch
     if training.max_steps:
         return training.max_steps
@@ -57,19 +58,20 @@ def total_steps(job: Job, global_batch: int | None = None) -> int | None:
 
 
 def scaled_rates(rate: float, growth: float) -> dict[str, float]:
-    """The rate for a global batch `growth` times as large, by rule: linear, found for SGD; root, derived for Adam.
+    """Return the learning rate for a global batch `growth` times as large.
 
-    Source of both: https://arxiv.org/abs/2205.10287. To three figures: the rules are not more exact.
+    The rules are `linear`, found for SGD, and `root`, derived for Adam. Source of both:
+    https://arxiv.org/abs/2205.10287. The result has three significant figures: the rules are not more exact.
     """
     return {"linear": float(f"{rate * growth:.3g}"), "root": float(f"{rate * sqrt(growth):.3g}")}
 
 
 SMALL = 1e-3
-"""Below it numbers are written with an exponent, whatever their digits; the scripts do the same."""
+"""Numbers below it are written with an exponent; the scripts of the page do the same."""
 
 
 def written(value: float, figures: int = 3) -> str:
-    """A number as people write it: 2.83e-5, 1.6e-4, 0.001, 128."""
+    """Return a number as people write it: 2.83e-5, 1.6e-4, 0.001, 128."""
     rounded = float(f"{value:.{figures}g}")
     text = f"{value:.{figures - 1}e}" if 0 < abs(rounded) < SMALL else f"{value:.{figures}g}"
     mantissa, _, exponent = text.partition("e")

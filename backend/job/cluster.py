@@ -1,4 +1,4 @@
-"""The job file's `cluster`: the machines, how to reach them, and what was measured on them."""
+"""The job file's `cluster`: the machines, how to reach them, and measurements of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from backend.job.traits import EngineName
 
 
 def place_name(address: str, port: int) -> str:
-    """What people call a host at a port; SSH's own is not said."""
+    """Return the name of a host: its address, and the port if it is not SSH's default."""
     if port == 22:
         return address
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
@@ -31,7 +31,7 @@ class Host:
     """One node; the order of the hosts is the node rank."""
 
     address: str = parameter(pattern=ADDRESS)
-    """What SSH dials: a name or an IP address."""
+    """Name or IP address that SSH connects to."""
     user: str | None = parameter(None, pattern=USER)
     """Log-in name; null takes ~/.ssh/config's or the current user."""
     port: int = parameter(22, minimum=1, maximum=65535, source="ssh")
@@ -39,63 +39,64 @@ class Host:
     identity_file: str | None = parameter(None, pattern=LOCAL_PATH)
     """Private key on the machine of the server; null takes the agent and ~/.ssh/config."""
     proxy_jump: str | None = parameter(None, pattern=JUMPS)
-    """[user@]host[:port] to go through; several with commas between them, the first one first."""
+    """[user@]host[:port] of a jump host; several with commas between them, the first one first."""
     fabric_address: str | None = parameter(None, pattern=ADDRESS)
-    """The address that the other nodes dial; null takes `address`."""
+    """The address that the other nodes connect to; null takes `address`."""
     environments: Mapping[str, Environment] = parameter(default_factory=dict)
     """Overrides cluster.environments on this node."""
     gpu_memory_gib: float | None = parameter(None, above=0, maximum=4096, unit="GiB")
-    """Of one of its GPUs, as read there; the smallest of all nodes decides. Null takes the cluster's GPU."""
+    """Memory of one of its GPUs, as read on the node. The smallest of all nodes counts. Null takes the cluster's GPU.
+    """
 
     @property
     def name(self) -> str:
-        """What people know it by: its address, with the port where that is not SSH's own."""
+        """Return the name of the host: its address, and the port if it is not SSH's default."""
         return place_name(self.address, self.port)
 
     @property
     def dialled_address(self) -> str:
-        """The address that the other nodes use for this one."""
+        """Return the address that the other nodes use for this one."""
         return self.fabric_address or self.address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Calibration:
-    """What was measured on this cluster, in place of what is assumed of such machines; null is not measured.
+    """Measurements of this cluster, which replace assumptions about such machines; null is not measured.
 
-    A run gives the ratios, the probe the speeds. It holds for the GPU it was made on.
+    A run gives the ratios, the benchmark of the nodes gives the speeds. They hold for the GPU that they were made on.
     """
 
     gpu: str | Mapping[str, Any] | None = parameter(None, pattern=NAME)
-    """The cluster's `gpu` at that time."""
+    """The cluster's `gpu` at the time of the measurement."""
     run: str | None = parameter(None, pattern=RUN)
-    """Id of the run that the ratios are of."""
+    """Id of the run that gave the ratios."""
     run_date: str | None = parameter(None, pattern=DATE)
     engine: EngineName | None = parameter(None)
-    """The run's engine; memory_ratio holds for it alone."""
+    """The run's engine; memory_ratio holds only for this engine."""
     time_ratio: float | None = parameter(None, minimum=0.01, maximum=100)
-    """Measured over estimated seconds of a step, with the probe's speeds in the estimate where there are any."""
+    """Measured over estimated seconds of a step. The estimate uses measured speeds if there are any."""
     constants: str | None = parameter(None, pattern=CONSTANTS)
-    """Date and digest of the time model's constants in that estimate; time_ratio holds for these."""
+    """Date and digest of the time model's constants in that estimate; time_ratio holds only for these."""
     memory_ratio: float | None = parameter(None, minimum=0.1, maximum=10)
-    """Measured peak that torch reserved over the estimated peak of its allocator."""
+    """Measured peak that torch reserved, over the estimated peak of its allocator."""
     probe_date: str | None = parameter(None, pattern=DATE)
     matmul_tflops: float | None = parameter(None, above=0, maximum=1e6, unit="TFLOP/s")
-    """Best matrix product of one rank, the median over the ranks."""
+    """Speed of the best GEMM of one rank: the median over the ranks."""
     matmul_precision: Literal["bf16", "fp16", "fp32"] = parameter("bf16", source="ours")
-    """What that product was computed in."""
+    """Data type of that GEMM."""
     intra_node_bus_gb_per_s: float | None = parameter(None, above=0, maximum=1e6, unit="GB/s")
-    """Bus bandwidth that an all-reduce inside a node reached: per GPU, one direction."""
+    """Bus bandwidth of an all-reduce inside a node: per GPU, one direction."""
     inter_node_bus_gb_per_s: float | None = parameter(None, above=0, maximum=1e6, unit="GB/s")
-    """The same across nodes, every GPU with its counterparts on the other nodes, all at once."""
+    """The same across nodes. Every GPU communicates with its counterparts on the other nodes at the same time."""
 
     def holds_for(self, gpu: str | Mapping[str, Any]) -> bool:
-        """Whether it was made on this GPU, as far as it says."""
+        """Return whether the measurement is of this GPU, as far as it says."""
         return self.gpu is None or self.gpu == gpu
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """The machines: what planning needs of them, and how to reach them."""
+    """The machines: their figures for planning, and how to reach them."""
 
     gpu: str | Mapping[str, Any] = parameter(
         pattern=NAME, llamafactory=("use_cpu", "ddp_backend"), mcore_adapter="transformer_impl"
@@ -103,26 +104,26 @@ class Cluster:
     """A key of presets/gpus.yaml, or a mapping {memory_gib, bf16_tflops, hbm_gb_per_s}."""
     nodes: int = parameter(minimum=1, maximum=1024)
     gpus_per_node: int = parameter(minimum=1, maximum=64)
-    """Ranks on each node; on CPU nodes the processes."""
+    """Ranks on each node; on CPU nodes, the number of processes."""
     intra_node_gb_per_s: float = parameter(900.0, above=0, unit="GB/s", source="clusters")
     """Vendor figure per GPU, both directions."""
     inter_node_gbit_per_s: float = parameter(400.0, above=0, unit="Gbit/s", source="clusters")
     """One port, one direction."""
     nics_per_node: int = parameter(8, minimum=1, maximum=64, source="clusters")
     host_memory_gib: float | None = parameter(None, above=0, maximum=65_536, unit="GiB")
-    """RAM of the smallest node; null where it is not known."""
+    """RAM of the smallest node; null if it is not known."""
     outside_gib: float | None = parameter(None, minimum=0, maximum=64, unit="GiB")
-    """Context, NCCL: memory outside torch's allocator. None: by the communicators of the plan
+    """Memory outside torch's allocator: CUDA context and NCCL. None: computed from the communicators of the plan
     (backend/estimate/memory/non_torch_memory.py)."""
     memory_margin: float = parameter(0.0, minimum=0, maximum=0.9, source="ours")
     """Share of a GPU's memory that plans leave free."""
     port_range: tuple[int, ...] = parameter((29500, 29599), minimum=1024, maximum=65535, source="torch")
     """First and last port that the master may listen on."""
     run_root: str = parameter("~/.megaboard", pattern=NODE_PATH, source="ours")
-    """Where run folders lie on the nodes; may be a shared home."""
+    """Folder of the run folders on the nodes; may be a shared home."""
     environments: Mapping[str, Environment] = parameter(default_factory=dict)
-    """llamafactory | swift -> its environment on the nodes."""
+    """llamafactory or swift -> its environment on the nodes."""
     calibration: Calibration = field(default_factory=Calibration)
     """Written by `megaboard calibrate` and `megaboard probe`."""
     hosts: tuple[Host, ...] = parameter(())
-    """Empty is enough for planning."""
+    """May be empty for planning."""

@@ -1,8 +1,8 @@
-"""The job file, version 1, as dataclasses: everything a run needs, what the wizard edits, saves and shares.
+"""The job file, version 1, as dataclasses: everything that a run needs and that the wizard edits, saves and shares.
 
 It carries no secret. Planning needs `cluster.{gpu, nodes, gpus_per_node}` and `model`; every other key has a default.
-The machines stand in cluster.py, data, method and schedule in training.py. Reading and writing: mapping.py. The
-parameter table made from these fields: parameters.py. Which values go together: rules/.
+cluster.py has the machines; training.py has data, method and schedule. mapping.py reads and writes the file.
+parameters.py builds the parameter table from these fields. rules/ says which values go together.
 """
 
 from collections.abc import Mapping
@@ -20,18 +20,19 @@ from backend.job.traits import TRAITS, EngineName, EngineTraits
 Recompute = Literal["none", "selective", "full"]
 RecomputeModule = Literal["core_attn", "mlp", "moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts"]
 
-COLLECTIVES_TELL_S = 300
-"""A collective that hangs may begin a step after the last line, and its ranks write their flight records at its end."""
+STALL_MARGIN_S = 300
+"""Time between the time-out of collectives and the stall limit of a rank. A collective that hangs may begin a step
+after the last line of the log, and its ranks write their flight records when it times out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model:
-    """What is trained: its shape for the plan, its folder for the run."""
+    """The model: its shape for planning, its folder for the run."""
 
     preset: str | None = parameter(None, pattern=NAME)
     """A key of presets/models.yaml."""
     hf_config: Mapping[str, Any] = parameter(default_factory=dict)
-    """The shape inline, with the key names of a Hugging Face config.json; used when no preset is named."""
+    """The shape inline, with the key names of a Hugging Face config.json. Used if no preset is named."""
     path: str | None = parameter(None, pattern=NODE_PATH, llamafactory="model_name_or_path", swift="model")
     """The model's folder on the nodes."""
 
@@ -47,7 +48,7 @@ class Fsdp:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parallel:
-    """How the ranks share the work. TP, PP, VPP, CP, EP, ETP are Megatron's."""
+    """How the ranks divide the work. TP, PP, VPP, CP, EP and ETP exist only on Megatron."""
 
     tensor: int = parameter(1, minimum=1, maximum=64, source="mcore_adapter", megatron="tensor_model_parallel_size")
     pipeline: int = parameter(
@@ -56,12 +57,12 @@ class Parallel:
     virtual_pipeline: int = parameter(
         1, minimum=1, maximum=128, source="mcore_adapter", megatron="virtual_pipeline_model_parallel_size"
     )
-    """Model chunks a stage; 1 is plain 1F1B."""
+    """Model chunks per stage; 1 is plain 1F1B."""
     context: int = parameter(1, minimum=1, maximum=256, source="mcore_adapter", megatron="context_parallel_size")
     expert: int = parameter(1, minimum=1, maximum=256, source="mcore_adapter", megatron="expert_model_parallel_size")
     expert_tensor: int = parameter(1, minimum=1, maximum=64, source="swift", megatron="expert_tensor_parallel_size")
     sequence: bool = parameter(True, source="guides", megatron="sequence_parallel")
-    """Sequence parallel; takes effect where TP > 1."""
+    """Sequence parallel; has an effect only with TP > 1."""
     account_for_embedding: bool = parameter(
         False, source="mcore_adapter", megatron="account_for_embedding_in_pipeline_split"
     )
@@ -71,7 +72,7 @@ class Parallel:
     pipeline_layout: str | None = parameter(
         None, pattern=LAYOUT, source="mcore_adapter", megatron="pipeline_model_parallel_layout"
     )
-    """Layers of each stage as Megatron-Core's text (pipeline_layout.py); null cuts them into equal parts."""
+    """Layers of each stage in Megatron-Core's notation (pipeline_layout.py); null cuts them into equal parts."""
     recompute: Recompute | None = parameter(
         None,
         megatron="recompute_granularity",
@@ -79,9 +80,9 @@ class Parallel:
     )
     """Null takes the engine's default: none on Megatron, full (gradient checkpointing) on Hugging Face engines."""
     recompute_modules: tuple[RecomputeModule, ...] = parameter((), megatron="recompute_modules")
-    """With selective; empty takes the engine's default, core_attn."""
+    """For selective recompute; empty takes the engine's default, core_attn."""
     recompute_num_layers: int | None = parameter(None, minimum=1, megatron=("recompute_num_layers", "recompute_method"))
-    """With full: layers a recomputed unit holds."""
+    """For full recompute: layers of a recomputed unit."""
     distributed_optimizer: bool = parameter(True, source="guides", megatron="use_distributed_optimizer")
     """ZeRO-1."""
     optimizer_offload_fraction: float = parameter(
@@ -96,13 +97,13 @@ class Parallel:
         source="examples",
         deepspeed=("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device"),
     )
-    """DeepSpeed engines."""
+    """For DeepSpeed engines."""
     offload_folder: str | None = parameter(
         None,
         pattern=NODE_PATH,
         deepspeed=("zero_optimization.offload_optimizer.nvme_path", "zero_optimization.offload_param.nvme_path"),
     )
-    """With nvme: a folder on each node's own NVMe disk."""
+    """For nvme: a folder on each node's own NVMe disk."""
     gradient_dtype: Literal["fp32", "bf16"] = parameter(
         "fp32", source="ours", megatron="accumulate_allreduce_grads_in_fp32"
     )
@@ -132,65 +133,73 @@ class Job:
     environment: Mapping[str, str] = parameter(default_factory=dict, pattern=PRINTABLE)
     """Extra environment variables of the ranks, not secret."""
     extra: Mapping[str, Any] = parameter(default_factory=dict)
-    """Keys for the engine that the job file has no name for."""
+    """Keys of the engine that the job file has no name for."""
     unknown: Mapping[str, Any] = field(default_factory=dict, metadata={"hidden": True})
 
     @cached_property
     def traits(self) -> EngineTraits:
-        """The facts of this job's engine."""
+        """Return the facts of this job's engine."""
         return TRAITS[self.engine]
 
     @property
     def world_size(self) -> int:
-        """Ranks of the whole gang."""
+        """Return the number of ranks."""
         return self.cluster.nodes * self.cluster.gpus_per_node
 
     @property
     def model_parallel(self) -> int:
-        """Ranks that hold one copy of the model together: TP x PP x CP on Megatron, 1 elsewhere."""
+        """Return the ranks that hold one copy of the model together: TP x PP x CP on Megatron, 1 elsewhere."""
         if not self.traits.is_megatron:
             return 1
         return self.parallel.tensor * self.parallel.pipeline * self.parallel.context
 
     @property
     def data_parallel(self) -> int:
-        """Copies of the model; 0 while the ranks are not a whole number of them."""
-        # The estimate hands in arrays of sizes.
+        """Return the copies of the model; 0 if the ranks are not a whole number of them."""
+        # The estimate passes arrays of sizes.
         return self.world_size // self.model_parallel * (self.world_size % self.model_parallel == 0)
 
     @property
     def accumulation(self) -> int:
-        """Micro-batches a step on each rank: the job's, or what the wanted global batch asks for (at least 1)."""
-        wanted = self.training.global_batch_size
-        if wanted is None:
+        """Return the micro-batches of a step on each rank: the job's own, or those of its global batch (at least 1)."""
+        global_batch = self.training.global_batch_size
+        if global_batch is None:
             return self.training.gradient_accumulation_steps
-        return max(1, wanted // max(1, self.training.micro_batch_size * self.data_parallel))
+        return max(1, global_batch // max(1, self.training.micro_batch_size * self.data_parallel))
 
     @property
     def global_batch(self) -> int:
-        """Samples an optimizer step."""
+        """Return the samples of an optimizer step."""
         return self.training.micro_batch_size * self.accumulation * self.data_parallel
 
     @property
     def sequences_per_sample(self) -> int:
-        """A sample of DPO is a pair of sequences."""
+        """Return the sequences of a sample: DPO trains on pairs."""
         return 2 if self.training.stage == "dpo" else 1
 
     @property
     def has_reference(self) -> bool:
-        """Whether a frozen model judges every pair too; ORPO and SimPO need none (LLaMA-Factory 0.9.5
-        hparams/finetuning_args.py use_ref_model, mcore_adapter trainer/dpo_config.py)."""
+        """Return whether a frozen reference model evaluates every pair too.
+
+        ORPO and SimPO need none (LLaMA-Factory 0.9.5 hparams/finetuning_args.py use_ref_model, mcore_adapter
+        trainer/dpo_config.py).
+        """
         return self.training.stage == "dpo" and self.training.dpo.loss not in ("orpo", "simpo")
 
     @property
     def fuses_loss(self) -> bool:
-        """Whether Liger's loss spares the logits; DPO's is made of them (LLaMA-Factory 0.9.5 model/loader.py
-        require_logits)."""
+        """Return whether Liger's loss avoids the logits.
+
+        DPO needs them (LLaMA-Factory 0.9.5 model/loader.py require_logits).
+        """
         return self.training.liger and not self.traits.is_megatron and self.training.stage != "dpo"
 
     @property
     def sequence_tokens(self) -> float:
-        """Of a mean sequence, padding not counted; full where samples are packed or nobody says how long they are."""
+        """Return the tokens of a mean sequence without padding.
+
+        It is a full sequence if samples are packed or if their length is not known.
+        """
         training = self.training
         if training.packing or training.sample_tokens is None:
             return float(training.cutoff_len)
@@ -198,29 +207,29 @@ class Job:
 
     @property
     def step_tokens(self) -> int:
-        """Tokens of an optimizer step, padding not counted."""
+        """Return the tokens of an optimizer step without padding."""
         return round(self.global_batch * self.sequences_per_sample * self.sequence_tokens)
 
     @property
     def prepares_data(self) -> bool:
-        """Whether the data is tokenised before the ranks start; ms-swift keeps to its own ways."""
+        """Return whether the data is tokenised before the ranks start; ms-swift does it in its own way."""
         prepare = self.training.prepare
         return (prepare.tokenize or prepare.shuffle) and self.traits.environment == "llamafactory"
 
     @property
     def stall_s(self) -> int:
-        """How long a node may write nothing before its supervisor ends it."""
-        wanted = self.training.stall_s
-        return self.training.ddp_timeout_s + COLLECTIVES_TELL_S if wanted is None else wanted
+        """Return how long a node may write nothing before its supervisor ends it."""
+        stall_s = self.training.stall_s
+        return self.training.ddp_timeout_s + STALL_MARGIN_S if stall_s is None else stall_s
 
     @property
     def sequence_parallel(self) -> bool:
-        """Whether sequence parallel takes effect."""
+        """Return whether sequence parallel has an effect."""
         return self.traits.is_megatron and self.parallel.sequence and self.parallel.tensor > 1
 
     @property
     def recompute(self) -> Recompute:
-        """The recompute choice in effect."""
+        """Return the recompute choice in effect."""
         if self.parallel.recompute is not None:
             return self.parallel.recompute
         return "none" if self.traits.is_megatron else "full"

@@ -1,4 +1,4 @@
-"""What a job must name before it can be launched; planning does not ask for these."""
+"""Rules for a job that is to be launched; planning does not need them."""
 
 from backend.job.cluster import Environment
 from backend.job.job import Job
@@ -6,7 +6,7 @@ from backend.job.problems import Problem
 
 
 def check_launch(job: Job) -> list[Problem]:
-    """What is missing or contradictory for a launch, by field."""
+    """Return the missing or contradictory values for a launch, by field."""
     needed = {
         "model.path": job.model.path,
         "training.dataset": job.training.dataset,
@@ -19,17 +19,17 @@ def check_launch(job: Job) -> list[Problem]:
 
 
 def _needs_template(job: Job) -> bool:
-    """Pre-training has no turns; ms-swift takes the template of the model."""
+    """Return whether the job needs a template. Pre-training and ms-swift do not."""
     return job.training.stage != "pt" and job.traits.environment != "swift"
 
 
 def check_nodes(job: Job) -> list[Problem]:
-    """What is missing or contradictory for starting anything on the nodes."""
+    """Return the missing or contradictory values for starting anything on the nodes."""
     return _check_hosts(job) + _check_ports(job)
 
 
 def environment_of(job: Job, rank: int) -> Environment | None:
-    """The environment that node `rank` uses for the job's engine: its own, or the cluster's."""
+    """Return the environment of node `rank` for the job's engine: its own, or the cluster's."""
     name = job.traits.environment
     return job.cluster.hosts[rank].environments.get(name) or job.cluster.environments.get(name)
 

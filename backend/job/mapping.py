@@ -1,6 +1,6 @@
-"""The job file in and out: YAML text <-> mapping <-> Job, lossless, every problem named by its field.
+"""Reading and writing of the job file: YAML text <-> mapping <-> Job, lossless. Every problem names its field.
 
-job, problems = load_job(text)      # job is None when an error stands in `problems`
+job, problems = load_job(text)  # job is None if `problems` has an error
 text = dump_job(job)
 """
 
@@ -21,26 +21,26 @@ from backend.job.problems import Problem, errors, quoted
 from backend.job.safe_yaml import load_yaml
 
 MAXIMUM_TEXT = 262_144
-"""Characters of a job file; more is refused before YAML sees it."""
+"""Limit on the characters of a job file; a longer text is refused before YAML reads it."""
 
 _WRITABLE = r"(?s)[^\ud800-\udfff]*"
-"""Text that UTF-8 can hold: JSON, unlike YAML, may bring half of a pair."""
+"""Return whether UTF-8 can hold a text: JSON, unlike YAML, may contain half of a surrogate pair."""
 
 
 @cache
 def parameters() -> Mapping[str, Parameter]:
-    """Every leaf key of the job file by its dotted path, in the order of the file."""
+    """Return every leaf key of the job file by its dotted path, in the order of the file."""
     return {item.path: item for item in describe(Job) if item.path != "unknown"}
 
 
 def load_job(text: str) -> tuple[Job | None, list[Problem]]:
-    """A Job from YAML text, with what is wrong in it."""
+    """Return a Job from YAML text, and its problems."""
     mapping, problem = load_mapping(text)
     return (None, [problem]) if problem else parse_job(mapping)
 
 
 def load_mapping(text: str) -> tuple[Mapping[str, Any], Problem | None]:
-    """The mapping in YAML text, or a Problem."""
+    """Return the mapping in YAML text, or a Problem."""
     if len(text) > MAXIMUM_TEXT:
         return {}, Problem(code="file_too_large", values={"limit": MAXIMUM_TEXT})
     loaded, problem = load_yaml(text)
@@ -52,7 +52,10 @@ def load_mapping(text: str) -> tuple[Mapping[str, Any], Problem | None]:
 
 
 def parse_job(mapping: Mapping[str, Any]) -> tuple[Job | None, list[Problem]]:
-    """A Job from a mapping; None when an error stands in the problems. Unknown keys are kept and reported."""
+    """Return a Job from a mapping, and its problems. The Job is None if there is an error.
+
+    Unknown keys are kept and reported.
+    """
     problems: list[Problem] = []
     unknown: dict[str, Any] = {}
     if isinstance(mapping.get("cluster"), str):
@@ -64,7 +67,7 @@ def parse_job(mapping: Mapping[str, Any]) -> tuple[Job | None, list[Problem]]:
 
 
 def to_mapping(job: Job) -> dict[str, Any]:
-    """The job as plain YAML data: what must be there and what differs from its default, unknown keys included."""
+    """Return the job as plain YAML data: required keys, values that differ from their default, and unknown keys."""
     mapping: dict[str, Any] = _plain(job)
     for path, value in job.unknown.items():
         target, *rest = _walk(mapping, path)
@@ -73,19 +76,19 @@ def to_mapping(job: Job) -> dict[str, Any]:
 
 
 def dump_job(job: Job) -> str:
-    """The job as YAML text that load_job reads back equal."""
+    """Return the job as YAML text that load_job reads back equal."""
     return dump_mapping(to_mapping(job))
 
 
 def dump_mapping(mapping: Mapping[str, Any]) -> str:
-    """YAML in the order of the keys, letters of any script as they are."""
+    """Return YAML in the order of the keys; letters of any script stay as they are."""
     return yaml.dump(
         dict(mapping), Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=120
     )
 
 
 class _Dumper(yaml.SafeDumper):
-    """Lossless: PyYAML writes U+0085 as it is, and reads it back as a blank."""
+    """YAML dumper without loss: PyYAML writes U+0085 unchanged, and reads it back as a blank."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -96,7 +99,7 @@ _Dumper.add_representer(str, _represent_text)
 
 
 def get_value(job: Job, path: str) -> Any:
-    """The value at a dotted path, such as `parallel.tensor`."""
+    """Return the value at a dotted path, such as `parallel.tensor`."""
     value: Any = job
     for name in path.split("."):
         value = getattr(value, name)
@@ -104,7 +107,7 @@ def get_value(job: Job, path: str) -> Any:
 
 
 def with_values(job: Job, values: Mapping[str, Any]) -> Job:
-    """The job with other values at dotted paths; they are taken as they are, unchecked."""
+    """Return the job with other values at dotted paths. The values are not checked."""
     for path, value in values.items():
         job = _with_value(job, path.split("."), value)
     return job
@@ -152,9 +155,9 @@ def _hints(owner: type) -> dict[str, Any]:
 def _parse_dataclass(
     owner: type, mapping: Any, prefix: str, problems: list[Problem], unknown: dict[str, Any] | None
 ) -> Any:
-    """An `owner` from a mapping, or None when a required key is missing or the value is no mapping.
+    """Return an `owner` from a mapping; None if a required key is missing or the value is no mapping.
 
-    `unknown` collects unknown keys by path; inside lists there is no path to keep them at, so there they are refused.
+    `unknown` collects unknown keys by path. Inside lists there is no path to keep them at, so they are refused there.
     """
     if not isinstance(mapping, Mapping):
         problems.append(_wrong_type(prefix.rstrip("."), mapping, "mapping"))
@@ -183,7 +186,7 @@ def _report_unknown(
     name: str, value: Any, prefix: str, known: list[str], problems: list[Problem], unknown: dict[str, Any] | None
 ) -> None:
     if "." in name:
-        # `unknown` goes by dotted path: written out again it would be another key, perhaps one that is known.
+        # `unknown` uses dotted paths: the key would be written as another key, perhaps as a known one.
         problems.append(Problem(code="dotted_key", field=prefix + name, values={"key": name}))
         return
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
@@ -221,7 +224,7 @@ def _parse_value(
 
 
 def _parse_table(inner: Any, value: Any, path: str, limits: Mapping[str, Any], problems: list[Problem]) -> Any:
-    """A mapping with free keys, such as `environment` or `cluster.environments`."""
+    """Return a mapping with free keys, such as `environment` or `cluster.environments`."""
     if not isinstance(value, Mapping):
         problems.append(_wrong_type(path, value, "mapping"))
         return None
@@ -235,7 +238,7 @@ def _parse_table(inner: Any, value: Any, path: str, limits: Mapping[str, Any], p
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Every text in plain data, keys included."""
+    """Yield every text in plain data, keys included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -266,7 +269,7 @@ def _parse_scalar(hint: Any, value: Any, path: str, limits: Mapping[str, Any], p
 
 
 def _convert(hint: Any, value: Any) -> Any:
-    """`value` as the hinted type, None when it is not one. `2e-5` is a string to PyYAML and a number to people."""
+    """Return `value` as the hinted type; None if it is not one. `2e-5` is a string to PyYAML and a number to people."""
     if hint is bool:
         return value if isinstance(value, bool) else None
     if hint is int:

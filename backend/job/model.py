@@ -1,6 +1,6 @@
-"""The shape of a model, read from a Hugging Face config.json: all that planning needs to know of it.
+"""The shape of a model for planning, read from a Hugging Face config.json.
 
-An architecture that is not known is refused with what is missing; nothing is guessed from a similar one.
+An unknown architecture is refused, with the missing key. Nothing is guessed from a similar one.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from backend.job.problems import Problem, ProblemsError
 
 FIELD = "model.hf_config"
 MOST_LAYERS = 512
-"""Plans are looked for layer by layer; the deepest of the presets has 126."""
+"""Limit on the layers: planning enumerates by layer. The deepest preset has 126."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,10 +19,10 @@ class Mla:
     """Multi-head latent attention (DeepSeek-V2 and later)."""
 
     q_lora: int
-    """Rank of the query's down-projection; 0 where the query is projected directly."""
+    """Rank of the query's down-projection; 0 if the query is projected directly."""
     kv_lora: int
     nope_dim: int
-    """Width of a query or key head without position."""
+    """Width of a query or key head without its rotary part."""
     rope_dim: int
     value_dim: int
 
@@ -39,15 +39,15 @@ class VisionShape:
     patch: int
     """Pixels along an edge of a patch."""
     temporal_patch: int
-    """Frames a patch spans; a still image is repeated to fill them."""
+    """Frames of a patch; a still image is repeated to fill them."""
     merge: int
     """Patches along an edge that become one language token."""
     out: int
-    """Width handed to the language model."""
+    """Output width, for the language model."""
     positions: int
-    """Learned positions; 0 where the tower uses rotary positions alone."""
+    """Learned positions; 0 if the tower uses only rotary positions."""
     deep_stack: int
-    """Mergers that feed the first decoder layers, beside the main one."""
+    """Mergers that feed the first decoder layers, besides the main one."""
     gated: bool
     """SwiGLU and RMSNorm (Qwen2.5-VL) instead of GELU and LayerNorm."""
     patch_bias: bool
@@ -58,7 +58,7 @@ class ModelShape:
     """A decoder, dense or mixture of experts, with an optional vision tower. Widths are in elements."""
 
     model_type: str
-    """Hugging Face's name of the architecture; empty when only plain keys were given."""
+    """Hugging Face's name of the architecture; empty if only plain keys were given."""
     hidden: int
     ffn: int
     """Width of a dense layer's FFN."""
@@ -78,43 +78,43 @@ class ModelShape:
     gated: bool
     """Three FFN matrices (SwiGLU) instead of two."""
     experts: int
-    """Routed experts a layer; 0 for a dense model."""
+    """Routed experts per layer; 0 for a dense model."""
     top_k: int
     expert_ffn: int
     shared_ffn: int
-    """Width of the shared experts together; 0 where there is none."""
+    """Width of all shared experts together; 0 if there is none."""
     shared_gate: bool
-    """Whether the shared expert has a gate of its own (Qwen2-MoE)."""
+    """Whether the shared expert has its own gate (Qwen2-MoE)."""
     router_bias: bool
     """A bias per expert for load balancing (DeepSeek-V3)."""
     expert_bias: bool
     """Biases on the experts' projections (gpt-oss)."""
     clamped: bool
-    """The experts' activation cuts off large inputs (gpt-oss)."""
+    """Whether the experts' activation clips large inputs (gpt-oss)."""
     dense_layers: int
     """Leading layers with a dense FFN in a mixture-of-experts model."""
     mla: Mla | None
     window: int
-    """Tokens that a token sees in layers of sliding attention."""
+    """Window of layers with sliding attention, in tokens."""
     windowed: float
-    """The share of these layers."""
+    """Share of layers with sliding attention."""
     vision: VisionShape | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Family:
-    """What a model_type says that config.json does not."""
+    """Facts of a model_type that config.json does not contain."""
 
     qkv_bias: bool = False
-    """Always biased, whatever attention_bias says."""
+    """Whether there is always a bias, whatever attention_bias says."""
     output_bias: bool = True
-    """Whether attention_bias reaches the output projection."""
+    """Whether attention_bias applies to the output projection."""
     qk_norm: bool = False
     shared_gate: bool = False
     router_bias: bool = False
 
 
-# The modeling files of transformers decide: src/transformers/models/<model_type>/modeling_<model_type>.py
+# By the modeling files of transformers: src/transformers/models/<model_type>/modeling_<model_type>.py
 _FAMILIES: Mapping[str, _Family] = {
     "llama": _Family(),
     "mistral": _Family(output_bias=False),
@@ -135,7 +135,7 @@ _VISION_FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe")
 
 
 def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
-    """The shape in a config.json, with nested or flat text keys, or in the plain keys alone.
+    """Return the shape in a config.json, with nested or flat text keys, or with the plain keys alone.
 
     Raises ProblemsError: missing_model_key, bad_model_key, unsupported_model_type, unsupported_model_key.
     """
@@ -195,9 +195,9 @@ def _refuse(code: str, **values: object) -> ProblemsError:
 
 
 def _size(config: Mapping[str, Any], *keys: str, default: int | None = None, largest: int = 10**9) -> int:
-    """The first of `keys` that is there, as a positive whole number; null counts as not there.
+    """Return the first of `keys` that is present, as a positive whole number. Null counts as absent.
 
-    What is absent by default (0: no experts, no shared expert) may also be said to be 0.
+    A value that is absent by default (no experts, no shared expert) may also be 0.
     """
     for key in keys:
         value = config.get(key)
@@ -213,7 +213,7 @@ def _size(config: Mapping[str, Any], *keys: str, default: int | None = None, lar
 
 
 def _refuse_mixed_layers(text: Mapping[str, Any], experts: int) -> None:
-    """Dense layers anywhere but in front are not modelled; they would be counted as expert layers in silence."""
+    """Refuse dense layers that are not the first ones: they would silently count as expert layers."""
     plain = {"decoder_sparse_step": 1, "moe_layer_freq": 1, "mlp_only_layers": []}
     for key, usual in plain.items():
         if experts and text.get(key, usual) not in (usual, None):
@@ -221,7 +221,7 @@ def _refuse_mixed_layers(text: Mapping[str, Any], experts: int) -> None:
 
 
 def _windows(text: Mapping[str, Any]) -> dict[str, Any]:
-    """Sliding attention, where the list of the layers' types says which have it."""
+    """Return the window and share of sliding attention, if the list of layer types has it."""
     listed = text.get("layer_types")
     types = listed if isinstance(listed, list) else []
     sliding = types.count("sliding_attention")
@@ -258,7 +258,7 @@ def _vision(hf_config: Mapping[str, Any], text_hidden: int) -> VisionShape | Non
     if kind not in _VISION_FAMILIES:
         raise _refuse("unsupported_model_type", model_type=kind or "vision_config", supported=list(_VISION_FAMILIES))
     if kind == "qwen2_vl":
-        # Qwen2-VL alone names the tower's width embed_dim, and hidden_size the width handed over.
+        # In Qwen2-VL alone, embed_dim is the tower's width and hidden_size the output width.
         hidden, out = _size(vision, "embed_dim"), _size(vision, "hidden_size")
         ffn = hidden * _size(vision, "mlp_ratio")
     else:

@@ -1,9 +1,9 @@
 """The parameter table: type, choices, range, unit, source of the default and engine keys of every key of the job file.
 
-A field says what is special about it once, with `parameter(...)`; the wizard, the validation, the renderers, the import
-and docs/parameters.*.md read it here. Words stand in the catalogues: `param.<path>` names it, `.help` says what it
-means, `.set` how to set it, `.constraint` what binds it, `.memory`, `.bubble` and `.speed` what it does to these, and
-`.guides` what guides say.
+A field states its special properties once, with `parameter(...)`. The wizard, the validation, the renderers, the import
+and docs/parameters.*.md read them here. The catalogues have the texts: `param.<path>` is the name, `.help` the meaning,
+`.set` how to set it, `.constraint` its limits, `.memory`, `.bubble` and `.speed` its effects, `.guides` the advice of
+guides.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from typing import Any, Literal
 Kind = Literal["int", "float", "bool", "str", "choice", "list", "mapping"]
 
 Reader = Literal["llamafactory", "hugging_face", "mcore_adapter", "swift", "deepspeed", "accelerate"]
-"""Who reads a key: all of LLaMA-Factory, its Hugging Face trainer alone, mcore_adapter, ms-swift; deepspeed.json;
-the variables that accelerate reads."""
+"""Reader of a key: all of LLaMA-Factory, only its Hugging Face trainer, mcore_adapter, ms-swift, deepspeed.json, or the
+variables that accelerate reads."""
 
 SOURCES: Mapping[str, str] = {
     "transformers": "https://github.com/huggingface/transformers/blob/v5.6.0/src/transformers/training_args.py",
@@ -32,8 +32,8 @@ SOURCES: Mapping[str, str] = {
     "guides": "",
     "ours": "",
 }
-"""Where a default comes from -> the address; words under `param.source.<name>`. Guides: five articles on LLaMA-Factory
-with Megatron for Qwen3-VL 8B on 4 nodes of 8 GPUs, whose figures the page shows beside computed ones."""
+"""Source of a default -> its address; the text is under `param.source.<name>`. Guides are five articles on
+LLaMA-Factory with Megatron for Qwen3-VL 8B on 4 nodes of 8 GPUs."""
 
 Keys = str | tuple[str, ...]
 
@@ -51,11 +51,11 @@ def parameter(
     megatron: Keys = (),
     **keys: Keys,
 ) -> Any:
-    """A dataclass field of the job file with its range, unit and format, where its default is from, and engines' keys.
+    """Return a dataclass field of the job file with its range, unit, format, source of the default, and engine keys.
 
-    `minimum` and `maximum` are included in the range, `above` is not; `pattern` is matched against the whole string
-    (against every string of a list). `source` is one of SOURCES. Each Reader takes the keys that carry the value, the
-    one that says it as it is first; `megatron` are keys that mcore_adapter and ms-swift share.
+    `minimum` and `maximum` are included in the range, `above` is not. `pattern` must match the whole string (every
+    string of a list). `source` is one of SOURCES. Each Reader takes the keys that carry the value; the first one
+    carries it unchanged. `megatron` are keys that mcore_adapter and ms-swift share.
     """
     given = {reader: (names,) if isinstance(names, str) else tuple(names) for reader, names in keys.items()}
     if megatron:
@@ -78,7 +78,7 @@ class Parameter:
     path: str
     kind: Kind
     optional: bool
-    """May be null."""
+    """Whether the value may be null."""
     required: bool
     default: Any
     choices: tuple[str, ...] = ()
@@ -88,13 +88,13 @@ class Parameter:
     unit: str | None = None
     pattern: str | None = None
     source: str | None = None
-    """One of SOURCES; None where there is no default to explain."""
+    """One of SOURCES; None if there is no default to explain."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Reader -> its keys."""
 
 
 def describe(owner: type, prefix: str = "") -> Iterator[Parameter]:
-    """Every leaf parameter of a job dataclass, in the order of the file; nested dataclasses are walked."""
+    """Yield every leaf parameter of a job dataclass, in the order of the file, through nested dataclasses."""
     hints = typing.get_type_hints(owner)
     for item in dataclasses.fields(owner):
         path = f"{prefix}{item.name}"
@@ -121,7 +121,7 @@ def describe(owner: type, prefix: str = "") -> Iterator[Parameter]:
 
 @cache
 def split_optional(hint: Any) -> tuple[Any, bool]:
-    """`T | None` as (T, True); anything else as (itself, False)."""
+    """Return (T, True) for `T | None`; (hint, False) for anything else."""
     if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
         rest = [part for part in typing.get_args(hint) if part is not type(None)]
         optional = len(rest) < len(typing.get_args(hint))

@@ -1,17 +1,17 @@
-"""What the texts of a job file may look like, as regular expressions for the whole of a text."""
+"""Regular expressions for texts of a job file. Each must match the whole text."""
 
 from backend.job.problems import Problem, quoted
 
 NAME = r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,64}"
-# What ends a line for some reader, means nothing, or cannot be written as UTF-8.
+# Characters that end a line for some reader, mean nothing, or cannot be written as UTF-8.
 _UNPRINTABLE = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff"
 PRINTABLE = rf"[^{_UNPRINTABLE}]*"
-# A path on a node ends up in YAML, in a shell script and in programs that split at blanks
-# (LLaMA-Factory's launcher does), so nothing that any of them reads as syntax is let in. Letters of any script are.
+# A path on a node is written to YAML and to a shell script, and read by programs that split at blanks (such as
+# LLaMA-Factory's launcher). No character that one of them reads as syntax is allowed. Letters of any script are.
 NODE_PATH = rf"(/|~/)[^\s{_UNPRINTABLE}'\"`$;&|<>\\*?!(){{}}\[\]#]*"
 LOCAL_PATH = rf"[^{_UNPRINTABLE}]+"
 _HOST_NAME = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?"
-# Not fe80::/10: such an address holds on one link, and wants the name of an interface that differs from node to node.
+# Not fe80::/10: such an address is valid on one link only, and needs an interface name, which differs between nodes.
 _IPV6 = r"(?![Ff][Ee][89ABab])(?=[^:]*:[^:]*:)[0-9A-Fa-f:]{2,39}([0-9]{1,3}(\.[0-9]{1,3}){3})?"
 ADDRESS = rf"{_HOST_NAME}|{_IPV6}"
 USER = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
@@ -36,10 +36,10 @@ FORMATS = {
     DATE: "date",
     PRINTABLE: "printable",
 }
-"""Pattern -> what the catalogues call it."""
+"""Pattern -> its name in the catalogues."""
 
 
 def bad_format(field: str, value: str, pattern: str) -> Problem:
-    """For a text that does not look like its pattern."""
+    """Return the problem of a text that does not match its pattern."""
     values = {"value": quoted(value), "pattern": pattern, "format": FORMATS.get(pattern, "words")}
     return Problem(code="bad_format", field=field, values=values)

@@ -1,7 +1,7 @@
-"""Megatron-Core's text for which layers each piece of a pipeline holds: `Et*3|t*4|t*4|t*3L`.
+"""Megatron-Core's notation for the layers of each pipeline piece: `Et*3|t*4|t*4|t*3L`.
 
-E is the embedding, t a layer, L the output layer with the loss; `|` ends a piece, `*n` and `(...)*n` repeat, commas
-mean nothing. Pieces stand in the model's order: piece c x PP + r is chunk c of stage r.
+E is the embedding, t a layer, L the output layer with the loss. `|` ends a piece, `*n` and `(...)*n` repeat, commas
+have no meaning. Pieces are in the order of the model: piece c x PP + r is chunk c of stage r.
 https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/megatron/core/transformer/pipeline_parallel_layer_layout.py
 """
 
@@ -10,12 +10,12 @@ from functools import lru_cache
 from itertools import groupby
 
 LONGEST = 4096
-"""Letters of a text with all repetitions written out: far more layers than any model has."""
+"""Limit on the letters of a text with all repetitions expanded: far more layers than any model has."""
 _REPEATED = (re.compile(r"\(([^()]*)\)\*(\d{1,4})"), re.compile(r"([EtL|])\*(\d{1,4})"))
 
 
 class LayoutError(ValueError):
-    """The text is no layout; `reason` is one of a few words that the catalogues explain."""
+    """The text is no layout; `reason` is a code that the catalogues explain."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -24,12 +24,12 @@ class LayoutError(ValueError):
 
 @lru_cache(maxsize=256)
 def layers_of(layout: str) -> tuple[int, ...]:
-    """How many layers each piece holds; raises LayoutError unless E begins the first piece and L ends the last."""
+    """Return the layers of each piece. Raises LayoutError unless E begins the first piece and L ends the last."""
     letters = layout.replace(",", "")
     for pattern in _REPEATED:
         if sum(len(inner) * int(times) for inner, times in pattern.findall(letters)) > LONGEST:
             raise LayoutError("long")
-        letters = pattern.sub(lambda found: found[1] * int(found[2]), letters)
+        letters = pattern.sub(lambda match: match[1] * int(match[2]), letters)
     if set(letters) - set("EtL|"):
         raise LayoutError("letters")
     if letters.count("E") != 1 or not letters.startswith("E") or letters.count("L") != 1 or not letters.endswith("L"):
@@ -38,7 +38,7 @@ def layers_of(layout: str) -> tuple[int, ...]:
 
 
 def readable_layers(layout: str | None) -> tuple[int, ...] | None:
-    """The same; None where there is no layout, or none that can be read."""
+    """Return the layers of each piece; None if there is no layout, or none that can be read."""
     try:
         return layers_of(layout) if layout else None
     except LayoutError:
@@ -46,7 +46,7 @@ def readable_layers(layout: str | None) -> tuple[int, ...] | None:
 
 
 def layout_of(layers: tuple[int, ...]) -> str:
-    """The shortest usual text for so many layers in each piece."""
+    """Return the shortest usual text for these numbers of layers."""
     pieces = [f"t*{count}" if count > 1 else "t" * count for count in layers]
     if len(pieces) == 1:
         return f"E{pieces[0]}L"
@@ -54,23 +54,23 @@ def layout_of(layers: tuple[int, ...]) -> str:
     for piece, same in groupby(pieces[1:-1]):
         times = len(list(same))
         inner.append(f"({piece}|)*{times}" if times > 1 else f"{piece}|")
-    # A repetition inside another is read outermost first: `(t*4|)*2` is `t*4|t*4|`.
+    # A repetition inside another is expanded outermost first: `(t*4|)*2` is `t*4|t*4|`.
     return f"E{pieces[0]}|{''.join(inner)}{pieces[-1]}L"
 
 
 @lru_cache(maxsize=1024)
 def even_layers(layers: int, pieces: int) -> tuple[int, ...] | None:
-    """Layers for each piece, as even as can be where the embedding and the output layer count as one each.
+    """Return layers for each piece, as even as possible, with the embedding and the output layer counted as one each.
 
-    What is left over goes to pieces of the middle, from the end: the first stage holds the activations of the most
-    micro-batches, the last one the logits. None where a piece at an end would have no layer.
+    The remainder goes to the middle pieces, from the end: the first stage holds the activations of the most
+    micro-batches, the last one the logits. None if a piece at an end would have no layer.
     """
     each, over = divmod(layers + 2, pieces)
     if pieces == 1 or each < 2:
         return None
-    found = [each] * pieces
-    for place in [*range(pieces - 2, 0, -1), pieces - 1, 0][:over]:
-        found[place] += 1
-    found[0] -= 1
-    found[-1] -= 1
-    return tuple(found)
+    layers_of_pieces = [each] * pieces
+    for piece in [*range(pieces - 2, 0, -1), pieces - 1, 0][:over]:
+        layers_of_pieces[piece] += 1
+    layers_of_pieces[0] -= 1
+    layers_of_pieces[-1] -= 1
+    return tuple(layers_of_pieces)

@@ -19,46 +19,46 @@ from backend.job.problems import Problem, ProblemsError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gpu:
-    """One accelerator, or a CPU that stands in for one."""
+    """One accelerator, or a CPU in its place."""
 
     key: str
     name: str
     memory_gib: float
-    """What torch reports as the device's total memory."""
+    """Total memory of the device as torch reports it."""
     bf16_tflops: float
-    """Dense peak; on a GPU without bf16, that of fp16."""
+    """Dense peak; for a GPU without bf16, that of fp16."""
     hbm_gb_per_s: float
     matmul_tflops: float | None = None
-    """What the best matrix product was measured to reach; None where no measurement is known."""
+    """Measured speed of the best GEMM; None if no measurement is known."""
     fp32_tflops: float | None = None
-    """Dense peak without tensor cores; None where not known."""
+    """Dense peak without tensor cores; None if not known."""
     power_w: float | None = None
-    """What it may draw; None where not known."""
+    """Power limit; None if not known."""
     host_gb_per_s: float = 31.0
-    """To host memory, one direction."""
+    """Bandwidth to host memory, one direction."""
     device: Literal["cuda", "cpu"] = "cuda"
     supports_bf16: bool = True
     mma_sync_share: float = 1.0
-    """Of the peak, by the instructions of Ampere (mma.sync), which FlashAttention 2 is written in."""
+    """Share of the peak that Ampere instructions (mma.sync) reach. FlashAttention 2 uses these."""
     nvlink_sharp: bool = False
-    """Its NVSwitch adds up what GPUs send (NVLink SHARP)."""
+    """Whether its NVSwitch reduces data in the network (NVLink SHARP)."""
     source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelPreset:
-    """A named model: its config.json keys and where they were read."""
+    """A named model: its config.json keys and their source."""
 
     key: str
     name: str
     hf_config: Mapping[str, Any]
     parameters: int
-    """Of the whole model, as published or as counted from its config."""
+    """Parameters of the whole model, as published or as counted from its config."""
     sources: tuple[str, ...]
 
 
 def data_folder(name: Literal["presets", "static"]) -> Path:
-    """Where the files of `name` lie: the checkout's folder, or the one inside the wheel."""
+    """Return the folder with the files of `name`: that of the checkout, or the one inside the wheel."""
     backend = Path(__file__).parents[1]
     packaged = backend / "data" / name
     return packaged if packaged.is_dir() else backend.parent / name
@@ -66,13 +66,13 @@ def data_folder(name: Literal["presets", "static"]) -> Path:
 
 @cache
 def gpus() -> Mapping[str, Gpu]:
-    """Every GPU preset by key."""
+    """Return every GPU preset by key."""
     return MappingProxyType({key: Gpu(key=key, **entry) for key, entry in _load("gpus").items()})
 
 
 @cache
 def models() -> Mapping[str, ModelPreset]:
-    """Every model preset by key."""
+    """Return every model preset by key."""
     return MappingProxyType(
         {
             key: ModelPreset(
@@ -89,13 +89,13 @@ def models() -> Mapping[str, ModelPreset]:
 
 @cache
 def clusters() -> Mapping[str, Mapping[str, Any]]:
-    """Every cluster preset by key: {name, cluster: keys of the job file's cluster}."""
+    """Return every cluster preset by key: {name, cluster: keys of the job file's cluster}."""
     return MappingProxyType(_load("clusters"))
 
 
 @cache
 def recipes() -> Mapping[str, Mapping[str, Any]]:
-    """Every recipe by key: {job: keys of the job file, source}."""
+    """Return every recipe by key: {job: keys of the job file, source}."""
     return MappingProxyType(_load("recipes"))
 
 
@@ -107,7 +107,7 @@ class Accuracy:
     """
 
     group: str
-    """megatron or hugging_face, or a kind of run in it: `megatron-moe`. Words under `accuracy.group.<group>`."""
+    """megatron or hugging_face, or a kind of run in it: `megatron-moe`. Catalogue key `accuracy.group.<group>`."""
     rows: int
     mean: float
     median: float
@@ -118,37 +118,37 @@ class Accuracy:
 
 @cache
 def accuracy() -> Mapping[str, Accuracy]:
-    """By engine family, and by kind of run where there are enough. Written by benchmarks/memory.py."""
+    """Return the accuracy by engine family, and by kind of run if there are enough. benchmarks/memory.py writes it."""
     return MappingProxyType({group: Accuracy(group=group, **entry) for group, entry in _load("accuracy").items()})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpectedError:
-    """Error of one kind of estimate on sources that were not used to build the estimates."""
+    """Error of one kind of estimate on sources that were not used to build it."""
 
     median: float
-    """Of the absolute errors, as a fraction of what was measured."""
+    """Median of the absolute errors, as a fraction of the measurement."""
     low_share: float
-    """Share of the rows whose computed value was below the measured one."""
+    """Share of the rows whose estimate was below the measurement."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpectedErrors:
-    """The expected errors on a cluster that nobody has measured."""
+    """The errors to expect on a cluster without measurements."""
 
     sources: int
-    """Where the measurements come from: papers, repositories, reports."""
+    """Sources of the measurements: papers, repositories, reports."""
     rows: int
     date: str
     time: ExpectedError
-    """Of the seconds of a step: too low is too fast."""
+    """Error of the seconds of a step. An estimate that is too low is too fast."""
     memory: ExpectedError
-    """Of what the fullest GPU needs."""
+    """Error of the need of the fullest GPU."""
 
 
 @cache
 def expected_errors() -> ExpectedErrors:
-    """Entered by hand from an independent test whose rows the project does not carry."""
+    """Return the expected errors. They come from an independent test; its rows are not in the project."""
     entry = dict(_load("expected_error"))
     return ExpectedErrors(**{**entry, **{name: ExpectedError(**entry[name]) for name in ("time", "memory")}})
 
@@ -159,53 +159,54 @@ class EfficiencyFigures:
 
     constants: Mapping[str, float]
     typical_error: float
-    """Median, over the published sources, of the error on dense models of a source that the fit did not see."""
+    """Median, over the published sources, of the error on dense models of a source that was not fitted."""
     typical_error_of_experts: float
-    """The same on mixtures of experts."""
+    """The same for mixtures of experts."""
     date: str
     rows: Mapping[str, int]
     errors: Mapping[str, Mapping[str, float]]
     version: str
-    """Which constants these are: their date, for people, and a digest, which tells two fits of a day apart."""
+    """Return the version of the constants: their date, for people, and a digest, which distinguishes two fits of a day.
+    """
 
 
 @cache
 def efficiency_figures() -> EfficiencyFigures:
-    """Written by benchmarks/fit.py."""
+    """Return the constants that benchmarks/fit.py wrote."""
     entry = _load("efficiency")
     return EfficiencyFigures(**entry, version=version_of(entry["constants"], entry["date"]))
 
 
 def version_of(constants: Mapping[str, float], date: str) -> str:
-    """`EfficiencyFigures.version` of these constants."""
+    """Return `EfficiencyFigures.version` of these constants."""
     digest = sha256(json.dumps(dict(constants), sort_keys=True).encode()).hexdigest()
     return f"{date}-{digest[:8]}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CalibrationFigures:
-    """What correcting times by one measured run is worth: median absolute errors on other plans of published runs."""
+    """Gain from correcting times by one measured run: median absolute errors on other plans of published runs."""
 
     typical_error: float
     uncorrected_error: float
     groups: int
-    """Of runs that differ in the plan alone."""
+    """Groups of runs that differ only in the plan."""
     date: str
 
 
 @cache
 def calibration_figures() -> CalibrationFigures:
-    """Written by benchmarks/calibration.py."""
+    """Return the errors that benchmarks/calibration.py wrote."""
     return CalibrationFigures(**_load("calibration"))
 
 
 READING = 0.03
-"""How far a node's reading of its GPU's memory may be below the preset's or above it: nvidia-smi counts what the driver
-keeps, up to 2% of a GPU, which torch cannot have."""
+"""Shares by which a node's reading of its GPU memory may be below or above the preset's. nvidia-smi counts what the
+driver keeps, up to 2% of a GPU, which torch cannot use."""
 
 
 def resolve_gpu(cluster: Cluster) -> Gpu:
-    """The GPU a cluster names or describes, with what a plan may use of its memory: all but the user's margin.
+    """Return the GPU that a cluster names or describes, with the memory that a plan may use: all but the user's margin.
 
     Raises ProblemsError (unknown_gpu, bad_gpu).
     """
@@ -214,7 +215,7 @@ def resolve_gpu(cluster: Cluster) -> Gpu:
 
 
 def least_gpu(cluster: Cluster) -> Gpu:
-    """The GPU with the memory of the node whose GPUs have least; raises as `resolve_gpu`."""
+    """Return the GPU with the memory of the node whose GPUs have the least. Raises as `resolve_gpu`."""
     return _least_of(named_gpu(cluster), cluster.hosts)
 
 
@@ -225,7 +226,7 @@ def _least_of(named: Gpu, hosts: Iterable[Host]) -> Gpu:
 
 
 def smallest_hosts(cluster: Cluster) -> tuple[Host, ...]:
-    """The nodes whose GPUs decide what a plan may need; none where the GPU that the cluster names does."""
+    """Return the nodes whose GPUs limit the plans; none if the GPU that the cluster names does."""
     least = least_gpu(cluster).memory_gib
     if least == named_gpu(cluster).memory_gib:
         return ()
@@ -234,27 +235,27 @@ def smallest_hosts(cluster: Cluster) -> tuple[Host, ...]:
 
 
 def others_gib(cluster: Cluster) -> float | None:
-    """What plans may count on of a GPU without the nodes of `smallest_hosts`; None where no other node is listed."""
+    """Return the GPU memory of plans without the nodes of `smallest_hosts`; None if no other node is listed."""
     smallest = smallest_hosts(cluster)
     kept = [host for host in cluster.hosts if host not in smallest]
     return _least_of(named_gpu(cluster), kept).memory_gib if kept else None
 
 
 def usable_gib(read: float) -> float:
-    """What torch has of a GPU whose memory a node read: that of the presets which are about as large."""
+    """Return the memory that torch has on a GPU that a node read: that of the presets of about the same size."""
     alike = [gpu.memory_gib for gpu in gpus().values() if (1 - READING) * read <= gpu.memory_gib <= read]
     return max(alike, default=read)
 
 
 def named_gpu(cluster: Cluster) -> Gpu:
-    """The GPU a cluster names or describes, whatever its nodes read; raises as `resolve_gpu`."""
+    """Return the GPU that a cluster names or describes, whatever its nodes read. Raises as `resolve_gpu`."""
     if isinstance(cluster.gpu, str):
-        found = gpus().get(cluster.gpu)
-        if found is None:
+        preset = gpus().get(cluster.gpu)
+        if preset is None:
             raise ProblemsError(
                 [Problem(code="unknown_gpu", field="cluster.gpu", values={"gpu": cluster.gpu, "known": list(gpus())})]
             )
-        return found
+        return preset
     return Gpu(
         key="",
         name=str(cluster.gpu.get("name", "GPU")),
@@ -273,7 +274,7 @@ def _figure(gpu: Mapping[str, Any], key: str) -> float:
 
 
 def resolve_model(model: Model) -> ModelShape:
-    """The shape of the model that a job names; raises ProblemsError (unknown_model, no_model, or parse_model's)."""
+    """Return the shape of a job's model. Raises ProblemsError (unknown_model, no_model, or parse_model's)."""
     if model.preset is not None:
         if model.preset not in models():
             values = {"preset": model.preset, "known": list(models())}

@@ -1,4 +1,4 @@
-"""YAML of strangers: what could explode, or what the rest of the program could not write again, is refused first."""
+"""Safe reading of untrusted YAML: it refuses text that could explode or that the program could not write again."""
 
 from typing import Any
 
@@ -7,16 +7,16 @@ import yaml
 from backend.job.problems import Problem
 
 MAXIMUM_DEPTH = 30
-"""Collections inside one another; a job file needs six."""
+"""Limit on nested collections; a job file needs six."""
 MAXIMUM_INTEGER = 1 << 63
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Base):  # type: ignore[misc]
-    """PyYAML's safe one, the C one where it was built, without integers that Python refuses to write as text.
+    """PyYAML's safe loader, in C if available, without integers that Python refuses to write as text.
 
-    A key that stands twice is refused: PyYAML would take the last without a word.
+    It refuses a duplicate key: PyYAML would silently take the last one.
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -40,7 +40,10 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def load_yaml(text: str) -> tuple[Any, Problem | None]:
-    """What the text holds, or a Problem: not_yaml, yaml_deep, yaml_alias (no job file needs them, they can explode)."""
+    """Return the data in the text, or a Problem: not_yaml, yaml_deep or yaml_alias.
+
+    Job files need no aliases, and aliases can expand without limit.
+    """
     try:
         problem = _refused(text)
         return (None, problem) if problem else (yaml.load(text, Loader=_Loader), None)  # noqa: S506 - a safe loader

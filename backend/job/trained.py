@@ -1,4 +1,4 @@
-"""Which parts of a model a job trains: the freeze switches, as the job's engine applies them."""
+"""The parts of a model that a job trains: the freeze switches, as the job's engine applies them."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,7 @@ from backend.job.model import ModelShape
 
 
 class Trained(NamedTuple):
-    """Which parts of a model are trained."""
+    """The trained parts of a model."""
 
     language: bool = True
     tower: bool = True
@@ -16,12 +16,12 @@ class Trained(NamedTuple):
 
     @property
     def vision(self) -> bool:
-        """Whether any part of the vision tower is."""
+        """Return whether any part of the vision tower is trained."""
         return self.tower or self.merger or self.deep_stack
 
 
 def trained_parts(job: Job, shape: ModelShape) -> Trained:
-    """The parts that a job trains, by the freeze rules of its engine, which differ for deep-stack mergers and pt."""
+    """Return the parts that a job trains, by its engine's freeze rules, which differ for deep-stack mergers and pt."""
     freeze, traits = job.training.freeze, job.traits
     if not shape.vision or (job.training.stage == "pt" and not traits.freezes_in_pretraining):
         return Trained()

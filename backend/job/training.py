@@ -23,7 +23,7 @@ class Lora:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Freeze:
-    """What stays as it is; vision-language models only."""
+    """Frozen parts; vision-language models only."""
 
     vision_tower: bool = parameter(False, source="ours", llamafactory="freeze_vision_tower", swift="freeze_vit")
     projector: bool = parameter(
@@ -44,7 +44,7 @@ class Workers:
         llamafactory="preprocessing_num_workers",
         swift="dataset_num_proc",
     )
-    """Processes that tokenise."""
+    """Number of tokenising processes."""
     data_loader: int = parameter(
         4, minimum=0, maximum=64, source="swift", llamafactory="dataloader_num_workers", swift="dataloader_num_workers"
     )
@@ -53,12 +53,12 @@ class Workers:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prepare:
-    """What is done with the data once, on one node, before the ranks start. LLaMA-Factory engines."""
+    """Preparation of the data, once, on one node, before the ranks start. LLaMA-Factory engines only."""
 
     tokenize: bool = parameter(False, source="ours")
-    """Tokenise into <output_dir>/tokenized, whence every rank loads it."""
+    """Tokenise into <output_dir>/tokenized; every rank loads it from there."""
     shuffle: bool = parameter(False, source="ours")
-    """The same, in the order of the seed: Megatron reads the data as it lies."""
+    """Tokenise and shuffle by the seed: Megatron reads the data in order."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,13 +112,13 @@ class Training:
         16_384, minimum=256, maximum=10**9, unit="pixels", source="guides", llamafactory="video_max_pixels"
     )
     images_per_sample: int = parameter(1, minimum=0, maximum=4096, source="ours")
-    """For the estimate."""
+    """Only for the estimate."""
     samples: int | None = parameter(None, minimum=1, maximum=10**12)
-    """For the estimate; read on the node when known."""
+    """Only for the estimate; read on the node when known."""
     samples_from: str | None = parameter(None, pattern=PRINTABLE)
-    """Where `samples` was read, written with it; null where somebody typed it."""
+    """Source of `samples`, written together with it; null if a user typed it."""
     sample_tokens: int | None = parameter(None, minimum=1, maximum=10**9, unit="tokens")
-    """Of a mean sample before it is cut, for the estimate; null: every sample is as long as cutoff_len."""
+    """Tokens of a mean sample before it is cut, for the estimate; null: every sample is as long as cutoff_len."""
     precision: Literal["bf16", "fp16", "fp32"] = parameter(
         "bf16", source="guides", llamafactory=("bf16", "fp16"), swift=("torch_dtype", "bf16", "fp16")
     )
@@ -134,17 +134,17 @@ class Training:
         8, minimum=1, maximum=65_536, source="guides", llamafactory="gradient_accumulation_steps"
     )
     global_batch_size: int | None = parameter(None, minimum=1, maximum=16_777_216, swift="global_batch_size")
-    """The wanted one; accumulation then follows from each plan."""
+    """Global batch to keep; accumulation then follows from each plan."""
     num_train_epochs: float = parameter(
         3.0, above=0, maximum=10_000, source="transformers", llamafactory="num_train_epochs", swift="num_train_epochs"
     )
     max_steps: int | None = parameter(None, minimum=1, maximum=10**9, llamafactory="max_steps", swift="train_iters")
-    """Takes the place of the epochs when set."""
+    """Replaces the epochs if set."""
     learning_rate: float = parameter(
         2.0e-5, above=0, maximum=10, source="guides", llamafactory="learning_rate", swift="lr"
     )
     learning_rate_batch: int | None = parameter(None, minimum=1, maximum=16_777_216)
-    """Global batch that the learning rate was chosen for; null where it is not known."""
+    """Global batch that the learning rate was chosen for; null if it is not known."""
     lr_scheduler: Literal[
         "cosine", "linear", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt", "cosine_with_min_lr"
     ] = parameter("cosine", source="guides", llamafactory="lr_scheduler_type", swift=("lr_decay_style", "min_lr"))
@@ -193,9 +193,10 @@ class Training:
         swift="ddp_timeout",
     )
     stall_s: int | None = parameter(None, minimum=60, maximum=604_800, unit="s")
-    """Without a new byte in its log for so long a node's supervisor keeps the ranks' stacks and ends them.
+    """Stall limit: without a new byte in its log for so long, a node's supervisor saves the ranks' stacks and ends
+    them.
 
-    None: COLLECTIVES_TELL_S after the collective time-out (Job.stall_s).
+    None: STALL_MARGIN_S after the collective time-out (Job.stall_s).
     """
     workers: Workers = field(default_factory=Workers)
     prepare: Prepare = field(default_factory=Prepare)
@@ -203,4 +204,4 @@ class Training:
     output_dir: str | None = parameter(
         None, pattern=NODE_PATH, llamafactory="output_dir", swift=("output_dir", "add_version")
     )
-    """A base: the engine writes to <output_dir>/<run id>."""
+    """Base folder: the engine writes to <output_dir>/<run id>."""

@@ -1,6 +1,6 @@
-"""What each training engine does differently, as one frozen record a engine: the only home of engine facts.
+"""Facts of each training engine, as one frozen record per engine: the only place of engine facts.
 
-Sources are files of the versions named in pyproject.toml (LLaMA-Factory 0.9.5) and of mcore_adapter
+Sources are files of the versions in pyproject.toml (LLaMA-Factory 0.9.5), of mcore_adapter
 (https://github.com/alibaba/ROLL, mcore_adapter/src/mcore_adapter), megatron-core 0.16.1 and ms-swift 4.
 """
 
@@ -57,104 +57,105 @@ class MemoryTraits:
     """How an engine holds parameters, gradients and logits on a GPU in mixed precision. Bytes are per parameter."""
 
     weight_bytes: float
-    """A trainable weight."""
+    """Bytes of a trainable weight."""
     gradient_bytes: float
-    """Its accumulated gradient."""
+    """Bytes of its accumulated gradient."""
     bucket_bytes: float = 0.0
-    """Communication buckets that stay allocated beside the gradients (torch DDP without gradient_as_bucket_view)."""
+    """Communication buckets that stay allocated besides the gradients (torch DDP without gradient_as_bucket_view)."""
     autocast_bytes: float = 0.0
     """Low-precision copies that autocast keeps until the end of a forward pass."""
     optimizer_bytes: float = 8.0
-    """Adam's two moments, and the fp32 master copy where the weight itself is not fp32."""
+    """Adam's two moments, and the fp32 master copy if the weight itself is not fp32."""
     cached_weight_gradients: bool = False
-    """Transformer Engine keeps one dummy gradient per weight shape (gradient_accumulation_fusion)."""
+    """Whether Transformer Engine keeps one dummy gradient per weight shape (gradient_accumulation_fusion)."""
     logits_forward_bytes: float
-    """Per token and vocabulary entry at the peak of the loss in forward."""
+    """Bytes per token and vocabulary entry at the peak of the loss in forward."""
     logits_backward_bytes: float
     """The same in backward."""
     pairs_forward_bytes: float = 0.0
     """logits_forward_bytes of DPO on Hugging Face engines."""
     pairs_kept_bytes: float = 0.0
-    """What of that the policy keeps while the reference model makes its own."""
+    """Part of them that the policy keeps during the reference model's forward."""
     vocabulary_padding: int = 1
     """The vocabulary is padded to a multiple of this times TP."""
     fused_logits_bytes: float | None = None
-    """The same with the fused cross entropy switched on; None: there is none."""
+    """The same with the fused cross entropy switched on; None if there is none."""
     loss_forward_moved: float
-    """Per token and vocabulary entry, what the loss reads and writes in forward."""
+    """Bytes per token and vocabulary entry that the loss reads and writes in forward."""
     loss_backward_moved: float
     """The same in backward."""
     frozen_bytes: float = 2.0
-    """A weight that is not trained, and one of DPO's reference model."""
+    """Bytes of a weight that is not trained, and of one of DPO's reference model."""
     shards: Sharding = "none"
-    """What data-parallel ranks divide among themselves on Hugging Face engines; each includes those before it."""
+    """What data-parallel ranks shard on Hugging Face engines; each value includes those before it."""
     passing_gradient_bytes: float | None = None
-    """What a weight's new gradient needs beside its 16-bit form before it is added or reduced; None: gradient_bytes."""
+    """Bytes of a weight's new gradient besides its 16-bit form, before it is added or reduced; None: gradient_bytes."""
     reduce_bucket_elements: float = 0.0
-    """Of a buffer that stays allocated and holds 16-bit gradients on their way."""
+    """Size of a buffer that stays allocated for 16-bit gradients in communication."""
     live_elements: float = 0.0
-    """Gathered 16-bit parameters that stay alive (DeepSpeed's stage3_max_live_parameters); 0: two layers and the
+    """Gathered 16-bit parameters that stay alive (DeepSpeed's stage3_max_live_parameters). 0: two layers and the
     embeddings, as FSDP gathers them."""
     step_gradient_bytes: float = 0.0
-    """A gradient's copies when the optimizer begins to step, or what it makes of a weight's moments as it steps."""
+    """Bytes of a gradient's copies at the start of the optimizer step, or of temporaries of a weight's moments in it.
+    """
     step_elements: float = float("inf")
     """Parameters that the optimizer steps at a time (DeepSpeed's sub_group_size)."""
     keeps_gradients: bool = False
-    """The buffer of accumulated gradients is there from the start."""
+    """Whether the buffer of accumulated gradients is allocated from the start."""
     reduces_layers: bool = False
-    """A layer's gradients are reduced together, in the last micro-batch of a step alone: until then each rank keeps
-    whole 16-bit ones (FSDP)."""
+    """Whether a layer's gradients are reduced together, only in the last micro-batch of a step. Until then each rank
+    keeps whole 16-bit gradients (FSDP)."""
     keeps_inputs: bool = False
-    """With adapters, a checkpointed layer's input and that input's gradient stay until backward ends: a unit without
-    trained weights hooks its input, which the hook then holds (torch 2.13 distributed/fsdp/_runtime_utils.py
+    """Whether, with adapters, a checkpointed layer's input and that input's gradient stay until backward ends. A unit
+    without trained weights hooks its input, and the hook holds it (torch 2.13 distributed/fsdp/_runtime_utils.py
     _register_post_backward_reshard_only_hook, autograd/graph.py register_multi_grad_hook; counted by
     benchmarks/kept_inputs.py)."""
     offloads: Offload = "none"
-    """What always lives in host memory."""
+    """What is always in host memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineTraits:
-    """The facts of one engine that legality, estimates and the page depend on."""
+    """Facts of one engine for legality, estimates and the page."""
 
     engine: str
     environment: Literal["llamafactory", "swift"]
-    """Which of cluster.environments runs it."""
+    """The key of cluster.environments that runs it."""
     is_megatron: bool
     stages: tuple[Stage, ...]
     methods: tuple[Method, ...]
-    """The first is the one to fall back to."""
+    """The first is the fallback."""
     model_types: frozenset[str] | None = None
-    """Hugging Face model types it accepts; None: whatever transformers knows."""
+    """Hugging Face model types that it accepts; None: all that transformers knows."""
     deep_stack_frozen_with: Literal["tower", "projector", "nothing"] = "tower"
-    """Which freeze option also freezes Qwen3-VL's deep-stack mergers."""
+    """The freeze option that also freezes Qwen3-VL's deep-stack mergers."""
     freezes_in_pretraining: bool = True
     """Whether freeze_* has an effect in stage pt."""
     vision_needs_whole_sequences: frozenset[str] = frozenset()
-    """Model types whose vision parts get wrong gradients where TP or CP is more than 1."""
+    """Model types whose vision parts get wrong gradients if TP or CP is more than 1."""
     zero_stage: Literal[0, 2, 3] = 0
-    """Of DeepSpeed ZeRO; 0: not DeepSpeed."""
+    """Stage of DeepSpeed ZeRO; 0: not DeepSpeed."""
     is_fsdp: bool = False
     preference_losses: tuple[str, ...] = ("sigmoid", "hinge", "ipo", "orpo", "simpo")
-    """What DPO may minimise."""
+    """Losses that DPO can minimise."""
     memory: MemoryTraits | None = None
-    """None: its memory is not modelled."""
+    """Memory traits; None if its memory is not modelled."""
     overlaps: bool = True
-    """Whether data-parallel communication runs beside computation on a Hugging Face engine; on Megatron the job says.
+    """Whether data-parallel communication overlaps computation on a Hugging Face engine; on Megatron the job decides.
     LLaMA-Factory's examples/deepspeed/*.json set overlap_comm false."""
 
     pads: Literal["micro_batch", "step", "nothing"] = "micro_batch"
-    """To the longest of which sequences others are padded. step: of all micro-batches of a pipeline's step, and to
-    cutoff_len where EP > 1 (mcore_adapter trainer.py _get_step_iterator_and_seq_length, LLaMA-Factory
-    train/mca/workflow.py pad_to_max). nothing: sequences follow each other (ms-swift megatron_args.py padding_free)."""
+    """Scope of padding: sequences are padded to the longest in it. step: all micro-batches of a pipeline's step, and to
+    cutoff_len with EP > 1 (mcore_adapter trainer.py _get_step_iterator_and_seq_length, LLaMA-Factory
+    train/mca/workflow.py pad_to_max). nothing: sequences are concatenated (ms-swift megatron_args.py padding_free)."""
 
     last_step: Literal["kept", "dropped_each_epoch", "dropped_at_the_end"] = "kept"
-    """What becomes of samples that do not fill a global batch. transformers 5.6.0 trainer.py
-    set_initial_training_values; mcore_adapter trainer.py _prepare_train_loop; ms-swift megatron_args.py init_iters."""
+    """Treatment of samples that do not fill a global batch. transformers 5.6.0 trainer.py set_initial_training_values;
+    mcore_adapter trainer.py _prepare_train_loop; ms-swift megatron_args.py init_iters."""
 
     @property
     def offloads(self) -> Offload:
-        """What always lives in host memory."""
+        """What is always in host memory."""
         return self.memory.offloads if self.memory else "none"
 
 
@@ -171,14 +172,14 @@ MEGATRON_LM_MEMORY = MemoryTraits(
     vocabulary_padding=128,
     fused_logits_bytes=10,
 )
-"""Megatron-LM's own training script with Transformer Engine and native cross entropy: what published runs used. Its
+"""Megatron-LM's own training script with Transformer Engine and native cross entropy, as published runs used it. Its
 jit-fused cross entropy keeps 16-bit logits, and the shifted logits and their exponentials in fp32 (megatron-core
 fusions/fused_cross_entropy.py)."""
 
 FUSED_LOSS_MOVED = (22, 6)
 """loss_forward_moved and loss_backward_moved of that fused cross entropy."""
 LIGER_LOSS_MOVED = (4, 0)
-"""Of Liger's, whose kernel leaves the gradient in place of the logits in forward."""
+"""The same of Liger's cross entropy, whose kernel overwrites the logits with the gradient in forward."""
 
 # mcore_adapter never sets gradient_accumulation_fusion, whose default in megatron-core is False.
 _MCA_MEMORY = replace(MEGATRON_LM_MEMORY, cached_weight_gradients=False, vocabulary_padding=1)
@@ -301,7 +302,7 @@ TRAITS: Mapping[str, EngineTraits] = {
             deep_stack_frozen_with="projector",
             freezes_in_pretraining=True,
             vision_needs_whole_sequences=frozenset(),
-            # Its trainer takes trl's loss functions, of which orpo and simpo are not among.
+            # Its trainer uses trl's loss functions, which have neither orpo nor simpo.
             preference_losses=("sigmoid", "hinge", "ipo"),
             memory=_SWIFT_MEMORY,
             pads="nothing",

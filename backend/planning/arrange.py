@@ -8,10 +8,10 @@ from math import prod
 
 import numpy as np
 
-from backend.estimate.batched import OF_LAYERS, OF_STAGES, Columns, Lines, PlanBatch, Rows, plan_batch
+from backend.estimate.batched import OF_LAYERS, OF_STAGES, Columns, Indices, Lines, PlanBatch, Rows, plan_batch
 from backend.job.job import Job
 from backend.job.rules.batched import Legal, Space
-from backend.planning.order import Array
+from backend.planning.order import Column
 from backend.planning.space import ACCUMULATION, CHOSEN, MICRO_BATCH, SHARDED
 
 _RECOMPUTE = "parallel.recompute"
@@ -27,16 +27,16 @@ def in_order(legal: Legal) -> tuple[Legal, PlanBatch]:
     return replace(legal, space=space), plan_batch(partial(_columns, space), _choices(space), cut, alike, lines)
 
 
-def _lexsort(first: Array, second: Array) -> Array:
+def _lexsort(first: Indices, second: Indices) -> Indices:
     """Return np.lexsort((second, first)) of whole numbers from 0. It is faster: it sorts one number a plan."""
     size = len(first)
     keys = (first.astype(np.int64) * (int(second.max(initial=0)) + 1) + second) * size + np.arange(size)
     keys.sort()
-    order: Array = keys % size
+    order: Indices = keys % size
     return order
 
 
-def _lines(space: Space, cut: Array) -> tuple[Lines, list[int]]:
+def _lines(space: Space, cut: Indices) -> tuple[Lines, list[int]]:
     """Return the largest set of choices that the plans of every cut have in all combinations, and their axes."""
     for paths in ((SHARDED, _RECOMPUTE), (_RECOMPUTE,), (SHARDED,)):
         free = _axes(space, paths)
@@ -45,7 +45,7 @@ def _lines(space: Space, cut: Array) -> tuple[Lines, list[int]]:
     return Lines(values={}, shape=(), order=np.arange(space.size)), []
 
 
-def _lines_of(space: Space, cut: Array, free: Sequence[int]) -> Lines | None:
+def _lines_of(space: Space, cut: Indices, free: Sequence[int]) -> Lines | None:
     """Return the lines of these axes; None if a plan lacks one of their choices."""
     line, shape, firsts = np.zeros(space.size, np.int64), [], []
     for axis in free:
@@ -64,7 +64,7 @@ def _lines_of(space: Space, cut: Array, free: Sequence[int]) -> Lines | None:
         rows = order[begin:end].reshape(count, -1)
         if (line[rows] != np.arange(count)[:, np.newaxis]).any() or (rest[rows] != rest[rows[0]]).any():
             return None
-    values: dict[str, Array] = {}
+    values: dict[str, Column] = {}
     for number, (axis, first) in enumerate(zip(free, firsts, strict=True)):
         columns = _columns(space, first)
         for path in space.axes[axis].paths:
@@ -96,8 +96,8 @@ def _columns(space: Space, rows: Rows) -> Columns:
     return columns
 
 
-def _replicas(job: Job, columns: Columns) -> int | Array:
+def _replicas(job: Job, columns: Columns) -> int | Indices:
     """Return DP of each plan; of all plans alike on an engine without the other sizes."""
     sizes = [columns[path] for path in ("parallel.tensor", "parallel.pipeline", "parallel.context") if path in columns]
-    replicas: int | Array = job.world_size // prod(sizes)
+    replicas: int | Indices = job.world_size // prod(sizes)
     return replicas

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from backend.estimate.array_ops import Array
 from backend.estimate.batched import Figures, Parts, PlanBatch, evaluate
 from backend.job.batch import planned_batch
 from backend.job.job import Job, Parallel
@@ -17,7 +18,7 @@ from backend.job.rules import RULES
 from backend.job.rules.batched import Factors, Legal, Space, legal
 from backend.job.traits import TRAITS, EngineName
 from backend.planning.arrange import in_order
-from backend.planning.order import Array, Group, Mask, Order
+from backend.planning.order import Group, Mask, Order
 from backend.planning.plans import Plans
 from backend.planning.space import ACCUMULATION, CHOSEN, CUT, MICRO_BATCH, SIZES, listed_plans, space_of
 
@@ -140,11 +141,11 @@ def _legal_of(factors: Factors, shape: ModelShape, gpu: Gpu) -> _Answer:
         or (answer.shape, answer.gpu) != (shape, gpu)
         or not answer.legal.holds_for(job)
     ):
-        found, batch, is_listed = legal(factors, shape, gpu, RULES), None, None
-        if found.space.size:
-            found, batch = in_order(found)
-            is_listed = listed_plans(found.space, shape)
-        answer = _Answer(factors, shape, gpu, found, batch, is_listed)
+        legal_plans, batch, is_listed = legal(factors, shape, gpu, RULES), None, None
+        if legal_plans.space.size:
+            legal_plans, batch = in_order(legal_plans)
+            is_listed = listed_plans(legal_plans.space, shape)
+        answer = _Answer(factors, shape, gpu, legal_plans, batch, is_listed)
     _keep_legal(key, answer)
     return answer
 

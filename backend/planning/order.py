@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[Any]
-"""Values of any type, such as a column of choices."""
+from backend.estimate.array_ops import Array
+
+Column = npt.NDArray[Any]
+"""The value of one parameter in every plan, of any type."""
 Indices = npt.NDArray[np.intp]
 """Indices of plans among all plans, unsorted."""
 Mask = npt.NDArray[np.bool_]

@@ -3,7 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from backend.planning.order import LEAST, Array, Group, Indices
+from backend.estimate.array_ops import Array
+from backend.planning.order import LEAST, Group, Indices
 
 
 def front_of(fitting: Group, others: Group, memory: Array, time: Array) -> Indices:

@@ -18,7 +18,7 @@ from backend.job.presets import Gpu
 from backend.job.problems import Problem
 from backend.job.rules import check_resolved
 from backend.job.rules.batched import Space
-from backend.planning.order import LEAST, Array, Indices, Order
+from backend.planning.order import LEAST, Column, Indices, Order
 from backend.planning.pareto import front_of
 from backend.planning.space import (
     ACCUMULATION,
@@ -189,13 +189,13 @@ class Plans(Sequence[Candidate]):
         ranks = [self.order.rank(start + row) for row in rows.tolist()]
         return min((rank for rank in ranks if rank is not None), default=None)
 
-    def column(self, path: str, default: Any = 1) -> Array:
+    def column(self, path: str, default: Any = 1) -> Column:
         """Return the value of every plan at a path; `default` if the engine has no such choice."""
         key = (path, type(default), default)
-        column: Array = self._once(key, lambda: self.values(path, slice(None), default))
+        column: Column = self._once(key, lambda: self.values(path, slice(None), default))
         return column
 
-    def values(self, path: str, ranks: Ranks, default: Any = 1) -> Array:
+    def values(self, path: str, ranks: Ranks, default: Any = 1) -> Column:
         """Return the values of plans as `column` does."""
         engine, row = self.at(ranks)
         members = [np.flatnonzero(engine == number) for number in range(len(self.spaces))]
@@ -237,8 +237,9 @@ class Plans(Sequence[Candidate]):
         if time is None:
             return np.zeros(0, np.intp)
         fitting, others = self.order.groups
-        if host is not None:
-            is_held = host[others.indices] <= self.job.cluster.host_memory_gib
+        memory_gib = self.job.cluster.host_memory_gib
+        if host is not None and memory_gib is not None:
+            is_held = host[others.indices] <= memory_gib
             others = others.among(others.indices[is_held])
         return front_of(fitting, others, figures.need_gib, time)
 

@@ -18,7 +18,7 @@ from backend.job.model import ModelShape
 from backend.job.pipeline_layout import even_layers, layout_of, readable_layers
 from backend.job.rules.batched import Axis, Codes, Factors, Space
 from backend.job.traits import EngineName
-from backend.planning.order import Array, Mask
+from backend.planning.order import Column, Mask
 
 SIZES = ("tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor")
 CUT = ("account_for_embedding", "account_for_loss", "pipeline_layout")
@@ -124,7 +124,7 @@ def _megatron(
     )
 
 
-Size = TypeVar("Size", int, Array)
+Size = TypeVar("Size", int, Column)
 
 
 def has_nothing_to_shard(

@@ -17,7 +17,7 @@ from backend.job.rules import check_resolved
 from backend.job.rules.batched import refuses
 from backend.planning.compare import Cost, cost
 from backend.planning.enumerate import enumerate_plans
-from backend.planning.order import Array, Mask
+from backend.planning.order import Column, Mask
 from backend.planning.plans import Candidate, Plans
 from backend.planning.space import ACCUMULATION, MICRO_BATCH, SIZES, divisors
 
@@ -163,12 +163,12 @@ def _comparable(plans: Plans, paths: Iterable[str]) -> Mask:
     return comparable[plans.engine]
 
 
-def _column(plans: Plans, path: str) -> Array:
+def _column(plans: Plans, path: str) -> Column:
     """Return the size of every plan."""
     if path not in _DERIVED:
         return plans.column(path)
     model_parallel = plans.column(TENSOR) * plans.column(PIPELINE) * plans.column(CONTEXT)
-    replicas: Array = plans.job.world_size // model_parallel
+    replicas: Column = plans.job.world_size // model_parallel
     return replicas if path == REPLICAS else plans.global_batch // (plans.column(MICRO_BATCH) * replicas)
 
 

@@ -1,4 +1,4 @@
-"""One connection a node, shared by preflight, launch, collectors and stop, whichever run they work for."""
+"""One connection for each node, shared by the preflight, launches, collectors and stops of all runs."""
 
 import threading
 from collections.abc import Callable
@@ -7,12 +7,12 @@ from backend.cluster.node import Node
 from backend.job.cluster import Host
 
 Connect = Callable[[Host], Node]
-"""Opens a connection to a host or raises NodeError."""
+"""Connects to a host, or raises NodeError."""
 Key = tuple[object, ...]
 
 
 class Connections:
-    """Nodes by how they are reached, connected when first asked for; a node renews a lost link by itself."""
+    """Connected nodes by address and credentials. A node connects at its first use and reconnects by itself."""
 
     def __init__(self, connect: Connect) -> None:
         self._connect = connect
@@ -21,7 +21,7 @@ class Connections:
         self._lock = threading.Lock()
 
     def get(self, host: Host) -> Node:
-        """The host's node. Raises NodeError, and tries again when next asked."""
+        """Return the node of a host. Raises NodeError; the next call tries again."""
         key = (host.address, host.user, host.port, host.identity_file, host.proxy_jump)
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())

@@ -1,7 +1,7 @@
-"""Secrets of the ranks, such as HF_TOKEN: in the memory of this process alone, for every run that it launches.
+"""Secrets of the ranks, such as HF_TOKEN. Only the memory of this process holds them, for all runs that it launches.
 
-They reach a node as a file that only its user can read, which the supervisor's child takes in and removes before it
-becomes the engine (backend/node/supervisor/).
+A node gets them as a file that only its user can read. The supervisor's child reads and removes that file before it
+starts the engine (backend/node/supervisor/).
 """
 
 import json
@@ -14,17 +14,17 @@ from backend.job.problems import Problem, ProblemsError
 from backend.runs.redact import hide
 
 FILE = "secrets.json"
-"""In the run folder, mode 0600, from just before the start until the ranks have it."""
+"""File in the run folder, mode 0600. It exists from just before the start until the ranks have the secrets."""
 FIELD = "secrets"
 COMMON = ("HF_TOKEN", "WANDB_API_KEY", "MODELSCOPE_API_TOKEN", "SWANLAB_API_KEY")
-"""Names to offer."""
-# Without what JSON and shells write otherwise, so that it is found wherever it may have got to; the shortest token that
-# is in use has more than twenty characters, and hiding a short word would hide half of every log.
+"""Names that the page offers."""
+# Without characters that JSON or shells escape, so that a secret can be found in any text. The shortest token in use
+# has more than twenty characters; hiding a short word would hide half of every log.
 _VALUE = re.compile(r"[A-Za-z0-9!#$%&()*+,./:;<=>?@\[\]^_{|}~-]{8,4096}")
 
 
 def refuse(name: str, value: str) -> None:
-    """ProblemsError for what cannot be kept: environment_bad, environment_owned, secret_bad."""
+    """Raise ProblemsError for a bad secret: environment_bad, environment_owned, secret_bad."""
     problem = check_name(name, FIELD)
     if problem is None and not _VALUE.fullmatch(value):
         problem = Problem(code="secret_bad", field=FIELD, values={"name": name})
@@ -33,31 +33,31 @@ def refuse(name: str, value: str) -> None:
 
 
 class Secrets:
-    """Name -> value, for many threads. Nothing of it can be printed, and it ends with the process."""
+    """Name -> value. Safe for many threads. The values cannot be printed, and are lost when the process ends."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[str, str] = {}
 
     def put(self, name: str, value: str) -> None:
-        """Keep a secret under its name. ProblemsError as of `refuse`."""
+        """Store a secret under its name. ProblemsError as in `refuse`."""
         refuse(name, value)
         hide(value)
         with self._lock:
             self._values[name] = value
 
     def forget(self, name: str) -> None:
-        """Give it to no later run."""
+        """Remove a secret. Later runs do not get it."""
         with self._lock:
             self._values.pop(name, None)
 
     def names(self) -> tuple[str, ...]:
-        """What is kept."""
+        """Return the names of the secrets."""
         with self._lock:
             return tuple(sorted(self._values))
 
     def taken(self) -> "TakenSecrets":
-        """As they are now, for one launch."""
+        """Return a copy for one launch."""
         with self._lock:
             return TakenSecrets(self._values)
 
@@ -66,17 +66,17 @@ class Secrets:
 
 
 class TakenSecrets:
-    """The secrets of one attempt; without any it is false."""
+    """The secrets of one attempt; false when there are none."""
 
     def __init__(self, values: Mapping[str, str] | None = None) -> None:
         self._values = dict(values or {})
 
     def names(self) -> list[str]:
-        """What the ranks are given."""
+        """Return the names of the secrets."""
         return sorted(self._values)
 
     def file(self) -> bytes:
-        """What the supervisor's child reads."""
+        """Return the content of the file for the supervisor's child."""
         return json.dumps(self._values).encode()
 
     def __bool__(self) -> bool:
@@ -87,4 +87,4 @@ class TakenSecrets:
 
 
 SECRETS = Secrets()
-"""This process's own: a server's memory is one, as the operator is."""
+"""The secrets of this process."""

@@ -1,8 +1,8 @@
-"""The states of a run and the one table that says which event leads from which to which.
+"""States of a run, and the table of transitions between them.
 
-A run's state is never stored: it is the fold of its append-only events. `stopping` means that the gang is being
-ended, on a user's wish or because one node failed or was lost; the event that ends it names the outcome. `queued`
-waits for its nodes: before the first attempt, after a user resumed the run, or before an automatic restart.
+The state of a run is not stored: it is computed from its append-only events. In `stopping` the gang is being stopped,
+because a user requested it, or because a node failed or was lost; the event that ends this state names the outcome.
+In `queued` the run waits for its nodes: before the first attempt, after a resume, or before an automatic restart.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """Where a run stands."""
+    """State of a run."""
 
     QUEUED = "queued"
     PREFLIGHT = "preflight"
@@ -22,15 +22,15 @@ class RunState(StrEnum):
     FAILED = "failed"
     LOST = "lost"
     WATCHED = "watched"
-    """Somebody else's: only read."""
+    """An external run that is monitored."""
     UNWATCHED = "unwatched"
-    """Not read any more, whatever became of it."""
+    """An external run that is no longer monitored."""
     BROKEN = "broken"
-    """What the store holds of it cannot be read; no events lead there."""
+    """The record in the store cannot be read. No event leads to this state."""
 
     @property
     def is_final(self) -> bool:
-        """Nothing happens to the run unless a user resumes it; its nodes are free."""
+        """The run has ended, and its nodes are free. Only a resume by a user changes it."""
         return self in FINAL
 
     @property
@@ -40,9 +40,9 @@ class RunState(StrEnum):
 
 
 class EventKind(StrEnum):
-    """What can happen to a run."""
+    """Kinds of events of a run."""
 
-    # these move the state
+    # these change the state
     CREATED = "created"
     PREFLIGHT = "preflight"
     STARTING = "starting"
@@ -59,12 +59,12 @@ class EventKind(StrEnum):
     RESUMED = "resumed"
     WATCHED = "watched"
     UNWATCHED = "unwatched"
-    # these are told beside it
+    # these do not
     NODE_STARTING = "node_starting"
     NODE_STARTED = "node_started"
     NODE_UNREACHABLE = "node_unreachable"
     NODE_UNSEEN = "node_unseen"
-    """A fault on the server's side keeps it from reading the node: nothing is known of it."""
+    """A fault of the server prevents it from reading the node: the state of the node is unknown."""
     NODE_REACHABLE = "node_reachable"
     NODE_EXITED = "node_exited"
     NODE_STOPPING = "node_stopping"
@@ -94,7 +94,7 @@ RESUMABLE = frozenset({RunState.STOPPED, RunState.FAILED, RunState.LOST})
 FINAL = RESUMABLE | {RunState.FINISHED, RunState.UNWATCHED}
 
 ENDINGS = (EventKind.STOP_REQUESTED, EventKind.FAILING, EventKind.LOSING)
-"""What a gang is ended for."""
+"""Events that start the stop of a gang."""
 
 _UNDER_WAY = (RunState.QUEUED, RunState.PREFLIGHT, RunState.STARTING, RunState.RUNNING)
 _ENDS = {
@@ -121,19 +121,19 @@ TRANSITIONS: dict[tuple[RunState | None, EventKind], RunState] = {
     (None, EventKind.WATCHED): RunState.WATCHED,
     (RunState.WATCHED, EventKind.UNWATCHED): RunState.UNWATCHED,
 }
-"""(state, event) -> next state. A pair that is not here does not move the state."""
+"""(state, event) -> next state. Other pairs do not change the state."""
 
 MOVING = frozenset(kind for _, kind in TRANSITIONS)
-"""The events that exist to move the state; recording one that would not is refused (ledger.append)."""
+"""Events that change the state. run_store.append does not record one that would not change it."""
 
 
 def next_state(state: RunState | None, kind: EventKind) -> RunState | None:
-    """The state after `kind`; `state` itself when the event does not move it."""
+    """Return the state after an event; the same state when the event does not change it."""
     return TRANSITIONS.get((state, kind), state)
 
 
 def fold(kinds: Iterable[EventKind]) -> RunState | None:
-    """The state that a run's events, in their order, lead to; None before the first."""
+    """Return the state after all events of a run, in order; None without events."""
     state: RunState | None = None
     for kind in kinds:
         state = next_state(state, kind)

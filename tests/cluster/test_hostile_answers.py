@@ -1,10 +1,9 @@
 """Whatever a program on a node answers: a check says what is wrong, or NodeError does, and nothing else is raised."""
 
-import copy
 import json
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from backend.runs.tasks.one_off_task import read_answer
 from tests.cluster.gang import H100, MODULES, PORT, PRINTS, PYTHON, Gang, make_facts, smi, surveyed
 from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
+from tests.hostile_json import mutations
 
 HOSTILE: tuple[Any, ...] = (
     None, True, -1, 1e300, 10**30, math.nan, math.inf, "", "text", "x" * 100_000, "9" * 5000, "\ud800\x00\x1b[31m",
@@ -55,30 +55,9 @@ MEASURED = {"rank": 0, "node": 0, "local_rank": 0, "device": "CPU", "precision":
 
 
 def _mutations(record: Any, count: int) -> list[Any]:
-    """The record with one of its parts, however deep, replaced by hostile values, or removed; and those alone."""
-    found = [*HOSTILE]
-    for path in _paths(record):
-        for value in HOSTILE:
-            changed = copy.deepcopy(record)
-            _owner(changed, path)[path[-1]] = value
-            found.append(changed)
-        changed = copy.deepcopy(record)
-        del _owner(changed, path)[path[-1]]
-        found.append(changed)
+    """Return some mutations of the record, and some hostile values alone."""
+    found = [*HOSTILE, *mutations(record, HOSTILE)]
     return random.Random(14).sample(found, min(count, len(found)))
-
-
-def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    for key in keys:
-        yield (*path, key)
-        yield from _paths(value[key], (*path, key))
-
-
-def _owner(record: Any, path: tuple[Any, ...]) -> Any:
-    for key in path[:-1]:
-        record = record[key]
-    return record
 
 
 def _says(answer: Any) -> Callable[[Any, bytes], Result]:

@@ -1,4 +1,4 @@
-"""Jobs that between them make each engine write every key it knows."""
+"""Jobs that together make each engine write every key it knows."""
 
 from collections.abc import Mapping
 

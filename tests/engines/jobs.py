@@ -1,4 +1,4 @@
-"""Jobs and places for the engine tests."""
+"""Jobs and placements for the engine tests."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ RUN = "20261121-120000-tiny-abcd"
 
 
 def job(preset: str = "qwen3-8b", *, gpu: str = "h100-80g", nodes: int = 2, ranks: int = 4, **values: Any) -> Job:
-    """A job that is ready to launch; `values` are job paths with __ for the dot."""
+    """Return a job that is ready to launch; `values` are job paths with __ for the dot."""
     mapping = {
         "name": "tiny",
         "cluster": {
@@ -29,17 +29,17 @@ def job(preset: str = "qwen3-8b", *, gpu: str = "h100-80g", nodes: int = 2, rank
 
 
 def ddp(preset: str = "qwen3-0.6b", **values: Any) -> Job:
-    """A job of LLaMA-Factory's Hugging Face trainer."""
+    """Return a job of LLaMA-Factory's Hugging Face trainer."""
     return job(preset, engine="llamafactory-ddp", **values)
 
 
 def sharded(engine: str, preset: str = "qwen3-0.6b", **values: Any) -> Job:
-    """A job of LLaMA-Factory's Hugging Face trainer whose ranks share the model: `engine` without its first word."""
+    """Return a job of LLaMA-Factory's Hugging Face trainer with sharding; `engine` lacks its first word."""
     return job(preset, engine=f"llamafactory-{engine}", **values)
 
 
 def place(made: Job, *, interface: str | None = "eth1") -> Placement:
-    """The job's nodes, as launch would find them."""
+    """Return the job's nodes as a launch finds them."""
     return Placement(
         run_id=RUN,
         attempt=1,

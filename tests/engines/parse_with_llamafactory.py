@@ -1,7 +1,7 @@
-"""Run by a node's python: LLaMA-Factory's own parser over many configurations, in one process as importing it is slow.
+"""Run LLaMA-Factory's own parser over many configurations in one process, because its import is slow.
 
-stdin: JSON, case -> {files, environment} as rendered. stdout, last line: JSON, case -> {error, warnings, arguments},
-and where ranks share the model {zero} or {fsdp}: what DeepSpeed or accelerate reads.
+A node's python runs this file. stdin: JSON, case -> {files, environment} as rendered. stdout, last line: JSON, case ->
+{error, warnings, arguments}. With sharding also {zero} or {fsdp}: what DeepSpeed or accelerate reads.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ from accelerate.state import AcceleratorState
 from llamafactory import hparams
 from omegaconf import OmegaConf
 
-# What transformers looks up in the model for sizes that are "auto".
+# The sizes of the model that transformers looks up for "auto".
 MODEL = SimpleNamespace(config=SimpleNamespace(hidden_size=1024))
 
 
 class Warnings(logging.Handler):
-    """Collects what the engine has to say about a configuration."""
+    """Collector of the engine's messages about a configuration."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -36,7 +36,7 @@ class Warnings(logging.Handler):
 
 
 def parse(files, environment):
-    """In a folder with the files, as the ranks start, and with the variables that say a plan."""
+    """Parse a case in a folder with its files, as the ranks do, with the variables of the plan."""
     before = dict(os.environ)
     os.environ.update({name: text for name, text in environment.items() if name.startswith(("ACCELERATE_", "FSDP_"))})
     with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +49,7 @@ def parse(files, environment):
             os.chdir("/")
             os.environ.clear()
             os.environ.update(before)
-            # Otherwise the first case decides for all how its ranks share the model.
+            # Otherwise the first case would decide the sharding of all cases.
             AcceleratorState._reset_state(reset_partial_state=True)
 
 
@@ -62,7 +62,7 @@ def parse_here(text):
         config = yaml.safe_load(text)
         if OmegaConf.to_container(OmegaConf.create(text)) != config:
             return {"error": "PyYAML and OmegaConf differ"}
-        # This machine has no GPU: bf16 is refused on it unless it is told that this is meant.
+        # This machine has no GPU, so bf16 is refused by default.
         parsed = hparams.get_train_args({**config, "use_cpu": True})
         shared = read_sharing(parsed[2])
     except Exception as error:
@@ -80,7 +80,7 @@ def parse_here(text):
 
 
 def read_sharing(training):
-    """What DeepSpeed's own loader and accelerate make of the files and variables."""
+    """Return how DeepSpeed's own loader and accelerate read the files and variables."""
     if training.deepspeed:
         from deepspeed.runtime.config import DeepSpeedConfig
 
@@ -88,7 +88,7 @@ def read_sharing(training):
         zero = DeepSpeedConfig(training.hf_deepspeed_config.config).zero_config
         return {"zero": json.loads(zero.model_dump_json())}
     if os.environ.get("ACCELERATE_USE_FSDP") == "true":
-        # This machine has no GPU, whose number is all that accelerate asks for here.
+        # This machine has no GPU; accelerate reads only their number here.
         with mock.patch(f"{FullyShardedDataParallelPlugin.__module__}.is_cuda_available", return_value=True):
             return {"fsdp": read_fsdp()}
     return {}

@@ -1,4 +1,4 @@
-"""When a checkpoint is complete. The lists of files are those that the engines wrote in `make engines`."""
+"""Completeness of checkpoints. The lists of files are those that the engines wrote in `make engines`."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What a job may say to its engine directly."""
+"""What a job may pass directly to its engine."""
 
 import pytest
 
@@ -65,7 +65,7 @@ def test_a_key_belongs_to_the_engine_that_has_it() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "code", "edit"),
     [
-        # What PyYAML makes of 1e-8.
+        # PyYAML reads 1e-8 as this text.
         ("adam_epsilon", "1e-8", "extra_wrong_type", 1e-8),
         ("max_samples", "1000", "extra_wrong_type", 1000),
         ("train_on_prompt", "true", "extra_wrong_type", True),

@@ -14,7 +14,7 @@ from backend.job.mapping import parse_job, with_values
 from backend.job.problems import ProblemsError
 from tests.engines.jobs import ddp, job
 
-# Stands where the node's python would: writes down what it was started with.
+# Replaces the node's python: it records how it was started.
 RECORDER = """\
 #!/bin/sh
 env -0 > "$(dirname "$0")/environment"
@@ -23,7 +23,7 @@ printf '%s\\0' "$PWD" "$@" > "$(dirname "$0")/arguments"
 
 
 def recording(folder: Path, made: Job) -> Job:
-    """The job with an interpreter in `folder` that only records how it was started."""
+    """Return the job with an interpreter in `folder` that only records how it was started."""
     folder.mkdir(parents=True)
     (folder / "python").write_text(RECORDER)
     (folder / "python").chmod(0o700)
@@ -31,7 +31,7 @@ def recording(folder: Path, made: Job) -> Job:
 
 
 def written(folder: Path, made: Job) -> Path:
-    """`folder` with the exported files."""
+    """Return `folder` with the exported files."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in export(made).items():
         (folder / name).write_text(text)

@@ -1,4 +1,4 @@
-"""The exported scripts over real sshd servers: copied, started, ended together, and a real training by plain means."""
+"""The exported scripts over real sshd servers: copied, started, ended together, and a real training."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from tests.nodes import needs_node_environment, ssh_nodes
 from tests.waiting import wait_for
 from tools.programs import NODE_PYTHON
 
-# Stand where the node's python would: one child that lasts, as a rank does, and one that fails on node 1.
+# Replaces the node's python: one child that lasts, as a rank does, and one that fails on node 1.
 LASTING = """\
 #!/bin/sh
 sleep 300 &
@@ -39,7 +39,7 @@ exec sleep 300
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[LocalNodes]:
-    """Two sshd servers, and in tmp_path/bin the ssh that knows their host keys."""
+    """Run two sshd servers, and put an ssh that knows their host keys in tmp_path/bin."""
     options = f"-F none -o StrictHostKeyChecking=accept-new -o UserKnownHostsFile={tmp_path}/known_hosts"
     write_program(tmp_path / "bin" / "ssh", f'#!/bin/sh\nexec /usr/bin/ssh {options} "$@"\n')
     with ssh_nodes(tmp_path / "cluster", nodes=2) as made:
@@ -54,7 +54,7 @@ def write_program(path: Path, text: str) -> Path:
 
 
 def launch(folder: Path, mapping: dict[str, Any]) -> "subprocess.Popen[str]":
-    """launch.sh of the job, running in a session of its own."""
+    """Run launch.sh of the job in its own session."""
     job, problems = parse_job(mapping)
     assert job is not None, problems
     exported = folder / "exported"
@@ -134,5 +134,5 @@ def test_the_plain_scripts_train_on_both_nodes(cluster: LocalNodes, tmp_path: Pa
     results = tmp_path / "runs" / "plain"
     losses = [json.loads(line).get("loss") for line in (results / "trainer_log.jsonl").read_text().splitlines()]
     assert losses[3] < losses[0]
-    # One state of the random numbers a rank: they trained together, not each alone.
+    # One random state per rank: they trained together, not each alone.
     assert len(list((results / "checkpoint-4").glob("rng_state_*.pth"))) == 2

@@ -1,4 +1,4 @@
-"""A LLaMA-Factory configuration becomes the job it describes, and what cannot be carried is said."""
+"""A LLaMA-Factory configuration becomes the job that it describes. The report names what is lost."""
 
 import re
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ IMPORTING = Path(__file__).parents[2] / "backend" / "engines" / "importing"
 
 
 def imported(config: Mapping[str, Any], **more: Any) -> tuple[Job, dict[str, ImportLine]]:
-    """The job of SMALL with these keys, and the report by key."""
+    """Return the job of SMALL with these keys, and the report by key."""
     made = import_llamafactory({**SMALL, **config}, CLUSTER, **more)
     return job_of(made), {line.key: line for line in made.lines}
 
@@ -337,7 +337,7 @@ LEAVES = {
 
 @st.composite
 def jobs(draw: st.DrawFn) -> Job:
-    """A job whose every engine value may be anything within its range; plans need not be legal."""
+    """A job with any engine values within their ranges; the plan need not be legal."""
     name = draw(st.sampled_from([engine for engine in ENGINES if engine.startswith("llamafactory-")]))
     preset = draw(st.sampled_from(list(MODELS)))
     changed = draw(st.lists(st.sampled_from(list(LEAVES)), unique=True, max_size=12))

@@ -1,4 +1,4 @@
-"""The parameter table's engine keys and sources of defaults, against what the engines' own argument classes say."""
+"""Engine keys and defaults of the parameter table, compared with the engines' own argument classes."""
 
 from typing import Any
 
@@ -11,15 +11,15 @@ from backend.job.parameters import SOURCES, Parameter, Reader
 from backend.job.traits import TRAITS, EngineTraits
 
 CONFIGURATION = {"llamafactory", "hugging_face", "mcore_adapter", "swift"}
-"""Those whose keys stand in config.yaml; the others read deepspeed.json and variables."""
+"""Readers whose keys are in config.yaml; the others read deepspeed.json and variables."""
 PROGRAMS = {"transformers": "transformers", "llamafactory": "llamafactory", "mcore_adapter": "mcore_adapter",
             "swift": "swift"}  # fmt: skip
-# They say "no" by 0 or nothing, and 1 by nothing.
+# They write "no" as 0 or nothing, and 1 as nothing.
 NOTHING: dict[Any, Any] = {False: None, 1: None}
 
 
 def readers_of(traits: EngineTraits) -> tuple[Reader, ...]:
-    """Who reads a job of this engine."""
+    """Return the readers of a job of this engine."""
     if traits.environment == "swift":
         return ("swift",)
     if traits.is_megatron:
@@ -65,7 +65,7 @@ def _plain(value: Any) -> Any:
 
 
 def _same(parameter: Parameter, own: Any) -> Any:
-    """What the program says where it leaves the value to be worked out."""
+    """Return the value in the form of the program's own default."""
     if parameter.path == "training.lora.alpha":
         return None  # twice the rank, whose default is 8
     return NOTHING.get(own, own)

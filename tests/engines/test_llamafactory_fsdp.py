@@ -1,4 +1,4 @@
-"""LLaMA-Factory under torch FSDP: what accelerate is told."""
+"""LLaMA-Factory under torch FSDP: the variables for accelerate."""
 
 from collections.abc import Mapping
 

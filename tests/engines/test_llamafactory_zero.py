@@ -1,4 +1,4 @@
-"""LLaMA-Factory under DeepSpeed ZeRO: what its configuration says of the job."""
+"""LLaMA-Factory under DeepSpeed ZeRO: its configuration of the job."""
 
 import json
 from typing import Any

@@ -1,6 +1,6 @@
-"""LLaMA-Factory's own parser takes what is rendered, and reads in it what the job meant.
+"""LLaMA-Factory's own parser accepts the rendered files and reads the job's values in them.
 
-Importing LLaMA-Factory costs many seconds, so each trainer parses all its cases in one process.
+Importing LLaMA-Factory takes many seconds, so each trainer parses all its cases in one process.
 """
 
 import json
@@ -32,7 +32,7 @@ EXPECTED_WORDS = ("warmup_ratio is deprecated", "We recommend enable mixed preci
 
 
 def mcore_adapter() -> dict[str, str]:
-    """Variables that find it; skips where its source is not at hand."""
+    """Return the variables that find it; skip if its source is missing."""
     source = mcore_adapter_source()
     if not source:
         pytest.skip(f"{MCORE_ADAPTER} does not name mcore_adapter's src folder (github.com/alibaba/ROLL, not on PyPI)")
@@ -40,7 +40,7 @@ def mcore_adapter() -> dict[str, str]:
 
 
 def parsed(cases: Mapping[str, Job], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Case -> what the parser made of it."""
+    """Return case -> the parser's result."""
     rendered = {name: render(made, place(made)) for name, made in cases.items()}
     said = {
         name: {"files": dict(one.files), "environment": dict(one.commands[0].environment)}
@@ -121,7 +121,7 @@ def test_deepspeed_reads_the_plan() -> None:
     zero = {case: result["zero"] for case, result in sharded().items() if "zero" in result}
     assert set(zero) == {case for case in SHARDED if "zero" in case}
     assert (zero["zero2"]["stage"], zero["zero2"]["offload_optimizer"], zero["zero3"]["stage"]) == (2, None, 3)
-    # The sizes that the memory model reckons with.
+    # The sizes that the memory model uses.
     assert zero["zero2"]["reduce_bucket_size"] == 500_000_000
     assert zero["zero3"]["max_live_parameters"] == zero["zero3"]["sub_group_size"] == 1_000_000_000
     assert zero["zero3"]["reduce_bucket_size"] == 1024 * 1024

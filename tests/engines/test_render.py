@@ -1,4 +1,4 @@
-"""A job and a place in, the files, commands and environments of all nodes out."""
+"""Rendering: from a job and a placement to the files, commands and environments of all nodes."""
 
 import dataclasses
 
@@ -57,7 +57,7 @@ def test_an_attempt_that_resumes_names_its_checkpoint_and_changes_nothing_else(m
 def test_each_node_gets_the_interface_towards_the_master() -> None:
     made = ddp()
     environment = render(made, place(made, interface="ib0")).commands[0].environment
-    # To NCCL a bare name is a prefix.
+    # NCCL reads a bare name as a prefix.
     assert (environment["NCCL_SOCKET_IFNAME"], environment["GLOO_SOCKET_IFNAME"]) == ("=ib0", "ib0")
     assert "NCCL_SOCKET_IFNAME" not in render(made, place(made, interface=None)).commands[0].environment
 

@@ -1,4 +1,4 @@
-"""What of a job may change when it goes on from another job's checkpoint: said before anything starts."""
+"""Changes of a job that resumes from another job's checkpoint are judged before anything starts."""
 
 import pytest
 

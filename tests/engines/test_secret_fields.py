@@ -1,4 +1,4 @@
-"""A job file carries no secret: one that is named or looks like one is refused with what to do."""
+"""A job file carries no secret. A value that is named or looks like one is refused, with a fix."""
 
 import pytest
 

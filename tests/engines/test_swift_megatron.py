@@ -1,4 +1,4 @@
-"""ms-swift's Megatron: what its arguments say of the job, and that its own argument classes take them."""
+"""ms-swift's Megatron: its arguments express the job, and its own argument classes accept them."""
 
 import json
 from collections.abc import Mapping
@@ -154,9 +154,9 @@ def test_its_own_argument_classes_take_what_resumes(case: str, python: str, tmp_
 
 
 def on_disk(made: Job, folder: Path) -> Job:
-    """The job with its model and data in a folder, as far as ms-swift looks at them before it trains."""
+    """Return the job with its model and data in a folder, with all that ms-swift reads before it trains."""
     config = dict(models()[made.model.preset or ""].hf_config)
-    # It knows a model by the name of its folder, where several share an architecture.
+    # If several models share an architecture, it knows a model by the name of its folder.
     name, architecture = FOLDERS[config["model_type"]]
     config["architectures"] = [architecture]
     model = folder / name
@@ -168,7 +168,7 @@ def on_disk(made: Job, folder: Path) -> Job:
 
 
 def refusal_of(python: str, rendered: Rendered) -> tuple[str | None, str]:
-    """Which error ms-swift raises, and its words; None and nothing where it takes the files."""
+    """Return the error that ms-swift raises and its text; None and nothing if it accepts the files."""
     answer = ask_swift(python, "parse", environment=dict(rendered.commands[0].environment), files=dict(rendered.files))
     return answer["error"], answer["message"]
 

@@ -1,4 +1,4 @@
-"""YAML that PyYAML and OmegaConf read alike (OmegaConf itself: test_real_parser.py)."""
+"""PyYAML and OmegaConf read the YAML equally (OmegaConf itself: test_real_parser.py)."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Batch arithmetic: steps as each engine counts them, and a learning rate for another global batch."""
+"""Batch arithmetic: steps as each engine counts them, and the learning rate for another global batch."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.estimate.cases import job
 
 
 def of(engine, **values):
-    """32 samples a step: 16 ranks, micro-batch 1, accumulation 2."""
+    """32 samples per step: 16 ranks, micro-batch 1, accumulation 2."""
     return job(cluster__nodes=2, cluster__gpus_per_node=8, engine=engine, training__gradient_accumulation_steps=2,
                **values)  # fmt: skip
 
@@ -20,7 +20,7 @@ def of(engine, **values):
 )
 def test_the_last_incomplete_step_is_counted_as_the_engine_does(engine, each, total):
     made = of(engine, training__samples=100, training__num_train_epochs=2.5)
-    # Of 3.125 steps transformers takes 4, mcore_adapter 3; ms-swift makes 3 whole epochs of it and drops at their end.
+    # Of 3.125 steps, transformers takes 4 and mcore_adapter 3. ms-swift trains 3 whole epochs and drops the rest.
     assert (steps_per_epoch(made), total_steps(made)) == (each, total)
 
 
@@ -31,7 +31,7 @@ def test_a_number_of_steps_takes_the_place_of_epochs_and_fewer_samples_than_a_ba
 
 
 def test_packed_samples_of_known_length_are_counted_as_the_sequences_that_they_fill():
-    """410 tokens a sample and sequences of 4,096: ten to one, but for the few samples that are longer and cut."""
+    """410 tokens per sample and sequences of 4,096: ten samples in one, except for the few that are cut."""
     packed = {"training__samples": 32_000, "training__sample_tokens": 410, "training__packing": True}
     assert (sequences(of("llamafactory-ddp", **packed)), total_steps(of("llamafactory-ddp", **packed))) == (3203, 303)
     assert sequences(of("llamafactory-ddp", **{**packed, "training__packing": False})) == 32_000

@@ -1,4 +1,4 @@
-"""Many plans are judged by the very rules that judge one, and a rule is asked once for what it reads."""
+"""Many plans are judged by the same rules as one. A rule is called once for each combination of what it reads."""
 
 from functools import reduce
 

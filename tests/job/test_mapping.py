@@ -1,4 +1,4 @@
-"""The job file survives being read and written, and says what is wrong with it."""
+"""The job file is read and written without loss, and its problems are reported."""
 
 import pytest
 from hypothesis import given

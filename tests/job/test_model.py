@@ -1,4 +1,4 @@
-"""A config.json is read as it is, in all its forms, and what cannot be read is refused by name."""
+"""A config.json is read in all its forms. What cannot be read is refused by name."""
 
 import pytest
 

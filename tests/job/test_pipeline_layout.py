@@ -1,4 +1,4 @@
-"""A pipeline layout is read as Megatron-Core reads it, and written so that it reads what we meant."""
+"""A pipeline layout is read as Megatron-Core reads it, and written so that it reads the same."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Presets are complete, each figure has a source, and the words of a job resolve to them."""
+"""Presets are complete, each figure has a source, and the names in a job resolve to them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every recipe is a sound job that fits, and its engine's files can be written."""
+"""Every recipe is a legal job that fits, and its engine's files can be rendered."""
 
 import pytest
 import yaml

@@ -1,4 +1,4 @@
-"""Each rule names what is out and offers an edit that really removes it."""
+"""Each rule names the wrong value and offers an edit that removes the problem."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""Where mcore_adapter trains the vision parts of a model wrongly, a rule says so."""
+"""A rule warns of each plan with which mcore_adapter trains the vision parts of a model wrongly."""
 
 from itertools import product
 

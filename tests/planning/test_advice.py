@@ -1,4 +1,4 @@
-"""The strategy table compares like with like."""
+"""The strategy table compares strategies under equal conditions."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def _recipe(key: str, **edits: object) -> Job:
 
 
 LARGE = "qwen2.5-72b-megatron"
-"""TP 8, PP 4 on 32 GPUs at a global batch of 16: data parallelism alone makes 32 copies, which cannot share it."""
+"""TP 8, PP 4 on 32 GPUs at a global batch of 16: plain data parallelism has 32 replicas, which cannot share it."""
 
 
 def test_strategies_are_compared_at_the_smallest_global_batch_from_the_job_s_on_that_all_can_do():

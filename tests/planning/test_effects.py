@@ -1,4 +1,4 @@
-"""What another value of one parameter does to a job."""
+"""Effect of another value of one parameter on a job."""
 
 import pytest
 

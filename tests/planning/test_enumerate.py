@@ -1,4 +1,4 @@
-"""The plans of a job: all that are legal, none that is not, at one global batch, the fastest that fits first."""
+"""The plans of a job: exactly the legal ones, at one global batch, the fastest that fits first."""
 
 import itertools
 
@@ -65,7 +65,7 @@ def test_figures_of_many_plans_are_those_of_each_alone(edits):
         alone = plans[rank].estimate
         assert figures.reserved_gib[rank] == pytest.approx(alone.reserved_gib)
         assert bool(figures.fits[rank]) == alone.fits
-        # Schedules of many plans are followed for fewer micro-batches.
+        # Schedules of many plans are simulated for fewer micro-batches.
         assert figures.iteration_s[rank] == pytest.approx(alone.iteration_s, rel=0.02)
         assert figures.bubble_fraction[rank] == pytest.approx(alone.bubble_fraction, abs=0.02)
         times = dict(zip(PARTS, plans.parts_s(np.array([rank]))[:, 0].tolist(), strict=True))
@@ -77,7 +77,7 @@ def test_figures_of_many_plans_are_those_of_each_alone(edits):
 
 @pytest.mark.parametrize("alone", [(), ("parallel.distributed_optimizer",)])
 def test_plans_in_lines_cost_what_each_costs_without_the_others(monkeypatch, alone):
-    """Neither recompute nor the distributed optimizer has a line, or that one alone."""
+    """Neither recompute nor the distributed optimizer has a line, or only the latter."""
 
     def found():
         for name in ("_newest", "_legal"):
@@ -192,7 +192,7 @@ def test_layers_that_do_not_divide_are_cut_into_unequal_stages_and_choosing_them
     again = enumerate_plans(chosen, MEGATRON)
     assert again.unordered is plans.unordered
     assert again.rank_of(chosen) == rank
-    # What replaces it says that its stages are equal.
+    # Its replacement says that its stages are equal.
     assert plans[0].edits["parallel.pipeline_layout"] is None
 
 
@@ -224,7 +224,7 @@ def test_experts_are_spread_in_every_way_that_divides():
 def test_choosing_a_plan_asks_for_the_same_plans_again():
     base = job(TP4)
     plans = enumerate_plans(base)
-    # One that counts the embedding as a layer asks for more plans: those that do the same.
+    # A plan that counts the embedding as a layer adds further plans: those that do the same.
     counted = np.any([plans.column(f"parallel.account_for_{name}", False) for name in ("embedding", "loss")], axis=0)
     middle = int(np.flatnonzero(~counted)[(~counted).sum() // 2])
     chosen = plans[middle].job
@@ -328,7 +328,7 @@ def test_where_no_rank_shares_the_optimizer_its_sharding_tells_no_plans_apart(pr
     assert alone.any()
     assert sharded[alone].all()
     assert (~sharded[~alone]).sum() == sharded[~alone].sum()
-    # What is not offered is the same plan, and is found in its place.
+    # A plan that is not offered equals another one, which is found instead.
     for rank in np.flatnonzero(alone)[:3].tolist():
         other = with_values(plans[rank].job, {"parallel.distributed_optimizer": False})
         assert errors(check(other)) == []

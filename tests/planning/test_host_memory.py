@@ -1,4 +1,4 @@
-"""A plan that offloads more than a node's RAM holds does not fit, wherever that RAM is known."""
+"""A plan that offloads more than a node's RAM does not fit, if that RAM is known."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def job_of(host_memory_gib, *, nodes=1, gpus=1, **parallel):
 
 
 def offloading(host_memory_gib):
-    """Of two nodes with Megatron's optimizer on the host, where a split decides how much a node takes."""
+    """Two nodes with Megatron's optimizer on the host, where a split decides how much RAM a node needs."""
     return job_of(host_memory_gib, nodes=2, gpus=8, optimizer_offload_fraction=1.0)
 
 

@@ -1,4 +1,4 @@
-"""What is sorted only as far as somebody looks is in the order of all."""
+"""Lazy sorting gives the same order as sorting all plans."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,8 @@ SIZE = 3 * LEAST + 1
 
 @pytest.fixture(params=[0, 500])
 def plans(request):
-    """Time, memory and whether it fits of plans, many of which are equal in one or both; what fits may be slower."""
+    """Return time, memory and whether it fits for plans, many of them equal in one or both. A plan that fits may be
+    slower."""
     random = np.random.default_rng(0)
     memory = random.integers(1, 60, SIZE) / 3
     fits = memory < 14
@@ -23,7 +24,7 @@ def order_of(time, memory, fits):
 
 
 def sorted_whole(time, memory, fits):
-    """Those that fit by time, equal ones by memory; the others by memory; what is equal as it stands."""
+    """Return plans that fit by time, then by memory; the others by memory; equal ones by index."""
     return np.lexsort((np.arange(SIZE), np.where(fits, memory, 0), np.where(fits, time, memory), ~fits))
 
 

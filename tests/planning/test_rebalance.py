@@ -1,4 +1,4 @@
-"""Stages that hold unequal numbers of layers, so that none waits: what is offered is legal, fits and is the faster."""
+"""Rebalanced stages: the offered layout is legal, fits and is faster."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The plan that one press takes leaves room where nobody has said how far computed memory can be trusted."""
+"""The recommended plan leaves room unless it is known how exact the computed memory is."""
 
 import pytest
 

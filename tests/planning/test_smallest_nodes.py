@@ -1,4 +1,4 @@
-"""The node with the smallest GPUs decides, and what the others could do without it is told."""
+"""The node with the smallest GPUs limits all plans, and the gain without it is computed."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from backend.job.training import Training
 from backend.planning import enumerate_plans, smallest_nodes, tokens_per_s
 
 H100 = 81559 / 1024
-"""What nvidia-smi says of one: more than torch can have."""
+"""Memory that nvidia-smi reads: more than torch can use."""
 
 
 def job_on(*read, model="llama-3.1-8b", batch=48):

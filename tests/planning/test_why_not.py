@@ -1,4 +1,4 @@
-"""`why not` answers every question about sizes: with a rule, with a cost, never with a shrug."""
+"""`why not` answers every question about sizes with a rule or a cost."""
 
 from dataclasses import replace
 from math import prod
@@ -56,7 +56,7 @@ def test_the_rule_that_refuses_it_is_told_and_no_other_that_only_follows():
     assert asked(job_of(), "TP3").problems[0].values["product"] == 3
     for sizes in ("TP8 PP3", "TP4"):
         assert codes(asked(job_of(nodes=1, gpus=2), sizes)) == ["ranks_not_divisible"]  # fewer GPUs than TP
-    # Two chunks need two stages, which the question leaves open; with them it is a plan.
+    # Two chunks need two stages, which the question does not set; with them it is a plan.
     assert asked(job_of(), "VPP2").best is not None
 
 
@@ -93,9 +93,9 @@ def test_a_micro_batch_that_is_not_among_the_compared_is_put_among_them():
 
 
 def test_a_micro_batch_is_not_refused_for_sizes_that_the_question_leaves_open():
-    """Of the most split plans some do not divide the GPUs: that is no reason against a micro-batch."""
+    """Some of the plans with the largest TP x PP do not divide the GPUs: that does not refuse a micro-batch."""
     assert codes(asked(job_of(model="mixtral-8x7b"), "MBS7")) == ["global_batch_not_divisible"]
-    # Copies that are asked about are those that it must fill.
+    # A requested DP must be filled.
     assert asked(job_of(), "DP16 MBS3").problems[0].values["unit"] == 48
 
 
@@ -136,7 +136,7 @@ def test_tensor_parallel_across_nodes_is_computed_though_no_plan_of_the_table_ha
 
 
 def test_the_best_plan_across_nodes_is_the_best_of_its_kind():
-    """What a size leaves open is chosen as in the table: with PP 1 and no experts apart far too much is needed."""
+    """Open sizes are chosen as in the table: with PP 1 and unsplit experts, the plan needs far too much memory."""
     job = job_of(model="mixtral-8x7b")
     for sizes in ("TP16", "ETP16"):
         found = asked(job, sizes)

@@ -60,17 +60,17 @@ class Server(Runner):
         try:
             self._find_work()
             for run, watch in list(self._watches.items()):
-                if isinstance(watch, Watch) and self._lead(watch):
+                if isinstance(watch, Watch) and self._tick_gang(watch):
                     del self._watches[run]
             self._reaper.reap()
         except ServerDied:
             pass
 
-    def _lead(self, watch: Watch) -> bool:
-        for follower in watch._followers.values():
-            if not follower.ended:
-                follower.step()
-        return watch._lead.tick()
+    def _tick_gang(self, watch: Watch) -> bool:
+        for poller in watch._pollers.values():
+            if not poller.ended:
+                poller.step()
+        return watch._gang_monitor.tick()
 
     def _take_turns(self, only: str | None = None) -> None:
         super()._take_turns(only)

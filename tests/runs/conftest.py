@@ -17,13 +17,13 @@ from backend.job.job import Job
 from backend.job.mapping import parse_job
 from backend.job.problems import Problem
 from backend.runs.collect.collector import Collector
-from backend.runs.collect.poller import Follower, tell_link, was_away
+from backend.runs.collect.poller import Poller, record_connection, was_away
 from backend.runs.controller import Controller
 from backend.runs.records import Event, NodeRecord, Point
 from backend.runs.states import EventKind, RunState
 from backend.runs.store import attempts, metrics, run_store
 from backend.runs.store.store import Store
-from backend.runs.supervise.gang_monitor import Lead
+from backend.runs.supervise.gang_monitor import GangMonitor
 from backend.runs.supervise.gang_rules import Timing
 from tests.fakes import FakeNode
 from tests.nodes import ssh_nodes
@@ -52,17 +52,17 @@ class Gang:
     nodes: list[FakeNode]
     records: tuple[NodeRecord, ...]
     reports: list[tuple[int, bool]] = field(default_factory=list)
-    followers: list[Follower] = field(default_factory=list)
+    pollers: list[Poller] = field(default_factory=list)
     timing: Timing = field(default_factory=Timing)
     record_reports: bool = False
-    """Whether what a follower reports of its node is recorded with the run, as a server does."""
+    """Whether what a poller reports of its node is recorded with the run, as a server does."""
 
     def collector(self, rank: int = 0, store: Store | None = None) -> Collector:
         """One more collector of a node, as another process would have."""
         return Collector(store or self.store, RUN, 1, self.records[rank], [rank], self.clock)
 
-    def follower(self, rank: int) -> Follower:
-        return Follower(
+    def poller(self, rank: int) -> Poller:
+        return Poller(
             self.collector(rank),
             lambda: self.nodes[rank],
             lambda error: self._report(rank, error),
@@ -73,30 +73,30 @@ class Gang:
     def _report(self, rank: int, error: NodeError | None) -> None:
         self.reports.append((rank, error is None))
         if self.record_reports:
-            tell_link(self.store, RUN, 1, rank, error, self.clock.now)
+            record_connection(self.store, RUN, 1, rank, error, self.clock.now)
 
-    def lead(self) -> Lead:
-        """The lead of a freshly started server, with its followers."""
-        self.followers = [self.follower(rank) for rank in range(len(self.nodes))]
-        return Lead(
+    def lead(self) -> GangMonitor:
+        """Return the gang monitor of a freshly started server, with its pollers."""
+        self.pollers = [self.poller(rank) for rank in range(len(self.nodes))]
+        return GangMonitor(
             store=self.store,
             home=self.home,
             run=RUN,
             attempt=1,
             connect=lambda rank: self.nodes[rank],
-            link=lambda rank: self.followers[rank].link(),
+            connection=lambda rank: self.pollers[rank].connection(),
             clock=self.clock,
             monotonic=self.clock,
             timing=self.timing,
         )
 
-    def pass_time(self, lead: Lead, seconds: int) -> bool:
+    def pass_time(self, lead: GangMonitor, seconds: int) -> bool:
         """Let seconds go by, one poll of every node and one look of the lead each; True when the run is over."""
         for _ in range(seconds):
             self.clock.now += 1.0
-            for follower in self.followers:
-                if not follower.ended:
-                    follower.step()
+            for poller in self.pollers:
+                if not poller.ended:
+                    poller.step()
             if lead.tick():
                 return True
         return False

@@ -4,11 +4,9 @@ Every field of a good record of each kind takes every hostile value; a part of t
 the real collector, store, lead, page and command line; the node alone is a fake.
 """
 
-import copy
 import json
 import math
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +35,7 @@ from backend.runs.store import attempts, metrics, run_store
 from backend.runs.store.store import Store
 from backend.runs.view.snapshot import snapshot, summaries
 from tests.fakes import Result
+from tests.hostile_json import mutations
 from tests.runs.conftest import RUN, Gang, make_gang
 
 DEEP = 100_000
@@ -63,31 +62,6 @@ STOP = {"protocol": 1, "left": [], "exit": EXIT}
 STATUS = {"protocol": 1, "supervisor": True, "rebooted": False, "members": [[1, 2, "python"]], "exit": None}
 TRAINER = {"current_steps": 1, "total_steps": 10, "loss": 1.0, "lr": 1e-4, "epoch": 0.1, "elapsed_time": "0:00:01",
            "remaining_time": "0:00:09", "total_tokens": 64}  # fmt: skip
-
-
-def _mutations(record: Any) -> Iterator[Any]:
-    """The record with one of its parts, however deep, replaced by each hostile value, or removed."""
-    for path in _paths(record):
-        for value in HOSTILE:
-            changed = copy.deepcopy(record)
-            _owner(changed, path)[path[-1]] = value
-            yield changed
-        changed = copy.deepcopy(record)
-        del _owner(changed, path)[path[-1]]
-        yield changed
-
-
-def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
-    for key in keys:
-        yield (*path, key)
-        yield from _paths(value[key], (*path, key))
-
-
-def _owner(record: Any, path: tuple[Any, ...]) -> Any:
-    for key in path[:-1]:
-        record = record[key]
-    return record
 
 
 def _raw(kind: Any) -> list[bytes]:
@@ -128,7 +102,7 @@ def _sampled(cases: list[Any], count: int, seed: int = 14) -> list[Any]:
 
 def test_good_lines_around_a_hostile_heartbeat_are_all_taken(gang: Gang, capsys: pytest.CaptureFixture[str]) -> None:
     collector, folder = gang.collector(), gang.records[0].folder
-    lines = [json.dumps(one).encode() for one in _sampled(list(_mutations(BEAT)), 500)] + _raw(b'{"time": NaN}')
+    lines = [json.dumps(one).encode() for one in _sampled(list(mutations(BEAT, HOSTILE)), 500)] + _raw(b'{"time": NaN}')
     for number, line in enumerate(lines):
         gang.clock.now += 2.0
         good = json.dumps({**BEAT, "time": gang.clock.now, "load1": number + 0.5}).encode()
@@ -148,7 +122,8 @@ def test_good_lines_around_a_hostile_heartbeat_are_all_taken(gang: Gang, capsys:
 
 def test_good_lines_around_a_hostile_step_are_all_taken(gang: Gang, capsys: pytest.CaptureFixture[str]) -> None:
     collector, path = gang.collector(), f"{gang.records[0].folder}/steps.rank0.jsonl"
-    lines = [json.dumps(one).encode() for one in _mutations({**STEP, "step": 0})] + _raw(b'{"step": 1e400, "time": 1}')
+    records = mutations({**STEP, "step": 0}, HOSTILE)
+    lines = [json.dumps(record).encode() for record in records] + _raw(b'{"step": 1e400, "time": 1}')
     gang.nodes[0].files[path] = b""
     for number, line in enumerate(lines, 1):
         gang.clock.now += 1.0
@@ -167,7 +142,7 @@ def test_good_lines_around_a_hostile_step_are_all_taken(gang: Gang, capsys: pyte
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_hostile_exit_ends_its_node_and_the_run(home: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
-    cases = [json.dumps(one).encode() for one in _mutations(EXIT)] + _raw(b'{"code": 0, "time": "soon"}')
+    cases = [json.dumps(one).encode() for one in mutations(EXIT, HOSTILE)] + _raw(b'{"code": 0, "time": "soon"}')
     for number, data in enumerate(_sampled(cases, 60, seed)):
         gang = _new_gang(home / f"{seed}.{number}")
         lead = gang.lead()
@@ -185,7 +160,7 @@ def test_a_hostile_exit_ends_its_node_and_the_run(home: Path, seed: int, capsys:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_stop_ends_the_run_whatever_a_node_answers(home: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
-    answers = [json.dumps(one).encode() for one in _mutations(STOP)] + [b"{", b"null", b"[]", b"[" * DEEP]
+    answers = [json.dumps(one).encode() for one in mutations(STOP, HOSTILE)] + [b"{", b"null", b"[]", b"[" * DEEP]
     for number, answer in enumerate(_sampled(answers, 40, seed)):
         gang = _new_gang(home / f"{seed}.{number}")
         gang.nodes[1].on("stop", reply=_says(answer)).on("-s", reply=_says(answer))
@@ -200,7 +175,7 @@ def test_a_stop_ends_the_run_whatever_a_node_answers(home: Path, seed: int, caps
 
 
 def test_a_hostile_status_leaves_the_run_or_ends_it(home: Path) -> None:
-    answers = [json.dumps(one).encode() for one in _mutations(STATUS)] + [b"{", b"null", b"[]", b"[" * DEEP]
+    answers = [json.dumps(one).encode() for one in mutations(STATUS, HOSTILE)] + [b"{", b"null", b"[]", b"[" * DEEP]
     for number, answer in enumerate(_sampled(answers, 60)):
         gang = _new_gang(home / str(number))
         gang.nodes[1].on("status", reply=_says(answer))
@@ -221,7 +196,7 @@ def test_what_an_older_server_stored_is_read_safely(gang: Gang, capsys: pytest.C
 
     kinds = {"beat": BEAT, "exit": EXIT, "stop": STOP}
     for kind, record in kinds.items():
-        for number, one in enumerate(_sampled(list(_mutations(record)), 120)):
+        for number, one in enumerate(_sampled(list(mutations(record, HOSTILE)), 120)):
             put(kind, json.dumps(one))
             assert _states(gang) == [RunState.RUNNING]
             with gang.store.read() as connection:
@@ -244,7 +219,7 @@ def test_what_an_older_server_stored_as_events_is_read_safely(gang: Gang, capsys
                EventKind.GPU_ERROR: {"xids": [XID]}, EventKind.KERNEL_LOG_UNREAD: {"reason": "no"},
                EventKind.NODE_STOPPED: {"left": [[1, "python", "D"]]}}  # fmt: skip
     for kind, record in records.items():
-        for one in _sampled(list(_mutations(record)), 60):
+        for one in _sampled(list(mutations(record, HOSTILE)), 60):
             detail = json.dumps(one)
             values = (RUN, kind.value, gang.clock.now, detail)
             sql = "INSERT INTO events (run, attempt, rank, kind, time, detail) VALUES (?, 1, 0, ?, ?, ?)"
@@ -257,7 +232,7 @@ def test_hostile_lines_of_somebody_elses_training_leave_its_good_ones(gang: Gang
     collector = Collector(gang.store, RUN, 1, gang.records[0], (), gang.clock, outside=[source])
     path, lines = (
         f"{gang.records[0].folder}/trainer_log.jsonl",
-        [json.dumps(one).encode() for one in _mutations(TRAINER)],
+        [json.dumps(one).encode() for one in mutations(TRAINER, HOSTILE)],
     )
     gang.nodes[0].files[path] = b""
     for number, line in enumerate(lines + _raw(b'{"current_steps": 1}'), 2):

@@ -8,7 +8,7 @@ import pytest
 from app.text.unmonitored import lines
 from backend.cluster.node import LOCAL_CODES, Node, NodeError
 from backend.runs.collect.collector import Polled
-from backend.runs.collect.poller import HEARD_S, Follower, tell_link
+from backend.runs.collect.poller import HEARD_S, Poller, record_connection
 from backend.runs.records import RunSnapshot
 from backend.runs.states import EventKind, RunState
 from backend.runs.store.store import StoreError
@@ -29,7 +29,7 @@ def _fault(code: str = "passphrase_needed", node: str = "10.0.0.2") -> NodeError
 
 
 class _Source:
-    """What a follower reads; raises what it is told to."""
+    """What a poller reads; raises what it is told to."""
 
     error: Exception | None = None
 
@@ -39,90 +39,90 @@ class _Source:
         return Polled(heartbeat=True, more=False, ended=False)
 
 
-def _follower(source: _Source, clock: Clock, **more: bool) -> tuple[Follower, list[str | None]]:
+def _poller(source: _Source, clock: Clock, **more: bool) -> tuple[Poller, list[str | None]]:
     reports: list[str | None] = []
-    follower = Follower(
+    poller = Poller(
         source,
         lambda: FakeNode(),
         lambda error: reports.append(error.code if error else None),
         monotonic=clock,
         **more,
     )
-    return follower, reports
+    return poller, reports
 
 
-def _pass(follower: Follower, clock: Clock, seconds: int) -> None:
+def _pass(poller: Poller, clock: Clock, seconds: int) -> None:
     for _ in range(seconds):
         clock.now += 1.0
-        follower.step()
+        poller.step()
 
 
 @pytest.mark.parametrize("code", sorted(LOCAL_CODES))
 def test_no_fault_of_this_side_counts_as_time_up_or_down(code: str) -> None:
     clock, source = Clock(), _Source()
-    follower, _ = _follower(source, clock)
-    _pass(follower, clock, 40)
+    poller, _ = _poller(source, clock)
+    _pass(poller, clock, 40)
     source.error = _fault(code)
-    _pass(follower, clock, 100)
-    up_s, down_s, silent_s = follower.link()
+    _pass(poller, clock, 100)
+    up_s, down_s, silent_s = poller.connection()
     assert (up_s, down_s, silent_s) == (None, None, 100.0)
 
 
 @pytest.mark.parametrize("code", ["unreachable", "timeout", "lost", "refused", "host_key_changed", "node_io"])
 def test_what_the_network_or_the_node_says_counts(code: str) -> None:
     clock, source = Clock(), _Source()
-    follower, _ = _follower(source, clock)
+    poller, _ = _poller(source, clock)
     source.error = _fault(code)
-    _pass(follower, clock, 41)
-    assert follower.link()[1] == 40.0
+    _pass(poller, clock, 41)
+    assert poller.connection()[1] == 40.0
 
 
 def test_rows_that_cannot_be_stored_make_no_witness_and_no_loss() -> None:
     clock, source = Clock(), _Source()
-    follower, _ = _follower(source, clock)
-    _pass(follower, clock, 40)
+    poller, _ = _poller(source, clock)
+    _pass(poller, clock, 40)
     source.error = StoreError("store_full", Path("/x"), "full")
-    _pass(follower, clock, 100)
-    assert follower.link()[:2] == (None, None)
+    _pass(poller, clock, 100)
+    assert poller.connection()[:2] == (None, None)
 
 
 def test_an_unexpected_error_makes_no_witness() -> None:
     clock, source = Clock(), _Source()
-    follower, _ = _follower(source, clock)
-    _pass(follower, clock, 40)
+    poller, _ = _poller(source, clock)
+    _pass(poller, clock, 40)
     source.error = RuntimeError("can't start new thread")
     with pytest.raises(RuntimeError):
-        follower.step()
-    assert follower.link()[:2] == (None, None)
+        poller.step()
+    assert poller.connection()[:2] == (None, None)
 
 
 def test_the_time_down_begins_anew_after_a_fault_of_this_side() -> None:
     clock, source = Clock(), _Source()
-    follower, _ = _follower(source, clock)
+    poller, _ = _poller(source, clock)
     source.error = _fault("unreachable")
-    _pass(follower, clock, 25)
+    _pass(poller, clock, 25)
     source.error = _fault("local_resources")
-    _pass(follower, clock, 1)
+    _pass(poller, clock, 1)
     source.error = _fault("unreachable")
-    _pass(follower, clock, 10)
-    assert follower.link()[1] == 9.0
+    _pass(poller, clock, 10)
+    assert poller.connection()[1] == 9.0
 
 
 def test_a_server_started_again_tells_that_a_node_can_be_read_which_the_last_one_could_not() -> None:
     clock, source = Clock(), _Source()
-    follower, reports = _follower(source, clock, was_away=True)
-    _pass(follower, clock, 5)
+    poller, reports = _poller(source, clock, was_away=True)
+    _pass(poller, clock, 5)
     assert reports == [None]
 
 
 def test_another_fault_is_told_too() -> None:
     clock, source = Clock(), _Source()
-    follower, reports = _follower(source, clock)
+    poller, reports = _poller(source, clock)
     for code in ("passphrase_needed", "passphrase_wrong", "unreachable"):
         source.error = _fault(code)
-        _pass(follower, clock, 3)
+        _pass(poller, clock, 3)
     source.error = None
-    _pass(follower, clock, 3)
+    _pass(poller, clock, 3)
     assert list(dict.fromkeys(reports)) == ["passphrase_needed", "passphrase_wrong", "unreachable", None]
 
 
@@ -184,7 +184,7 @@ def test_what_the_server_cannot_look_at_is_not_called_a_standstill(
     gang.collector(0).poll(gang.nodes[0])
     gang.clock.now += 1.0
     if unseen is not None:
-        tell_link(gang.store, RUN, 1, unseen, _fault(), gang.clock.now + (HEARD_S if unseen == 0 else 0))
+        record_connection(gang.store, RUN, 1, unseen, _fault(), gang.clock.now + (HEARD_S if unseen == 0 else 0))
     found = _shown(gang).standstill
     assert (None if found is None else found.silent) == silent
 
@@ -193,9 +193,9 @@ def test_a_fault_of_one_process_is_not_told_while_another_reads_the_node(gang: G
     """A command line without the passphrase, beside a server that has it."""
     gang.beat(1)
     gang.collector(1).poll(gang.nodes[1])
-    tell_link(gang.store, RUN, 1, 1, _fault(), gang.clock.now + HEARD_S - 1)
+    record_connection(gang.store, RUN, 1, 1, _fault(), gang.clock.now + HEARD_S - 1)
     assert "node_unseen" not in gang.kinds()
-    tell_link(gang.store, RUN, 1, 1, _fault(), gang.clock.now + HEARD_S + 1)
+    record_connection(gang.store, RUN, 1, 1, _fault(), gang.clock.now + HEARD_S + 1)
     assert _shown(gang).nodes[1].state == "unseen"
     gang.clock.now += 60
     gang.beat(1)

@@ -1,11 +1,11 @@
-"""What an errand's program says last may be shown: on the page, and on a terminal."""
+"""The last output of a task's program is safe to show on the page and on a terminal."""
 
 import pytest
 
 from backend.cluster.node import NodeError
 from backend.cluster.program_answers import Measured
 from backend.runs import redact
-from backend.runs.tasks.one_off_task import last_words, read_answer
+from backend.runs.tasks.one_off_task import log_excerpt, read_answer
 from tests.fakes import FakeNode
 
 
@@ -14,7 +14,7 @@ def test_a_secret_that_a_program_said_is_not_shown(monkeypatch: pytest.MonkeyPat
     redact.hide("a-secret-of-the-ranks")
     node = FakeNode()
     node.files["/out.log"] = b"loading\nOSError: 401 for a-secret-of-the-ranks\n"
-    said = last_words(node, "/out.log")
+    said = log_excerpt(node, "/out.log")
     assert "OSError: 401" in said
     assert "a-secret" not in said
 
@@ -33,7 +33,7 @@ class Counting(FakeNode):
 def test_of_a_long_log_only_the_end_is_read() -> None:
     node = Counting()
     node.files["/out.log"] = b"line\n" * (4 << 20) + b"OSError: the end\n"
-    assert last_words(node, "/out.log").endswith("line\nOSError: the end")
+    assert log_excerpt(node, "/out.log").endswith("line\nOSError: the end")
     assert node.bytes_read < 256 << 10
 
 
@@ -44,12 +44,12 @@ def test_of_a_log_that_never_ends_only_so_much_is_asked() -> None:
             return b"x" * limit
 
     node = Endless()
-    assert last_words(node, "/out.log").endswith("x")
+    assert log_excerpt(node, "/out.log").endswith("x")
     assert node.bytes_read < 256 << 10
 
 
-def test_a_log_that_is_a_device_has_no_last_words() -> None:
-    assert last_words(FakeNode(), "/dev/zero") == ""
+def test_a_log_that_is_a_device_has_no_excerpt() -> None:
+    assert log_excerpt(FakeNode(), "/dev/zero") == ""
 
 
 @pytest.mark.parametrize("text", [b"", b"[", b"[1]", b"{" * 10_000, b'{"time": NaN}', b'{"a": ' + b"1" * 5000, b"\xff"])

@@ -1,8 +1,8 @@
-"""A LLaMA-Factory configuration as a job file, with a line for every key: kept, renamed, changed, dropped or passed on.
+"""Import of a LLaMA-Factory configuration as a job file, with a report on every key.
 
-Which key carries which value of the job is read off the engines' own tables (Engine.owned), what a key takes and its
-default off presets/engine_keys.yaml; readers.py holds what renderers do the other way round. A value is checked by the
-job file's own parser. What the file leaves out is taken as the engine takes it, not as a new job starts.
+The engines' own tables (Engine.owned) say which key carries which value of the job. presets/engine_keys.yaml has the
+types and defaults of keys. readers.py inverts the renderers. The job file's own parser checks each value. A missing key
+gets the engine's default, not that of a new job.
 """
 
 from collections.abc import Mapping
@@ -16,24 +16,23 @@ from backend.engines.known_keys import keys_of, meant
 __all__ = ["ASSUMED", "ImportLine", "Imported", "import_llamafactory", "is_llamafactory"]
 
 ASSUMED: Mapping[str, Any] = {"gpu": "h100-80g", "nodes": 1, "gpus_per_node": 8}
-"""The machines, which no configuration names, until somebody does."""
+"""Placeholder for the machines, which no configuration names."""
 
 _LONGEST_SIDE = 8192
 
 
 def is_llamafactory(mapping: Mapping[str, Any]) -> bool:
-    """Whether a mapping is a LLaMA-Factory configuration rather than a job file."""
+    """Return whether a mapping is a LLaMA-Factory configuration rather than a job file."""
     return "cluster" not in mapping and "version" not in mapping
 
 
 def import_llamafactory(
     config: Mapping[str, Any], cluster: Mapping[str, Any], read_json: ReadJson = lambda path: None
 ) -> Imported:
-    """The job that the configuration describes, on the machines of `cluster`, which no configuration names.
+    """Return the job that the configuration describes, on the machines of `cluster`.
 
     `read_json` opens the DeepSpeed settings that it names, and the config.json of a model that is no preset. Raises
-    ProblemsError for a configuration that trains nothing, that trains in a way no engine here does, or for a cluster
-    that is wrong.
+    ProblemsError if the configuration trains nothing, if no engine trains in its way, or if the cluster is wrong.
     """
     config = {str(key): value for key, value in config.items()}
     said = {RENAMED.get(key, key): _of_today(key, value) for key, value in config.items()}
@@ -46,13 +45,13 @@ def import_llamafactory(
     for key in config:
         reading.take(key)
     reading.find_shape(read_json)
-    reading.settle()
+    reading.correct()
     reading.fill_in()
-    reading.settle()
+    reading.correct()
     return Imported(mapping=reading.mapping(), lines=tuple(reading.lines.values()))
 
 
 def _of_today(key: str, value: Any) -> Any:
-    """LLaMA-Factory 0.9.0 took the length of a side for a resolution, 0.9.1 the number of pixels."""
+    """Return the image resolution: LLaMA-Factory 0.9.0 took the length of a side, 0.9.1 the number of pixels."""
     is_side = key.endswith("_resolution") and isinstance(value, int) and value < _LONGEST_SIDE
     return value * value if is_side else value

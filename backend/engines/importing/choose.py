@@ -1,4 +1,4 @@
-"""Which engine a LLaMA-Factory configuration runs on, and which are no training that is launched here."""
+"""Choice of the engine of a LLaMA-Factory configuration. It refuses those that train nothing we launch."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from backend.engines.known_keys import programs
 from backend.job.problems import Problem, ProblemsError
 
 ReadJson = Callable[[str], Mapping[str, Any] | None]
-"""The mapping in a JSON file that a configuration names, None where it is not at hand."""
+"""Return the mapping in a JSON file that a configuration names; None if it is not available."""
 
 _ZERO_NAME = re.compile(r"z(?:ero)?[_-]?([0-3])", re.IGNORECASE)
 _STAGES = frozenset({"pt", "sft", "dpo"})
@@ -25,13 +25,13 @@ class Choice:
 
     engine: str
     values: Mapping[str, Any] = field(default_factory=dict)
-    """Job path -> value: what else the keys that choose it say."""
+    """Job path -> value: further values from the keys that choose the engine."""
     reasons: Mapping[str, Problem] = field(default_factory=dict)
-    """By key, why the engine is not the letter of the file."""
+    """Key -> why the engine differs from the file."""
 
 
 def refuse_other_work(config: Mapping[str, Any]) -> None:
-    """Raises ProblemsError for a configuration that trains nothing, or in a way that no engine here does."""
+    """Return the engine. Raises ProblemsError if the configuration trains nothing, or if no engine can do it."""
     if "model" in config and "model_name_or_path" not in config:
         raise _refused("import_not_v0", "model")
     if not config.get("do_train", False):
@@ -45,7 +45,7 @@ def refuse_other_work(config: Mapping[str, Any]) -> None:
 
 
 def choose_engine(config: Mapping[str, Any], read_json: ReadJson) -> Choice:
-    """The engine that shards as the configuration does."""
+    """Return the engine that shards as the configuration does."""
     sharding = config.get("deepspeed")
     if _is_megatron(config):
         reasons = {key: because("import_sharding_with_megatron", key) for key in config if _FSDP.match(key)}
@@ -60,13 +60,13 @@ def choose_engine(config: Mapping[str, Any], read_json: ReadJson) -> Choice:
 
 
 def _is_megatron(config: Mapping[str, Any]) -> bool:
-    """Whether keys that only mcore_adapter knows are in it, or the switch itself."""
+    """Return whether the configuration has keys that only mcore_adapter knows, or its switch."""
     own = programs()["mcore_adapter"].keys.keys() - _SHARED_WITH_MEGATRON
     return bool(own & config.keys()) or str(config.get("use_mca", config.get("USE_MCA", ""))).lower() in ("1", "true")
 
 
 def _fsdp_values(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What transformers' two keys or accelerate's variables say of FSDP."""
+    """Return the FSDP settings of transformers' two keys or of accelerate's variables."""
     words = config.get("fsdp") or ()
     words = words.split() if isinstance(words, str) else words if isinstance(words, list) else ()
     settings = config.get("fsdp_config")
@@ -85,7 +85,7 @@ def _is_on(value: Any) -> bool:
 
 
 def _zero(sharding: Any, read_json: ReadJson) -> Choice:
-    """The engine of a DeepSpeed configuration: its own words where they are at hand, else the name of its file."""
+    """Return the engine of a DeepSpeed configuration, by its content if available, else by the name of its file."""
     name = sharding if isinstance(sharding, str) else ""
     settings = sharding if isinstance(sharding, Mapping) else read_json(name)
     values: dict[str, Any] = {}
@@ -94,12 +94,12 @@ def _zero(sharding: Any, read_json: ReadJson) -> Choice:
         zero = zero if isinstance(zero, Mapping) else {}
         stage = zero.get("stage", 0)
         parts = [zero.get(key) for key in ("offload_optimizer", "offload_param")]
-        places = [part for part in parts if isinstance(part, Mapping) and part.get("device", "none") != "none"]
-        offload = bool(places)
-        if places and places[0]["device"] == "nvme":
-            values = {"parallel.offload_device": "nvme", "parallel.offload_folder": places[0].get("nvme_path")}
-    elif found := _ZERO_NAME.search(name.rpartition("/")[2]):
-        stage, offload = int(found[1]), "offload" in name.lower()
+        offloading = [part for part in parts if isinstance(part, Mapping) and part.get("device", "none") != "none"]
+        offload = bool(offloading)
+        if offloading and offloading[0]["device"] == "nvme":
+            values = {"parallel.offload_device": "nvme", "parallel.offload_folder": offloading[0].get("nvme_path")}
+    elif match := _ZERO_NAME.search(name.rpartition("/")[2]):
+        stage, offload = int(match[1]), "offload" in name.lower()
     else:
         reason = because("import_deepspeed_unknown", "deepspeed", path=name)
         return Choice(engine="llamafactory-zero3", reasons={"deepspeed": reason})

@@ -1,6 +1,6 @@
-"""Keys that carry more than one value of the job as it is: each reader undoes what the renderers in backend.engines do.
+"""Readers of keys that do not carry one value of the job unchanged: the inverse of the renderers in backend.engines.
 
-A reader takes (the file, its value) and returns what the job says instead; see KEY_READERS.
+A reader takes (the file, its value) and returns the job's values instead; see KEY_READERS.
 """
 
 import re
@@ -24,19 +24,19 @@ _RUN_NAME_LENGTH = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Read:
-    """What a reader made of a key."""
+    """Result of a reader for a key."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     """Job path -> value."""
     reason: Problem | None = None
-    """Why the value is not simply taken over."""
+    """Why the value is not taken over unchanged."""
 
 
 Reader = Callable[[Mapping[str, Any], Any], Read]
 
 
 def read_model(config: Mapping[str, Any], value: Any) -> Read:
-    """The folder on the nodes, and the preset that its last name tells of."""
+    """Return the folder on the nodes, and the preset of its last name."""
     path = str(value)
     values: dict[str, Any] = {}
     if preset := preset_of(path):
@@ -47,12 +47,12 @@ def read_model(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def preset_of(name: str) -> str | None:
-    """The model preset that a hub name or a folder such as `Qwen/Qwen3-VL-8B-Instruct` stands for."""
+    """Return the model preset of a hub name or a folder such as `Qwen/Qwen3-VL-8B-Instruct`."""
     short = name.rstrip("/").rpartition("/")[2].lower().removeprefix("meta-")
     known = {_bare(key): key for key in models()} | {_bare(model.name): model.key for model in models().values()}
     while True:
-        if found := known.get(_bare(short)):
-            return found
+        if preset := known.get(_bare(short)):
+            return preset
         shorter = _VARIANT.sub("", short)
         if shorter == short:
             return None
@@ -64,7 +64,10 @@ def _bare(name: str) -> str:
 
 
 def read_template(config: Mapping[str, Any], value: Any) -> Read:
-    """The chat template. The thinking one makes Instruct models, which never think, answer with empty thoughts."""
+    """Return the chat template.
+
+    The thinking template trains Instruct models, which never think, to answer with empty thoughts.
+    """
     better = template_without_thoughts(str(config.get("model_name_or_path", "")), str(value))
     if better is None:
         return Read(values={"training.template": value})
@@ -73,7 +76,7 @@ def read_template(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def read_method(config: Mapping[str, Any], value: Any) -> Read:
-    """full, freeze, lora; with quantization_bit it is QLoRA."""
+    """Return the method: full, freeze or lora; with quantization_bit it is QLoRA."""
     methods = {engine: method for method, engine in FINETUNING_TYPES.items() if method != "qlora"}
     method = methods[str(value)]
     if method == "lora" and config.get("quantization_bit"):
@@ -82,82 +85,82 @@ def read_method(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def read_bits(config: Mapping[str, Any], value: Any) -> Read:
-    """QLoRA trains 4-bit weights here."""
+    """Read the number of bits: QLoRA trains 4-bit weights here."""
     reason = None if value in (None, 4) else because("import_bits", "quantization_bit", bits=value)
     return Read(values={"training.method": "qlora"} if value else {}, reason=reason)
 
 
 def read_precision(config: Mapping[str, Any], value: Any) -> Read:
-    """bf16 before fp16, neither is fp32."""
+    """Read the precision: bf16 counts before fp16; neither means fp32."""
     precision = "bf16" if config.get("bf16") or config.get("pure_bf16") else "fp16" if config.get("fp16") else "fp32"
     return Read(values={"training.precision": precision})
 
 
 def read_pure_bf16(config: Mapping[str, Any], value: Any) -> Read:
-    """Weights and optimizer states in bf16 alone are not offered; bf16 with fp32 masters is the nearest."""
+    """Replace pure bf16 weights and optimizer states, which are not offered, by bf16 with fp32 masters."""
     if not value:
         return Read(reason=because("import_off", "pure_bf16"))
     return Read(values={"training.precision": "bf16"}, reason=because("import_pure_bf16", "pure_bf16"))
 
 
 def read_no_checkpointing(config: Mapping[str, Any], value: Any) -> Read:
-    """LLaMA-Factory checkpoints unless it is told not to."""
+    """Read the switch of gradient checkpointing, which LLaMA-Factory turns on by default."""
     return Read(values={"parallel.recompute": "none" if value else "full"})
 
 
 def read_checkpointing(config: Mapping[str, Any], value: Any) -> Read:
-    """transformers' own switch can turn checkpointing on, not off: LLaMA-Factory turns it on anyway."""
+    """Read transformers' own switch. It can only turn checkpointing on: LLaMA-Factory turns it on anyway."""
     if value:
         return Read(values={"parallel.recompute": "full"})
     return Read(reason=because("import_checkpointing", "gradient_checkpointing"))
 
 
 def read_modules(config: Mapping[str, Any], value: Any) -> Read:
-    """Comma-separated, as mcore_adapter writes it, or a list."""
+    """Read modules: comma-separated, as mcore_adapter writes them, or a list."""
     return Read(values={"parallel.recompute_modules": _words(value)})
 
 
 def read_recompute_method(config: Mapping[str, Any], value: Any) -> Read:
-    """With a number of layers the job means `uniform`."""
+    """Read the recompute method. With a number of layers the job means `uniform`."""
     reason = None if value == "uniform" else because("import_recompute_method", "recompute_method", method=value)
     return Read(values={}, reason=reason)
 
 
 def read_offload(config: Mapping[str, Any], value: Any) -> Read:
-    """The switch has no effect of its own: the fraction, whose default is 0, says how much."""
+    """Read the offload switch. It has no effect without the fraction, whose default is 0."""
     fraction = config.get("optimizer_offload_fraction", 0.0) if value else 0.0
     return Read(values={"parallel.optimizer_offload_fraction": fraction})
 
 
 def read_offload_fraction(config: Mapping[str, Any], value: Any) -> Read:
-    """Nothing is offloaded while the switch is off."""
+    """Read the offload fraction. Nothing is offloaded while the switch is off."""
     if config.get("optimizer_cpu_offload"):
         return Read(values={"parallel.optimizer_offload_fraction": value})
     return Read(reason=because("import_offload_off", "optimizer_offload_fraction"))
 
 
 def read_gradient_dtype(config: Mapping[str, Any], value: Any) -> Read:
-    """With bf16 mcore_adapter always accumulates in fp32."""
+    """Read the gradient precision. With bf16, mcore_adapter always accumulates in fp32."""
     return Read(values={"parallel.gradient_dtype": "fp32" if value or config.get("bf16") else "bf16"})
 
 
 def read_packing(config: Mapping[str, Any], value: Any) -> Read:
-    """Left to itself LLaMA-Factory packs in pre-training alone."""
+    """Read packing. By default, LLaMA-Factory packs only in pre-training."""
     return Read(values={"training.packing": config.get("stage") == "pt" if value is None else value})
 
 
 def read_alpha(config: Mapping[str, Any], value: Any) -> Read:
-    """Its default is twice the rank."""
+    """Read alpha, whose default is twice the rank."""
     return Read(values={"training.lora.alpha": value or 2 * int(config.get("lora_rank", 8))})
 
 
 def read_expert_tensor(config: Mapping[str, Any], value: Any) -> Read:
-    """mcore_adapter takes TP where it is left out."""
+    """Read ETP. mcore_adapter takes TP if it is missing."""
     return Read(values={"parallel.expert_tensor": value or config.get("tensor_model_parallel_size") or 1})
 
 
 def read_layout(config: Mapping[str, Any], value: Any) -> Read:
-    """mcore_adapter takes VPP from it where that is left out; what cannot be read is left to the rules."""
+    """Read the layout. mcore_adapter takes a missing VPP from it. The rules report a layout that cannot be read."""
     values: dict[str, Any] = {"parallel.pipeline_layout": value}
     pipeline = config.get("pipeline_model_parallel_size") or 1
     pieces = readable_layers(value) if isinstance(value, str) else None
@@ -167,12 +170,12 @@ def read_layout(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def read_steps(config: Mapping[str, Any], value: Any) -> Read:
-    """Epochs count while it is not positive."""
+    """Read the number of steps. Epochs count unless it is positive."""
     return Read(values={"training.max_steps": value if value is not None and value > 0 else None})
 
 
 def read_warmup_steps(config: Mapping[str, Any], value: Any) -> Read:
-    """The job says warm-up as a share of all steps, so that it holds for every plan."""
+    """Read warm-up. The job states it as a share of all steps, so that it is valid for every plan."""
     total = config.get("max_steps") or 0
     value = value or 0
     if value < 1:  # transformers 5 reads a fraction as a share
@@ -185,7 +188,7 @@ def read_warmup_steps(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def read_evaluation(config: Mapping[str, Any], value: Any) -> Read:
-    """Every so many steps, or not at all."""
+    """Read an interval in steps; None if the strategy is another one."""
     if value == "steps":
         return Read(values={"training.eval_steps": config.get("eval_steps") or config.get("logging_steps", 500)})
     if value == "epoch":
@@ -194,29 +197,29 @@ def read_evaluation(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def read_evaluation_steps(config: Mapping[str, Any], value: Any) -> Read:
-    """Without a strategy transformers never evaluates."""
+    """Read the evaluation interval. Without a strategy transformers never evaluates."""
     if config.get("eval_strategy") == "steps":
         return Read(values={"training.eval_steps": value})
     return Read(reason=because("import_eval_off", "eval_steps"))
 
 
 def read_evaluation_batch(config: Mapping[str, Any], value: Any) -> Read:
-    """Evaluation takes the micro-batch of training."""
+    """Read the evaluation batch: evaluation uses the micro-batch of training."""
     same = value == config.get("per_device_train_batch_size")
     return Read(reason=None if same else because("import_eval_batch", "per_device_eval_batch_size"))
 
 
 def read_reports(config: Mapping[str, Any], value: Any) -> Read:
-    """`none` and an empty list are the same."""
+    """Read where to report: `none` and an empty list are the same."""
     names = tuple(name for name in _words(value) if name != "none")
     return Read(values={"training.report_to": names})
 
 
 def read_output(config: Mapping[str, Any], value: Any) -> Read:
-    """The job names the folder above, and each run its own below it: two runs never share one."""
+    """Read the output folder. The job names its parent, and each run has its own folder in it."""
     above, _, last = str(value).rstrip("/").rpartition("/")
-    found = _RUN_ID.fullmatch(last)
-    values = {"name": _job_name(found[1] if found else last)}
+    run_id = _RUN_ID.fullmatch(last)
+    values = {"name": _job_name(run_id[1] if run_id else last)}
     if not re.fullmatch(NODE_PATH, str(value)):
         return Read(values=values, reason=because("import_relative", "output_dir", path=value))
     values["training.output_dir"] = above or str(value)
@@ -228,14 +231,14 @@ def _job_name(text: str) -> str:
 
 
 def read_data_folder(config: Mapping[str, Any], value: Any) -> Read:
-    """A folder on the nodes; a relative one depends on where a program was started."""
+    """Read a folder on the nodes. A relative path depends on where a program was started."""
     if value is None or re.fullmatch(NODE_PATH, str(value)):
         return Read(values={"training.dataset_dir": value})
     return Read(reason=because("import_relative", "dataset_dir", path=value))
 
 
 def read_timeout(config: Mapping[str, Any], value: Any) -> Read:
-    """LLaMA-Factory's examples write 180000000 seconds: a hung collective then never ends."""
+    """Read the time-out. LLaMA-Factory's examples set 180000000 seconds: a hung collective then never ends."""
     if value <= 86_400:
         return Read(values={"training.ddp_timeout_s": value})
     reason = because("import_timeout", "ddp_timeout", days=round(value / 86_400))
@@ -243,17 +246,17 @@ def read_timeout(config: Mapping[str, Any], value: Any) -> Read:
 
 
 def read_names(path: str) -> Reader:
-    """Names separated by commas, or a list of them."""
+    """Read names separated by commas, or a list of them."""
     return lambda config, value: Read(values={path: ",".join(_words(value)) or None})
 
 
 def read_ratio(config: Mapping[str, Any], value: Any) -> Read:
-    """None is none at all."""
+    """Read a value of which null means none."""
     return Read(values={"training.warmup_ratio": value or 0.0})
 
 
 def read_layers(config: Mapping[str, Any], value: Any) -> Read:
-    """LLaMA-Factory takes a negative number for the first layers."""
+    """Read the number of trained layers. In LLaMA-Factory a negative number means the first layers."""
     if value > 0:
         return Read(values={"training.trainable_layers": value})
     return Read(reason=because("import_first_layers", "freeze_trainable_layers", layers=value))

@@ -1,6 +1,6 @@
-"""A configuration's keys one by one: where each goes in the job, and what is made of its value.
+"""Reading of a configuration key by key: the job path of each key, and its value there.
 
-What no reader knows is told by the engine's own table; the job file's own parser has the last word.
+A key without a reader is read by the engine's own table. The job file's own parser has the final decision.
 """
 
 import difflib
@@ -34,7 +34,7 @@ RENAMED: Mapping[str, str] = {
     "image_resolution": "image_max_pixels",
     "video_resolution": "video_max_pixels",
 }
-"""Keys of earlier versions, and what they are called today."""
+"""Keys of earlier versions -> their names today."""
 
 _CONSUMED = re.compile(r"deepspeed|fsdp.*|use_mca|USE_MCA|ACCELERATE_USE_FSDP|FSDP_.*")
 """Keys that choose the engine."""
@@ -49,7 +49,7 @@ _ALWAYS = frozenset(
         "upcast_layernorm",
     }
 )
-"""Keys that are written in one way only, whatever a file says."""
+"""Keys that our renderers always write in one way, whatever a file says."""
 _DROPPED: tuple[tuple[str, str], ...] = (
     ("overwrite_output_dir", "import_own_folder"),
     ("resume_from_checkpoint", "import_resume"),
@@ -59,11 +59,11 @@ _DROPPED: tuple[tuple[str, str], ...] = (
     ("use_unsloth|use_kt|kt_.*|use_hyper_parallel|hyper_parallel_args", "import_other_trainer"),
 )
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]+")
-"""An environment variable among the keys, as articles list them."""
+"""Pattern of an environment variable among the keys, as articles list them."""
 
 
 class Reading:
-    """The job as far as it is read, and the lines of the report by key."""
+    """The part of the job that is read so far, and the lines of the report by key."""
 
     def __init__(self, choice: Choice, said: Mapping[str, Any], cluster: Mapping[str, Any]) -> None:
         self.name = choice.engine
@@ -101,7 +101,7 @@ class Reading:
         return self._other(line)
 
     def _owned(self, line: ImportLine) -> ImportLine:
-        """A key whose value the job says at a path of its own."""
+        """Read a key whose value has a path in the job."""
         if line.key in _ALWAYS:
             return line
         read = self._read(line.key, line.value, self.said)
@@ -110,7 +110,7 @@ class Reading:
         path = own if own in read.values else next(iter(read.values), None)
         became = read.values.get(path or "")
         if line.key == "finetuning_type" and self.name == "llamafactory-megatron" and line.value != "full":
-            # The job is refused until somebody says which is meant.
+            # The job is refused until the user decides which value is meant.
             reason = because("import_method_under_megatron", line.key, method=line.value)
             return with_outcome(line, "kept", reason, path=path, became=became)
         if read.reason is None:
@@ -118,7 +118,7 @@ class Reading:
         return with_outcome(line, "changed" if read.values else "dropped", read.reason, path=path, became=became)
 
     def _other(self, line: ImportLine) -> ImportLine:
-        """A key that the job has no name for."""
+        """Read a key that has no path in the job."""
         value = self.said[line.key]
         if value is None or (value is False and any(re.fullmatch(p, line.key) for p, _ in _DROPPED)):
             return with_outcome(line, "dropped", because("import_off", line.key))
@@ -147,13 +147,13 @@ class Reading:
         return Read(values={path: value})
 
     def find_shape(self, read_json: ReadJson) -> None:
-        """Take the shape of a model that is no preset from its folder, where that is at hand."""
+        """Read the shape of a model that is no preset from its folder, if that is available."""
         folder = self.values.get("model.path")
         if folder and "model.preset" not in self.values and (shape := read_json(f"{folder}/config.json")):
             self.values["model.hf_config"] = shape
 
-    def settle(self) -> None:
-        """Let the job file's own parser and the engine's checks judge; what they refuse is corrected or dropped."""
+    def correct(self) -> None:
+        """Correct or drop what the job file's own parser and the engine's checks refuse."""
         while problems := self._refused():
             for problem in problems:
                 self._correct(problem)
@@ -190,7 +190,7 @@ class Reading:
                 self.lines[key] = with_outcome(line, outcome, reason, path=at, became=became)  # type: ignore[arg-type]
 
     def fill_in(self) -> None:
-        """Take the engine's default of every key that the renderer would write and the file does not."""
+        """Take the engine's default of every key that the renderer would write and the file lacks."""
         job, _ = parse_job(self.mapping())
         if job is None:
             return
@@ -201,7 +201,7 @@ class Reading:
             if key in known and key not in self.said and key not in _ALWAYS
         }
         if self.name == "llamafactory-megatron":
-            # Its workflow never reads the method: it trains everything, whatever LLaMA-Factory's default is.
+            # Its workflow never reads the method: it trains all weights, whatever LLaMA-Factory's default is.
             absent |= {"finetuning_type": "full"} if "finetuning_type" in absent else {}
         config = {**absent, **self.said}
         for key, default in absent.items():
@@ -223,7 +223,7 @@ class Reading:
             )
 
     def mapping(self) -> dict[str, Any]:
-        """The job file."""
+        """Return the job file."""
         mapping: dict[str, Any] = {"version": 1, "name": "imported", "cluster": dict(self.cluster)}
         mapping |= {"model": {}, "training": {}, "engine": self.name, "parallel": {}}
         for path, value in self.values.items():
@@ -237,7 +237,7 @@ class Reading:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON can say it: YAML also has dates, sets and infinity."""
+    """Return whether JSON can express a value: YAML also has dates, sets and infinity."""
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
@@ -246,7 +246,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _target(job: Job, said: Mapping[str, Any]) -> Target:
-    """The job with its model, or a small one of the kind that the file's keys speak of, to ask the renderer with."""
+    """Return the job for the renderer, with its model, or with a small one of the kind that the file describes."""
     gpu = resolve_gpu(job.cluster)
     try:
         return Target(job=job, shape=resolve_model(job.model), gpu=gpu)

@@ -1,4 +1,4 @@
-"""What an import did with each key, and why."""
+"""The report of an import: its result for each key, and the reason."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,9 +8,15 @@ from typing import Any, Literal
 from backend.job.problems import Problem
 
 Outcome = Literal["kept", "renamed", "changed", "dropped", "passed_on", "default"]
-"""kept: the job says the same. renamed: under another key of today's versions. changed: with another value. dropped:
-not in the job. passed_on: in the job's `extra`, as it was. default: the file leaves it out, and what the engine then
-takes is not what a new job starts with."""
+"""Results of a key:
+
+- kept: the job has the same value.
+- renamed: under another key of today's versions.
+- changed: with another value.
+- dropped: not in the job.
+- passed_on: in the job's `extra`, unchanged.
+- default: missing in the file; the engine's default differs from that of a new job.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,27 +26,27 @@ class ImportLine:
     key: str
     outcome: Outcome
     value: Any = None
-    """What the file says; None for a secret, and for what it leaves out."""
+    """Value in the file; None for a secret and for a missing key."""
     path: str | None = None
-    """The job path that it went to."""
+    """Job path of the value."""
     became: Any = None
-    """The value there."""
+    """Value at that path."""
     reason: Problem | None = None
-    """Why it is not simply kept."""
+    """Why the key is not simply kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Imported:
-    """A job file made of an engine's configuration."""
+    """A job file from an engine's configuration."""
 
     mapping: Mapping[str, Any]
-    """The job file's mapping; it can be read, but may still lack what a launch needs."""
+    """The job file's mapping. It can be read, but may lack what a launch needs."""
     lines: tuple[ImportLine, ...]
-    """In the order of the file; what it leaves out comes last."""
+    """In the order of the file, then the keys that it lacks."""
 
 
 def because(code: str, key: str, **values: object) -> Problem:
-    """The reason for a line."""
+    """Return the reason for a line."""
     return Problem(code=code, field=key, severity="note", values={"key": key, **values})
 
 

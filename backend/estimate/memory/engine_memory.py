@@ -17,12 +17,12 @@ def memory_traits(job: Job) -> MemoryTraits:
     if training.method not in traits.methods:
         raise _not_modelled("training.method", f"{training.method}, {job.engine}")
     memory = _in_precision(traits.memory, training.precision, megatron=traits.is_megatron)
-    # mcore_adapter's fused loss works at TP 1 alone.
+    # mcore_adapter's fused loss works only with TP 1.
     fusable = (parallel.tensor == 1) | (traits.environment == "swift")
     if traits.is_megatron and parallel.cross_entropy_fusion and memory.fused_logits_bytes:
         names = ("logits_forward_bytes", "logits_backward_bytes", "loss_forward_moved", "loss_backward_moved")
         fused = (memory.fused_logits_bytes, memory.fused_logits_bytes, *FUSED_LOSS_MOVED)
-        # Traits are declared as plain numbers; like the sizes of a job, they are arrays where plans are many.
+        # Traits are declared as plain numbers; like the sizes of a job, they may be arrays of plans.
         chosen: dict[str, Any] = {
             name: choose(fusable, value, getattr(memory, name)) for name, value in zip(names, fused, strict=True)
         }

@@ -26,8 +26,8 @@ def over_memory(job: Job, figures: Estimate) -> list[Problem]:
 
 
 HEADROOM = 0.05
-"""What stays free of each GPU while nothing says how far computed memory can be trusted: the margin that the words of
-`cluster.memory_margin` advise."""
+"""The share of each GPU that stays free while the error of computed memory is unknown. The help text of
+`cluster.memory_margin` recommends this margin."""
 
 
 def is_memory_settled(job: Job) -> bool:
@@ -77,7 +77,7 @@ def over_host_memory(job: Job, figures: Estimate) -> list[Problem]:
 
 
 MUCH_PADDING = 0.3
-"""Of a step, that is worth a word."""
+"""The share of padding in a step that deserves a note."""
 
 
 def much_padding(job: Job, figures: Estimate) -> list[Problem]:

@@ -31,13 +31,13 @@ class Tuning:
     last_layers: int = 0
     """Layers that `partial` trains."""
     liger: bool = False
-    """Liger's fused output layer and loss, which never hold all logits."""
+    """Liger's fused output layer and loss, which never store all logits."""
     single_precision: bool = False
     """fp32 without autocast."""
     pairs: bool = False
-    """DPO: a chosen and a rejected answer a sample, whose log-probabilities the loss is made of."""
+    """DPO: each sample has a chosen and a rejected answer, and the loss compares their log-probabilities."""
     reference: bool = False
-    """A frozen model judges them too."""
+    """DPO's frozen reference model is present."""
 
     @property
     def adapters(self) -> bool:
@@ -144,7 +144,7 @@ def form_of(tuning: Tuning, memory: MemoryTraits, part_trained: bool) -> EagerFo
     autocast = memory.autocast_bytes > 0
     if tuning.adapters:
         return EagerForm(trained=False, adapters=part_trained, casts=part_trained and autocast)
-    # The residual stream is fp32 where the fp32 embedding is trained; the frozen one of `partial` hands on bf16.
+    # The residual stream is fp32 if the fp32 embedding is trained; the frozen embedding of `partial` returns bf16.
     whole = part_trained and autocast and tuning.method == "full"
     return EagerForm(residual=4 if whole else 2, trained=part_trained, casts=part_trained and autocast)
 
@@ -174,7 +174,7 @@ def _step_moments(
     works = _layer_works(layers, plan, memory, tuning, form)
     work = waiting + largest(*(work.total for work in works))
     after = larger(gradients, held)
-    # What backward keeps of every checkpointed layer: its input and the gradient of it.
+    # Backward keeps the input of every checkpointed layer, and its gradient.
     keeps_inputs = memory.keeps_inputs and tuning.adapters
     kept = choose(plan.full_recompute, 2 * saved, 0) if keeps_inputs else 0
     gathered = states.gathered
@@ -288,7 +288,7 @@ def _cast_copies(
     """
     if tuning.adapters:
         return 0, 0
-    # An embedding is looked up in fp32; a tied one is cast for the output layer.
+    # The lookup of an embedding is in fp32; a tied embedding is cast for the output layer.
     looked_up = layers.embedding if tuning.trains_output and not layers.tied else 0
     dense = memory.autocast_bytes * (parameters.trained_dense - looked_up)
     every = dense + memory.autocast_bytes * parameters.trained_expert
@@ -302,7 +302,7 @@ def _logits(
     layer."""
     hidden = layers.output.hidden
     if tuning.liger:
-        # Chunks of tokens sized so that their fp32 logits are about as large as the hidden states.
+        # The fp32 logits of a chunk of tokens are about as large as the hidden states.
         chunk = 4 * plan.tokens * hidden
         return chunk, chunk, chunk
     logits = plan.tokens * (layers.embedding // hidden)
@@ -362,11 +362,11 @@ class LayerWork:
     """Bytes that the backward pass of one layer needs beside what is saved."""
 
     ffn: Number
-    """Gradients inside the FFN."""
+    """Gradients of the FFN."""
     weight: float
-    """One weight's gradient in 16 bits and its fp32 copy."""
+    """The gradient of one weight in 16 bits, and its fp32 copy."""
     unpacked: float
-    """A weight of 4 bits in 16."""
+    """One weight of 4 bits, unpacked to 16 bits."""
 
     @property
     def total(self) -> Number:
@@ -382,7 +382,7 @@ def _layer_works(
         if kind is None or not count:
             continue
         widths = [op.width * (2 if op.gated else 1) for op in kind.operators if isinstance(op, Activation)]
-        # Routed experts are one parameter of three dimensions in transformers 5: their gradient comes whole.
+        # Routed experts are one parameter with three dimensions in transformers 5, so their gradient is one tensor.
         sizes = [op.inputs * op.outputs // op.parts * op.copies for op in kind.operators if isinstance(op, Linear)]
         elements = (largest_unit(layers) if memory.reduces_layers else max(sizes)) if form.trained else 0
         works.append(

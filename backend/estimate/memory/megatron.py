@@ -38,7 +38,7 @@ class LayerCost:
     kept: Number
     """Saved activations of one micro-batch, without full recompute."""
     moment: Moment
-    """What its backward pass needs besides."""
+    """The bytes that its backward pass needs beside them."""
 
 
 @frozen_dataclass
@@ -46,7 +46,7 @@ class PlanCosts:
     """Costs that are the same on every stage of a plan."""
 
     dense: LayerCost | None
-    """None where the model has no such layers; likewise `sparse`."""
+    """None if the model has no such layers; likewise `sparse`."""
     sparse: LayerCost | None
     unit: Number
     """Input of one unit of full recompute."""
@@ -60,9 +60,9 @@ class Run:
 
     trained: Trained
     adapters: Adapters | None = None
-    """LoRA; all other weights are then frozen."""
+    """LoRA adapters; all other weights are frozen then."""
     reference: bool = False
-    """A frozen copy of the model beside it (DPO)."""
+    """DPO: a frozen copy of the model is present."""
 
     @property
     def weights_trained(self) -> bool:
@@ -88,7 +88,7 @@ def pipeline_memory(
     kept: dict[tuple[int, ...], Number] = memo.kept if memo else {}
     found = []
     for stage in stages(layers, plan):
-        # Stages between the ends hold the same: only what is in flight differs.
+        # Inner stages often have the same contents; only the micro-batches in flight differ.
         alike = (stage.first, stage.last, stage.dense, stage.sparse)
         if alike not in held:
             held[alike] = _held(layers, plan, memory, run, stage, costs)
@@ -120,7 +120,7 @@ class _Held:
     weights: Number
     gradients: Number
     optimizer: Number
-    """Wherever it is."""
+    """Optimizer states on the GPU and on the host."""
     workspace: Number
     terms: Terms
     """Parts of `workspace`."""
@@ -167,7 +167,7 @@ def _stage_memory(plan: Plan, memory: MemoryTraits, stage: Stage, saved: Number,
         activations=saved + peak.activations,
         logits=peak.logits,
         workspace=held.workspace + peak.workspace,
-        # The host's Adam also needs the gradients in fp32.
+        # Adam on the host also needs the gradients in fp32.
         host=offloaded * (1 + 4 / memory.optimizer_bytes),
         moment=peak,
         terms=held.terms,
@@ -205,7 +205,7 @@ def _saved(plan: Plan, stage: Stage, costs: PlanCosts, kept: dict[tuple[int, ...
         if sizes not in kept:
             kept[sizes] = _kept(plan, costs, *sizes)
         if isinstance(flying, int) and len(counts) > 2:
-            # All chunks but the last mostly keep those of PP micro-batches.
+            # All chunks except the last mostly keep the activations of PP micro-batches.
             full = (*sizes, flying)
             if full not in kept:
                 kept[full] = flying * kept[sizes]
@@ -249,7 +249,7 @@ def layer_cost(kind: LayerKind, plan: Plan, memory: MemoryTraits, run: Run) -> L
         work = larger(work, probabilities)
         recomputed = plan.attention_recompute
         revived = revived + choose(recomputed, probabilities, 0.0)
-        # Dropout keeps a mask of bytes and the probabilities that it leaves.
+        # Dropout keeps a mask of bytes and its output.
         dropped = (1 + 2 * scale) * each if plan.attention_dropout else 0.0
         kept = kept + choose(recomputed, 0.0, probabilities + dropped)
     revived = choose(plan.full_recompute, plan.recompute_layers * kept, revived)
@@ -312,7 +312,7 @@ def _head_moments(layers: ModelLayers, plan: Plan, memory: MemoryTraits, run: Ru
     each = element_bytes(memory)
     norm = 2 * each * hidden * plan.tokens * plan.whole_share
     logits = plan.tokens * vocabulary / plan.tensor
-    # With sequence parallel the gathered input and the gradient before its reduction are whole.
+    # With sequence parallelism the gathered input, and the gradient before its reduction, are whole.
     gathered = choose(plan.sequence_parallel, 2 * each * hidden * plan.tokens, 0.0)
     own_gradient = run.weights_trained and not memory.cached_weight_gradients
     weight = each * vocabulary * hidden / plan.tensor if own_gradient else 0.0

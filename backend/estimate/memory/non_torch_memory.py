@@ -10,15 +10,17 @@ from backend.estimate.plan import Plan
 from backend.job.job import Job
 
 FIRST_GIB = 1.5
-"""CUDA's context, libraries and the communicator of all ranks: assumed."""
+"""The CUDA context, libraries, and the communicator of all ranks; assumed."""
 PAIR_GIB, GROUP_GIB = 544 / 1024, 688 / 1024
-"""Of a communicator of two ranks, and of more: 4 A100 with NVLink (https://github.com/NVIDIA/nccl/issues/964)."""
+"""Buffers of a communicator of two ranks, and of more ranks: 4 A100 with NVLink
+(https://github.com/NVIDIA/nccl/issues/964)."""
 PEER_GIB = 3.28e9 / 7 / 2**30
-"""Of an all-to-all, for every peer in the node: 8 H100 (https://github.com/NVIDIA/nccl/issues/1685). A channel receives
-into 10 MiB and sends from 2 (NCCL 2.30 src/transport/p2p.cc), and NVLink gets 32 channels (src/graph/paths.cc)."""
+"""Buffers of an all-to-all for each peer in the node: 8 H100 (https://github.com/NVIDIA/nccl/issues/1685). A channel
+receives into 10 MiB and sends from 2 (NCCL 2.30 src/transport/p2p.cc), and NVLink has 32 channels
+(src/graph/paths.cc)."""
 _LINKS_GB_PER_S = 600
-"""Of the A100's links, both directions. NCCL opens two channels a link, two where there is none (the same file), and
-its memory goes with them (https://github.com/NVIDIA/nccl/issues/986)."""
+"""Bandwidth of the A100's links in both directions. NCCL opens two channels for each link, and two if there is no link
+(the same file). Its memory is proportional to the channels (https://github.com/NVIDIA/nccl/issues/986)."""
 
 
 def non_torch_gib(job: Job, plan: Plan) -> Number:

@@ -23,15 +23,16 @@ class SavedBytes:
     included."""
 
     whole: Number = 0.0
-    """Divided by TP with sequence parallel only."""
+    """Divided by TP only with sequence parallelism."""
     split: Number = 0.0
     """Divided by TP."""
     groups: Number = 0.0
-    """Keys and values: divided by TP, but at least one head a rank."""
+    """Keys and values: divided by TP, but with at least one head per rank."""
     routed: Number = 0.0
-    """Of tokens at their experts: spread like `whole`; EP does not divide them, each rank brings its own tokens."""
+    """Bytes of tokens at their experts, distributed like `whole`. EP does not divide them, because each rank has its
+    own tokens."""
     dispatched: Number = 0.0
-    """Copies handed to the experts: like `routed`, and ETP ranks each hold all."""
+    """Copies that are sent to the experts, like `routed`. Each of the ETP ranks holds all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,9 +40,9 @@ class _Item:
     spread: Spread
     bytes: float
     dropped_by: tuple[str, ...] = ()
-    """Recompute modules that do not keep it."""
+    """The recompute modules that do not keep it."""
     weight_only: bool = False
-    """Needed for a weight's gradient alone: not kept where the weight is frozen."""
+    """Only the gradient of a weight needs it: it is not kept if the weight is frozen."""
 
 
 @lru_cache(maxsize=1024)
@@ -80,7 +81,7 @@ def _norm_items(norm: Norm, *, in_mlp: bool) -> Iterator[_Item]:
     if norm.heads:
         yield _Item(spread="split", bytes=2 * norm.width)
         return
-    # mcore's `mlp` recompute wraps the fused norm too; `layernorm` reaches only norms that are modules of their own.
+    # mcore's `mlp` recompute includes the fused norm; `layernorm` affects only norms that are separate modules.
     dropped = ("mlp",) if in_mlp else ("layernorm",) if norm.detached else ()
     yield _Item(spread="whole", bytes=2 * norm.width)
     yield _Item(spread="whole", bytes=2 * norm.width, dropped_by=dropped, weight_only=True)
@@ -117,16 +118,16 @@ class EagerForm(NamedTuple):
     """How Hugging Face's modules run: the bytes of an element, and what is trained."""
 
     element: int = 2
-    """Bytes of what projections read and write."""
+    """Bytes of an element that projections read and write."""
     residual: int = 2
-    """Bytes of the residual stream: 4 where autocast runs over fp32 weights."""
+    """Bytes of an element of the residual stream: 4 if autocast runs over fp32 weights."""
     trained: bool = True
     """Whether norms and projections themselves are trained."""
     adapters: bool = False
     """Whether every projection has a LoRA adapter, which keeps its own copy of its input."""
     casts: bool = False
-    """Whether each projection makes a low-precision copy of the norm's output for itself: with fp32 weights under
-    autocast the norm's output is fp32, and adapters are fp32."""
+    """Whether each projection makes its own low-precision copy of the norm's output. With fp32 weights under autocast
+    the norm's output is fp32, and adapters are fp32."""
 
 
 @lru_cache(maxsize=1024)
@@ -144,12 +145,12 @@ def _eager(operator: Operator, form: EagerForm) -> float:
     if isinstance(operator, Attention):
         keys = operator.kv_heads * (operator.key_dim + operator.value_dim)
         queries = operator.heads * (operator.key_dim + operator.value_dim)
-        # A packed projection's output stays alive as a whole because the value is a view of it; the tower then joins
+        # The whole output of a packed projection stays allocated because the value is its view. The tower then joins
         # the images' outputs into a copy, and keeps the rotary tables in fp32.
         packed = (3 * e * operator.heads + 8) * operator.key_dim if operator.packed else 0
         return e * (queries + keys) + packed + 4 * operator.heads
     if isinstance(operator, Activation):
-        # SwiGLU in three kernels: gate, its activation, the other half; the product is the next projection's input.
+        # SwiGLU saves the gate, its activation, and the other half; the product is the input of the next projection.
         return e * operator.width * (4 if operator.gated else 2)
     if isinstance(operator, Dispatch):
         return 2 * e * operator.top_k * operator.hidden + 12 * operator.experts
@@ -170,5 +171,5 @@ def _eager_linear(linear: Linear, form: EagerForm) -> float:
     if linear.after_norm:
         copies = linear.parts if form.casts else 1
         return form.element * linear.inputs * copies if form.trained or form.adapters else 0.0
-    # The output projection reads the attention's output, which is counted there; an adapter copies it.
+    # The output projection reads the output of attention, which is counted with attention; an adapter copies it.
     return form.element * linear.inputs if form.adapters and linear.name == "o" else 0.0

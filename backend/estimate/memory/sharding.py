@@ -20,11 +20,11 @@ class States:
     """Bytes of the states of one rank, on the GPU unless stated."""
 
     weights: Number
-    """Trained and frozen."""
+    """Trained and frozen weights."""
     gradients: Number
-    """Accumulated over micro-batches."""
+    """Gradients that accumulate over micro-batches."""
     buckets: Number
-    """That stay allocated beside the gradients."""
+    """Buckets that stay allocated beside the gradients."""
     reduce: Number
     """Buffers of gradients in transfer, which stay allocated too."""
     optimizer: Number
@@ -33,7 +33,7 @@ class States:
     step: Number
     """fp32 gradients while the optimizer steps."""
     host: Number
-    """Of this rank in host memory."""
+    """Bytes of this rank in host memory."""
     weight_ranks: Number
     """Ranks that divide the weights; 0 if the weights are not on the GPU. `gradient_ranks` and `optimizer_ranks` are
     the same of gradients and of the optimizer."""
@@ -61,7 +61,7 @@ def sharded_states(
     optimizer, stepping = memory.optimizer_bytes * held, smaller(held, memory.step_elements)
     moved, host = 0.0, ZERO
     if memory.offloads != "none":
-        # Masters, moments and the fp32 gradients that the host's Adam reads.
+        # Master weights, moments, and the fp32 gradients for Adam on the host.
         moved, host = 1.0, optimizer + 4 * held
     if memory.offloads == "everything":
         host = host + weights + frozen

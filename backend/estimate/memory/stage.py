@@ -18,12 +18,12 @@ class Chunk(NamedTuple):
     """A model chunk of a stage; equal chunks do the same work."""
 
     dense: int
-    """Dense layers in it."""
+    """Dense layers of the chunk."""
     sparse: int
     first: bool
-    """It begins the model: the embedding and the vision tower are in it."""
+    """Whether the chunk has the embedding and the vision tower."""
     last: bool
-    """It ends the model: the output layer is in it."""
+    """Whether the chunk has the output layer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +104,7 @@ class RankParameters:
     """Parameters on one rank of a stage."""
 
     dense: Number
-    """All but the experts, the vision tower included."""
+    """All parameters except experts, with the vision tower."""
     expert: Number
     trained_dense: Number
     trained_expert: Number
@@ -126,7 +126,7 @@ def rank_parameters(
         dense = dense + table + layers.positions
     if stage.last:
         dense = dense + layers.output.hidden
-        # One copy of a tied weight where both ends meet; with PP > 1 the first and the last stage each hold one.
+        # A stage with both ends has one copy of a tied weight; with PP > 1 the first and the last stage each have one.
         if not (layers.tied and stage.first):
             dense = dense + table
     language_dense, language_expert = (dense, expert) if trained.language else (0, 0)

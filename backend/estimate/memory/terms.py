@@ -10,7 +10,7 @@ from backend.estimate.frozen_dataclass import frozen_dataclass
 from backend.estimate.memory.stage import RankParameters
 
 STATIC_BYTES = 0.10 * 2**30
-"""Workspaces of cuBLAS and Transformer Engine and masks: allocator bytes that are in no tensor of the model; the
+"""Workspaces of cuBLAS and Transformer Engine, and masks: allocated bytes that belong to no tensor of the model. The
 median of Megatron-LM's own CI runs is 78 MiB on A100 and 105 MiB on H100."""
 
 GROUPED_BYTES = 4 * 32 * 2**20
@@ -51,7 +51,7 @@ class StageMemory:
     logits: Number
     workspace: Number
     host: Number = 0.0
-    """Of this rank in host memory; no part of `peak`."""
+    """Bytes of this rank in host memory, which are not part of `peak`."""
     moment: "Moment"
     """The peak moment."""
     terms: Terms

@@ -10,7 +10,7 @@ from backend.job.job import Job
 from backend.job.lengths import cut_mean
 
 DOUBLINGS = np.arange(25)
-"""Of the number of draws among which the highest is looked for; between them it goes with the logarithm."""
+"""Base-2 logarithms of the numbers of draws whose expected maximum is computed; others are interpolated."""
 
 
 def worst_microbatch_length(job: Job) -> Number:

@@ -6,8 +6,9 @@ from backend.estimate.memory.stage import Trained
 from backend.estimate.model.layers import LayerKind, Linear, ModelLayers
 
 SCALES_BYTES = 1 / 64 + 4 / (64 * 256)
-"""Of a 4-bit weight with double quantisation: an 8-bit scale for 64 weights, an fp32 scale for 256 scales (QLoRA, arXiv
-2305.14314, section 3). bitsandbytes keeps them in the module (Linear4bit.quant_state), where FSDP divides nothing."""
+"""Scales of a 4-bit weight with double quantisation: an 8-bit scale for 64 weights, an fp32 scale for 256 scales
+(QLoRA, arXiv 2305.14314, section 3). bitsandbytes keeps them in the module (Linear4bit.quant_state), where FSDP divides
+nothing."""
 NF4_BYTES = 0.5 + SCALES_BYTES
 """A 4-bit weight and its scales."""
 

@@ -17,9 +17,9 @@ class Flops:
     """Forward operations of one token (or patch) in one layer."""
 
     weights: float
-    """In projections."""
+    """Operations in projections."""
     attention: float
-    """In the attention core, for each token of context; causal attention sees half of them."""
+    """Operations in the attention core, per token of context; causal attention reads half of them."""
 
     def forward(self, context: Number) -> Number:
         """Return the forward operations with `context` tokens in a sequence."""

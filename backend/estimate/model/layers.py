@@ -22,13 +22,14 @@ class Norm:
     width: int
     parameters: int
     detached: bool = False
-    """A module of its own in Transformer Engine, not fused into the projection that follows."""
+    """Whether it is a separate module in Transformer Engine, and not fused into the next projection."""
     heads: bool = False
-    """Over every attention head; its output is the attention's input."""
+    """Whether it normalises each attention head; its output is then the input of the attention."""
     layer_norm: bool = False
-    """LayerNorm, which torch computes in one kernel, not an RMSNorm in several."""
+    """Whether it is a LayerNorm, which torch computes in one kernel, or an RMSNorm in several kernels."""
     cast: bool = False
-    """LayerNorm with casts around it (llm-foundry's LPLayerNorm); of language models without a gate."""
+    """Whether it is a LayerNorm with casts around it (llm-foundry's LPLayerNorm), for language models without a
+    gate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,11 +45,11 @@ class Linear:
     whole_bias: int = 0
     """Elements of bias on every TP rank (row-parallel layers)."""
     copies: int = 1
-    """Experts that each have one."""
+    """Number of experts, each with its own copy."""
     active: int = 1
-    """Copies that one token passes."""
+    """Number of copies that process one token."""
     parts: int = 1
-    """Hugging Face modules joined in it."""
+    """Number of Hugging Face modules that it joins."""
     after_norm: bool = False
     """Its input is the output of a norm over the residual stream."""
 
@@ -63,13 +64,13 @@ class Attention:
     value_dim: int
     causal: bool = True
     window: int = 0
-    """Tokens that a token sees in the layers of this kind whose attention slides."""
+    """Tokens in the attention window of layers with sliding attention."""
     windowed: float = 0.0
-    """The share of these layers."""
+    """Share of layers with sliding attention."""
     packed: bool = False
-    """Query, key and value are views of one projection's output, which therefore stays alive."""
+    """Query, key and value are views of the output of one projection, which therefore stays allocated."""
     latent: bool = False
-    """Query, key and value are made from low-rank inputs that are saved too (MLA)."""
+    """Query, key and value are computed from low-rank inputs that are saved too (MLA)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +81,7 @@ class Activation:
     gated: bool
     module: Literal["mlp", "moe", "shared_experts"]
     clamped: bool = False
-    """Its input is cut off on both sides first."""
+    """Whether its input is clamped on both sides."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +99,7 @@ class Keep:
 
     width: int
     bytes: int = 2
-    """Of one element."""
+    """Bytes of one element."""
 
 
 Operator = Norm | Linear | Attention | Activation | Dispatch | Keep

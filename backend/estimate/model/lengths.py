@@ -7,20 +7,16 @@ copy draws its own samples.
 
 from functools import lru_cache
 from math import exp
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from backend.estimate.array_ops import Number, choose, larger, smaller
+from backend.estimate.array_ops import Array, Number, choose, larger, smaller
 from backend.estimate.memory.worst_microbatch import DOUBLINGS, expected_maximum
 from backend.estimate.plan import Plan, plan_of
 from backend.job.job import Job
 
-Curve = npt.NDArray[Any]
-
 _MULTIPLE = 64
-"""Of tokens that mcore_adapter's sequences are filled up to in sft and dpo (LLaMA-Factory train/mca/workflow.py)."""
+"""mcore_adapter pads sequences to a multiple of this number in sft and dpo (LLaMA-Factory train/mca/workflow.py)."""
 
 
 def computed_length(job: Job) -> Number:
@@ -37,7 +33,7 @@ def computed_length(job: Job) -> Number:
     longest = _longest(job, count)[0]
     if job.traits.pads == "micro_batch" or training.stage == "pt":
         return longest
-    # Those that are cut need no filling.
+    # Sequences that are cut need no padding.
     uncut = (1 - exp(-training.cutoff_len / (training.sample_tokens or 1))) ** count
     return choose(job.parallel.expert > 1, training.cutoff_len, longest + uncut * (_MULTIPLE - 1) / 2)
 
@@ -74,7 +70,7 @@ def slowest_share(job: Job, plan: Plan) -> Number:
         waits = True
     draws = choose(waits, draws / plan.micro_batches, draws)
     mean, deviation = _longest(job, longest_of)
-    # Sums of several draws are nearly normal; one draw is as the lengths are.
+    # Sums of several draws are nearly normal; one draw has the distribution of the lengths.
     one, sums = _longest(job, longest_of * plan.data)[0], mean + expected_maximum(plan.data) * deviation / draws**0.5
     slowest = smaller(choose(draws <= 1, one, sums), job.training.cutoff_len)
     return larger(1.0, slowest / computed_length(job))
@@ -102,7 +98,7 @@ def _longest(job: Job, count: Number) -> tuple[Number, Number]:
 
 
 @lru_cache(maxsize=16)
-def _curves(mean: float, cutoff: int) -> tuple[Curve, Curve]:
+def _curves(mean: float, cutoff: int) -> tuple[Array, Array]:
     """Return, by doublings, the integrals of P(longest > x) and of 2 x P(longest > x), without the negligible tail."""
     length = np.linspace(0, min(cutoff, 40 * mean), 2049)
     longer = 1 - (1 - np.exp(-length / mean)) ** (2.0 ** DOUBLINGS[:, None])

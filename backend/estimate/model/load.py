@@ -12,15 +12,15 @@ class Load:
 
     tokens: Number
     length: Number
-    """Tokens of the context that attention sees: a whole sequence, or a sample in it."""
+    """Tokens of the context for attention: those of a whole sequence, or of a sample in it."""
     tensor: Number = 1
     whole: Number = 1
-    """Share of the tokens in what sequence parallelism splits."""
+    """Share of a rank in tokens that sequence parallelism splits."""
     context: Number = 1
     expert: Number = 1
     expert_tensor: Number = 1
     gather: Number = 0.0
-    """Seconds a byte that is gathered over TP, of what nothing hides."""
+    """Exposed seconds per byte that is gathered over TP."""
 
 
 def load_of(time_context: TimeContext) -> Load:

@@ -16,7 +16,7 @@ class Work:
 
     forward: Number
     backward: Number
-    """Gradients, without what is recomputed."""
+    """FLOPs of gradients, without recomputation."""
     recomputed: Number
 
     def times(self, count: int) -> "Work":

@@ -16,17 +16,17 @@ class Traffic(NamedTuple):
 
 
 PLAIN = Traffic(2, 12, 10, 8)
-"""Adapters in 16 bits, as DeepSpeed holds and FSDP gathers them. Back, the input's gradient is added to that of the
-projection."""
+"""Adapters in 16 bits, as DeepSpeed stores and FSDP gathers them. In the backward pass, the gradient of the input is
+added to that of the projection."""
 UPCAST = Traffic(14, 12, 22, 8)
-"""Adapters in fp32, as LLaMA-Factory's model/adapter.py leaves them elsewhere: PEFT 0.18 casts the input to fp32
-(tuners/lora/layer.py, _cast_input_dtype) and autocast back."""
+"""Adapters in fp32, as LLaMA-Factory's model/adapter.py keeps them otherwise: PEFT 0.18 casts the input to fp32
+(tuners/lora/layer.py, _cast_input_dtype), and autocast casts it back."""
 PACKED = Traffic(2, 16, 10, 8)
-"""Beside a 4-bit weight: under autocast nothing is cast, and the projection's output is copied first
+"""Adapters of 4-bit weights: under autocast nothing is cast, and the output of the projection is copied first
 (tuners/lora/bnb.py, Linear4bit)."""
 DROPPED = Traffic(7, 12, 15, 8)
-"""Behind a dropout, which reads, writes, and writes a mask of bytes: lora_dropout is 0.05 in ms-swift's
-megatron_args.py, the adapter is mcore_bridge's tuners/lora.py, LoraParallelLinear."""
+"""Adapters after a dropout, which reads, writes, and writes a mask of bytes. lora_dropout is 0.05 in ms-swift's
+megatron_args.py; the adapter is LoraParallelLinear in mcore_bridge's tuners/lora.py."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +35,7 @@ class AdapterRun:
 
     rank: int
     targets: str
-    """Names of modules, or `all`: Hugging Face's, on Megatron its own."""
+    """Names of modules, or `all`; the names are Hugging Face's, or Megatron's on Megatron."""
     traffic: Traffic
     megatron: bool = False
 

@@ -17,7 +17,7 @@ from backend.estimate.time.adapter_run import AdapterRun
 from backend.estimate.time.time_context import TimeContext
 
 GEMMS, GEMMS_BACKWARD = 2, 4
-"""Started for each adapter; back, one for each input and one for each weight."""
+"""Matrix products per adapter, forward and backward; backward has one for each input and each weight."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,13 +27,13 @@ class _Work:
     split: float = 0.0
     split_back: float = 0.0
     full: float = 0.0
-    """Of gathered tensors."""
+    """Bytes of gathered tensors."""
     full_back: float = 0.0
     whole: float = 0.0
-    """Divided by sequence parallel alone, as tokens at their experts are."""
+    """Bytes that only sequence parallelism divides, like tokens at their experts."""
     whole_back: float = 0.0
     gemm: float = 0.0
-    """Multiply-adds a token, divided by TP."""
+    """Multiply-adds per token, divided by TP."""
     count: float = 0.0
 
 

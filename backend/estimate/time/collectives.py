@@ -27,23 +27,23 @@ class _Protocol(NamedTuple):
     """Values of NCCL's tables baseLatencies and hwLatencies in microseconds, and its factor of the bandwidth."""
 
     share: float
-    """Of the bandwidth, in what it sends."""
+    """Share of the bandwidth."""
     start: float
     inside: float
-    """A step over NVLink."""
+    """Latency of a step over NVLink."""
     across: float
-    """A step over the network."""
+    """Latency of a step over the network."""
 
 
-# Of a ring and of trees by the protocols Simple and LL128. A ring's step inside a node is not below the host's work for
-# the network (netOverhead).
+# The protocols Simple and LL128 for a ring and for trees. A ring's step inside a node takes at least the time of the
+# host's work for the network (netOverhead).
 _PROTOCOLS = (
     (_Protocol(1.0, 8.4, 3.4, 14.0), _Protocol(0.92, 8.4, 4.0, 14.0)),
     (_Protocol(0.92, 14.0, 1.9, 4.0), _Protocol(0.92 * 120 / 128, 14.0, 1.25, 8.5)),
 )
 _NVLS_TREE = _Protocol(1.0, 0.0, 25.0, 20.9)
 _PLATEAU = 1.4
-"""A ring's latency in an all-reduce of large messages by the protocol Simple ("plateau effect")."""
+"""Factor of a ring's latency in an all-reduce of large messages with the protocol Simple ("plateau effect")."""
 
 
 class AlgorithmCost(NamedTuple):
@@ -52,7 +52,7 @@ class AlgorithmCost(NamedTuple):
     algorithm: Algorithm
     latency_s: Number
     seconds_per_byte: Number
-    """Seconds a byte."""
+    """Seconds per byte."""
 
 
 def algorithm_costs(
@@ -99,7 +99,7 @@ def _algorithm_costs(
         )
 
     for simple, (by_ring, by_tree) in zip((True, False), _PROTOCOLS, strict=True):
-        # One rank a node hides none of the network's latency.
+        # With one rank per node nothing hides the latency of the network.
         step = choose(local > 1, by_ring.across, by_tree.across)
         latency = (size - nodes) * by_ring.inside + (nodes - 1) * step
         if all_reduce:
@@ -115,7 +115,7 @@ def _algorithm_costs(
         add("tree", latency, 1 / tree.share / smaller(link, network * local))
     if multicast:
         latency = _NVLS_TREE.inside / 2 + levels * _NVLS_TREE.across
-        # Two nodes swap their sums; more pass them up and down. One rank a node leaves a switch nothing to add up.
+        # Two nodes swap their sums; more nodes pass them up and down. With one rank per node a switch adds nothing up.
         seconds_per_byte = larger(inside, ring * choose(nodes == 2, 0.5, 1.0))
         add("nvls_tree", choose(local > 1, latency, np.inf), seconds_per_byte)
     return tuple(costs)

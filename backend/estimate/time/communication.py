@@ -10,12 +10,12 @@ from backend.estimate.frozen_dataclass import positional_dataclass
 from backend.estimate.time.efficiency import Efficiency, Machine
 
 DEEPEP_LINK_SHARE = 0.8
-"""Of the links inside a node, measured: 153 to 158 GB/s of an H800's 200, 726 to 740 of a B200's 900
+"""Measured share of the links inside a node: 153 to 158 GB/s of an H800's 200, 726 to 740 of a B200's 900
 (https://github.com/deepseek-ai/DeepEP, README.md and docs/legacy.md)."""
 
 DEEPEP_NETWORK_SHARE = 0.9
-"""Of the network ports, measured there: 90 and 61 GB/s to 2 and 4 nodes, a half and a fourth of which stays inside, of
-50."""
+"""Measured share of the network ports, from the same source: 90 and 61 GB/s to 2 and 4 nodes, of which a half and a
+fourth stays inside, of 50."""
 
 
 @positional_dataclass
@@ -94,6 +94,6 @@ def _local(group: Group, machine: Machine) -> Number:
 def _ring_speed(group: Group, machine: Machine, efficiency: Efficiency) -> Number:
     link = machine.link * efficiency.link_share
     local = _local(group, machine)
-    # The group's ring leaves the node once; its members there share the ports of as many GPUs.
+    # The ring leaves the node once. The members in the node together use the ports of as many GPUs.
     leaving = smaller(link, machine.network * efficiency.network_share * local)
     return choose(local >= group.size, link, leaving)

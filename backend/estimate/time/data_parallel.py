@@ -43,7 +43,7 @@ class _SecondsPerByte(NamedTuple):
 
     gradients: Number
     weights: Number
-    """Gathered; what brings the sum to all where the optimizer is not divided."""
+    """Rate of gathered weights; without sharding, rate of the second half of the all-reduce."""
 
 
 def data_seconds(
@@ -60,7 +60,7 @@ def data_seconds(
     before and after their own passes, which hides their communication.
     """
     virtual = time_context.plan.virtual_pipeline
-    # The count of a stage without experts is a plain 0, also where plans are many.
+    # The count of a stage without experts is a plain 0, for arrays of plans too.
     has_experts = any(not isinstance(rank.expert, int) or rank.expert for rank in ranks)
     arguments = (time_context, ranks[0], has_experts)
     key = (memo.number(ranks[0]), has_experts) if memo else ()
@@ -143,7 +143,7 @@ def _exchange(
     run = time_context.run
     dense, expert = rates
     reduced = run.sent_bytes * (rank.trained_dense * dense.gradients + rank.trained_expert * expert.gradients)
-    # With the optimizer divided, weights come back; else the other half of an all-reduce.
+    # With a sharded optimizer weights are gathered; otherwise the second half of an all-reduce runs.
     gathered = choose(_divided(time_context), run.element_bytes, run.sent_bytes) * (
         rank.trained_dense * dense.weights + rank.trained_expert * expert.weights
     )
@@ -166,8 +166,8 @@ def _stage(
         time_context.efficiency,
     )
     (dense, expert), (gathered, reduced) = rates, exchange
-    # Interleaved chunks are done one after the other, each for a group of PP micro-batches: but for the last, their
-    # exchange runs beside those of the next.
+    # Interleaved chunks run in turn, each for a group of PP micro-batches. Except for the last chunk, their
+    # exchange overlaps with the passes of the next chunk.
     groups = (1 + plan.pipeline * (plan.virtual_pipeline - 1)) / plan.virtual_pipeline
     last = groups * backward if run.overlap_gradients else 0.0
     first = groups * choose(_divided(time_context), forward, backward) if run.overlap_parameters else 0.0
@@ -177,7 +177,7 @@ def _stage(
         return gathered, plan.micro_batches * exposed(reduced, last, efficiency)
     everything = run.element_bytes * (rank.dense * dense.weights + rank.expert * expert.weights)
     if run.gathered_alone:
-        # With layers larger than what may stay (1e9 elements), recompute gathers once more.
+        # Layers are larger than the 1e9 elements that may stay gathered, so recomputation gathers once more.
         copied = run.gathered_alone * plan.data * efficiency.kernel_s
         return plan.micro_batches * (everything + copied), plan.micro_batches * (2 * everything + reduced + 3 * copied)
     forward_s, backward_s = exposed(everything, first, efficiency), exposed(everything + reduced, last, efficiency)

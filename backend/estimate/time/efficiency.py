@@ -12,10 +12,12 @@ from backend.job.cluster import Cluster
 from backend.job.presets import Gpu, efficiency_figures
 
 HOST_MEMORY_GB_PER_S = 300.0
-"""Of a node, for an optimizer that steps on the CPU; assumed: eight to twelve channels of DDR4 or DDR5 per socket."""
+"""Host memory bandwidth of a node, for an optimizer that runs on the CPU. It is assumed: eight to twelve channels of
+DDR4 or DDR5 per socket."""
 
 UNMEASURED_GEMM = 0.8
-"""The best matrix product's share of the peak on a GPU for which presets/gpus.yaml has no measurement: an H100's."""
+"""Share of the best matrix product in the peak, for GPUs without a measurement in presets/gpus.yaml: that of an
+H100."""
 
 
 @frozen_dataclass
@@ -27,26 +29,26 @@ class Efficiency:
     """
 
     product_share: float
-    """Of the best matrix product, in the shapes of layers."""
+    """Share of the best matrix product that the shapes of layers reach."""
     attention_share: float
-    """Of the peak, in Transformer Engine's attention: cuDNN's kernels on Hopper and later (its
+    """Share of the peak in Transformer Engine's attention: cuDNN's kernels on Hopper and later (its
     pytorch/attention/dot_product_attention/utils.py prefers them there)."""
     flash_attention_share: float
-    """The same in FlashAttention 2 and torch's own attention, which Hugging Face's modules call: of the peak that its
-    instructions reach, or of what the power limit leaves, whichever is lower."""
+    """Share in FlashAttention 2 and torch's own attention, which Hugging Face's modules call. It is of the peak of
+    their instructions, or of the speed under the power limit if that is lower."""
     decline: float
-    """How far the power limit holds a GPU below its best when all of them are busy for long: matrix products and
-    attention go with (watts per FLOP/s over those of an A100) to this power."""
+    """Exponent of the slowdown by the power limit when all GPUs are busy for long: the speed of matrix products and
+    attention is proportional to (watts per FLOP/s over those of an A100) to this power."""
     kernel_s: float
-    """Of each kernel on the GPU, on top of its work: launch, ramp, tail."""
+    """Overhead of each kernel on the GPU: launch, ramp, tail."""
     host_s: float
-    """Until the host has started one more kernel, Python and autograd included."""
+    """Time of the host to start one kernel, with Python and autograd."""
     link_share: float
-    """Of the bandwidth inside a node, in collectives."""
+    """Share of the bandwidth inside a node that collectives reach."""
     network_share: float
-    """Of the bandwidth of the network ports, in collectives."""
+    """Share of the bandwidth of the network ports that collectives reach."""
     overlap_share: float
-    """Of communication that is meant to run beside computation and does."""
+    """Share of overlapped communication that is hidden."""
 
     def sustained(self, machine: "Machine") -> float:
         """Return the share of the speed that remains under the power limit; 1 on an A100."""
@@ -54,7 +56,7 @@ class Efficiency:
 
 
 A100_POWER = 400 / 312e12
-"""W for a FLOP/s."""
+"""Watts per FLOP/s."""
 
 
 def assumed_power(peak: float) -> float:
@@ -77,9 +79,9 @@ class Machine:
     peak: float
     """FLOP/s."""
     mma_sync: float
-    """FLOP/s of the instructions that FlashAttention 2 is written in."""
+    """FLOP/s of the instructions that FlashAttention 2 uses."""
     power: float
-    """W that the GPU may draw."""
+    """Power limit of the GPU in watts."""
     memory: float
     """Bytes/s."""
     link: float
@@ -91,9 +93,9 @@ class Machine:
     node: int
     """GPUs of a node."""
     multicast: bool = False
-    """The switch inside a node adds up what its GPUs send (NVLink SHARP)."""
+    """Whether the switch in a node adds up the data of its GPUs (NVLink SHARP)."""
     warm: bool = False
-    """`products` was measured on GPUs that were all busy, by the probe: nothing declines from it."""
+    """Whether `gemm` was measured while all GPUs were busy, so that the power limit is already in it."""
 
 
 def machine_of(cluster: Cluster, gpu: Gpu, precision: Literal["bf16", "fp16", "fp32"] = "bf16") -> Machine | None:

@@ -7,10 +7,10 @@ from backend.estimate.time.kernels import LayerKernels
 from backend.estimate.time.time_context import TimeContext
 
 TILE_ROWS = 128
-"""Rows of a matrix product that are computed together: those of cuBLAS's and CUTLASS's large tiles."""
+"""Rows of a matrix product that are computed together, in the large tiles of cuBLAS and CUTLASS."""
 
 UNPACKING = 3
-"""Kernels that unpack a 4-bit weight: its scales are unpacked, shifted, used (bitsandbytes functional.py
+"""Kernels that unpack a 4-bit weight: they unpack its scales, shift them, and apply them (bitsandbytes functional.py
 dequantize_4bit, with double quantisation)."""
 
 
@@ -28,7 +28,7 @@ def gemm_seconds(layer: LayerKernels, time_context: TimeContext, load: Load) -> 
     if layer.weights_expert:
         held = layer.weights_expert / (load.expert * load.expert_tensor)
         weights = weights + held
-        # Each expert's rows fill whole tiles.
+        # The rows of each expert are rounded up to whole tiles.
         work = work + layer.gemm_expert * load.whole + TILE_ROWS / 2 * held / load.tokens
         operands = operands + layer.operands_expert * load.whole
     arithmetic = 2 * load.tokens * work / time_context.gemm_speed

@@ -13,36 +13,37 @@ from typing import Literal
 from backend.estimate.model.layers import Activation, Attention, Dispatch, LayerKind, Linear, Norm, Operator
 
 STREAMS = 4
-"""Products of experts that run side by side: Transformer Engine's grouped products start one an expert on so many
+"""Matrix products of experts that run in parallel: Transformer Engine's grouped GEMM starts one per expert on this many
 streams (common/include/transformer_engine/gemm.h, num_streams)."""
 
 MOVED_BACKWARD = 1.6
-"""Bytes of memory-bound kernels, backward over forward, where they are not counted: a norm reads its input and a
-gradient and writes one (6 against 4 bytes an element), a residual sum is as large, SwiGLU reads three and writes two
+"""Ratio of backward to forward bytes of memory-bound kernels without a count of their own. A norm reads its input and a
+gradient and writes one (6 against 4 bytes per element), a residual sum is as large, SwiGLU reads three and writes two
 (10 against 6)."""
 
 RMS_NORM_MOVED = (36, 92)
-"""Bytes an element, there and back, of an RMS norm in Hugging Face's modules: to fp32, square, mean, scaled, to 16
-bits, weighted. Counted operation by operation in transformers' own (benchmarks/moved_bytes.py)."""
+"""Forward and backward bytes per element of an RMS norm in Hugging Face's modules: to fp32, square, mean, scaled, to 16
+bits, weighted. They were counted operation by operation in transformers (benchmarks/moved_bytes.py)."""
 
 CAST_NORM_MOVED = (20, 32)
-"""The same of llm-foundry's layer norm with the casts around it."""
+"""Forward and backward bytes per element of llm-foundry's layer norm with its casts."""
 
 Routing = Literal["plain", "fused", "in_exchange"]
-"""How tokens are routed on Megatron: by torch's operations, its default; by Transformer Engine's router kernels
-(moe_router_fusion); by an exchange that itself sorts tokens by expert (HybridEP), after those kernels."""
+"""How Megatron routes tokens: with torch's operations, its default; with Transformer Engine's router kernels
+(moe_router_fusion); or with these kernels and an exchange that sorts tokens by expert (HybridEP)."""
 
 _DISPATCH_KERNELS: Mapping[Routing, int] = {"plain": 24, "fused": 14, "in_exchange": 6}
-"""Started between the router's product and the experts: a third of those of forward and backward together. Counted
-operation by operation in megatron-core 0.16.1 (moe/router.py 27 there, token_dispatcher.py 20; 25 back), with fused
-permutation; less what the two others fuse."""
+"""Kernels between the router's product and the experts: a third of those of forward and backward together. They were
+counted operation by operation in megatron-core 0.16.1 with fused permutation (moe/router.py 27 forward,
+token_dispatcher.py 20; 25 backward), less those that the two others fuse."""
 
 _ROPE_KERNELS = 16
-"""Of rotary embedding by torch's operations, a third of those there and back: twelve each for queries and for keys in
-megatron-core's rope_utils.py (_apply_rotary_pos_emb_bshd), about as many back; fused it is one kernel each."""
+"""Kernels of rotary embedding with torch's operations, a third of those of forward and backward: twelve each for
+queries and for keys in megatron-core's rope_utils.py (_apply_rotary_pos_emb_bshd), and about as many backward. Fused,
+it is one kernel each."""
 
 _ROW_PARALLEL = ("o", "down", "shared_down", "expert_down", "proj", "merge_out")
-"""Projections whose input is split over TP and whose output is whole; all others the reverse."""
+"""Projections whose input is split over TP and whose output is whole; for all others it is the reverse."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,59 +56,59 @@ class LayerKernels:
     gemm_whole: float = 0.0
     gemm_expert: float = 0.0
     weights_split: float = 0.0
-    """Elements of those weights, whatever the number of tokens."""
+    """Elements of the weights of projections, for any number of tokens."""
     weights_whole: float = 0.0
     weights_expert: float = 0.0
     operands_split: float = 0.0
     """Elements of inputs and outputs of the projections."""
     operands_full: float = 0.0
-    """The same, gathered over TP."""
+    """Elements of inputs and outputs that are gathered over TP."""
     operands_expert: float = 0.0
     packed_split: float = 0.0
     """Elements of weights that 4-bit loading packs."""
     packed_whole: float = 0.0
     packed: int = 0
-    """Modules that hold them."""
+    """Modules that hold packed weights."""
     fused: bool = True
-    """In Transformer Engine's kernels, not Hugging Face's modules."""
+    """Whether Transformer Engine's kernels run, and not Hugging Face's modules."""
     attention: float = 0.0
-    """FLOPs of the attention core for a token of context, all tokens seen."""
+    """FLOPs of the attention core per token of context, without a causal mask."""
     causal: bool = False
     window: int = 0
-    """As the attention's."""
+    """As in Attention."""
     windowed: float = 0.0
     scores: float = 0.0
-    """Attention heads: entries of the score matrix for a token of context."""
+    """Attention heads: entries of the score matrix per token of context."""
     moved_split: float = 0.0
     """Bytes that memory-bound kernels read and write."""
     moved_whole: float = 0.0
     moved_expert: float = 0.0
     moved_back_split: float = 0.0
-    """The same in backward."""
+    """Bytes that memory-bound kernels read and write in the backward pass."""
     moved_back_whole: float = 0.0
     moved_back_expert: float = 0.0
     kernels: int = 0
-    """Started, whatever the number of tokens."""
+    """Kernels that are started, for any number of tokens."""
     kernels_expert: float = 0.0
-    """The same for each expert; those of the rank's experts are started."""
+    """Kernels that are started for each expert on the rank."""
     modules: int = 0
-    """That hold parameters, in Hugging Face's modules."""
+    """Hugging Face modules that hold parameters."""
     tensors: int = 0
     """Parameters as the optimizer sees them."""
     tensors_expert: int = 0
-    """The same of all experts."""
+    """Parameters of all experts as the optimizer sees them."""
     outputs_gathered: int = 0
     """Pairs of a gather before and a reduction after TP-split projections."""
     gathered: float = 0.0
-    """Elements that each of these exchanges."""
+    """Elements that each pair exchanges."""
     dispatched: float = 0.0
-    """Elements sent to experts, and back."""
+    """Elements that are sent to experts and back."""
     hidden: int = 0
-    """Elements of one of those copies."""
+    """Elements of one token that is sent."""
     keys: float = 0.0
-    """Elements of keys and values: what a ring of context parallelism passes on."""
+    """Elements of keys and values, which a ring of context parallelism passes on."""
     queries: float = 0.0
-    """Elements of queries and outputs: with the keys, what its all-to-all exchanges."""
+    """Elements of queries and outputs, which an all-to-all exchanges with keys and values."""
 
 
 @lru_cache(maxsize=2048)
@@ -178,17 +179,18 @@ def _of(operator: Operator, hidden: int, fused: bool, routing: Routing, rope_fus
     if isinstance(operator, Norm):
         return _norm(operator, hidden, fused)
     if isinstance(operator, Activation):
-        # Fused: reads its input, writes its output. In modules: one kernel for the function, one for the product.
+        # A fused kernel reads its input and writes its output. Modules have one kernel for the function and one for the
+        # product.
         parts = 2 if operator.gated else 1
         moved = 2 * operator.width * (parts + 1 + (0 if fused else 2 * (parts - 1)))
         kernels = 1 if fused else parts
         if operator.clamped:
-            # Two kernels, each for a half of its input, and one that joins the halves again.
+            # Two kernels clamp one half of the input each, and one joins the halves again.
             moved, kernels = moved + 8 * parts * operator.width, kernels + 3
         return {"moved_expert" if operator.module == "moe" else "moved_split": moved, "kernels": kernels}
     if isinstance(operator, Dispatch):
-        # By rank before the exchange, by expert after it, and both back: four times every copy is read and written;
-        # only once where the exchange sorts. The router's softmax, top-k and counts are in fp32.
+        # Copies are sorted by rank before the exchange and by expert after it, then both are undone: four reads and
+        # writes of every copy, or one if the exchange sorts. The router's softmax, top-k and counts are in fp32.
         return {
             "moved_expert": (4.0 if routing == "in_exchange" else 16.0) * operator.top_k * operator.hidden,
             "moved_whole": 24.0 * operator.experts,
@@ -207,7 +209,7 @@ def _norm(norm: Norm, hidden: int, fused: bool) -> dict[str, float]:
         moved, back = CAST_NORM_MOVED if norm.cast else RMS_NORM_MOVED
         kernels = 7
     if norm.heads:
-        # Of queries and of keys.
+        # One norm each for queries and keys.
         sums_of_operator = {"moved_split": moved * norm.width, "moved_back_split": back * norm.width}
         return sums_of_operator | {"kernels": 2 * kernels, "tensors": 2, "modules": 2}
     residual = 6 if norm.width == hidden else 0
@@ -234,14 +236,14 @@ def _linear(linear: Linear, fused: bool) -> dict[str, float]:
         sums_of_operator["operands_expert"] = (linear.inputs + linear.outputs) * linear.active
         sums_of_operator |= {"tensors": 0, "tensors_expert": tensors * linear.copies, "modules": 1}
         if not fused:
-            # transformers' integrations/moe.py: one grouped product of all experts, gates included; a bias is gathered
-            # by copy and added.
+            # transformers' integrations/moe.py has one grouped product of all experts with their gates. It gathers a
+            # bias for each copy and adds it.
             biased = bool(linear.bias)
             moved = 10.0 * linear.outputs * linear.active * biased
             return sums_of_operator | {"kernels": 1 + 2 * biased, "moved_expert": moved}
         sums_of_operator |= {"kernels": 0, "kernels_expert": linear.copies / STREAMS}
         if linear.bias and linear.name in _ROW_PARALLEL:
-            # megatron-core's experts.py adds the output's bias by expert, in fp32: weighted, added, joined, cast.
+            # megatron-core's experts.py weights, adds, joins and casts the bias of the output by expert, in fp32.
             sums_of_operator["kernels_expert"] += 2 * linear.copies
             sums_of_operator |= {"kernels": 2, "moved_expert": 28.0 * linear.outputs * linear.active}
         return sums_of_operator

@@ -26,19 +26,19 @@ from backend.estimate.time.passes import NO_PASS, Pass, Passes
 from backend.estimate.time.time_context import TimeContext
 
 ATTENTION_BACKWARD = 2.5
-"""Fused attention computes the scores again in backward: five products instead of two."""
+"""Fused attention computes the scores again in the backward pass: five products instead of two."""
 
 UNFUSED_KERNELS = 4
-"""Started where attention is not fused, beside the one that does it all: megatron-core's dot_product_attention.py has
-two products, softmax, dropout and a copy of the context; twice as many back."""
+"""Kernels of unfused attention beyond the fused kernel: megatron-core's dot_product_attention.py has two products,
+softmax, dropout and a copy of the context, and twice as many in the backward pass."""
 
 FETCHED = 5
-"""Starts of kernels that the host could do while DeepSpeed's ZeRO-3 has a module's weights fetched before a pass and
-released after it (runtime/zero/parameter_offload.py, partitioned_param_coordinator.py). In 0.18.4 on a CPU, where both
-are Python alone, it takes 150 us beside 20 for a start; full fine-tuning of Qwen-1.8B as published says 5.5."""
+"""Host time, in kernel starts, in which DeepSpeed's ZeRO-3 fetches a module's weights before a pass and releases them
+after it (runtime/zero/parameter_offload.py, partitioned_param_coordinator.py). In 0.18.4 on a CPU, where both are pure
+Python, it takes 150 us; a kernel start takes 20 us. Published full fine-tuning of Qwen-1.8B gives 5.5."""
 
 UNFUSED_SCORES = 13
-"""Bytes an entry of the score matrix moves where attention is not fused: product 2, softmax 4, dropout 5, product 2."""
+"""Bytes per entry of the score matrix in unfused attention: product 2, softmax 4, dropout 5, product 2."""
 
 
 @positional_dataclass
@@ -47,21 +47,21 @@ class _Costs:
 
     gemm: Number
     weights: Number
-    """The products that make the weights' gradients."""
+    """Products that compute the gradients of weights."""
     attention: Number
     attention_back: Number
     moved: Number
     moved_back: Number
     kernels: Number
-    """Started, those of tensor parallel communication too."""
+    """Number of kernels, those of tensor parallel communication included."""
     fetched: Number
-    """Starts that the host could do while it fetches weights; the GPU waits for it, not they for the GPU."""
+    """Host time, in kernel starts, in which the host fetches weights while the GPU waits."""
     sums: Number
-    """Starts of what accumulates gradients; one operation each, which does not hold up the host."""
+    """Kernel time of accumulating gradients: one operation each, which does not delay the host."""
     gather: Number
-    """Exchanges over TP: one before or after each of the split projections."""
+    """One exchange over TP, before or after each split projection."""
     context: Number
-    """What is exposed of the exchange of keys and values."""
+    """Exposed exchange of keys and values."""
     context_back: Number
     expert: Number
 
@@ -170,7 +170,7 @@ def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tu
     """Return the forward and backward seconds of the attention core."""
     length = load.length
     if layer.windowed:
-        # A token sees half the sequence, or all of the window.
+        # A token attends to half of the sequence, or to the whole window.
         seen = smaller(length, (2 if layer.causal else 1) * layer.window)
         length = (1 - layer.windowed) * length + layer.windowed * seen
     flops = load.tokens * length * layer.attention / load.tensor
@@ -186,7 +186,7 @@ def _attention(layer: LayerKernels, time_context: TimeContext, load: Load) -> tu
 
 def _forward(costs: _Costs, time_context: TimeContext, adapters: Number = 0.0) -> Pass:
     compute = costs.gemm + costs.attention + costs.moved + adapters
-    # A gather before and a reduction after the split projections; without sequence parallel one all-reduce, the same.
+    # Split projections have a gather before and a reduction after them; one all-reduce takes as long.
     return Pass(
         _started(compute, costs.kernels, costs.fetched, time_context),
         2 * costs.gather,
@@ -203,7 +203,7 @@ def _backward(
         compute = compute + costs.gemm
     if weights_trained:
         compute = compute + costs.weights + costs.sums
-    # Of the split projections' four exchanges, those beside a weight's gradient are hidden behind it.
+    # Split projections have four exchanges; the gradient of a weight hides those that run beside it.
     return Pass(
         _started(compute, (weights_trained + inputs_need) * costs.kernels, costs.fetched, time_context),
         costs.gather if weights_trained else 2 * costs.gather,

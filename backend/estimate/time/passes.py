@@ -10,7 +10,7 @@ class Pass:
 
     compute: Number
     tensor: Number
-    """Exposed communication, as the next two."""
+    """Exposed communication; likewise the next two fields."""
     context: Number
     expert: Number
 

@@ -102,7 +102,7 @@ def _paced_by_last(forward: Chunks, backward: Chunks, virtual: int, micro_batche
 def _of_one(forward: Chunks, backward: Chunks, virtual: int, micro_batches: int) -> Number:
     """Return the simulated time of a single plan."""
     pipeline = len(forward)
-    if micro_batches > 12 * pipeline:  # else following all is less work than to look
+    if micro_batches > 12 * pipeline:  # for fewer, the simulation of all is cheaper than the test
         times, settled = _settled(forward, backward, virtual, micro_batches)
         if settled:
             return times

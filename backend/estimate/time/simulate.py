@@ -17,7 +17,8 @@ import numpy.typing as npt
 from backend.estimate.array_ops import Array, Number
 
 Times = Sequence[Number | Sequence[Number]]
-"""For each stage the time of one micro-batch: one figure, spread evenly over its model chunks, or one for each."""
+"""For each stage the time of one micro-batch: one number, which is spread evenly over its model chunks, or one for each
+chunk."""
 
 
 Places = npt.NDArray[np.intp]
@@ -110,15 +111,15 @@ class _Order:
     durations: Places
     """For each pass, the index of its (direction, stage, chunk)."""
     own: Places
-    """For each pass, the one before it on its stage; the number of passes for none."""
+    """For each pass, the previous pass of its stage; the number of passes if there is none."""
     needed: Places
-    """For each pass, the one whose result it needs."""
+    """For each pass, the pass whose result it needs."""
     finals: Places
     """The last pass of each stage."""
     bounds: list[tuple[int, int]]
     """[first, last) pass of each level."""
     steps: list[tuple[int, int, int]]
-    """(own, needed, duration) of each pass, as plain numbers; places from 1 on, 0 for none."""
+    """(own, needed, duration) of each pass, as plain numbers; indices start at 1, 0 for none."""
 
 
 @lru_cache(maxsize=512)
@@ -135,7 +136,7 @@ def _order(pipeline: int, virtual: int, micro_batches: int) -> _Order:
     edges = [0, *np.flatnonzero(np.diff(np.array(levels)[by_level])) + 1, len(found)]
     pairs = place[np.array(awaited)[by_level]]
     own, needed = np.ascontiguousarray(pairs.T)
-    # The last pass of a stage is one that no other follows there.
+    # No other pass of the stage follows its last pass.
     finals = np.setdiff1d(np.arange(len(found)), own)
     places = [1 + index if index < len(found) else 0 for index in range(len(found) + 1)]
     steps = [(places[one], places[other], which) for one, other, which in zip(own, needed, durations, strict=True)]

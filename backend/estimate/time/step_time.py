@@ -28,10 +28,10 @@ class StepTime:
 
     iteration_s: Number
     parts: Mapping[str, Number]
-    """compute, recompute, bubble, tensor, pipeline, data, context, expert, optimizer, offload: a rank's mean over the
-    stages; they add up to iteration_s."""
+    """compute, recompute, bubble, tensor, pipeline, data, context, expert, optimizer, offload: the mean of a rank over
+    the stages. They add up to iteration_s."""
     forward: tuple[Number, ...]
-    """Of one micro-batch on each stage, its communication included."""
+    """Seconds of one micro-batch on each stage, communication included."""
     backward: tuple[Number, ...]
     chunk_forward: ChunkTimes
     """The same for each model chunk of each stage."""
@@ -74,7 +74,7 @@ class MicroBatch:
 
     forward: KindSeconds
     backward: KindSeconds
-    """What is recomputed included."""
+    """Backward seconds, recomputation included."""
     model: ModelSeconds
 
     def times(self, share: Number) -> "MicroBatch":
@@ -111,13 +111,13 @@ def step_time(
     chunk_forward, chunk_backward = _seconds(chunks, micro_batch, sends / plan.virtual_pipeline)
     forward, backward = tuple(map(sum, chunk_forward)), tuple(map(sum, chunk_backward))
     scheduled = schedule(chunk_forward, chunk_backward, plan.virtual_pipeline, plan.micro_batches)
-    # Those of a stage, on average.
+    # Passes of an average stage.
     times = plan.micro_batches / plan.pipeline
     parts = {name: times * seconds for name, seconds in micro_batch.model._asdict().items()}
     parts["pipeline"] = 2 * plan.micro_batches * sends
     bubble = larger(0.0, scheduled - sum(parts.values())) if len(chunks) > 1 else 0.0
     data = data_seconds(time_context, parameters, forward, backward, memo)
-    # Stages between the ends hold the same.
+    # Inner stages often have the same parameters.
     distinct = {id(rank): rank for rank in parameters}.values()
     optimizer, offload = (
         memo.once((_after, *map(memo.number, distinct)), _after, time_context, distinct)
@@ -207,7 +207,7 @@ def _seconds(chunks: Sequence[Sequence[Chunk]], each: MicroBatch, sends: Number)
 
     A chunk is its layers, plus the vision tower in the first chunk and the output layer in the last chunk.
     """
-    # Equal chunks have one object for a time: those who follow the schedule compare plans by it.
+    # Equal chunks share one object for their time: the simulation compares plans by this object.
     forward: dict[Chunk, Number] = {}
     backward: dict[Chunk, Number] = {}
     for stage in chunks:
@@ -266,7 +266,7 @@ def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, ad
                 tower=True,
                 recomputable=kind is vision.block and trained.tower,
             )
-            # No part of the tower talks to another rank.
+            # The tower has no communication.
             forward = forward + count * passes.forward.compute
             backward = backward + count * passes.backward.compute
             recomputed = recomputed + count * passes.recomputed.compute

@@ -15,59 +15,62 @@ class Execution:
     """The way in which an engine runs a step, as far as the time depends on it."""
 
     fused: bool = True
-    """Transformer Engine's kernels, not Hugging Face's modules."""
+    """Whether Transformer Engine's kernels run, and not Hugging Face's modules."""
     memory: MemoryTraits
     element_bytes: int = 2
-    """Of what kernels read and write."""
+    """Bytes of an element that kernels read and write."""
     overlap_gradients: bool = False
-    """Gradients are reduced while the last backward runs."""
+    """Gradients are reduced during the last backward pass."""
     overlap_parameters: bool = False
-    """Parameters are gathered while the first forward runs."""
+    """Parameters are gathered during the first forward pass."""
     overlap_tensor: bool = False
-    """Tensor parallel communication runs inside the products (user buffers)."""
+    """Tensor parallel communication runs inside the matrix products (user buffers)."""
     overlap_sends: bool = False
-    """Interleaved schedule: messages between stages run beside the other chunk's work."""
+    """Interleaved schedule: messages between stages overlap with the work of the other chunk."""
     scattered_sends: bool = False
-    """Each TP rank sends its part of a message between stages and the parts are gathered there (Megatron-LM before
-    Megatron-Core, arXiv 2104.04473 section 4.1); else only sequence parallelism divides messages."""
+    """Each TP rank sends its part of a message between stages, and the receiver gathers the parts (Megatron-LM before
+    Megatron-Core, arXiv 2104.04473 section 4.1). Otherwise only sequence parallelism divides messages."""
     overlap_expert: bool = False
-    """Tokens travel to and from their experts beside another micro-batch's computation."""
+    """The exchange of tokens with experts overlaps with the computation of another micro-batch."""
     merged_exchange: bool = False
-    """A token goes to each node, and in a node to each rank, once, however many of its experts are there (DeepEP,
+    """A token is sent once to each node, and once to each rank in a node, for any number of its experts there (DeepEP,
     HybridEP)."""
     routing: Routing = "plain"
     rope_fused: bool = True
-    """Rotary embedding is one kernel each for queries and keys in Transformer Engine's place of torch's operations."""
+    """Transformer Engine computes rotary embedding in one kernel each for queries and keys, in place of torch's
+    operations."""
     graphed: bool = False
-    """CUDA graphs start the kernels of attention and routing; the host waits for nothing."""
+    """CUDA graphs start the kernels of attention and routing, so that nothing waits for the host."""
     sums_apart: bool = False
-    """A weight's gradient is added to the accumulated one by a kernel of its own (megatron-core's
-    distributed_data_parallel.py, main_grad.add_), not by the product that makes it (gradient accumulation fusion)."""
+    """A separate kernel adds the gradient of a weight to the accumulated gradient (megatron-core's
+    distributed_data_parallel.py, main_grad.add_). Otherwise the matrix product adds it (gradient accumulation
+    fusion)."""
     fetches_modules: bool = False
-    """The host has every module's weights gathered before a pass and released after it (ZeRO-3)."""
+    """The host gathers the weights of every module before a pass and releases them after it (ZeRO-3)."""
     gathered_alone: int = 0
-    """Weights that ZeRO-3 gathers and reduces each on its own while the GPU waits, every rank's part copied by a kernel
-    (DeepSpeed of 2021, runtime/zero/partition_parameters.py _allgather_param); 0: as FSDP and ZeRO-3 do since."""
+    """Number of weights that ZeRO-3 gathers and reduces one by one while the GPU waits; a kernel copies the part of
+    every rank (DeepSpeed of 2021, runtime/zero/partition_parameters.py _allgather_param). 0 for FSDP and for ZeRO-3
+    since then."""
     bucket: float = 0.0
-    """Elements whose gradients, or gathered weights, are exchanged together; 0: as Megatron-Core does."""
+    """Elements of gradients, or of gathered weights, in one exchange; 0 for Megatron-Core's rule."""
     reduces_once: bool = False
-    """FSDP keeps whole gradients while micro-batches accumulate and reduces them in the last (no_sync)."""
+    """FSDP keeps whole gradients while micro-batches accumulate, and reduces them in the last one (no_sync)."""
     megatron: bool = True
     reference: bool = False
-    """A frozen model judges every micro-batch too (DPO)."""
+    """A frozen reference model evaluates every micro-batch too (DPO)."""
     compiled: bool = False
-    """By torch.compile: it fuses what Transformer Engine's kernels do, and attention stays torch's."""
+    """torch.compile fuses the operations that Transformer Engine's kernels fuse; attention is torch's."""
     attention_pace: float = 1.0
-    """Of torch's attention, which Hugging Face's modules call, over FlashAttention 2's."""
+    """Speed of torch's attention, which Hugging Face's modules call, over that of FlashAttention 2."""
     stops_early: bool = False
-    """Full recompute ends with the last tensor that backward needs: it spares a layer's last projection (torch's
-    checkpoint with use_reentrant=False, from 2.1 on)."""
+    """Full recompute ends with the last tensor that the backward pass needs, and skips the last projection of a layer
+    (torch's checkpoint with use_reentrant=False, from 2.1 on)."""
     adapters: AdapterRun | None = None
-    """What LoRA's adapters are like; None: they are not counted."""
+    """LoRA adapters; None if they are not counted."""
     unpacked: bool = False
     """4-bit weights are unpacked before every product (QLoRA)."""
     reduced_bytes: float | None = None
-    """Of a gradient on its way to other ranks, where that is not memory.gradient_bytes."""
+    """Bytes of a gradient element in communication, if it is not memory.gradient_bytes."""
 
     @property
     def sent_bytes(self) -> float:
@@ -84,12 +87,12 @@ class TimeContext:
     efficiency: Efficiency
     run: Execution
     gemm_speed: float = field(init=False)
-    """FLOP/s of projections; the other speeds likewise, efficiency included."""
+    """FLOP/s of projections, efficiency included; likewise the other speeds."""
     attention_speed: float = field(init=False)
     flash_attention_speed: float = field(init=False)
-    """That of torch's attention."""
+    """FLOP/s of torch's attention."""
     overlapped: float = field(init=False)
-    """What remains of tensor parallel communication."""
+    """Exposed share of tensor parallel communication."""
     element_s: float = field(init=False)
     """Seconds to read or write one element of an activation or a weight."""
 

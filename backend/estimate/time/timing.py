@@ -39,7 +39,7 @@ class Speed:
     stage_times: tuple[tuple[float, float], ...]
     chunk_times: tuple[tuple[tuple[float, float], ...], ...]
     time_error: float
-    """Where a run corrects the times, that of times corrected so."""
+    """Median error of such times; if a run corrects them, that of corrected times."""
     bubble_fraction: float
 
 

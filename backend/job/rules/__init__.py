@@ -1,8 +1,8 @@
-"""Every rule of which values go together: one function each, saying why a job or a plan is out.
+"""The rules of which values go together. Each is one function, which returns why a job or a plan is refused.
 
-A rule takes (job, model shape, GPU) and returns a Problem or None. `check` runs those that bind the job's engine.
-What a single value may be (type, range, choices) is checked where the file is read: mapping.py. What a launch needs
-besides: launch_rules.py. Where a rule comes from an engine's own check, that check stands beside it.
+A rule takes (job, model shape, GPU) and returns a Problem or None. `check` runs the rules that apply to the job's
+engine. mapping.py checks a single value (type, range, choices) when it reads the file. launch_rules.py has the further
+needs of a launch. If a rule comes from an engine's own check, its docstring names that check.
 """
 
 from backend.job.job import Job
@@ -25,7 +25,10 @@ RULES: tuple[BoundRule, ...] = (
 
 
 def check(job: Job) -> list[Problem]:
-    """All that is wrong with the job as a plan, in the order of the rules; what cannot be resolved comes alone."""
+    """Return all problems of the job as a plan, in the order of the rules.
+
+    If the model or the GPU cannot be resolved, that is the only problem.
+    """
     try:
         gpu, shape = resolve_gpu(job.cluster), resolve_model(job.model)
     except ProblemsError as error:
@@ -34,6 +37,6 @@ def check(job: Job) -> list[Problem]:
 
 
 def check_resolved(job: Job, shape: ModelShape, gpu: Gpu) -> list[Problem]:
-    """`check` for a model and a GPU that are at hand. Many plans at once: batched.py."""
-    found = (rule.function(job, shape, gpu) for rule in RULES if rule.binds(job.traits))
-    return [problem for problem in found if problem is not None]
+    """Return the problems for a resolved model and GPU. batched.py does it for many plans at once."""
+    answers = (rule.function(job, shape, gpu) for rule in RULES if rule.binds(job.traits))
+    return [problem for problem in answers if problem is not None]

@@ -1,4 +1,4 @@
-"""How a rule is written down: the function and the engines it binds."""
+"""Declaration of a rule: the function and the engines that it applies to."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ Rule = Callable[[Job, ModelShape, Gpu], Problem | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoundRule:
-    """A rule and which engines it binds."""
+    """A rule and the engines that it applies to."""
 
     function: Rule
     binds: Callable[[EngineTraits], bool]
 
 
 def registrar(rules: list[BoundRule], binds: Callable[[EngineTraits], bool]) -> Callable[[Rule], Rule]:
-    """A decorator that adds a rule to `rules`."""
+    """Return a decorator that adds a rule to `rules`."""
 
     def register(function: Rule) -> Rule:
         rules.append(BoundRule(function=function, binds=binds))
@@ -31,12 +31,12 @@ def registrar(rules: list[BoundRule], binds: Callable[[EngineTraits], bool]) -> 
 
 
 def largest(limit: int, fits: Callable[[int], bool]) -> int:
-    """The largest number up to `limit` that fits, or 1."""
+    """Return the largest number up to `limit` that fits, or 1."""
     return next((number for number in range(limit, 1, -1) if fits(number)), 1)
 
 
 def dividing(ranks: int, sizes: Mapping[str, tuple[int, int]]) -> dict[str, object]:
-    """The edit after which the product of sizes divides the ranks: each, in turn, stays as large as it can.
+    """Return the edit after which the product of sizes divides the ranks. Each size, in turn, stays as large as it can.
 
     `sizes`: path -> (size, what else it must divide; 0: nothing).
     """
@@ -52,5 +52,5 @@ def dividing(ranks: int, sizes: Mapping[str, tuple[int, int]]) -> dict[str, obje
 def problem(
     code: str, field: str, severity: Severity = "error", *, edit: dict[str, object] | None = None, **values: object
 ) -> Problem:
-    """A Problem whose values are the keyword arguments."""
+    """Return a Problem whose values are the keyword arguments."""
     return Problem(code=code, field=field, severity=severity, values=values, edit=edit or {})

@@ -1,4 +1,4 @@
-"""Rules that bind every engine, and those of the Hugging Face engines."""
+"""Rules for all engines, and rules for the Hugging Face engines."""
 
 from dataclasses import fields
 from math import gcd
@@ -65,7 +65,7 @@ def precision_runs_on_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
 
 @everywhere
 def trainable_layers_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """`partial` trains the last layers, so there must be that many."""
+    """`partial` trains the last layers, so the model must have that many."""
     layers = job.training.trainable_layers
     if job.training.method != "partial" or layers <= shape.layers:
         return None
@@ -105,7 +105,7 @@ def freezing_reaches_the_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
 
 @everywhere
 def pretraining_packs(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """LLaMA-Factory joins documents in stage pt where nobody says otherwise (hparams/parser.py); a job file does."""
+    """LLaMA-Factory joins documents in stage pt by default (hparams/parser.py); a job file states it."""
     training = job.training
     if training.stage != "pt" or training.packing:
         return None
@@ -124,7 +124,7 @@ def timeout_is_sane(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
 
 @everywhere
 def gpus_are_alike(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """Ranks hold equal shares, so the node whose GPUs have least memory decides what a plan may need."""
+    """Ranks hold equal shares, so the node whose GPUs have the least memory limits a plan."""
     smallest = smallest_hosts(job.cluster)
     if not smallest:
         return None
@@ -139,7 +139,7 @@ def gpus_are_alike(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
 
 @everywhere
 def calibration_is_of_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """What was measured on another GPU says nothing about this one."""
+    """A measurement of another GPU is not valid for this one."""
     known = job.cluster.calibration
     if known.holds_for(job.cluster.gpu):
         return None
@@ -150,7 +150,7 @@ def calibration_is_of_this_gpu(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
 
 @everywhere
 def calibration_is_of_these_constants(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """A ratio to an estimate says nothing about one with constants that were fitted anew."""
+    """A ratio to an estimate is not valid after the constants were fitted again."""
     known, current = job.cluster.calibration, efficiency_figures().version
     if known.time_ratio is None or known.constants in (None, current) or not known.holds_for(job.cluster.gpu):
         return None
@@ -160,7 +160,7 @@ def calibration_is_of_these_constants(job: Job, shape: ModelShape, gpu: Gpu) -> 
 
 @everywhere
 def calibration_is_of_this_engine(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """Engines hold memory differently, so a ratio of one is not used for another."""
+    """Engines use memory differently, so a ratio of one engine is not used for another."""
     known = job.cluster.calibration
     if known.memory_ratio is None or known.engine == job.engine or not known.holds_for(job.cluster.gpu):
         return None
@@ -186,13 +186,13 @@ def ranks_divide(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
 
 @everywhere
 def global_batch_divides(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """Every replica takes whole micro-batches."""
-    wanted = job.training.global_batch_size
+    """Every replica trains on whole micro-batches."""
+    batch = job.training.global_batch_size
     unit = job.training.micro_batch_size * job.data_parallel
-    if wanted is None or unit == 0 or (wanted % unit == 0 and wanted >= unit):
+    if batch is None or unit == 0 or (batch % unit == 0 and batch >= unit):
         return None
-    nearest = max(1, round(wanted / unit)) * unit
-    return problem("global_batch_not_divisible", "training.global_batch_size", wanted=wanted, unit=unit,
+    nearest = max(1, round(batch / unit)) * unit
+    return problem("global_batch_not_divisible", "training.global_batch_size", wanted=batch, unit=unit,
                     nearest=nearest, edit={"training.global_batch_size": nearest})  # fmt: skip
 
 
@@ -213,9 +213,9 @@ def learning_rate_is_of_this_batch(job: Job, shape: ModelShape, gpu: Gpu) -> Pro
 
 
 def template_without_thoughts(model: str, template: str) -> str | None:
-    """The template that an Instruct model needs in place of the thinking one; None where it fits.
+    """Return the template that an Instruct model needs instead of the thinking one; None if it fits.
 
-    Which is whose: LLaMA-Factory 0.9.5 src/llamafactory/extras/constants.py, register_model_group.
+    Source: LLaMA-Factory 0.9.5 src/llamafactory/extras/constants.py, register_model_group.
     """
     name = model.rstrip("/").rpartition("/")[2].lower()
     thinks = template == "qwen3_vl" or (template == "qwen3" and "2507" in name)
@@ -224,7 +224,7 @@ def template_without_thoughts(model: str, template: str) -> str | None:
 
 @everywhere
 def template_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """The thinking template teaches Instruct models, which never think, to answer with empty thoughts."""
+    """The thinking template trains Instruct models, which never think, to answer with empty thoughts."""
     template = job.training.template
     if not template or not job.model.path or job.traits.environment != "llamafactory":
         return None
@@ -237,7 +237,7 @@ def template_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
 
 @hugging_face
 def parallel_sizes_are_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """Hugging Face engines have data parallelism only; TP, PP, CP, EP would be dropped in silence."""
+    """Hugging Face engines have data parallelism only; they would silently ignore TP, PP, CP and EP."""
     parallel = job.parallel
     sizes = {"tensor": parallel.tensor, "pipeline": parallel.pipeline, "context": parallel.context,
              "expert": parallel.expert, "virtual_pipeline": parallel.virtual_pipeline}  # fmt: skip
@@ -249,7 +249,7 @@ def parallel_sizes_are_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Probl
 
 @hugging_face
 def recompute_is_all_or_nothing(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """Hugging Face engines know gradient checkpointing on or off."""
+    """Hugging Face engines turn gradient checkpointing on or off."""
     if job.parallel.recompute != "selective":
         return None
     return problem("selective_is_megatrons", "parallel.recompute", "warning", edit={"parallel.recompute": "full"})

@@ -1,4 +1,4 @@
-"""Keys of `extra` that LLaMA-Factory 0.9.5 and mcore_adapter refuse together with something else of the job, or ignore.
+"""Keys of `extra` that LLaMA-Factory 0.9.5 and mcore_adapter ignore, or refuse together with another value of the job.
 
 Sources: LLaMA-Factory src/llamafactory/hparams/parser.py, data_args.py, train/mca/workflow.py; mcore_adapter
 training_args.py, trainer/trainer.py, trainer/dpo_trainer.py; megatron-core 0.16.1 transformer/transformer_config.py.
@@ -22,12 +22,12 @@ mcore_adapter = registrar(RULES, lambda traits: traits.is_megatron and traits.en
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Clash:
-    """A key, and what it does not go with."""
+    """A key, and the value of the job that it conflicts with."""
 
     key: str
     within: Callable[[Job], bool]
     other: str
-    """What of the job it is, in technical terms that need no translation."""
+    """The conflicting part of the job, in technical terms that need no translation."""
 
 
 def _sharded(job: Job) -> bool:
@@ -130,7 +130,7 @@ CLASHES = (
       for key in ("sequence_packing", "calculate_per_token_loss")),
 )  # fmt: skip
 
-# What the workflow under USE_MCA=1 and mcore_adapter's trainer never read.
+# Keys that the workflow under USE_MCA=1 and mcore_adapter's trainer never read.
 _NOT_MEGATRONS = re.compile(
     r"adapter_name_or_path|additional_target|(disable_)?gradient_checkpointing(_kwargs)?|enable_liger_kernel|flash_attn|"
     r"include_num_input_tokens_seen|ld_alpha|lora(plus)?_.*|mixture_of_depths|moe_aux_loss_coef|neftune_noise_alpha|"
@@ -141,14 +141,14 @@ _NOT_MEGATRONS = re.compile(
 
 
 def is_ignored(key: str, traits: EngineTraits) -> bool:
-    """Whether an engine takes a key without ever reading it."""
+    """Return whether an engine accepts a key without ever reading it."""
     is_mcore_adapter = traits.is_megatron and traits.environment == "llamafactory"
     return is_mcore_adapter and _NOT_MEGATRONS.fullmatch(key) is not None
 
 
 @llamafactory
 def keys_go_with_the_job(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """Raised by LLaMA-Factory's parser on every rank, after minutes of imports; the first that is found."""
+    """LLaMA-Factory's parser raises this on every rank, after minutes of imports. The first conflict is returned."""
     for clash in CLASHES:
         if job.extra.get(clash.key) and clash.within(job):
             rest = {key: value for key, value in job.extra.items() if key != clash.key}
@@ -159,7 +159,7 @@ def keys_go_with_the_job(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
 
 @mcore_adapter
 def keys_have_an_effect(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """The parser takes every key of LLaMA-Factory and transformers; Megatron's trainer reads few of them."""
+    """The parser accepts every key of LLaMA-Factory and transformers; Megatron's trainer reads few of them."""
     ignored = [key for key, value in job.extra.items() if value and is_ignored(str(key), job.traits)]
     if not ignored:
         return None

@@ -1,4 +1,4 @@
-"""Rules of the engines that train with Megatron-Core, but for sizes; most are checks that it makes itself, but late."""
+"""Rules of the Megatron-Core engines, except sizes. Megatron-Core checks most of them itself, but late."""
 
 from backend.job.batch import can_pack
 from backend.job.job import Job
@@ -24,7 +24,7 @@ def parameter_gather_overlap_is_complete(job: Job, shape: ModelShape, gpu: Gpu) 
 
 @megatron
 def overlap_suits_model(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """On ranks without images the projector gets no gradient, and an overlapped reduction waits for it for ever."""
+    """On ranks without images the projector has no gradient, so an overlapped reduction waits for it forever."""
     parallel = job.parallel
     if not shape.vision or not (parallel.overlap_grad_reduce or parallel.overlap_param_gather):
         return None
@@ -43,7 +43,7 @@ def recompute_layers_need_full(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
 
 @megatron
 def recompute_modules_need_selective(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """recompute_modules is read with selective recompute only."""
+    """recompute_modules is read only with selective recompute."""
     if not job.parallel.recompute_modules or job.recompute == "selective":
         return None
     return problem("recompute_modules_without_selective", "parallel.recompute_modules", "warning",
@@ -114,7 +114,7 @@ def experts_pad_samples(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
     if job.parallel.expert == 1 or training.packing or training.stage == "pt" or not training.dataset:
         return None
     if training.sample_tokens is not None:
-        # What it costs is known then, and said.
+        # The cost is known then and can be stated.
         return None
     return problem("padded_to_cutoff", "training.cutoff_len", "note", cutoff=training.cutoff_len,
                     edit={"training.packing": True} if can_pack(job) else None)  # fmt: skip
@@ -122,7 +122,7 @@ def experts_pad_samples(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
 
 @mcore_adapter
 def experts_and_tensor_force_sequence(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """mcore_adapter turns sequence parallel on where EP > 1 and TP > 1."""
+    """mcore_adapter turns sequence parallel on with EP > 1 and TP > 1."""
     parallel = job.parallel
     if parallel.sequence or parallel.expert == 1 or parallel.tensor == 1:
         return None

@@ -1,4 +1,4 @@
-"""Rules about data that is made ready before the ranks start."""
+"""Rules about data that is prepared before the ranks start."""
 
 from backend.job.job import Job
 from backend.job.model import ModelShape
@@ -12,14 +12,14 @@ hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
 llamafactory = registrar(RULES, lambda traits: traits.environment == "llamafactory")
 
 MANY_SAMPLES = 200_000
-"""From here on tokenising is worth a word. Assumed: at 1,000 samples a second, three minutes of all ranks waiting."""
+"""Samples from which tokenising is noted. Assumed: 1,000 samples per second, so all ranks wait three minutes."""
 OTHER_WAYS = ("tokenized_path", "streaming")
-"""Keys of `extra` with which no rank waits for the tokenising either."""
+"""Keys of `extra` with which no rank waits for tokenising either."""
 
 
 @swift
 def data_is_prepared_for_llamafactory(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """ms-swift loads tokenised data of another format, and shuffles by itself."""
+    """ms-swift loads tokenised data of another format, and shuffles it itself."""
     prepare = job.training.prepare
     if not (prepare.tokenize or prepare.shuffle):
         return None
@@ -29,7 +29,7 @@ def data_is_prepared_for_llamafactory(job: Job, shape: ModelShape, gpu: Gpu) -> 
 
 @hugging_face
 def trainer_shuffles_by_itself(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """Hugging Face's trainer takes the samples in a new random order every epoch."""
+    """Hugging Face's trainer shuffles the samples anew in every epoch."""
     if not job.training.prepare.shuffle:
         return None
     edit: dict[str, object] = {"training.prepare.tokenize": True, "training.prepare.shuffle": False}
@@ -38,7 +38,7 @@ def trainer_shuffles_by_itself(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
 
 @llamafactory
 def many_samples_are_tokenised_first(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """Left to itself LLaMA-Factory tokenises on one rank of each node; the others wait, for at most ddp_timeout."""
+    """By default LLaMA-Factory tokenises on one rank of each node. The others wait, at most for ddp_timeout."""
     samples = job.training.samples
     if samples is None or samples < MANY_SAMPLES or job.prepares_data or any(job.extra.get(key) for key in OTHER_WAYS):
         return None

@@ -1,4 +1,4 @@
-"""Rules of the Hugging Face engines whose ranks share the model: DeepSpeed ZeRO and FSDP."""
+"""Rules of the Hugging Face engines that shard the model: DeepSpeed ZeRO and FSDP."""
 
 from backend.job.job import Job
 from backend.job.model import ModelShape
@@ -11,7 +11,7 @@ hugging_face = registrar(RULES, lambda traits: not traits.is_megatron)
 offloading = registrar(RULES, lambda traits: traits.zero_stage > 0 and traits.offloads != "none")
 fsdp = registrar(RULES, lambda traits: traits.is_fsdp)
 
-# LLaMA-Factory 0.9.5 model/model_utils/quantization.py: weights of these are expanded when they are loaded.
+# LLaMA-Factory 0.9.5 model/model_utils/quantization.py dequantizes such weights when it loads them.
 _EXPANDED = ("mxfp4", "fp8")
 
 
@@ -25,7 +25,7 @@ def a_disk_needs_a_folder(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | No
 
 @offloading
 def a_disk_needs_stage_3(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """DeepSpeed zero/stage_1_and_2.py takes every device that is not `none` for the host's memory."""
+    """DeepSpeed zero/stage_1_and_2.py treats every device other than `none` as host memory."""
     if job.parallel.offload_device != "nvme" or job.traits.zero_stage == 3:
         return None
     return problem("nvme_needs_stage_3", "parallel.offload_device", "warning", edit={"parallel.offload_device": "cpu"})
@@ -33,7 +33,7 @@ def a_disk_needs_stage_3(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
 
 @hugging_face
 def offload_fraction_is_megatrons(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """The engines that offload move the whole optimizer; the others none of it."""
+    """Engines with offload move the whole optimizer; the others move none of it."""
     if not job.parallel.optimizer_offload_fraction:
         return None
     return problem("offload_fraction_ignored", "parallel.optimizer_offload_fraction", "warning", engine=job.engine,
@@ -52,7 +52,7 @@ def an_optimizer_on_the_host_needs_threads(job: Job, shape: ModelShape, gpu: Gpu
 
 @fsdp
 def sharding_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """accelerate 1.11.0 state.py: CPU ranks are not among those that may use FSDP, and train as under DDP."""
+    """accelerate 1.11.0 state.py: CPU ranks cannot use FSDP, and train as under DDP."""
     if gpu.device != "cpu":
         return None
     return problem("fsdp_on_cpu", "engine", "warning", edit={"engine": "llamafactory-ddp"})
@@ -60,7 +60,7 @@ def sharding_needs_gpus(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None
 
 @fsdp
 def quantised_training_needs_version_1(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """accelerate 1.11.0 utils/fsdp_utils.py _infer_parameter_dtype stumbles over the names of bitsandbytes' weights."""
+    """accelerate 1.11.0 utils/fsdp_utils.py _infer_parameter_dtype fails on the names of bitsandbytes' weights."""
     if job.training.method != "qlora" or job.parallel.fsdp.version == 1:
         return None
     return problem("qlora_needs_fsdp1", "parallel.fsdp.version", edit={"parallel.fsdp.version": 1})
@@ -86,7 +86,7 @@ def a_quantised_model_takes_adapters(job: Job, shape: ModelShape, gpu: Gpu) -> P
 
 
 def _quantised_by(job: Job) -> str | None:
-    """How the model's weights were quantised before, where they stay so; None: they were not."""
+    """Return the method of the model's quantization if its weights stay quantized; None if they do not."""
     config = job.model.hf_config.get("quantization_config")
     method = config.get("quant_method") if isinstance(config, dict) else None
     return str(method) if method and method not in _EXPANDED else None

@@ -1,4 +1,4 @@
-"""Rules of the parallel sizes on Megatron-Core: what a model and its layers can be divided by."""
+"""Rules of the parallel sizes on Megatron-Core: the divisors of a model and its layers."""
 
 from backend.job.job import Job
 from backend.job.model import ModelShape
@@ -64,7 +64,7 @@ def tensor_stays_in_node(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | Non
 
 @megatron
 def experts_exist(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """megatron-core: num_moe_experts must be set to use expert parallel; ETP splits experts alone."""
+    """megatron-core: num_moe_experts must be set to use expert parallel; ETP splits only experts."""
     split = [name for name in ("expert", "expert_tensor") if getattr(job.parallel, name) > 1]
     if not split or shape.experts:
         return None
@@ -134,7 +134,7 @@ def packing_without_context(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | 
 
 
 def _fitting_tensor(job: Job, shape: ModelShape) -> int:
-    """The largest TP up to the job's that the heads, the groups, the widths and a node's GPUs all allow."""
+    """Return the largest TP up to the job's that divides the heads, the groups, the widths and a node's GPUs."""
     groups, wholes = shape.kv_heads, (shape.heads, shape.ffn, shape.vocab, job.cluster.gpus_per_node)
     return largest(
         job.parallel.tensor,

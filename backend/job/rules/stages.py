@@ -1,4 +1,4 @@
-"""Rules of a pipeline on Megatron-Core: how the layers are cut into stages and chunks, and its schedules."""
+"""Rules of a pipeline on Megatron-Core: the cut of the layers into stages and chunks, and the schedules."""
 
 from collections.abc import Callable
 
@@ -34,7 +34,7 @@ def layout_is_one(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
 
 @megatron
 def layout_has_the_chunks(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """megatron-core: a piece for every chunk of every stage."""
+    """megatron-core: the layout has a piece for every chunk of every stage."""
     layers, parallel = readable_layers(job.parallel.pipeline_layout), job.parallel
     chunks = parallel.pipeline * parallel.virtual_pipeline
     if layers is None or len(layers) == chunks:
@@ -117,7 +117,7 @@ def deep_stack_fits_first_stage(job: Job, shape: ModelShape, gpu: Gpu) -> Proble
 
 
 def layout_edit(job: Job, layout: str) -> dict[str, object]:
-    """The edit to a layout; nothing is counted as a layer any more, a layout says that itself."""
+    """Return the edit to a layout. Embedding and loss no longer count as layers: a layout places them itself."""
     return {LAYOUT: layout, **_counting_nothing(job)}
 
 
@@ -126,13 +126,13 @@ def _counting_nothing(job: Job) -> dict[str, object]:
 
 
 def recut(job: Job, edit: dict[str, object]) -> dict[str, object]:
-    """An edit; where it changes how many chunks there are, the layout goes."""
+    """Return an edit of the stages. It removes the layout if it changes the number of chunks."""
     is_other = any(f"parallel.{name}" in edit for name in _SIZES)
     return {**edit, LAYOUT: None} if is_other and job.parallel.pipeline_layout else edit
 
 
 def equal_cut(job: Job, shape: ModelShape) -> Callable[[int, int], bool]:
-    """Whether the layers can be cut into (stages, chunks a stage) that are equal."""
+    """Return whether the layers can be cut into equal (stages, chunks per stage)."""
     counted, needed = _counted(job, shape), _needed_in_first_stage(job, shape)
     embedding = job.parallel.account_for_embedding
 
@@ -147,13 +147,13 @@ _SIZES = ("pipeline", "virtual_pipeline")
 
 
 def _even_layout(job: Job, shape: ModelShape) -> str | None:
-    """The layout whose pieces are as even as can be; None where there is none for PP x VPP."""
+    """Return the layout whose pieces are as even as possible; None if there is none for PP x VPP."""
     layers = even_layers(shape.layers, job.parallel.pipeline * job.parallel.virtual_pipeline)
     return layout_of(layers) if layers and layers[0] >= _needed_in_first_stage(job, shape) else None
 
 
 def _other_layout(job: Job, shape: ModelShape) -> dict[str, object]:
-    """The edit to equal chunks where the layers can be cut into them; else to a layout; else to fewer stages."""
+    """Return the edit to equal chunks if the layers allow them; else to a layout; else to fewer stages."""
     parallel = job.parallel
     if equal_cut(job, shape)(parallel.pipeline, parallel.virtual_pipeline):
         return {LAYOUT: None}
@@ -163,18 +163,18 @@ def _other_layout(job: Job, shape: ModelShape) -> dict[str, object]:
 
 
 def _counted(job: Job, shape: ModelShape) -> int:
-    """What is cut into equal chunks: the layers, and what is counted as one."""
+    """Return the number that is cut into equal chunks: the layers, and what counts as a layer."""
     return shape.layers + job.parallel.account_for_embedding + job.parallel.account_for_loss
 
 
 def _needed_in_first_stage(job: Job, shape: ModelShape) -> int:
-    """Layers that the first stage (chunk) must have for its deep-stack features; 0 where the model has none."""
+    """Return the layers that the first stage (chunk) needs for deep-stack features; 0 if the model has none."""
     deep = shape.vision.deep_stack if shape.vision else 0
     return deep and deep + (job.traits.environment == "llamafactory")
 
 
 def _fewer_stages(job: Job, shape: ModelShape) -> dict[str, object]:
-    """The edit to the most stages, and then chunks, that the layers can be cut into; empty where there are none."""
+    """Return the edit to the most stages, and then chunks, that divide the layers; empty if there are none."""
     stages, chunks = job.parallel.pipeline, job.parallel.virtual_pipeline
     ranks, legal = job.world_size, equal_cut(job, shape)
     for fewer in range(stages, 0, -1):

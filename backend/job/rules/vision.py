@@ -1,7 +1,7 @@
 """Rules for the vision parts of a model on Megatron-Core: plans that an engine trains wrongly.
 
-The list of plans (batched.py) leaves out such plans, whatever the severity of the problem in a job file. The edit of
-the warning leads to a plan that trains correctly.
+The list of plans (batched.py) omits such plans, whatever the severity of the problem in a job file. The edit of the
+warning leads to a plan that trains correctly.
 """
 
 from backend.job.job import Job
@@ -21,7 +21,7 @@ FROZEN: dict[str, object] = {"training.freeze.vision_tower": True, "training.fre
 
 @mcore_adapter
 def vision_replicas_stay_equal(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """mcore_adapter: without sequence parallel, nothing adds up the gradients of TP ranks that split the images."""
+    """mcore_adapter: without sequence parallel, nothing sums the gradients of TP ranks that split the images."""
     if not _is_split(job, shape) or not _drifts(job, gpu):
         return None
     return _problem(job, shape, drifts=True)
@@ -29,14 +29,14 @@ def vision_replicas_stay_equal(job: Job, shape: ModelShape, gpu: Gpu) -> Problem
 
 @mcore_adapter
 def vision_gradients_are_whole(job: Job, shape: ModelShape, gpu: Gpu) -> Problem | None:
-    """mcore_adapter: the gradient is 1/TP of the right one, or only what the rank's own part of the sequence gives."""
+    """mcore_adapter: the gradient is 1/TP of the right one, or only that of the rank's own part of the sequence."""
     if not _is_split(job, shape) or _drifts(job, gpu):
         return None
     return _problem(job, shape, drifts=False)
 
 
 def _is_split(job: Job, shape: ModelShape) -> bool:
-    """Whether a sequence with images is split while a vision part of the model is trained."""
+    """Return whether a sequence with images is split while a vision part of the model is trained."""
     if shape.vision is None or shape.model_type not in job.traits.vision_needs_whole_sequences:
         return False
     trained = trained_parts(job, shape)
@@ -47,11 +47,11 @@ def _is_split(job: Job, shape: ModelShape) -> bool:
 
 
 def _drifts(job: Job, gpu: Gpu) -> bool:
-    """Sequence parallel is off, or cannot be on: Megatron-Core has none on CPU ranks."""
+    """Return whether sequence parallel is off or unavailable: Megatron-Core has none on CPU ranks."""
     parallel = job.parallel
     if parallel.tensor == 1:
         return False
-    # With experts split too, mcore_adapter turns it on.
+    # mcore_adapter turns it on if experts are split too.
     return gpu.device == "cpu" or not (parallel.sequence or parallel.expert > 1)
 
 
@@ -59,7 +59,7 @@ def _problem(job: Job, shape: ModelShape, *, drifts: bool) -> Problem:
     sizes = {"tensor": job.parallel.tensor, "context": job.parallel.context}
     edit: dict[str, object] = {f"parallel.{name}": 1 for name, size in sizes.items() if size > 1}
     case = _why_not_frozen(job, shape)
-    # With the language model frozen as well, nothing would be left to train.
+    # If the language model were frozen as well, nothing would be trained.
     can_freeze = not case and not job.training.freeze.language_model
     return Problem(
         code="vision_replicas_drift" if drifts else "vision_gradients_wrong",
@@ -72,7 +72,7 @@ def _problem(job: Job, shape: ModelShape, *, drifts: bool) -> Problem:
 
 
 def _why_not_frozen(job: Job, shape: ModelShape) -> str:
-    """Why the freeze switches do not help; empty if they help."""
+    """Return why the freeze switches do not help; empty if they help."""
     if job.training.stage == "pt" and not job.traits.freezes_in_pretraining:
         return "pt"
     has_mergers = shape.vision is not None and shape.vision.deep_stack > 0

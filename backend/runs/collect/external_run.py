@@ -19,7 +19,7 @@ from backend.job.mapping import dump_job, parse_job
 from backend.job.problems import Problem, ProblemsError, errors
 from backend.runs.collect.collector import Collector, Polled, Source
 from backend.runs.collect.node_records import Heartbeat
-from backend.runs.collect.poller import LONGEST_BACK_OFF_S, Follower, tell_link, was_away
+from backend.runs.collect.poller import LONGEST_BACK_OFF_S, Poller, record_connection, was_away
 from backend.runs.connections import Connections
 from backend.runs.records import NodeRecord
 from backend.runs.states import EventKind, RunState
@@ -138,20 +138,20 @@ class WatchOnly:
             history = run_store.events(connection, run)
             files = history[0].detail["files"]
 
-        def follower(record: NodeRecord) -> Follower:
+        def poller(record: NodeRecord) -> Poller:
             reader = NodeReader(store, run, record, files if record.rank == 0 else (), clock)
             host = job.cluster.hosts[record.rank]
-            return Follower(
+            return Poller(
                 reader,
                 lambda: connections.get(host),
-                lambda error: tell_link(store, run, 1, record.rank, error, clock()),
+                lambda error: record_connection(store, run, 1, record.rank, error, clock()),
                 monotonic=monotonic,
                 poll_s=POLL_S,
                 was_away=was_away(history, 1, record.rank),
             )
 
         self._threads = [
-            threading.Thread(target=self._follow, args=(follower(one),), name=f"watch {run} {one.rank}", daemon=True)
+            threading.Thread(target=self._poll, args=(poller(one),), name=f"watch {run} {one.rank}", daemon=True)
             for one in records
         ]
 
@@ -173,10 +173,10 @@ class WatchOnly:
         for thread in self._threads:
             thread.join(CLOSE_S)
 
-    def _follow(self, follower: Follower) -> None:
+    def _poll(self, poller: Poller) -> None:
         while not self._closing.is_set():
             try:
-                delay = follower.step()
+                delay = poller.step()
                 self.wake()
             except Exception:  # the edge of a thread: one strange file must not end the watch of a node
                 _log.exception("watching %s", self._run)

@@ -1,4 +1,4 @@
-"""Follows one node of a run: polls its files, and knows since when the node answers or does not.
+"""Polls the files of one node of a run, and measures how long the node is reachable or unreachable.
 
 A fault on the server's side (NodeError.is_local, StoreError) says nothing about the node. Meanwhile its state is
 unknown, and neither its reachable time nor its unreachable time is counted.
@@ -23,24 +23,24 @@ _log = logging.getLogger(__name__)
 POLL_S = 1.0
 LONGEST_BACK_OFF_S = 15.0
 TOLERATED_FAILURES = 2
-"""One failed poll is told to nobody: connections are renewed by the next."""
+"""One failed poll is not reported: the next poll reconnects."""
 HEARD_S = 10.0
-"""A heartbeat that came within this time was read by somebody: five of the supervisor's."""
+"""Another process reads the node if a heartbeat arrived within this time (five heartbeats)."""
 _REPORTS = (EventKind.NODE_REACHABLE, EventKind.NODE_UNREACHABLE, EventKind.NODE_UNSEEN)
 
 
 class Reader(Protocol):
-    """What reads a node."""
+    """A reader of the files of a node."""
 
     def poll(self, node: Node) -> Polled:
-        """Read what is new and store it. Raises NodeError and StoreError."""
+        """Read and store new records. Raises NodeError and StoreError."""
 
 
-class Follower:
-    """Polls one node. `step` is called in a loop by one thread; the rest may be read by others.
+class Poller:
+    """Polls one node. One thread calls `step` in a loop; other threads may read the rest.
 
-    `report` gets the reason why the node cannot be read, and None when it can be read again. `was_away`: the newest
-    report, by an earlier server, was that it cannot be read.
+    `report` gets the error when the node cannot be read, and None when it can be read again. `was_away`: the newest
+    report of an earlier server was an error.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Follower:
         self._poll_s = poll_s
         self._failing: str | None = None
         self._failures = 0
-        """In a row, of the kind `_failing`."""
+        """Consecutive failures of the kind `_failing`."""
         self._reported: str | None = "before" if was_away else None
         self._up_since: float | None = None
         self._down_since: float | None = None
@@ -68,7 +68,7 @@ class Follower:
         self.ended = False
 
     def step(self) -> float:
-        """Poll once; the seconds to wait until the next. Afterwards `ended` says whether there is a next."""
+        """Poll once; return the seconds until the next poll. No poll follows when `ended` is set."""
         try:
             polled = self._collector.poll(self._connect())
         except NodeError as error:
@@ -86,8 +86,8 @@ class Follower:
         self.ended = polled.ended
         return 0.0 if polled.more else self._poll_s
 
-    def link(self) -> tuple[float | None, float | None, float]:
-        """(up_s, down_s, silent_s) of gang.NodeView."""
+    def connection(self) -> tuple[float | None, float | None, float]:
+        """Return (up_s, down_s, silent_s) of gang_rules.NodeView."""
         now = self._monotonic()
         up, down = self._up_since, self._down_since
         return (None if up is None else now - up, None if down is None else now - down, now - self._heard)
@@ -117,15 +117,15 @@ class Follower:
         return back_off * random.uniform(0.8, 1.2)  # noqa: S311 - jitter, no secret
 
     def _forget(self) -> None:
-        """It is unknown now whether the node answers."""
+        """Set the state of the node to unknown."""
         self._up_since = self._down_since = None
 
 
-def tell_link(store: Store, run: str, attempt: int, rank: int, error: NodeError | None, now: float) -> None:
-    """Record a follower's report about its node, if it is new.
+def record_connection(store: Store, run: str, attempt: int, rank: int, error: NodeError | None, now: float) -> None:
+    """Record the report of a poller, if it is new.
 
-    A fault of this process does not matter while another process reads the node, as a server does beside a command line
-    that lacks the passphrase.
+    A fault of this process is ignored while another process reads the node. For example, a command line lacks the
+    passphrase, but a server has it.
     """
     kind = EventKind.NODE_REACHABLE
     if error is not None:
@@ -137,9 +137,9 @@ def tell_link(store: Store, run: str, attempt: int, rank: int, error: NodeError 
         if kind is EventKind.NODE_REACHABLE and (newest is None or newest.kind is kind):
             return
         if kind is EventKind.NODE_UNSEEN:
-            is_told = newest is not None and newest.kind is kind and _code(newest.detail) == _code(detail)
+            is_known = newest is not None and newest.kind is kind and _code(newest.detail) == _code(detail)
             heard, _ = metrics.newest_heartbeats(connection, run, attempt).get(rank, (-math.inf, {}))
-            if is_told or now - heard < HEARD_S:
+            if is_known or now - heard < HEARD_S:
                 return
         run_store.append(connection, run, kind, time=now, attempt=attempt, rank=rank, detail=detail)
 
@@ -147,13 +147,13 @@ def tell_link(store: Store, run: str, attempt: int, rank: int, error: NodeError 
 
 
 def newest_report(history: Iterable[Event], attempt: int, rank: int) -> Event | None:
-    """The newest record of whether a node can be read."""
+    """Return the newest report on whether a node can be read."""
     reports = [event for event in history if event.kind in _REPORTS and (event.attempt, event.rank) == (attempt, rank)]
     return reports[-1] if reports else None
 
 
 def was_away(history: Iterable[Event], attempt: int, rank: int) -> bool:
-    """Whether the newest report says that the node cannot be read."""
+    """Return whether the newest report of a node is an error."""
     newest = newest_report(history, attempt, rank)
     return newest is not None and newest.kind is not EventKind.NODE_REACHABLE
 

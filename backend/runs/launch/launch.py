@@ -1,4 +1,4 @@
-"""Starts one attempt on all nodes at once: folders, files, supervisors. Every act is recorded before and after it."""
+"""Start of one attempt on all nodes: folders, files, supervisors. Each step is recorded before and after it."""
 
 import json
 import logging
@@ -39,13 +39,13 @@ BESIDE_ENTRY = ("rank_facts.py", "swift_entry.py")
 UPLOAD_S = 60.0
 START_S = 60.0
 STOP_CALL_S = 60.0
-"""For one call of `supervisor.py stop`."""
+"""Time limit of one call of `supervisor.py stop`."""
 PORTS_TRIED = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """One start of the gang, ready to be put on its nodes."""
+    """One start of the gang, before the upload to its nodes."""
 
     run: str
     number: int
@@ -55,20 +55,20 @@ class Attempt:
     records: tuple[NodeRecord, ...]
     grace_s: float
     stall_s: float | None = None
-    """None takes the job's."""
+    """None: the value of the job."""
     secrets: TakenSecrets = field(default_factory=TakenSecrets)
     checkpoint_step: int | None = None
-    """Of the checkpoint that it goes on from; None begins at the start."""
+    """Step of the checkpoint that it resumes from; None: the beginning."""
 
 
 def new_run_id(job: Job, now: float) -> str:
-    """`YYYYMMDD-HHMMSS-name-xxxx`, in UTC; the last part keeps two launches in one second apart."""
+    """Return `YYYYMMDD-HHMMSS-name-xxxx` in UTC. The last part separates two launches in the same second."""
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     return f"{stamp}-{job.name}-{secrets.token_hex(2)}"
 
 
 def candidate_ports(job: Job) -> list[int]:
-    """Some ports of the job's range, from a random start, so that two launches at once seldom meet."""
+    """Return some random ports of the job's range, so that two launches seldom choose the same port."""
     first, last = job.cluster.port_range
     ports = range(first, last + 1)
     return random.sample(ports, min(PORTS_TRIED, len(ports)))
@@ -77,7 +77,7 @@ def candidate_ports(job: Job) -> list[int]:
 def make_placement(
     job: Job, run: str, attempt: int, facts: Mapping[int, NodeFacts], port: int, checkpoint: str | None = None
 ) -> Placement:
-    """Where the attempt is put: run folders below each node's own home, the master at host 0."""
+    """Place the attempt: run folders in each node's own home, and the master on host 0."""
     nodes = []
     for rank, host in enumerate(job.cluster.hosts):
         environment = environment_of(job, rank)
@@ -106,7 +106,7 @@ def make_placement(
 
 
 def make_records(job: Job, placement: Placement, facts: Mapping[int, NodeFacts]) -> tuple[NodeRecord, ...]:
-    """The nodes as the store keeps them; each gets a mark of its own, for demo nodes share one process table."""
+    """Return the node records. Each node gets its own mark, because demo nodes share one process table."""
     random_part = secrets.token_hex(8)
     return tuple(
         NodeRecord(
@@ -123,15 +123,15 @@ def make_records(job: Job, placement: Placement, facts: Mapping[int, NodeFacts])
 
 
 def ranks_of(job: Job, node_rank: int) -> range:
-    """The global ranks on a node."""
+    """Return the global ranks of a node."""
     size = job.cluster.gpus_per_node
     return range(node_rank * size, (node_rank + 1) * size)
 
 
 def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
-    """Write down everything that is about to be started, before anything is.
+    """Record the attempt before anything of it is started.
 
-    ProblemsError (launch_stopped), and nothing is written, when the run has been stopped meanwhile.
+    When the run was stopped meanwhile, raise ProblemsError(launch_stopped) and record nothing.
     """
     rendered = {
         "files": dict(attempt.rendered.files),
@@ -159,30 +159,30 @@ def record_attempt(store: Store, attempt: Attempt, now: float) -> None:
 
 
 def stopped_meanwhile(run: str) -> ProblemsError:
-    """Somebody stopped the run while it was being launched."""
+    """Return the error for a run that was stopped during its launch."""
     return ProblemsError([Problem(code="launch_stopped", values={"run": run})])
 
 
 def start_all(
-    attempt: Attempt, nodes: Mapping[int, Node], tell: Callable[[EventKind, int, Mapping[str, object]], object]
+    attempt: Attempt, nodes: Mapping[int, Node], record: Callable[[EventKind, int, Mapping[str, object]], object]
 ) -> None:
-    """Upload to all nodes, then start all supervisors; nothing is started unless every upload succeeded.
+    """Upload to all nodes, then start all supervisors. Nothing is started unless every upload succeeded.
 
-    Raises GroupError with the nodes that failed; the others may have been started.
+    GroupError names the nodes that failed. The other nodes may have started.
     """
     on_all(nodes, lambda rank, node: upload(attempt, rank, node), UPLOAD_S)
 
     def start(rank: int, node: Node) -> None:
-        tell(EventKind.NODE_STARTING, rank, {"folder": attempt.records[rank].folder})
+        record(EventKind.NODE_STARTING, rank, {"folder": attempt.records[rank].folder})
         if attempt.secrets:
             node.write(f"{attempt.records[rank].folder}/{SECRETS_FILE}", attempt.secrets.file())
-        tell(EventKind.NODE_STARTED, rank, start_supervisor(attempt.records[rank], node))
+        record(EventKind.NODE_STARTED, rank, start_supervisor(attempt.records[rank], node))
 
     on_all(nodes, start, START_S)
 
 
 def upload(attempt: Attempt, rank: int, node: Node) -> None:
-    """Make the node's run folder and put its files there."""
+    """Create the run folder of a node with its files."""
     folder = attempt.records[rank].folder
     files = {name: text.encode() for name, text in attempt.rendered.files.items()}
     files |= {name: node_program(name) for name in (SUPERVISOR, ENTRY, *BESIDE_ENTRY)}
@@ -191,7 +191,7 @@ def upload(attempt: Attempt, rank: int, node: Node) -> None:
 
 
 def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:
-    """What the supervisor of a node is told to run (protocol 1)."""
+    """Return the specification for the supervisor of a node (protocol 1)."""
     command, placement = attempt.rendered.commands[rank], attempt.placement.nodes[rank]
     root = posixpath.dirname(posixpath.dirname(posixpath.dirname(placement.folder)))
     return {
@@ -211,7 +211,7 @@ def make_spec(attempt: Attempt, rank: int) -> dict[str, object]:
 
 
 def start_supervisor(record: NodeRecord, node: Node) -> Started:
-    """Start the node's supervisor, which starts its part of the gang. NodeError when it refuses."""
+    """Start the supervisor of a node, which starts the ranks. NodeError when it refuses."""
     answer = answer_of(node.name, Started, ask(node, supervisor_command(record, "start"), timeout_s=START_S))
     if answer["ok"]:
         return answer
@@ -221,22 +221,22 @@ def start_supervisor(record: NodeRecord, node: Node) -> Started:
 
 
 def ask_status(record: NodeRecord, node: Node, timeout_s: float) -> Status:
-    """Whether a node's supervisor lives, or how the node ended. NodeError."""
+    """Ask a node whether its supervisor is alive, or how the node ended. NodeError."""
     return stop_answer(node, Status, ask(node, supervisor_command(record, "status"), timeout_s=timeout_s))
 
 
 def stop_supervisor(record: NodeRecord, node: Node, grace_s: float, *, by_shell: bool = False) -> Stopped:
-    """End what is left of an attempt on a node; `left` of the answer is empty when nothing is. NodeError.
+    """Stop all processes of an attempt on a node. `left` of the answer is empty when none is left. NodeError.
 
-    Where its Python does not start any more (the environment was deleted, `setup` is broken), and where that is known
-    beforehand, `by_shell`.
+    A shell script does it when the node's Python does not start any more (its environment was deleted, or `setup` is
+    broken), or at once with `by_shell`.
     """
     try:
         return _stop_by_shell(record, node, grace_s) if by_shell else _stop_by_program(record, node, grace_s)
     except NodeError as error:
         if by_shell or error.code != "bad_answer":
             raise
-        _log.warning("stopping by a shell, for its Python does not answer: %s", error)
+        _log.warning("stop by a shell script, because Python does not answer: %s", error)
         return _stop_by_shell(record, node, grace_s)
 
 
@@ -253,7 +253,7 @@ def _stop_by_shell(record: NodeRecord, node: Node, grace_s: float) -> Stopped:
 
 def _stop_by_program(record: NodeRecord, node: Node, grace_s: float) -> Stopped:
     if not node.exists(f"{record.folder}/{SUPERVISOR}"):
-        # Never uploaded, or removed from under the run, whose processes live on: the mark alone finds them.
+        # It was never uploaded, or was removed during the run. Only the mark finds the processes.
         environment = Environment(python=record.python, setup=record.setup)
         options = ["stop", record.folder, "--mark", record.mark, "--grace", f"{grace_s:g}"]
         argv = python_command(environment, ["-", *options])
@@ -264,20 +264,20 @@ def _stop_by_program(record: NodeRecord, node: Node, grace_s: float) -> Stopped:
 
 
 def stop_answer(node: Node, shape: type[T], answer: object) -> T:
-    """A supervisor's answer about an end. NodeError(bad_answer) if the needed fields do not fit.
+    """Read a supervisor's answer to a stop. NodeError(bad_answer) if a required field is wrong.
 
-    Other wrong fields are left out, because they must not prevent the end of a node.
+    Other wrong fields are ignored, because they must not prevent the stop of a node.
     """
-    found = read_or_none(shape, answer)
-    return answer_of(node.name, shape, answer) if found is None else found
+    record = read_or_none(shape, answer)
+    return answer_of(node.name, shape, answer) if record is None else record
 
 
 def ask_for_save(record: NodeRecord, node: Node) -> None:
-    """Ask the ranks, through one of their nodes, for a checkpoint after their step and their end. NodeError."""
+    """Ask the ranks, through one node, to save a checkpoint after the current step and to exit. NodeError."""
     node.write(f"{record.folder}/control/stop", b"")
 
 
 def supervisor_command(record: NodeRecord, action: str, *options: str) -> list[str]:
-    """The command that asks a node's supervisor program for `action` on the run."""
+    """Return the command that calls a node's supervisor program with an action."""
     environment = Environment(python=record.python, setup=record.setup)
     return python_command(environment, [f"{record.folder}/{SUPERVISOR}", action, record.folder, *options])

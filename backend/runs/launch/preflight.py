@@ -18,69 +18,71 @@ from backend.runs.connections import Connections
 from backend.runs.launch.launch import make_placement
 
 REHEARSAL = "preflight"
-"""The run id of a rendering that is shown to the engine and not started."""
+"""Run id of the configuration that the engine checks and that is never started."""
 CONNECT_S = 60.0
-"""For all nodes together, three tries each."""
+"""Time limit for all nodes together, three tries each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreflightReport:
-    """What a preflight found. A launch is possible when `problems` is empty."""
+    """Result of a preflight. A launch is possible when `problems` is empty."""
 
     checks: tuple[CheckResult, ...] = ()
     facts: Mapping[int, NodeFacts] = field(default_factory=dict)
-    """By node rank; of the nodes that could be read."""
+    """By node rank, for the nodes that could be read."""
     surveys: Mapping[int, Hardware] = field(default_factory=dict)
-    """What they are made of, by node rank; also of nodes whose engine's Python does not run."""
+    """Hardware by node rank, also of nodes whose Python of the engine does not run."""
     unknown_host_keys: tuple[HostKey, ...] = ()
-    """To be shown to the user, who confirms them (Controller.accept_host_keys) or not."""
+    """The user has to confirm them (Controller.accept_host_keys)."""
     problems: tuple[Problem, ...] = ()
-    """What stands against a launch."""
+    """Errors that prevent a launch."""
     port: int = 0
     """The master port that was checked."""
 
     @property
     def warnings(self) -> tuple[Problem, ...]:
-        """What the user has to know before a launch, and may accept."""
+        """Warnings that the user may accept before a launch."""
         found = [check.problem for check in self.checks if check.status == "warning"]
         return tuple(problem for problem in found if problem is not None)
 
     def not_accepted(self, accepted: Collection[str] | None) -> tuple[Problem, ...]:
-        """The warnings whose key is not among the accepted ones; None: all are accepted, whatever they are."""
-        return tuple(one for one in self.warnings if accepted is not None and warning_key(one) not in accepted)
+        """Return the warnings whose keys are not accepted; `accepted` None: all are accepted."""
+        return tuple(
+            warning for warning in self.warnings if accepted is not None and warning_key(warning) not in accepted
+        )
 
 
 def warning_key(problem: Problem) -> str:
-    """What a warning is known by once it was accepted: its code and its node, not its figures, which change."""
+    """Return the key of an accepted warning: its code and its node, without its values, which change."""
     return f"{problem.code} {problem.node}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConnectedNodes:
-    """The nodes of a job by rank, each connected or with the reason why not."""
+    """The nodes of a job by rank, each connected or with its error."""
 
     nodes: Mapping[int, Node]
     failures: Mapping[int, NodeError]
 
     @property
     def unknown_host_keys(self) -> tuple[HostKey, ...]:
-        """The keys of hosts seen for the first time."""
+        """Keys of hosts that are not known yet."""
         return tuple(error.host_key for error in self.failures.values() if isinstance(error, UnknownHostKey))
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Why nodes are missing."""
+        """Errors of the nodes that are not connected."""
         return tuple(error.problem for error in self.failures.values())
 
     def all_nodes(self) -> Mapping[int, Node]:
-        """The nodes; ProblemsError when one is missing."""
+        """Return all nodes. ProblemsError when one is not connected."""
         if self.failures:
             raise ProblemsError(self.problems)
         return self.nodes
 
 
 def connect_nodes(job: Job, connections: Connections) -> ConnectedNodes:
-    """Connect to every host of the job in parallel; a round trip each proves connections kept from before."""
+    """Connect to every host of the job in parallel, and test each connection with one round trip."""
     hosts = job.cluster.hosts
 
     def connect(rank: int, _: object) -> Node:
@@ -116,7 +118,7 @@ def run_preflight(checked: CheckedJob, connected: ConnectedNodes, ports: Sequenc
 
 
 def _free_port(job: Job, master: Node, ports: Sequence[int]) -> int:
-    """One that is free on node 0; when there is none the check of the first one says so."""
+    """Return a port that is free on node 0. Without one, return the first port: its check fails later."""
     try:
         return choose_port(job, master, ports)
     except NodeError:

@@ -42,7 +42,7 @@ class Starter:
 
         A failure is recorded and raised: the run fails, or it waits in the queue when this was an automatic restart.
         Warnings of the preflight that nobody accepted are a failure too (accepted_warnings.py), and so is a stop of
-        the run meanwhile. `checked`: the job of the run, unless it has to be read from the store and checked here.
+        the run meanwhile. `checked`: the job of the run, if it was checked before.
         """
         try:
             self._start(run, connected, checked)
@@ -51,7 +51,7 @@ class Starter:
             raise
 
     def _start(self, run: str, connected: ConnectedNodes | None, checked: CheckedJob | None) -> None:
-        job = checked.job if checked else self._job(run)
+        job = self._job(run)
         with self._store.read() as connection:
             previous = attempts.newest(connection, run)
             source = run_store.source_of(connection, run)
@@ -70,7 +70,8 @@ class Starter:
                 saved = find_checkpoints(job, run, nodes)
                 may_begin = policy.at_start_without or source is not None
                 step = choose_checkpoint(job, run, saved, replace(policy, at_start_without=may_begin))
-            checked = checked or CheckedJob(job)
+            if checked is None or checked.job != job:  # the stored job is the one that is launched
+                checked = CheckedJob(job)
             report = self._preflight(run, checked, connected, accepted)
             if saved:
                 self._set_aside(run, job, nodes, saved, step, previous + 1)

@@ -1,6 +1,6 @@
-"""What users ask of runs, as the store takes it: each in one transaction, or refused by ProblemsError.
+"""State transitions that users request. Each is one transaction, or raises ProblemsError.
 
-Functions on a connection, as in run_store.py; whatever two processes ask at the same time, one of them is first.
+Functions on a connection, as in run_store.py. Of two requests at the same time, one is first.
 """
 
 import sqlite3
@@ -18,7 +18,7 @@ from backend.runs.view.history import is_saving
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchRequest:
-    """What a user asks of a new run beside its job."""
+    """Options of a launch."""
 
     token: str | None
     restarts: int
@@ -27,9 +27,11 @@ class LaunchRequest:
     """The warnings, as accepted_warnings.to_stored returns them."""
 
 
-def create(connection: sqlite3.Connection, run: str, job: Job, asked: LaunchRequest, *, waits: bool, now: float) -> str:
-    """A new run that has its nodes, or `waits` in the queue for them; the run that the token stands for already."""
-    known = run_store.run_of_token(connection, asked.token) if asked.token else None
+def create(
+    connection: sqlite3.Connection, run: str, job: Job, request: LaunchRequest, *, waits: bool, now: float
+) -> str:
+    """Create a run that claims its nodes, or `waits` in the queue; return its id, or the earlier run of the token."""
+    known = run_store.run_of_token(connection, request.token) if request.token else None
     if known is not None:
         return known
     run_store.create_run(
@@ -40,12 +42,12 @@ def create(connection: sqlite3.Connection, run: str, job: Job, asked: LaunchRequ
         job=dump_job(job),
         addresses=[] if waits else queue_order.addresses_of(job),
         time=now,
-        restarts=asked.restarts,
-        source=asdict(asked.source) if asked.source else None,
-        accepted=asked.accepted,
+        restarts=request.restarts,
+        source=asdict(request.source) if request.source else None,
+        accepted=request.accepted,
     )
-    if asked.token:
-        run_store.keep_token(connection, asked.token, run)
+    if request.token:
+        run_store.keep_token(connection, request.token, run)
     if waits:
         queue_order.add(connection, run)
     else:
@@ -53,23 +55,23 @@ def create(connection: sqlite3.Connection, run: str, job: Job, asked: LaunchRequ
     return run
 
 
-def take_up(connection: sqlite3.Connection, run: str, job: Job, wish: Mapping[str, object], *, now: float) -> None:
-    """A run that has ended has its nodes again, for its next attempt."""
+def take_up(connection: sqlite3.Connection, run: str, job: Job, policy: Mapping[str, object], *, now: float) -> None:
+    """Let an ended run claim its nodes for the next attempt."""
     refuse_unless_ended(connection, run)
-    run_store.append(connection, run, EventKind.RESUMED, time=now, detail=wish)
+    run_store.append(connection, run, EventKind.RESUMED, time=now, detail=policy)
     run_store.claim(connection, run, queue_order.addresses_of(job))
     run_store.append(connection, run, EventKind.PREFLIGHT, time=now)
 
 
-def wait_again(connection: sqlite3.Connection, run: str, wish: Mapping[str, object], *, now: float) -> None:
-    """A run that has ended waits in the queue for its next attempt."""
+def wait_again(connection: sqlite3.Connection, run: str, policy: Mapping[str, object], *, now: float) -> None:
+    """Put an ended run into the queue for its next attempt."""
     refuse_unless_ended(connection, run)
-    run_store.append(connection, run, EventKind.RESUMED, time=now, detail=wish)
+    run_store.append(connection, run, EventKind.RESUMED, time=now, detail=policy)
     queue_order.add(connection, run)
 
 
 def take_turn(connection: sqlite3.Connection, run: str, *, now: float) -> bool:
-    """Take a waiting run's nodes, unless its turn has passed or another process was faster."""
+    """Let a queued run claim its nodes; return False when it may not start now or another process was faster."""
     if run not in queue_order.turns(connection, now):
         return False
     job = run_store.job_of(connection, run)
@@ -78,7 +80,7 @@ def take_turn(connection: sqlite3.Connection, run: str, *, now: float) -> bool:
 
 
 def end(connection: sqlite3.Connection, run: str, *, save: bool, now: float) -> None:
-    """The end of a run, of its watching or of its waiting; without `save` also of a checkpoint that is waited for."""
+    """Request the stop of a run, cancel it in the queue, or end its monitoring. Without `save`, skip a pending save."""
     run_store.run_row(connection, run)
     state = run_store.state_of(connection, run)
     if run_store.append(connection, run, EventKind.UNWATCHED, time=now):
@@ -94,10 +96,7 @@ def end(connection: sqlite3.Connection, run: str, *, save: bool, now: float) -> 
 
 
 def refuse_unless_ended(connection: sqlite3.Connection, run: str) -> None:
-    """A new attempt needs the end of the previous one.
-
-    ProblemsError: cannot_resume, unknown_run, run_deleted, run_archived.
-    """
+    """Raise ProblemsError unless the run has ended: cannot_resume, unknown_run, run_deleted, run_archived."""
     run_store.run_row(connection, run)
     state = run_store.state_of(connection, run)
     if state is None or not state.can_resume:
@@ -105,5 +104,5 @@ def refuse_unless_ended(connection: sqlite3.Connection, run: str) -> None:
 
 
 def cannot_resume(run: str, state: RunState | None) -> ProblemsError:
-    """For a run in that state."""
+    """Return the error for a run in this state."""
     return ProblemsError([Problem(code="cannot_resume", values={"run": run, "state": state and state.value})])

@@ -1,6 +1,6 @@
-"""Before the next attempt of a run: nothing of the one before is left on its nodes, and what it wrote is in the store.
+"""Clean-up of an attempt before the next one: no process is left on the nodes, and all records are in the store.
 
-A node that was lost may have trained on in silence, and one that was down has logs and steps that nobody has read.
+A lost node may have continued to train, and a node that was down has logs and steps that were not read yet.
 """
 
 import sqlite3
@@ -28,7 +28,7 @@ def clean_up(
     grace_s: float,
     clock: Callable[[], float],
 ) -> None:
-    """End what is left of an attempt and collect the rest. GroupError with the nodes that could not prove it."""
+    """Stop the processes of an attempt and collect its last records. GroupError names the nodes without a proof."""
     with store.read() as connection:
         records = attempts.nodes(connection, run, attempt)
 
@@ -37,7 +37,7 @@ def clean_up(
         is_proved = nothing_left(record.stop, record.exit)
         answer = None if is_proved else stop_supervisor(record, node, grace_s)
         left = answer["left"] if answer else []
-        # Before the proof: with it nobody asks the node again, whatever comes between.
+        # Collect before the proof is recorded: after it, nobody asks the node again, even if this process dies.
         if record.exit is None and not left:
             _collect(Collector(store, run, attempt, record, ranks_of(job, rank), clock), node)
         if answer is not None:
@@ -55,7 +55,7 @@ def _keep(connection: sqlite3.Connection, run: str, attempt: int, rank: int, ans
 
 
 def _collect(collector: Collector, node: Node) -> None:
-    """Every file to its end; a supervisor that was killed leaves no exit, so that its files' ends are the end."""
+    """Read every file to its end. A killed supervisor writes no exit, so the end of its files counts."""
     for _ in range(OTHER_RANKS_EVERY):
         while collector.poll(node).more:
             pass

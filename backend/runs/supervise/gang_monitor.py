@@ -1,7 +1,7 @@
-"""Leads one attempt to its end: judges the gang, ends it when one node failed, was lost or a user wishes so.
+"""Supervises one attempt of a run: detects failed or lost nodes and stops the whole gang.
 
-Everything is decided from the store and the nodes, so that a restarted server, or a command line beside it, carries on
-where the other was; what two of them do twice does no harm.
+Every decision uses only the store and the nodes. So a restarted server, or a command line beside it, continues where
+the other process was. Actions that two processes repeat do no harm.
 """
 
 import logging
@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 STATUS_S = 20.0
 
 
-class Lead:
-    """The decisions of one attempt. `tick` is called in a loop by one thread."""
+class GangMonitor:
+    """The decisions of one attempt. One thread calls `tick` in a loop."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Lead:
         run: str,
         attempt: int,
         connect: Callable[[int], Node],
-        link: Callable[[int], tuple[float | None, float | None, float]],
+        connection: Callable[[int], tuple[float | None, float | None, float]],
         clock: Callable[[], float],
         monotonic: Callable[[], float],
         timing: Timing,
@@ -50,7 +50,7 @@ class Lead:
         self._run = run
         self._attempt = attempt
         self._connect = connect
-        self._link = link
+        self._connection = connection
         self._clock = clock
         self._monotonic = monotonic
         self._timing = timing
@@ -59,12 +59,12 @@ class Lead:
         self._next_try = 0.0
         self._proved: dict[int, float] = {}
         self._look_again_since: float | None = None
-        """When a node that is to be stopped was last out of our reach by a fault of our own."""
+        """When a fault of this server last prevented the stop of a node."""
         self._unstopped: dict[int, NodeError] = {}
         self._next_status = monotonic() + timing.silent_after_s
 
     def tick(self) -> bool:
-        """Look and act once; True when the attempt has ended. May take as long as stopping its nodes takes."""
+        """Read the state and act once; return True when the attempt has ended. A stop of the nodes happens inside."""
         with self._store.read() as connection:
             state = run_store.state_of(connection, self._run)
             records = attempts.nodes(connection, self._run, self._attempt)
@@ -83,7 +83,7 @@ class Lead:
         return False
 
     def _take_back(self, connection: sqlite3.Connection) -> None:
-        """Whoever launched is gone: before it started anything the run waits again, if it had come from the queue."""
+        """Handle a launch whose process died: a run from the queue waits again if nothing was started, others fail."""
         now = self._clock()
         waits = queue_order.is_waiting(connection, self._run)
         if not (waits and run_store.append(connection, self._run, EventKind.WAITING, time=now)):
@@ -96,24 +96,24 @@ class Lead:
         if verdict.act == "finish":
             self._finish(records)
         elif verdict.act == "fail" and not gang_rules.first_failure(views):
-            self._tell(EventKind.STOP_REQUESTED, by="node")  # it could not be recorded when it was asked for
+            self._record(EventKind.STOP_REQUESTED, by="node")  # the store could not record it at the request
         elif verdict.act == "fail":
-            self._tell(EventKind.FAILING, rank=verdict.rank, problem=self._diagnose(records), diagnosed=True)
+            self._record(EventKind.FAILING, rank=verdict.rank, problem=self._diagnose(records), diagnosed=True)
         elif verdict.act == "lose" and verdict.rank is not None:
             problem = node_lost(records[verdict.rank], views[verdict.rank].down_s or 0.0)
-            self._tell(EventKind.LOSING, rank=verdict.rank, problem=problem)
+            self._record(EventKind.LOSING, rank=verdict.rank, problem=problem)
         else:
             self._check_silent(records, views)
 
     def _finish(self, records: Sequence[NodeRecord]) -> None:
-        asked = any(record.exit and record.exit.get("stopped") for record in records)
-        if asked and not self._has_all_steps():  # someone wrote control/stop on a node
-            self._tell(EventKind.STOP_REQUESTED, by="node")
+        was_stopped = any(record.exit and record.exit.get("stopped") for record in records)
+        if was_stopped and not self._has_all_steps():  # someone wrote control/stop on a node
+            self._record(EventKind.STOP_REQUESTED, by="node")
         else:
-            self._tell(EventKind.FINISHED)
+            self._record(EventKind.FINISHED)
 
     def _check_silent(self, records: Sequence[NodeRecord], views: Sequence[NodeView]) -> None:
-        """A node that answers but whose heartbeat stopped: ask it whether its supervisor still lives."""
+        """Ask nodes that answer but send no heartbeat whether their supervisor is alive."""
         silent = [v.rank for v in views if v.up_s and not v.is_over and v.silent_s > self._timing.silent_after_s]
         if not silent or self._monotonic() < self._next_status:
             return
@@ -121,12 +121,12 @@ class Lead:
         answers, failures = try_all({rank: records[rank] for rank in silent}, self._ask_status, STATUS_S + 10)
         for rank, failure in failures.items():
             _log.warning("status of node %d of %s: %s", rank, self._run, failure)
-            if failure.code == "bad_answer":  # its folder was removed, or its disk or Python is gone
-                self._tell_once(EventKind.NODE_SILENT, rank, problem=failure.problem)
+            if failure.code == "bad_answer":  # its folder, its disk or its Python is gone
+                self._record_once(EventKind.NODE_SILENT, rank, problem=failure.problem)
         for rank, answer in answers.items():
             if not answer["supervisor"] and "exit" not in answer:
                 problem = supervisor_gone(records[rank], rebooted=bool(answer.get("rebooted")))
-                self._tell(EventKind.FAILING, rank=rank, problem=problem)
+                self._record(EventKind.FAILING, rank=rank, problem=problem)
                 return
 
     def _end(self, records: Sequence[NodeRecord], history: Sequence[Event]) -> bool:
@@ -142,12 +142,12 @@ class Lead:
         waiting = [record for record in records if not self._is_accounted(record)]
         overdue = self._is_overdue(self._stopping_since, waiting)
         lost = gang_rules.lost_nodes(self._views(records), lost_after_s=self._timing.lost_after_s)
-        # A user who wishes for a stop hears of it longer: the node may be back before the deadline.
+        # After a user's stop request, wait longer: the node may be back before the deadline.
         given_up = began.kind is not EventKind.STOP_REQUESTED and all(record.rank in lost for record in waiting)
         return self._conclude(records, began) if not waiting or overdue or given_up else False
 
     def _is_overdue(self, since: float, waiting: Sequence[NodeRecord]) -> bool:
-        """No fault of this server makes a node lost: the deadline begins when the server can read the node again."""
+        """Return whether the stop took too long. After a fault of this server, the deadline starts again."""
         now, failures = self._monotonic(), [self._unstopped.get(record.rank) for record in waiting]
         if any(failure is not None and failure.is_local for failure in failures):
             self._look_again_since = now
@@ -155,19 +155,19 @@ class Lead:
         return now - (self._look_again_since or since) > self._timing.stop_deadline_s
 
     def _save(self, records: Sequence[NodeRecord], history: Sequence[Event], began: Event) -> None:
-        """Ask the ranks for a checkpoint and their end; give it up when a node fails or time is over."""
+        """Ask the ranks to save a checkpoint and exit; give up when a node fails or after the deadline."""
         since = self._saving_since = self._saving_since or self._monotonic()
         if not any(event.kind is EventKind.SAVE_ASKED and event.seq > began.seq for event in history):
             items = {record.rank: record for record in records if record.exit is None}
             asked, failures = try_all(items, self._ask_for_save, STOP_CALL_S)
-            if asked:  # the ranks agree among themselves: one node that has heard it is enough
-                self._tell(EventKind.SAVE_ASKED, nodes=sorted(asked), silent=sorted(failures))
+            if asked:  # the ranks agree among themselves: one node that got the request is enough
+                self._record(EventKind.SAVE_ASKED, nodes=sorted(asked), silent=sorted(failures))
         failed = gang_rules.judge(self._views(records), lost_after_s=self._timing.lost_after_s).act in ("fail", "lose")
         if failed or self._monotonic() - since > self._timing.save_deadline_s:
-            self._tell(EventKind.SAVE_TIMED_OUT)
+            self._record(EventKind.SAVE_TIMED_OUT)
 
     def _stop_nodes(self, records: Sequence[NodeRecord]) -> None:
-        """`supervisor.py stop` on every node that has not proved yet that nothing is left; in parallel."""
+        """Call `supervisor.py stop` in parallel on every node that has not yet proved that no process is left."""
         pending = {record.rank: record for record in records if record.stop is None or record.stop["left"]}
         if not pending or self._monotonic() < self._next_try:
             return
@@ -177,17 +177,17 @@ class Lead:
             self._keep_proof(rank, answer)
         for rank, failure in failures.items():
             self._unstopped[rank] = failure
-            self._tell_once(EventKind.NODE_STOP_FAILED, rank, problem=failure.problem)
+            self._record_once(EventKind.NODE_STOP_FAILED, rank, problem=failure.problem)
         self._next_try = self._monotonic() + self._timing.retry_s
 
     def _keep_proof(self, rank: int, answer: Stopped) -> None:
         if not answer["left"]:
             self._proved[rank] = self._monotonic()
         self._store.write(lambda c: attempts.set_stop(c, self._run, self._attempt, rank, answer))
-        self._tell(EventKind.NODE_STOPPED, rank=rank, left=answer["left"])
+        self._record(EventKind.NODE_STOPPED, rank=rank, left=answer["left"])
 
     def _is_accounted(self, record: NodeRecord) -> bool:
-        """Nothing is left on the node, and its last words are in the store or are not to be expected."""
+        """Return whether no process is left on the node, and its exit record is in the store or will never come."""
         if record.stop is None or record.stop["left"]:
             return False
         proved = self._proved.setdefault(record.rank, self._monotonic())
@@ -195,28 +195,28 @@ class Lead:
         return record.exit is not None or never_started or self._monotonic() - proved >= self._timing.drain_s
 
     def _conclude(self, records: Sequence[NodeRecord], began: Event) -> bool:
-        """Record how the attempt ended: with it the run, unless the gang is restarted."""
+        """Record how the attempt ended. The run ends with it, unless the gang is restarted."""
         views = self._views(records)
         unsure = [record for record, view in zip(records, views, strict=True) if not view.is_over]
         if began.kind is EventKind.LOSING:
-            self._end_with(EventKind.LOST, began.rank, _problem_of(began))
+            self._record_end(EventKind.LOST, began.rank, _problem_of(began))
         elif unsure:
             is_left = any(record.stop and record.stop["left"] for record in unsure)
             is_told = began.detail.get("diagnosed") and not is_left
             problem: Problem | None = self._diagnose(records) if is_told else self._not_stopped(unsure[0])
             if began.kind is EventKind.STOP_REQUESTED:
-                self._tell(EventKind.LOST, rank=unsure[0].rank, problem=problem)
+                self._record(EventKind.LOST, rank=unsure[0].rank, problem=problem)
             else:
-                self._end_with(EventKind.LOST, unsure[0].rank, problem)
+                self._record_end(EventKind.LOST, unsure[0].rank, problem)
         elif began.kind is EventKind.FAILING:
             problem = self._diagnose(records) if began.detail.get("diagnosed") else _problem_of(began)
-            self._end_with(EventKind.FAILED, began.rank, problem)
+            self._record_end(EventKind.FAILED, began.rank, problem)
         else:
             whole = all(view.succeeded for view in views) and self._has_all_steps()
-            self._tell(EventKind.FINISHED if whole else EventKind.STOPPED)
+            self._record(EventKind.FINISHED if whole else EventKind.STOPPED)
         return True
 
-    def _end_with(self, kind: EventKind, rank: int | None, problem: Problem | None) -> None:
+    def _record_end(self, kind: EventKind, rank: int | None, problem: Problem | None) -> None:
         self._store.write(
             lambda c: restart.end(c, self._run, self._attempt, kind, rank=rank, problem=problem, time=self._clock())
         )
@@ -234,7 +234,7 @@ class Lead:
     def _views(self, records: Sequence[NodeRecord]) -> list[NodeView]:
         views = []
         for record in records:
-            up, down, silent = self._link(record.rank)
+            up, down, silent = self._connection(record.rank)
             views.append(
                 NodeView(
                     rank=record.rank,
@@ -249,7 +249,7 @@ class Lead:
         return views
 
     def _not_stopped(self, record: NodeRecord) -> Problem:
-        """Why a node cannot be vouched for: processes outlived SIGKILL, nothing there can end them, or no answer."""
+        """Return why a stop is not proved: processes survived SIGKILL, the stop failed, or the node did not answer."""
         left = record.stop["left"] if record.stop else []
         failure = self._unstopped.get(record.rank)
         if not left and failure is not None and (failure.is_local or failure.code == "stop_failed"):
@@ -260,11 +260,11 @@ class Lead:
     def _stop_node(self, rank: int, record: NodeRecord) -> Stopped:
         node = self._connect(rank)
         try:
-            self._tell_once(EventKind.NODE_STOPPING, rank)
-        except StoreError as error:  # what cannot be recorded is stopped all the same
+            self._record_once(EventKind.NODE_STOPPING, rank)
+        except StoreError as error:  # stop the node even without a record
             _log.error("stopping node %d of %s: %s", rank, self._run, error)
         before = self._unstopped.get(rank)
-        hangs = before is not None and before.code == "timeout"  # its Python may lie on a file server that is dead
+        hangs = before is not None and before.code == "timeout"  # its Python may be on a file server that is down
         return stop_supervisor(record, node, self._timing.grace_s, by_shell=hangs)
 
     def _ask_for_save(self, rank: int, record: NodeRecord) -> None:
@@ -273,13 +273,13 @@ class Lead:
     def _ask_status(self, rank: int, record: NodeRecord) -> Status:
         return ask_status(record, self._connect(rank), STATUS_S)
 
-    def _tell_once(self, kind: EventKind, rank: int, problem: Problem | None = None) -> None:
+    def _record_once(self, kind: EventKind, rank: int, problem: Problem | None = None) -> None:
         with self._store.read() as connection:
-            told = run_store.has_event(connection, self._run, self._attempt, kind, rank)
-        if not told:
-            self._tell(kind, rank=rank, problem=problem)
+            is_recorded = run_store.has_event(connection, self._run, self._attempt, kind, rank)
+        if not is_recorded:
+            self._record(kind, rank=rank, problem=problem)
 
-    def _tell(
+    def _record(
         self, kind: EventKind, *, rank: int | None = None, problem: Problem | None = None, **detail: object
     ) -> None:
         values = dict(detail)

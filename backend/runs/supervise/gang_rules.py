@@ -1,10 +1,10 @@
-"""The gang rule: nodes of one attempt live and die together. Pure decisions over what is known of each node.
+"""The gang rules: all nodes of an attempt run together or stop together. Pure functions of the state of each node.
 
-- a node that ends with a failure fails the run; the earliest one is the culprit
-- the run is finished when every node has ended with code 0
-- a node is lost when it cannot be reached and its heartbeat is stale, while another node of the gang was reachable all
-  that time: a server whose own network is gone cannot tell, and leaves the run alone
-- a node that the server cannot read because of its own fault (poller.py) is not lost, and proves no other node lost
+- A node that exits with an error fails the run. The earliest failed node is the cause.
+- The run is finished when every node has exited with code 0.
+- A node is lost when it is unreachable and its heartbeat is stale, while another node of the gang was reachable
+  all that time. A server without a network cannot decide, and does nothing.
+- A node that the server cannot read because of its own fault (poller.py) is not lost, and it proves no other node lost.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,79 +14,79 @@ from typing import Literal
 from backend.runs.collect.node_records import Exit, Stopped
 
 LOST_AFTER_S = 30.0
-"""A node unreachable and without heartbeat for so long is lost."""
+"""A node that is unreachable and without a heartbeat for this time is lost."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timing:
-    """Patience of the gang, in seconds."""
+    """Intervals and deadlines of the supervision, in seconds."""
 
     poll_s: float = 1.0
     lost_after_s: float = LOST_AFTER_S
     silent_after_s: float = 8.0
-    """Four heartbeats missed on a node that answers: its supervisor is asked for."""
+    """Four missed heartbeats. Then the server asks the node whether its supervisor is alive."""
     grace_s: float = 10.0
-    """Between TERM and KILL."""
+    """Time between TERM and KILL."""
     retry_s: float = 3.0
-    """Between two tries to stop a node that did not answer."""
+    """Time between two tries to stop a node that did not answer."""
     stop_deadline_s: float = 120.0
-    """A node that could not be stopped by then is given up as lost."""
+    """After this time, a node that could not be stopped counts as lost."""
     mend_deadline_s: float = 3600.0
-    """The same for a node that this server cannot reach for a reason of its own: time for its user to mend that."""
+    """The same when a fault of this server prevents the stop: the user needs time to repair it."""
     save_deadline_s: float = 900.0
-    """For a checkpoint on the user's wish; the gang is stopped without one afterwards."""
+    """Time for the checkpoint of a stop. After it, the gang is stopped without a checkpoint."""
     drain_s: float = 5.0
-    """Wait for the exit record of a node whose processes are gone; a killed supervisor writes none."""
+    """How long to wait for the exit record of a node without processes. A killed supervisor writes none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeView:
-    """What is known of one node now. Seconds are of a clock that stands still while this machine sleeps."""
+    """The current state of one node. The clock of the seconds stops while this machine sleeps."""
 
     rank: int
     exit: Exit | None = None
     stop: Stopped | None = None
     up_s: float | None = None
-    """How long every poll has succeeded; None when the last one failed, for whatever reason."""
+    """How long every poll has succeeded; None when the last poll failed."""
     down_s: float | None = None
-    """How long every poll has failed by what the network or the node said; None when the last one did not."""
+    """How long every poll has failed because of the network or the node; None when the last poll did not."""
     silent_s: float = 0.0
-    """Since a heartbeat arrived."""
+    """Time since the newest heartbeat arrived."""
     clock_offset_s: float = 0.0
 
     @property
     def is_over(self) -> bool:
-        """No process of the run is left on the node: it ended by itself, or `stop` proved it."""
+        """No process of the run is left on the node: it exited by itself, or `stop` proved it."""
         return nothing_left(self.stop, self.exit)
 
     @property
     def succeeded(self) -> bool:
-        """The node ended with code 0; a stop with a checkpoint ends so too."""
+        """The node exited with code 0, also after a stop with a checkpoint."""
         return self.exit is not None and self.exit.get("code") == 0
 
     @property
     def ended_at(self) -> float:
-        """When it ended, by our clock; the far future while it has not."""
+        """When the node exited, by our clock; infinity before the exit."""
         return float("inf") if self.exit is None else self.exit.get("time", 0.0) - self.clock_offset_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """What to do with the gang, and the node that decided it."""
+    """What to do with the gang, and the node that is the reason."""
 
     act: Literal["keep", "finish", "fail", "lose"]
     rank: int | None = None
 
 
 def nothing_left(stop: Stopped | None, exit: Exit | None) -> bool:
-    """The node's newest word, its answer to `stop` or else its exit, is that no process of the attempt is left."""
+    """Return whether the node's answer to `stop`, or else its exit record, proves that no process is left."""
     if stop is not None:
         return not stop["left"]
     return exit is not None and not exit.get("left") and not exit.get("unreadable")
 
 
 def judge(nodes: Sequence[NodeView], *, lost_after_s: float = LOST_AFTER_S) -> Verdict:
-    """What the state of its nodes means for a running gang."""
+    """Return what to do with a running gang."""
     failed = [node for node in nodes if node.exit is not None and not node.succeeded]
     if failed:
         return Verdict(act="fail", rank=min(failed, key=lambda node: node.ended_at).rank)
@@ -98,12 +98,12 @@ def judge(nodes: Sequence[NodeView], *, lost_after_s: float = LOST_AFTER_S) -> V
 
 
 def lost_nodes(nodes: Sequence[NodeView], *, lost_after_s: float = LOST_AFTER_S) -> list[int]:
-    """Ranks of the nodes that are lost, in their order."""
+    """Return the ranks of the lost nodes, in order."""
     return [node.rank for node in nodes if not node.is_over and _is_lost(node, nodes, lost_after_s)]
 
 
 def first_failure(nodes: Iterable[NodeView]) -> list[NodeView]:
-    """The nodes that failed by themselves, earliest first; those that were stopped do not count."""
+    """Return the nodes that failed by themselves, earliest first, without stopped nodes."""
     failed = [node for node in nodes if node.exit is not None and not node.succeeded and not node.exit.get("stopped")]
     return sorted(failed, key=lambda node: node.ended_at)
 

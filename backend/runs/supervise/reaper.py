@@ -1,7 +1,7 @@
-"""After the end of an attempt: what could not be proved then is proved when the node is back.
+"""Stops of ended attempts that some nodes have not proved yet.
 
-A node that was lost may train on in silence until it can be told to stop; one whose processes no signal could end may
-have been freed since. Each is asked again, after pauses that double, as long as anybody may care.
+A lost node may continue to train until it can be reached again. On another node, no signal could end the processes.
+The reaper asks each of these nodes again, with pauses that double, for 30 days.
 """
 
 import logging
@@ -21,13 +21,13 @@ _log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 5.0
 LONGEST_PAUSE_S = 600.0
-"""Between two tries; doubled from the first, so that a node is noticed within as long again as it was away."""
+"""Longest pause between two tries. The pauses double, so a node is noticed within twice the time of its absence."""
 FORGOTTEN_AFTER_S = 30 * 86400.0
-"""A node that has not been back for so long after its run had ended is not asked any more."""
+"""After this time since the end of its run, a node is not asked any more."""
 
 
 class Debt(NamedTuple):
-    """A node of an attempt that has not proved that nothing is left on it."""
+    """A node of an ended attempt that has not proved that no process is left."""
 
     run: str
     attempt: int
@@ -35,7 +35,7 @@ class Debt(NamedTuple):
 
 
 class Reaper:
-    """Asks the nodes that owe a proof. `reap` is called in a loop by one thread; several reapers do no harm."""
+    """Asks nodes for the missing proofs. One thread calls `reap` in a loop; several reapers do no harm."""
 
     def __init__(
         self,
@@ -52,15 +52,15 @@ class Reaper:
         self._clock = clock
         self._monotonic = monotonic
         self._waits: dict[Debt, tuple[float, float]] = {}
-        """When to ask next, and the pause before that."""
+        """(time of the next try, pause before it)."""
         self._left_alone: set[str] = set()
-        """Runs that could not be read when they were last due; that was logged."""
+        """Runs that could not be read at the last try; each was logged."""
 
     def reap(self) -> None:
-        """Ask those that are due once, in parallel; what they answer is recorded with their run.
+        """Ask the nodes that are due, in parallel, and record their answers.
 
         A run that cannot be read is logged once, and its nodes are not asked until it can be read. The list of runs
-        says why.
+        shows the reason.
         """
         with self._store.read() as connection:
             owing = debts(connection, self._clock() - FORGOTTEN_AFTER_S)
@@ -99,12 +99,12 @@ _PROVES_NOTHING = (
     "CASE WHEN json_valid({0}) AND json_type({0}, '$.left') = 'array' THEN json_array_length({0}, '$.left') > 0"
     " ELSE 1 END"
 )
-"""Of a record that says what is left on a node: there is none, it cannot be read, or something is left. An unreadable
-exit has no `left`."""
+"""SQL condition on the record of a stop: it is missing or unreadable, or processes are left. An unreadable exit has no
+`left`."""
 
 
 def debts(connection: sqlite3.Connection, since: float, *, run: str | None = None) -> list[Debt]:
-    """The nodes without a proof in ended attempts: of runs that ended after `since`, or of one run."""
+    """Return the nodes without a proof in ended attempts, of runs that ended after `since`, or of one run."""
     which, values = ("", (since,)) if run is None else (" AND n.run = ?", (since, run))
     rows = connection.execute(
         "SELECT n.run, n.attempt, n.rank FROM nodes n JOIN runs r ON r.id = n.run"  # noqa: S608

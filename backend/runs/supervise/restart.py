@@ -1,7 +1,7 @@
-"""Automatic restarts: what a new start of the gang can cure, how often, and when. On a connection, as in run_store.py.
+"""Automatic restarts: for which failures, how often, and when. Functions on a connection, as in run_store.py.
 
-A node that went away, a broken collective, a hang and a killed process do not come from the job; too little memory, a
-loss that is not finite and a wrong configuration do, and would only come again.
+A restart helps after a lost node, a failed collective, a hang or a killed process. It does not help after an error of
+the job, which would come again: too little memory, a loss that is not finite, or a wrong configuration.
 """
 
 import sqlite3
@@ -13,7 +13,7 @@ from backend.runs.store import metrics, queue_order, run_store
 from backend.runs.view.history import restarts_used
 
 RESTARTS = 3
-"""How often the gang of a run is restarted unless its user says otherwise."""
+"""Default number of automatic restarts."""
 CURABLE = frozenset(
     {
         "node_lost",
@@ -27,13 +27,13 @@ CURABLE = frozenset(
         "gpu_memory_contained",
     }
 )
-"""Codes of the problems after which the gang is restarted. Of the GPUs' own only the one that a restart of the program
-cures, by NVIDIA's catalogue: after the others the GPU or the machine wants a reset first."""
+"""Codes of the problems after which the gang is restarted. Of the GPU errors, a restart of the program cures only this
+one according to NVIDIA's catalogue; after the others, the GPU or the machine needs a reset."""
 FIRST_WAIT_S = 10.0
-"""Before the restart; doubled, up to LONGEST_WAIT_S, as long as its nodes are not ready."""
+"""Wait before a restart. It doubles, up to LONGEST_WAIT_S, while the nodes are not ready."""
 LONGEST_WAIT_S = 300.0
 GIVE_UP_S = 3600.0
-"""A restart whose nodes were not ready for so long fails: a machine boots in minutes."""
+"""A restart fails when its nodes were not ready for this time. A machine boots in minutes."""
 
 
 def end(
@@ -46,7 +46,7 @@ def end(
     problem: Problem | None,
     time: float,
 ) -> None:
-    """Record how an attempt ended: `kind`, or in its place a restart where the cause is curable and one is left."""
+    """Record the end of an attempt: `kind`, or a restart if the cause is curable and a restart is left."""
     detail: dict[str, object] = {"problem": problem_to_json(problem)} if problem is not None else {}
     used, of = restarts_used(run_store.events(connection, run)), allowed(connection, run)
     if problem is None or used >= of or not _is_curable(connection, run, attempt, problem):
@@ -58,7 +58,7 @@ def end(
 
 
 def wait_again(connection: sqlite3.Connection, run: str, problem: Problem, time: float) -> bool:
-    """Put a restart whose nodes are not ready back into the queue; False when it waited long enough."""
+    """Put a restart whose nodes are not ready back into the queue; return False when it waited too long."""
     restarting = under_way(connection, run)
     if restarting is None or time - restarting.time > GIVE_UP_S:
         return False
@@ -73,27 +73,28 @@ def wait_again(connection: sqlite3.Connection, run: str, problem: Problem, time:
 
 
 def under_way(connection: sqlite3.Connection, run: str) -> Event | None:
-    """The restart that has not started its attempt yet; None when what is next was asked for by a user."""
+    """Return the automatic restart that has not started its attempt yet; None when a user requested the next one."""
     kinds = (EventKind.RESTARTING, EventKind.RESUMED, EventKind.CREATED, EventKind.STARTING)
     newest = next((event for event in reversed(run_store.events(connection, run)) if event.kind in kinds), None)
     return newest if newest is not None and newest.kind is EventKind.RESTARTING else None
 
 
 def allowed(connection: sqlite3.Connection, run: str) -> int:
-    """How often the gang may be restarted by itself; counted anew when a user resumes the run."""
+    """Return the allowed number of automatic restarts. The count starts again when a user resumes the run."""
     return int(run_store.run_row(connection, run)["restarts"])
 
 
 def allow(connection: sqlite3.Connection, run: str, restarts: int) -> None:
-    """Change how often the gang may be restarted by itself; 0: never. ProblemsError(unknown_run)."""
+    """Set the allowed number of automatic restarts. ProblemsError(unknown_run)."""
     run_store.run_row(connection, run)
     connection.execute("UPDATE runs SET restarts = ? WHERE id = ?", (restarts, run))
 
 
 def _is_curable(connection: sqlite3.Connection, run: str, attempt: int, problem: Problem) -> bool:
-    """A loss that is not finite is in the checkpoints too, whatever ended the gang afterwards.
+    """Return whether a restart can help.
 
-    A gang that stalls after some steps hangs in its network or machines; before the first, in what it was told.
+    A loss that is not finite is in the checkpoints too. A stall after some steps comes from the network or the
+    machines; a stall before the first step comes from the job.
     """
     broken = run_store.has_event(connection, run, attempt, EventKind.LOSS_NOT_FINITE)
     hung = problem.code == "stalled" and bool(metrics.newest_points(connection, run, attempt, count=1))

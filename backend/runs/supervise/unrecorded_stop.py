@@ -1,7 +1,6 @@
-"""A stop that cannot be recorded, because the store's disk is full or read-only: it reaches the nodes all the same.
+"""Stop of a run while the store cannot be written, because its disk is full or read-only.
 
-The nodes write into their exit records that they were told to stop; once the store can be written again, the run's lead
-learns it from there (gang_monitor.py).
+The nodes note the stop in their exit records. When the store can be written again, gang_monitor.py reads it there.
 """
 
 from collections.abc import Mapping
@@ -22,10 +21,10 @@ _ON_NODES = (RunState.STARTING, RunState.RUNNING, RunState.STOPPING)
 def stop_unrecorded(
     store: Store, connections: Connections, run: str, *, save: bool, grace_s: float, why: StoreError
 ) -> ProblemsError:
-    """Stop the run on its nodes, and answer what to raise: what was done and was not recorded, and what failed.
+    """Stop the run on its nodes, and return the error to raise: what was not recorded, and which nodes failed.
 
-    With `save` the ranks are asked for a checkpoint and end by themselves afterwards. A run that has nothing on its
-    nodes is left as it is, and the answer is `why`.
+    With `save`, the ranks save a checkpoint and then exit. A run without processes on nodes is not changed, and the
+    returned error is `why`.
     """
     with store.read() as connection:
         job = run_store.job_of(connection, run)
@@ -42,7 +41,7 @@ def stop_unrecorded(
 
 
 def end_on_node(record: NodeRecord, node: Node, *, save: bool, grace_s: float) -> None:
-    """Ask the ranks for a checkpoint and their end, or end them now. NodeError, also where processes are left."""
+    """Stop the ranks, with `save` after a checkpoint. NodeError, also when processes are left."""
     if save:
         ask_for_save(record, node)
     elif left := stop_supervisor(record, node, grace_s)["left"]:
@@ -52,7 +51,7 @@ def end_on_node(record: NodeRecord, node: Node, *, save: bool, grace_s: float) -
 def what_was_done(
     run: str, told: int, failures: Mapping[int, NodeError], *, save: bool, why: StoreError
 ) -> ProblemsError:
-    """That so many nodes were told and `why` it was not recorded; then the nodes that could not be told."""
+    """Return the number of stopped nodes with the reason of the missing record, and the errors of the other nodes."""
     values = {**why.problem.values, "run": run, "told": told, "nodes": told + len(failures)}
     code = "save_unrecorded" if save else "stop_unrecorded"
     return ProblemsError([Problem(code=code, values=values), *(error.problem for error in failures.values())])

@@ -1,4 +1,4 @@
-"""Watches one run: a thread a node that collects, and one that leads the gang."""
+"""Supervision of one run: one thread for each node polls its records, and one thread monitors the gang."""
 
 import logging
 import threading
@@ -7,22 +7,22 @@ from pathlib import Path
 
 from backend.cluster.node import Node
 from backend.runs.collect.collector import Collector
-from backend.runs.collect.poller import LONGEST_BACK_OFF_S, Follower, tell_link, was_away
+from backend.runs.collect.poller import LONGEST_BACK_OFF_S, Poller, record_connection, was_away
 from backend.runs.connections import Connections
 from backend.runs.launch.launch import ranks_of
 from backend.runs.store import attempts, run_store
 from backend.runs.store.store import Store
-from backend.runs.supervise.gang_monitor import Lead
+from backend.runs.supervise.gang_monitor import GangMonitor
 from backend.runs.supervise.gang_rules import Timing
 
 _log = logging.getLogger(__name__)
 
 CLOSE_S = 5.0
-"""Wait for a thread at close(); one that hangs in a call to a dead node is left to end by itself."""
+"""How long close() waits for each thread. A thread that hangs in a call to a dead node ends later by itself."""
 
 
 class Watch:
-    """The threads of one unfinished run. start() once; they end by themselves with the run, or at close()."""
+    """The threads of one unfinished run. Call start() once. They end with the run, or at close()."""
 
     def __init__(
         self,
@@ -50,66 +50,66 @@ class Watch:
         def connect(rank: int) -> Node:
             return connections.get(job.cluster.hosts[rank])
 
-        def follower(rank: int) -> Follower:
-            return Follower(
+        def poller(rank: int) -> Poller:
+            return Poller(
                 Collector(store, run, self._attempt, records[rank], ranks_of(job, rank), clock),
                 lambda: connect(rank),
-                lambda error: tell_link(store, run, self._attempt, rank, error, clock()),
+                lambda error: record_connection(store, run, self._attempt, rank, error, clock()),
                 monotonic=monotonic,
                 poll_s=timing.poll_s,
                 was_away=was_away(history, self._attempt, rank),
             )
 
-        self._followers = {record.rank: follower(record.rank) for record in records}
-        self._lead = Lead(
+        self._pollers = {record.rank: poller(record.rank) for record in records}
+        self._gang_monitor = GangMonitor(
             store=store,
             home=home,
             run=run,
             attempt=self._attempt,
             connect=connect,
-            link=lambda rank: self._followers[rank].link(),
+            connection=lambda rank: self._pollers[rank].connection(),
             clock=clock,
             monotonic=monotonic,
             timing=timing,
         )
-        self._threads = [threading.Thread(target=self._lead_on, name=f"lead {run}", daemon=True)] + [
-            threading.Thread(target=self._follow, args=(one,), name=f"follow {run} {rank}", daemon=True)
-            for rank, one in self._followers.items()
+        self._threads = [threading.Thread(target=self._monitor_gang, name=f"gang monitor {run}", daemon=True)] + [
+            threading.Thread(target=self._poll, args=(node_poller,), name=f"poll {run} {rank}", daemon=True)
+            for rank, node_poller in self._pollers.items()
         ]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
     def wake(self) -> None:
-        """Something was recorded that the lead should act on now."""
+        """Let the gang monitor act now on something that was recorded."""
         self._wake.set()
 
     def close(self) -> None:
-        """Stop watching; the run goes on."""
+        """Stop the threads. The run continues on its nodes."""
         self._closing.set()
         self._wake.set()
         for thread in self._threads:
             thread.join(CLOSE_S)
 
-    def _follow(self, follower: Follower) -> None:
-        while not follower.ended and not self._closing.is_set():
+    def _poll(self, poller: Poller) -> None:
+        while not poller.ended and not self._closing.is_set():
             try:
-                delay = follower.step()
-            except Exception:  # the edge of a thread: one strange file must not end the watch of a node
+                delay = poller.step()
+            except Exception:  # the edge of a thread: one unreadable file must not stop the polling of a node
                 _log.exception("collecting for %s", self._run)
                 delay = LONGEST_BACK_OFF_S
             self._closing.wait(delay)
         self._wake.set()
 
-    def _lead_on(self) -> None:
+    def _monitor_gang(self) -> None:
         while not self._closing.is_set():
             try:
-                if self._lead.tick():
+                if self._gang_monitor.tick():
                     break
             except Exception:  # the edge of a thread: the next tick tries again
-                _log.exception("leading %s", self._run)
+                _log.exception("monitoring the gang of %s", self._run)
             self._wake.wait(self._timing.poll_s)
             self._wake.clear()
         else:

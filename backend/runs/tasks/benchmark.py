@@ -27,13 +27,13 @@ from backend.runs.tasks.calibration import to_four_digits
 from backend.runs.tasks.one_off_task import (
     CALL_S,
     all_read,
-    carry_out,
     free_port,
-    last_words,
-    make_errand,
+    log_excerpt,
+    make_attempt,
     read_answer,
     read_exit,
     read_facts,
+    run_task,
 )
 
 PROGRAM = "benchmark.py"
@@ -72,7 +72,7 @@ def measure(job: Job, connected: ConnectedNodes, run: str, *, clock: Clock | Non
     nodes = connected.all_nodes()
     facts, found = read_facts(job, nodes), all_read(read_all_hardware(job, nodes))
     attempt = _attempt(job, nodes, facts, run)
-    rows, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, clock or Clock()))
+    rows, left = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, clock or Clock()))
     speeds = summarise(rows)
     names = {rank: node.name for rank, node in nodes.items()}
     return Measurement(speeds=speeds, problems=(*slow_problems(names, speeds), *_busy(nodes, found), *left))
@@ -100,20 +100,20 @@ def calibration_of(job: Job, speeds: Speeds, date: str) -> Calibration:
 
 
 def _attempt(job: Job, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], run: str) -> launch.Attempt:
-    place = launch.make_placement(job, run, 1, facts, free_port(job, nodes[0]))
+    placement = launch.make_placement(job, run, 1, facts, free_port(job, nodes[0]))
     files = {PROGRAM: node_program(PROGRAM).decode()}
-    rendered = Rendered(files=files, commands=tuple(_commands(job, place)))
-    return make_errand(job, run, place, facts, rendered, LIMIT_S)
+    rendered = Rendered(files=files, commands=tuple(_commands(job, placement)))
+    return make_attempt(job, run, placement, facts, rendered, LIMIT_S)
 
 
-def _commands(job: Job, place: Placement) -> list[NodeCommand]:
+def _commands(job: Job, placement: Placement) -> list[NodeCommand]:
     """As the ranks of a run start, without what belongs to an engine."""
     commands = []
-    for node in place.nodes:
+    for node in placement.nodes:
         variables = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         if node.interface:
             variables |= {"NCCL_SOCKET_IFNAME": f"={node.interface}", "GLOO_SOCKET_IFNAME": node.interface}
-        argv = torchrun_command(place, node, ranks=job.cluster.gpus_per_node, program=PROGRAM)
+        argv = torchrun_command(placement, node, ranks=job.cluster.gpus_per_node, program=PROGRAM)
         commands.append(NodeCommand(rank=node.rank, argv=argv, environment={**variables, **job.environment}))
     return commands
 
@@ -153,7 +153,7 @@ def _rows(attempt: launch.Attempt, rank: int, node: Node) -> list[Measured]:
 def _failure(attempt: launch.Attempt, rank: int, node: Node) -> Problem:
     """The first node that failed, with the end of what its ranks and torchrun printed."""
     names = [*(f"rank{one}.log" for one in launch.ranks_of(attempt.job, rank)), "out.log"]
-    lines = next(filter(None, (last_words(node, f"{attempt.records[rank].folder}/{name}") for name in names)), "")
+    lines = next(filter(None, (log_excerpt(node, f"{attempt.records[rank].folder}/{name}") for name in names)), "")
     return Problem(code="measure_failed", node=node.name, values={"node": node.name, "lines": lines})
 
 

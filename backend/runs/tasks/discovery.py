@@ -1,4 +1,4 @@
-"""What planning asks of the nodes before anything is checked or launched; it only reads files."""
+"""Discovery: what the planning steps read on nodes before a preflight or a launch. It changes nothing there."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,19 +22,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Discovery(Generic[T]):
-    """What the nodes that could be asked answered, and why the others did not."""
+    """Answers of the nodes, and the problems of nodes that did not answer."""
 
     answers: Mapping[int, T]
     """By node rank."""
     nodes: Mapping[int, str]
     """Names of the nodes that answered."""
     unknown_host_keys: tuple[HostKey, ...]
-    """To be shown to the user, who confirms them or not; then ask again."""
+    """The user has to confirm them. Then the nodes can be asked again."""
     problems: tuple[Problem, ...]
 
 
 def refuse_without(job: Job, *needed: str) -> None:
-    """Raises ProblemsError(needed_for_launch) for those of the job's nodes and folders that it lacks."""
+    """Raise ProblemsError(needed_for_launch) for the needed fields that the job lacks."""
     values = {"cluster.hosts": job.cluster.hosts, "model.path": job.model.path,
               "training.dataset": job.training.dataset, "training.dataset_dir": job.training.dataset_dir}  # fmt: skip
     missing = [Problem(code="needed_for_launch", field=path) for path in needed if not values[path]]
@@ -43,46 +43,46 @@ def refuse_without(job: Job, *needed: str) -> None:
 
 
 def model_config(job: Job, connected: ConnectedNodes, limit: int) -> Discovery[bytes]:
-    """At most `limit` bytes of config.json in the model's folder, from the first node that can be reached."""
+    """Read at most `limit` bytes of the model's config.json on the first connected node."""
     path = f"{sftp_path(str(job.model.path))}/config.json"
     return _ask_first(connected, lambda rank, node: node.read(path, limit=limit), READ_S)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeMemory:
-    """What a node has."""
+    """Hardware and software of a node."""
 
     survey: Hardware
-    """Its memory, GPUs, network, limits and the disk of output_dir."""
+    """Memory, GPUs, network, limits and the disk of output_dir."""
     facts: NodeFacts | None = None
-    """Its software; None where the engine's Python is not named, or cannot be run."""
+    """Software; None when the job names no Python for the engine, or when it does not run."""
 
     @property
     def host_gib(self) -> float:
-        """Of the node, or what its container may use."""
+        """Memory of the node, or the limit of its container."""
         return self.survey.memory_mib / 1024
 
     @property
     def gpu_gib(self) -> float | None:
-        """Of the smallest of its GPUs, as nvidia-smi counts it; None where it does not tell."""
+        """Memory of the smallest GPU as nvidia-smi reports it; None when it reports none."""
         read = [gpu.memory_mib for gpu in self.survey.gpus.gpus if gpu.memory_mib is not None]
         return round(min(read) / 1024, 2) if read else None
 
 
 def memory(job: Job, connected: ConnectedNodes) -> Discovery[NodeMemory]:
-    """Of every node, with what else it is made of and, where the engine's Python is named, what that has."""
+    """Read hardware and, when the job names the engine's Python, software of every node."""
 
     broken: dict[int, NodeError] = {}
 
-    def one(rank: int, node: Node) -> NodeMemory:
-        found = read_node_hardware(job, rank, node)
+    def read_node(rank: int, node: Node) -> NodeMemory:
+        survey = read_node_hardware(job, rank, node)
         facts = read_node_software(job, rank, node) if environment_of(job, rank) else None
         if isinstance(facts, NodeError):
             broken[rank] = facts
             facts = None
-        return NodeMemory(survey=found, facts=facts)
+        return NodeMemory(survey=survey, facts=facts)
 
-    answers, failures = try_all(connected.nodes, one, HARDWARE_S + SOFTWARE_S + 10)
+    answers, failures = try_all(connected.nodes, read_node, HARDWARE_S + SOFTWARE_S + 10)
     names = {rank: connected.nodes[rank].name for rank in answers}
     problems = tuple(failure.problem for _, failure in sorted({**broken, **failures}.items()))
     return Discovery(answers=answers, nodes=names, unknown_host_keys=connected.unknown_host_keys,
@@ -90,12 +90,12 @@ def memory(job: Job, connected: ConnectedNodes) -> Discovery[NodeMemory]:
 
 
 def data_size(job: Job, connected: ConnectedNodes) -> Discovery[DataSize]:
-    """The samples of the job's data sets, counted by the first node that can be reached."""
+    """Count the samples of the job's data sets on the first connected node."""
     return _ask_first(connected, lambda rank, node: data_size_on(node, job, rank), COUNT_S + 10)
 
 
 def _ask_first(connected: ConnectedNodes, question: Callable[[int, Node], T], limit_s: float) -> Discovery[T]:
-    """The answer of the first node that can be reached; without one, why, and why others could not be asked."""
+    """Return the answer of the first connected node, or the problems of all nodes."""
     first = dict(list(connected.nodes.items())[:1])
     answers, failures = try_all(first, question, limit_s)
     if answers:

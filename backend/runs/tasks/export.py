@@ -25,25 +25,25 @@ from backend.runs.connections import Connections
 from backend.runs.launch import launch
 from backend.runs.launch.preflight import connect_nodes
 from backend.runs.launch.resume import checkpoint_folder, find_checkpoints
-from backend.runs.tasks.one_off_task import carry_out, last_words, make_errand, read_exit, read_facts
+from backend.runs.tasks.one_off_task import log_excerpt, make_attempt, read_exit, read_facts, run_task
 
 PROGRAM = "export_model.py"
 LEFT = "export_left"
 POLL_S = 1.0
 STALL_S = 1800.0
-"""Converters say little while they load and write; a model of 72B takes minutes for either."""
+"""Converters print little while they load and write. Each takes minutes for a model of 72B."""
 FOLDER = "exported"
-"""Below the job's output_dir."""
+"""Folder in the job's output_dir."""
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 Kind = Literal["ready", "merge", "megatron"]
 Tell = Callable[[str], object]
-"""The newest line of the converter, while it works."""
+"""Called with the newest output line of the converter."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Source:
-    """What a run has saved, and what is to be done with it."""
+    """The saved model of a run, and how to export it."""
 
     folder: str
     kind: Kind
@@ -51,21 +51,21 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exported:
-    """A model that can be served."""
+    """An exported model."""
 
     folder: str
     node: str
-    """Where the folder lies; on all nodes where they share the disk."""
+    """Node of the folder. All nodes have it when they share the disk."""
     kind: Kind
-    """`ready`: it was a Hugging Face model already."""
+    """`ready`: the saved model already has the Hugging Face format."""
     serve: tuple[str, ...]
-    """Commands for a shell of the node, each of which serves it."""
+    """Alternative shell commands that serve the model on the node."""
     problems: tuple[Problem, ...] = ()
-    """Warnings about what was not cleaned up."""
+    """Warnings of the clean-up."""
 
 
 def check_target(to: str | None) -> None:
-    """ProblemsError(bad_format) unless a model can be put there; None: where models go unless the user says."""
+    """Raise ProblemsError(bad_format) for a bad target folder. None: the default folder."""
     if to is not None and not (to.startswith("/") and re.fullmatch(NODE_PATH, to)):
         raise ProblemsError([bad_format("to", to, NODE_PATH)])
 
@@ -73,7 +73,7 @@ def check_target(to: str | None) -> None:
 def export_run(
     job: Job, run: str, connections: Connections, tell: Tell, *, to: str | None, checkpoint: int | None
 ) -> Exported:
-    """A model of what a run saved at its end, or at a step; of the newest complete checkpoint where it saved none."""
+    """Export the model of the end of a run or of a step; without one, the newest complete checkpoint."""
     try:
         node = connections.get(job.cluster.hosts[0])
         folder = results_folder(job, run)
@@ -92,7 +92,7 @@ def export_run(
 
 
 def find_source(job: Job, folder: str, node: Node) -> Source | None:
-    """What lies in a folder of results; None where no model was saved. Raises NodeError."""
+    """Read which model a results folder holds; None when there is none. Raises NodeError."""
 
     def has(name: str) -> bool:
         return node.exists(posixpath.join(folder, name))
@@ -107,7 +107,7 @@ def find_source(job: Job, folder: str, node: Node) -> Source | None:
 
 
 def export(job: Job, run: str, source: Source, target: str, node: Node, tell: Tell) -> Exported:
-    """Make the model on node 0, or say that it is one already. Raises ProblemsError; a target is whole or not there."""
+    """Convert the model on node 0 unless it is ready. The target is complete or does not exist. ProblemsError."""
     if source.kind == "ready":
         return Exported(folder=source.folder, node=node.name, kind="ready", serve=serve_commands(job, source.folder))
     if node.exists(target):
@@ -115,7 +115,7 @@ def export(job: Job, run: str, source: Source, target: str, node: Node, tell: Te
     alone = with_values(job, {"cluster.nodes": 1, "cluster.hosts": job.cluster.hosts[:1]})
     nodes = {0: node}
     attempt = _attempt(alone, run, source, target, read_facts(alone, nodes))
-    _, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, node, tell))
+    _, left = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, node, tell))
     serve = serve_commands(job, target)
     return Exported(folder=target, node=node.name, kind=source.kind, serve=serve, problems=left)
 
@@ -134,13 +134,13 @@ def serve_commands(job: Job, folder: str) -> tuple[str, ...]:
 
 
 def target_of(job: Job, run: str, step: int | None) -> str:
-    """Where a model goes unless the user says."""
+    """Return the default target folder."""
     name = run if step is None else f"{run}-{step}"
     return posixpath.join(str(job.training.output_dir), FOLDER, name)
 
 
 def _attempt(job: Job, run: str, source: Source, target: str, facts: Mapping[int, NodeFacts]) -> launch.Attempt:
-    place = launch.make_placement(job, f"{run}-export", 1, facts, job.cluster.port_range[0])
+    placement = launch.make_placement(job, f"{run}-export", 1, facts, job.cluster.port_range[0])
     told = {
         "kind": source.kind,
         "source": source.folder,
@@ -150,15 +150,15 @@ def _attempt(job: Job, run: str, source: Source, target: str, facts: Mapping[int
         "dtype": _DTYPES[job.training.precision],
     }
     files = {PROGRAM: node_program(PROGRAM).decode(), "export.json": json.dumps(told, indent=1)}
-    rendered = Rendered(files=files, commands=(_command(job, place),))
-    return make_errand(job, f"{run}-export", place, facts, rendered, STALL_S)
+    rendered = Rendered(files=files, commands=(_command(job, placement),))
+    return make_attempt(job, f"{run}-export", placement, facts, rendered, STALL_S)
 
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 
-def _command(job: Job, place: Placement) -> NodeCommand:
-    node = place.nodes[0]
+def _command(job: Job, placement: Placement) -> NodeCommand:
+    node = placement.nodes[0]
     # The GPUs may be another run's; the hub is not asked for what lies on the disk.
     variables = {"HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", **job.environment, "CUDA_VISIBLE_DEVICES": ""}
     argv = (node.python, f"{node.folder}/{PROGRAM}", node.folder)
@@ -166,15 +166,15 @@ def _command(job: Job, place: Placement) -> NodeCommand:
 
 
 def _wait(attempt: launch.Attempt, node: Node, tell: Tell) -> None:
-    """Until the converter has ended well; ProblemsError with its last words when it has not."""
+    """Wait until the converter has finished. ProblemsError with the end of its log when it fails."""
     log = f"{attempt.records[0].folder}/out.log"
     told = ""
     while (ended := read_exit(attempt, 0, node)) is None:
-        line = last_words(node, log).rpartition("\n")[2]
+        line = log_excerpt(node, log).rpartition("\n")[2]
         if line and line != told:
             told = line
             tell(line)
         time.sleep(POLL_S)
     if ended.get("code") != 0:
-        values = {"node": node.name, "lines": last_words(node, log)}
+        values = {"node": node.name, "lines": log_excerpt(node, log)}
         raise ProblemsError([Problem(code="export_failed", node=node.name, values=values)])

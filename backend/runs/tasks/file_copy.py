@@ -27,18 +27,18 @@ from backend.runs.launch import launch
 from backend.runs.launch.preflight import ConnectedNodes, PreflightReport
 from backend.runs.tasks.one_off_task import (
     CALL_S,
-    carry_out,
     free_port,
-    last_words,
-    make_errand,
+    log_excerpt,
+    make_attempt,
     read_answer,
     read_exit,
+    run_task,
 )
 
 LEFT = "copy_left"
 POLL_S = 1.0
 STALL_S = 600.0
-"""Without a byte given for so long node 0 stops giving by itself; hashing a large file takes minutes."""
+"""Node 0 exits after this time without a transferred byte. The hash of a large file takes minutes."""
 INFO = "dataset_info.json"
 PIECE_BYTES = 1 << 20
 INFO_BYTES = 16 << 20
@@ -48,28 +48,28 @@ MODEL = ("model_missing",)
 DATA = ("dataset_info_missing", "dataset_file_missing")
 
 Tell = Callable[[int, int], object]
-"""(bytes taken, bytes to take) over all nodes, while they take."""
+"""Called with (received bytes, all bytes) over all nodes during the copy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Missing:
-    """What nodes lack and node 0 has."""
+    """Files that other nodes lack and node 0 has."""
 
     model: tuple[int, ...] = ()
     """Ranks without the model."""
     info: tuple[int, ...] = ()
     """Ranks without dataset_info.json."""
     data: tuple[int, ...] = ()
-    """Ranks without a file of the data sets; those without their description as well."""
+    """Ranks without a file of the data sets, and ranks without dataset_info.json."""
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The nodes that lack anything."""
+        """Ranks of the nodes that lack a file."""
         return tuple(sorted({*self.model, *self.data}))
 
 
 def find_missing(checks: Iterable[CheckResult]) -> Missing | None:
-    """What a preflight found that a copy from node 0 can mend; None where there is nothing."""
+    """Return the missing files that a copy from node 0 can provide; None when there are none."""
     found = list(checks)
     has = {one.name for one in found if one.rank == 0 and one.status == "ok"}
     lacks = {
@@ -83,7 +83,7 @@ def find_missing(checks: Iterable[CheckResult]) -> Missing | None:
 
 
 def copy(job: Job, connected: ConnectedNodes, report: PreflightReport, run: str, tell: Tell) -> tuple[Problem, ...]:
-    """Copy what `report` says is missing; warnings about what could not be cleaned up.
+    """Copy the files that `report` names as missing; return warnings of the clean-up.
 
     Raises ProblemsError naming the node; what it has taken so far waits there, and another copy goes on from it.
     """
@@ -95,12 +95,12 @@ def copy(job: Job, connected: ConnectedNodes, report: PreflightReport, run: str,
         attempt = _attempt(job, missing, nodes, report.facts, run)
     except NodeError as error:
         raise ProblemsError([error.problem]) from error
-    _, left = carry_out(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, tell))
+    _, left = run_task(attempt, nodes, LEFT, lambda: _wait(attempt, nodes, tell))
     return left
 
 
 def roots_to_copy(job: Job, missing: Missing, node: Node) -> list[dict[str, Any]]:
-    """Folders and the names in them that are meant, null for all. Raises NodeError and ProblemsError."""
+    """Return folders and the names to copy from them, null for all. Raises NodeError and ProblemsError."""
     roots: list[dict[str, Any]] = []
     if missing.model:
         roots.append({"root": job.model.path, "names": None})
@@ -137,31 +137,31 @@ def _entries(job: Job, node: Node, folder: str) -> list[Mapping[str, Any]]:
 def _attempt(
     job: Job, missing: Missing, nodes: Mapping[int, Node], facts: Mapping[int, NodeFacts], run: str
 ) -> launch.Attempt:
-    place = launch.make_placement(job, run, 1, facts, free_port(job, nodes[0]))
+    placement = launch.make_placement(job, run, 1, facts, free_port(job, nodes[0]))
     told = {
-        "address": place.master_address,
-        "port": place.master_port,
+        "address": placement.master_address,
+        "port": placement.master_port,
         "token": secrets.token_hex(32),
         "roots": roots_to_copy(job, missing, nodes[0]),
     }
     files = {COPIER: node_program(COPIER).decode(), "copy.json": json.dumps(told)}
-    rendered = Rendered(files=files, commands=tuple(_commands(place)))
-    return make_errand(job, run, place, facts, rendered, STALL_S)
+    rendered = Rendered(files=files, commands=tuple(_commands(placement)))
+    return make_attempt(job, run, placement, facts, rendered, STALL_S)
 
 
-def _commands(place: Placement) -> list[NodeCommand]:
+def _commands(placement: Placement) -> list[NodeCommand]:
     return [
         NodeCommand(
             rank=node.rank,
             argv=(node.python, f"{node.folder}/{COPIER}", node.folder, "take" if node.rank else "give"),
             environment={"PYTHONUNBUFFERED": "1"},
         )
-        for node in place.nodes
+        for node in placement.nodes
     ]
 
 
 def _wait(attempt: launch.Attempt, nodes: Mapping[int, Node], tell: Tell) -> None:
-    """Until every taker has ended well; ProblemsError for the first that did not, or when the giver has ended."""
+    """Wait until every receiver has finished. ProblemsError for the first failure, or when the sender exited."""
     taking = {rank: node for rank, node in nodes.items() if rank}
     while True:
         ended = on_all(nodes, lambda rank, node: read_exit(attempt, rank, node), CALL_S)
@@ -183,11 +183,11 @@ def _progress(attempt: launch.Attempt, rank: int, node: Node) -> Progress | None
 
 
 def _failure(attempt: launch.Attempt, rank: int, node: Node) -> Problem:
-    """What the program said of itself, else its last words."""
+    """Return the error that the program reported, else the end of its log."""
     folder = attempt.records[rank].folder
     said = read_answer(node, f"{folder}/result.json", Copied)
     if said is None:
-        values: dict[str, object] = {"node": node.name, "lines": last_words(node, f"{folder}/out.log")}
+        values: dict[str, object] = {"node": node.name, "lines": log_excerpt(node, f"{folder}/out.log")}
         return Problem(code="copy_failed", node=node.name, values=values)
     told = {key: said.get(key, "?") for key in Copied.__annotations__ if key != "code"}
     return Problem(code=said["code"], node=node.name, values={**told, "node": node.name})

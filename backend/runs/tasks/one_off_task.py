@@ -39,12 +39,12 @@ REMOVE = (
 
 
 def read_facts(job: Job, nodes: Mapping[int, Node]) -> dict[int, NodeFacts]:
-    """The facts of every node; ProblemsError where one could not be read."""
+    """Read the software of every node. ProblemsError when a node cannot be read."""
     return all_read(read_all_software(job, nodes))
 
 
 def all_read(read: Mapping[int, T | NodeError]) -> dict[int, T]:
-    """What was read of every node; ProblemsError where one could not be."""
+    """Return the results of all nodes. ProblemsError when a node has none."""
     failed = [one.problem for one in read.values() if isinstance(one, NodeError)]
     if failed:
         raise ProblemsError(failed)
@@ -52,33 +52,33 @@ def all_read(read: Mapping[int, T | NodeError]) -> dict[int, T]:
 
 
 def free_port(job: Job, node: Node) -> int:
-    """A port of the job's range that is free on node 0; ProblemsError when none is."""
+    """Return a port of the job's range that is free on node 0. ProblemsError when none is free."""
     try:
         return choose_port(job, node, launch.candidate_ports(job))
     except NodeError as error:
         raise ProblemsError([error.problem]) from error
 
 
-def make_errand(
-    job: Job, run: str, place: Placement, facts: Mapping[int, NodeFacts], rendered: Rendered, stall_s: float
+def make_attempt(
+    job: Job, run: str, placement: Placement, facts: Mapping[int, NodeFacts], rendered: Rendered, stall_s: float
 ) -> launch.Attempt:
-    """The attempt that starts `rendered` in `place`, without the ranks' secrets: no errand needs one."""
+    """Return the attempt that starts `rendered` in `placement`, without the ranks' secrets: no task needs them."""
     return launch.Attempt(
         run=run,
         number=1,
         job=job,
-        placement=place,
+        placement=placement,
         rendered=rendered,
-        records=launch.make_records(job, place, facts),
+        records=launch.make_records(job, placement, facts),
         grace_s=GRACE_S,
         stall_s=stall_s,
     )
 
 
-def carry_out(
+def run_task(
     attempt: launch.Attempt, nodes: Mapping[int, Node], code: str, wait: Callable[[], T]
 ) -> tuple[T, tuple[Problem, ...]]:
-    """Start the errand and `wait` for what comes of it; whatever happens, it is ended then and its folders removed.
+    """Start the task and `wait` for its result. In every case, stop its processes and remove its folders afterwards.
 
     The second part warns, as `code`, of what could not be. ProblemsError carries these warnings behind its cause.
     """
@@ -96,13 +96,13 @@ def carry_out(
 
 
 def read_exit(attempt: launch.Attempt, rank: int, node: Node) -> Exit | None:
-    """The supervisor's record of how the node ended; None while it has not."""
+    """Read the exit record of a node; None before its exit."""
     data = read_file(node, f"{attempt.records[rank].folder}/exit")
     return None if data is None else node_records.read_exit(data, time.time())[0]
 
 
 def read_answer(node: Node, path: str, shape: type[T]) -> T | None:
-    """The record in a file that is written atomically; None while there is none. NodeError, also for a bad record."""
+    """Read a record from an atomically written file; None before it exists. NodeError, also for a bad record."""
     data = read_file(node, path)
     if data is None:
         return None
@@ -116,7 +116,7 @@ def read_answer(node: Node, path: str, shape: type[T]) -> T | None:
 
 
 def read_file(node: Node, path: str) -> bytes | None:
-    """The start of a file, up to the largest size that our programs write; None while there is none."""
+    """Read a file up to the largest size that our programs write; None before it exists."""
     try:
         return node.read(path)
     except NodeError as error:
@@ -125,8 +125,8 @@ def read_file(node: Node, path: str) -> bytes | None:
         return None
 
 
-def last_words(node: Node, path: str) -> str:
-    """The end of a log without secrets; empty where there is none."""
+def log_excerpt(node: Node, path: str) -> str:
+    """Read the end of a log without secrets; empty when there is no log."""
     try:
         offset = read_on_at(node, path, 0, keep=LOG_BYTES, grain=LOG_BYTES)
         kept = node.read(path, offset, 3 * LOG_BYTES)[-LOG_BYTES:]
@@ -136,7 +136,7 @@ def last_words(node: Node, path: str) -> str:
 
 
 def clean(attempt: launch.Attempt, nodes: Mapping[int, Node], begun: Collection[int], code: str) -> list[Problem]:
-    """End what is left on every node and remove its folder; what could not be, as warnings named `code`."""
+    """Stop all processes on every node and remove its folder; return failures as warnings with this `code`."""
 
     def clean_one(rank: int, node: Node) -> bool:
         record = attempt.records[rank]
