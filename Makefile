@@ -13,7 +13,7 @@ help:
 	@echo "make test-fast  unit and contract tests (under a minute)"
 	@echo "make engines    every engine really trains, on CPU (45 minutes)"
 	@echo "make chaos      every fault in network namespaces, and a table of what came of it (12 minutes; needs root)"
-	@echo "make lint       ruff and mypy"
+	@echo "make lint       ruff and mypy; eslint, tsc and unit tests of the page's scripts"
 	@echo "make lock       lock the version and hashes of every package in requirements/*.txt, from pyproject.toml and *.in"
 	@echo "make docs       the parameter reference, docs/parameters.*.md, from the code"
 	@echo "make film       docs/demo.webm and docs/demo.gif, recorded from the demo (needs chromium and ffmpeg)"
@@ -36,6 +36,7 @@ chaos: packages-test environments
 	.venv/bin/pytest tests/chaos -m chaos -n 3 --dist worksteal --durations=5
 
 lint: .venv/.ready
+	@tools/check_scripts.sh
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
@@ -71,5 +72,5 @@ packages-demo packages-test: packages-%:
 	@tools/debian-packages.sh $*
 
 clean:
-	rm -rf .venv .venv-node .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf .venv .venv-node node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find app backend tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -103,7 +103,7 @@ def number(value: float | int | None, digits: int = 2) -> str:
 
 
 def duration(lang: str, seconds: float | None) -> str:
-    """As static/live.js writes it on the page; a dash for one that is not known."""
+    """As static/lib/time.js writes it on the page; a dash for one that is not known."""
     if seconds is None:
         return "-"
     whole = max(0, round(seconds))

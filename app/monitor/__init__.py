@@ -1,8 +1,8 @@
 """The monitor: the list of runs and the view of one run, live.
 
-One gr.HTML that static/monitor.js draws. Its script asks (`poll`) and acts (`act`); the answer is one JSON string, or
-nothing at all when nothing changed. Not a gr.Timer: a script that asks by itself asks at once when a run is opened or a
-tab comes back, rests while the monitor is not on screen, and does not knock at a server that is gone.
+One gr.HTML that static/monitor/monitor.js draws. Its script asks (`poll`) and acts (`act`); the answer is one JSON
+string, or nothing at all when nothing changed. It is no gr.Timer: a script asks at once when a run is opened or a tab
+comes back, rests while the monitor is not on screen, and sends nothing to a server that is gone.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A gang that makes no progress: who the others wait for, as far as can be told. On the page static/run_standstill.js
+"""A gang that makes no progress: who the others wait for, as far as can be told. On the page static/monitor/hang.js
 says it, on the command line `lines`.
 """
 

@@ -34,8 +34,8 @@ _PAGE = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <link rel="icon" href="/static/logo.svg">
-<link rel="stylesheet" href="/static/login.css">
-<script src="/static/login.js" defer></script>
+<link rel="stylesheet" href="/static/web/login.css">
+<script src="/static/web/login.js" defer></script>
 </head>
 <body>
 <main>
@@ -64,7 +64,7 @@ _MOVING = """<!doctype html>
 <meta http-equiv="refresh" content="0; url={address}">
 <title>{title}</title>
 <link rel="icon" href="/static/logo.svg">
-<link rel="stylesheet" href="/static/login.css">
+<link rel="stylesheet" href="/static/web/login.css">
 </head>
 <body>
 <main>

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.text import LANGUAGES
 from app.web.sessions import Sessions
 
-PUBLIC_PATHS = frozenset({"/login", "/enter", "/static/login.css", "/static/login.js", "/static/logo.svg"})
+PUBLIC_PATHS = frozenset({"/login", "/enter", "/static/web/login.css", "/static/web/login.js", "/static/logo.svg"})
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "localhost", "[::1]"})
 BODY_LIMIT_BYTES = 4 << 20
 TLS_AGE_S = 30 * 24 * 3600

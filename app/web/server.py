@@ -9,13 +9,13 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import gradio as gr
 import plotly
 import uvicorn
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.responses import FileResponse, RedirectResponse
+from fastapi.responses import FileResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
@@ -33,11 +33,12 @@ from app.web.passwords import PasswordHash
 from app.web.security import AccessPolicy, AuthMiddleware, door_of, operator_of
 from app.web.sessions import Sessions, Tickets
 from app.web.steady_clock import steady_s
-from app.web.theme import THEME, WithHead
+from app.web.theme import THEME, WithHead, version
 from app.web.timed_protocol import TimedProtocol
 from backend.job.presets import data_folder
 
 _UPLOAD_LIMIT = "1mb"
+_KEPT = {"cache-control": "private, max-age=31536000, immutable"}
 _END_STREAMS_S = 3
 _LOOK_S = 0.05
 """Gradio's queue looks for work this often, as its own does on Windows: every millisecond took 6% of a core a page."""
@@ -172,15 +173,25 @@ def _private(home: Path) -> list[str]:
 def _serve_files(app: FastAPI) -> None:
     plotly_script = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 
-    @app.get("/static/plotly.min.js")
+    @app.get(f"/static/{version()}/plotly.min.js")
     def plotly_js() -> FileResponse:
-        return FileResponse(plotly_script, media_type="text/javascript")
+        return FileResponse(plotly_script, media_type="text/javascript", headers=_KEPT)
 
     @app.get("/favicon.ico")
     def icon() -> FileResponse:
         return FileResponse(data_folder("static") / "logo.svg", media_type="image/svg+xml")
 
+    app.mount(f"/static/{version()}", _KeptFiles(directory=data_folder("static")))
     app.mount("/static", StaticFiles(directory=data_folder("static")))
+
+
+class _KeptFiles(StaticFiles):
+    """Files whose address has a version: the browser keeps them for ever."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(_KEPT)
+        return response
 
 
 def _choose_language(app: FastAPI) -> None:

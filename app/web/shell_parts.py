@@ -15,7 +15,7 @@ STEPS = ("hardware", "model", "training", "plan", "review", "launch")
 def step_column(name: str, lang: str) -> Iterator[gr.Column]:
     """One step of the wizard: heading, the content built inside the `with`, then Back and Next.
 
-    All steps stay mounted; static/shell.js and the style sheet show the one the location names, and move the
+    All steps stay mounted; static/web/shell.js and the style sheet show the one the location names, and move the
     focus to its heading. Raises ValueError for a name that is no step.
     """
     place = STEPS.index(name)

@@ -1,7 +1,7 @@
 """How every page looks before a component is on it: Gradio's theme, and what goes into the page's head."""
 
 import hashlib
-import html
+from functools import cache
 
 import gradio as gr
 import plotly
@@ -96,24 +96,33 @@ class WithHead:
 
 
 def head() -> str:
-    """Link and script tags of every file in static/ but the log-in's, plotly first: a new script is on the page."""
-    names = sorted(path.name for path in data_folder("static").iterdir() if path.stem != "login")
-    styles = [name for name in names if name.endswith(".css")]
-    scripts = ["plotly.min.js", *(name for name in names if name.endswith(".js"))]
-    # shell.js decides theme and step before anything is painted; the others wait for the document.
+    """Return the tags that load the page's own files: the icon, every style sheet, plotly and the module main.js.
+
+    The browser is told of every module at once, so it need not read one to learn of the next. The scripts run after
+    the document is parsed and before Gradio's, in the order of their tags.
+    """
+    base = f"/static/{version()}"
+    styles, modules = (_names(f"{folder}/*.{kind}") for folder, kind in (("styles", "css"), ("*", "js")))
     tags = ['<link rel="icon" href="/static/logo.svg">']
-    tags += [f'<link rel="stylesheet" href="{_address(name)}">' for name in styles]
-    tags += [_script(name) for name in sorted(scripts, key=lambda name: name != "shell.js")]
+    tags += [f'<link rel="stylesheet" href="{base}/{name}">' for name in styles]
+    tags += [f'<link rel="modulepreload" href="{base}/{name}">' for name in modules if name != "web/login.js"]
+    tags.append(f'<script src="{base}/plotly.min.js" defer></script>')
+    tags.append(f'<script type="module" src="{base}/main.js"></script>')
     return "".join(tags)
 
 
-def _script(name: str) -> str:
-    defer = "" if name == "shell.js" else " defer"
-    return f'<script src="{_address(name)}"{defer}></script>'
+@cache
+def version() -> str:
+    """Return the digest of all files in static/ and of plotly's version.
+
+    It stands in the address, so a browser may keep a file for ever and never runs an older one on a newer page.
+    """
+    digest = hashlib.sha256(plotly.__version__.encode())
+    for name in _names("**/*.*"):
+        digest.update(name.encode() + (data_folder("static") / name).read_bytes())
+    return digest.hexdigest()[:12]
 
 
-def _address(name: str) -> str:
-    """With the file's own digest: a browser that keeps an older version's scripts must not run them on this page."""
-    path = data_folder("static") / name
-    content = path.read_bytes() if path.exists() else plotly.__version__.encode()
-    return f"/static/{html.escape(name)}?v={hashlib.sha256(content).hexdigest()[:12]}"
+def _names(pattern: str) -> list[str]:
+    folder = data_folder("static")
+    return sorted(path.relative_to(folder).as_posix() for path in folder.glob(pattern))

@@ -51,7 +51,7 @@ def more(lang: str, key: str) -> Iterator[None]:
 def tabs(lang: str, key: str, names: Sequence[str]) -> None:
     """Places of which one is shown at a time, under a row of tabs; their words are `wizard.tab.<name>`.
 
-    static/tabs.js shows and hides them; what is hidden is not drawn.
+    static/wizard/tabs.js shows and hides them; what is hidden is not drawn.
     """
     buttons = [
         f'<button type="button" role="tab" id="tab-{name}" data-tab="{name}" aria-controls="place-{name}" '

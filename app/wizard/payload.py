@@ -53,7 +53,7 @@ def bundle(form: Form, services: Services, step: str, refused: Iterable[Problem]
     """The draft as it is now, for a page that shows `step`.
 
     `refused` says why an edit was not taken; `answer` tells a script how its own request went: `span` the versions of
-    the draft that its edit went from and to, `synced` that every widget shows the draft (static/draft.js).
+    the draft that its edit went from and to, `synced` that every widget shows the draft (static/wizard/draft.js).
     """
     stamp, version = _stamp(), services.draft.version
     reading = read(services.draft.job_mapping(), services.home)

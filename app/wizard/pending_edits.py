@@ -1,4 +1,4 @@
-"""What a page kept that the server never took (static/unsent.js), as edits of the draft."""
+"""What a page kept that the server never took (static/wizard/unsent.js), as edits of the draft."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -15,7 +15,7 @@ TICKS = 100_000
 
 
 def timeline(reading: Reading) -> dict[str, Any] | None:
-    """What static/timeline.js draws: None while nothing is modelled, `stages` 1 where there is no pipeline."""
+    """What static/wizard/timeline.js draws: None while nothing is modelled, `stages` 1 where there is no pipeline."""
     job, found = reading.job, reading.estimate
     if job is None or found is None or not reading.is_sound:
         return None

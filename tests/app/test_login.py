@@ -33,7 +33,7 @@ def test_the_page_speaks_the_language_of_the_browser_and_loads_nothing_from_else
     assert 'lang="zh-CN"' in page.text
     assert "密码" in page.text
     assert "http" not in page.text.replace("http-equiv", "")
-    assert re.findall("<script[^>]*>", page.text) == ['<script src="/static/login.js" defer>']
+    assert re.findall("<script[^>]*>", page.text) == ['<script src="/static/web/login.js" defer>']
     assert page.headers["content-security-policy"].startswith("default-src 'none'")
 
 

@@ -23,7 +23,7 @@ def store(tmp_path):
 
 
 class Tab:
-    """Does with the answers what static/run_usage.js does."""
+    """Does with the answers what static/monitor/utilization.js does."""
 
     def __init__(self, store: Store, ranks: int) -> None:
         self.ranks = range(ranks)

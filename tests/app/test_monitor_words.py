@@ -10,25 +10,14 @@ from app.text import LANGUAGES, catalogue
 from backend.runs.states import EventKind, RunState
 
 STATIC = Path(__file__).parents[2] / "static"
-SCRIPTS = (
-    "connection.js",
-    "live.js",
-    "monitor.js",
-    "plots.js",
-    "run.js",
-    "run_charts.js",
-    "run_heat.js",
-    "run_logs.js",
-    "run_nodes.js",
-    "run_usage.js",
-)
+SCRIPTS = ("lib/*.js", "web/*.js", "monitor/*.js")
 NODE_STATES = ("pending", "starting", "running", "unreachable", "stopping", "finished", "failed", "stopped", "lost")
 REASONS = ("finished", "failed", "stopped", "stalled", "lock_held", "start_failed")
 CURVES = ("loss", "grad_norm", "learning_rate", "tokens_per_s", "step_s")
 
 
 def _keys() -> set[str]:
-    text = "".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)
+    text = "".join(path.read_text(encoding="utf-8") for pattern in SCRIPTS for path in STATIC.glob(pattern))
     keys = set(re.findall(r'\bw\(\s*"([\w.]+)"', text))
     keys |= {f"state.{state}" for state in RunState} | {f"event.{kind}" for kind in EventKind}
     keys |= {f"node_state.{state}" for state in NODE_STATES} | {f"reason.{reason}" for reason in REASONS}

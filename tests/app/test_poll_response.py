@@ -58,7 +58,7 @@ class Desk:
 
 
 class Tab:
-    """Does with the answers what static/monitor.js does."""
+    """Does with the answers what static/monitor/monitor.js does."""
 
     def __init__(self, desk: Desk, run: str = RUN) -> None:
         self.desk = desk

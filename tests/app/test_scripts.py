@@ -7,7 +7,7 @@ from backend.job.presets import data_folder
 
 
 def scripts() -> dict[str, str]:
-    return {path.name: path.read_text(encoding="utf-8") for path in data_folder("static").glob("*.js")}
+    return {path.name: path.read_text(encoding="utf-8") for path in data_folder("static").rglob("*.js")}
 
 
 def test_no_script_makes_html_from_strings() -> None:

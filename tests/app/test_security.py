@@ -12,6 +12,7 @@ from app.web.binding import Binding
 from app.web.security import BODY_LIMIT_BYTES, PUBLIC_PATHS, TLS_AGE_S, door_of
 from app.web.sessions import IDLE_S
 from app.web.shell import build
+from app.web.theme import version
 from app.wizard.routes import routes
 from tests.app.site import IDENTITY, OWN, PLAIN, Clock, browser, log_in, site, tiny_page
 
@@ -135,7 +136,7 @@ def test_a_host_allowed_with_a_port_is_served_on_that_port_alone():
 def test_at_a_name_that_other_programs_share_no_session_counts_and_no_cookie_is_given(app, operator, host):
     """Browsers send the cookies of a host name to every port of it."""
     cookie = "; ".join(f"{name}={value}" for name, value in operator.cookies.items())
-    for path in ("/en/", "/en/config", "/static/shell.js", "/api/secrets"):
+    for path in ("/en/", "/en/config", "/static/web/shell.js", "/api/secrets"):
         plain = browser(app, f"http://{host}:7860")
         assert plain.get(path, headers={"cookie": cookie}).status_code == 401, path
     answer = log_in(plain)
@@ -187,14 +188,20 @@ def test_with_a_session_the_page_its_files_and_its_events_work(operator):
     page = operator.get("/zh/", headers={"accept": "text/html", "accept-encoding": "br"})
     assert page.status_code == 200
     assert 'lang="zh-CN"' in page.text
-    addresses = re.findall(r'(?:href|src)="(/static/[a-z_.]+[?]v=[0-9a-f]+)"', page.text)
-    assert not [one for one in addresses if "login" in one]
-    assert {"shell.js", "plotly.min.js", "megaboard.css"} <= {
-        address.split("/")[2].split("?")[0] for address in addresses
-    }
-    assert operator.get(addresses[0]).status_code == 200
-    assert operator.get("/static/plotly.min.js").status_code == 200
-    assert operator.get("/static/megaboard.css").headers["content-type"].startswith("text/css")
+    base = f"/static/{version()}"
+    addresses = re.findall(rf'(?:href|src)="({base}/[a-z_./]+)"', page.text)
+    assert not [address for address in addresses if "login" in address]
+    names = ("main.js", "web/shell.js", "plotly.min.js", "styles/megaboard.css")
+    assert {f"{base}/{name}" for name in names} <= set(addresses)
+    for address in addresses:
+        answer = operator.get(address)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].partition(";")[0] in (
+            "text/css",
+            "text/javascript",
+            "application/javascript",
+        )
+        assert "immutable" in answer.headers["cache-control"]
     ran = operator.post("/en/gradio_api/run/shout", json={"data": ["loud"]})
     assert ran.json()["data"] == ["LOUD"]
 
@@ -271,7 +278,7 @@ def test_under_tls_browsers_are_told_to_come_by_tls_alone_but_not_to_names_of_th
     assert header not in browser(plain, "http://train.lan").get("/login").headers
 
 
-@pytest.mark.parametrize("path", ["/login", "/en/", "/en/config", "/static/shell.js", "/nothing"])
+@pytest.mark.parametrize("path", ["/login", "/en/", "/en/config", "/static/web/shell.js", "/nothing"])
 def test_every_answer_carries_the_security_headers(operator, path):
     headers = operator.get(path).headers
     assert headers["x-frame-options"] == "DENY"

@@ -15,6 +15,10 @@ playwright = pytest.importorskip("playwright.sync_api", reason="the playwright p
 expect = playwright.expect
 expect.set_options(timeout=180_000)  # five seconds, its default, are not enough on two busy cores
 
+RESTING = "() => Megaboard.wizard?.bundle() && Megaboard.draft.isResting()"
+POLL_MS = 50
+"""A timer, not Playwright's frames: web/frames.js ends each chain of frames that began before the page was drawn."""
+
 needs_chromium = pytest.mark.skipif(
     not CHROMIUM.exists(), reason="Debian's chromium is not installed (/usr/bin/chromium)"
 )
@@ -27,7 +31,7 @@ def go(page: Any, site: Site, step: str, lang: str = "en") -> None:
     """
     page.goto(f"{site.url}/{lang}/#{step}")
     page.reload()
-    page.wait_for_function("() => Megaboard.wizard?.bundle() && Megaboard.draft.isResting()")
+    page.wait_for_function(RESTING, polling=POLL_MS)
 
 
 def begin_anew(page: Any, changes: Mapping[str, Any] | None = None) -> None:
@@ -35,7 +39,7 @@ def begin_anew(page: Any, changes: Mapping[str, Any] | None = None) -> None:
 
     `changes`: sections of the job that take the place of the draft's.
     """
-    page.wait_for_function("() => Megaboard.wizard?.bundle() && Megaboard.draft.isResting()")
+    page.wait_for_function(RESTING, polling=POLL_MS)
     page.evaluate(
         "(text) => { sessionStorage.clear(); Megaboard.wizard.send('fetch', { kind: 'import', text }); }",
         dump_mapping({**FIRST_DRAFT, **(changes or {})}),
@@ -55,7 +59,7 @@ def problems(page: Any, path: str) -> Any:
 
 def until(page: Any, holds: str) -> None:
     """Wait for a condition on the wizard's newest bundle, `b`."""
-    page.wait_for_function(f"() => {{ const b = Megaboard.wizard.bundle(); return {holds}; }}")
+    page.wait_for_function(f"() => {{ const b = Megaboard.wizard.bundle(); return {holds}; }}", polling=POLL_MS)
 
 
 class Release:

@@ -169,7 +169,7 @@ def test_the_pictures_of_a_plan_say_their_figures_and_follow_another_plan(page, 
     expect(page.locator("#place-schedule")).to_contain_text("PP is 1: no pipeline, no bubble.")
     page.evaluate(CHOOSE)
     until(page, "b.summary.plan === 'TP2 PP2 VPP2 DP8'")
-    bubble = page.evaluate("() => Megaboard.percent(Megaboard.wizard.bundle().summary.bubble)")
+    bubble = f"{page.evaluate('() => Megaboard.wizard.bundle().summary.bubble'):.1%}"
     expect(page.locator(".mb-timeline")).to_have_attribute("aria-label", re.compile(f"bubble {re.escape(bubble)}"))
     page.locator("#place-schedule .mb-twin summary").press("Enter")
     shown = page.evaluate("() => Megaboard.wizard.bundle().at")
@@ -186,7 +186,15 @@ def test_the_pictures_of_a_plan_say_their_figures_and_follow_another_plan(page, 
     page.locator("#place-pareto .mb-twin summary").press("Enter")
     before = page.evaluate("() => Megaboard.wizard.bundle().data.plans.own")
     page.locator("#place-pareto .mb-twin").get_by_role("button", name="Choose").first.click()
+    until(page, f"b.data.plans.own !== {before} && Megaboard.wizard.isSettled()")
+    before = page.evaluate("() => Megaboard.wizard.bundle().data.plans.own")
+    # The best plans lie on top, and the slowest one far from them.
+    slowest = page.locator("#place-pareto .scatterlayer path.point").first
+    slowest.scroll_into_view_if_needed()
+    place = slowest.bounding_box()
+    page.mouse.click(place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
     until(page, f"b.data.plans.own !== {before}")
+    expect(page.locator("#place-pareto .annotation-text", has_text="Chosen:")).to_be_visible()
     page.locator("#tab-strategies").click()
     expect(page.locator(".mb-strategies tbody tr")).to_have_count(9)
     expect(page.locator(".mb-strategies .mb-best")).to_have_count(1)

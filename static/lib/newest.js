@@ -1,0 +1,33 @@
+// Requests that replace each other: one is under way, and only the newest of the others follows it.
+
+// `send(request, ticket)` sends one; `late(ticket)` handles an answer that came after its patience had ended;
+// `overdue()` runs when nothing is under way after a request without an answer.
+export function newestOnly({ send, late, overdue, patience_ms }) {
+  let ticket = 0, isUnderWay = false, next = null, impatience = 0;
+
+  function add(request) {
+    if (isUnderWay) {
+      next = request;
+      return;
+    }
+    isUnderWay = true;
+    ticket += 1;
+    const own = ticket;
+    send(request, own);
+    impatience = setTimeout(() => answered(own) && overdue(), patience_ms);
+  }
+
+  // Returns whether nothing is under way any more.
+  function answered(number) {
+    if (number < ticket) late(number);
+    if (number !== ticket || !isUnderWay) return false;
+    clearTimeout(impatience);
+    isUnderWay = false;
+    const request = next;
+    next = null;
+    if (request) add(request);
+    return !isUnderWay;
+  }
+
+  return { add, answered, isSettled: () => !isUnderWay };
+}

@@ -1,0 +1,25 @@
+// The page's only entry. Gradio's own script comes after it, so that everything here is ready when components mount.
+import { setLanguage } from "./lib/words.js";
+import "./web/frames.js";
+import "./web/connection.js";
+import { go } from "./web/shell.js";
+import { attach, monitor } from "./monitor/monitor.js";
+import { currentStep, latestBundle, sendToServer } from "./wizard/channel.js";
+import { isSettled } from "./wizard/choices.js";
+import { isResting } from "./wizard/draft.js";
+import { goTo } from "./wizard/fields.js";
+import { carrier, mounted, mountedTabs, panels, take } from "./wizard/wizard.js";
+
+setLanguage(location.pathname.split("/")[1]);
+
+// The only global: Python's scripts of components call it, and tests read it.
+window.Megaboard = {
+  attachMonitor: attach,
+  monitor,
+  tabs: { mounted: mountedTabs },
+  wizard: { bundle: latestBundle, carrier, isSettled, mounted, send: sendToServer, step: currentStep, take },
+  draft: { isResting },
+  fields: { goTo },
+  panels,
+  go,
+};

@@ -1,0 +1,102 @@
+// A dialog that shows which checkpoints of a run are complete on all nodes, and does something with the chosen one.
+import { h, text } from "../lib/dom.js";
+import { whole } from "../lib/format.js";
+import { w } from "../lib/words.js";
+import { isLost } from "../web/connection.js";
+import { go } from "../web/shell.js";
+import { latestBundle, sendToServer } from "../wizard/channel.js";
+
+// Words stand under monitor.<name>. `look` asks the server to look on the nodes; `go(step, dialog)` acts, 0 being the
+// beginning, and closes the dialog; `needsNodes`: without their answer nothing can be done, not even begin anew.
+export function Checkpoints(name, { look, go, needsNodes = false, kind = "" }) {
+  const button = h(`button.mb-button${kind}`, { type: "button", hidden: true, onclick: open }, w(name));
+  const heading = h("h3", { id: `mbm-${name}` }, w(`${name}.title`));
+  const words = h("p", { role: "status" });
+  const fix = h("p.mb-quiet", { hidden: true });
+  const list = h("div.mbm-checkpoints", { role: "radiogroup", "aria-labelledby": `mbm-${name}` });
+  const no = h("button.mb-button", { type: "button", autofocus: true, onclick: () => root.close() }, w("resume.no"));
+  const yes = h("button.mb-button.mb-primary", { type: "button", onclick: () => go(Number(chosen().value), dialog) },
+    w(`${name}.go`));
+  const root = h(`dialog.mbm-ask.mbm-${name}`, { "aria-labelledby": `mbm-${name}` }, heading, words, fix, list,
+    h("p.mb-quiet", {}, w(`${name}.note`)), h("div.mbm-buttons", {}, no, yes));
+  const chosen = () => list.querySelector("input:checked");
+  let drawn = "";
+
+  function open() {
+    if (isLost()) return;
+    drawn = "";
+    draw({ phase: "looking" });
+    root.showModal();
+    look();
+  }
+
+  function take(mayOpen, found) {
+    button.hidden = !mayOpen;
+    if (!mayOpen && root.open) root.close();
+    if (root.open && found) draw(found);
+  }
+
+  function draw(found) {
+    const state = JSON.stringify(found);
+    if (state === drawn || found.phase === "offer") return;
+    drawn = state;
+    const { checkpoints = [], newest = null } = found;
+    say(found.phase === "failed" ? found.problem : { fix: "",
+      message: w(found.phase === "looking" ? "resume.looking" : newest === null ? "resume.none" : "resume.found") });
+    const start = { step: 0, why: "" };
+    const isKnown = found.phase === "found" || (found.phase === "failed" && !needsNodes);
+    list.replaceChildren(...(isKnown ? [...checkpoints, start].map((one) => row(one, newest ?? 0)) : []));
+    yes.disabled = !chosen();
+  }
+
+  function say({ message, fix: how }) {
+    text(words, message);
+    text(fix, how);
+    fix.hidden = !how;
+  }
+
+  function row({ step, why }, newest) {
+    const input = h("input", { type: "radio", name: `mbm-${name}-from`, value: step, checked: step === newest,
+      disabled: Boolean(why), onchange: () => { yes.disabled = false; } });
+    return h("label", { "data-flawed": why ? "" : null }, input,
+      h("span", {}, step ? w("resume.step", { step: whole(step) }) : w("resume.start")),
+      h("small.mb-quiet", {}, why || (step && step === newest ? w("resume.newest") : "")));
+  }
+
+  const dialog = {
+    isOpen: () => root.open,
+    close: () => root.close(),
+    // While what was chosen is under way, and when it was refused.
+    wait(message) {
+      say({ message, fix: "" });
+      yes.disabled = true;
+    },
+    fail(problem) {
+      say(problem);
+      yes.disabled = !chosen();
+    },
+  };
+
+  return { button, root, open, take };
+}
+
+// The wizard takes the run's job over, and then the page goes there.
+export function openInWizard(run, step, dialog) {
+  const before = latestBundle()?.fetched;
+  dialog.wait(w("continue.opening"));
+  document.addEventListener("megaboard:drawn", heard);
+  sendToServer("fetch", { kind: "continue", run, checkpoint: step });
+
+  function heard() {
+    const told = latestBundle().fetched;
+    if (told === before || told?.kind !== "continue") return;
+    document.removeEventListener("megaboard:drawn", heard);
+    if (!dialog.isOpen()) return;
+    if (told.problems.length) {
+      dialog.fail(told.problems[0]);
+      return;
+    }
+    dialog.close();
+    go("plan");
+  }
+}

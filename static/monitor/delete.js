@@ -1,0 +1,65 @@
+// Deleting a run: the dialog that shows what is deleted and what stays, and the progress of deletions.
+import { attribute, h, keyed, text } from "../lib/dom.js";
+import { whole } from "../lib/format.js";
+import { w } from "../lib/words.js";
+import { isLost } from "../web/connection.js";
+
+// link: { act(name, values), ask(), forget(section) } of monitor.js; gone(): the deletion was requested.
+export function DeleteDialog(link, gone = () => {}) {
+  const goes = h("p"), stays = h("p", {}, w("delete.stays")), record = h("p.mb-quiet", {}, w("delete.record"));
+  const kinds = h("ul.mbm-delete-list"), places = h("ul.mbm-delete-list"), refused = h("p.mbm-delete-refused", { role: "alert" });
+  const archive = h("input", { type: "checkbox" }), folder = h("span");
+  const plan = h("div.mbm-delete-plan", {}, kinds, stays, places, record, h("label", {}, archive, folder));
+  const no = h("button.mb-button", { type: "button", autofocus: true, onclick: () => root.close() }, w("delete.keep"));
+  const sure = h("button.mb-button.mbm-danger", { type: "button", onclick: () => {
+    link.act("delete", { run, archive: archive.checked });
+    root.close();
+    gone();
+  } }, w("delete.sure"));
+  const heading = h("h3", { id: "mbm-delete" }, w("delete.title"));
+  const root = h("dialog.mbm-ask.mbm-delete", { "aria-labelledby": "mbm-delete", onclose: () => { run = null; } },
+    heading, goes, plan, refused, h("div.mbm-buttons", {}, no, sure));
+  let run = null;
+
+  function open(id) {
+    if (isLost()) return;
+    run = id;
+    link.forget("erase");
+    archive.checked = true;
+    text(goes, w("delete.measuring"));
+    plan.hidden = refused.hidden = sure.disabled = true;
+    root.showModal();
+    link.ask();
+  }
+
+  function take(found) {
+    if (!found || found.run !== run) return;
+    plan.hidden = sure.disabled = Boolean(found.refused);
+    refused.hidden = !found.refused;
+    text(refused, found.refused ? `${found.refused.message} ${found.refused.fix}`.replaceAll("`", "") : "");
+    text(goes, found.refused ? "" : w("delete.goes", { name: found.name, size: found.total }));
+    if (found.refused) return;
+    lines(kinds, found.kinds);
+    lines(places, found.places);
+    stays.hidden = !found.places.length;
+    text(folder, w("delete.archive", { folder: found.folder }));
+  }
+
+  return { root, open, take, wanted: () => (run === null ? {} : { erase: run }) };
+}
+
+function lines(list, wanted) {
+  keyed(list, wanted, (line) => line, () => h("li"), text);
+}
+
+// One line for each deletion that a page requested since the server's start.
+export function Deletions() {
+  const root = h("div.mbm-deletions", { role: "status" });
+  const update = (line, one) => {
+    const key = one.phase === "done" && one.path ? "done.archive" : one.phase;
+    attribute(line, "data-tone", { failed: "bad", done: "good" }[one.phase]);
+    text(line, w(`delete.${key}`, { run: one.run, rows: whole(one.rows), path: one.path, message: one.problem?.message,
+      fix: one.problem?.fix.replaceAll("`", "") }));
+  };
+  return { root, take: (deletions) => keyed(root, deletions, (one) => one.run, () => h("p"), update) };
+}

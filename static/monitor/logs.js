@@ -1,0 +1,174 @@
+// The logs of a run: one file of one node, its newest lines, followed live, with a filter. All of it is text.
+import { attribute, h, keyed, text } from "../lib/dom.js";
+import { w } from "../lib/words.js";
+
+const MOST_LINES = 5000;
+
+export function Logs(ask) {
+  const attempt = h("select", { "aria-label": w("log.attempt"), hidden: true, onchange: () =>
+    choose(state.node, state.file, attempt.selectedIndex ? Number(attempt.value) : null) });
+  const node = h("select", { "aria-label": w("log.node"), hidden: true, onchange: () => choose(Number(node.value), null, state.attempt) });
+  const file = h("select", { "aria-label": w("log.file"), onchange: () => choose(state.node, file.value, state.attempt) });
+  const follow = h("input", { type: "checkbox", checked: true, id: "mbm-follow", onchange: () => scrollDown() });
+  const filter = h("input.mbm-filter", { type: "search", placeholder: w("log.filter"), "aria-label": w("log.filter"),
+    oninput: () => refilter() });
+  const found = h("span.mb-quiet.mbm-found", { role: "status" });
+  const earlier = h("button.mbm-chip", { type: "button", onclick: () => askEarlier() }, w("log.earlier"));
+  const box = h("pre.mbm-log", { role: "group", tabindex: "0", "aria-label": w("logs"), onscroll: () => noteScroll() });
+  const root = h("section.mb-card.mbm-logs", { "aria-labelledby": "mbm-logs" },
+    h("header", {}, h("h3", { id: "mbm-logs" }, w("logs")),
+      h("div.mbm-tools", {}, attempt, node, file, filter, found, h("label", { for: "mbm-follow" }, follow, w("log.follow")))),
+    h("div.mbm-earlier", {}, earlier), box);
+  // attempt and file: the chosen ones, null for the newest and for the node's first; shown and named: the attempt and
+  // the file whose lines are here. An attempt may lack the chosen file, or get it later.
+  const state = { attempt: null, shown: null, node: 0, file: null, named: null, start: null, end: null, open: false, before: null };
+  let chosen = false;
+
+  function choose(rank, name, number = null) {
+    chosen = true;
+    turnTo(rank, name, number);
+  }
+
+  function turnTo(rank, name, number = null) {
+    Object.assign(state, { attempt: number, node: rank, file: name });
+    forget();
+    ask();
+  }
+
+  const forget = () => Object.assign(state, { start: null, end: null, open: false, before: null });
+
+  function askEarlier() {
+    if (!state.start) return;
+    state.before = state.start;
+    ask();
+  }
+
+  function take(log) {
+    if (!log || log.node !== state.node || log.asked !== state.file) return;
+    if (state.attempt !== null && log.attempt !== state.attempt) return;
+    if (log.files) offerFiles(log.files);
+    // A new attempt has begun, or the chosen file exists now: the request was for the rest of the previous file.
+    const isOther = log.attempt !== state.shown || log.file !== state.named;
+    if (isOther && (log.from !== undefined || log.before !== undefined)) {
+      forget();
+      box.replaceChildren();
+      ask();
+      return;
+    }
+    // Without a choice by the user, do not wait in the next attempt for the file that explained a failure.
+    if (state.shown !== null && log.attempt !== state.shown && !chosen) state.file = null;
+    state.shown = log.attempt;
+    state.named = log.file;
+    if (log.file) file.value = log.file;
+    if (log.before !== undefined) prepend(log);
+    else if (log.from === undefined) replace(log);
+    else if (log.from === state.end) append(log);
+    earlier.hidden = !state.start;
+    note();
+  }
+
+  function offerFiles(names) {
+    offer(file, names, (name) => name, (name) => name);
+    file.hidden = !names.length;
+  }
+
+  function takeAttempts(newest) {
+    const numbers = Array.from({ length: newest }, (_, before) => newest - before);
+    offer(attempt, numbers, (one) => one, (one) =>
+      w(one === newest ? "log.attempt_newest" : "log.attempt_number", { attempt: one }));
+    attempt.hidden = newest < 2;
+    attempt.value = String(state.attempt ?? newest);
+  }
+
+  function takeNodes(nodes) {
+    node.hidden = !nodes.length;
+    offer(node, nodes, (one) => one.rank, (one) => w("log.node_name", { rank: one.rank, address: one.address }));
+    node.value = String(state.node);
+  }
+
+  function replace(log) {
+    box.replaceChildren(...log.lines.map(line));
+    Object.assign(state, { start: log.start, end: log.end, open: log.open });
+    scrollDown();
+  }
+
+  function append(log) {
+    if (state.open && log.lines.length) box.lastChild?.remove();
+    box.append(...log.lines.map(line));
+    Object.assign(state, { end: log.end, open: log.open });
+    while (box.childElementCount > MOST_LINES) {
+      box.firstChild.remove();
+      state.start = null;
+    }
+    scrollDown();
+  }
+
+  function prepend(log) {
+    if (log.before !== state.start) return;
+    const fromEnd = box.scrollHeight - box.scrollTop;
+    box.prepend(...log.lines.map(line));
+    Object.assign(state, { start: log.start, before: null });
+    box.scrollTop = box.scrollHeight - fromEnd;
+  }
+
+  function line(words) {
+    const node = h("span", {}, `${words}\n`);
+    node.hidden = !fits(words);
+    return node;
+  }
+
+  function fits(words) {
+    const wanted = filter.value.trim().toLowerCase();
+    return !wanted || words.toLowerCase().includes(wanted);
+  }
+
+  function refilter() {
+    for (const one of box.children) one.hidden = !fits(one.textContent);
+    scrollDown();
+    note();
+  }
+
+  function note() {
+    const all = box.childElementCount;
+    const shown = filter.value.trim() ? [...box.children].filter((one) => !one.hidden).length : all;
+    text(found, shown === all ? w(all === 1 ? "log.line" : "log.lines", { count: all }) : w("log.found", { shown, count: all }));
+    const nothing = all ? w("log.unmatched") : state.named ? w("log.empty")
+      : state.shown > 1 ? w("log.none_of", { attempt: state.shown }) : w("log.none");
+    attribute(box, "data-empty", shown ? null : nothing);
+  }
+
+  function scrollDown() {
+    if (follow.checked) box.scrollTop = box.scrollHeight;
+  }
+
+  // Scrolling up to read stops following; back at the end it goes on.
+  function noteScroll() {
+    if (box.clientHeight) follow.checked = box.scrollTop + box.clientHeight >= box.scrollHeight - 24;
+  }
+
+  return {
+    root,
+    take,
+    takeAttempts,
+    takeNodes,
+    // The node that failed, unless the user has chosen one.
+    prefer({ rank, file }) {
+      const isShown = rank === state.node && (!file || file === state.file || file === state.named);
+      if (!chosen && Number.isInteger(rank) && !isShown) turnTo(rank, file || null);
+    },
+    wanted: () => ({ attempt: state.attempt, node: state.node, file: state.file, end: state.end, before: state.before }),
+    show(rank, name) {
+      choose(rank, name);
+      node.value = String(rank);
+      root.scrollIntoView({ block: "start" });
+      box.focus({ preventScroll: true });
+    },
+  };
+}
+
+function offer(select, rows, value, label) {
+  keyed(select, rows, value, () => h("option"), (option, row) => {
+    attribute(option, "value", value(row));
+    text(option, label(row));
+  });
+}

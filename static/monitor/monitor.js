@@ -1,0 +1,187 @@
+// The monitor: asks the server every few seconds what is new and draws it. The page's address says what is shown:
+// #runs is the list, #runs/<id> one run. The server keeps nothing about a tab: each question says what the tab has.
+import { attribute, h, keyed, text } from "../lib/dom.js";
+import { number, whole } from "../lib/format.js";
+import { duration, moment } from "../lib/time.js";
+import { addWords, w } from "../lib/words.js";
+import { isLost } from "../web/connection.js";
+import { go } from "../web/shell.js";
+import { badge, setBadge } from "./badge.js";
+import { DeleteDialog, Deletions } from "./delete.js";
+import { RowActs } from "./resume.js";
+import { Run } from "./run.js";
+import { Storage } from "./storage.js";
+
+// A question without an answer for so long is given up; an answer is drawn after so long.
+const PATIENCE_MS = 15000;
+const DRAWN_MS = 50;
+const NAMES = ["name", "state", "engine", "nodes", "started", "progress", "loss", "acts"];
+
+// What the script of Python's component and tests use once it is attached.
+export const monitor = { answered() {}, view: () => null };
+
+export function attach(element, trigger, props, watch) {
+  addWords(JSON.parse(props.words));
+  const body = h("div");
+  const notice = h("div.mbm-cause", { role: "alert", hidden: true }, h("strong"), h("p"));
+  const root = h("div.mbm", {}, notice, body);
+  element.querySelector("section").append(root);
+  let view = null;
+  let shown = null;
+  let skew = 0;
+  let askedAt = 0;
+  let again = false;
+
+  let resumes = null;
+  const forget = (section) => delete view.versions[section];
+  const link = { now: () => Date.now() / 1000 + skew, ask, act, forget, openToResume, wantsResume };
+
+  function place() {
+    const [area, ...rest] = decodeURIComponent(location.hash.slice(1)).split("/");
+    return area === "runs" ? { run: rest.join("/") } : null;
+  }
+
+  function show() {
+    const where = place();
+    if (!where) return;
+    if (shown !== where.run) {
+      view?.close();
+      view = where.run ? Run(where.run, link) : List(link);
+      view.versions = {};
+      shown = where.run;
+      body.replaceChildren(view.root);
+      tell(null);
+    }
+    ask();
+  }
+
+  function question() {
+    return { run: shown, seen: view.versions, ...view.wanted() };
+  }
+
+  // One question at a time: a second one asked meanwhile would not know what the first is going to bring.
+  function ask() {
+    if (!view || !place() || document.hidden || isLost()) return;
+    again = askedAt > Date.now() - PATIENCE_MS;
+    if (again) return;
+    askedAt = Date.now();
+    trigger("poll", { question: question() });
+  }
+
+  function answered() {
+    askedAt = 0;
+    if (again) setTimeout(ask, DRAWN_MS);
+  }
+
+  function tick() {
+    if (askedAt <= Date.now() - PATIENCE_MS) ask();
+  }
+
+  function act(name, values = {}) {
+    if (isLost()) return; // the notice on screen says so
+    tell(null);
+    trigger("act", { name, values, question: question() });
+  }
+
+  // From its line in the list: the run's view opens with its dialog.
+  function openToResume(run) {
+    resumes = run;
+    go(`runs/${run}`);
+  }
+
+  function wantsResume(run) {
+    const wanted = resumes === run;
+    resumes = null;
+    return wanted;
+  }
+
+  function draw() {
+    const bundle = JSON.parse(props.value);
+    if (!view || bundle.run !== shown) return;
+    skew = bundle.now - Date.now() / 1000;
+    Object.assign(view.versions, bundle.versions);
+    if ("trouble" in bundle) tell(bundle.trouble);
+    if (bundle.error || bundle.refused) tell(bundle.error ?? bundle.refused);
+    view.take(bundle);
+  }
+
+  function tell(problem) {
+    notice.hidden = !problem;
+    if (problem) [problem.message, problem.fix].forEach((words, place) => text(notice.children[place], words));
+  }
+
+  watch("value", draw);
+  document.addEventListener("megaboard:show", show);
+  document.addEventListener("visibilitychange", ask);
+  window.addEventListener("hashchange", show);
+  setInterval(tick, props.interval_ms);
+  setInterval(() => view?.everySecond(), 1000);
+  Object.assign(monitor, { answered, view: () => view });
+  show();
+}
+
+function List(link) {
+  const head = h("tr", {}, ...NAMES.map((name) => h("th", { scope: "col" }, w(`column.${name}`))));
+  const body = h("tbody", { onclick: (event) => event.target.closest("tr")?.querySelector("a").click() });
+  const table = h("table.mbm-table.mbm-list", {}, h("caption.mbm-spoken", {}, w("runs")), h("thead", {}, head), body);
+  const card = h("div.mb-card.mbm-scroll", { hidden: true }, table);
+  const empty = emptyCard();
+  const erase = DeleteDialog(link), deletions = Deletions(), storage = Storage(link, erase.open);
+  const root = h("div", {}, h("div.mbm-title", {}, h("h2", { tabindex: "-1" }, w("runs"))), deletions.root, card, empty,
+    storage.root, erase.root);
+
+  function take(bundle) {
+    if (bundle.deletions) deletions.take(bundle.deletions);
+    storage.take(bundle.storage);
+    erase.take(bundle.erase);
+    if (!bundle.rows) return;
+    card.hidden = !bundle.rows.length;
+    empty.hidden = bundle.rows.length > 0;
+    const queued = bundle.rows.filter((run) => run.queue_place !== null).length;
+    keyed(body, bundle.rows, (run) => run.id, () => makeRow(link, erase.open), (row, run) => updateRow(row, run, queued));
+  }
+
+  return { root, take, wanted: () => ({ ...storage.wanted(), ...erase.wanted() }), everySecond() {}, close() {} };
+}
+
+function emptyCard() {
+  const start = h("button.mb-button.mb-primary", { type: "button", "data-go": "hardware" }, w("empty.start"));
+  return h("div.mb-card.mbm-empty", { hidden: true }, h("h3", {}, w("empty.title")), h("p.mb-quiet", {}, w("empty.words")), start);
+}
+
+function makeRow(link, erase) {
+  const acts = RowActs(link.act, link.openToResume, erase);
+  const bar = h("div.mbm-bar", { "aria-hidden": "true" }, h("i"));
+  const row = h("tr", {},
+    h("td", {}, h("a"), h("code.mb-quiet"), h("p.mbm-why")), h("td", {}, badge("state", "queued"), h("small.mb-quiet")), h("td"),
+    h("td.mbm-num"), h("td"), h("td.mbm-progress-cell", {}, h("span"), bar, h("small.mb-quiet")), h("td.mbm-num"), h("td", {}, acts.root));
+  row.acts = acts;
+  return row;
+}
+
+function updateRow(row, run, queued) {
+  const [name, state, engine, nodes, started, progress, loss] = row.cells;
+  const target = `runs/${run.id}`;
+  attribute(name.firstChild, "href", `#${encodeURI(target)}`);
+  attribute(name.firstChild, "data-go", target);
+  text(name.firstChild, run.name);
+  text(name.children[1], run.id);
+  setBadge(state.firstChild, "state", run.state);
+  const stands = run.stands_since && w("stands", { at: moment(run.stands_since, false) });
+  text(state.lastChild, stands || (run.queue_place === null ? "" : w("queue.place", { place: run.queue_place })));
+  attribute(state.lastChild, "data-late", Boolean(stands));
+  text(name.lastChild, run.why);
+  name.lastChild.hidden = !run.why;
+  row.acts.take(run, queued);
+  text(engine, run.engine);
+  text(nodes, whole(run.nodes));
+  text(started, moment(run.created));
+  const share = run.total ? Math.min(1, (run.step ?? 0) / run.total) : 0;
+  const [steps, bar, left] = progress.children;
+  text(steps, run.total ? w("progress.short", { step: whole(run.step ?? 0), total: whole(run.total),
+    percent: Math.floor(100 * share) }) : "–");
+  bar.firstChild.style.width = `${100 * share}%`;
+  bar.dataset.state = run.state;
+  text(left, run.eta_s ? w("progress.left", { time: duration(run.eta_s) }) : "");
+  text(loss, number(run.loss));
+}

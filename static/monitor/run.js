@@ -1,0 +1,297 @@
+// One run: its head with progress and the ways to stop it, its charts, nodes, events and logs.
+import { setCommands } from "../lib/commands.js";
+import { attribute, h, keyed, text } from "../lib/dom.js";
+import { number, whole } from "../lib/format.js";
+import { duration, moment } from "../lib/time.js";
+import { w } from "../lib/words.js";
+import { isLost } from "../web/connection.js";
+import { go } from "../web/shell.js";
+import { badge, setBadge } from "./badge.js";
+import { Charts } from "./charts.js";
+import { Checkpoints, openInWizard } from "./checkpoints.js";
+import { Compare } from "./compare.js";
+import { DeleteDialog } from "./delete.js";
+import { Export } from "./export.js";
+import { Notice, Standstill } from "./hang.js";
+import { Logs } from "./logs.js";
+import { Nodes } from "./nodes.js";
+import { Attempts } from "./resume.js";
+import { Usage } from "./utilization.js";
+
+const FACTS = ["elapsed", "eta", "tokens_per_s", "step_s", "loss"];
+const BESIDE = ["elapsed", "eta", "tokens_per_s"];
+
+// link: { now(), ask(), act(name, values), wantsResume(id) } of monitor.js.
+export function Run(id, link) {
+  const parts = {
+    head: Head(id, link),
+    trouble: Trouble((rank, file) => parts.logs.show(rank, file), (keys) => link.act("accept", { keys }), () => link.act("resume")),
+    standstill: Standstill(link.now, (rank, file) => parts.logs.show(rank, file)),
+    slowdown: Notice(),
+    unseen: Notice(),
+    compare: Compare(() => link.act("calibrate")),
+    export: Export(() => link.act("export")),
+    charts: Charts(link.ask),
+    usage: Usage(id, link.ask),
+    nodes: Nodes(link.now),
+    events: Events(),
+    logs: Logs(link.ask),
+  };
+  const below = h("div.mbm-below", {}, parts.logs.root, parts.events.root);
+  let head = {};
+  const root = h("div.mbm-run", { "data-run": id }, parts.head.root, parts.unseen.root, parts.standstill.root,
+    parts.slowdown.root, parts.trouble.root,
+    parts.charts.root, parts.compare.root, parts.usage.root, parts.nodes.root, parts.export.root, below);
+
+  function take(bundle) {
+    // Of a run that is unknown or cannot be read there is nothing to show, and nothing to press.
+    parts.head.erase.take(bundle.erase);
+    if (bundle.error || bundle.head) root.classList.toggle("mbm-nothing", !bundle.head && !head.state);
+    if (bundle.head || bundle.progress || "compare" in bundle) takeHead(bundle);
+    if (bundle.head) parts.trouble.take(bundle.head);
+    if (bundle.head) parts.export.take(bundle.head.export);
+    if (bundle.head) parts.logs.takeAttempts(bundle.head.attempt);
+    if (bundle.head?.cause) parts.logs.prefer(bundle.head.cause);
+    if ("standstill" in bundle) parts.standstill.take(bundle.standstill);
+    if ("slowdown" in bundle) parts.slowdown.take(bundle.slowdown);
+    if ("unseen" in bundle) parts.unseen.take(bundle.unseen);
+    if (bundle.nodes) parts.nodes.take(bundle.nodes);
+    if (bundle.nodes) parts.logs.takeNodes(bundle.nodes);
+    if (bundle.nodes) parts.usage.takeNodes(bundle.nodes);
+    parts.usage.take(bundle.usage);
+    if (bundle.events) parts.events.take(bundle.events);
+    parts.charts.take(id, bundle.points, bundle.detail);
+    parts.charts.root.hidden = (head.is_final || !head.attempt) && parts.charts.isEmpty();
+    parts.logs.take(bundle.log);
+    parts.logs.root.hidden = !head.attempt;
+  }
+
+  // What seldom changes is not sent with every step.
+  function takeHead(bundle) {
+    const { compare = head.compare } = bundle;
+    head = { ...head, ...bundle.head, ...bundle.progress, compare };
+    parts.head.take(head);
+    parts.compare.take(compare);
+    // What comes next after a run that has finished; otherwise its course matters more.
+    const next = head.state === "finished" ? parts.charts.root : below;
+    if (parts.export.root.nextSibling !== next) next.before(parts.export.root);
+  }
+
+  return {
+    root,
+    take,
+    charts: parts.charts,
+    usage: parts.usage,
+    wanted: () => ({ points: parts.charts.wanted(id), detail: parts.charts.wantedDetail(), log: parts.logs.wanted(),
+      usage: parts.usage.wanted(), ...parts.head.erase.wanted() }),
+    everySecond() {
+      parts.head.age();
+      parts.nodes.age();
+      parts.standstill.age();
+    },
+    close() {
+      parts.charts.close();
+      parts.usage.close();
+    },
+  };
+}
+
+function Head(id, link) {
+  const title = h("h2", { tabindex: "-1" });
+  const state = badge("state", "queued");
+  const save = h("button.mb-button", { type: "button", onclick: () => link.act("save") }, w("stop.save"));
+  const stop = h("button.mb-button.mbm-danger", { type: "button", onclick: () => (shown.is_waiting || shown.is_watched ? link.act("stop") : ask.open(shown)) }, w("stop.now"));
+  const about = h("p.mbm-about.mb-quiet");
+  const bar = h("div.mbm-bar", { role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100",
+    "aria-label": w("progress") }, h("i"));
+  const told = h("div.mbm-progress-words", {}, h("span"), h("span"));
+  const facts = h("dl.mbm-facts", {}, ...FACTS.map((name) => h("div", {}, h("dt", {}, w(`fact.${name}`)), h("dd"),
+    BESIDE.includes(name) ? h("dd.mbm-beside.mb-quiet", { "data-beside": name }) : null)));
+  const spoken = h("p.mbm-spoken", { role: "status" });
+  const ask = Ask(() => link.act("stop"));
+  const look = () => link.act("checkpoints");
+  const resume = Checkpoints("resume", { look, needsNodes: true, kind: ".mb-primary", go(step, dialog) {
+    dialog.close();
+    link.act("resume", { step });
+  } });
+  const again = h("button.mb-button.mb-primary", { type: "button", title: w("queue.again.label"),
+    onclick: () => link.act("resume") }, w("queue.again"));
+  const more = Checkpoints("continue", { look, go: (step, dialog) => openInWizard(id, step, dialog) });
+  const erase = DeleteDialog(link, () => go("runs"));
+  const remove = h("button.mb-button", { type: "button", onclick: () => erase.open(id) }, w("delete"));
+  const attempts = Attempts((restarts) => link.act("restarts", { restarts }));
+  const root = h("header.mbm-head", {},
+    h("a.mbm-back", { href: "#runs", "data-go": "runs" }, `← ${w("runs")}`),
+    h("div.mbm-title", {}, title, state, h("div.mbm-buttons", {}, remove, more.button, resume.button, again, save, stop)), about, attempts.root,
+    h("div.mb-card.mbm-progress", {}, told, bar, facts), spoken, ask.root, resume.root, more.root, erase.root);
+  let shown = null;
+  let wantsResume = link.wantsResume(id);
+
+  function take(head) {
+    const changed = shown && shown.state !== head.state;
+    shown = head;
+    text(title, head.name);
+    setBadge(state, "state", head.state);
+    if (changed) text(spoken, w("state.spoken", { name: head.name, state: w(`state.${head.state}`) }));
+    text(about, w(head.attempt ? "about" : "about.unstarted", { id, engine: head.engine, attempt: head.attempt, nodes: head.nodes, started: moment(head.started ?? head.created) }));
+    save.hidden = head.is_final || head.is_waiting || head.is_watched;
+    stop.hidden = head.is_final;
+    remove.hidden = !head.can_delete;
+    text(stop, w(head.is_waiting ? "queue.cancel" : head.is_watched ? "stop.watching" : "stop.now"));
+    resume.take(head.can_resume && head.attempt > 0, head.resume);
+    again.hidden = !head.can_resume || head.attempt > 0 || head.warnings.length > 0;
+    more.take(head.can_continue, head.resume);
+    attempts.take(head);
+    if (wantsResume && head.can_resume) resume.open();
+    wantsResume = false;
+    save.disabled = !head.can_save;
+    stop.disabled = !head.can_stop;
+    text(save, w(head.is_saving ? "stop.saving" : "stop.save"));
+    progress(head);
+    age();
+    if (!head.can_stop) ask.close();
+  }
+
+  function progress(head) {
+    const waits = head.preparing;
+    const share = waits ? waits.share : head.total ? Math.min(1, (head.step ?? 0) / head.total) : 0;
+    const percent = Math.floor(100 * share);
+    bar.firstChild.style.width = `${100 * share}%`;
+    attribute(bar, "data-state", head.state);
+    attribute(bar, "aria-valuenow", waits || head.total ? percent : null);
+    const steps = { step: whole(head.step ?? 0), total: whole(head.total) };
+    const before = head.is_final ? "progress.none" : head.is_waiting ? "progress.queued"
+      : ["preflight", "starting"].includes(head.state) ? "progress.starting" : "progress.waiting";
+    const words = waits ? waits.text : head.total ? w("progress.steps", steps) : w(before);
+    text(told.firstChild, words);
+    text(told.lastChild, waits || head.total ? w("percent", { percent }) : "");
+    attribute(bar, "aria-valuetext", words);
+  }
+
+  function age() {
+    if (!shown) return;
+    const speed = shown.tokens_per_s === null ? "–" : whole(shown.tokens_per_s);
+    const step = shown.step_s === null ? "–" : w("seconds", { seconds: number(shown.step_s, 3) });
+    const values = [shown.elapsed === null ? "–" : duration(elapsed(...shown.elapsed)),
+      shown.eta_s === null ? "–" : duration(shown.eta_s), speed, step, number(shown.loss)];
+    const predicted = shown.compare?.predicted_tokens_per_s ?? null;
+    const beside = predicted === null ? "" : w("fact.predicted", { tokens: whole(Number(predicted.toPrecision(2))) });
+    values.forEach((value, place) => text(facts.children[place].children[1], value));
+    text(facts.children[0].lastChild, shown.attempt > 1 ? w("fact.attempts", { count: shown.attempt }) : "");
+    text(facts.children[1].lastChild, until());
+    text(facts.children[2].lastChild, beside);
+  }
+
+  function elapsed(done, since) {
+    return done + (since === null ? 0 : Math.max(0, link.now() - since));
+  }
+
+  // By the clock, as whoever plans the day asks; another day with its date.
+  function until() {
+    if (shown.eta_s === null) return "";
+    const end = link.now() + shown.eta_s, isToday = moment(end).slice(0, 10) === moment(link.now()).slice(0, 10);
+    return w("fact.until", { at: moment(end, !isToday).slice(0, -3) });
+  }
+
+  return { root, take, age, erase };
+}
+
+// Asks once more before a run is ended without a checkpoint; the safe answer has the focus.
+function Ask(yes) {
+  const words = h("p");
+  const no = h("button.mb-button", { type: "button", autofocus: true, onclick: () => root.close() }, w("stop.keep"));
+  const sure = h("button.mb-button.mbm-danger", { type: "button", onclick: () => {
+    root.close();
+    yes();
+  } }, w("stop.sure"));
+  const heading = h("h3", { id: "mbm-ask" }, w("stop.title"));
+  const root = h("dialog.mbm-ask", { "aria-labelledby": "mbm-ask" }, heading, words, h("div.mbm-buttons", {}, no, sure));
+  return {
+    root,
+    close: () => root.open && root.close(),
+    open(head) {
+      if (isLost()) return;
+      text(words, w("stop.words", { name: head.name, nodes: head.nodes }));
+      root.showModal();
+    },
+  };
+}
+
+// Why the run failed, what to do, the last lines that say so, and the proof that nothing is left running; the warnings
+// that kept it from starting, which are accepted just as they are, or seen to and looked for again.
+function Trouble(showLog, accept, again) {
+  const message = h("strong");
+  const fix = h("p");
+  const last = h("p.mb-quiet");
+  const lines = h("pre.mbm-lines", { tabindex: "0" });
+  const more = h("details", {}, h("summary"), lines);
+  const button = h("button.mbm-chip", { type: "button", onclick: () => showLog(cause.rank, cause.file) });
+  const list = h("ul.mbm-warnings");
+  const yes = h("button.mb-button.mb-primary", { type: "button", onclick: () => accept(warnings.map((one) => one.key)) },
+    w("warnings.accept"));
+  const mended = h("button.mb-button", { type: "button", onclick: again }, w("warnings.again"));
+  const unaccepted = h("div.mbm-unaccepted", { hidden: true }, list, h("div.mbm-buttons", {}, yes, mended));
+  const why = h("div.mbm-cause", { role: "alert", hidden: true }, h("div", {}, message, fix, last), button, unaccepted, more);
+  const proof = h("p.mbm-proof", { hidden: true });
+  const make = () => h("li", {}, h("span"), h("small"));
+  const update = (item, one) => {
+    text(item.firstChild, one.message);
+    setCommands(item.lastChild, one.fix);
+  };
+  let cause = null, warnings = [];
+
+  function take(head) {
+    cause = head.cause;
+    warnings = head.warnings;
+    unaccepted.hidden = !warnings.length;
+    keyed(list, warnings, (one) => one.key, make, update);
+    why.hidden = !cause;
+    if (cause) tell();
+    prove(head.proof);
+  }
+
+  function tell() {
+    text(message, cause.message);
+    // The problem's own words also tell where else warnings are accepted.
+    setCommands(fix, warnings.length ? w("warnings.read") : cause.fix);
+    text(last, cause.last ? w("cause.last", { step: whole(cause.last[0]), at: moment(cause.last[1]), ended: moment(cause.last[2]) }) : "");
+    last.hidden = !cause.last;
+    button.hidden = cause.rank === null || cause.rank === undefined;
+    text(button, w("cause.log", { node: cause.node }));
+    more.hidden = !cause.lines;
+    text(more.firstChild, w("cause.lines", { file: cause.source, node: cause.node }));
+    if (lines.textContent !== cause.lines) {
+      text(lines, cause.lines);
+      more.open = true;
+      lines.scrollTop = lines.scrollHeight;
+    }
+  }
+
+  function prove(counts) {
+    proof.hidden = !counts;
+    if (!counts) return;
+    const whole = counts.proved === counts.nodes;
+    attribute(proof, "data-tone", whole ? "good" : "bad");
+    const words = whole ? w("proof", counts) : w("proof.open", { ...counts, open: counts.nodes - counts.proved });
+    text(proof, `${whole ? "✓" : "!"} ${words}`);
+  }
+
+  return { root: h("div.mbm-trouble", {}, why, proof), take };
+}
+
+function Events() {
+  const list = h("ol.mbm-events", { tabindex: "0", "aria-labelledby": "mbm-events" });
+  const root = h("section.mb-card", { "aria-labelledby": "mbm-events" },
+    h("header", {}, h("h3", { id: "mbm-events" }, w("events"))), list);
+  const make = () => h("li", {}, h("time"), h("div", {}, h("span"), h("small")));
+  const update = (item, event) => {
+    attribute(item, "data-bad", event.bad);
+    text(item.firstChild, moment(event.time, false));
+    attribute(item.firstChild, "title", moment(event.time));
+    const [words, why] = item.lastChild.children;
+    text(words, event.text);
+    text(why, event.why);
+    why.hidden = !event.why;
+  };
+  return { root, take: (events) => keyed(list, events, (event) => event.seq, make, update) };
+}

@@ -1,0 +1,20 @@
+// Choices among plans replace each other, as when a key is held down. Gradio sends every event of a script at once, and
+// the server may finish them in another order.
+import { newestOnly } from "../lib/newest.js";
+import { refresh, sendToServer } from "./channel.js";
+import { fetchAll } from "./draft.js";
+
+const queue = newestOnly({
+  send: (plan, ticket) => sendToServer("choose", { plan, ticket }),
+  // The widgets show this choice now, which may be older than the newest.
+  late: fetchAll,
+  overdue: refresh,
+  patience_ms: 8000,
+});
+
+export const isSettled = queue.isSettled;
+export const answered = queue.answered;
+
+// The batch of the draft stays where the plans keep it.
+export const choosePlan = (row, keepsBatch) =>
+  queue.add({ ...row, accumulation: keepsBatch ? row.accumulation : null });

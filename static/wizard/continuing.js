@@ -1,0 +1,35 @@
+// The run that the draft goes on from: named on every step, with what of the draft its checkpoint cannot be loaded into.
+import { fill, h } from "../lib/dom.js";
+import { lang, t } from "../lib/words.js";
+import { currentStep, sendToServer } from "./channel.js";
+import { drawProblem } from "./problems.js";
+
+let drawn = "";
+
+export function draw(element, bundle) {
+  const { source } = bundle, told = JSON.stringify([source, currentStep() === "launch"]);
+  if (told === drawn && element.childElementCount === Number(Boolean(source))) return;
+  drawn = told;
+  if (!source) return fill(element);
+  const { problems } = source, place = `runs/${source.run}`;
+  const edits = Object.assign({}, ...problems.map((problem) => problem.edits ?? {}));
+  const bound = source.bound.join(lang() === "zh" ? "、" : ", ");
+  const state = problems.length ? "unfit" : source.bound.length ? "fits" : "free";
+  fill(element, h("section.mb-card.mb-continuing", { "data-state": state, "aria-label": t("wizard.continuing") },
+    h("div.mb-desk", {},
+      h("div.mb-continuing-words", {},
+        h("p", {}, h("b", {}, t("wizard.continuing.step", { step: source.step.toLocaleString("en") })), " ",
+          h("a", { href: `#${place}`, "data-go": place }, source.run)),
+        h("p", { role: "status" }, t(`wizard.continuing.${state}`, { bound }))),
+      Object.keys(edits).length > 0 && h("button.mb-button", { type: "button", "data-do": "restore",
+        onclick: () => sendToServer("apply", { edits }) }, t("wizard.continuing.restore")),
+      h("button.mb-button", { type: "button", "data-do": "begin_anew",
+        onclick: () => sendToServer("fetch", { kind: "begin_anew" }) }, t("wizard.continuing.off"))),
+    currentStep() !== "launch" && problems.map(briefly).map(drawProblem)));
+}
+
+// One button takes all of it back, and what to do is said once for what is alike. The launch step lists them itself.
+function briefly(problem, at, problems) {
+  const isLast = problems.findLastIndex((other) => other.code === problem.code) === at;
+  return { ...problem, edits: null, fix: isLast ? problem.fix : "" };
+}

@@ -1,0 +1,110 @@
+// What the draft changes against an earlier run or the recommended plan; asked of the server when Review is drawn.
+import { fill, h, table } from "../lib/dom.js";
+import { gib, percent, rounded } from "../lib/format.js";
+import { lang, t } from "../lib/words.js";
+
+let place = null, asked = 0, base = "", shownFile = null;
+
+// One element for the life of the page: a bundle that changes nothing leaves the choice and the scroll as they are.
+export function difference(bundle) {
+  place ??= h("section.mb-card.mb-section.mb-difference", {}, h("p.mb-quiet", {},
+    t("wizard.difference.asking")));
+  if (bundle.at !== asked) load(bundle.at);
+  return place;
+}
+
+async function load(at) {
+  const mine = (asked = at);
+  let got = null;
+  try {
+    const answer = await fetch(`/api/difference?base=${encodeURIComponent(base)}&lang=${lang()}`);
+    got = answer.ok ? await answer.json() : null;
+  } catch { /* said below */ }
+  if (mine !== asked) return;
+  const text = JSON.stringify(got);
+  if (place.dataset.text === text) return;
+  place.dataset.text = text;
+  draw(got);
+}
+
+function draw(got) {
+  fill(place, h("h3", {}, t("wizard.difference")),
+    got?.bases.length > 0 && choice(got),
+    h("div.mb-difference-told", { role: "status" }, told(got)));
+}
+
+function choice(got) {
+  const option = (key, place) => h("option", { value: key, selected: key === got.base }, key === "recommended"
+    ? t("wizard.difference.recommended") : place === 0 && got.same_name ? t("wizard.difference.last", { run: key }) : key);
+  return h("label.mb-pick", {}, h("span", {}, t("wizard.difference.base")),
+    h("select", { id: "mb-difference-base", onchange: (event) => {
+      base = event.target.value;
+      load(asked);
+    } }, got.bases.map(option)));
+}
+
+function told(got) {
+  if (!got || got.why) return h("p.mb-quiet", {}, got?.why ?? t("wizard.plan.ask.failed"));
+  if (!got.fields.length && !got.files.length) return h("p.mb-quiet", {}, t("wizard.difference.none"));
+  const before = got.base === "recommended" ? "recommended" : "before";
+  return [figures(got.figures, before), fields(got.fields, before), got.files.length > 0 && files(got)];
+}
+
+/** @type {[string, (side: any) => any, ((value: any) => string)?][]} */
+const FIGURES = [
+  ["plan", (side) => side.plan],
+  ["batch", (side) => side.batch, rounded],
+  ["need_gib", (side) => side.need_gib, (value) => gib(value)],
+  ["bubble", (side) => side.bubble, (value) => percent(value)],
+  ["speed", (side) => side.speed, rounded],
+  ["iteration_s", (side) => side.iteration_s, (value) => value < 100 ? value.toPrecision(3) : rounded(value)],
+  ["hours", (side) => side.hours, rounded],
+];
+
+// Estimates of both sides with today's formulas, so that only the job makes the difference.
+function figures({ before, after }, name) {
+  if (!before || !after) return h("p.mb-quiet", {}, t("wizard.difference.unestimated"));
+  const rows = FIGURES.map(([name, take, write]) => [name, take(before), take(after), write])
+    .filter(([, old, now]) => old !== null || now !== null)
+    .map(([name, old, now, write = String]) => [h("th", { scope: "row" }, t(`wizard.difference.${name}`)),
+      ...[old, now].map((value) => h("td.mb-figure", {}, value === null ? "–" : write(value))),
+      h("td.mb-figure", {}, change(name, old, now))]);
+  return table("mb-table mb-difference-figures", heads("figure", name, "after", "change"), rows,
+    t("wizard.difference.figures"));
+}
+
+function change(name, old, now) {
+  if (old === now) return "=";
+  if (typeof old !== "number" || typeof now !== "number") return "";
+  if (name === "need_gib" && gib(old) === gib(now)) return "=";
+  const sign = now > old ? "+" : "−";
+  if (name === "need_gib") return `${sign}${gib(Math.abs(now - old))} GiB`;
+  if (name === "bubble")
+    return t("wizard.difference.points", { points: `${sign}${(100 * Math.abs(now - old)).toFixed(1)}` });
+  return old ? `${sign}${rounded(100 * Math.abs(now / old - 1))}%` : "";
+}
+
+function heads(...names) {
+  const isFigure = names[0] === "figure";
+  return names.map((name, place) => h("th", { scope: "col", class: isFigure && place ? "mb-figure" : null },
+    t(`wizard.difference.column.${name}`)));
+}
+
+function fields(rows, name) {
+  if (!rows.length) return null;
+  const value = (text, kind) => h("td", {}, text === "" ? "–" : h("code.mb-diff", { "data-kind": kind }, text));
+  return table("mb-table mb-difference-fields", heads("field", name, "after"),
+    rows.map(([path, label, old, now]) => [h("th", { scope: "row" }, label || path, label && h("small", {}, path)),
+      value(old, "removed"), value(now, "added")]), t("wizard.difference.fields", { count: rows.length }));
+}
+
+function files(got) {
+  if (!got.files.some((file) => file.name === shownFile)) shownFile = got.files[0].name;
+  const file = got.files.find((one) => one.name === shownFile);
+  const kind = (line) => ({ "+": "added", "-": "removed", "@": "place" })[line[0]];
+  return h("div.mb-difference-files", {}, h("h4", {}, t("wizard.difference.files")),
+    h("div.mb-choice", { role: "group" }, got.files.map((one) => h("button", { type: "button",
+      "aria-pressed": String(one.name === shownFile), onclick: () => { shownFile = one.name; draw(got); } }, one.name))),
+    h("pre.mb-code", { role: "group", tabindex: "0", "aria-label": file.name }, file.lines.map((line) =>
+      h("span.mb-diff", { "data-kind": kind(line) }, `${line}\n`))));
+}

@@ -1,0 +1,76 @@
+// One draft may be open in two tabs. Edits of another page are fetched, so that fields and table show the same draft.
+import { draftVersions } from "../lib/versions.js";
+import { watchRequests } from "../web/requests.js";
+import { latestBundle, sendToServer } from "./channel.js";
+import { resend, resent, taken } from "./unsent.js";
+
+// An answer to an edit of this page may still be under way for so long.
+const QUIET_MS = 1500;
+const versions = draftVersions();
+let timer = 0, typedAt = 0, fetchedAt = 0;
+
+// A payload names the draft's version, and the versions before and after an edit of this page.
+export function note({ draft, span, synced, resent: isResent }) {
+  if (draft === undefined) return;
+  if (isResent) resent();
+  if (synced) resend();
+  // Fields that were typed in while they were fetched may have been overwritten.
+  versions.note({ draft, span, isSynced: synced && typedAt <= fetchedAt });
+  clearTimeout(timer);
+  if (versions.isBehind()) timer = setTimeout(fetchAll, QUIET_MS);
+}
+
+export const fetchAll = () => atRest(() => {
+  versions.forgetOwn();
+  fetchedAt = Date.now();
+  const isTyping = fetchedAt - typedAt < QUIET_MS;
+  sendToServer("sync", { typed: isTyping ? document.activeElement?.closest(".block")?.id ?? "" : "" });
+});
+
+// Edits of this page that are not answered yet; choices among plans do not count. Until the answer the figures may be
+// of the draft before. Of several edits of a field Gradio sends the last one after the first answer, hence the pause.
+const PAUSE_MS = 100;
+const waiting = [];
+let underWay = 0, pause = 0, isPaused = true, isLost = false, changed = () => {};
+const isEdit = (address, options) => String(address).endsWith("/run/predict") && typeof options?.body === "string"
+  && !options.body.includes('"ticket":');
+
+export const isResting = () => isPaused;
+
+// `listener` runs when edits begin to be under way, and when none is left.
+export const onRestChange = (listener) => { changed = listener; };
+
+watchRequests((address, options) => {
+  if (!isEdit(address, options)) return null;
+  underWay += 1;
+  clearTimeout(pause);
+  isPaused = false;
+  changed();
+  const ended = (isFailure) => {
+    isLost ||= isFailure;
+    underWay -= 1;
+    if (!underWay) pause = setTimeout(rest, PAUSE_MS);
+  };
+  return { answered: ({ status }) => ended(status === 401), failed: () => ended(true) };
+});
+
+function rest() {
+  isPaused = true;
+  if (!isLost) taken();
+  changed();
+  actNow();
+}
+
+const actNow = () => { for (const act of waiting.splice(0)) act(); };
+
+// A question about figures waits until the figures are of the newest edit.
+export const atRest = (act) => { if (isPaused) act(); else waiting.push(act); };
+
+// What was asked before something was typed comes before it.
+document.addEventListener("input", () => {
+  typedAt = Date.now();
+  actNow();
+}, true);
+
+// Another window may have edited the draft meanwhile.
+window.addEventListener("focus", () => latestBundle() && sendToServer("refresh"));

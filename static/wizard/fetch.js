@@ -1,0 +1,89 @@
+// Fetching into the draft: a model's config.json from the hub or a node, the memory of the nodes, the size of the data.
+import { fill, h, table } from "../lib/dom.js";
+import { t } from "../lib/words.js";
+import { latestBundle, sendToServer } from "./channel.js";
+import { goTo } from "./fields.js";
+import { hostKeys } from "./host_keys.js";
+import { drawProblem } from "./problems.js";
+
+let busy = null, modelId = "";
+
+// Made once: a bundle after every edit must not take the id away from under the cursor.
+function panel(element, kinds, form) {
+  let answer = element.querySelector(".mb-fetch-answer");
+  if (!answer) {
+    answer = h("div.mb-fetch-answer", { role: "status" });
+    fill(element, h("div.mb-fetch.mb-desk", {}, form()), answer);
+  }
+  const told = latestBundle()?.fetched;
+  if (told && told !== seen) settle(told);
+  const isMine = kinds.includes(busy?.kind ?? told?.kind);
+  for (const button of element.querySelectorAll(".mb-fetch button")) button.disabled = busy !== null;
+  fill(answer, isMine && (busy ? progress() : said(told)));
+}
+
+let seen = null;
+function settle(told) {
+  seen = told;
+  busy = null;
+}
+
+function ask(kind, more = {}) {
+  if (busy) return;
+  busy = { kind };
+  sendToServer("fetch", { kind, ...more });
+  redraw();
+}
+
+function redraw() {
+  for (const [name, draw] of Object.entries(fetchPanels)) {
+    const element = document.querySelector(`[data-panel="${name}"]`);
+    if (element) draw(element);
+  }
+}
+
+const progress = () => [h("span.mb-spinner", { "aria-hidden": "true" }),
+  t(`wizard.fetch.${busy.kind}.busy`, { id: modelId })];
+
+function said(told) {
+  const isDone = Object.keys(told.note).length > 0;
+  const waits = told.keys.length > 0;
+  // An unknown host key is no fault: it is asked about below.
+  const problems = told.problems.filter((problem) => !waits || problem.code !== "host_key_unknown");
+  return [isDone && h("p.mb-good", {}, t(`wizard.fetch.${told.kind}.${told.done}`, told.note)),
+    told.table && h("div.mb-found", {}, table("mb-table", told.table.head, told.table.rows)),
+    problems.map((problem) => drawMissing({ ...problem, again: () => ask(told.kind) })),
+    waits && hostKeys(told.keys, () => ask(told.kind, { accept: told.keys.map((key) => key.fingerprint) }))];
+}
+
+function drawMissing(problem) {
+  if (problem.code !== "needed_for_launch") return drawProblem(problem);
+  const open = () => goTo(problem.at, problem.step);
+  return h("div.mb-problem", { "data-severity": "missing" },
+    t("wizard.fetch.needs"), " ",
+    h("button.mb-apply", { type: "button", onclick: open }, problem.label));
+}
+
+function button(kind, more) {
+  return h("button.mb-button", { type: "button", "data-fetch": kind,
+    onclick: () => ask(kind, more?.()) }, t(`wizard.fetch.${kind}`));
+}
+
+const drawModel = (element) => panel(element, ["hub", "node"], () => {
+  const keep = (event) => { modelId = event.target.value.trim(); };
+  const enter = (event) => { if (event.key === "Enter") ask("hub", { id: modelId }); };
+  const input = h("input.mb-fetch-id", { type: "text", placeholder: "Qwen/Qwen3-8B", spellcheck: "false",
+    autocomplete: "off", value: modelId, oninput: keep, onkeydown: enter });
+  return [h("label", {}, h("span", {}, t("wizard.fetch.id")), input), button("hub", () => ({ id: modelId })),
+    button("node")];
+});
+
+const drawMemory = (element) => panel(element, ["memory"], () => button("memory"));
+
+const drawSamples = (element) => panel(element, ["samples"], () => button("samples"));
+
+const SPEED = ["speed", "keep_speed", "forget_calibration"];
+const drawSpeed = (element) => panel(element, SPEED, () => button("speed"));
+
+export const fetchPanels = { fetch_model: drawModel, fetch_memory: drawMemory, fetch_samples: drawSamples,
+  fetch_speed: drawSpeed };

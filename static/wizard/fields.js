@@ -1,0 +1,138 @@
+// Beside the fields: problems with their fix, which fields have nothing to say, marks on the steps, parts that open.
+import { h } from "../lib/dom.js";
+import { t } from "../lib/words.js";
+import { go, steps } from "../web/shell.js";
+import { drawProblem } from "./problems.js";
+
+const idOf = (path) => `field-${path.replaceAll(".", "-")}`;
+
+export function placeProblems(bundle) {
+  if (bundle.hidden && bundle.hidden.join() !== hiddenNow) hide(bundle.hidden);
+  const byId = new Map();
+  for (const problem of bundle.problems) {
+    const id = idOf(problem.at);
+    byId.set(id, [...(byId.get(id) || []), problem]);
+  }
+  for (const block of document.querySelectorAll('[id^="field-"]')) beside(block, byId.get(block.id) || []);
+  unplaced(bundle);
+  marks(bundle);
+}
+
+let hiddenNow = null;
+function hide(paths) {
+  hiddenNow = paths.join();
+  const ids = new Set(paths.map(idOf));
+  for (const block of document.querySelectorAll('[id^="field-"]'))
+    block.toggleAttribute("data-off", ids.has(block.id));
+  document.querySelectorAll(".mb-fields > .form").forEach(balance);
+  // What would open to nothing, as parallel sizes do on an engine without them, is not offered.
+  for (const button of document.querySelectorAll("[data-more]")) {
+    const part = document.getElementById(button.dataset.more);
+    button.toggleAttribute("data-off", Boolean(part) && !part.querySelector('[id^="field-"]:not([data-off])'));
+  }
+}
+
+// As many columns as fit an engine's name or a problem, but rows of equal length: five fields are three and two.
+const COLUMN = 260, GAP = 20, FEWEST = 3;
+function balance(form) {
+  const count = [...form.children].filter((child) => !child.hasAttribute("data-off")).length;
+  form.parentElement.toggleAttribute("data-off", count === 0);
+  watched.observe(form);
+  const most = Math.max(1, Math.floor((form.clientWidth + GAP) / (COLUMN + GAP)));
+  if (!form.clientWidth || !count) return;
+  const columns = Math.min(most, Math.max(FEWEST, Math.ceil(count / Math.ceil(count / most))));
+  form.style.setProperty("--columns", columns);
+}
+const watched = new ResizeObserver((entries) => entries.forEach((entry) => balance(entry.target)));
+
+function beside(block, problems) {
+  const text = JSON.stringify(problems);
+  let box = block.querySelector(":scope > .mb-beside");
+  if (box ? box.dataset.text === text : !problems.length) return;
+  box?.remove();
+  const input = block.querySelector("input, textarea");
+  if (!problems.length) {
+    input?.removeAttribute("aria-invalid");
+    input?.removeAttribute("aria-describedby");
+    return;
+  }
+  box = h("div.mb-beside", { id: `${block.id}-problems` }, onceFixed(problems).map(drawProblem));
+  box.dataset.text = text;
+  block.append(box);
+  input?.setAttribute("aria-describedby", box.id);
+  if (problems.some((problem) => problem.severity === "error")) input?.setAttribute("aria-invalid", "true");
+  else input?.removeAttribute("aria-invalid");
+}
+
+// Several rules broken by one value have one fix: its button stands below the last of them.
+function onceFixed(problems) {
+  const fixes = problems.map((problem) => problem.edits && JSON.stringify(problem.edits));
+  return problems.map((problem, index) => fixes.indexOf(fixes[index], index + 1) < 0 ? problem
+    : { ...problem, edits: null });
+}
+
+// Problems of the whole job, or of a field that no widget shows, stand at the top of their step.
+function unplaced(bundle) {
+  for (const step of steps) {
+    const heading = document.getElementById(`heading-${step}`)?.closest(".mb-heading");
+    if (!heading) continue;
+    const problems = bundle.problems.filter((problem) => !problem.at && problem.step === step);
+    const text = JSON.stringify(problems);
+    let box = heading.querySelector(":scope > .mb-unplaced");
+    if (box ? box.dataset.text === text : !problems.length) continue;
+    box?.remove();
+    if (!problems.length) continue;
+    box = h("div.mb-unplaced", {}, problems.map(drawProblem));
+    box.dataset.text = text;
+    heading.append(box);
+  }
+}
+
+function marks(bundle) {
+  for (const link of document.querySelectorAll(".mb-steps a[data-step]")) {
+    const { errors = 0, missing = 0 } = bundle.marks[link.dataset.step] || {};
+    link.querySelector(".mb-mark")?.remove();
+    const [kind, number] = errors ? ["errors", errors] : ["missing", missing];
+    if (!number) continue;
+    const words = t(`wizard.mark.${kind}`, { count: number });
+    link.append(h("span.mb-mark", { "data-kind": kind, title: words },
+      h("span", { "aria-hidden": "true" }, String(number)), h("span.mb-only-read", {}, words)));
+  }
+  for (const button of document.querySelectorAll("[data-more]")) {
+    const part = document.getElementById(button.dataset.more);
+    const number = part ? part.querySelectorAll('.mb-problem[data-severity="error"]').length : 0;
+    button.querySelector(".mb-mark")?.remove();
+    if (number) button.append(h("span.mb-mark", { "data-kind": "errors" }, String(number)));
+  }
+}
+
+function open(button, isOpen) {
+  button.setAttribute("aria-expanded", String(isOpen));
+  document.getElementById(button.dataset.more)?.toggleAttribute("data-open", isOpen);
+}
+
+// Go to a field wherever it is: its step, the part it is hidden in, then the input itself.
+export function goTo(path, step) {
+  go(step);
+  const block = document.getElementById(idOf(path));
+  const part = block?.closest(".mb-more");
+  if (part) open(document.querySelector(`[data-more="${part.id}"]`), true);
+  block?.scrollIntoView({ block: "center" });
+  block?.querySelector("input, textarea")?.focus({ preventScroll: true });
+}
+
+// Gradio opens a list with the chosen entry on top: what stands before it is out of sight and seems not to be there.
+function showAround({ target }) {
+  if (target.role !== "combobox") return;
+  setTimeout(() => {
+    const list = document.getElementById(target.getAttribute("aria-controls"));
+    const chosen = list?.querySelector('[aria-selected="true"]');
+    if (chosen) list.scrollTop = chosen.offsetTop - (list.clientHeight - chosen.offsetHeight) / 2;
+  }, 60);
+}
+document.addEventListener("focusin", showAround);
+
+document.addEventListener("click", ({ target }) => {
+  const button = target instanceof Element && target.closest("[data-more]");
+  if (button) open(button, button.getAttribute("aria-expanded") !== "true");
+});

@@ -1,0 +1,275 @@
+// The table of legal plans. Only the rows in view are in the document, so an edit costs the same for 20 and for 300.
+import { fill, h, table } from "../lib/dom.js";
+import { gib, grouped, hourCount, percent, rounded } from "../lib/format.js";
+import { sentences, t } from "../lib/words.js";
+import { choosePlan, isSettled } from "./choices.js";
+import { atRest } from "./draft.js";
+import { meter } from "./meter.js";
+import { planName, recompute } from "./plan_words.js";
+import { drawProblem } from "./problems.js";
+import { whyNot } from "./why_not.js";
+
+const ROW = 36, SPARE = 6;
+const SIZES = ["tensor", "pipeline", "virtual_pipeline", "context", "expert", "expert_tensor"];
+const ALWAYS = new Set(["tensor", "pipeline"]);
+const FILTERS = ["fits", "engine", "front", "loads"];
+const NOTICED = 0.005;
+const WRONG = new Set(["vision_gradients_wrong", "vision_replicas_drift"]);
+const filters = new Set();
+let all = [], rows = [], columns = [], plans = null, chosen = null, place = null;
+// Where the box is scrolled to, where it is to be, and its height: asked of the box while anything else is new, they
+// would lay out the page once more.
+let at = 0, top = 0, height = 0;
+
+export function draw(element, bundle) {
+  if (element !== place) build(element);
+  if (!bundle.data.plans) return;
+  plans = bundle.data.plans;
+  const part = (name) => element.querySelector(`.mb-plans-${name}`);
+  const isListed = plans.own !== null && plans.own !== undefined;
+  part("why").textContent = plans.why;
+  part("instead").textContent = plans.instead ?? "";
+  part("loads").textContent = plans.loads ?? "";
+  part("filters").lastChild.hidden = !plans.loads;
+  part("else").hidden = !plans.rows.length || isListed;
+  for (const name of ["box", "count", "filters", "ask"]) part(name).hidden = !plans.rows.length;
+  part("cost").hidden = part("guides").hidden = part("use").hidden = true;
+  if (!plans.rows.length) return;
+  all = plans.rows.map(named);
+  const before = chosen && keyOf(chosen);
+  if (isSettled()) chosen = all.find((row) => row.rank === plans.own) || null;
+  else if (chosen) chosen = all.find((row) => keyOf(row) === before) || chosen;
+  // What was scrolled to is not listed any more.
+  if (before && !chosen) top = 0;
+  // Without a known speed the sentence above the table says how they are sorted.
+  part("count").textContent = t("wizard.plan.count", { shown: grouped(all.length), count: grouped(plans.count),
+    fitting: grouped(plans.fitting), sorted: all[0].speed === null ? "" : t("wizard.plan.sorted") });
+  guides(part("guides"));
+  even(part("even"), bundle.problems.find((one) => WRONG.has(one.code) || one.code === "stages_unequal"));
+  // At first the best are in view, as the sentences above say.
+  sift(before && chosen && keyOf(chosen) !== before);
+}
+
+function named(values) {
+  const row = {};
+  plans.keys.forEach((key, index) => { row[key] = values[index]; });
+  return row;
+}
+
+const keyOf = (row) => plans.keys.slice(0, plans.keys.indexOf("rank")).map((name) => row[name]).join("|");
+
+// What the filters leave, and which columns tell these rows apart.
+function sift(isMoved) {
+  const engine = chosen?.engine ?? all[0].engine;
+  rows = all.filter((row) => (!filters.has("fits") || row.fits) && (!filters.has("engine") || row.engine === engine)
+    && (!filters.has("front") || row.marks.includes("p")) && (!filters.has("loads") || !row.marks.includes("x")));
+  const differs = (name) => new Set(all.map((row) => row[name])).size > 1;
+  columns = [all.some((row) => row.marks) && "marks", differs("engine") && "engine",
+    ...SIZES.filter((name) => ALWAYS.has(name) || all.some((row) => row[name] > 1)), "data", "micro_batch",
+    "accumulation", "recompute", "memory", "bubble", ...(all[0].speed === null ? [] : ["exposed", "speed"]),
+    all.some((row) => row.hours !== null) && "hours"].filter(Boolean);
+  header();
+  if (isMoved && height) bringIntoView();
+  paint();
+}
+
+function bringIntoView() {
+  const index = rows.indexOf(chosen);
+  if (index < 0) return;
+  if (index * ROW < top) top = index * ROW;
+  else if ((index + 2) * ROW > top + height) top = ROW * Math.ceil(((index + 2) * ROW - height) / ROW);
+}
+
+// The box was scrolled, is shown again or has another size.
+function look() {
+  const box = place.querySelector(".mb-plans-box");
+  if (!box.clientHeight || (box.scrollTop === at && box.clientHeight === height)) return;
+  at = top = box.scrollTop;
+  height = box.clientHeight;
+  paint();
+}
+const resized = new ResizeObserver(look);
+
+function build(element) {
+  place = element;
+  const grid = { class: "mb-plans", role: "grid", tabindex: "0", "aria-label": t("wizard.plans"), onkeydown: onKey };
+  const table = h("table", grid, h("thead", {}), h("tbody", { onclick: onClick }));
+  const use = h("button.mb-apply.mb-plans-use", { type: "button", hidden: true, onclick: () => choose(best()) });
+  fill(element, h("p.mb-plans-note.mb-plans-why", {}),
+    h("p.mb-plans-note", {}, h("span.mb-plans-instead", {}), " ", use),
+    h("p.mb-plans-loads", {}),
+    h("p.mb-plans-else.mb-problem", { "data-severity": "warning" }, t("wizard.plan.elsewhere")),
+    h("div.mb-plans-filters", {}, FILTERS.map(filter)),
+    h("div.mb-plans-box", { onscroll: () => requestAnimationFrame(look) }, table),
+    h("p.mb-plans-cost", { "aria-live": "polite" }), h("div.mb-plans-even", {}),
+    h("p.mb-plans-count.mb-quiet", {}),
+    whyNot(), h("div.mb-plans-guides", {}));
+  at = top = height = 0;
+  resized.disconnect();
+  resized.observe(element.querySelector(".mb-plans-box"));
+}
+
+function filter(name) {
+  const box = h("input", { type: "checkbox", onchange: () => {
+    filters[box.checked ? "add" : "delete"](name);
+    top = 0;
+    sift();
+  } });
+  return h("label", {}, box, t(`wizard.plan.only.${name}`));
+}
+
+function header() {
+  const names = columns.map((name) => [t(`wizard.column.${name}`), t(`wizard.column.${name}.long`)]);
+  const cells = names.map(([short, long], index) => h("th", { scope: "col", role: "columnheader", title: long,
+    class: classOf(columns[index]) }, short));
+  const head = place.querySelector("thead");
+  if (head.dataset.names !== columns.join()) fill(head, h("tr", { role: "row" }, cells));
+  head.dataset.names = columns.join();
+  place.querySelector("table").setAttribute("aria-rowcount", String(rows.length + 1));
+}
+
+const classOf = (name) => ({ memory: "mb-wide", engine: "mb-text", recompute: "mb-text", marks: "mb-marks" })[name];
+
+function paint() {
+  if (!plans?.rows.length) return;
+  const box = place.querySelector(".mb-plans-box"), body = place.querySelector("tbody");
+  const most = Math.ceil((height || 400) / ROW) + 2 * SPARE;
+  const first = Math.max(0, Math.min(Math.floor(top / ROW) - SPARE, rows.length - most));
+  const last = Math.min(rows.length, first + most);
+  body.replaceChildren(space(first), ...rows.slice(first, last).map((row, index) => line(row, first + index)),
+    space(rows.length - last));
+  if (top !== at) at = box.scrollTop = top;
+  const index = rows.indexOf(chosen), table = place.querySelector("table");
+  if (index >= first && index < last) table.setAttribute("aria-activedescendant", `plan-${index}`);
+  else table.removeAttribute("aria-activedescendant");
+  const told = place.querySelector(".mb-plans-cost");
+  offer(place.querySelector(".mb-plans-use"));
+  const cost = chosen ? costOf(chosen) : "", words = cost && t("wizard.plan.cost", { cost });
+  told.hidden = !cost;
+  if (told.textContent !== words) told.textContent = words;
+}
+
+// One press for whoever does not want to choose among hundreds: what the sentences above the table recommend, or the
+// next one that the checkpoint can be loaded into.
+const best = () => all.find((row) => row.rank >= plans.recommended && row.fits && row.speed !== null && !row.marks.includes("x"));
+function offer(button) {
+  const row = best();
+  button.hidden = !row || row === chosen;
+  const words = row && t("wizard.plan.ask.choose", { plan: planName(row) });
+  if (row && button.textContent !== words) button.textContent = words;
+}
+
+const space = (count) => h("tr", { "aria-hidden": "true", style: { height: `${count * ROW}px` } });
+
+function line(row, index) {
+  return h("tr", { role: "row", id: `plan-${index}`, "data-index": index, "aria-rowindex": index + 2,
+      "aria-selected": String(row === chosen), title: costOf(row),
+      class: [row.fits === false && "mb-over", row.marks.includes("x") && "mb-unfit"].filter(Boolean).join(" ") || null },
+    columns.map((name) => h("td", { role: "gridcell", class: classOf(name) ?? (row[name] === 1
+      && SIZES.includes(name) ? "mb-one" : null) }, cell(row, name))));
+}
+
+function cell(row, name) {
+  if (name === "memory") return meter(row.need_gib, plans.gpu_gib,
+    row.fits ? (row.need_gib > plans.doubtful_gib ? "wizard.near" : "wizard.fits") : isOver(row) ? "wizard.over" : "wizard.over.host");
+  if (name === "engine") return t(`wizard.engine.${row.engine}`);
+  if (name === "recompute") return recompute(row);
+  if (name === "bubble" || name === "exposed") return percent(row[name]);
+  if (name === "speed") return rounded(row.speed);
+  if (name === "hours") return row.hours === null ? "–" : hourCount(row.hours);
+  if (name === "marks") return [row.marks.includes("x") && h("span", { title: t("wizard.plan.mark.unfit") }, "⊘"),
+    row.marks.includes("p") && h("span", { title: t("wizard.plan.mark.front") }, "◆"),
+    row.marks.includes("g") && h("span", { title: t("wizard.plan.mark.guide") }, "★")];
+  return String(row[name]);
+}
+
+const isOver = (row) => !row.fits && row.need_gib > plans.gpu_gib;
+
+function costOf(row) {
+  const says = [];
+  if (row.marks.includes("x")) says.push(t("wizard.plan.mark.unfit"));
+  if (isOver(row)) says.push(t("wizard.plan.cost.over", { gib: gib(row.need_gib - plans.gpu_gib) }));
+  if (row.over_host > 0) says.push(t("wizard.plan.cost.over_host", { gib: gib(row.over_host) }));
+  if (row.rank === 0) says.push(t(row.fits ? "wizard.plan.cost.best" : "wizard.plan.cost.closest"));
+  // Where nothing fits, how fast the closest would be is no measure.
+  else if (plans.fitting && row.slower !== null) says.push(paceOf(row));
+  const less = all[0].need_gib - row.need_gib;
+  if (row.account_for_embedding || row.account_for_loss) says.push(t("wizard.plan.cost.accounts"));
+  if (row.pipeline_layout) says.push(t("wizard.plan.cost.layout", { layout: row.pipeline_layout }));
+  if (row.fits && row.rank !== 0 && Math.abs(less) >= 0.05) says.push(t(less > 0 ? "wizard.plan.cost.less"
+    : "wizard.plan.cost.more", { gib: gib(Math.abs(less)) }));
+  return sentences(says);
+}
+
+function paceOf({ slower, part }) {
+  if (slower > NOTICED) return t("wizard.plan.cost.slower", { percent: percent(slower), part: t(`advice.part.${part}`) });
+  return slower < -NOTICED ? t("wizard.plan.cost.faster", { percent: percent(-slower) }) : t("wizard.plan.cost.same");
+}
+
+// The draft's plan trains something wrongly, or its stages wait for each other. The fields to fix are closed at first.
+function even(element, note) {
+  const text = note ? JSON.stringify(note) : "";
+  if (element.dataset.text === text) return;
+  element.dataset.text = text;
+  element.replaceChildren(...(note ? [drawProblem(note)] : []));
+}
+
+// What guides claim for this very case, beside our figures.
+function guides(element) {
+  element.hidden = !plans.guides?.length;
+  const told = JSON.stringify(plans.guides);
+  if (element.hidden || element.dataset.told === told) return;
+  element.dataset.told = told;
+  const number = (value) => rounded(value);
+  const times = (value) => `${value.toFixed(1)}×`;
+  const claim = (values, write, unit = "") => values ? [...new Set(values.map(write))].join("–") + unit : "–";
+  const ours = (value, words) => h("td.mb-ours", {}, value === null ? "–" : words(value));
+  const use = (one) => h("button.mb-tool", { type: "button",
+    onclick: () => takeSame(all.find((row) => row.rank === one.rank)) }, t("wizard.plan.choose"));
+  const lines = plans.guides.map((one) => [one.name,
+    claim(one.claims.memory_gb, String, " GB"), ours(one.ours.memory_gib, (value) => `${gib(value)} GiB`),
+    claim(one.claims.speed, number), ours(one.ours.speed, number),
+    claim(one.claims.bubble, (value) => String(Math.round(1000 * value) / 10), "%"), ours(one.ours.bubble, percent),
+    claim(one.claims.speed_up, (value) => value.toFixed(1), "×"), ours(one.ours.speed_up, times),
+    h("td", {}, one.rank === null ? t("wizard.guide.wrong") : use(one))]);
+  const head = ["plan", "memory", "ours", "speed", "ours", "bubble", "ours", "speed_up", "ours", "choose"];
+  fill(element, table("mb-table", head.map((name) => t(`wizard.guide.${name}`)), lines,
+    t("wizard.guide.caption")));
+}
+
+// A chosen row is written again too: another page may have written since.
+function take(row, isRepeated) {
+  if (!row || (row === chosen && isRepeated)) return;
+  chosen = row;
+  bringIntoView();
+  paint();
+  choosePlan(row, plans.keeps_batch);
+}
+
+function takeSame(row) {
+  const key = row && keyOf(row);
+  atRest(() => take(all.find((other) => keyOf(other) === key)));
+}
+
+function onClick(event) {
+  const line = event.target.closest("[data-index]");
+  if (!line) return;
+  choose(rows[Number(line.dataset.index)]);
+}
+
+// The keys go on from the row.
+function choose(row) {
+  place.querySelector("table").focus({ preventScroll: true });
+  takeSame(row);
+}
+
+function onKey(event) {
+  const page = Math.floor(height / ROW) - 2, { key, repeat } = event;
+  const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
+  if (!(key in steps)) return;
+  event.preventDefault();
+  atRest(() => {
+    const to = rows.indexOf(chosen) + steps[key];
+    take(rows[Math.max(0, Math.min(rows.length - 1, to))], repeat);
+  });
+}

@@ -1,0 +1,41 @@
+// A problem of the draft: what is wrong, and what to do, with a button where the server knows the edit.
+import { fill, h } from "../lib/dom.js";
+import { gap, t } from "../lib/words.js";
+import { sendToServer } from "./channel.js";
+import { ask, form, hiddenInput } from "./secret_form.js";
+
+export function drawProblem(problem) {
+  if (problem.code === "needed_for_launch")
+    return h("div.mb-problem", { "data-severity": problem.severity }, t("wizard.needed"));
+  return h("div.mb-problem", { "data-severity": problem.severity, "data-code": problem.code },
+    h("span", {}, h("b", {}, t(`wizard.severity.${problem.severity}`)), gap(), withRunLink(problem), " "),
+    h("span.mb-fix", {}, problem.fix),
+    problem.unlock && unlock(problem.unlock, problem.again),
+    problem.edits && [" ", apply(problem.apply, problem.edits)],
+    problem.choices?.length > 0 && h("div.mb-choices", {},
+      problem.choices.map((choice) => apply(choice.words, choice.edits))));
+}
+
+// A run of this server that a problem names is a link to its page.
+export function withRunLink({ message, run }) {
+  const offset = run ? message.indexOf(run) : -1;
+  return offset < 0 ? message : [message.slice(0, offset),
+    h("a", { href: `#runs/${run}`, "data-go": `runs/${run}` }, run), message.slice(offset + run.length)];
+}
+
+const apply = (words, edits) => h("button.mb-apply", { type: "button",
+  onclick: () => sendToServer("apply", { edits }) }, words);
+
+// The form below a problem that only a key's passphrase removes; `after` is called once it was sent.
+export function unlock(path, after) {
+  const value = hiddenInput(), told = h("div", { role: "status" });
+  const send = async () => {
+    const passphrase = value.value;
+    value.value = "";
+    const { problems } = await ask("POST", "/api/passphrases", { name: path, value: passphrase });
+    fill(told, (problems || []).map(drawProblem));
+    if (!problems) after?.();
+  };
+  return form(send, h("label", {}, h("span", {}, t("wizard.unlock")), value),
+    h("button.mb-button", {}, t("wizard.unlock.go")), told);
+}

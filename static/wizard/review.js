@@ -1,0 +1,95 @@
+// Review: what will run, to read, copy and download. What it changes against an earlier run: difference.js.
+import { copyButton } from "../lib/commands.js";
+import { fill, h } from "../lib/dom.js";
+import { gap, t } from "../lib/words.js";
+import { steps } from "../web/shell.js";
+import { difference } from "./difference.js";
+import { goTo } from "./fields.js";
+import { drawProblem } from "./problems.js";
+
+const MANY_NODES = 8;
+let shownFile = null, shownNode = 0, drawn = "";
+
+export function draw(element, bundle) {
+  if (!("review" in bundle.data)) return;
+  const review = bundle.data.review;
+  const text = JSON.stringify([review, bundle.problems, shownFile, shownNode]);
+  if (text === drawn && element.childElementCount) return;
+  drawn = text;
+  if (!review) {
+    fill(element, card(t("wizard.review.errors"), todoList(bundle, "error")));
+    return;
+  }
+  fill(element, 
+    !review.complete && card(t("wizard.review.missing"),
+      h("p.mb-quiet", {}, t("wizard.review.missing.lead")),
+      (review.problems || []).map(drawProblem), todoList(bundle, "missing", "error")),
+    files(element, bundle, review), commands(element, bundle, review),
+    difference(bundle));
+}
+
+function card(title, ...children) {
+  return h("section.mb-card.mb-section", {}, h("h3", {}, title), children);
+}
+
+// What stands in the way, step by step, each with a way to its field.
+export function todoList(bundle, ...severities) {
+  const found = bundle.problems.filter((problem) => severities.includes(problem.severity));
+  found.sort((one, other) => steps.indexOf(one.step) - steps.indexOf(other.step));
+  const link = ({ at, step, label }) => h("button.mb-link", { type: "button",
+    onclick: () => goTo(at, step) }, label || t(`step.${step}`));
+  return h("ul.mb-todo", {}, found.map((problem) => h("li", {},
+    h("span.mb-quiet", {}, t(`step.${problem.step}`)),
+    h("span", {}, link(problem),
+      problem.code !== "needed_for_launch" && [" ", problem.message, gap(), problem.fix]))));
+}
+
+function files(element, bundle, review) {
+  const all = [{ name: "job.yaml", text: review.job }, { name: "job.json", text: review.json },
+    ...(review.files || [])];
+  if (!all.some((file) => file.name === shownFile)) shownFile = all[0].name;
+  const file = all.find((one) => one.name === shownFile);
+  return card(t("wizard.review.files"),
+    h("div.mb-bar", {}, pick(all.map((one) => [one.name, one.name]), shownFile, (name) => {
+      shownFile = name;
+      draw(element, bundle);
+    }), copyButton(file.text), download(file),
+    review.complete && h("a.mb-tool", { href: "/api/archive", download: "" }, t("wizard.review.download"))),
+    h("pre.mb-code", { role: "group", tabindex: "0", "aria-label": file.name }, file.text),
+    (review.notes || []).map(drawProblem));
+}
+
+// A plan is taken along before anything is known of its nodes.
+const download = ({ name, text }) => h("a.mb-tool", { download: name,
+  href: `data:text/plain;charset=utf-8,${encodeURIComponent(text)}` }, t("wizard.review.download_one", { name }));
+
+function commands(element, bundle, review) {
+  if (!review.complete) return null;
+  const command = review.commands[Math.min(shownNode, review.commands.length - 1)];
+  const nodes = review.commands.map((one) => [one.rank, `${one.rank} · ${one.node}`]);
+  const variables = review.environment.map(([name, value]) => `${name}=${value}`).join("\n");
+  return card(t("wizard.review.commands"), h("p.mb-quiet", {}, t("wizard.review.commands.lead")),
+    h("div.mb-bar", {}, (nodes.length > MANY_NODES ? select : pick)(nodes, command.rank, (rank) => {
+      shownNode = rank;
+      draw(element, bundle);
+    }), copyButton(command.text)),
+    h("pre.mb-code.mb-wrap", { role: "group", tabindex: "0", "aria-label": command.node }, words(command.text)),
+    h("div.mb-bar", {}, h("h4", {}, t("wizard.review.environment")), copyButton(variables)),
+    h("pre.mb-code", { tabindex: "0" }, variables));
+}
+
+function pick(choices, chosen, onPick) {
+  return h("div.mb-choice", { role: "group" }, choices.map(([value, label]) =>
+    h("button", { type: "button", "aria-pressed": String(value === chosen), onclick: () => onPick(value) }, label)));
+}
+
+// An argument is not broken at its hyphens while a line holds it.
+const words = (text) => text.split(" ").flatMap((word, place) => [place ? " " : "",
+  h("span.mb-word", {}, word)]);
+
+// The same of many.
+function select(choices, chosen, onPick) {
+  const onchange = (event) => onPick(choices[event.target.selectedIndex][0]);
+  return h("label.mb-choice.mb-pick", {}, t("wizard.review.node"), h("select", { onchange, "aria-label": t("wizard.review.node") },
+    choices.map(([value, label]) => h("option", { selected: value === chosen }, label))));
+}

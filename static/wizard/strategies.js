@@ -1,0 +1,49 @@
+// The strategy table: asked of the server when it is shown, for it searches the plans of every engine.
+import { fill, h, table } from "../lib/dom.js";
+import { hourCount, rounded } from "../lib/format.js";
+import { lang, sentences, t } from "../lib/words.js";
+import { sendToServer } from "./channel.js";
+import { meter } from "./meter.js";
+
+let asked = 0;
+
+export async function draw(element, bundle) {
+  const mine = (asked = bundle.at);
+  if (!element.childElementCount) fill(element, h("p.mb-quiet", {}, t("wizard.strategies.asking")));
+  let got = null;
+  try {
+    const answer = await fetch(`/api/strategies?lang=${lang()}`);
+    got = answer.ok ? await answer.json() : null;
+  } catch { /* said below */ }
+  if (mine !== asked) return;
+  const text = JSON.stringify(got);
+  if (element.dataset.text === text) return;
+  element.dataset.text = text;
+  if (!got?.rows.length) return fill(element, h("p.mb-quiet", {}, got?.why ?? t("wizard.plan.ask.failed")));
+  // Without a known speed or number of samples there is nothing to say.
+  const isEmpty = { speed: got.rows.every((row) => row.speed === null), hours: got.rows.every((row) => row.hours === null) };
+  const names = ["name", "memory", "speed", "hours", "why", "rule", "choose"].filter((name) => !isEmpty[name]);
+  const head = names.map((name) => h("th", { scope: "col",
+    class: ["speed", "hours"].includes(name) ? "mb-figure" : null }, t(`wizard.strategies.${name}`)));
+  fill(element, h("p.mb-quiet", {}, t("wizard.strategies.lead")),
+    got.batch && h("p.mb-problem", { "data-severity": "note" }, sentences(got.batch)),
+    table("mb-table mb-strategies", head, got.rows.map((row) => names.map((name) => line(row, got.gpu_gib)[name]))));
+}
+
+function line(row, gpu) {
+  return {
+    name: h("th", { scope: "row", "data-recommended": row.recommended }, row.name,
+      row.recommended && h("span.mb-best", {}, t("wizard.strategies.best")),
+      row.plan && h("small", {}, row.plan)),
+    memory: h("td", {}, row.plan ? meter(row.need_gib, gpu,
+      row.near ? "wizard.near" : row.fits ? "wizard.fits" : row.over ? "wizard.over" : "wizard.over.host", !row.fits) : "–"),
+    speed: h("td.mb-figure", {}, row.fits && row.speed ? rounded(row.speed) : "–"),
+    hours: h("td.mb-figure", {}, row.fits && row.hours !== null ? hourCount(row.hours) : "–"),
+    why: h("td", {}, row.why, row.is_unfit && h("span.mb-unloaded", {}, "⊘ ", t("wizard.plan.mark.unfit"))),
+    rule: h("td.mb-rule", {}, row.rule ? [row.rule.words, row.rule.meant && h("span.mb-meant", {},
+      t("wizard.strategies.meant"))] : "–"),
+    choose: h("td", {}, row.is_own ? h("span.mb-quiet", {}, t("wizard.strategies.own")) : row.plan
+      && h("button.mb-tool", { type: "button", "aria-label": t("wizard.strategies.choose.long", { name: row.name }),
+        onclick: () => sendToServer("apply", { edits: row.edits }) }, t("wizard.plan.choose"))),
+  };
+}

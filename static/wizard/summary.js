@@ -1,0 +1,66 @@
+// The estimate in one line under the stepper: does it fit, how full is a GPU, how fast and how long it runs.
+import { fill, h } from "../lib/dom.js";
+import { count, gib, percent, rounded } from "../lib/format.js";
+import { hoursInWords } from "../lib/time.js";
+import { t } from "../lib/words.js";
+import { accuracy, errorWords } from "./accuracy.js";
+import { currentStep } from "./channel.js";
+import { drawProblem } from "./problems.js";
+
+let spoken = "";
+
+export function draw(element, bundle) {
+  const figures = bundle.summary;
+  if (!figures.sound) {
+    fill(element, h("div.mb-summary", { "data-state": "open" },
+      h("strong", {}, t("wizard.summary.open", { count: figures.errors }))));
+    return say(element, "");
+  }
+  const state = figures.fits === null ? "unknown" : !figures.fits ? "over" : figures.near ? "near" : "fits";
+  const memory = figures.need_gib !== null && (figures.host
+    ? t("wizard.summary.host", { need: gib(figures.host.need), node: gib(figures.host.node) })
+    : t("wizard.summary.memory", { need: gib(figures.need_gib), gpu: gib(figures.gpu_gib) }));
+  const verdict = t(`wizard.summary.${state}`);
+  fill(element, h("div.mb-summary", { "data-state": state },
+    h("div.mb-verdict", { title: figures.need_gib !== null && accuracy(figures.accuracy) },
+      h("strong", {}, verdict),
+      memory && h("span", {}, memory)),
+    figures.need_gib !== null && h("div.mb-gauge", { "aria-hidden": "true" },
+      h("i", { style: { width: `${Math.min(100, 100 * figures.need_gib / figures.gpu_gib)}%` } })),
+    fact("plan", figures.plan), paces(figures),
+    figures.bubble !== null && fact("bubble", percent(figures.bubble)),
+    fact("batch", figures.global_batch.toLocaleString("en")),
+    fact("parameters", count(figures.parameters))), offer(bundle));
+  say(element, verdict);
+}
+
+// A learning rate that was chosen for another batch: beside its field on its own step, here on the others.
+function offer(bundle) {
+  const found = bundle.problems.find((problem) => problem.code === "learning_rate_batch");
+  return found && currentStep() !== found.step && drawProblem(found);
+}
+
+const fact = (name, value) => told(t(`wizard.summary.${name}`), value, t(`wizard.summary.${name}.long`));
+
+// Unknown where the GPU's speed, or the number of samples, is.
+function paces({ speed, hours, time_error: error }) {
+  const title = error && errorWords("time", error);
+  return [speed !== null && told(t("wizard.time.speed"), rounded(speed), title),
+    hours !== null && told(t("wizard.time.hours"), hoursInWords(hours), title)];
+}
+
+function told(name, value, title) {
+  return h("div.mb-fact", { title }, h("span", {}, name), h("b", {}, String(value)));
+}
+
+// Read aloud only when the verdict turns, not at every keystroke.
+function say(element, text) {
+  if (text === spoken) return;
+  spoken = text;
+  let region = element.parentElement.querySelector("[aria-live]");
+  if (!region) {
+    region = h("div.mb-only-read", { "aria-live": "polite" });
+    element.after(region);
+  }
+  region.textContent = text;
+}

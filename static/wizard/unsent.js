@@ -1,0 +1,57 @@
+// What was typed and not taken by the server is kept in this tab over the log-in or the reload that follows, and sent
+// then. Gradio itself sends nothing more once a request was lost, and reloads the page when the server is back.
+import { lang } from "../lib/words.js";
+import { sendToServer } from "./channel.js";
+
+const KEY = "megaboard-unsent";
+// Free text that may hold a secret, which no storage of a browser may: the notice of a lost server says so.
+const NOT_KEPT = ["field-environment", "field-extra"];
+// What fields showed that the user has been at since the server last took everything, by element id.
+const before = new Map();
+let pending = JSON.parse(sessionStorage.getItem(KEY) || "null");
+sessionStorage.removeItem(KEY);
+
+// What a field shows: of boxes and choices the words beside them, of which the server knows what they stand for.
+function shown(block) {
+  const inputs = [...block.querySelectorAll("input, textarea")].filter((input) => !input.closest(".mb-beside"));
+  const [first] = inputs;
+  const words = inputs.filter((input) => input.checked).map((input) => input.closest("label").textContent.trim());
+  if (first.type === "checkbox") return words;
+  if (first.type === "radio") return words[0] ?? "";
+  return first.type === "number" ? (first.value === "" ? null : Number(first.value)) : first.value;
+}
+
+function touch({ target }) {
+  const block = target.closest?.('[id^="field-"]');
+  if (block && !target.closest(".mb-beside") && !before.has(block.id)) before.set(block.id, shown(block));
+}
+
+// The server has taken everything that was typed.
+export function taken() {
+  before.clear();
+  touch({ target: document.activeElement });
+}
+
+function keep() {
+  const fields = { ...pending?.fields };
+  for (const [id, value] of before) {
+    const block = document.getElementById(id);
+    if (!block || NOT_KEPT.includes(id)) continue;
+    const now = shown(block);
+    if (JSON.stringify(now) !== JSON.stringify(value)) fields[id] = now;
+  }
+  if (Object.keys(fields).length) sessionStorage.setItem(KEY, JSON.stringify({ lang: lang(), fields }));
+}
+
+// The page shows the draft: what was typed before it was left comes over it.
+let isAsked = false;
+export function resend() {
+  if (!pending || isAsked) return;
+  isAsked = true;
+  sendToServer("apply", { unsent: pending });
+}
+
+export const resent = () => { pending = null; };
+
+document.addEventListener("focusin", touch, true);
+window.addEventListener("pagehide", keep);

@@ -1,0 +1,128 @@
+// The wizard draws the newest payload of the server in the places that Python made with `place(name)`.
+import { keepFocus } from "../lib/dom.js";
+import { addWords } from "../lib/words.js";
+import { connect, currentStep, isStale, keep, latestBundle, refresh } from "./channel.js";
+import { draw as drawCalibration } from "./calibration.js";
+import { answered } from "./choices.js";
+import { draw as drawContinuing } from "./continuing.js";
+import { isResting, note, onRestChange } from "./draft.js";
+import { fetchPanels } from "./fetch.js";
+import { placeProblems } from "./fields.js";
+import { drawClusters, drawHosts, drawModel } from "./hardware.js";
+import "./help.js";
+import { draw as drawLaunch } from "./launch.js";
+import { draw as drawMemory } from "./memory.js";
+import { draw as drawPareto } from "./pareto.js";
+import { draw as drawPlans } from "./plan.js";
+import { draw as drawRanks } from "./ranks.js";
+import { draw as drawReview } from "./review.js";
+import { drawSecrets } from "./secrets.js";
+import { drawOwnClusters, drawStart } from "./start.js";
+import { draw as drawSteps } from "./steps.js";
+import { draw as drawStrategies } from "./strategies.js";
+import { draw as drawSummary } from "./summary.js";
+import * as tabs from "./tabs.js";
+import { draw as drawTime } from "./time.js";
+import { draw as drawSchedule } from "./timeline.js";
+
+// (element, bundle) => draws, by the name of the place.
+export const panels = {
+  ...fetchPanels, calibration: drawCalibration, clusters: drawClusters, continuing: drawContinuing, hosts: drawHosts,
+  launch: drawLaunch, memory: drawMemory, model: drawModel, own_clusters: drawOwnClusters, pareto: drawPareto,
+  plans: drawPlans, ranks: drawRanks, review: drawReview, schedule: drawSchedule, secrets: drawSecrets, start: drawStart,
+  steps: drawSteps, strategies: drawStrategies, summary: drawSummary, time: drawTime,
+};
+const places = new Map();
+let isPressed = false, isWaiting = false;
+
+// The script of the component that carries payloads calls this once: its first value holds the words.
+export function carrier(element, trigger, props, watch) {
+  connect(trigger);
+  places.set("summary", element.querySelector("[data-panel]"));
+  take(props.value);
+  watch("value", () => take(props.value));
+}
+
+export function take(text) {
+  const bundle = text ? JSON.parse(text) : {};
+  if (bundle.words) addWords(bundle.words);
+  const hasSettled = Boolean(bundle.ticket) && answered(bundle.ticket);
+  note(bundle);
+  if (!bundle.at || (!keep(bundle) && !hasSettled)) return;
+  drawAll();
+  catchUp();
+}
+
+// What the step on screen shows is older than the newest payload: it is asked for, once for each step and version.
+let asked = "";
+function catchUp() {
+  const question = `${currentStep()} ${latestBundle().draft}`;
+  if (!isStale() || asked === question) return;
+  asked = question;
+  refresh();
+}
+
+// Figures of an older draft are dimmed, unless newer ones come before anybody would see it. (A transition in CSS with a
+// delay would cost every edit a layer for each place.)
+const DIMMED_MS = 250;
+const dimming = new Map();
+function markBusy() {
+  mark(document.getElementById(`step-${currentStep()}`), !isResting() || isStale());
+  // Every payload has the summary, that of another step too.
+  mark(places.get("summary"), !isResting());
+}
+onRestChange(markBusy);
+
+function mark(place, isBusy) {
+  if (!place || place.getAttribute("aria-busy") === String(isBusy)) return;
+  place.setAttribute("aria-busy", String(isBusy));
+  clearTimeout(dimming.get(place));
+  const dim = () => place.classList.toggle("mb-stale", isBusy);
+  if (isBusy) dimming.set(place, setTimeout(dim, DIMMED_MS));
+  else dim();
+}
+
+function drawAll() {
+  isWaiting = isPressed;
+  if (isPressed) return;
+  markBusy();
+  placeProblems(latestBundle());
+  for (const [name, element] of places) draw(name, element);
+  document.dispatchEvent(new CustomEvent("megaboard:drawn", { detail: { at: latestBundle().at } }));
+}
+
+// A button or row that is replaced between the two halves of a click is not clicked: a new payload waits until then.
+// Gradio's own sliders and text fields are not drawn here, and are answered while they are dragged.
+// The release of the other mouse buttons goes to the menu that they open, and never comes here.
+document.addEventListener("pointerdown", ({ button, target }) => {
+  isPressed = button === 0 && target instanceof Element && Boolean(target.closest("[data-panel], .mb-problem"));
+}, true);
+for (const end of ["pointerup", "pointercancel"]) document.addEventListener(end, () => {
+  isPressed = false;
+  if (isWaiting) setTimeout(drawAll);
+}, true);
+
+// What is on no visible step is drawn when its step is shown, which asks for a payload anyway.
+function draw(name, element) {
+  const home = element.closest(".mb-step")?.id, isHere = !home || home === `step-${currentStep()}`;
+  if (!latestBundle() || !panels[name] || !isHere || !tabs.isShown(name)) return;
+  keepFocus(element, () => panels[name](element, latestBundle()));
+}
+
+const redraw = (name) => places.has(name) && draw(name, places.get(name));
+
+// The scripts of `place(name)` and `tabs(...)` call these when Gradio has mounted the component.
+export function mounted(element) {
+  const place = element.querySelector("[data-panel]");
+  places.set(place.dataset.panel, place);
+  tabs.arrange(place.dataset.panel);
+  draw(place.dataset.panel, place);
+}
+export const mountedTabs = (element) => tabs.mount(element, redraw);
+
+document.addEventListener("megaboard:show", ({ detail }) => {
+  if (detail.area !== "wizard" || !latestBundle()) return;
+  markBusy();
+  refresh();
+});
+document.addEventListener("megaboard:theme", () => latestBundle() && drawAll());
