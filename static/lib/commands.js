@@ -1,4 +1,4 @@
-// Commands that a user copies. In the words of the catalogue they stand between backticks.
+// Commands that a user copies. The catalogue writes them between backticks.
 import { h } from "./dom.js";
 import { t } from "./words.js";
 

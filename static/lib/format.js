@@ -19,7 +19,7 @@ export function count(value) {
   return String(value);
 }
 
-// Significant digits, but never fewer than stand before the point.
+// At least `digits` significant digits, and all digits before the point.
 export function number(value, digits = 4) {
   if (isUnknown(value)) return "–";
   const size = Math.abs(value);

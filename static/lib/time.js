@@ -15,7 +15,7 @@ export function duration(seconds) {
   return w("time.days", { days, hours });
 }
 
-// 2026-11-21 09:30:00: nobody takes the month for the day.
+// 2026-11-21 09:30:00: the month cannot be mistaken for the day.
 export function moment(epoch, withDate = true) {
   if (!epoch) return "–";
   const date = new Date(epoch * 1000);

@@ -58,12 +58,12 @@ export function Charts(ask) {
   return {
     root,
     take,
-    // What to ask for; a curve grown too long is asked for whole, thinned by the server.
-    wanted(run) {
+    // The request for the server. A curve that has grown too long is requested whole, and the server thins it.
+    query(run) {
       const long = charts.some((c) => Object.values(c.data).some((one) => one.x.length > MOST));
       return have.run === run && !long ? { generation: have.generation, seq: have.seq } : {};
     },
-    wantedDetail: () => charts.map((chart) => chart.detail.wanted()).find(Boolean),
+    detailQuery: () => charts.map((chart) => chart.detail.query()).find(Boolean),
     isEmpty: () => charts.every(isEmpty),
     summary: () => charts.map((c) => ({ name: c.spec.name, points: c.data[c.spec.series[0]].x.length })),
     data: (name) => charts.find((c) => name in c.data)?.data[name],
@@ -111,7 +111,7 @@ function draw(chart) {
 function zoomed(chart) {
   const { autorange, range } = chart.plot.layout.xaxis;
   if (chart.detail.zoomed(autorange || !range ? null : range)) draw(chart);
-  if (chart.detail.wanted()) chart.ask();
+  if (chart.detail.query()) chart.ask();
 }
 
 function extend(chart, series) {

@@ -6,7 +6,7 @@ import { isLost } from "../web/connection.js";
 import { go } from "../web/shell.js";
 import { latestBundle, sendToServer } from "../wizard/channel.js";
 
-// Words stand under monitor.<name>. `look` asks the server to look on the nodes; `go(step, dialog)` acts, 0 being the
+// The keys of its words are monitor.<name>. `look` requests the search on the nodes; `go(step, dialog)` acts, 0 being the
 // beginning, and closes the dialog; `needsNodes`: without their answer nothing can be done, not even begin anew.
 export function Checkpoints(name, { look, go, needsNodes = false, kind = "" }) {
   const button = h(`button.mb-button${kind}`, { type: "button", hidden: true, onclick: open }, w(name));
@@ -30,21 +30,21 @@ export function Checkpoints(name, { look, go, needsNodes = false, kind = "" }) {
     look();
   }
 
-  function take(mayOpen, found) {
+  function take(mayOpen, search) {
     button.hidden = !mayOpen;
     if (!mayOpen && root.open) root.close();
-    if (root.open && found) draw(found);
+    if (root.open && search) draw(search);
   }
 
-  function draw(found) {
-    const state = JSON.stringify(found);
-    if (state === drawn || found.phase === "offer") return;
+  function draw(search) {
+    const state = JSON.stringify(search);
+    if (state === drawn || search.phase === "offer") return;
     drawn = state;
-    const { checkpoints = [], newest = null } = found;
-    say(found.phase === "failed" ? found.problem : { fix: "",
-      message: w(found.phase === "looking" ? "resume.looking" : newest === null ? "resume.none" : "resume.found") });
+    const { checkpoints = [], newest = null } = search;
+    say(search.phase === "failed" ? search.problem : { fix: "",
+      message: w(search.phase === "looking" ? "resume.looking" : newest === null ? "resume.none" : "resume.found") });
     const start = { step: 0, why: "" };
-    const isKnown = found.phase === "found" || (found.phase === "failed" && !needsNodes);
+    const isKnown = search.phase === "found" || (search.phase === "failed" && !needsNodes);
     list.replaceChildren(...(isKnown ? [...checkpoints, start].map((one) => row(one, newest ?? 0)) : []));
     yes.disabled = !chosen();
   }
@@ -88,12 +88,12 @@ export function openInWizard(run, step, dialog) {
   sendToServer("fetch", { kind: "continue", run, checkpoint: step });
 
   function heard() {
-    const told = latestBundle().fetched;
-    if (told === before || told?.kind !== "continue") return;
+    const fetched = latestBundle().fetched;
+    if (fetched === before || fetched?.kind !== "continue") return;
     document.removeEventListener("megaboard:drawn", heard);
     if (!dialog.isOpen()) return;
-    if (told.problems.length) {
-      dialog.fail(told.problems[0]);
+    if (fetched.problems.length) {
+      dialog.fail(fetched.problems[0]);
       return;
     }
     dialog.close();

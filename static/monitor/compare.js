@@ -11,16 +11,16 @@ export function Compare(use) {
   } }, w("compare.use"));
   const root = h("section.mb-card.mbm-compare", { "aria-label": w("compare.title"), hidden: true }, lines, button);
 
-  function take(found) {
-    const isKnown = Boolean(found && (found.useful || found.why.length));
+  function take(comparison) {
+    const isKnown = Boolean(comparison && (comparison.useful || comparison.why.length));
     root.hidden = !isKnown;
     if (!isKnown) return;
-    attribute(root, "data-used", found.used);
-    button.hidden = !found.useful || found.used;
+    attribute(root, "data-used", comparison.used);
+    button.hidden = !comparison.useful || comparison.used;
     button.disabled = false;
-    const wanted = sentences(found);
-    while (lines.children.length > wanted.length) lines.lastChild.remove();
-    wanted.forEach(([words, kind], place) => {
+    const rows = sentences(comparison);
+    while (lines.children.length > rows.length) lines.lastChild.remove();
+    rows.forEach(([words, kind], place) => {
       if (!lines.children[place]) lines.append(h("p"));
       text(lines.children[place], words);
       attribute(lines.children[place], "class", kind);
@@ -30,15 +30,15 @@ export function Compare(use) {
   return { root, take };
 }
 
-function sentences(found) {
-  const told = [];
+function sentences(comparison) {
+  const rows = [];
   const seconds = (value) => number(value, 3);
-  if (found.step_s !== null && found.predicted_step_s !== null)
-    told.push([w("compare.time", { predicted: seconds(found.predicted_step_s), measured: seconds(found.step_s),
-      steps: found.steps }), "mbm-compare-figure"]);
-  if (found.reserved_gib !== null && found.predicted_reserved_gib !== null)
-    told.push([w("compare.memory", { predicted: number(found.predicted_reserved_gib, 3),
-      measured: number(found.reserved_gib, 3) }), "mbm-compare-figure"]);
-  if (found.used) told.push([w("compare.used"), "mbm-compare-used"]);
-  return [...told, ...found.why.map((reason) => [reason, "mb-quiet"])];
+  if (comparison.step_s !== null && comparison.predicted_step_s !== null)
+    rows.push([w("compare.time", { predicted: seconds(comparison.predicted_step_s), measured: seconds(comparison.step_s),
+      steps: comparison.steps }), "mbm-compare-figure"]);
+  if (comparison.reserved_gib !== null && comparison.predicted_reserved_gib !== null)
+    rows.push([w("compare.memory", { predicted: number(comparison.predicted_reserved_gib, 3),
+      measured: number(comparison.reserved_gib, 3) }), "mbm-compare-figure"]);
+  if (comparison.used) rows.push([w("compare.used"), "mbm-compare-used"]);
+  return [...rows, ...comparison.why.map((reason) => [reason, "mb-quiet"])];
 }

@@ -32,24 +32,24 @@ export function DeleteDialog(link, gone = () => {}) {
     link.ask();
   }
 
-  function take(found) {
-    if (!found || found.run !== run) return;
-    plan.hidden = sure.disabled = Boolean(found.refused);
-    refused.hidden = !found.refused;
-    text(refused, found.refused ? `${found.refused.message} ${found.refused.fix}`.replaceAll("`", "") : "");
-    text(goes, found.refused ? "" : w("delete.goes", { name: found.name, size: found.total }));
-    if (found.refused) return;
-    lines(kinds, found.kinds);
-    lines(places, found.places);
-    stays.hidden = !found.places.length;
-    text(folder, w("delete.archive", { folder: found.folder }));
+  function take(deletion) {
+    if (!deletion || deletion.run !== run) return;
+    plan.hidden = sure.disabled = Boolean(deletion.refused);
+    refused.hidden = !deletion.refused;
+    text(refused, deletion.refused ? `${deletion.refused.message} ${deletion.refused.fix}`.replaceAll("`", "") : "");
+    text(goes, deletion.refused ? "" : w("delete.goes", { name: deletion.name, size: deletion.total }));
+    if (deletion.refused) return;
+    lines(kinds, deletion.kinds);
+    lines(places, deletion.places);
+    stays.hidden = !deletion.places.length;
+    text(folder, w("delete.archive", { folder: deletion.folder }));
   }
 
-  return { root, open, take, wanted: () => (run === null ? {} : { erase: run }) };
+  return { root, open, take, query: () => (run === null ? {} : { erase: run }) };
 }
 
-function lines(list, wanted) {
-  keyed(list, wanted, (line) => line, () => h("li"), text);
+function lines(list, texts) {
+  keyed(list, texts, (line) => line, () => h("li"), text);
 }
 
 // One line for each deletion that a page requested since the server's start.

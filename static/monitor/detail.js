@@ -2,11 +2,11 @@
 // `data`: series -> { x, y }, ascending; each series grows at its end.
 export function Detail(data) {
   let zoom = null;
-  let found = null;
+  let fetched = null;
 
   // The request for the server; null if every step on screen has its point.
-  function wanted() {
-    if (!zoom || isSame(found, zoom)) return null;
+  function query() {
+    if (!zoom || isSame(fetched, zoom)) return null;
     const lacks = Object.values(data).some(({ x }) => {
       const [begin, end] = [firstFrom(x, zoom.first), firstFrom(x, zoom.last + 1)];
       return begin < end && end - begin <= x[end - 1] - x[begin];
@@ -15,29 +15,29 @@ export function Detail(data) {
   }
 
   return {
-    wanted,
+    query,
     // `range`: the steps on screen, null for all. Returns whether the drawing must change at once.
     zoomed(range) {
       zoom = range && { first: Math.max(0, Math.floor(range[0])), last: Math.max(0, Math.ceil(range[1])) };
-      const was = found;
-      if (!zoom) found = null;
-      return was !== found;
+      const was = fetched;
+      if (!zoom) fetched = null;
+      return was !== fetched;
     },
     // Returns whether it answers the current request.
     take(detail) {
       if (!isSame(detail, zoom)) return false;
-      found = detail;
+      fetched = detail;
       return true;
     },
     forget() {
-      found = null;
+      fetched = null;
     },
     // A copy of a series, with all known points of the range.
     points(name) {
       const { x, y } = data[name];
-      const fine = found?.series[name];
+      const fine = fetched?.series[name];
       if (!fine?.x.length) return { x: [...x], y: [...y] };
-      const [begin, end] = [firstFrom(x, found.first), firstFrom(x, fine.x.at(-1) + 1)];
+      const [begin, end] = [firstFrom(x, fetched.first), firstFrom(x, fine.x.at(-1) + 1)];
       return {
         x: [...x.slice(0, begin), ...fine.x, ...x.slice(end)],
         y: [...y.slice(0, begin), ...fine.y, ...y.slice(end)],

@@ -10,21 +10,21 @@ export function Export(begin) {
     button.disabled = true;
     begin();
   } }, w("export.begin"));
-  const told = h("div.mbm-compare-lines", { role: "status" }, words, fix, commands);
-  const root = h("section.mb-card.mbm-compare", { "aria-label": w("export.title"), hidden: true }, told, button);
+  const status = h("div.mbm-compare-lines", { role: "status" }, words, fix, commands);
+  const root = h("section.mb-card.mbm-compare", { "aria-label": w("export.title"), hidden: true }, status, button);
 
-  function take(found) {
-    root.hidden = !found;
-    if (!found) return;
-    button.hidden = found.phase === "done" || found.phase === "working";
+  function take(state) {
+    root.hidden = !state;
+    if (!state) return;
+    button.hidden = state.phase === "done" || state.phase === "working";
     button.disabled = false;
-    text(button, w(found.phase === "failed" ? "export.again" : "export.begin"));
-    text(words, { offer: w("export.lead"), working: w("export.working"), done: found.words,
-      failed: found.problem?.message }[found.phase]);
-    text(fix, { offer: "", working: found.line, done: w("export.serve"), failed: found.problem?.fix }[found.phase]);
-    const wanted = found.serve || [];
-    while (commands.children.length > wanted.length) commands.lastChild.remove();
-    wanted.forEach((command, place) => {
+    text(button, w(state.phase === "failed" ? "export.again" : "export.begin"));
+    text(words, { offer: w("export.lead"), working: w("export.working"), done: state.words,
+      failed: state.problem?.message }[state.phase]);
+    text(fix, { offer: "", working: state.line, done: w("export.serve"), failed: state.problem?.fix }[state.phase]);
+    const lines = state.serve || [];
+    while (commands.children.length > lines.length) commands.lastChild.remove();
+    lines.forEach((command, place) => {
       if (!commands.children[place]) commands.append(h("pre.mbm-lines", { tabindex: "0" }));
       text(commands.children[place], command);
     });

@@ -8,9 +8,9 @@ import { w } from "../lib/words.js";
 
 const FALLBACK = { kind: "none" };
 
-export function Standstill(now, showLog) {
+export function Hang(now, showLog) {
   const title = h("strong");
-  // Not for those who listen: it would be told every second.
+  // Hidden from screen readers, which would read it every second.
   const lasts = h("span.mb-quiet", { "aria-hidden": "true" });
   const usual = h("p");
   const list = h("ul.mbm-suspects");
@@ -20,15 +20,15 @@ export function Standstill(now, showLog) {
     h("div", {}, h("p", {}, title, " ", lasts), usual), button, list, fix);
   let shown = null;
 
-  function take(found) {
-    shown = found;
-    root.hidden = !found;
-    if (!found) return;
-    const { suspects } = found;
-    text(title, w(`standstill.${found.title}`, { at: moment(found.since) }));
-    text(usual, known(found));
+  function take(hang) {
+    shown = hang;
+    root.hidden = !hang;
+    if (!hang) return;
+    const { suspects } = hang;
+    text(title, w(`standstill.${hang.title}`, { at: moment(hang.since) }));
+    text(usual, known(hang));
     keyed(list, suspects.length ? suspects : [FALLBACK], keyOf, () => h("li", {}, h("span"), h("small")), tell);
-    text(fix, w("standstill.fix", { at: moment(found.ends_at, false) }));
+    text(fix, w("standstill.fix", { at: moment(hang.ends_at, false) }));
     button.hidden = !suspects.length;
     if (suspects.length) text(button, w("cause.log", { node: suspects[0].address }));
     age();
@@ -55,12 +55,12 @@ export function Notice() {
   const fix = h("p.mb-quiet");
   const root = h("section.mbm-cause.mbm-standstill", { role: "status", hidden: true }, h("div", {}, title), list, fix);
 
-  function take(found) {
-    root.hidden = !found;
-    if (!found) return;
-    text(title, found.title);
-    keyed(list, found.lines, (line) => line, () => h("li"), setCommands);
-    setCommands(fix, found.fix);
+  function take(notice) {
+    root.hidden = !notice;
+    if (!notice) return;
+    text(title, notice.title);
+    keyed(list, notice.lines, (line) => line, () => h("li"), setCommands);
+    setCommands(fix, notice.fix);
   }
 
   return { root, take };

@@ -82,7 +82,7 @@ export function Heat() {
     root,
     take,
     isDense,
-    // A node that needs a look: nodes.js says which.
+    // Marks a node that needs attention (nodes.js decides).
     mark(rank, needsLook) {
       const row = maps.querySelector(`tr[data-key="${rank}"]`);
       if (row) attribute(row, "data-look", needsLook && isDense());

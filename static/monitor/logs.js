@@ -12,12 +12,12 @@ export function Logs(ask) {
   const follow = h("input", { type: "checkbox", checked: true, id: "mbm-follow", onchange: () => scrollDown() });
   const filter = h("input.mbm-filter", { type: "search", placeholder: w("log.filter"), "aria-label": w("log.filter"),
     oninput: () => refilter() });
-  const found = h("span.mb-quiet.mbm-found", { role: "status" });
+  const count = h("span.mb-quiet.mbm-found", { role: "status" });
   const earlier = h("button.mbm-chip", { type: "button", onclick: () => askEarlier() }, w("log.earlier"));
   const box = h("pre.mbm-log", { role: "group", tabindex: "0", "aria-label": w("logs"), onscroll: () => noteScroll() });
   const root = h("section.mb-card.mbm-logs", { "aria-labelledby": "mbm-logs" },
     h("header", {}, h("h3", { id: "mbm-logs" }, w("logs")),
-      h("div.mbm-tools", {}, attempt, node, file, filter, found, h("label", { for: "mbm-follow" }, follow, w("log.follow")))),
+      h("div.mbm-tools", {}, attempt, node, file, filter, count, h("label", { for: "mbm-follow" }, follow, w("log.follow")))),
     h("div.mbm-earlier", {}, earlier), box);
   // attempt and file: the chosen ones, null for the newest and for the node's first; shown and named: the attempt and
   // the file whose lines are here. An attempt may lack the chosen file, or get it later.
@@ -118,8 +118,8 @@ export function Logs(ask) {
   }
 
   function fits(words) {
-    const wanted = filter.value.trim().toLowerCase();
-    return !wanted || words.toLowerCase().includes(wanted);
+    const needle = filter.value.trim().toLowerCase();
+    return !needle || words.toLowerCase().includes(needle);
   }
 
   function refilter() {
@@ -131,7 +131,7 @@ export function Logs(ask) {
   function note() {
     const all = box.childElementCount;
     const shown = filter.value.trim() ? [...box.children].filter((one) => !one.hidden).length : all;
-    text(found, shown === all ? w(all === 1 ? "log.line" : "log.lines", { count: all }) : w("log.found", { shown, count: all }));
+    text(count, shown === all ? w(all === 1 ? "log.line" : "log.lines", { count: all }) : w("log.found", { shown, count: all }));
     const nothing = all ? w("log.unmatched") : state.named ? w("log.empty")
       : state.shown > 1 ? w("log.none_of", { attempt: state.shown }) : w("log.none");
     attribute(box, "data-empty", shown ? null : nothing);
@@ -156,7 +156,7 @@ export function Logs(ask) {
       const isShown = rank === state.node && (!file || file === state.file || file === state.named);
       if (!chosen && Number.isInteger(rank) && !isShown) turnTo(rank, file || null);
     },
-    wanted: () => ({ attempt: state.attempt, node: state.node, file: state.file, end: state.end, before: state.before }),
+    query: () => ({ attempt: state.attempt, node: state.node, file: state.file, end: state.end, before: state.before }),
     show(rank, name) {
       choose(rank, name);
       node.value = String(rank);

@@ -1,5 +1,5 @@
-// The monitor: asks the server every few seconds what is new and draws it. The page's address says what is shown:
-// #runs is the list, #runs/<id> one run. The server keeps nothing about a tab: each question says what the tab has.
+// The monitor polls the server every few seconds and draws what is new. The hash of the address selects the view:
+// #runs is the list, #runs/<id> one run. The server keeps no state of a tab: each poll request says what the tab has.
 import { attribute, h, keyed, text } from "../lib/dom.js";
 import { number, whole } from "../lib/format.js";
 import { duration, moment } from "../lib/time.js";
@@ -56,10 +56,10 @@ export function attach(element, trigger, props, watch) {
   }
 
   function question() {
-    return { run: shown, seen: view.versions, ...view.wanted() };
+    return { run: shown, seen: view.versions, ...view.query() };
   }
 
-  // One question at a time: a second one asked meanwhile would not know what the first is going to bring.
+  // One poll at a time: a second one would request what the first is about to bring.
   function ask() {
     if (!view || !place() || document.hidden || isLost()) return;
     again = askedAt > Date.now() - PATIENCE_MS;
@@ -90,9 +90,9 @@ export function attach(element, trigger, props, watch) {
   }
 
   function wantsResume(run) {
-    const wanted = resumes === run;
+    const isWanted = resumes === run;
     resumes = null;
-    return wanted;
+    return isWanted;
   }
 
   function draw() {
@@ -141,7 +141,7 @@ function List(link) {
     keyed(body, bundle.rows, (run) => run.id, () => makeRow(link, erase.open), (row, run) => updateRow(row, run, queued));
   }
 
-  return { root, take, wanted: () => ({ ...storage.wanted(), ...erase.wanted() }), everySecond() {}, close() {} };
+  return { root, take, query: () => ({ ...storage.query(), ...erase.query() }), everySecond() {}, close() {} };
 }
 
 function emptyCard() {

@@ -40,7 +40,7 @@ export function Nodes(now) {
     age();
   }
 
-  // What the rows that are not shown would say: how many nodes are in which state.
+  // The number of nodes in each state, because not all rows are shown.
   function sum() {
     const isMany = heat.isDense();
     for (const part of [states, oldest, all]) part.hidden = !isMany;
@@ -69,7 +69,7 @@ export function Nodes(now) {
   function choose() {
     const isMany = heat.isDense();
     const counts = countStates(rows);
-    // When nobody is heard of, it is this end that hears nothing.
+    // If no node has sent a heartbeat, the fault is on the side of the server.
     const late = rows.filter((node) => ageOf(node) > LATE_S || isUnheard(node, rows));
     const lateOnes = new Set(late.length <= MANY_NODES ? late : []);
     rows.forEach((node, place) => {

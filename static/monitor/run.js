@@ -12,11 +12,11 @@ import { Checkpoints, openInWizard } from "./checkpoints.js";
 import { Compare } from "./compare.js";
 import { DeleteDialog } from "./delete.js";
 import { Export } from "./export.js";
-import { Notice, Standstill } from "./hang.js";
+import { Hang, Notice } from "./hang.js";
 import { Logs } from "./logs.js";
 import { Nodes } from "./nodes.js";
 import { Attempts } from "./resume.js";
-import { Usage } from "./utilization.js";
+import { Utilization } from "./utilization.js";
 
 const FACTS = ["elapsed", "eta", "tokens_per_s", "step_s", "loss"];
 const BESIDE = ["elapsed", "eta", "tokens_per_s"];
@@ -26,20 +26,20 @@ export function Run(id, link) {
   const parts = {
     head: Head(id, link),
     trouble: Trouble((rank, file) => parts.logs.show(rank, file), (keys) => link.act("accept", { keys }), () => link.act("resume")),
-    standstill: Standstill(link.now, (rank, file) => parts.logs.show(rank, file)),
+    hang: Hang(link.now, (rank, file) => parts.logs.show(rank, file)),
     slowdown: Notice(),
     unseen: Notice(),
     compare: Compare(() => link.act("calibrate")),
     export: Export(() => link.act("export")),
     charts: Charts(link.ask),
-    usage: Usage(id, link.ask),
+    usage: Utilization(id, link.ask),
     nodes: Nodes(link.now),
     events: Events(),
     logs: Logs(link.ask),
   };
   const below = h("div.mbm-below", {}, parts.logs.root, parts.events.root);
   let head = {};
-  const root = h("div.mbm-run", { "data-run": id }, parts.head.root, parts.unseen.root, parts.standstill.root,
+  const root = h("div.mbm-run", { "data-run": id }, parts.head.root, parts.unseen.root, parts.hang.root,
     parts.slowdown.root, parts.trouble.root,
     parts.charts.root, parts.compare.root, parts.usage.root, parts.nodes.root, parts.export.root, below);
 
@@ -52,7 +52,7 @@ export function Run(id, link) {
     if (bundle.head) parts.export.take(bundle.head.export);
     if (bundle.head) parts.logs.takeAttempts(bundle.head.attempt);
     if (bundle.head?.cause) parts.logs.prefer(bundle.head.cause);
-    if ("standstill" in bundle) parts.standstill.take(bundle.standstill);
+    if ("standstill" in bundle) parts.hang.take(bundle.standstill);
     if ("slowdown" in bundle) parts.slowdown.take(bundle.slowdown);
     if ("unseen" in bundle) parts.unseen.take(bundle.unseen);
     if (bundle.nodes) parts.nodes.take(bundle.nodes);
@@ -82,12 +82,12 @@ export function Run(id, link) {
     take,
     charts: parts.charts,
     usage: parts.usage,
-    wanted: () => ({ points: parts.charts.wanted(id), detail: parts.charts.wantedDetail(), log: parts.logs.wanted(),
-      usage: parts.usage.wanted(), ...parts.head.erase.wanted() }),
+    query: () => ({ points: parts.charts.query(id), detail: parts.charts.detailQuery(), log: parts.logs.query(),
+      usage: parts.usage.query(), ...parts.head.erase.query() }),
     everySecond() {
       parts.head.age();
       parts.nodes.age();
-      parts.standstill.age();
+      parts.hang.age();
     },
     close() {
       parts.charts.close();
@@ -104,7 +104,7 @@ function Head(id, link) {
   const about = h("p.mbm-about.mb-quiet");
   const bar = h("div.mbm-bar", { role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100",
     "aria-label": w("progress") }, h("i"));
-  const told = h("div.mbm-progress-words", {}, h("span"), h("span"));
+  const progressWords = h("div.mbm-progress-words", {}, h("span"), h("span"));
   const facts = h("dl.mbm-facts", {}, ...FACTS.map((name) => h("div", {}, h("dt", {}, w(`fact.${name}`)), h("dd"),
     BESIDE.includes(name) ? h("dd.mbm-beside.mb-quiet", { "data-beside": name }) : null)));
   const spoken = h("p.mbm-spoken", { role: "status" });
@@ -123,7 +123,7 @@ function Head(id, link) {
   const root = h("header.mbm-head", {},
     h("a.mbm-back", { href: "#runs", "data-go": "runs" }, `← ${w("runs")}`),
     h("div.mbm-title", {}, title, state, h("div.mbm-buttons", {}, remove, more.button, resume.button, again, save, stop)), about, attempts.root,
-    h("div.mb-card.mbm-progress", {}, told, bar, facts), spoken, ask.root, resume.root, more.root, erase.root);
+    h("div.mb-card.mbm-progress", {}, progressWords, bar, facts), spoken, ask.root, resume.root, more.root, erase.root);
   let shown = null;
   let wantsResume = link.wantsResume(id);
 
@@ -163,8 +163,8 @@ function Head(id, link) {
     const before = head.is_final ? "progress.none" : head.is_waiting ? "progress.queued"
       : ["preflight", "starting"].includes(head.state) ? "progress.starting" : "progress.waiting";
     const words = waits ? waits.text : head.total ? w("progress.steps", steps) : w(before);
-    text(told.firstChild, words);
-    text(told.lastChild, waits || head.total ? w("percent", { percent }) : "");
+    text(progressWords.firstChild, words);
+    text(progressWords.lastChild, waits || head.total ? w("percent", { percent }) : "");
     attribute(bar, "aria-valuetext", words);
   }
 
@@ -186,7 +186,7 @@ function Head(id, link) {
     return done + (since === null ? 0 : Math.max(0, link.now() - since));
   }
 
-  // By the clock, as whoever plans the day asks; another day with its date.
+  // The time of day at which the run ends, with the date if it is another day.
   function until() {
     if (shown.eta_s === null) return "";
     const end = link.now() + shown.eta_s, isToday = moment(end).slice(0, 10) === moment(link.now()).slice(0, 10);
@@ -252,7 +252,7 @@ function Trouble(showLog, accept, again) {
 
   function tell() {
     text(message, cause.message);
-    // The problem's own words also tell where else warnings are accepted.
+    // The fix of the problem also names other places to accept warnings.
     setCommands(fix, warnings.length ? w("warnings.read") : cause.fix);
     text(last, cause.last ? w("cause.last", { step: whole(cause.last[0]), at: moment(cause.last[1]), ended: moment(cause.last[2]) }) : "");
     last.hidden = !cause.last;

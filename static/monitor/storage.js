@@ -26,17 +26,17 @@ export function Storage(link, erase) {
     h("div.mbm-scroll.mbm-storage-scroll", { tabindex: "0" }, table), gone);
   const root = h("details.mb-card.mbm-storage", { ontoggle: () => root.open && link.ask() }, h("summary", {}, h("strong", {}, w("storage")), " ", short), inner);
 
-  function take(found) {
-    if (!found) return;
-    rules.take(found);
-    takeCompaction(found);
-    gone.hidden = !found.deleted.length;
-    keyed(deleted, found.deleted, (one) => one.run, () => h("li", {}, h("span"), h("small")), (item, one) => {
+  function take(storage) {
+    if (!storage) return;
+    rules.take(storage);
+    takeCompaction(storage);
+    gone.hidden = !storage.deleted.length;
+    keyed(deleted, storage.deleted, (one) => one.run, () => h("li", {}, h("span"), h("small")), (item, one) => {
       text(item.firstChild, w("storage.deleted.line", { at: moment(one.deleted), run: one.run, by: w(`storage.by.${one.by}`) }));
       text(item.lastChild, one.archive ? w("storage.archive_at", { path: one.archive }) : "");
     });
-    text(short, found.look ? "" : w("delete.measuring"));
-    if (found.look) takeLook(found.look);
+    text(short, storage.look ? "" : w("delete.measuring"));
+    if (storage.look) takeLook(storage.look);
   }
 
   function takeLook(look) {
@@ -48,15 +48,15 @@ export function Storage(link, erase) {
     return look.growth === null ? w("storage.growth.unknown") : w("storage.growth.of", { size: look.growth, hours: look.growth_hours });
   }
 
-  function takeCompaction(found) {
-    const problem = found.compacting?.problem, busy = found.compacting && !problem;
-    compaction.hidden = !found.look || (found.look.gives_back && !found.compacting);
+  function takeCompaction(storage) {
+    const problem = storage.compacting?.problem, busy = storage.compacting && !problem;
+    compaction.hidden = !storage.look || (storage.look.gives_back && !storage.compacting);
     compact.disabled = Boolean(busy);
     attribute(compactWords, "data-tone", problem ? "bad" : null);
     text(compactWords, problem ? `${problem.message} ${problem.fix}` : w(busy ? "storage.compacting" : "storage.compact.words"));
   }
 
-  return { root, take, wanted: () => (root.open ? { storage: true } : {}) };
+  return { root, take, query: () => (root.open ? { storage: true } : {}) };
 }
 
 function makeRow(erase) {
@@ -85,7 +85,7 @@ function Rules(link) {
   const raw = days(), whole_runs = days(), archive = h("input", { type: "checkbox", onchange: edited });
   const concerns = h("p.mbm-storage-concerns", { role: "status" }), saved = h("span.mbm-storage-saved", { role: "status" });
   const save = h("button.mb-button", { type: "button", disabled: true, onclick: () => {
-    awaited = wanted();
+    awaited = formRules();
     link.act("retention", awaited);
   } }, w("storage.save"));
   const root = h("section.mbm-storage-rules", { "aria-labelledby": "mbm-storage-rules" },
@@ -96,13 +96,13 @@ function Rules(link) {
   let rules = null, runs = [], awaited = null;
 
   const number = (input) => (input.value === "" ? null : Number(input.value));
-  const wanted = () => ({ raw_days: number(raw), run_days: number(whole_runs), archive: archive.checked });
+  const formRules = () => ({ raw_days: number(raw), run_days: number(whole_runs), archive: archive.checked });
   const same = (one, other) => one.raw_days === other.raw_days && one.run_days === other.run_days && one.archive === other.archive;
 
-  function take(found) {
-    const isEdited = rules && !same(rules, wanted());
-    rules = found.rules;
-    runs = found.look?.runs ?? runs;
+  function take(storage) {
+    const isEdited = rules && !same(rules, formRules());
+    rules = storage.rules;
+    runs = storage.look?.runs ?? runs;
     if (awaited && same(awaited, rules)) {
       awaited = null;
       text(saved, w("storage.saved"));
@@ -121,7 +121,7 @@ function Rules(link) {
   }
 
   function drawn() {
-    save.disabled = !rules || same(rules, wanted()) || !raw.validity.valid || !whole_runs.validity.valid;
+    save.disabled = !rules || same(rules, formRules()) || !raw.validity.valid || !whole_runs.validity.valid;
     const days = number(whole_runs), before = link.now() - (days ?? 0) * DAY_S;
     const count = days === null ? 0 : runs.filter((run) => run.can_delete && run.ended !== null && run.ended < before).length;
     concerns.hidden = days === null;

@@ -1,5 +1,5 @@
 // How busy the nodes of a run were over its time: a line a node, and the GPU that lags, or is fullest, of them all.
-// The server keeps few stretches of time a node; it is asked now and then, and sends those that changed.
+// The server keeps a few time intervals per node. The page requests them now and then, and gets those that changed.
 import { attribute, h, keyed, text } from "../lib/dom.js";
 import { number } from "../lib/format.js";
 import { axis, config, frame, palette, watchPlots } from "../lib/plots.js";
@@ -8,7 +8,7 @@ import { w } from "../lib/words.js";
 
 const EVERY_MS = 10000;
 const FEW_NODES = 4, MANY_NODES = 8;
-// A time axis is never shorter: of a single heartbeat every mark would say the same second.
+// The least span of the time axis: with a single heartbeat, every tick would show the same second.
 const LEAST_S = 60;
 const PERCENT = ["utilization", "memory", "host_memory"];
 const OF_GPUS = ["utilization", "memory", "power"];
@@ -16,7 +16,7 @@ const COLOURS = ["#2563eb", "#d97706", "#059669", "#7c3aed", "#0891b2", "#be185d
 const [START, MEAN, LOW, HIGH, WORST, GPU] = [0, 1, 2, 3, 4, 5];
 
 // ask: lets the monitor ask the server now.
-export function Usage(run, ask) {
+export function Utilization(run, ask) {
   const chips = h("div.mbm-chips", { role: "group", "aria-label": w("heat.show") });
   const now = h("span.mbm-now"), worst = h("span.mb-quiet"), note = h("p.mb-quiet.mbm-usage-note");
   const legend = h("div.mbm-usage-legend.mb-quiet", { "aria-hidden": "true" });
@@ -82,8 +82,8 @@ export function Usage(run, ask) {
   return {
     root,
     take,
-    takeNodes: (told) => told.forEach((node) => addresses.set(node.rank, node.address)),
-    wanted() {
+    takeNodes: (list) => list.forEach((node) => addresses.set(node.rank, node.address)),
+    query() {
       if (Date.now() - askedAt < EVERY_MS) return undefined;
       askedAt = Date.now();
       return { measure, have: Object.fromEntries([...nodes].map(([rank, node]) => [rank, node.have])) };
@@ -99,32 +99,32 @@ export function Usage(run, ask) {
 // All nodes in stretches of the widest one: from the lowest to the highest, and the worst GPU of each.
 function together(lines, measure) {
   const isWorse = measure === "memory" ? (one, than) => one > than : (one, than) => one < than;
-  const width = Math.max(...lines.map((line) => line.width)), found = new Map();
+  const width = Math.max(...lines.map((line) => line.width)), merged = new Map();
   for (const { rank, rows } of lines) {
     for (const row of rows) {
       const start = Math.floor(row[START] / width) * width;
-      const one = found.get(start) ?? { start, width, low: Infinity, high: -Infinity, sum: 0, count: 0, worst: null };
+      const one = merged.get(start) ?? { start, width, low: Infinity, high: -Infinity, sum: 0, count: 0, worst: null };
       one.low = Math.min(one.low, row[LOW]);
       one.high = Math.max(one.high, row[HIGH]);
       one.sum += row[MEAN];
       one.count += 1;
       if (row[WORST] !== undefined && (!one.worst || isWorse(row[WORST], one.worst.value))) one.worst = { value: row[WORST], rank, gpu: row[GPU] };
-      found.set(start, one);
+      merged.set(start, one);
     }
   }
-  return [...found.values()].sort((a, b) => a.start - b.start).map((one) => ({ ...one, mean: one.sum / one.count }));
+  return [...merged.values()].sort((a, b) => a.start - b.start).map((one) => ({ ...one, mean: one.sum / one.count }));
 }
 
 function traces(lines, all, colours, measure) {
-  const told = all.filter((one) => one.worst);
+  const lagging = all.filter((one) => one.worst);
   const drawn = lines.map((line) => ({
     ...xy(line.rows, line.width, (row) => row[START], (row) => row[MEAN]), mode: line.rows.length > 1 ? "lines" : "markers", name: line.name,
     line: { color: lines.length > MANY_NODES ? colours.line : colourOf(line.rank), width: lines.length > MANY_NODES ? 1 : 1.75 },
     opacity: lines.length > MANY_NODES ? 0.55 : 1, hovertemplate: `${line.name}: %{y:.3~g}<extra></extra>`,
   }));
-  const where = told.map((one) => w("usage.gpu", one.worst));
-  const lagging = xy(told, told[0]?.width, (one) => one.start, (one) => one.worst.value, where);
-  return [band(all, colours), ...drawn, ...(told.length ? [{ ...lagging, mode: "lines", name: w(`usage.worst.${measure}`),
+  const where = lagging.map((one) => w("usage.gpu", one.worst));
+  const line = xy(lagging, lagging[0]?.width, (one) => one.start, (one) => one.worst.value, where);
+  return [band(all, colours), ...drawn, ...(lagging.length ? [{ ...line, mode: "lines", name: w(`usage.worst.${measure}`),
     line: { color: colours.bad, width: 1.5, dash: "dot" }, hovertemplate: `${w(`usage.worst.${measure}`)}: %{y:.3~g} · %{text}<extra></extra>` }] : [])];
 }
 

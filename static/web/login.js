@@ -1,2 +1,2 @@
-// Another tab has logged in, and says so (shell.js): this one gets in with it, and is led to its place.
+// When another tab has logged in (shell.js), this one reloads: it has the session too, and returns to its place.
 new BroadcastChannel("megaboard").onmessage = () => location.replace(location.href);

@@ -63,8 +63,8 @@ function focusHeading() {
 }
 
 function isDark() {
-  const asked = localStorage.getItem(THEME_KEY);
-  return asked ? asked === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const stored = localStorage.getItem(THEME_KEY);
+  return stored ? stored === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
 function setTheme(dark) {

@@ -1,4 +1,4 @@
-// How far estimates are from measured runs: a computed number without its error says too much.
+// The expected error of estimates, from measured runs.
 import { percent } from "../lib/format.js";
 import { sentences, t } from "../lib/words.js";
 

@@ -7,9 +7,9 @@ import { drawProblem } from "./problems.js";
 let drawn = "";
 
 export function draw(element, bundle) {
-  const { source } = bundle, told = JSON.stringify([source, currentStep() === "launch"]);
-  if (told === drawn && element.childElementCount === Number(Boolean(source))) return;
-  drawn = told;
+  const { source } = bundle, signature = JSON.stringify([source, currentStep() === "launch"]);
+  if (signature === drawn && element.childElementCount === Number(Boolean(source))) return;
+  drawn = signature;
   if (!source) return fill(element);
   const { problems } = source, place = `runs/${source.run}`;
   const edits = Object.assign({}, ...problems.map((problem) => problem.edits ?? {}));
@@ -28,7 +28,7 @@ export function draw(element, bundle) {
     currentStep() !== "launch" && problems.map(briefly).map(drawProblem)));
 }
 
-// One button takes all of it back, and what to do is said once for what is alike. The launch step lists them itself.
+// One button reverts all edits, and problems of one kind show their fix once. The launch step lists them itself.
 function briefly(problem, at, problems) {
   const isLast = problems.findLastIndex((other) => other.code === problem.code) === at;
   return { ...problem, edits: null, fix: isLast ? problem.fix : "" };

@@ -1,49 +1,49 @@
-// What the draft changes against an earlier run or the recommended plan; asked of the server when Review is drawn.
+// What the draft changes against an earlier run or the recommended plan. The page requests it when it draws Review.
 import { fill, h, table } from "../lib/dom.js";
 import { gib, percent, rounded } from "../lib/format.js";
 import { lang, t } from "../lib/words.js";
 
-let place = null, asked = 0, base = "", shownFile = null;
+let section = null, requestedAt = 0, base = "", shownFile = null;
 
 // One element for the life of the page: a bundle that changes nothing leaves the choice and the scroll as they are.
 export function difference(bundle) {
-  place ??= h("section.mb-card.mb-section.mb-difference", {}, h("p.mb-quiet", {},
+  section ??= h("section.mb-card.mb-section.mb-difference", {}, h("p.mb-quiet", {},
     t("wizard.difference.asking")));
-  if (bundle.at !== asked) load(bundle.at);
-  return place;
+  if (bundle.at !== requestedAt) load(bundle.at);
+  return section;
 }
 
 async function load(at) {
-  const mine = (asked = at);
+  const own = (requestedAt = at);
   let got = null;
   try {
     const answer = await fetch(`/api/difference?base=${encodeURIComponent(base)}&lang=${lang()}`);
     got = answer.ok ? await answer.json() : null;
   } catch { /* said below */ }
-  if (mine !== asked) return;
+  if (own !== requestedAt) return;
   const text = JSON.stringify(got);
-  if (place.dataset.text === text) return;
-  place.dataset.text = text;
+  if (section.dataset.text === text) return;
+  section.dataset.text = text;
   draw(got);
 }
 
 function draw(got) {
-  fill(place, h("h3", {}, t("wizard.difference")),
+  fill(section, h("h3", {}, t("wizard.difference")),
     got?.bases.length > 0 && choice(got),
-    h("div.mb-difference-told", { role: "status" }, told(got)));
+    h("div.mb-difference-told", { role: "status" }, body(got)));
 }
 
 function choice(got) {
-  const option = (key, place) => h("option", { value: key, selected: key === got.base }, key === "recommended"
-    ? t("wizard.difference.recommended") : place === 0 && got.same_name ? t("wizard.difference.last", { run: key }) : key);
+  const option = (key, index) => h("option", { value: key, selected: key === got.base }, key === "recommended"
+    ? t("wizard.difference.recommended") : index === 0 && got.same_name ? t("wizard.difference.last", { run: key }) : key);
   return h("label.mb-pick", {}, h("span", {}, t("wizard.difference.base")),
     h("select", { id: "mb-difference-base", onchange: (event) => {
       base = event.target.value;
-      load(asked);
+      load(requestedAt);
     } }, got.bases.map(option)));
 }
 
-function told(got) {
+function body(got) {
   if (!got || got.why) return h("p.mb-quiet", {}, got?.why ?? t("wizard.plan.ask.failed"));
   if (!got.fields.length && !got.files.length) return h("p.mb-quiet", {}, t("wizard.difference.none"));
   const before = got.base === "recommended" ? "recommended" : "before";
@@ -86,7 +86,7 @@ function change(name, old, now) {
 
 function heads(...names) {
   const isFigure = names[0] === "figure";
-  return names.map((name, place) => h("th", { scope: "col", class: isFigure && place ? "mb-figure" : null },
+  return names.map((name, index) => h("th", { scope: "col", class: isFigure && index ? "mb-figure" : null },
     t(`wizard.difference.column.${name}`)));
 }
 

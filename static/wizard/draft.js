@@ -66,7 +66,7 @@ const actNow = () => { for (const act of waiting.splice(0)) act(); };
 // A question about figures waits until the figures are of the newest edit.
 export const atRest = (act) => { if (isPaused) act(); else waiting.push(act); };
 
-// What was asked before something was typed comes before it.
+// Requests that wait are sent before the input that comes after them.
 document.addEventListener("input", () => {
   typedAt = Date.now();
   actNow();

@@ -48,7 +48,7 @@ const progress = () => [h("span.mb-spinner", { "aria-hidden": "true" }),
 function said(told) {
   const isDone = Object.keys(told.note).length > 0;
   const waits = told.keys.length > 0;
-  // An unknown host key is no fault: it is asked about below.
+  // An unknown host key is no fault: the user is asked to confirm it below.
   const problems = told.problems.filter((problem) => !waits || problem.code !== "host_key_unknown");
   return [isDone && h("p.mb-good", {}, t(`wizard.fetch.${told.kind}.${told.done}`, told.note)),
     told.table && h("div.mb-found", {}, table("mb-table", told.table.head, told.table.rows)),

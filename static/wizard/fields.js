@@ -1,4 +1,4 @@
-// Beside the fields: problems with their fix, which fields have nothing to say, marks on the steps, parts that open.
+// What the page adds to the fields: problems with their fix, marks on the steps, parts that open, and fields that are hidden.
 import { h } from "../lib/dom.js";
 import { t } from "../lib/words.js";
 import { go, steps } from "../web/shell.js";
@@ -64,14 +64,14 @@ function beside(block, problems) {
   else input?.removeAttribute("aria-invalid");
 }
 
-// Several rules broken by one value have one fix: its button stands below the last of them.
+// Problems with the same fix share one button, below the last of them.
 function onceFixed(problems) {
   const fixes = problems.map((problem) => problem.edits && JSON.stringify(problem.edits));
   return problems.map((problem, index) => fixes.indexOf(fixes[index], index + 1) < 0 ? problem
     : { ...problem, edits: null });
 }
 
-// Problems of the whole job, or of a field that no widget shows, stand at the top of their step.
+// Problems of the whole job, or of a field without a widget, are shown at the top of their step.
 function unplaced(bundle) {
   for (const step of steps) {
     const heading = document.getElementById(`heading-${step}`)?.closest(".mb-heading");
@@ -121,7 +121,7 @@ export function goTo(path, step) {
   block?.querySelector("input, textarea")?.focus({ preventScroll: true });
 }
 
-// Gradio opens a list with the chosen entry on top: what stands before it is out of sight and seems not to be there.
+// Gradio opens a list with the chosen entry on top, which hides the entries before it. This scrolls the list to its middle.
 function showAround({ target }) {
   if (target.role !== "combobox") return;
   setTimeout(() => {

@@ -122,7 +122,7 @@ function change(name, value, own) {
   return h("small", {}, `${by < 0 ? "−" : "+"}${text}${name === "speed" ? "%" : ""}`);
 }
 
-// The figures are those of the job that follows: asked for again once it is drawn.
+// The figures are those of the changed job, so they are requested again after it is drawn.
 function choose(row, box, block) {
   document.addEventListener("megaboard:drawn", () => isOpen(box) && ask(box, block), { once: true });
   sendToServer("apply", { edits: row.edits });

@@ -1,4 +1,4 @@
-// Launch: check the nodes, confirm host keys, start. The server's desk decides; this shows it and asks it.
+// Launch: check the nodes, confirm host keys, start. The launch session of the server decides; this module shows its state.
 import { commands } from "../lib/commands.js";
 import { fill, h, keepFocus, table } from "../lib/dom.js";
 import { gap, t } from "../lib/words.js";
@@ -9,72 +9,72 @@ import { hostKeys } from "./host_keys.js";
 import { drawProblem, unlock, withRunLink } from "./problems.js";
 import { todoList } from "./review.js";
 
-// `request`: what this page asked of the server last, until it is done.
+// `request`: the last action that this page requested, until it is done.
 let request = null, clock = null, watched = 0, accepted = null;
 
 export function draw(element, bundle) {
-  const desk = bundle.data.launch;
-  if (!desk || currentStep() !== "launch") return;
-  const isBusy = ["checking", "copying", "launching"].includes(desk.phase);
-  // Somebody else began, or this page was loaded again meanwhile: look on.
-  if (isBusy && !request && watched !== desk.version) {
-    watched = desk.version;
+  const session = bundle.data.launch;
+  if (!session || currentStep() !== "launch") return;
+  const isBusy = ["checking", "copying", "launching"].includes(session.phase);
+  // Another page started this work, or this page was reloaded: watch it.
+  if (isBusy && !request && watched !== session.version) {
+    watched = session.version;
     sendToServer("desk", { act: "watch" });
   }
-  if (desk.phase === "launched" && request === "launch") {
+  if (session.phase === "launched" && request === "launch") {
     request = null;
-    go(`runs/${desk.run}`);
+    go(`runs/${session.run}`);
   }
   if (!isBusy) request = null;
   fill(element, h("section.mb-card.mb-section", {},
-    h("div.mb-desk", {}, checkButton(desk, isBusy), launchButton(desk, isBusy),
-      queueButton(desk, isBusy),
-      h("p.mb-desk-words", { role: "status" }, sentence(desk, isBusy))),
-    desk.same && desk.warnings > 0 && warnings(element, bundle),
+    h("div.mb-desk", {}, checkButton(session, isBusy), launchButton(session, isBusy),
+      queueButton(session, isBusy),
+      h("p.mb-desk-words", { role: "status" }, sentence(session, isBusy))),
+    session.same && session.warnings > 0 && warnings(element, bundle),
     (bundle.refusal || []).map((problem) => drawProblem(problem)),
-    desk.problems.map((problem) => drawProblem(problem)),
-    desk.copy && copyOffer(desk, isBusy),
-    !desk.complete && todoList(bundle, "missing", "error"),
-    h("p.mb-quiet", {}, whoIsTold(desk.told))),
-    desk.keys.length > 0 && hostKeys(desk.keys, () => accept(desk), isBusy), desk.checks && checksTable(desk));
-  tick(element, desk, isBusy);
+    session.problems.map((problem) => drawProblem(problem)),
+    session.copy && copyOffer(session, isBusy),
+    !session.complete && todoList(bundle, "missing", "error"),
+    h("p.mb-quiet", {}, whoIsTold(session.told))),
+    session.keys.length > 0 && hostKeys(session.keys, () => accept(session), isBusy), session.checks && checksTable(session));
+  tick(element, session, isBusy);
 }
 
-function checkButton(desk, isBusy) {
-  return button("check", t(desk.phase === "checked" ? "wizard.launch.check_again" : "wizard.launch.check"),
-    !desk.complete || isBusy, !desk.ready && !desk.keys.length);
+function checkButton(session, isBusy) {
+  return button("check", t(session.phase === "checked" ? "wizard.launch.check_again" : "wizard.launch.check"),
+    !session.complete || isBusy, !session.ready && !session.keys.length);
 }
 
-function launchButton(desk, isBusy) {
-  const isOpen = desk.ready && (!desk.warnings || accepted === desk.version);
-  return button("launch", t("wizard.launch.go", { name: desk.name }), !isOpen || isBusy, isOpen);
+function launchButton(session, isBusy) {
+  const isOpen = session.ready && (!session.warnings || accepted === session.version);
+  return button("launch", t("wizard.launch.go", { name: session.name }), !isOpen || isBusy, isOpen);
 }
 
-// Whoever launches or queues in spite of warnings has said so, for this very check.
+// A launch or a queued run needs the warnings of this very check accepted.
 function warnings(element, bundle) {
-  const desk = bundle.data.launch;
-  const box = h("input", { type: "checkbox", "data-act": "accept_warnings", checked: accepted === desk.version,
+  const session = bundle.data.launch;
+  const box = h("input", { type: "checkbox", "data-act": "accept_warnings", checked: accepted === session.version,
     onchange: () => {
-      accepted = box.checked ? desk.version : null;
+      accepted = box.checked ? session.version : null;
       keepFocus(element, () => draw(element, bundle));
     } });
-  return h("label.mb-accept", {}, box, " ", t("wizard.launch.accept_warnings", { count: desk.warnings }));
+  return h("label.mb-accept", {}, box, " ", t("wizard.launch.accept_warnings", { count: session.warnings }));
 }
 
-// Needs no green check: the nodes are busy with another run, and are checked when this one's turn comes.
-function queueButton(desk, isBusy) {
-  const isQueued = desk.phase === "queued" && desk.same;
-  const isOpen = !desk.same || !desk.warnings || accepted === desk.version;
-  return button("queue", t("wizard.launch.queue"), !desk.complete || isBusy || isQueued || !isOpen, false);
+// A queued run needs no green check: its nodes are checked when its turn comes.
+function queueButton(session, isBusy) {
+  const isQueued = session.phase === "queued" && session.same;
+  const isOpen = !session.same || !session.warnings || accepted === session.version;
+  return button("queue", t("wizard.launch.queue"), !session.complete || isBusy || isQueued || !isOpen, false);
 }
 
 const whoIsTold = (places) => places.length
   ? t("wizard.launch.told", { to: places.join(", ") }) : commands(t("wizard.launch.untold"));
 
-// What node 0 has and others lack; nothing is copied unless somebody says so.
-function copyOffer(desk, isBusy) {
+// Copies what node 0 has and other nodes lack, only when the user clicks.
+function copyOffer(session, isBusy) {
   return h("div.mb-desk", {}, button("copy", t("wizard.launch.copy"), isBusy, false),
-    h("p.mb-desk-words", {}, desk.copy, h("br"), h("small.mb-quiet", {},
+    h("p.mb-desk-words", {}, session.copy, h("br"), h("small.mb-quiet", {},
       t("wizard.launch.copy.lead"))));
 }
 
@@ -89,31 +89,31 @@ function ask(act, more = {}) {
   sendToServer("desk", { act, ...more });
 }
 
-const accept = (desk) => ask("accept", { fingerprints: desk.keys.map((key) => key.fingerprint) });
+const accept = (session) => ask("accept", { fingerprints: session.keys.map((key) => key.fingerprint) });
 
-// Never a button that is shut without the reason beside it.
-function sentence(desk, isBusy) {
+// The reason beside each disabled button.
+function sentence(session, isBusy) {
   const seconds = h("span", { "data-seconds": "", "aria-hidden": "true" });
   if (isBusy) return [h("span.mb-spinner", { "aria-hidden": "true" }),
-    t(`wizard.launch.${desk.phase}`, { count: desk.nodes, done: desk.copied[0], total: desk.copied[1] }), " ", seconds];
-  if (!desk.complete) return t("wizard.launch.incomplete");
-  if (desk.ready && desk.warnings) return h("span.mb-warn", {}, t("wizard.launch.ready_warnings"));
-  if (desk.ready) return h("span.mb-good", {}, t("wizard.launch.ready"));
-  const place = `runs/${desk.run}`;
-  if (desk.phase === "launched")
-    return [t("wizard.launch.launched"), " ", h("a", { href: `#${place}`, "data-go": place }, desk.run)];
-  if (desk.phase === "queued" && desk.same)
-    return [t("wizard.launch.queued"), " ", h("a", { href: `#${place}`, "data-go": place }, desk.run)];
-  if (desk.phase === "checked" && !desk.same) return t("wizard.launch.changed");
-  if (desk.keys.length) return t("wizard.launch.keys_wait");
-  if (desk.phase === "checked") return h("span.mb-bad", {}, t("wizard.launch.red"));
-  return t("wizard.launch.begin", { count: desk.nodes });
+    t(`wizard.launch.${session.phase}`, { count: session.nodes, done: session.copied[0], total: session.copied[1] }), " ", seconds];
+  if (!session.complete) return t("wizard.launch.incomplete");
+  if (session.ready && session.warnings) return h("span.mb-warn", {}, t("wizard.launch.ready_warnings"));
+  if (session.ready) return h("span.mb-good", {}, t("wizard.launch.ready"));
+  const place = `runs/${session.run}`;
+  if (session.phase === "launched")
+    return [t("wizard.launch.launched"), " ", h("a", { href: `#${place}`, "data-go": place }, session.run)];
+  if (session.phase === "queued" && session.same)
+    return [t("wizard.launch.queued"), " ", h("a", { href: `#${place}`, "data-go": place }, session.run)];
+  if (session.phase === "checked" && !session.same) return t("wizard.launch.changed");
+  if (session.keys.length) return t("wizard.launch.keys_wait");
+  if (session.phase === "checked") return h("span.mb-bad", {}, t("wizard.launch.red"));
+  return t("wizard.launch.begin", { count: session.nodes });
 }
 
-function tick(element, desk, isBusy) {
+function tick(element, session, isBusy) {
   clearInterval(clock);
   if (!isBusy) return;
-  const begun = Date.now() - 1000 * desk.elapsed_s;
+  const begun = Date.now() - 1000 * session.elapsed_s;
   const show = () => {
     const place = element.querySelector("[data-seconds]");
     if (place) place.textContent = `${Math.round((Date.now() - begun) / 1000)} s`;
@@ -123,9 +123,9 @@ function tick(element, desk, isBusy) {
   show();
 }
 
-function checksTable(desk) {
+function checksTable(session) {
   const sign = { ok: "✓", warning: "!", failure: "✕", skipped: "–" };
-  const { nodes, rows, findings } = desk.checks;
+  const { nodes, rows, findings } = session.checks;
   const named = (node, rank) => h("th", { scope: "col", title: node },
     h("small", {}, t("wizard.checks.node", { rank })), node);
   const cell = (status) => h("td", { "data-status": status },

@@ -1,4 +1,4 @@
-// The chosen plan's memory: one stacked bar a pipeline stage against the GPU's size; a bar opens to say why so much.
+// The memory of the chosen plan: one stacked bar per pipeline stage, against the size of the GPU. A bar opens to show its formula.
 import { fill, h, table } from "../lib/dom.js";
 import { count, gib } from "../lib/format.js";
 import { gap, t } from "../lib/words.js";
@@ -68,7 +68,7 @@ function stack(memory, stage, whole) {
   return details;
 }
 
-// A term stands once beside its products, with what they add up to: the length of its piece of the bar.
+// Each term has one cell that spans its products, and one with their sum: the length of its part of the bar.
 function why(memory, stage) {
   const rows = memory.terms.flatMap((term) => {
     const parts = stage.why.filter((part) => part.term === term && part.gib > 0);

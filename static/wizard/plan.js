@@ -17,8 +17,8 @@ const NOTICED = 0.005;
 const WRONG = new Set(["vision_gradients_wrong", "vision_replicas_drift"]);
 const filters = new Set();
 let all = [], rows = [], columns = [], plans = null, chosen = null, place = null;
-// Where the box is scrolled to, where it is to be, and its height: asked of the box while anything else is new, they
-// would lay out the page once more.
+// Where the box is scrolled to, where it must scroll to, and its height. Reading them from the box after a change would
+// force another layout of the page.
 let at = 0, top = 0, height = 0;
 
 export function draw(element, bundle) {
@@ -41,7 +41,7 @@ export function draw(element, bundle) {
   else if (chosen) chosen = all.find((row) => keyOf(row) === before) || chosen;
   // What was scrolled to is not listed any more.
   if (before && !chosen) top = 0;
-  // Without a known speed the sentence above the table says how they are sorted.
+  // If the speed is unknown, the sentence above the table explains the order.
   part("count").textContent = t("wizard.plan.count", { shown: grouped(all.length), count: grouped(plans.count),
     fitting: grouped(plans.fitting), sorted: all[0].speed === null ? "" : t("wizard.plan.sorted") });
   guides(part("guides"));
@@ -58,7 +58,7 @@ function named(values) {
 
 const keyOf = (row) => plans.keys.slice(0, plans.keys.indexOf("rank")).map((name) => row[name]).join("|");
 
-// What the filters leave, and which columns tell these rows apart.
+// Applies the filters, and chooses the columns that differ between the rows.
 function sift(isMoved) {
   const engine = chosen?.engine ?? all[0].engine;
   rows = all.filter((row) => (!filters.has("fits") || row.fits) && (!filters.has("engine") || row.engine === engine)
@@ -142,15 +142,14 @@ function paint() {
   const index = rows.indexOf(chosen), table = place.querySelector("table");
   if (index >= first && index < last) table.setAttribute("aria-activedescendant", `plan-${index}`);
   else table.removeAttribute("aria-activedescendant");
-  const told = place.querySelector(".mb-plans-cost");
+  const costLine = place.querySelector(".mb-plans-cost");
   offer(place.querySelector(".mb-plans-use"));
   const cost = chosen ? costOf(chosen) : "", words = cost && t("wizard.plan.cost", { cost });
-  told.hidden = !cost;
-  if (told.textContent !== words) told.textContent = words;
+  costLine.hidden = !cost;
+  if (costLine.textContent !== words) costLine.textContent = words;
 }
 
-// One press for whoever does not want to choose among hundreds: what the sentences above the table recommend, or the
-// next one that the checkpoint can be loaded into.
+// The button chooses the recommended plan, or the next one that the checkpoint can be loaded into.
 const best = () => all.find((row) => row.rank >= plans.recommended && row.fits && row.speed !== null && !row.marks.includes("x"));
 function offer(button) {
   const row = best();
@@ -217,9 +216,9 @@ function even(element, note) {
 // What guides claim for this very case, beside our figures.
 function guides(element) {
   element.hidden = !plans.guides?.length;
-  const told = JSON.stringify(plans.guides);
-  if (element.hidden || element.dataset.told === told) return;
-  element.dataset.told = told;
+  const signature = JSON.stringify(plans.guides);
+  if (element.hidden || element.dataset.signature === signature) return;
+  element.dataset.signature = signature;
   const number = (value) => rounded(value);
   const times = (value) => `${value.toFixed(1)}×`;
   const claim = (values, write, unit = "") => values ? [...new Set(values.map(write))].join("–") + unit : "–";

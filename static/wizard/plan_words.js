@@ -13,7 +13,7 @@ export function planName(row) {
   return [...engine, ...sizes, `DP${row.data}`].join(" ");
 }
 
-// What differs from the usual besides is said here too.
+// The recompute setting, and other settings of the plan that differ from the defaults.
 export function recompute(row) {
   const isSelective = row.recompute === "selective";
   const kind = isSelective ? row.recompute_modules.join("+") : t(`wizard.recompute.${row.recompute}`);

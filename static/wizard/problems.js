@@ -28,14 +28,14 @@ const apply = (words, edits) => h("button.mb-apply", { type: "button",
 
 // The form below a problem that only a key's passphrase removes; `after` is called once it was sent.
 export function unlock(path, after) {
-  const value = hiddenInput(), told = h("div", { role: "status" });
+  const value = hiddenInput(), status = h("div", { role: "status" });
   const send = async () => {
     const passphrase = value.value;
     value.value = "";
     const { problems } = await ask("POST", "/api/passphrases", { name: path, value: passphrase });
-    fill(told, (problems || []).map(drawProblem));
+    fill(status, (problems || []).map(drawProblem));
     if (!problems) after?.();
   };
   return form(send, h("label", {}, h("span", {}, t("wizard.unlock")), value),
-    h("button.mb-button", {}, t("wizard.unlock.go")), told);
+    h("button.mb-button", {}, t("wizard.unlock.go")), status);
 }

@@ -1,4 +1,4 @@
-// Review: what will run, to read, copy and download. What it changes against an earlier run: difference.js.
+// Review: the files and commands of the launch, to read, copy and download. difference.js compares them with an earlier run.
 import { copyButton } from "../lib/commands.js";
 import { fill, h } from "../lib/dom.js";
 import { gap, t } from "../lib/words.js";
@@ -32,13 +32,13 @@ function card(title, ...children) {
   return h("section.mb-card.mb-section", {}, h("h3", {}, title), children);
 }
 
-// What stands in the way, step by step, each with a way to its field.
+// Problems to solve, by step, each with a link to its field.
 export function todoList(bundle, ...severities) {
-  const found = bundle.problems.filter((problem) => severities.includes(problem.severity));
-  found.sort((one, other) => steps.indexOf(one.step) - steps.indexOf(other.step));
+  const problems = bundle.problems.filter((problem) => severities.includes(problem.severity));
+  problems.sort((one, other) => steps.indexOf(one.step) - steps.indexOf(other.step));
   const link = ({ at, step, label }) => h("button.mb-link", { type: "button",
     onclick: () => goTo(at, step) }, label || t(`step.${step}`));
-  return h("ul.mb-todo", {}, found.map((problem) => h("li", {},
+  return h("ul.mb-todo", {}, problems.map((problem) => h("li", {},
     h("span.mb-quiet", {}, t(`step.${problem.step}`)),
     h("span", {}, link(problem),
       problem.code !== "needed_for_launch" && [" ", problem.message, gap(), problem.fix]))));

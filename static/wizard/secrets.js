@@ -13,13 +13,13 @@ export function drawSecrets(element) {
   const name = h("input.mb-typed", { type: "text", list: "mb-secret-names", spellcheck: "false",
     autocomplete: "off", placeholder: "HF_TOKEN" });
   const value = hiddenInput();
-  const list = h("ul.mb-secrets", {}), told = h("div", { role: "status" });
+  const list = h("ul.mb-secrets", {}), status = h("div", { role: "status" });
   const keep = async () => {
-    const asked = { name: name.value, value: value.value };
+    const secret = { name: name.value, value: value.value };
     value.value = "";
-    const answer = await ask("POST", "/api/secrets", asked);
+    const answer = await ask("POST", "/api/secrets", secret);
     if (answer.names) name.value = "";
-    show(answer, t("wizard.secrets.kept", { name: asked.name.trim() }));
+    show(answer, t("wizard.secrets.kept", { name: secret.name.trim() }));
   };
   const forget = async (one) => show(await ask("DELETE", `/api/secrets/${encodeURIComponent(one)}`),
     t("wizard.secrets.forgotten", { name: one }));
@@ -29,12 +29,12 @@ export function drawSecrets(element) {
     fill(list, (kept || []).map((one) => h("li", {}, h("code", {}, one), " ",
       h("button.mb-link", { type: "button", onclick: () => forget(one) },
         t("wizard.secrets.forget", { name: one })))));
-    fill(told, answer.problems ? answer.problems.map(drawProblem) : words);
+    fill(status, answer.problems ? answer.problems.map(drawProblem) : words);
   };
   fill(element, h("section.mb-card.mb-section", {}, h("h3", {}, t("wizard.secrets")),
     h("p", {}, t("wizard.secrets.lead")), list, names,
     form(keep, h("label", {}, h("span", {}, t("wizard.secrets.name")), name),
       h("label", {}, h("span", {}, t("wizard.secrets.value")), value),
-      h("button.mb-button", {}, t("wizard.secrets.keep"))), told));
+      h("button.mb-button", {}, t("wizard.secrets.keep"))), status));
   ask("GET", "/api/secrets").then((answer) => show(answer, ""));
 }

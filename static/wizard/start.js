@@ -1,4 +1,4 @@
-// Where a job may come from: a recipe, a preset of one's own, or a file that somebody has already.
+// Where a job can come from: a recipe, a preset that the user saved, or a file.
 import { fill, h, table } from "../lib/dom.js";
 import { t } from "../lib/words.js";
 import { currentStep, latestBundle, sendToServer } from "./channel.js";
@@ -130,7 +130,7 @@ function said(told) {
     isDone && report(told.lines)];
 }
 
-// Below the chips that machines start from: those of one's own, and a name for what the fields say.
+// The clusters that the user saved, and a form that saves the fields as a cluster.
 export function drawOwnClusters(element, bundle) {
   const own = bundle?.data?.own_clusters;
   if (!own) return;

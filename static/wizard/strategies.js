@@ -1,26 +1,26 @@
-// The strategy table: asked of the server when it is shown, for it searches the plans of every engine.
+// The strategy table. The page requests it when it is shown, because the server searches the plans of every engine for it.
 import { fill, h, table } from "../lib/dom.js";
 import { hourCount, rounded } from "../lib/format.js";
 import { lang, sentences, t } from "../lib/words.js";
 import { sendToServer } from "./channel.js";
 import { meter } from "./meter.js";
 
-let asked = 0;
+let requestedAt = 0;
 
 export async function draw(element, bundle) {
-  const mine = (asked = bundle.at);
+  const own = (requestedAt = bundle.at);
   if (!element.childElementCount) fill(element, h("p.mb-quiet", {}, t("wizard.strategies.asking")));
   let got = null;
   try {
     const answer = await fetch(`/api/strategies?lang=${lang()}`);
     got = answer.ok ? await answer.json() : null;
   } catch { /* said below */ }
-  if (mine !== asked) return;
+  if (own !== requestedAt) return;
   const text = JSON.stringify(got);
   if (element.dataset.text === text) return;
   element.dataset.text = text;
   if (!got?.rows.length) return fill(element, h("p.mb-quiet", {}, got?.why ?? t("wizard.plan.ask.failed")));
-  // Without a known speed or number of samples there is nothing to say.
+  // Columns without any value are left out.
   const isEmpty = { speed: got.rows.every((row) => row.speed === null), hours: got.rows.every((row) => row.hours === null) };
   const names = ["name", "memory", "speed", "hours", "why", "rule", "choose"].filter((name) => !isEmpty[name]);
   const head = names.map((name) => h("th", { scope: "col",

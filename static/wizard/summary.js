@@ -36,20 +36,20 @@ export function draw(element, bundle) {
 
 // A learning rate that was chosen for another batch: beside its field on its own step, here on the others.
 function offer(bundle) {
-  const found = bundle.problems.find((problem) => problem.code === "learning_rate_batch");
-  return found && currentStep() !== found.step && drawProblem(found);
+  const problem = bundle.problems.find((problem) => problem.code === "learning_rate_batch");
+  return problem && currentStep() !== problem.step && drawProblem(problem);
 }
 
-const fact = (name, value) => told(t(`wizard.summary.${name}`), value, t(`wizard.summary.${name}.long`));
+const fact = (name, value) => labelled(t(`wizard.summary.${name}`), value, t(`wizard.summary.${name}.long`));
 
 // Unknown where the GPU's speed, or the number of samples, is.
 function paces({ speed, hours, time_error: error }) {
   const title = error && errorWords("time", error);
-  return [speed !== null && told(t("wizard.time.speed"), rounded(speed), title),
-    hours !== null && told(t("wizard.time.hours"), hoursInWords(hours), title)];
+  return [speed !== null && labelled(t("wizard.time.speed"), rounded(speed), title),
+    hours !== null && labelled(t("wizard.time.hours"), hoursInWords(hours), title)];
 }
 
-function told(name, value, title) {
+function labelled(name, value, title) {
   return h("div.mb-fact", { title }, h("span", {}, name), h("b", {}, String(value)));
 }
 

@@ -1,4 +1,4 @@
-// The pipeline's schedule: one row a stage, every pass where it runs, what is left between them is the bubble.
+// The schedule of the pipeline: one row per stage, one box per pass. The gaps between the boxes are the bubble.
 import { fill, h, table } from "../lib/dom.js";
 import { percent } from "../lib/format.js";
 import { sentences, t } from "../lib/words.js";
@@ -180,7 +180,7 @@ function torn(pen, plan, at, top, tall, ink) {
   pen.setLineDash([]);
 }
 
-// Colours: the later a chunk, the paler; a number stands in whatever reads on its shade.
+// Colours: a later chunk is paler, and the number on it is black or white, whichever has more contrast.
 const share = (chunk, virtual) => virtual === 1 ? 1 : 1 - 0.62 * chunk / (virtual - 1);
 const shade = (kind, chunk, virtual) => `color-mix(in srgb, var(${kind === "forward" ? "--mb-c0" : "--mb-c2"}) `
   + `${Math.round(100 * share(chunk, virtual))}%, var(--background-fill-primary))`;

@@ -4,14 +4,14 @@ import { lang } from "../lib/words.js";
 import { sendToServer } from "./channel.js";
 
 const KEY = "megaboard-unsent";
-// Free text that may hold a secret, which no storage of a browser may: the notice of a lost server says so.
+// These fields are not kept, because free text may hold a secret. The notice of a lost server tells the user.
 const NOT_KEPT = ["field-environment", "field-extra"];
 // What fields showed that the user has been at since the server last took everything, by element id.
 const before = new Map();
 let pending = JSON.parse(sessionStorage.getItem(KEY) || "null");
 sessionStorage.removeItem(KEY);
 
-// What a field shows: of boxes and choices the words beside them, of which the server knows what they stand for.
+// The value of a field. Check boxes and choices are sent by their labels, which the server maps to values.
 function shown(block) {
   const inputs = [...block.querySelectorAll("input, textarea")].filter((input) => !input.closest(".mb-beside"));
   const [first] = inputs;

@@ -1,4 +1,4 @@
-// "Why not TP=8 PP=3?": asked of the server, which knows the rules. What it answers can be chosen.
+// The form "Why not TP=8 PP=3?". The server knows the rules and answers; the user can choose a plan that it offers.
 import { fill, h } from "../lib/dom.js";
 import { lang, t } from "../lib/words.js";
 import { latestBundle, sendToServer } from "./channel.js";

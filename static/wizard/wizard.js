@@ -53,12 +53,12 @@ export function take(text) {
   catchUp();
 }
 
-// What the step on screen shows is older than the newest payload: it is asked for, once for each step and version.
-let asked = "";
+// Requests what the step on screen lacks, once for each step and version, if the newest payload belongs to another step.
+let requested = "";
 function catchUp() {
   const question = `${currentStep()} ${latestBundle().draft}`;
-  if (!isStale() || asked === question) return;
-  asked = question;
+  if (!isStale() || requested === question) return;
+  requested = question;
   refresh();
 }
 

@@ -14,13 +14,13 @@ const answer = (first, last) => {
 
 test("all points of a zoomed range are requested once, and a range that lacks none is not", () => {
   const detail = Detail(thinned());
-  assert.equal(detail.wanted(), null);
+  assert.equal(detail.query(), null);
   detail.zoomed([24.6, 47.2]);
-  assert.deepEqual(detail.wanted(), { first: 24, last: 48 });
+  assert.deepEqual(detail.query(), { first: 24, last: 48 });
   assert.ok(detail.take(answer(24, 48)));
-  assert.equal(detail.wanted(), null);
+  assert.equal(detail.query(), null);
   detail.zoomed([41, 48]);
-  assert.equal(detail.wanted(), null);
+  assert.equal(detail.query(), null);
 });
 
 test("the points of the range take the place of the thinned ones, in order", () => {
