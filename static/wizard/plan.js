@@ -1,5 +1,5 @@
 // The table of legal plans. Only the rows in view are in the document, so an edit costs the same for 20 and for 300.
-import { fill, h, table } from "../lib/dom.js";
+import { fill, h } from "../lib/dom.js";
 import { gib, grouped, hourCount, percent, rounded } from "../lib/format.js";
 import { sentences, t } from "../lib/words.js";
 import { choosePlan, isSettled } from "./choices.js";
@@ -33,7 +33,7 @@ export function draw(element, bundle) {
   part("filters").lastChild.hidden = !plans.loads;
   part("else").hidden = !plans.rows.length || isListed;
   for (const name of ["box", "count", "filters", "ask"]) part(name).hidden = !plans.rows.length;
-  part("cost").hidden = part("guides").hidden = part("use").hidden = true;
+  part("cost").hidden = part("use").hidden = true;
   if (!plans.rows.length) return;
   all = plans.rows.map(named);
   const before = chosen && keyOf(chosen);
@@ -44,7 +44,6 @@ export function draw(element, bundle) {
   // If the speed is unknown, the sentence above the table explains the order.
   part("count").textContent = t("wizard.plan.count", { shown: grouped(all.length), count: grouped(plans.count),
     fitting: grouped(plans.fitting), sorted: all[0].speed === null ? "" : t("wizard.plan.sorted") });
-  guides(part("guides"));
   even(part("even"), bundle.problems.find((one) => WRONG.has(one.code) || one.code === "stages_unequal"));
   // At first the best are in view, as the sentences above say.
   sift(before && chosen && keyOf(chosen) !== before);
@@ -103,7 +102,7 @@ function build(element) {
     h("div.mb-plans-box", { onscroll: () => requestAnimationFrame(look) }, table),
     h("p.mb-plans-cost", { "aria-live": "polite" }), h("div.mb-plans-even", {}),
     h("p.mb-plans-count.mb-quiet", {}),
-    whyNot(), h("div.mb-plans-guides", {}));
+    whyNot());
   at = top = height = 0;
   resized.disconnect();
   resized.observe(element.querySelector(".mb-plans-box"));
@@ -177,8 +176,7 @@ function cell(row, name) {
   if (name === "speed") return rounded(row.speed);
   if (name === "hours") return row.hours === null ? "–" : hourCount(row.hours);
   if (name === "marks") return [row.marks.includes("x") && h("span", { title: t("wizard.plan.mark.unfit") }, "⊘"),
-    row.marks.includes("p") && h("span", { title: t("wizard.plan.mark.front") }, "◆"),
-    row.marks.includes("g") && h("span", { title: t("wizard.plan.mark.guide") }, "★")];
+    row.marks.includes("p") && h("span", { title: t("wizard.plan.mark.front") }, "◆")];
   return String(row[name]);
 }
 
@@ -211,29 +209,6 @@ function even(element, note) {
   if (element.dataset.text === text) return;
   element.dataset.text = text;
   element.replaceChildren(...(note ? [drawProblem(note)] : []));
-}
-
-// What guides claim for this very case, beside our figures.
-function guides(element) {
-  element.hidden = !plans.guides?.length;
-  const signature = JSON.stringify(plans.guides);
-  if (element.hidden || element.dataset.signature === signature) return;
-  element.dataset.signature = signature;
-  const number = (value) => rounded(value);
-  const times = (value) => `${value.toFixed(1)}×`;
-  const claim = (values, write, unit = "") => values ? [...new Set(values.map(write))].join("–") + unit : "–";
-  const ours = (value, words) => h("td.mb-ours", {}, value === null ? "–" : words(value));
-  const use = (one) => h("button.mb-tool", { type: "button",
-    onclick: () => takeSame(all.find((row) => row.rank === one.rank)) }, t("wizard.plan.choose"));
-  const lines = plans.guides.map((one) => [one.name,
-    claim(one.claims.memory_gb, String, " GB"), ours(one.ours.memory_gib, (value) => `${gib(value)} GiB`),
-    claim(one.claims.speed, number), ours(one.ours.speed, number),
-    claim(one.claims.bubble, (value) => String(Math.round(1000 * value) / 10), "%"), ours(one.ours.bubble, percent),
-    claim(one.claims.speed_up, (value) => value.toFixed(1), "×"), ours(one.ours.speed_up, times),
-    h("td", {}, one.rank === null ? t("wizard.guide.wrong") : use(one))]);
-  const head = ["plan", "memory", "ours", "speed", "ours", "bubble", "ours", "speed_up", "ours", "choose"];
-  fill(element, table("mb-table", head.map((name) => t(`wizard.guide.${name}`)), lines,
-    t("wizard.guide.caption")));
 }
 
 // A chosen row is written again too: another page may have written since.
