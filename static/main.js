@@ -5,7 +5,7 @@ import "./web/connection.js";
 import { go } from "./web/shell.js";
 import { attach, monitor } from "./monitor/monitor.js";
 import { currentStep, latestBundle, sendToServer } from "./wizard/channel.js";
-import { isSettled } from "./wizard/choices.js";
+import { choosePlan, isSettled } from "./wizard/choices.js";
 import { isResting } from "./wizard/draft.js";
 import { goTo } from "./wizard/fields.js";
 import { carrier, mounted, mountedTabs, panels, take } from "./wizard/wizard.js";
@@ -17,7 +17,8 @@ window.Megaboard = {
   attachMonitor: attach,
   monitor,
   tabs: { mounted: mountedTabs },
-  wizard: { bundle: latestBundle, carrier, isSettled, mounted, send: sendToServer, step: currentStep, take },
+  wizard: { bundle: latestBundle, carrier, choose: choosePlan, isSettled, mounted, send: sendToServer,
+    step: currentStep, take },
   draft: { isResting },
   fields: { goTo },
   panels,

@@ -29,6 +29,8 @@ export function drawHosts(element, bundle) {
   const rows = hosts.map((host, rank) => names.map((name) => cells[name](host, rank)));
   const caption = t("wizard.hosts.caption", { count: hosts.length });
   fill(element, table("mb-table", names.map((name) => t(`wizard.hosts.${name}`)), rows, caption));
+  // Many nodes scroll in their box.
+  element.firstChild.tabIndex = 0;
 }
 
 export function drawModel(element, bundle) {

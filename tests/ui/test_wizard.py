@@ -16,7 +16,7 @@ WITHOUT_IMAGES = {"training": {"images_per_sample": 0}, "parallel": {"tensor": 4
 CHOOSE = """() => { const { keys, rows } = Megaboard.wizard.bundle().data.plans;
     const named = rows.map((values) => Object.fromEntries(keys.map((key, index) => [key, values[index]])));
     const plan = named.find((row) => row.tensor === 2 && row.pipeline === 2 && row.virtual_pipeline === 2);
-    Megaboard.wizard.sendNewest("choose", { plan }); }"""
+    Megaboard.wizard.choose(plan, true); }"""
 """Choose TP2 PP2 VPP2, as a click on its row does."""
 
 pytestmark = [pytest.mark.ui, needs_chromium]
