@@ -23,7 +23,7 @@ demo: packages-demo environments
 	@.venv/bin/megaboard demo
 
 test: packages-test environments lint test-fast
-	.venv/bin/pytest -n 3 --dist loadfile -m "(ui or e2e or worst) and not engines" tests tests/chaos
+	.venv/bin/pytest -n 2 --dist loadfile -m "(ui or e2e or worst) and not engines" tests tests/chaos
 
 test-fast: .venv/.ready
 	.venv/bin/pytest -n 2 --dist worksteal -m "not ui and not e2e and not chaos"
