@@ -85,7 +85,7 @@ def test_a_process_that_stands_still_is_in_the_heartbeat_and_blamed_for_the_stal
     """Though the stop wakes it, and it takes its time to end."""
     slow = "signal.signal(signal.SIGTERM, lambda *_: (time.sleep(3), sys.exit(0)))"
     body = f"import signal, sys, time; {slow}; print('up', flush=True); time.sleep(60)"
-    run.write_spec([sys.executable, "-c", body], stall_s=8, grace_s=10, environment={"RANK": "3"})
+    run.write_spec([sys.executable, "-c", body], stall_s=20, grace_s=10, environment={"RANK": "3"})
     run.call("start")
     wait_for(lambda: "up" in (run.folder / "out.log").read_text())
     (process,) = members(run.mark)
