@@ -2,6 +2,7 @@
 
     .venv-node/bin/python -m benchmarks.real_modules megatron < cases.json
     .venv-node/bin/python -m benchmarks.real_modules hugging-face
+    .venv-node/bin/python -m benchmarks.real_modules families
 
 Needs the node environment (torch, megatron-core, transformers). Nothing is allocated: modules are on the meta device,
 ranks in torch's fake process group. A case is {model, tensor, pipeline, virtual_pipeline, expert, expert_tensor,
@@ -16,6 +17,7 @@ from typing import Any
 import torch
 
 from backend.job.model import FullAttention, ModelShape, parse_model
+from backend.job.model.families import FAMILIES
 from backend.job.presets import models
 
 
@@ -150,11 +152,35 @@ def hugging_face() -> dict[str, int]:
         kind = AutoModelForImageTextToText if "vision_config" in preset.hf_config else AutoModelForCausalLM
         with torch.device("meta"):
             model = kind.from_config(config)
-        biases = [buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
-        found[key] = sum(tensor.numel() for tensor in (*model.parameters(), *biases))
+        found[key] = _count(model)
     return found
 
 
+def families() -> dict[str, dict[str, Any]]:
+    """Return the default config and the parameters of the language model of every family that has one of its own."""
+    from transformers import AutoModelForCausalLM
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    known = {}
+    for family in FAMILIES:
+        name = next((name for name in (f"{family}_text", family) if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES), None)
+        if name is None or family == "deepseek_v2":
+            continue  # DeepSeek-V2's default config names no number of experts of a token.
+        config = CONFIG_MAPPING[name]()
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config)
+        known[name] = {"config": {**config.to_dict(), "model_type": name}, "parameters": _count(model)}
+    return known
+
+
+def _count(model: torch.nn.Module) -> int:
+    """Return the parameters of a model. Router biases count as in checkpoints."""
+    biases = [buffer for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias")]
+    return sum(tensor.numel() for tensor in (*model.parameters(), *biases))
+
+
 if __name__ == "__main__":
-    answer = hugging_face() if sys.argv[1] == "hugging-face" else megatron(json.load(sys.stdin))
-    json.dump(answer, sys.stdout)
+    answers = {"hugging-face": hugging_face, "families": families}
+    answer = answers[sys.argv[1]]() if sys.argv[1] in answers else megatron(json.load(sys.stdin))
+    json.dump(answer, sys.stdout, default=str)

@@ -32,9 +32,17 @@ from backend.job.model.shape import (
 def model_layers(shape: ModelShape) -> ModelLayers:
     """Return the layers of a model of this shape."""
     h, last = shape.hidden, shape.kinds[shape.order[-1]]
-    head = Linear(name="output", inputs=h, outputs=shape.vocab, share="split", after_norm=True)
+    head = Linear(
+        name="output",
+        inputs=h,
+        outputs=shape.vocab,
+        share="split",
+        bias=shape.vocab if shape.head_bias else 0,
+        after_norm=True,
+    )
     return ModelLayers(
         embedding=shape.vocab * h,
+        positions=shape.positions * h,
         kinds=tuple(_layer(kind, h) for kind in shape.kinds),
         order=shape.order,
         output=LayerKind(name="output", hidden=h, operators=(_norm(last, h), head)),
@@ -64,10 +72,10 @@ def _norm(kind: LayerShape, hidden: int, *, detached: bool = False) -> Norm:
     """Return a norm of the residual stream."""
     return Norm(
         width=hidden,
-        parameters=hidden * (2 if kind.norm_bias else 1),
+        parameters=hidden * {"none": 0, "scale": 1, "scale_and_shift": 2}[kind.norm],
         detached=detached,
-        layer_norm=kind.norm_bias,
-        cast=not kind.ffn.gated and not kind.norm_bias,
+        layer_norm=kind.norm == "scale_and_shift",
+        cast=not kind.ffn.gated and kind.norm == "scale",
     )
 
 
@@ -83,15 +91,19 @@ def _attention(kind: LayerShape, hidden: int) -> tuple[Operator, ...]:
 def _full_attention(attention: FullAttention, hidden: int) -> tuple[Operator, ...]:
     d = attention.head_dim
     queries, keys = attention.heads * d, attention.kv_heads * d
-    projected = queries * (2 if attention.gate else 1) + 2 * keys
+    projected = queries * (2 if attention.gate == "query" else 1) + 2 * keys
     head_norm: tuple[Operator, ...] = ()
     if attention.qk_norm != "none":
         width = queries + keys
-        parameters = 2 * d if attention.qk_norm == "heads" else width
+        parameters = {"heads": 2 * d, "unweighted": 0, "whole": width}[attention.qk_norm]
         head_norm = (Norm(width=width, parameters=parameters, heads=True),)
     sinks = (Parameters(count=attention.heads, share="split"),) if attention.sinks else ()
     # The gate is read again for its own gradient and that of the output.
-    gate = (Keep(width=2 * queries, split=True),) if attention.gate else ()
+    gate: tuple[Operator, ...] = ()
+    if attention.gate != "none":
+        gate = (Keep(width=2 * queries, split=True),)
+    if attention.gate == "own":
+        gate = (Linear(name="gate_proj", inputs=hidden, outputs=queries, share="split", after_norm=True), *gate)
     return (
         Linear(
             name="qkv",

@@ -16,18 +16,26 @@ def refusal(code: str, **values: object) -> ProblemsError:
 class Config:
     """The keys of one part of a config.json. A key that is absent has the default of its model type, if any."""
 
-    def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        defaults: Mapping[str, Any] | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> None:
         self._values = values
         self._defaults = defaults or {}
+        self._names = names or {}
+        """The family's name of a key, by the name that most families use."""
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return a value of any type. A null is the absence of what the key says, not of the key."""
+        key = self._names.get(key, key)
         value = self._values[key] if key in self._values else self._defaults.get(key)
         return default if value is None else value
 
     def has(self, key: str) -> bool:
         """Return whether the config itself gives the key."""
-        return self._values.get(key) is not None
+        return self._values.get(self._names.get(key, key)) is not None
 
     def flag(self, key: str, default: bool = False) -> bool:
         """Return a value as a flag."""
@@ -42,12 +50,12 @@ class Config:
         given = [key for key in keys if self.has(key)] or [key for key in keys if self.get(key) is not None]
         if not given:
             if default is None:
-                raise refusal("missing_model_key", key=keys[0])
+                raise refusal("missing_model_key", key=self._names.get(keys[0], keys[0]))
             return default
         value = self.get(given[0])
         smallest = 0 if default == 0 else 1
         if isinstance(value, bool) or not isinstance(value, int) or not smallest <= value <= largest:
-            raise refusal("bad_model_key", key=given[0], value=value)
+            raise refusal("bad_model_key", key=self._names.get(given[0], given[0]), value=value)
         return value
 
     def indexes(self, key: str) -> tuple[int, ...]:

@@ -1,11 +1,15 @@
 """The shape of a model for planning: its decoder layers, its embedding and its vision tower. Widths are in elements."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from math import gcd
 from typing import Literal
 
+NormWeights = Literal["none", "scale", "scale_and_shift"]
+"""The weights of a norm: none, one per element (RMSNorm), or two per element (LayerNorm)."""
+QkNorm = Literal["none", "heads", "unweighted", "whole"]
+"""A norm over every query and key head, the same without weights (Llama 4), or over all heads together (OLMo 2)."""
 Norms = Literal["before", "after", "both", "shared"]
 """The norms of a layer: before attention and FFN, after them, on both sides (Gemma 2), or one before attention and FFN
 in parallel (Cohere)."""
@@ -22,10 +26,9 @@ class FullAttention:
     """Biases on the query, key and value projections."""
     output_bias: bool = False
     """Bias on the output projection."""
-    qk_norm: Literal["none", "heads", "whole"] = "none"
-    """A norm over every query and key head, or over all heads together (OLMo 2)."""
-    gate: bool = False
-    """Whether the query projection also gives a gate of the output (Qwen3-Next)."""
+    qk_norm: QkNorm = "none"
+    gate: Literal["none", "query", "own"] = "none"
+    """A gate of the output, from the query projection (Qwen3-Next) or from a projection of its own."""
     sinks: bool = False
     """A learned logit per head (gpt-oss)."""
     window: int = 0
@@ -102,8 +105,7 @@ class LayerShape:
     attention: FullAttention | Mla | GatedDeltaNet
     ffn: Ffn | Experts
     norms: Norms = "before"
-    norm_bias: bool = False
-    """Whether its norms are LayerNorms with a bias."""
+    norm: NormWeights = "scale"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +148,10 @@ class ModelShape:
     """Kinds of decoder layers; each occurs."""
     order: tuple[int, ...]
     """For each decoder layer, first to last, the index of its kind."""
+    positions: int = 0
+    """Learned positions of the decoder."""
+    head_bias: bool = False
+    """Whether the output layer has a bias."""
     vision: VisionShape | None = None
 
     def __hash__(self) -> int:
@@ -154,7 +160,8 @@ class ModelShape:
     @cached_property
     def _hash(self) -> int:
         """Computed once: the shape is a key of caches that every estimate reads."""
-        return hash((self.model_type, self.hidden, self.vocab, self.tied, self.kinds, self.order, self.vision))
+        values = (getattr(self, each.name) for each in fields(self))
+        return hash(tuple(values))
 
     @property
     def layers(self) -> int:
