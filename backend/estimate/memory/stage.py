@@ -49,7 +49,7 @@ class Stage:
 def stages(layers: ModelLayers, plan: Plan) -> tuple[Stage, ...]:
     """Return the stages of a plan, first to last."""
     return _stages(
-        layers.order,
+        layers,
         plan.pipeline,
         plan.virtual_pipeline,
         plan.account_for_embedding,
@@ -60,7 +60,7 @@ def stages(layers: ModelLayers, plan: Plan) -> tuple[Stage, ...]:
 
 @lru_cache(maxsize=4096)
 def _stages(
-    order: tuple[int, ...],
+    layers: ModelLayers,
     pipeline: int,
     virtual: int,
     with_embedding: bool,
@@ -68,8 +68,8 @@ def _stages(
     layout: tuple[int, ...] | None,
 ) -> tuple[Stage, ...]:
     found = []
+    order, kinds = layers.order, range(len(layers.kinds))
     pieces = layout or equal_pieces(len(order), pipeline * virtual, with_embedding=with_embedding, with_loss=with_loss)
-    kinds = range(max(order, default=-1) + 1)
     for index, bounds in enumerate(chunk_layers(pieces, pipeline)):
         chunks = tuple(
             Chunk(
