@@ -124,6 +124,13 @@ def test_the_job_is_valid_and_its_engine_files_are_made(engine):
     assert "/m" in files["config.yaml"]
 
 
+def test_choices_for_parts_that_may_be_there_reach_the_engine():
+    values = {"training.freeze.vision_tower": True, "parallel.expert": 2, "training.dataset": "a.jsonl"}
+    text = export(job_of(MEGATRON, {"model.path": "/m", **values}), placeholders=True)["config.yaml"]
+    assert "expert_model_parallel_size: 2" in text
+    assert "freeze_vit: true" in text
+
+
 def test_what_the_configuration_says_of_parts_is_known():
     config = {**NEW, "text_config": {"num_local_experts": 16, "num_experts_per_tok": 2, "n_shared_experts": 1}}
     known = known_model(job_of(JOB, {"model.hf_config": config}).model)
