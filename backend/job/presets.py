@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
 import yaml
 
 from backend.job.cluster import Cluster, Host
+from backend.job.data_folder import data_folder
 from backend.job.job import Model
 from backend.job.model import ModelShape, parse_model
 from backend.job.problems import Problem, ProblemsError
@@ -56,13 +56,6 @@ class ModelPreset:
     parameters: int
     """Parameters of the whole model, as published or as counted from its config."""
     sources: tuple[str, ...]
-
-
-def data_folder(name: Literal["presets", "static"]) -> Path:
-    """Return the folder with the files of `name`: that of the checkout, or the one inside the wheel."""
-    backend = Path(__file__).parents[1]
-    packaged = backend / "data" / name
-    return packaged if packaged.is_dir() else backend.parent / name
 
 
 @cache

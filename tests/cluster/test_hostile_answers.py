@@ -30,6 +30,8 @@ from tests.cluster.jobs import make_job
 from tests.fakes import FakeNode
 from tests.hostile_json import mutations
 
+pytestmark = pytest.mark.slow
+
 HOSTILE: tuple[Any, ...] = (
     None, True, -1, 1e300, 10**30, math.nan, math.inf, "", "text", "x" * 100_000, "9" * 5000, "\ud800\x00\x1b[31m",
     [], [None], ["a", ["b"]], {}, {"run": []}, list(range(10_000)), json.loads("[" * 500 + "]" * 500),
