@@ -18,6 +18,7 @@ import torch
 
 from backend.job.model import FullAttention, ModelShape, parse_model
 from backend.job.model.families import FAMILIES
+from backend.job.model.vision import TOWERS
 from backend.job.presets import models
 
 
@@ -157,19 +158,25 @@ def hugging_face() -> dict[str, int]:
 
 
 def families() -> dict[str, dict[str, Any]]:
-    """Return the default config and the parameters of the language model of every family that has one of its own."""
-    from transformers import AutoModelForCausalLM
+    """Return the default config and the parameters of every family, by its model_type in transformers.
+
+    A language model has its family's name or that with `_text`.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    known = {}
+    classes = dict.fromkeys(TOWERS, AutoModelForImageTextToText)
     for family in FAMILIES:
-        name = next((name for name in (f"{family}_text", family) if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES), None)
-        if name is None or family == "deepseek_v2":
-            continue  # DeepSeek-V2's default config names no number of experts of a token.
+        name = f"{family}_text" if f"{family}_text" in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES else family
+        # DeepSeek-V2's default config names no number of experts of a token.
+        if name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and name != "deepseek_v2":
+            classes.setdefault(name, AutoModelForCausalLM)
+    known = {}
+    for name, kind in classes.items():
         config = CONFIG_MAPPING[name]()
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
+            model = kind.from_config(config)
         known[name] = {"config": {**config.to_dict(), "model_type": name}, "parameters": _count(model)}
     return known
 

@@ -42,9 +42,11 @@ def data(reading: Reading, form: Form, services: Services) -> dict[str, Any]:
 
 def _facts(shape: ModelShape) -> list[tuple[str, Any]]:
     """(catalogue key under wizard.model., value) of every figure that describes the shape."""
-    facts: list[tuple[str, Any]] = [
-        ("layers", shape.layers), ("hidden", shape.hidden), ("ffn", shape.ffn), ("heads", shape.heads),
-        ("kv_heads", shape.kv_heads), ("head_dim", shape.head_dim), ("vocab", shape.vocab),
+    facts: list[tuple[str, Any]] = [("layers", shape.layers), ("hidden", shape.hidden)]
+    if shape.ffn:
+        facts.append(("ffn", shape.ffn))
+    facts += [
+        ("heads", shape.heads), ("kv_heads", shape.kv_heads), ("head_dim", shape.head_dim), ("vocab", shape.vocab),
     ]  # fmt: skip
     if shape.experts:
         facts += [("experts", shape.experts), ("top_k", shape.top_k), ("expert_ffn", shape.expert_ffn)]

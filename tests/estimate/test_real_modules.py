@@ -98,4 +98,4 @@ def test_every_family_has_as_many_parameters_in_its_default_config_as_transforme
     families = real("families")
     counted = {name: model_parameters(model_layers(parse_model(entry["config"]))) for name, entry in families.items()}
     assert counted == {name: entry["parameters"] for name, entry in families.items()}
-    assert len(families) >= 60
+    assert len(families) >= 75

@@ -1,7 +1,7 @@
 """Number and length of the samples in a job's data sets, read on one node by the engine's Python."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from backend.cluster.inventory.software import ask_program, needed_environment
@@ -57,14 +57,15 @@ def data_size_on(node: Node, job: Job, rank: int) -> DataSize:
         raise NodeError(answer["code"], node.name, field=field, **cast(dict[str, str], values))
     if "samples" not in answer or "rows" not in answer:
         raise NodeError("bad_answer", node.name, command=SAMPLES, exit=0, detail="samples is missing")
-    tokens, images = answer.get("tokens"), _image_tokens(job)
-    unmeasured = "the number of tokens of an image is not known" if images is None else answer.get("unmeasured", "")
-    return DataSize(
-        samples=answer["samples"],
-        rows=answer["rows"],
-        tokens=None if tokens is None or images is None else max(1, tokens + images),
-        unmeasured=unmeasured,
+    size = DataSize(
+        samples=answer["samples"], rows=answer["rows"], tokens=None, unmeasured=answer.get("unmeasured", "")
     )
+    if answer.get("tokens") is None:
+        return size
+    images = _image_tokens(job)
+    if images is None:
+        return replace(size, unmeasured="the number of tokens of an image is not known")
+    return replace(size, tokens=max(1, answer["tokens"] + images))
 
 
 def _image_tokens(job: Job) -> int | None:

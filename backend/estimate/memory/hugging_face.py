@@ -334,7 +334,7 @@ def _tower(
     vision, trained = layers.vision, tuning.trained
     if vision is None or tuning.method == "partial":
         return 0.0, 0.0
-    merged = vision.merger.hidden // vision.block.hidden
+    merged = vision.patches_per_token
     form = form_of(tuning, memory, part_trained=True)
     per_patch: Number = eager_bytes(vision.merger, form) * trained.merger / merged
     per_patch += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack / merged

@@ -297,7 +297,7 @@ def tower_bytes(vision: VisionLayers, plan: Plan, memory: MemoryTraits, trained:
     form = EagerForm(element=each, residual=each)
     per_merged_token = eager_bytes(vision.merger, form) * trained.merger
     per_merged_token += vision.deep_stack * eager_bytes(vision.deep_stack_merger, form) * trained.deep_stack
-    merged = vision.merger.hidden // vision.block.hidden
+    merged = vision.patches_per_token
     per_patch: Number = per_merged_token / merged
     if trained.tower:
         block = choose(plan.full_recompute, each * vision.block.hidden, eager_bytes(vision.block, form))

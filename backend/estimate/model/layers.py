@@ -176,8 +176,12 @@ class VisionLayers:
     patch_embedding: LayerKind
     positions: int
     """Elements of the learned positions."""
+    other: int
+    """Elements of the tower's other weights: a class token, norms around the blocks."""
     block: LayerKind
     depth: int
+    patches_per_token: int
+    """Patches that become one token of the language model."""
     merger: LayerKind
     deep_stack_merger: LayerKind
     deep_stack: int

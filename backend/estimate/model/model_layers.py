@@ -236,52 +236,75 @@ def _experts(moe: Experts, h: int) -> tuple[Operator, ...]:
 
 
 def _vision(vision: VisionShape) -> VisionLayers:
-    """Return the vision tower of transformers' modeling_qwen3_vl.py, modeling_qwen2_5_vl.py or modeling_qwen2_vl.py."""
-    h, f = vision.hidden, vision.ffn
-    merged = h * vision.merge**2
+    """Return the layers of a tower: blocks of a vision transformer in transformers' modules, whole on every rank."""
+    h, f, d = vision.hidden, vision.ffn, vision.hidden // vision.heads
     pixels = vision.channels * vision.temporal_patch * vision.patch**2
     parts = 2 if vision.gated else 1
-    block = (
+    block: tuple[Operator, ...] = (
         _vision_norm(vision, h),
-        Linear(name="qkv", inputs=h, outputs=3 * h, share="whole", bias=3 * h, after_norm=True),
-        Attention(
-            heads=vision.heads,
-            kv_heads=vision.heads,
-            key_dim=h // vision.heads,
-            value_dim=h // vision.heads,
-            causal=False,
-            packed=True,
+        Linear(
+            name="qkv", inputs=h, outputs=3 * h, share="whole", bias=3 * h if vision.qkv_bias else 0, after_norm=True
         ),
-        Linear(name="proj", inputs=h, outputs=h, share="whole", bias=h),
+        Attention(heads=vision.heads, kv_heads=vision.heads, key_dim=d, value_dim=d, causal=False, packed=True),
+        Linear(name="proj", inputs=h, outputs=h, share="whole", bias=h if vision.output_bias else 0),
         _vision_norm(vision, h),
-        Linear(name="up", inputs=h, outputs=parts * f, share="whole", bias=parts * f, parts=parts, after_norm=True),
+        Linear(
+            name="up",
+            inputs=h,
+            outputs=parts * f,
+            share="whole",
+            bias=parts * f if vision.ffn_bias else 0,
+            parts=parts,
+            after_norm=True,
+        ),
         Activation(width=f, gated=vision.gated, module="mlp"),
-        Linear(name="down", inputs=f, outputs=h, share="whole", bias=h),
+        Linear(name="down", inputs=f, outputs=h, share="whole", bias=h if vision.ffn_bias else 0),
+        *([Parameters(count=vision.block_other, share="whole")] if vision.block_other else []),
     )
     patch_bias = h if vision.patch_bias else 0
     embedding = Linear(name="patch", inputs=pixels, outputs=h, share="whole", bias=patch_bias, after_norm=True)
+    merged = h * vision.merge**2
+    per_patch = _vision_norm(vision, h, per_token=vision.merge**2)
+    main: tuple[Norm, ...] = (per_patch,) if vision.projector_norm == "patch" else ()
+    if vision.projector_scale:
+        width = merged if vision.projector_norm == "patch" else vision.projector[0].inputs
+        main = (Norm(width=width, parameters=vision.projector_scale, layer_norm=vision.projector_scale > width),)
     return VisionLayers(
         patch_embedding=LayerKind(name="patch_embedding", hidden=h, operators=(embedding,)),
-        positions=vision.positions * h,
+        positions=(vision.positions + vision.class_token) * h,
         block=LayerKind(name="vision", hidden=h, operators=block),
         depth=vision.depth,
-        merger=_merger(vision, merged, _vision_norm(vision, h, per_token=vision.merge**2)),
-        deep_stack_merger=_merger(vision, merged, _vision_norm(vision, merged)),
+        patches_per_token=vision.merge**2,
+        merger=_merger(vision, merged, main),
+        deep_stack_merger=_merger(vision, merged, (_vision_norm(vision, merged),)),
         deep_stack=vision.deep_stack,
+        other=vision.other,
     )
 
 
 def _vision_norm(vision: VisionShape, width: int, per_token: int = 1) -> Norm:
     """Return a norm of the tower; `per_token` patches of `width` each make one merged token."""
-    parameters = width if vision.gated else 2 * width
-    return Norm(width=width * per_token, parameters=parameters, layer_norm=not vision.gated)
+    shifted = vision.norm == "scale_and_shift"
+    return Norm(width=width * per_token, parameters=width * (2 if shifted else 1), layer_norm=shifted)
 
 
-def _merger(vision: VisionShape, merged: int, norm: Norm) -> LayerKind:
-    operators = (
-        norm,
-        Linear(name="merge_in", inputs=merged, outputs=merged, share="whole", bias=merged, after_norm=True),
-        Activation(width=merged, gated=False, module="mlp"),
-        Linear(name="merge_out", inputs=merged, outputs=vision.out, share="whole", bias=vision.out),
-    )
-    return LayerKind(name="merger", hidden=merged, operators=operators)
+def _merger(vision: VisionShape, merged: int, norm: tuple[Norm, ...]) -> LayerKind:
+    """Return the projector of a tower, per language token: its norm, then its matrices with a function between them."""
+    operators: list[Operator] = [*norm]
+    last = len(vision.projector) - 1
+    for index, matrix in enumerate(vision.projector):
+        parts = 2 if matrix.gated else 1
+        operators.append(
+            Linear(
+                name="merge_out" if index == last else "merge_in",
+                inputs=matrix.inputs,
+                outputs=parts * matrix.outputs,
+                share="whole",
+                bias=parts * matrix.outputs if matrix.bias else 0,
+                parts=parts,
+                after_norm=index == 0,
+            )
+        )
+        if index < last:
+            operators.append(Activation(width=matrix.outputs, gated=matrix.gated, module="mlp"))
+    return LayerKind(name="merger", hidden=merged, operators=tuple(operators))

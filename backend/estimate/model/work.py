@@ -70,7 +70,7 @@ def _layer(kind: LayerKind, plan: Plan, trained: bool, inputs_need: bool, *, rec
 
 def _tower(vision: VisionLayers, plan: Plan, trained: Trained, adapters: bool) -> Work:
     """Return the work of the vision tower, which sees every patch of an image at once and is not split over TP."""
-    patches, merged = plan.vision_patches, vision.merger.hidden // vision.block.hidden
+    patches, merged = plan.vision_patches, vision.patches_per_token
     parts = [
         (vision.patch_embedding, 1, patches, trained.tower, False),
         (vision.block, vision.depth, patches, trained.tower, trained.tower),

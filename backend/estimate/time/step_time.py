@@ -253,7 +253,7 @@ def _tower(vision: VisionLayers, time_context: TimeContext, trained: Trained, ad
         return NO_PASSES
     forward, backward, recomputed = ZERO, ZERO, ZERO
     patches = Load(tokens=plan.vision_patches, length=plan.patches)
-    merged = Load(tokens=patches.tokens / (vision.merger.hidden // vision.block.hidden), length=plan.patches)
+    merged = Load(tokens=patches.tokens / vision.patches_per_token, length=plan.patches)
     parts = (
         (vision.patch_embedding, 1, patches, trained.tower, False),
         (vision.block, vision.depth, patches, trained.tower, trained.tower),

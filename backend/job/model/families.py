@@ -174,6 +174,8 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "glm": _GLM,
     "glm4": replace(_GLM, norms="both"),
+    "glm4v": replace(_GLM, qkv_bias=True, norms="both"),
+    "glm4v_moe": replace(_GLM, router_bias=True),
     "glm4_moe": replace(_GLM, router_bias=True),
     "glm4_moe_lite": replace(_GLM, router_bias=True, leading_dense=1),
     "gpt2": _GPT2,
@@ -266,4 +268,3 @@ FAMILIES: Mapping[str, Family] = {
 
 UNREAD = ("qk_layernorm",)
 """Switches that change a model and that no family here reads: a model that sets one is refused."""
-VISION_FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe")

@@ -3,13 +3,11 @@
 An unknown architecture is refused, with the missing key. Nothing is guessed from a similar one.
 """
 
-import json
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
-from backend.job.data_folder import data_folder
 from backend.job.model.config import Config, part, refusal
+from backend.job.model.defaults import defaults
 from backend.job.model.families import (
     CHUNKED,
     FAMILIES,
@@ -17,7 +15,6 @@ from backend.job.model.families import (
     LINEAR,
     SLIDING,
     UNREAD,
-    VISION_FAMILIES,
     Family,
     Flag,
 )
@@ -30,11 +27,8 @@ from backend.job.model.shape import (
     Mla,
     ModelShape,
     QkNorm,
-    VisionShape,
 )
-
-MOST_LAYERS = 512
-"""Limit on the layers: planning enumerates by layer. The deepest preset has 126."""
+from backend.job.model.vision import MOST_LAYERS, parse_vision
 
 
 def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
@@ -44,8 +38,11 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
     """
     values = part(hf_config, "text_config") or hf_config
     model_type = str(hf_config.get("model_type") or values.get("model_type") or "")
-    family = _family(model_type)
-    text = Config(values, _defaults().get(_name(model_type)), family.keys)
+    text_type = str(values.get("model_type") or "")
+    if _name(text_type) not in FAMILIES:
+        text_type = model_type
+    family = _family(text_type)
+    text = Config(values, defaults().get(_name(text_type)), family.keys)
     for key in UNREAD:
         if text.flag(key):
             raise refusal("unsupported_model_key", key=key, value=True)
@@ -62,7 +59,7 @@ def parse_model(hf_config: Mapping[str, Any]) -> ModelShape:
         order=order,
         positions=text.size(family.positions) + family.extra_positions if family.positions else 0,
         head_bias=family.head_bias,
-        vision=_vision(hf_config, hidden),
+        vision=parse_vision(hf_config, hidden),
     )
 
 
@@ -76,14 +73,6 @@ def _family(model_type: str) -> Family:
     if _name(model_type) not in FAMILIES:
         raise refusal("unsupported_model_type", model_type=model_type, supported=sorted(FAMILIES))
     return FAMILIES[_name(model_type)]
-
-
-@cache
-def _defaults() -> Mapping[str, Mapping[str, Any]]:
-    """Return the values that transformers gives to absent keys, by model type."""
-    path = data_folder("presets") / "config_defaults.json"
-    defaults: Mapping[str, Mapping[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
-    return defaults
 
 
 def _kinds(text: Config, family: Family, hidden: int, layers: int) -> tuple[tuple[LayerShape, ...], tuple[int, ...]]:
@@ -219,39 +208,3 @@ def _sparse(text: Config, family: Family, layers: int) -> list[bool]:
 def _shared_width(text: Config) -> int:
     width = text.size("shared_expert_intermediate_size", default=0)
     return width or text.size("n_shared_experts", default=0) * text.size("moe_intermediate_size", default=0)
-
-
-def _vision(hf_config: Mapping[str, Any], text_hidden: int) -> VisionShape | None:
-    values = part(hf_config, "vision_config")
-    if not values:
-        return None
-    kind = str(hf_config.get("model_type") or values.get("model_type") or "")
-    if kind not in VISION_FAMILIES:
-        raise refusal("unsupported_model_type", model_type=kind or "vision_config", supported=list(VISION_FAMILIES))
-    vision = Config(values)
-    if kind == "qwen2_vl":
-        # In Qwen2-VL alone, embed_dim is the tower's width and hidden_size the output width.
-        hidden, out = vision.size("embed_dim"), vision.size("hidden_size")
-        ffn = hidden * vision.size("mlp_ratio")
-    else:
-        hidden, ffn = vision.size("hidden_size"), vision.size("intermediate_size")
-        out = vision.size("out_hidden_size", default=text_hidden)
-    heads = vision.size("num_heads")
-    if heads > hidden:
-        raise refusal("bad_model_key", key="num_heads", value=heads)
-    third = kind.startswith("qwen3")
-    return VisionShape(
-        depth=vision.size("depth", largest=MOST_LAYERS),
-        hidden=hidden,
-        ffn=ffn,
-        heads=heads,
-        channels=vision.size("in_channels", "in_chans", default=3),
-        patch=vision.size("patch_size"),
-        temporal_patch=vision.size("temporal_patch_size", default=2),
-        merge=vision.size("spatial_merge_size", default=2),
-        out=out,
-        positions=vision.size("num_position_embeddings") if third else 0,
-        deep_stack=len(vision.indexes("deepstack_visual_indexes")) if third else 0,
-        gated=kind == "qwen2_5_vl",
-        patch_bias=third,
-    )

@@ -108,9 +108,20 @@ class LayerShape:
     norm: NormWeights = "scale"
 
 
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """A matrix between a vision tower and the language model."""
+
+    inputs: int
+    outputs: int
+    bias: bool = False
+    gated: bool = False
+    """Whether a second matrix of this size gates its output."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VisionShape:
-    """A vision tower of the Qwen VL families with its mergers."""
+    """A vision tower with its projector to the language model."""
 
     depth: int
     hidden: int
@@ -119,19 +130,34 @@ class VisionShape:
     channels: int
     patch: int
     """Pixels along an edge of a patch."""
-    temporal_patch: int
+    projector: tuple[Projection, ...]
+    temporal_patch: int = 1
     """Frames of a patch; a still image is repeated to fill them."""
-    merge: int
+    merge: int = 1
     """Patches along an edge that become one language token."""
-    out: int
-    """Output width, for the language model."""
-    positions: int
-    """Learned positions; 0 if the tower uses only rotary positions."""
-    deep_stack: int
-    """Mergers that feed the first decoder layers, besides the main one."""
-    gated: bool
-    """SwiGLU and RMSNorm (Qwen2.5-VL) instead of GELU and LayerNorm."""
-    patch_bias: bool
+    image_patches: int = 0
+    """Patches of an image, of any size; 0 if they follow from its pixels."""
+    positions: int = 0
+    """Learned positions of patches; 0 if the tower uses only rotary positions."""
+    class_token: bool = False
+    """Whether a learned token with a position of its own precedes the patches."""
+    deep_stack: int = 0
+    """Projectors that feed the first decoder layers, besides the main one."""
+    gated: bool = False
+    """SwiGLU instead of GELU."""
+    norm: NormWeights = "scale_and_shift"
+    patch_bias: bool = False
+    qkv_bias: bool = True
+    output_bias: bool = True
+    ffn_bias: bool = True
+    projector_norm: Literal["none", "patch", "token"] = "none"
+    """The norm before the projector: of every patch, or of every language token."""
+    projector_scale: int = 0
+    """Weights of this norm; 0 if they are those of a norm of the blocks."""
+    block_other: int = 0
+    """Weights of a block that no matrix or norm has."""
+    other: int = 0
+    """Weights of the tower besides patches, positions and blocks."""
 
 
 @dataclass(frozen=True, kw_only=True)
