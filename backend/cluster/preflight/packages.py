@@ -20,9 +20,9 @@ def check_engine(node: NodeReadings) -> list[CheckResult]:
             field = python_field(job, checks.rank)
             return [checks.warning("engine", "experts_looped", field, transformers=transformers, engine=job.engine)]
         if _flash_attention_crashes(job, transformers):
-            field, command = "extra", pip_command(environment_of(job, checks.rank), [WORKING_TRANSFORMERS])
-            values = {"transformers": transformers, "command": command}
-            return [checks.wrong("engine", "flash_attention_crashes", field, **values)]
+            command = pip_command(environment_of(job, checks.rank), [WORKING_TRANSFORMERS])
+            crash = {"transformers": transformers, "command": command}
+            return [checks.wrong("engine", "flash_attention_crashes", "extra", **crash)]
         return [checks.ok("engine", **facts.modules)]
     field, values = python_field(job, checks.rank), {"modules": missing, "engine": job.engine}
     names = needed_modules(job)

@@ -95,7 +95,7 @@ def _full_attention(attention: FullAttention, hidden: int) -> tuple[Operator, ..
     head_norm: tuple[Operator, ...] = ()
     if attention.qk_norm != "none":
         width = queries + keys
-        parameters = {"heads": 2 * d, "unweighted": 0, "whole": width}[attention.qk_norm]
+        parameters = 2 * d if attention.qk_norm == "heads" else width
         head_norm = (Norm(width=width, parameters=parameters, heads=True),)
     sinks = (Parameters(count=attention.heads, share="split"),) if attention.sinks else ()
     # The gate is read again for its own gradient and that of the output.

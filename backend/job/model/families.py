@@ -12,7 +12,7 @@ from typing import Literal
 from backend.job.model.config import Config
 from backend.job.model.shape import Norms, NormWeights, QkNorm
 
-FULL, SLIDING, CHUNKED, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
 
 LayerTypes = Callable[[Config, int], list[str]]
 """Returns the type of every layer, as transformers names it in `layer_types`."""
@@ -59,8 +59,6 @@ class Family:
     gate: Literal["none", "query", "own"] = "none"
     """As in FullAttention."""
     sinks: bool = False
-    window: str = "sliding_window"
-    """The key with the window of sliding or chunked attention."""
     layer_types: LayerTypes = _all_full
     """Types of layers if config.json does not list them."""
     joined: bool = True
@@ -193,16 +191,6 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "jais2": Family(norm="scale_and_shift", gated=False),
     "llama": Family(),
-    "llama4": Family(
-        keys={
-            "intermediate_size": "intermediate_size_mlp",
-            "moe_intermediate_size": "intermediate_size",
-            "shared_expert_intermediate_size": "intermediate_size",
-        },
-        qk_norm="unweighted",
-        window="attention_chunk_size",
-        layer_types=_full_each("no_rope_layer_interval", 4, CHUNKED),
-    ),
     "minimax_m2": Family(qk_norm="whole", router_bias=True),
     "ministral3": _MISTRAL,
     "mistral": _MISTRAL,

@@ -9,7 +9,6 @@ from typing import Any
 from backend.job.model.config import Config, part, refusal
 from backend.job.model.defaults import defaults
 from backend.job.model.families import (
-    CHUNKED,
     FAMILIES,
     FULL,
     LINEAR,
@@ -97,8 +96,8 @@ def _attentions(text: Config, family: Family, hidden: int, layers: int) -> list[
     for name in dict.fromkeys(types):
         if name == LINEAR:
             by_type[name] = _delta_net(text, family)
-        elif name in (FULL, SLIDING, CHUNKED):
-            window = 0 if name == FULL else text.size(family.window, default=0)
+        elif name in (FULL, SLIDING):
+            window = 0 if name == FULL else text.size("sliding_window", default=0)
             by_type[name] = _full_attention(text, family, hidden, window)
         else:
             raise refusal("unsupported_model_key", key="layer_types", value=name)
@@ -188,7 +187,7 @@ def _ffns(text: Config, family: Family, hidden: int, layers: int) -> list[Ffn | 
 def _sparse(text: Config, family: Family, layers: int) -> list[bool]:
     """Return for every layer whether it has experts.
 
-    A list of all layers, leading dense layers (DeepSeek), every n-th layer (Llama 4), less those of a list (Qwen).
+    A list of all layers, leading dense layers (DeepSeek), every n-th layer less those of a list (Qwen).
     """
     listed, frequency = text.get("mlp_layer_types"), text.get("moe_layer_freq", 1)
     if listed is None and isinstance(frequency, list):
@@ -200,7 +199,7 @@ def _sparse(text: Config, family: Family, layers: int) -> list[bool]:
     if frequency != 1:
         raise refusal("unsupported_model_key", key="moe_layer_freq", value=frequency)
     leading = text.size("first_k_dense_replace", "num_dense_layers", default=0) or family.leading_dense
-    step = text.size("decoder_sparse_step", "interleave_moe_layer_step", default=1)
+    step = text.size("decoder_sparse_step", default=1)
     dense = text.indexes("mlp_only_layers")
     return [index >= leading and (index + 1) % step == 0 and index not in dense for index in range(layers)]
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 NormWeights = Literal["none", "scale", "scale_and_shift"]
 """The weights of a norm: none, one per element (RMSNorm), or two per element (LayerNorm)."""
-QkNorm = Literal["none", "heads", "unweighted", "whole"]
-"""A norm over every query and key head, the same without weights (Llama 4), or over all heads together (OLMo 2)."""
+QkNorm = Literal["none", "heads", "whole"]
+"""A norm over every query and key head, or over all heads together (OLMo 2)."""
 Norms = Literal["before", "after", "both", "shared"]
 """The norms of a layer: before attention and FFN, after them, on both sides (Gemma 2), or one before attention and FFN
 in parallel (Cohere)."""
