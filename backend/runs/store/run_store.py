@@ -140,16 +140,16 @@ def events(connection: sqlite3.Connection, run: str, *, after: int = 0, newest: 
 
 def events_of(connection: sqlite3.Connection, kinds: Collection[EventKind], *, after: int) -> list[Event]:
     """Return the events of all runs of some kinds after a cursor, in order, without unreadable ones."""
-    asked = ", ".join("?" * len(kinds))
+    placeholders = ", ".join("?" * len(kinds))
     rows = connection.execute(
-        f"SELECT * FROM events WHERE seq > ? AND kind IN ({asked}) ORDER BY seq",  # noqa: S608
+        f"SELECT * FROM events WHERE seq > ? AND kind IN ({placeholders}) ORDER BY seq",  # noqa: S608
         (after, *(kind.value for kind in kinds)),
     )
-    found = []
+    events = []
     for row in rows:
         with suppress(ProblemsError):  # the list of runs says that it is broken
-            found.append(_event(row))
-    return found
+            events.append(_event(row))
+    return events
 
 
 def messages_sent(connection: sqlite3.Connection) -> int:
